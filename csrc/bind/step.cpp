@@ -107,7 +107,8 @@ void read_draws(const nb::tuple& from, Draws& draws) {
                              ids_of(part[2]), nb::cast<int32_t>(part[3])});
   for (const nb::handle part : from[7])
     draws.pools.push_back({nb::cast<int32_t>(part[0]), nb::cast<int32_t>(part[1]),
-                           nb::cast<int32_t>(part[2]), nb::cast<bool>(part[3])});
+                           nb::cast<int32_t>(part[2]), nb::cast<bool>(part[3]),
+                           nb::cast<bool>(part[4])});
   for (const nb::handle pair : from[9])
     draws.appended.emplace_back(nb::cast<int32_t>(pair[0]),
                                 nb::cast<std::vector<int32_t>>(pair[1]));

@@ -329,6 +329,11 @@ void Sampler::abandon(const Draws& draws, int32_t sample, DrawOutput& output) {
 // ---- pooled vectors ----
 
 bool Sampler::pool(const PoolRows& part, const Rows& hidden, std::vector<float>& finished) {
+  if (part.apart) {
+    for (int32_t row = part.first_row; row < part.first_row + part.count; ++row)
+      finished.insert(finished.end(), hidden.row(row), hidden.row(row) + hidden.width);
+    return std::all_of(finished.begin(), finished.end(), [](float x) { return std::isfinite(x); });
+  }
   Slot& slot = slots_[part.slot];
   slot.pool.resize(hidden.width, 0.0);
   for (int32_t row = part.first_row; row < part.first_row + part.count; ++row)

@@ -41,6 +41,7 @@ struct PoolRows {
   int32_t first_row;
   int32_t count;
   bool is_last;
+  bool apart;  // rows are not added up: each is returned as it is
 };
 
 // A step's draws, as octavo/backends/step.py defines them.

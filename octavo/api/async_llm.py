@@ -40,6 +40,7 @@ from octavo.client.inline import InlineClient
 from octavo.client.restart_policy import Timing
 from octavo.client.vitals import EngineVitals
 from octavo.core.config import ConfigError
+from octavo.core.pooling import Pooling, PoolingKind
 from octavo.core.request import (
     FAILURES,
     Abort,
@@ -50,7 +51,7 @@ from octavo.core.request import (
     Resume,
     TokenEvent,
 )
-from octavo.core.sampling_params import LogitsProcessor, Pooling, SamplingParams
+from octavo.core.sampling_params import LogitsProcessor, SamplingParams
 from octavo.core.snapshot import EngineSnapshot
 from octavo.engine_arguments import EngineArguments, read_arguments
 from octavo.loader import DEFAULT_MODEL, ModelFiles
@@ -255,7 +256,7 @@ class AsyncLLM:
         prompt: Prompt,
         request_id: str | None = None,
         *,
-        pooling: Pooling = "last",
+        pooling: Pooling | PoolingKind = "last",
         normalize: bool = True,
         options: Options = PLAIN,
     ) -> EmbeddingRequestOutput:

@@ -249,12 +249,19 @@ class Continuation:
     def _store(self, payload: object) -> Sequence[TokenLogprobs]:
         """Store an event's payload; return the sampled tokens' log-probabilities, if wanted."""
         if isinstance(payload, HiddenPayload):
-            self.hidden_state = payload.values.tolist()
+            self._store_vectors(payload)
         if not isinstance(payload, LogprobsPayload):
             return ()
         if self.prompt_logprobs is not None and payload.prompt:
             self.prompt_logprobs.put(payload.prompt_start, payload.prompt)
         return () if self._logprobs is None else payload.sampled
+
+    def _store_vectors(self, payload: HiddenPayload) -> None:
+        """Store vectors of the prompt; those of its positions come chunk by chunk, in order."""
+        width = len(payload.values) // payload.num_vectors
+        kept = self.hidden_state or []
+        kept[payload.start * width : payload.start * width + len(payload.values)] = payload.values
+        self.hidden_state = kept
 
     def _add_logprobs(self, entry: TokenLogprobs) -> None:
         assert self._logprobs is not None

@@ -12,20 +12,18 @@ from octavo.api.outputs import (
     RequestError,
     RequestOutput,
 )
-from octavo.core.sampling_params import Pooling, RequestOutputKind, SamplingParams
+from octavo.core.pooling import Pooling, PoolingKind
+from octavo.core.sampling_params import RequestOutputKind, SamplingParams
 
 
-def asking_for(pooling: Pooling) -> SamplingParams:
-    """Return the parameters of a request that needs only its prompt's hidden states.
-
-    The prompt's last step generates one token anyway; it is dropped.
-    """
+def asking_for(pooling: Pooling | PoolingKind) -> SamplingParams:
+    """Return the parameters of a request that needs only its prompt's hidden states."""
     return SamplingParams(
-        max_tokens=1,
+        max_tokens=0,
         temperature=0.0,
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
-        pooling=pooling,
+        pooling=Pooling(pooling) if isinstance(pooling, str) else pooling,
     )
 
 

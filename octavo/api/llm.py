@@ -21,10 +21,10 @@ from octavo.api.outputs import (
 )
 from octavo.api.prompts import Input, Prompt, is_many, read_prompt
 from octavo.api.requests import PLAIN, Options, check_request
+from octavo.core.pooling import Pooling, PoolingKind
 from octavo.core.request import ResetPrefixCache
 from octavo.core.sampling_params import (
     LogitsProcessor,
-    Pooling,
     RequestOutputKind,
     SamplingParams,
 )
@@ -141,7 +141,7 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         *,
-        pooling: Pooling = "last",
+        pooling: Pooling | PoolingKind = "last",
         normalize: bool = True,
         use_tqdm: bool = True,
     ) -> list[EmbeddingRequestOutput]:
@@ -156,14 +156,14 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         *,
-        pooling: Pooling = "last",
+        pooling: Pooling | PoolingKind = "last",
         use_tqdm: bool = True,
     ) -> list[PoolingRequestOutput]:
         """Return the vectors of `embed` as the model gives them, without normalising."""
         return [pooled(output) for output in self._pool(prompts, pooling, use_tqdm)]
 
     def _pool(
-        self, prompts: Prompt | Sequence[Prompt], pooling: Pooling, use_tqdm: bool
+        self, prompts: Prompt | Sequence[Prompt], pooling: Pooling | PoolingKind, use_tqdm: bool
     ) -> list[RequestOutput]:
         return self._run(self._read_all(prompts), asking_for(pooling), use_tqdm)
 

@@ -138,8 +138,8 @@ def check_room(model: TextModel, sampling: SamplingParams, num_prompt: int) -> i
     facts = model.facts
     room = facts.longest_tokens - num_prompt
     is_cache_small = facts.longest_tokens < facts.max_model_len
-    if sampling.pooling and sampling.is_about_prompt and not is_cache_small:
-        room += 1  # the one generated token is dropped and needs no position
+    if sampling.is_about_prompt and not is_cache_small:
+        room += 1  # no token follows, which would need a position
     if room < 1:
         limit = f"max_model_len={facts.max_model_len}"
         if is_cache_small:

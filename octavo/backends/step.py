@@ -138,13 +138,15 @@ class PromptRows(NamedTuple):
 class PoolRows(NamedTuple):
     """Hidden rows to add to a slot's pooled vector, which is their mean.
 
-    The sum is of float64, position by position. It starts anew when the slot is opened.
+    The sum is of float64, position by position. It starts anew when the slot is opened. Rows
+    `apart` are not added: each is returned as it is.
     """
 
     slot: int
     first_row: int  # of the hidden rows
     num_rows: int
     is_last: bool  # whether the vector is complete with them, and returned
+    apart: bool = False
 
 
 class Masks:
@@ -235,7 +237,8 @@ class StepOutput(NamedTuple):
     failures: tuple[tuple[int, str], ...] = ()  # (slot, message), of this step
     logprobs: tuple[RowLogprobs, ...] = ()  # slots that want them: a row for each token drawn
     prompts: tuple[RowLogprobs, ...] = ()  # for each of draws.prompts that did not fail
-    pooled: tuple[tuple[int, Floats], ...] = ()  # (slot, vector), for each that is complete
+    # (slot, vector) for each that is complete; of rows apart, all vectors one after the other
+    pooled: tuple[tuple[int, Floats], ...] = ()
 
 
 class Pending(Protocol):

@@ -10,6 +10,7 @@ from octavo.core.outcome import (
     SlotResults,
     append_before_failure,
     append_tokens,
+    end_with_prompt,
     failure_reason,
 )
 from octavo.core.plan import StepResult
@@ -91,6 +92,8 @@ class ResultRules:
         if error is not None:
             reason = failure_reason(is_impossible=slot in results.impossible)
             outcome = append_before_failure(sequence, num_accepted, reason)
+        elif plan.samples[index] and sequence.request.sampling.is_about_prompt:
+            outcome = end_with_prompt(sequence, end)
         elif plan.samples[index]:
             forced = results.forced.get(slot, ())
             outcome = append_tokens(sequence, results.tokens[index], num_accepted, forced)

@@ -76,6 +76,13 @@ def append_tokens(
     return outcome
 
 
+def end_with_prompt(sequence: Sequence, end: int) -> Outcome:
+    """End a sequence that is about its prompt alone; the last chunk ends at `end`."""
+    sequence.num_computed = end
+    sequence.catching_up = False
+    return Outcome((), "stop")
+
+
 def failure_reason(*, is_impossible: bool) -> FinishReason:
     """Return the finish reason of a sequence that failed."""
     return "impossible" if is_impossible else "error"

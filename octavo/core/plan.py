@@ -10,7 +10,8 @@ A worker keeps a row of state for each slot, so a plan contains only differences
     new_blocks  (slot, a tuple of ids for each KV group) to append to the slot's block tables
     slots, starts, counts, samples
                 one entry for each chunk: compute `counts` positions from `starts` on; `samples`
-                says that the chunk reaches the last expected token, so its last row is sampled
+                says that the chunk reaches the last expected token, so its last row is sampled;
+                a request that ends with its prompt (max_tokens=0) ends there, without a token
     drafts      (slot, tokens): the last tokens of that slot's chunk are drafts to be verified
 
 The hardest rule: a plan may be made while earlier ones still run, so a chunk may cover a token
@@ -111,9 +112,15 @@ class LogprobsPayload:
 
 @dataclass(frozen=True, slots=True)
 class HiddenPayload:
-    """The payload of a request for an embedding of its prompt; it may come more than once."""
+    """The payload of a request for vectors of its prompt; it may come more than once.
 
-    values: array[float]
+    The vectors of all positions come chunk by chunk. After a preemption a part may come again, with
+    equal bits; `start` says where it belongs.
+    """
+
+    values: array[float]  # one vector, or those of some positions one after the other
+    num_vectors: int = 1
+    start: int = 0  # the position of the first
 
 
 class StepResult(NamedTuple):

@@ -56,13 +56,15 @@ class Request:
 
     @property
     def max_total(self) -> int:
-        """The length at which the sequence ends."""
-        return len(self.prompt) + self.sampling.max_tokens
+        """The length at which the sequence ends: where nothing is drawn, the end counts as one."""
+        return len(self.prompt) + (self.sampling.max_tokens or 1)
 
     @property
     def reads_cache(self) -> bool:
         """False if it reports more than its last position: then no KV may come from the cache."""
-        return self.sampling.prompt_logprobs is None and self.sampling.pooling in (None, "last")
+        pooling = self.sampling.pooling
+        is_of_end = pooling is None or pooling.kind == "last"
+        return self.sampling.prompt_logprobs is None and is_of_end
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,9 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast
 
+from octavo.core.pooling import HEADS, POOLINGS, Pooling
 from octavo.core.structured_outputs import StructuredOutputsParams
 
 GREEDY_BELOW = 1e-5  # a lower temperature means the most likely token
@@ -44,10 +45,6 @@ MAX_BIAS = 100.0  # a logit bias is clamped to ± this
 REPETITION_RANGE = (0.01, 100.0)  # a penalty outside of it only overflows
 
 LogitsProcessor = Callable[[Any, Any, Any], Any]
-
-# The hidden state of the prompt's last token, the mean over the prompt, that of its first token.
-Pooling = Literal["last", "mean", "cls"]
-POOLINGS = get_args(Pooling)
 
 
 class RequestError(ValueError):
@@ -74,7 +71,7 @@ class RequestOutputKind(Enum):
 class SamplingParams:
     """Parameters of how tokens are drawn, when a sequence ends, and what is reported."""
 
-    max_tokens: int = 16  # None is accepted and means as many as fit
+    max_tokens: int = 16  # None is accepted and means as many as fit; 0: only pooling
     min_tokens: int = 0  # nothing stops the sequence before it has so many
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
@@ -100,14 +97,14 @@ class SamplingParams:
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
-    pooling: Pooling | None = None  # return an embedding of the prompt
+    pooling: Pooling | None = None  # return vectors of the prompt; a kind's name is accepted
     structured_outputs: StructuredOutputsParams | None = None  # the shape of the text
     grammar: str = ""  # set by the front end
 
     def __post_init__(self) -> None:
         if self.max_tokens is None:
             self._set("max_tokens", NO_LIMIT)
-        elif type(self.max_tokens) is int and self.max_tokens < 1:
+        elif type(self.max_tokens) is int and self.max_tokens < (self.pooling is None):
             raise RequestError(f"max_tokens={self.max_tokens} must be at least 1")
         if self.seed == -1:
             self._set("seed", None)
@@ -124,6 +121,8 @@ class SamplingParams:
             value = getattr(self, name)
             if type(value) is not float or not least <= value <= most:
                 self._set(name, _require_number(name, value, least, most))
+        if self.pooling is not None:
+            self._set("pooling", _read_pooling(self.pooling))
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name}={getattr(self, name)!r} must be True or False")
@@ -140,8 +139,8 @@ class SamplingParams:
 
     @property
     def is_about_prompt(self) -> bool:
-        """True if its one token is discarded, and so does not count against max_model_len."""
-        return self.pooling is not None and self.max_tokens == 1
+        """True if it ends with its prompt, and no token is drawn."""
+        return self.max_tokens == 0
 
     def check_vocabulary(self, size: int) -> None:
         """Raise RequestError if a token id does not exist in a vocabulary of this size."""
@@ -174,6 +173,10 @@ class SamplingParams:
                 "top_p=0.0 leaves no token; it must be above 0 and at most 1. "
                 "For the most likely token, set temperature=0"
             )
+        if self.n > 1 and self.is_about_prompt:
+            raise RequestError(
+                f"n={self.n} answers need tokens, and max_tokens=0 asks for none; set n=1"
+            )
         if self.n > 1 and self.is_greedy:
             raise RequestError(
                 f"n={self.n} with temperature={self.temperature} would give the same text "
@@ -193,8 +196,6 @@ class SamplingParams:
             )
         if self.pooling is None:
             pass
-        elif self.pooling not in POOLINGS:
-            raise RequestError(f"pooling={self.pooling!r} must be one of {', '.join(POOLINGS)}")
         elif (self.logprobs, self.prompt_logprobs) != (None, None):
             raise RequestError(
                 "pooling cannot be combined with logprobs or prompt_logprobs; send two requests"
@@ -215,7 +216,7 @@ class SamplingParams:
 
 _INT64 = (-(2**63), 2**63 - 1)
 _INTEGERS = (
-    ("max_tokens", 1, NO_LIMIT),
+    ("max_tokens", 0, NO_LIMIT),
     ("min_tokens", *_INT64),
     ("seed", *_INT64),
     ("n", 1, MAX_SEQUENCES),
@@ -239,6 +240,21 @@ _FLAGS = (
     "skip_special_tokens",
     "spaces_between_special_tokens",
 )
+
+
+def _read_pooling(value: object) -> Pooling:
+    """Return `value`, or the pooling of the kind that it names."""
+    pooling = Pooling(value) if isinstance(value, str) else value  # type: ignore[arg-type]
+    kind = pooling.kind if isinstance(pooling, Pooling) else value
+    if not isinstance(pooling, Pooling) or kind not in POOLINGS:
+        raise RequestError(
+            f"pooling={kind!r} must be one of {', '.join(POOLINGS)}, or Pooling(kind, head)"
+        )
+    if pooling.head not in HEADS:
+        heads = ", ".join(map(repr, HEADS))
+        raise RequestError(f"the head of pooling={value!r} must be one of {heads}")
+    _require_int("pooling.second_from", pooling.second_from, 0, NO_LIMIT)
+    return pooling
 
 
 def _require_int(name: str, value: Any, low: int, high: int) -> int:

@@ -256,4 +256,5 @@ def _facts(
         start_seconds=tuple(laps),
         instruction_set=arithmetic.instruction_set,
         accumulation_order=arithmetic.accumulation_order,
+        pooling=opened.pooling,
     )

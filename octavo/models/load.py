@@ -16,6 +16,7 @@ from octavo.models.config_reader import Config
 from octavo.models.generation import GenerationDefaults, defaults_from_gguf, defaults_in
 from octavo.models.gguf.gguf_weights import GgufWeights
 from octavo.models.gguf.to_config import read_config, stored_names
+from octavo.models.pooling import PoolingFacts
 from octavo.models.registry import family_of
 from octavo.quant.registry import formats_for
 from octavo.quant.weight_format import WeightFormat
@@ -31,6 +32,7 @@ class OpenedModel:
     weights: Weights
     generation: GenerationDefaults
     checkpoint: Checkpoint
+    pooling: PoolingFacts
 
 
 def open_model(source: ModelFiles, max_len: int | None = None) -> OpenedModel:
@@ -59,7 +61,8 @@ def open_model(source: ModelFiles, max_len: int | None = None) -> OpenedModel:
             generation = defaults_from_gguf(checkpoint.metadata)
     else:
         generation = defaults_in(source.directory, values)
-    return OpenedModel(architecture, model, spec, weights, generation, checkpoint)
+    pooling = PoolingFacts(width=spec.hidden)
+    return OpenedModel(architecture, model, spec, weights, generation, checkpoint, pooling)
 
 
 def _architecture(config: Config) -> str:

@@ -38,13 +38,14 @@ class Step(NamedTuple):
     draws: Draws
     chunks: Longs | None  # [samples]: the plan's chunks that sample; None: all of them
     prompt_starts: dict[int, int]  # slot → position of the first of its prompt's targets
+    pool_starts: dict[int, int]  # slot → position of the first of its pooled rows
 
 
 def build(plan: StepPlan, state: SlotState, opened: Opened = ()) -> Step:
     """Build the step of a plan whose differences have been applied to `state`."""
     if not plan.slots:
         batch = batch_of_copies(copies_of(plan))
-        return Step(batch, Draws(plan.freed, opened, NO_ROWS, NO_ROWS), None, {})
+        return Step(batch, Draws(plan.freed, opened, NO_ROWS, NO_ROWS), None, {}, {})
     slots = np.array(plan.slots, np.int32)
     starts = np.array(plan.starts, np.int32)
     if len(slots) == plan.num_tokens:  # one token each, as in most steps; this is cheaper
@@ -61,14 +62,14 @@ def build(plan: StepPlan, state: SlotState, opened: Opened = ()) -> Step:
     # Of the tokens drawn since the opening, a chunk contains the last at most, then drafts.
     is_known = positions < state.num_opened[row_slots]
     token_ids = np.where(is_known, state.tokens[row_slots, positions], np.int32(LAST_SAMPLE))
-    rows, chunks, draws = _draws(plan, opened, slots, ends, token_ids)
+    rows, chunks, draws = _draws(plan, state, opened, slots, ends, token_ids)
     starts_of_targets: dict[int, int] = {}
     if state.prompt_logprobs:
         more, prompts, starts_of_targets = _prompt_rows(plan, state, ends, len(rows))
         rows, draws = np.concatenate((rows, *more)), draws._replace(prompts=prompts)
-    hidden_rows = NO_ROWS
+    hidden_rows, pool_starts = NO_ROWS, {}
     if state.pooled:
-        hidden_rows, pools = _pool_rows(plan, state, ends)
+        hidden_rows, pools, pool_starts = _pool_rows(plan, state, ends)
         draws = draws._replace(pools=pools)
     row_starts = np.zeros(len(slots) + 1, np.int32)
     row_starts[1:] = ends
@@ -82,7 +83,7 @@ def build(plan: StepPlan, state: SlotState, opened: Opened = ()) -> Step:
         slots=slots,
         copies=copies_of(plan),
     )
-    return Step(batch, draws, chunks, starts_of_targets)
+    return Step(batch, draws, chunks, starts_of_targets, pool_starts)
 
 
 def copies_of(plan: StepPlan) -> tuple[tuple[int, int], ...]:
@@ -93,15 +94,17 @@ def copies_of(plan: StepPlan) -> tuple[tuple[int, int], ...]:
 
 
 def _draws(
-    plan: StepPlan, opened: Opened, slots: Ints, ends: Ints, token_ids: Ints
+    plan: StepPlan, state: SlotState, opened: Opened, slots: Ints, ends: Ints, token_ids: Ints
 ) -> tuple[Ints, Longs | None, Draws]:
     """Return the rows of samples with their drafts, the sampling chunks, and the draws.
 
     Drafts are written into `token_ids`.
     """
     chunks = None
-    if False in plan.samples:
-        chunks = np.flatnonzero(np.array(plan.samples))
+    if state.drawless or False in plan.samples:
+        pairs = zip(plan.slots, plan.samples, strict=True)
+        draws_token = [samples and slot not in state.drawless for slot, samples in pairs]
+        chunks = np.flatnonzero(np.array(draws_token))
         slots, ends = slots[chunks], ends[chunks]
     rows = ends - np.int32(1)
     first_rows = np.arange(len(slots), dtype=np.int32)
@@ -143,8 +146,10 @@ def _prompt_rows(
     return rows, tuple(prompts), first_targets
 
 
-def _pool_rows(plan: StepPlan, state: SlotState, ends: Ints) -> tuple[Ints, tuple[PoolRows, ...]]:
-    rows, pools, first_row = [NO_ROWS], [], 0
+def _pool_rows(
+    plan: StepPlan, state: SlotState, ends: Ints
+) -> tuple[Ints, tuple[PoolRows, ...], dict[int, int]]:
+    rows, pools, first_row, pool_starts = [NO_ROWS], [], 0, {}
     chunks = zip(plan.slots, plan.starts, plan.counts, ends.tolist(), strict=True)
     for slot, start, count, end in chunks:
         pooled = state.pooled.get(slot, range(0))
@@ -152,6 +157,8 @@ def _pool_rows(plan: StepPlan, state: SlotState, ends: Ints) -> tuple[Ints, tupl
         if first < stop:
             offset = end - count - start
             rows.append(np.arange(first + offset, stop + offset, dtype=np.int32))
-            pools.append(PoolRows(slot, first_row, stop - first, stop == pooled.stop))
+            apart = state.pooling[slot].kind == "all"
+            pools.append(PoolRows(slot, first_row, stop - first, stop == pooled.stop, apart))
+            pool_starts[slot] = first
             first_row += stop - first
-    return np.concatenate(rows), tuple(pools)
+    return np.concatenate(rows), tuple(pools), pool_starts

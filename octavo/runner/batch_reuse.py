@@ -88,4 +88,4 @@ class BatchReuse:
             copies_of(plan),
         )
         draws = self._draws._replace(freed=plan.freed) if plan.freed else self._draws
-        return Step(batch, draws, None, {})
+        return Step(batch, draws, None, {}, {})

@@ -294,9 +294,12 @@ def _sampled(
 
 
 def _payloads(started: StepInFlight, output: StepOutput) -> tuple[tuple[int, object], ...]:
-    payloads: list[tuple[int, object]] = [
-        (slot, HiddenPayload(array("f", vector.tobytes()))) for slot, vector in output.pooled
-    ]
+    rows_of = {part.slot: part.num_rows for part in started.step.draws.pools if part.apart}
+    payloads: list[tuple[int, object]] = []
+    for slot, vectors in output.pooled:
+        start = started.step.pool_starts[slot] if slot in rows_of else 0
+        values = array("f", vectors.tobytes())
+        payloads.append((slot, HiddenPayload(values, rows_of.get(slot, 1), start)))
     sampled = {rows.slot: _entries(rows) for rows in output.logprobs}
     prompts = {rows.slot: _entries(rows) for rows in output.prompts}
     starts = started.step.prompt_starts

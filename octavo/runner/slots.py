@@ -15,7 +15,8 @@ from octavo.backends.base import Ints
 from octavo.backends.step import SlotSampling
 from octavo.core.config import CoreConfig
 from octavo.core.plan import NewSlot
-from octavo.core.sampling_params import LogitsProcessor, Pooling
+from octavo.core.pooling import Pooling, PoolingKind
+from octavo.core.sampling_params import LogitsProcessor
 from octavo.runner.slot_sampling import slot_sampling
 
 
@@ -44,7 +45,9 @@ class SlotState:
         self.request_ids: list[str | None] = [None] * count  # None: the slot is empty
         # Slots that need more than tokens; usually there are none.
         self.prompt_logprobs: dict[int, int] = {}  # how many for each position
+        self.pooling: dict[int, Pooling] = {}
         self.pooled: dict[int, range] = {}  # positions whose hidden states are pooled
+        self.drawless: dict[int, None] = {}  # slots that end with their prompts, without a token
         self.failures: dict[int, str] = {}  # failed slots, with the reason
         self.impossible: set[int] = set()  # those whose request asks for it
 
@@ -57,7 +60,9 @@ class SlotState:
         self.num_opened[slot] = self.num_known[slot] = 0
         self.request_ids[slot] = None
         self.prompt_logprobs.pop(slot, None)
+        self.pooling.pop(slot, None)
         self.pooled.pop(slot, None)
+        self.drawless.pop(slot, None)
         self.failures.pop(slot, None)
         self.impossible.discard(slot)
 
@@ -78,7 +83,10 @@ class SlotState:
             if sampling.prompt_logprobs is not None:
                 self.prompt_logprobs[slot] = sampling.prompt_logprobs
             if sampling.pooling is not None:
-                self.pooled[slot] = _positions(sampling.pooling, new.num_prompt)
+                self.pooling[slot] = sampling.pooling
+                self.pooled[slot] = _positions(sampling.pooling.kind, new.num_prompt)
+        if sampling.is_about_prompt:
+            self.drawless[slot] = None
         try:
             drawn = slot_sampling(new, tokens, self.vocabulary, self._processors)
         except ValueError as error:
@@ -128,11 +136,12 @@ class SlotState:
         return self.tokens[slot, : self.num_known[slot]]
 
 
-def _positions(pooling: Pooling, num_prompt: int) -> range:
-    """Return the positions of a prompt whose hidden states make its vector."""
+def _positions(kind: PoolingKind, num_prompt: int) -> range:
+    """Return the positions of a prompt whose hidden states make its vector or vectors."""
     first, last = 0, num_prompt - 1
     return {
         "last": range(last, num_prompt),
         "cls": range(first, first + 1),
         "mean": range(num_prompt),
-    }[pooling]
+        "all": range(num_prompt),
+    }[kind]

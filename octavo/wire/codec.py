@@ -109,7 +109,7 @@ def _payload_to_wire(payload: object) -> WireLogprobsPayload | WireHiddenPayload
             tuple(map(_logprobs_to_wire, payload.prompt)),
         )
     if isinstance(payload, HiddenPayload):
-        return WireHiddenPayload(_to_bytes(payload.values))
+        return WireHiddenPayload(_to_bytes(payload.values), payload.num_vectors, payload.start)
     raise WireError(f"a payload of type {type(payload).__name__} cannot be sent")
 
 
@@ -117,7 +117,10 @@ def _payload_from_wire(
     wire: WireLogprobsPayload | WireHiddenPayload,
 ) -> LogprobsPayload | HiddenPayload:
     if isinstance(wire, WireHiddenPayload):
-        return HiddenPayload(_from_bytes("f", wire.values))
+        values = _from_bytes("f", wire.values)
+        if not wire.num_vectors or len(values) % wire.num_vectors:
+            raise WireError(f"{len(values)} numbers are not {wire.num_vectors} equal vectors")
+        return HiddenPayload(values, wire.num_vectors, wire.start)
     return LogprobsPayload(
         tuple(map(_logprobs_from_wire, wire.sampled)),
         wire.prompt_start,

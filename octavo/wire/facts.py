@@ -7,6 +7,7 @@ from pathlib import Path
 
 from octavo.loader import ModelFiles
 from octavo.models.generation import GenerationDefaults
+from octavo.models.pooling import PoolingFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class EngineFacts:
     start_seconds: tuple[tuple[str, float], ...] = ()  # the parts of the start-up, in order
     instruction_set: str = ""  # whose kernels compute; "" where PyTorch chooses
     accumulation_order: str = ""  # of sums, on which bits depend
+    pooling: PoolingFacts = field(default_factory=PoolingFacts)
 
     @property
     def source(self) -> ModelFiles:

@@ -84,6 +84,8 @@ class WireLogprobsPayload(Struct, tag=0, array_like=True, frozen=True, forbid_un
 
 class WireHiddenPayload(Struct, tag=1, array_like=True, frozen=True, forbid_unknown_fields=True):
     values: bytes
+    num_vectors: Natural
+    start: Natural
 
 
 class WireEvent(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,11 +15,12 @@ from transformers import LlamaModel
 from octavo import LLM, AsyncLLM, SamplingParams
 from octavo.api.embeddings import embedded, of_length_one
 from octavo.api.outputs import RequestError, RequestOutput
-from octavo.core.sampling_params import POOLINGS, Pooling
+from octavo.core.pooling import Pooling, PoolingKind
 from tests.api.tiny import TEXTS, make_model, requests_of
 
 PROMPTS = [*TEXTS, "x", TEXTS[0] + TEXTS[1]]
 NUM_BLOCKS = 200
+POOLINGS: tuple[PoolingKind, ...] = ("last", "mean", "cls")  # of one vector
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,9 @@ def expected(directory: Path, llm: LLM) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_the_reference_agrees(llm: LLM, expected: dict[str, list[Any]], pooling: Pooling) -> None:
+def test_the_reference_agrees(
+    llm: LLM, expected: dict[str, list[Any]], pooling: PoolingKind
+) -> None:
     encoded = llm.encode(PROMPTS, pooling=pooling, use_tqdm=False)
     embedded = llm.embed(PROMPTS, pooling=pooling, use_tqdm=False)
     for raw, unit, states in zip(encoded, embedded, expected[pooling], strict=True):
@@ -77,7 +80,7 @@ def test_the_reference_agrees(llm: LLM, expected: dict[str, list[Any]], pooling:
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize(("tokens", "num_blocks"), [(7, NUM_BLOCKS), (16, 40)])
 def test_no_bit_depends_on_chunks_or_room(
-    directory: Path, llm: LLM, pooling: Pooling, tokens: int, num_blocks: int
+    directory: Path, llm: LLM, pooling: PoolingKind, tokens: int, num_blocks: int
 ) -> None:
     """The second engine has too few blocks for all prompts at once."""
     whole = [output.outputs for output in llm.encode(PROMPTS, pooling=pooling)]
@@ -88,7 +91,7 @@ def test_no_bit_depends_on_chunks_or_room(
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_only_a_last_state_reads_the_cache(directory: Path, pooling: Pooling) -> None:
+def test_only_a_last_state_reads_the_cache(directory: Path, pooling: PoolingKind) -> None:
     llm = make_llm(directory, 256)
     (first,) = llm.encode(PROMPTS[0], pooling=pooling)
     (again,) = llm.encode(PROMPTS[0], pooling=pooling)
@@ -100,16 +103,35 @@ def test_only_a_last_state_reads_the_cache(directory: Path, pooling: Pooling) ->
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_the_state_is_the_prompt_s_however_much_is_generated(llm: LLM, pooling: Pooling) -> None:
-    asked = SamplingParams(max_tokens=9, ignore_eos=True, temperature=0.0, pooling=pooling)
+def test_the_state_is_the_prompt_s_however_much_is_generated(
+    llm: LLM, pooling: PoolingKind
+) -> None:
+    wanted = Pooling(pooling)
+    asked = SamplingParams(max_tokens=9, ignore_eos=True, temperature=0.0, pooling=wanted)
     encoded = llm.encode(PROMPTS, pooling=pooling)
     for output, expected in zip(llm.generate(PROMPTS, asked), encoded, strict=True):
         assert len(output.outputs[0].token_ids) == 9
         assert output.hidden_state == expected.outputs.data
 
 
+@pytest.mark.parametrize("tokens", [256, 7])
+def test_all_states_come_in_order_however_the_prompt_is_cut(
+    directory: Path, llm: LLM, tokens: int
+) -> None:
+    other = make_llm(directory, tokens)
+    for pooling, place in (("cls", slice(0, 1)), ("last", slice(-1, None)), ("mean", slice(None))):
+        for one, all_states in zip(
+            llm.encode(PROMPTS, pooling=cast("PoolingKind", pooling)),
+            other.encode(PROMPTS, pooling="all"),
+            strict=True,
+        ):
+            states = np.reshape(all_states.outputs.data, (len(one.prompt_token_ids), -1))
+            chosen = states[place].mean(0, dtype=np.float64)
+            np.testing.assert_allclose(one.outputs.data, chosen, rtol=1e-6, atol=1e-6)
+
+
 def test_only_the_first_continuation_pools_the_prompt(llm: LLM) -> None:
-    asked = SamplingParams(n=3, seed=5, max_tokens=2, pooling="mean")
+    asked = SamplingParams(n=3, seed=5, max_tokens=2, pooling=Pooling("mean"))
     requests = requests_of(llm, "A day in", asked)
     assert [request.reads_cache for request in requests] == [False, True, True]
     (output,) = llm.generate("A day in", asked)
@@ -127,8 +149,8 @@ def test_the_last_state_is_what_the_head_reads(llm: LLM, directory: Path) -> Non
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_a_prompt_as_long_as_the_model_can(directory: Path, pooling: Pooling) -> None:
-    """The token generated with a vector is dropped, so the prompt may fill the whole context."""
+def test_a_prompt_as_long_as_the_model_can(directory: Path, pooling: PoolingKind) -> None:
+    """No token follows the prompt, so that it may fill the whole context."""
     ids = [index % 50 + 3 for index in range(128)]
     whole = make_llm(directory, 256).encode([ids, ids[:127]], pooling=pooling)
     chunked = make_llm(directory, 7, num_blocks=33).encode([ids, ids[:127]], pooling=pooling)

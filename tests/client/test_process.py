@@ -81,7 +81,7 @@ def test_requests_end_by_stop_tokens_and_by_length(client: ProcessClient) -> Non
 def test_log_probabilities_and_hidden_states_arrive(client: ProcessClient) -> None:
     prompt = [index % 60 for index in range(1000)]  # two chunks and more
     asked = request("asked", prompt, logprobs=2, prompt_logprobs=1, max_tokens=4)
-    hidden = request("hidden", [5, 6], max_tokens=1, pooling="last")
+    hidden = request("hidden", [5, 6], max_tokens=0, pooling="last")
 
     async def world() -> None:
         caller = Caller(client)

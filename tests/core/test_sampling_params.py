@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from octavo.core.pooling import Pooling
 from octavo.core.sampling_params import NO_LIMIT, RequestError, RequestOutputKind, SamplingParams
 
 
@@ -81,7 +82,7 @@ def test_values_are_stored_in_one_form(fields: dict[str, Any], kept: dict[str, A
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"max_tokens": 2**31}, "max_tokens=2147483648 must be between 1 and 2147483647"),
+        ({"max_tokens": 2**31}, "max_tokens=2147483648 must be between 0 and 2147483647"),
         ({"max_tokens": 1.5}, "max_tokens=1.5 must be a whole number"),
         ({"max_tokens": True}, "max_tokens=True must be a whole number"),
         ({"min_tokens": "1"}, "min_tokens='1' must be a whole number"),
@@ -168,8 +169,27 @@ def test_token_ids_must_exist(fields: dict[str, Any]) -> None:
 def test_pooling_excludes_logprobs() -> None:
     with pytest.raises(ValueError, match="pooling cannot be combined with logprobs"):
         SamplingParams(pooling="last", logprobs=0)
-    with pytest.raises(ValueError, match="pooling='max' must be one of last, mean, cls"):
-        SamplingParams(pooling="max")  # type: ignore[arg-type]
+    tail: Any = "tail"
+    wrong: tuple[tuple[Any, str], ...] = (
+        ("max", "pooling='max' must be one of last, mean, cls, all"),
+        (["last"], r"pooling=\['last'\] must be one of"),
+        (Pooling("last", head=tail), "the head of pooling=.* must be one of '', 'embed'"),
+        (Pooling("last", second_from=-1), "second_from=-1 must be between 0"),
+    )
+    for pooling, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            SamplingParams(pooling=pooling)
+
+
+def test_only_pooling_asks_for_no_token() -> None:
+    named: Any = "mean"  # a kind's name is accepted
+    asked = SamplingParams(max_tokens=0, pooling=named)
+    assert asked.pooling == Pooling("mean")
+    assert asked.is_about_prompt
+    with pytest.raises(ValueError, match="max_tokens=0 must be at least 1"):
+        SamplingParams(max_tokens=0)
+    with pytest.raises(ValueError, match="n=2 answers need tokens"):
+        SamplingParams(max_tokens=0, pooling=Pooling(), n=2)
 
 
 class _Array:

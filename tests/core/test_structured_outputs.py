@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from octavo.core.pooling import Pooling
 from octavo.core.sampling_params import RequestError, SamplingParams
 from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
 
@@ -82,7 +83,7 @@ def test_a_request_for_a_vector_has_no_shape() -> None:
     shape = StructuredOutputsParams(regex="a")
     for fields in ({"structured_outputs": shape}, {"grammar": "start: /a/"}):
         with pytest.raises(RequestError, match=r"structured_outputs .* pooling"):
-            SamplingParams(pooling="last", max_tokens=1, **fields)
+            SamplingParams(pooling=Pooling("last"), max_tokens=1, **fields)
 
 
 def test_a_shape_has_its_own_type() -> None:

@@ -21,8 +21,9 @@ from octavo.backends.base import Backend, Floats, ForwardResult, LogitsBackend
 from octavo.backends.step import NOT_FINITE, Draws, HostBatch, Pending, StepOutput
 from octavo.core.config import CoreConfig
 from octavo.core.plan import HiddenPayload, LogprobsPayload, StepPlan, StepResult
+from octavo.core.pooling import POOLINGS
 from octavo.core.request import FinishReason, Request, TokenEvent
-from octavo.core.sampling_params import POOLINGS, SamplingParams
+from octavo.core.sampling_params import SamplingParams
 from octavo.exec.inline import InlineExecutor
 from octavo.runner.batch import Opened, Step, build
 from octavo.runner.batch_reuse import BatchReuse
@@ -71,6 +72,8 @@ class Truth:
         self, request: Request, max_model_len: int, guess: list[int]
     ) -> tuple[list[int], FinishReason]:
         sampling = request.sampling
+        if sampling.is_about_prompt:
+            return [], "stop"
         most = min(sampling.max_tokens, max_model_len - len(request.prompt))
         output: list[int] = []
         rows = self._forward([*request.prompt, *guess])
@@ -96,15 +99,17 @@ class Truth:
         )
 
     def pool(self, request: Request) -> array[float]:
-        """Return the pooled vector of the prompt's hidden states."""
-        assert request.sampling.pooling is not None
-        if request.sampling.pooling == "mean":
-            states = self._run(list(request.prompt)).hidden.astype(np.float64)
-            vector = np.add.accumulate(states)[-1] / len(states)
-        else:
-            place = 0 if request.sampling.pooling == "cls" else -1
-            vector = self._run(list(request.prompt)).hidden[place]
-        return array("f", vector.astype(np.float32).tobytes())
+        """Return the pooled vector of the prompt's hidden states, or all of them."""
+        pooling = request.sampling.pooling
+        assert pooling is not None
+        states = self._run(list(request.prompt)).hidden
+        vectors = {
+            "mean": np.add.accumulate(states.astype(np.float64))[-1:] / len(states),
+            "cls": states[:1],
+            "last": states[-1:],
+            "all": states,
+        }
+        return array("f", vectors[pooling.kind].astype(np.float32).tobytes())
 
     def _forward(self, tokens: list[int]) -> Floats:
         return self._run(tokens).logits.copy()
@@ -372,7 +377,10 @@ class RealSimulation(Simulation):
         )
         if (sampling.logprobs, sampling.prompt_logprobs) != (None, None):
             return sampling
-        return replace(sampling, pooling=sometimes(0.2, rng.choice(POOLINGS), None))
+        pooling = sometimes(0.2, rng.choice(POOLINGS), None)
+        if pooling is not None and rng.random() < 0.5:
+            return replace(sampling, pooling=pooling, max_tokens=0, min_tokens=0)
+        return replace(sampling, pooling=pooling)
 
     def _receive(self, event: TokenEvent) -> None:
         """Record the event; when it ends the request, check all of the request's tokens."""
@@ -398,7 +406,7 @@ class RealSimulation(Simulation):
             (sampling.logprobs is not None) <= (payload is not None) or not event.tokens,
             f"{event.request_id}: tokens without their log-probabilities",
         )
-        if sampling.pooling is not None and event.tokens:
+        if sampling.pooling is not None and (event.tokens or event.finish_reason == "stop"):
             has_vector = payload is not None or journal.request.request_id in self.pooled
             require(has_vector, f"{event.request_id}: tokens before the prompt's vector")
         if payload is None:
@@ -406,6 +414,9 @@ class RealSimulation(Simulation):
         if isinstance(payload, HiddenPayload):
             self.pooled.add(event.request_id)
             right = self.truth.pool(journal.request)
+            if payload.num_vectors > 1 or payload.start:
+                width = len(payload.values) // payload.num_vectors
+                right = right[payload.start * width :][: len(payload.values)]
             require(payload.values == right, f"{event.request_id}: a wrong vector")
             return
         assert isinstance(payload, LogprobsPayload), f"{event.request_id}: {payload}"

@@ -321,6 +321,7 @@ def test_a_request_with_no_token_left_fails_and_its_neighbours_do_not() -> None:
         ("last", [[], [1]], [None, [11.0, 4.0]]),
         ("cls", [[0], []], [[5.0, 0.0], None]),
         ("mean", [[0, 1, 2], [0, 1]], [None, [8.2, 2.0]]),
+        ("all", [[0, 1, 2], [0, 1]], [[5, 0, 6, 1, 9, 2], [10, 3, 11, 4]]),
     ],
 )
 def test_a_prompt_s_hidden_states_become_one_vector(
@@ -345,6 +346,26 @@ def test_a_prompt_s_hidden_states_become_one_vector(
         assert isinstance(payload, HiddenPayload)
         assert slot == 0
         assert list(payload.values) == pytest.approx(vector)
+
+
+def test_a_slot_that_ends_with_its_prompt_draws_nothing() -> None:
+    """Another slot draws as always, and a payload says where its vectors begin."""
+    runner, backend = make_runner()
+    sampling = SamplingParams(max_tokens=0, pooling="all")
+    opened = (
+        new_slot(0, [5, 6, 9], ((1, 2), (3, 4)), sampling=sampling),
+        new_slot(1, [7], ((5,), (6,))),
+    )
+    first = run(runner, make_plan(opened=opened, chunks=((0, 0, 2, False), (1, 0, 1, True))))
+    second = run(runner, make_plan(step=1, chunks=((0, 2, 1, True), (1, 1, 1, True))))
+    assert [batch.logits_rows.tolist() for batch in backend.batches] == [[2], [1]]
+    assert [result.tokens for result in (first, second)] == [(NO_TOKEN, 8), (NO_TOKEN, 9)]
+    starts = []
+    for result in (first, second):
+        ((_, payload),) = result.payloads
+        assert isinstance(payload, HiddenPayload)
+        starts.append((payload.start, payload.num_vectors))
+    assert starts == [(0, 2), (2, 1)]
 
 
 def test_a_reopened_slot_starts_its_vector_again() -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from octavo.core.config import CoreConfig, KVGroup
 from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
+from octavo.core.pooling import Pooling, PoolingKind
 from octavo.core.request import Request
-from octavo.core.sampling_params import Pooling, SamplingParams
+from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
 
 PROMPT = array("i", range(20))
@@ -55,9 +56,9 @@ def test_prompt_logprobs_do_not_wait_for_a_prefix_that_is_being_computed() -> No
 
 @pytest.mark.parametrize(("pooling", "reads"), [("last", True), ("mean", False), ("cls", False)])
 def test_an_embedding_of_more_than_the_last_token_bypasses_the_cache(
-    pooling: Pooling, reads: bool
+    pooling: PoolingKind, reads: bool
 ) -> None:
-    request = Request("it", PROMPT, SamplingParams(pooling=pooling), 0.0)
+    request = Request("it", PROMPT, SamplingParams(pooling=Pooling(pooling)), 0.0)
     assert request.reads_cache == reads
 
 

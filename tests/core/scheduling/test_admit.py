@@ -12,7 +12,7 @@ REFUSALS: list[tuple[dict[str, Any], int, dict[str, Any], list[str]]] = [
     ({}, 0, {}, ["the prompt has no tokens"]),
     ({}, 64, {}, ["64 prompt tokens", "max_tokens=16", "max_model_len=64"]),
     ({}, 64, {"max_tokens": 2, "pooling": "last"}, ["64 prompt tokens", "max_tokens=2"]),
-    ({}, 65, {"max_tokens": 1, "pooling": "last"}, ["65 prompt tokens", "max_tokens=1"]),
+    ({}, 65, {"max_tokens": 0, "pooling": "last"}, ["65 prompt tokens", "max_tokens=0"]),
     ({}, 9, {"max_tokens": 2, "emitted": [1, 2]}, ["9 prompt tokens and 2 already emitted", "=2"]),
     ({}, 5, {"priority": 1_000_001}, ["priority=1000001", "±1000000"]),
     ({}, 5, {"arrival": float("nan")}, ["arrival=nan"]),
@@ -65,11 +65,11 @@ def test_a_request_that_could_never_run_is_refused_with_numbers(
 
 JUST_FITS: list[tuple[dict[str, Any], int, dict[str, Any]]] = [
     ({}, 63, {}),
-    ({}, 64, {"max_tokens": 1, "pooling": "last"}),
+    ({}, 64, {"max_tokens": 0, "pooling": "last"}),
     (
         {"chunked_prefill": False, "max_num_batched_tokens": 64},
         64,
-        {"max_tokens": 1, "pooling": "mean"},
+        {"max_tokens": 0, "pooling": "mean"},
     ),
     ({}, 9, {"max_tokens": 2, "emitted": [1]}),
     ({}, 5, {"priority": -1_000_000}),
@@ -87,7 +87,19 @@ def test_a_request_that_just_fits_runs_to_its_end(
     rig = Rig(**settings)
     assert rig.add("a", prompt, **fields) is None
     rig.finish()
-    assert rig.ends() == {"a": "length"}
+    assert rig.ends() == {"a": "stop" if "pooling" in fields else "length"}
+
+
+@pytest.mark.parametrize("settings", [{}, {"pipeline_depth": 2}, {"max_num_batched_tokens": 3}])
+def test_a_request_about_its_prompt_ends_with_it(settings: dict[str, Any]) -> None:
+    """The request has no token, and those beside it have all of theirs."""
+    rig = Rig(**settings)
+    rig.add("a", 5, max_tokens=0, pooling="mean")
+    rig.add("b", 5, max_tokens=4)
+    outputs = rig.finish()
+    assert rig.ends() == {"a": "stop", "b": "length"}
+    assert len(outputs.get("a", ())) == 0
+    assert len(outputs["b"]) == 4
 
 
 def test_max_model_len_ends_a_sequence_with_a_larger_max_tokens() -> None:

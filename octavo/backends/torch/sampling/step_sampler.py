@@ -157,9 +157,11 @@ class StepSampler:
         complete = []
         for part in draws.pools:
             pooled = self.slots[part.slot].pooled
-            pooled.add(hidden[part.first_row : part.first_row + part.num_rows])
-            if part.is_last:
-                vector = pooled.mean
+            rows = hidden[part.first_row : part.first_row + part.num_rows]
+            if not part.apart:
+                pooled.add(rows)
+            if part.is_last or part.apart:
+                vector = rows.flatten() if part.apart else pooled.mean
                 if np.isfinite(vector).all():
                     complete.append((part.slot, vector))
                 else:
