@@ -76,7 +76,10 @@ class StructuredOutputsParams:
 
 def _as_json(name: str, value: object) -> str:
     if not isinstance(value, Mapping | bool):
-        raise ShapeError(f"a {type(value).__name__} was given; it must be an object", name)
+        hint = ""
+        if hasattr(value, "model_json_schema"):
+            hint = ": for a model of pydantic, pass its model_json_schema()"
+        raise ShapeError(f"a {type(value).__name__} was given; it must be an object{hint}", name)
     try:
         return json.dumps(dict(value) if isinstance(value, Mapping) else value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

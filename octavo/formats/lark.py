@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from octavo.formats.anchors import whole
 from octavo.formats.protocol import Tool
 
 # White space that a grammar allows in arguments: as models write them, so that text is forced.
@@ -148,11 +149,7 @@ def _conditions(schema: Mapping[str, Any]) -> list[str]:
     found = []
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
-        is_closed = pattern.endswith("$") and not pattern.endswith(r"\$")
-        head = "" if pattern.startswith("^") else "(?s:.*)"
-        tail = "" if is_closed else "(?s:.*)"
-        body = pattern[: len(pattern) - is_closed].removeprefix("^").replace("/", r"\/")
-        found.append(f"{head}({body}){tail}")
+        found.append(whole(pattern))
     fewest, most = schema.get("minLength", 0), schema.get("maxLength", "")
     if fewest or most != "":
         found.append(f"(?s:.{{{fewest},{most}}})")

@@ -15,18 +15,24 @@ from octavo.formats.thinking import Thinking, thinking_before
 
 
 def make_parser(
-    formats: Formats, tools: Sequence[Tool] = (), *, prompt_end: str = "", parallel: bool = True
+    formats: Formats,
+    tools: Sequence[Tool] = (),
+    *,
+    prompt_end: str = "",
+    parallel: bool = True,
+    must_call: bool = False,
 ) -> Parser:
     """Return a parser of one answer.
 
     The text that it is fed contains the marks of `formats`, special tokens included. Without tools,
     calls are not looked for. `prompt_end` is the end of the prompt, special tokens included: it
     shows whether the answer begins inside the reasoning. Without `parallel`, only the first call
-    counts.
+    counts. An answer that `must_call` has no text: what looks like it is a call that was cut off.
     """
     if formats.reasoning is None and (formats.tools is None or not tools):
         return PlainText()
-    return FormatParser(formats, tools, prompt_end, max_calls=None if parallel else 1)
+    sink = Sink(max_calls=None if parallel else 1, has_text=not must_call)
+    return FormatParser(formats, tools, prompt_end, sink)
 
 
 class FormatParser:
@@ -35,10 +41,10 @@ class FormatParser:
     __slots__ = ("_reader", "_sink", "_steps")
 
     def __init__(
-        self, formats: Formats, tools: Sequence[Tool], prompt_end: str, max_calls: int | None
+        self, formats: Formats, tools: Sequence[Tool], prompt_end: str, sink: Sink
     ) -> None:
         self._reader = Reader()
-        self._sink = Sink(max_calls)
+        self._sink = sink
         forms = formats.tools.forms if formats.tools is not None and tools else ()
         before = thinking_before(formats.reasoning, prompt_end)
         answer = _Answer(self._reader, self._sink, forms, tools, formats.reasoning)

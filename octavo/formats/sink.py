@@ -15,12 +15,14 @@ class Sink:
         "_has_text",
         "_is_after_call",
         "_max_calls",
+        "_may_have_text",
         "_num_calls",
         "_space",
         "is_reasoning",
     )
 
-    def __init__(self, max_calls: int | None = None) -> None:
+    def __init__(self, max_calls: int | None = None, *, has_text: bool = True) -> None:
+        self._may_have_text = has_text  # beside calls and reasoning
         self._deltas: list[Delta] = []
         self._space: list[str] = []  # white space that is text only if text follows
         self._drops_space = False  # at the beginning of a part
@@ -45,6 +47,8 @@ class Sink:
 
     def text(self, text: str) -> None:
         """Add to the answer's text, or to the reasoning."""
+        if not (self._may_have_text or self.is_reasoning):
+            return
         if self._drops_space:
             text = text.lstrip(SPACE)
             self._drops_space = not text

@@ -13,6 +13,13 @@ from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
 LONG = "x" * 140_000
 
 
+class Pydantic:
+    """A class like the models of pydantic, which have this method."""
+
+    def model_json_schema(self) -> dict[str, Any]:
+        raise AssertionError("the caller's to call")
+
+
 def test_schemas_and_tags_are_stored_as_text() -> None:
     described, text = {"a": [1, "é"]}, '{"a": [1, "\\u00e9"]}'
     assert StructuredOutputsParams(json=described).json == text
@@ -48,6 +55,7 @@ def test_one_shape_is_right(fields: dict[str, Any]) -> None:
         ({"json_object": False}, "json", "", "none is given"),
         ({"regex": "a", "choice": ("b",)}, "choice", "", "regex and choice are given"),
         ({"json": 5}, "json", "", "a int was given"),
+        ({"json": Pydantic}, "json", "", "pass its model_json_schema()"),
         ({"json": {"a": {1}}}, "json", "", "cannot be written as JSON"),
         ({"json": {"a": float("nan")}}, "json", "", "cannot be written as JSON"),
         ({"regex": 5}, "regex", "", "must be a string"),

@@ -240,6 +240,8 @@ def test_strings_in_marks_follow_their_schema() -> None:
             "code": {"type": "string", "pattern": "^[A-Z]{2}/[0-9]+$"},
             "word": {"type": "string", "minLength": 2, "maxLength": 3},
             "both": {"type": "string", "allOf": [{"pattern": "^[ab]+$"}, {"pattern": "b$"}]},
+            "path": {"type": "string", "pattern": r"^\/[a-z/]+$"},
+            "ends": {"type": "string", "pattern": r"^a|b$|c\\$"},
         },
     }
     tools = [Tool("f", schema)]
@@ -257,6 +259,13 @@ def test_strings_in_marks_follow_their_schema() -> None:
             ({"both": "aab"}, True),
             ({"both": "aba"}, False),
             ({"both": "acb"}, False),
+            ({"path": "/a/b"}, True),
+            ({"path": "a/b"}, False),
+            ({"ends": "ax"}, True),
+            ({"ends": "xb"}, True),
+            ({"ends": "xc\\"}, True),
+            ({"ends": "xa"}, False),
+            ({"ends": "xc$"}, False),
         ):
             text = write_calls(formats.tools, [Call("f", json.dumps(arguments))])
             assert vocabulary.allows(grammar, text) == is_right, text

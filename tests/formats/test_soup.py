@@ -104,6 +104,19 @@ def test_a_call_is_sent_as_it_grows() -> None:
     assert not parser.feed("", True)
 
 
+@pytest.mark.parametrize("tools", ["hermes", "llama3_json", "mistral", "pythonic", "qwen3_coder"])
+def test_a_required_call_that_is_cut_leaves_no_text(tools: str) -> None:
+    """Neither a part of its mark nor one of its name is text; then the call has begun."""
+    formats = choose("", (), tools=tools)
+    assert formats.tools is not None
+    whole = write_calls(formats.tools, [Call("now", '{"a": "b"}')])
+    for end in range(len(whole) + 1):
+        found = message_of(make_parser(formats, TOOLS, must_call=True).feed(whole[:end], True))
+        assert not found.text
+        assert len(found.calls) <= 1
+    assert [call.name for call in found.calls] == ["now"]
+
+
 def test_text_is_sent_at_once_unless_it_may_be_a_mark() -> None:
     """Text waits only while it may still become a mark, or white space before a call."""
     parser = make_parser(choose("", (), tools="hermes"), TOOLS)

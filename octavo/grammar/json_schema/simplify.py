@@ -116,7 +116,9 @@ class Simplifier:
             raise error
         if len(self.warnings) < MAX_WARNINGS:
             place_text = f"{error.field}{error.path}"
-            self.warnings.append((place_text, f"{why}; it is not enforced"))
+            warning = (place_text, f"{why}; it is left out")
+            if warning not in self.warnings:
+                self.warnings.append(warning)
 
     def _object(self, place: Place) -> Any:
         given = self._checked(place)

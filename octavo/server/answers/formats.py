@@ -27,6 +27,18 @@ from octavo.text.token_table import TokenTable
 log = logging.getLogger(__name__)
 
 
+_NOT_FOUND = {
+    "tool calls": (
+        "tool calls: the chat template shows no known format, so that requests with tools are "
+        "refused; if the model writes calls, name their format with --tool-call-parser"
+    ),
+    "reasoning": (
+        "reasoning: the chat template shows no known format, so that what the model thinks is part "
+        "of its text; if it thinks, name the format with --reasoning-parser"
+    ),
+}
+
+
 class AnswerFormats:
     """The formats in which a model writes calls and reasoning."""
 
@@ -75,11 +87,16 @@ class AnswerFormats:
         if not use.callable and self.formats.reasoning is None:
             return None
         tools = [Tool(each.name, each.parameters, each.strict) for each in use.callable]
-        return partial(self._reading, tools, use.is_parallel)
+        return partial(self._reading, tools, use)
 
-    def _reading(self, tools: Sequence[Tool], is_parallel: bool, prompt_end: str) -> Reading:
+    def _reading(self, tools: Sequence[Tool], use: ToolUse, prompt_end: str) -> Reading:
         make = partial(
-            make_parser, self.formats, tools, prompt_end=prompt_end, parallel=is_parallel
+            make_parser,
+            self.formats,
+            tools,
+            prompt_end=prompt_end,
+            parallel=use.is_parallel,
+            must_call=use.must_call,
         )
         return Reading(make, self._kept)
 
@@ -133,6 +150,15 @@ def choose_formats(config: ServerSettings, tokenizer: TokenTable) -> AnswerForma
         if one is not None:
             how = "which the chat template shows" if name is None else "as asked"
             log.info("%s: the format is %s, %s", what, one.name, how)
+        elif name is not None:
+            log.info("%s: none, as asked", what)
+        else:
+            log.info(_NOT_FOUND[what])
+    if formats.tools is not None and "tools" not in template:
+        log.warning(
+            "the chat template never mentions tools, so that requests with tools are refused; give "
+            "the model's template for tools with --chat-template"
+        )
     return AnswerFormats(formats, tokenizer.added_tokens, tokenizer.special_ids)
 
 

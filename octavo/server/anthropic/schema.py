@@ -65,9 +65,9 @@ class InputTool(Struct, kw_only=True, forbid_unknown_fields=True):
     """A tool that the model may call, and the JSON schema of its input."""
 
     name: Annotated[str, Meta(max_length=128, pattern=r"^[a-zA-Z0-9_.-]+(?![\s\S])")]
-    input_schema: dict[str, Any]
+    input_schema: dict[str, Any] | None = None  # only tools that run at Anthropic have none
     description: str | None = None
-    type: Literal["custom"] | None = None  # others run at Anthropic
+    type: Kind | None = None  # "custom"; others run at Anthropic, and are refused
     strict: bool | None = None  # the input must fit the schema
     cache_control: Any = None  # ignored: prefixes are found by their content
     defer_loading: bool | None = None  # ignored: all tools are shown
@@ -118,6 +118,7 @@ _OF_PROMPTS: Mapping[str, Callable[[Any], Any]] = {
 }
 RULES = FieldRules(
     open=frozenset({"chat_template_kwargs", "tools", "output_config", "output_format"}),
+    closed=frozenset({"output_format"}),
     unsupported={
         "mcp_servers": Unsupported(_empty, "this server calls no other servers", "[]"),
         "container": Unsupported(_empty, "this server runs no code", '""'),

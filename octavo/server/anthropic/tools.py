@@ -30,7 +30,7 @@ def tool_use(request: CountRequest) -> ToolUse:
             raise invalid(f"{where}: {each.name!r} is the name of an earlier tool too", where)
         tools[each.name] = CallableTool(
             each.name,
-            each.input_schema,
+            _schema_of(each, f"tools[{index}]"),
             strict=bool(each.strict),
             place=f"[{index}].input_schema",
         )
@@ -82,6 +82,19 @@ def with_own_place(request: MessagesRequest, error: ApiError) -> ApiError:
     error.message = error.message.replace(neutral, place)
     error.param = error.param.replace(neutral, place)
     return error
+
+
+def _schema_of(tool: InputTool, place: str) -> dict[str, Any]:
+    """Return the schema of a tool's input; raise ApiError for a tool that has none."""
+    if tool.type not in (None, "custom"):
+        raise invalid(
+            f"{place}.type: {tool.type!r} is a tool that Anthropic's servers run, and this server "
+            "runs none; describe a tool of your own, with an input_schema",
+            f"{place}.type",
+        )
+    if tool.input_schema is None:
+        raise invalid(f"{place}.input_schema is missing", f"{place}.input_schema")
+    return tool.input_schema
 
 
 def _described(tool: InputTool) -> dict[str, Any]:

@@ -112,8 +112,6 @@ def _of_structured_outputs(given: StructuredOutputs) -> Iterator[_Asked]:
         value = getattr(given, each.name)
         if each.name != "disable_fallback" and value != each.default:
             values[each.name] = value
-    if not values:
-        return
     yield _Asked(field, values, {name: f"{field}.{name}" for name in values})
 
 

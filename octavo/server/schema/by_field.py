@@ -38,6 +38,8 @@ _SURROGATES = re.compile(
 )
 _WORD = re.compile(rf"\b({'|'.join(_WORDS)})\b")
 _MISSING = re.compile(r"required field (\w+)")
+# In a pattern, as msgspec writes it: "$" of ECMAScript, which differs from Python's.
+_END_OF_TEXT = r"(?![\\s\\S])"
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?\Z", re.DOTALL)
 
 
@@ -254,7 +256,7 @@ def _in_words(text: str) -> tuple[str, str, bool]:
     """Return msgspec's message in JSON's terms, the value's path, and whether a key is wrong."""
     found = _WHERE.match(text)
     assert found is not None  # the pattern matches anything
-    what = found["what"]
+    what = found["what"].replace(_END_OF_TEXT, "$")
     if not what.startswith("Invalid enum value"):
         what = _WORD.sub(lambda match: _WORDS[match[1]], _lower(what.replace("`", "")))
         what = what.replace("object | null", "object").replace(" | ", " or ")

@@ -47,7 +47,17 @@ def decode(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]:
         else:
             if _is_bounded(request, open_fields, list_fields):
                 return request, ()
-    return decode_by_field(body, kind)
+    request, unknown = decode_by_field(body, kind)
+    closed = rules_of(kind).closed
+    if closed and (inside := tuple(each for each in unknown if _outer(each.path) in closed)):
+        refuse_unknown(inside, kind)
+    return request, unknown
+
+
+def _outer(path: str) -> str:
+    """Return the field of the request that a path leads into; "" for a field of the request."""
+    outer, dot, _ = path.partition(".")
+    return outer if dot else ""
 
 
 def is_large(body: bytes) -> bool:

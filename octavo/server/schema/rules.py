@@ -35,6 +35,8 @@ class FieldRules:
     open: frozenset[str] = frozenset()
     # Fields that may hold lists of token ids, whose number is limited before they are built.
     with_lists: frozenset[str] = frozenset()
+    # Fields in which unknown names are refused: a misspelt one would change what is asked for.
+    closed: frozenset[str] = frozenset()
     unsupported: Mapping[str, Unsupported] = field(default_factory=dict)
     # Words in the names of unknown fields that ask for an unsupported feature.
     unsupported_words: Mapping[str, Unsupported] = field(default_factory=dict)

@@ -114,6 +114,11 @@ def test_a_call_that_must_come_has_a_grammar(tmp_path: Path, choice: dict[str, A
         ({"tools": [WEATHER, WEATHER]}, "tools[1].name"),
         ({"tools": [], "tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": [{"name": "x y", "input_schema": {}}]}, "tools[0].name"),
+        ({"tools": [{"name": "x"}]}, "tools[0].input_schema is missing"),
+        (
+            {"tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 5}]},
+            "tools[0].type: 'web_search_20250305' is a tool that Anthropic's servers run",
+        ),
         (
             {"output_config": {"format": {"type": "json_schema", "schema": {"type": "strange"}}}},
             "output_config.format.schema",
@@ -122,6 +127,7 @@ def test_a_call_that_must_come_has_a_grammar(tmp_path: Path, choice: dict[str, A
             {"output_format": {"type": "json_schema", "schema": {"uniqueItems": True}}},
             "output_format.schema",
         ),
+        ({"output_format": {"schema": {}, "stritc": True}}, "unknown field 'output_format.stritc'"),
     ],
 )
 def test_a_wrong_field_is_named(tmp_path: Path, fields: dict[str, Any], place: str) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from octavo.server.answers.formats import choose_formats
+from octavo.server.settings import ServerSettings
 from tests.server.engine import FakeEngine
 from tests.server.make import Client, events
 from tests.server.openai.scripted import (
@@ -233,6 +237,7 @@ def test_a_wrong_field_is_named(tmp_path: Path) -> None:
         for fields, param in WRONG:
             response = await client.post(PATH, json={"messages": MESSAGES, **fields})
             assert response.status_code == 400, (fields, response.text)
+            assert "(?!" not in response.text, "the pattern of names is in plain terms"
             found = response.json()["error"]["param"]
             assert (found or "").startswith(param), (fields, response.text)
 
@@ -250,6 +255,32 @@ def test_a_model_without_a_known_format_refuses_tools(tmp_path: Path) -> None:
         assert "--tool-call-parser" in error["message"]
 
     run(tmp_path, "Hello.", test, tool_call_parser="none")
+
+
+@pytest.mark.parametrize(
+    ("template", "parser", "words"),
+    [
+        (
+            "<tool_call> arguments tools",
+            None,
+            ["tool calls: the format is hermes, which", "reasoning: the chat template shows no"],
+        ),
+        ("tools", None, ["name their format with --tool-call-parser", "--reasoning-parser"]),
+        ("", "none", ["tool calls: none, as asked", "--reasoning-parser"]),
+        ("", "hermes", ["hermes, as asked", "--reasoning-parser", "never mentions tools"]),
+    ],
+)
+def test_the_log_says_which_formats_were_found(
+    caplog: pytest.LogCaptureFixture, template: str, parser: str | None, words: list[str]
+) -> None:
+    tokenizer: Any = SimpleNamespace(
+        chat_templates={"default": template}, added_tokens={}, special_ids=()
+    )
+    with caplog.at_level(logging.INFO, "octavo"):
+        choose_formats(ServerSettings(tool_call_parser=parser), tokenizer)
+    assert len(caplog.messages) == len(words)
+    for message, part in zip(caplog.messages, words, strict=True):
+        assert part in message
 
 
 def test_a_template_that_shows_no_tools_is_not_used_for_them(tmp_path: Path) -> None:

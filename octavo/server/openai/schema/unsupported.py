@@ -159,6 +159,7 @@ RULES = FieldRules(
         }
     ),
     with_lists=frozenset({"prompt"}),
+    closed=frozenset({"response_format", "structured_outputs"}),
     unsupported=UNSUPPORTED,
     unsupported_words={word: Unsupported(_off, _SHAPE, "false") for word in _SHAPE_WORDS},
     ignored=IGNORED,
