@@ -10,6 +10,7 @@
 
 NB_MODULE(_native, m) {
   octavo::translate_errors();
+  m.attr("INTERFACE") = octavo::kInterface;
   m.def("tiers", [] {
     std::vector<std::string> names;
     for (const octavo::KernelTable* tier : octavo::runnable_tiers()) names.emplace_back(tier->name);

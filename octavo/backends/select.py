@@ -7,6 +7,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Literal
 
+from octavo.backends.interface import OldModuleError
+
 Name = Literal["native", "torch"]
 
 
@@ -16,6 +18,7 @@ class Caps:
 
     name: Name
     refusal: str | None  # why it cannot run; None if it can
+    is_old: bool = False  # it was built from other sources, so it must be built again
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ def native_caps(block_size: int | None = None) -> Caps:
     """Find out whether the native engine can run here, with blocks of this size if one is given."""
     try:
         block_tokens = import_module("octavo.backends.native._native").BLOCK_TOKENS
+    except OldModuleError as error:
+        return Caps("native", str(error), is_old=True)
     except ImportError as error:
         return Caps(
             "native",
@@ -63,6 +68,8 @@ def select(asked: Literal["auto", "native", "torch"], *, block_size: int = 16) -
     native, torch = every
     if native.refusal is None:
         return Choice("native", "the native engine runs here")
+    if native.is_old:  # a slower backend in its place would hide what is wrong
+        raise NoBackendError(f"the native engine cannot run: {native.refusal}")
     if torch.refusal is None:
         return Choice("torch", f"the native engine does not run: {native.refusal}")
     raise NoBackendError(f"no backend can run: native: {native.refusal}; torch: {torch.refusal}")

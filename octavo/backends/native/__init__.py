@@ -1,1 +1,13 @@
 """The native CPU engine."""
+
+from __future__ import annotations
+
+from octavo.backends.interface import check_interface
+
+try:
+    from octavo.backends.native import _native
+except ImportError:  # whatever needs the module says that it is missing
+    pass
+else:
+    # Modules that were built before the number existed have the first interface.
+    check_interface(getattr(_native, "INTERFACE", 1), str(_native.__file__))
