@@ -20,7 +20,7 @@ from octavo.backends.native.kernel_choice import (
     product_trials,
     tiers_by_order,
 )
-from octavo.backends.native.measured_file import MeasuredFile
+from octavo.backends.native.measured_file import MeasuredFile, in_us
 from octavo.backends.native.tiers import orders
 
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def measured_tier(file: MeasuredFile | None, measure: Measure = native_trials) -
         "bf16 products are added up in the order %r (%s), the fastest here: %s",
         order_of[tier],
         tier,
-        ", ".join(f"{each.tier} {each.rows} rows {1e6 * seconds[each]:.1f} µs" for each in trials),
+        ", ".join(f"{each.tier} {each.rows} rows {in_us(seconds[each])}" for each in trials),
     )
     if file is not None:
         file.note_order(order_of[tier], seconds)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import weakref
 from collections.abc import Iterable, Mapping
@@ -74,7 +75,7 @@ class MeasuredFile:
         lines = []
         if self.order is not None:
             times = ", ".join(
-                f"{name} rows {_us(time)}" for name, time in self.order_seconds.items()
+                f"{name} rows {in_us(time)}" for name, time in self.order_seconds.items()
             )
             lines.append(f"bf16 sums in the order {self.order}: a warm panel takes {times}")
         for (base, format_), choices in sorted(self._products.items()):
@@ -123,13 +124,14 @@ def describe_choices(base: str, choices: Iterable[Choice]) -> str:
         if (choice.tier, choice.ahead) != (base, None):
             ahead = "" if choice.ahead is None else f" {choice.ahead:,} bytes ahead"
             what = (choice.tier if choice.tier != base else "") + ahead
-            what = f"{what.strip()}, {_us(choice.default_seconds)} by default"
-        parts.append(f"to {ends[choice.row_class]} rows {_us(choice.seconds)} ({what})")
+            what = f"{what.strip()}, {in_us(choice.default_seconds)} by default"
+        parts.append(f"to {ends[choice.row_class]} rows {in_us(choice.seconds)} ({what})")
     return "; ".join(parts)
 
 
-def _us(seconds: float) -> str:
-    return f"{1e6 * seconds:.1f} µs"
+def in_us(seconds: float) -> str:
+    """Write a measured time; it is infinite for a trial that no time was left for."""
+    return f"{1e6 * seconds:.1f} µs" if math.isfinite(seconds) else "not measured"
 
 
 def _choice(row_class: Any, tier: Any, ahead: Any, default: Any, seconds: Any) -> Choice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 
 from octavo.backends.native import _native
 from octavo.observe.machine import num_cores
@@ -23,9 +24,7 @@ def choose_tier(asked: str, order: str = "") -> str:
 
     Raise ValueError if there is none.
     """
-    for name, reason in _native.dropped_tiers().items():
-        text = "the instruction set %s is not used, although the processor has it: %s"
-        log.warning(text, name, reason)
+    _warn_of_dropped(tuple(_native.dropped_tiers().items()))
     order_of = orders()
     if asked and asked not in order_of:
         raise ValueError(
@@ -47,6 +46,13 @@ def choose_tier(asked: str, order: str = "") -> str:
             "processor has fma"
         )
     return tiers[-1]
+
+
+@cache  # an engine asks more than once
+def _warn_of_dropped(tiers: tuple[tuple[str, str], ...]) -> None:
+    for name, reason in tiers:
+        text = "the instruction set %s is not used, although the processor has it: %s"
+        log.warning(text, name, reason)
 
 
 def check_threads(num_threads: int) -> None:

@@ -208,14 +208,14 @@ def test_the_kernels_are_those_that_were_asked_for(tier: str) -> None:
     assert NativeBackend(NativeOptions(instruction_set=tier, num_threads=1)).tier == tier
 
 
-def test_a_tier_that_failed_its_self_test_is_named_in_the_log(
+def test_a_tier_that_failed_its_self_test_is_named_once_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(_native, "dropped_tiers", dict)
     best = choose_tier("")
     assert caplog.records == []
     monkeypatch.setattr(_native, "dropped_tiers", lambda: {"amx": "its products have other bits"})
-    assert choose_tier("") == best
+    assert choose_tier("") == choose_tier("") == best
     [record] = caplog.records
     assert "amx" in record.getMessage()
     assert "its products have other bits" in record.getMessage()

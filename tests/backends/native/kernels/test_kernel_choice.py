@@ -25,7 +25,7 @@ from octavo.backends.native.kernel_choice import (
     tiers_by_order,
 )
 from octavo.backends.native.measure import ProductCalibration, measured_tier, native_trials
-from octavo.backends.native.measured_file import MeasuredFile, machine_key
+from octavo.backends.native.measured_file import MeasuredFile, describe_choices, machine_key
 from octavo.backends.native.tiers import choose_tier, orders
 from tests.backends.native import _native_test
 from tests.backends.native.test_claims import KEPT, recorded, write_model
@@ -180,6 +180,14 @@ def test_what_was_not_measured_is_not_chosen() -> None:
 
 
 @needs_two_orders
+def test_a_time_that_was_not_measured_is_named_so() -> None:
+    choice = Choice(0, "narrow", None, math.inf, 1e-6)
+    assert "default" in describe_choices("narrow", [choice])
+    choice = Choice(0, "wide", None, math.inf, 1.5e-6)
+    text = describe_choices("narrow", [choice])
+    assert "1.5 µs (wide, not measured by default)" in text
+
+
 def test_the_measured_order_decides_the_tier_and_is_kept(tmp_path: Path) -> None:
     best = tiers_by_order(_native.tiers(), orders())
     slow = Plant(**{best["pairs"]: 2.0, best["fma"]: 1.0})
