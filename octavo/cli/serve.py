@@ -86,6 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_middlewares(config.middleware)
     if config.journal is not None:
         _check_journal(config.journal)
+    if config.responses_store is not None:
+        _check_store(config.responses_store)
     # The tokenizer first: a wrong name must not wait for the download of the model.
     tokenizer = None if asked.tokenizer is None else _tokenizer_source(asked.tokenizer)
     # Resolved in this process, where the user sees the progress and the errors.
@@ -109,6 +111,13 @@ def _check_journal(path: Path) -> None:
     from octavo.server.durable.service import open_journal
 
     open_journal(path).close()
+
+
+def _check_store(path: Path) -> None:
+    """Refuse a file that holds no responses, or another server's, before the model is loaded."""
+    from octavo.server.responses.sqlite_shelf import open_database
+
+    open_database(path).close()
 
 
 def _tokenizer_source(name: str) -> ModelFiles:

@@ -164,6 +164,7 @@ _DURABLE: tuple[_Row, ...] = (
     ("journal_bytes", byte_count, "SIZE", "the most bytes of requests that are kept"),
 )
 _RESPONSES: tuple[_Row, ...] = (
+    ("responses_store", Path, "PATH", "a file in which responses are kept after the server's end"),
     ("responses_seconds", seconds, "SECONDS", "time for which a response is kept"),
     ("responses_bytes", byte_count, "SIZE", "the most bytes of responses that are kept"),
 )

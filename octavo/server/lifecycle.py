@@ -32,6 +32,7 @@ from octavo.server.http.errors import unavailable
 from octavo.server.http.middleware import ASGI, wrap
 from octavo.server.http.sockets import bind, bind_admin, descriptors_for
 from octavo.server.http.tls import Certificates, accept_securely
+from octavo.server.responses.background import recover
 from octavo.server.routes import DEFAULT_DIALECT
 from octavo.server.server import Server
 from octavo.server.settings import MIN_KEY_CHARACTERS, ServerSettings, ServerStartError
@@ -134,6 +135,7 @@ class ServerLifecycle:
                 await asyncio.sleep(0.005)
             if self.server.durability is not None:
                 self.server.durability.start()
+            await recover(self.server)
             if on_ready is not None:
                 on_ready(self)
             await self._ending.wait()
@@ -234,6 +236,7 @@ class ServerLifecycle:
             place.close()
         await asyncio.wait(tasks)
         await self.server.releases.finish()
+        await self.server.responses.close()
         if self.server.durability is not None:
             await self.server.durability.close()
         await self.server.prompt_pool.close()

@@ -86,7 +86,7 @@ class Server:
             self.readiness_as_number,
             tuple((name, str(value)) for name, value in llm.model.cache_settings.items()),
         )
-        self.responses = open_store(config, clock)
+        self.responses = open_store(config, clock, self.wall_time)
         self._add_metrics()
         self.loop_lag = LoopLag(self.metrics.loop_lag.observe)
         self.formats = choose_formats(config, llm.model.tokenizer)

@@ -96,6 +96,7 @@ class ServerSettings:
     journal_bytes: int = 64 << 20  # of all requests that are kept, in memory; twice in the file
 
     # responses that are kept
+    responses_store: Path | None = None  # the file; None: in memory
     responses_seconds: float = 86_400.0  # after their beginning
     responses_bytes: int = 64 << 20  # of all of them
 

@@ -18,12 +18,14 @@ from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.large_bodies import read_with
 from octavo.server.operation import GenerationRequest, PreparedRequest
+from octavo.server.responses.background import start
 from octavo.server.responses.conversation import conversation_job, with_own_field
 from octavo.server.responses.items import as_array, continued, named
+from octavo.server.responses.run import follow
 from octavo.server.responses.schema import ResponsesRequest
 from octavo.server.responses.store import Content, Entry, StoredItem
 from octavo.server.responses.tools import shape_of, tool_use, with_own_place
-from octavo.server.responses.writer import ResponseWriter, wants_logprobs
+from octavo.server.responses.writer import QUEUED, ResponseWriter, wants_logprobs
 from octavo.server.server import Server
 
 _SAMPLING = (
@@ -59,10 +61,10 @@ _link = msgspec.json.Decoder(_Link)
 
 @dataclass(slots=True)
 class Turn:
-    """The items that the store keeps of a new request, and its entry once it has one."""
+    """The items that the store keeps of a new request, and what writes its answer."""
 
     items: tuple[StoredItem, ...]
-    entry: Entry | None = None
+    writer: ResponseWriter | None = None
 
 
 def translate(server: Server, request: ResponsesRequest, earlier: bytes = b"") -> GenerationRequest:
@@ -112,6 +114,8 @@ def make_writer(
 ) -> ResponseWriter:
     """Return what writes the answer, and keep it; one without a turn was begun before."""
     writer = ResponseWriter(request, exchange, prepared)
+    if request.background:
+        writer.response.status = QUEUED
     if not writer.response.store:
         return writer
     store = exchange.server.responses
@@ -125,9 +129,10 @@ def make_writer(
         expires_at=0.0,
         status=writer.response.status,
         is_background=bool(request.background),
+        is_stream=prepared.asked.is_stream,
     )
     if store.begin(entry, Content(encode(writer.response), turn.items)):
-        turn.entry = entry
+        turn.writer = writer
         writer.keep(store, entry)
     return writer
 
@@ -152,11 +157,33 @@ async def create(exchange: Exchange) -> None:
         asked.prepared = read.prompts
         turn = Turn(before + named(read.kept, exchange.request_id))
         asked.writer = partial(make_writer, request, turn)
+        if request.background:
+            ticket.leave()  # the background has a place of its own
+            await _in_background(exchange, len(body), request, asked)
+            return
         try:
             await answer(exchange, ticket, request, asked, RequestTask(exchange))
         finally:
-            if turn.entry is not None and not exchange.server.is_continued_later:
-                exchange.server.responses.abandon(turn.entry)
+            writer = turn.writer
+            if writer is not None and not exchange.server.is_continued_later:
+                assert writer.entry is not None, "its response is kept"
+                exchange.server.responses.abandon(writer.entry, writer)
+
+
+async def _in_background(
+    exchange: Exchange, num_bytes: int, request: ResponsesRequest, asked: GenerationRequest
+) -> None:
+    """Begin a response in the background, and answer with it or with its events."""
+    entry = await start(exchange, num_bytes, request, asked)
+    store = exchange.server.responses
+    run, content = store.runs.get(entry), await store.read(entry)
+    if request.stream and run is not None:
+        seconds = exchange.server.config.max_request_seconds
+        await RequestTask(exchange).run(follow(exchange, run, -1), seconds)
+    elif content is not None:
+        await exchange.respond(content.body)
+    else:
+        raise ApiError(404, "the response was deleted", code="response_not_found")
 
 
 async def _before(exchange: Exchange, body: bytes) -> tuple[StoredItem, ...]:

@@ -23,6 +23,11 @@ def response_error(error: ApiError) -> dict[str, Any]:
     return {"code": _CODES.get(error.status, "server_error"), "message": error.message}
 
 
+def error_fields(error: ApiError) -> dict[str, Any]:
+    """Return the fields of the event of an error that ends a connection, and not a response."""
+    return {"code": error.code, "message": error.message, "param": error.param}
+
+
 def _stream_schema(payload: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of an event: its name, and JSON in a string."""
     data = {"type": "string", "contentMediaType": "application/json", "contentSchema": payload}

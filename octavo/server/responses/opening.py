@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from octavo.server.responses.store import Limits, MemoryShelf, ResponseStore
+from octavo.server.responses.sqlite_shelf import SqliteShelf
+from octavo.server.responses.store import Entry, Limits, MemoryShelf, ResponseStore, Shelf
 from octavo.server.settings import ServerSettings
 
 
-def open_store(config: ServerSettings, clock: Callable[[], float]) -> ResponseStore:
-    """Return the store that the settings ask for."""
+def open_store(
+    config: ServerSettings, clock: Callable[[], float], wall_time: Callable[[], float]
+) -> ResponseStore:
+    """Return the store that the settings ask for; raise ServerStartError for an unusable file.
+
+    The age of responses in a file is known by the system's time alone, which is asked once.
+    """
     limits = Limits(config.responses_seconds, config.responses_bytes)
-    return ResponseStore(limits, MemoryShelf(), clock, None)
+    shelf: Shelf = MemoryShelf()
+    found: list[Entry] = []
+    if config.responses_store is not None:
+        shelf, aged = SqliteShelf.open(config.responses_store, wall_time())
+        for entry, age in aged:
+            entry.expires_at = clock() + limits.seconds - age
+            found.append(entry)
+    return ResponseStore(limits, shelf, clock, found)

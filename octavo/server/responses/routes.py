@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import zlib
 from collections.abc import Collection, Sequence
 from urllib.parse import parse_qs
 
+from octavo.server.generate import admitted
+from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.route import Route
+from octavo.server.responses.background import CANCELLED
 from octavo.server.responses.create import create
-from octavo.server.responses.dialect import RESPONSES
+from octavo.server.responses.dialect import ID_PREFIX, RESPONSES
 from octavo.server.responses.items import MOST_LISTED, USUALLY_LISTED, page
+from octavo.server.responses.run import Run, follow, split
 from octavo.server.responses.schema import (
     DeletedResponse,
     ItemList,
@@ -19,24 +25,87 @@ from octavo.server.responses.schema import (
     ResponsesRequest,
 )
 from octavo.server.responses.store import Content, Entry
+from octavo.server.responses.writer import STARTING_AFTER
 
 _RETRIEVED = ("include", "include[]", "stream", "starting_after", "include_obfuscation")
+_DIGITS = 10  # of the number of an event
 _LISTED = ("after", "include", "include[]", "limit", "order")
 
 
 async def retrieve(exchange: Exchange) -> None:
     """Return a response, as it is now or as it has ended."""
     given = _query(exchange, _RETRIEVED)
+    known = _number(given)
     entry = _entry(exchange)
     if _flag(given, "stream"):
-        raise invalid("stream: only responses in the background are streamed again", "stream")
+        await _stream(exchange, entry, known)
+    elif entry.answerer is not None and not entry.is_final:
+        await exchange.respond(entry.answerer.shown(entry.status))
+    else:
+        await exchange.respond((await _content(exchange, entry)).body)
+
+
+async def cancel(exchange: Exchange) -> None:
+    """End a response in the background; one that has ended stays as it is."""
+    entry = _entry(exchange)
+    if not entry.is_background:
+        raise invalid(
+            f"the response {entry.id[:192]!r} is not in the background; close its connection to "
+            "cancel it"
+        )
+    run = exchange.server.responses.runs.get(entry)
+    if run is not None and run.task is not None:
+        run.stop(ApiError(409, "the response was cancelled", code=CANCELLED))
+        await asyncio.wait({run.task})
     await exchange.respond((await _content(exchange, entry)).body)
+
+
+async def _stream(exchange: Exchange, entry: Entry, known: int) -> None:
+    """Write the events behind the one that the client knows."""
+    server = exchange.server
+    seconds = server.config.max_request_seconds
+    run = server.responses.runs.get(entry)
+    if run is None:
+        events = (await _content(exchange, entry)).events
+        if not events:
+            await _resume(exchange, entry)
+            return
+        run = Run()
+        run.frames = await asyncio.to_thread(_decompressed, events)
+        run.end()
+    exchange.dialect = RESPONSES
+    await RequestTask(exchange).run(follow(exchange, run, known), seconds)
+
+
+async def _resume(exchange: Exchange, entry: Entry) -> None:
+    """Continue a stream from the journal."""
+    server, request = exchange.server, None
+    if server.durability is not None and entry.is_stream:
+        name = entry.id.removeprefix(ID_PREFIX)
+        request = server.durability.requests.find(exchange.owner, name)
+    if server.durability is None or request is None:
+        raise invalid(
+            "stream: the events of this response are not kept; those of responses in the "
+            "background are, and with --journal those of all streams, for a while",
+            "stream",
+        )
+    async with admitted(exchange, len(request.head)) as ticket:
+        task = RequestTask(exchange)
+        work = server.durability.resume(exchange, ticket, request, task)
+        await task.run(work, server.config.max_request_seconds)
+
+
+def _decompressed(events: bytes) -> list[bytes]:
+    return split(zlib.decompress(events))
 
 
 async def delete(exchange: Exchange) -> None:
     """Forget a response; one that is still answered is not kept when it ends."""
     entry = _entry(exchange)
+    run = exchange.server.responses.runs.get(entry)
     exchange.server.responses.delete(entry)
+    if run is not None:
+        run.stop(ApiError(409, "the response was deleted", code=CANCELLED))
     await exchange.respond_json(DeletedResponse(id=entry.id))
 
 
@@ -101,6 +170,19 @@ def _query(exchange: Exchange, known: Collection[str]) -> dict[str, str]:
     return {name: values[-1] for name, values in given.items()}
 
 
+def _number(given: dict[str, str]) -> int:
+    """Return the number of the last event that the client has, -1 for none."""
+    number = given.get(STARTING_AFTER)
+    if number is None:
+        return -1
+    if not (number.isascii() and number.isdecimal() and len(number) <= _DIGITS):
+        raise invalid(
+            f"{STARTING_AFTER}: expected the number of an event, got {number[:32]!r}",
+            STARTING_AFTER,
+        )
+    return int(number)
+
+
 def _flag(given: dict[str, str], name: str) -> bool:
     """Return a parameter that is true or false."""
     value = given.get(name, "false").lower()
@@ -132,6 +214,10 @@ RESPONSES_ROUTES: Sequence[Route] = (
             ("stream", "true: the events instead."),
             ("starting_after", "The number of the last event that was received."),
         ),
+    ),
+    Route(
+        *("POST", "/v1/responses/{id}/cancel", cancel, "End a response in the background."),
+        response=ResponseObject,
     ),
     Route(
         *("DELETE", "/v1/responses/{id}", delete, "Forget a response."),

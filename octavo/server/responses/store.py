@@ -7,6 +7,7 @@ others' responses disappear.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,6 +15,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from octavo.server.http.errors import ApiError
+from octavo.server.responses.run import Run
 
 ENTRY_BYTES = 512  # that a response takes besides its contents
 FINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
@@ -35,6 +37,19 @@ class Content(Struct, array_like=True, frozen=True):
         return size + sum([len(name) + len(item) for name, item in self.items])
 
 
+class Answerer(Protocol):
+    """The writer of a response, as the store and the background know it."""
+
+    def shown(self, status: str) -> bytes:
+        """Return the response as it is now, with this status."""
+
+    def cancel(self) -> bytes:
+        """End the response; return its last event."""
+
+    def failure(self, error: ApiError) -> bytes:
+        """End the response with an error; return its last event."""
+
+
 @dataclass(slots=True, eq=False)
 class Entry:
     """One response in the index."""
@@ -45,21 +60,33 @@ class Entry:
     expires_at: float
     status: str
     is_background: bool
+    is_stream: bool
     num_bytes: int = 0
     num_settled: int = 0  # of those, what its end takes
     is_kept: bool = True  # False once it was deleted or forgotten
-    # Returns its status and its body as they are now; only while it is answered.
-    current: Callable[[], tuple[str, bytes]] | None = None
+    answerer: Answerer | None = None  # only while it is answered
+
+    @property
+    def is_final(self) -> bool:
+        """True if the response has ended."""
+        return self.status in FINAL
 
 
 class Shelf(Protocol):
     """The place of the contents. Only `read` waits."""
 
+    @property
+    def is_full(self) -> bool:
+        """True while nothing more can be kept."""
+
     def put(self, entry: Entry, content: Content) -> None:
         """Keep a content, instead of an earlier one."""
 
-    def settle(self, entry: Entry, body: bytes, events: bytes) -> None:
+    def settle(self, entry: Entry, body: bytes) -> None:
         """Keep how a response has ended; its items remain."""
+
+    def add_events(self, entry: Entry, events: bytes) -> None:
+        """Keep the events of a response that has ended."""
 
     def drop(self, entry: Entry) -> None:
         """Forget the content of a response."""
@@ -74,15 +101,21 @@ class Shelf(Protocol):
 class MemoryShelf:
     """Contents in memory, which end with the server."""
 
+    is_full = False
+
     def __init__(self) -> None:
         self._contents: dict[Entry, Content] = {}
 
     def put(self, entry: Entry, content: Content) -> None:
         self._contents[entry] = content
 
-    def settle(self, entry: Entry, body: bytes, events: bytes) -> None:
+    def settle(self, entry: Entry, body: bytes) -> None:
         before = self._contents[entry]
-        self._contents[entry] = Content(body, before.items, events)
+        self._contents[entry] = Content(body, before.items)
+
+    def add_events(self, entry: Entry, events: bytes) -> None:
+        before = self._contents[entry]
+        self._contents[entry] = Content(before.body, before.items, events)
 
     def drop(self, entry: Entry) -> None:
         self._contents.pop(entry, None)
@@ -116,6 +149,7 @@ class ResponseStore:
         self._ended: dict[str, dict[Entry, None]] = {}  # by owner, the oldest first
         self._bytes_by_owner: dict[str, int] = {}
         self.num_bytes = 0
+        self.runs: dict[Entry, Run] = {}  # of responses in the background
         for entry in found or ():
             self._insert(entry)
 
@@ -124,7 +158,7 @@ class ResponseStore:
 
     def unfinished(self) -> list[Entry]:
         """Return the responses that have not ended."""
-        return [entry for entry in self._entries.values() if entry.status not in FINAL]
+        return [entry for entry in self._entries.values() if not entry.is_final]
 
     def find(self, owner: str, name: str) -> Entry | None:
         """Return the response of this id that this owner made, if it is still kept."""
@@ -135,7 +169,7 @@ class ResponseStore:
         """Keep a response that begins; return False if there is no room for it."""
         before = self._entries.get((entry.owner, entry.id))
         if before is not None:
-            if before.status not in FINAL:
+            if not before.is_final:
                 raise ApiError(
                     409,
                     f"the response {entry.id[:192]!r} has not ended; send each request with an "
@@ -144,30 +178,39 @@ class ResponseStore:
                 )
             self.delete(before)
         entry.num_bytes = ENTRY_BYTES + content.num_bytes
+        entry.num_settled = len(content.body)
         entry.expires_at = self._clock() + self._limits.seconds
-        if not self._make_room(entry.num_bytes, 1):
+        if self._shelf.is_full or not self._make_room(entry.num_bytes, 1):
             entry.is_kept = False
             return False
         self._insert(entry)
         self._shelf.put(entry, content)
         return True
 
-    def settle(self, entry: Entry, status: str, body: bytes, events: bytes = b"") -> None:
+    def settle(self, entry: Entry, status: str, body: bytes) -> None:
         """Keep how a response has ended; forget it if it has become too large."""
         if not entry.is_kept:
             return
-        entry.status, entry.current = status, None
-        size = len(body) + len(events)
-        self._grow(entry, size - entry.num_settled)
-        entry.num_settled = size
+        entry.status, entry.answerer = status, None
+        self._grow(entry, len(body) - entry.num_settled)
+        entry.num_settled = len(body)
         self._ended.setdefault(entry.owner, {})[entry] = None
-        self._shelf.settle(entry, body, events)
+        self._shelf.settle(entry, body)
         self._make_room(0, 0)
 
-    def abandon(self, entry: Entry) -> None:
-        """Note that a response is not answered any longer, if it has not ended."""
-        if entry.status not in FINAL and entry.current is not None:
-            self.settle(entry, *entry.current())
+    def keep_events(self, entry: Entry, events: bytes) -> None:
+        """Keep the events of a response that has ended."""
+        if entry.is_kept:
+            self._grow(entry, len(events))
+            self._shelf.add_events(entry, events)
+            self._make_room(0, 0)
+
+    def abandon(self, entry: Entry, answerer: Answerer) -> None:
+        """Note that a writer will not end its response, unless another one answers it now."""
+        if entry.answerer is answerer:
+            entry.answerer = None
+            if not entry.is_final:
+                self.settle(entry, "cancelled", answerer.shown("cancelled"))
 
     async def read(self, entry: Entry) -> Content | None:
         """Return what is kept of a response; None if it was forgotten meanwhile."""
@@ -189,14 +232,19 @@ class ResponseStore:
         self._shelf.drop(entry)
 
     async def close(self) -> None:
-        """Write what is left."""
+        """End the responses in the background, and write what is left."""
+        tasks = {run.task for run in self.runs.values() if run.task is not None}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         await self._shelf.close()
 
     def _insert(self, entry: Entry) -> None:
         self._entries[entry.owner, entry.id] = entry
         num_bytes, entry.num_bytes = entry.num_bytes, 0
         self._grow(entry, num_bytes)
-        if entry.status in FINAL:
+        if entry.is_final:
             self._ended.setdefault(entry.owner, {})[entry] = None
 
     def _grow(self, entry: Entry, num_bytes: int) -> None:
@@ -210,7 +258,7 @@ class ResponseStore:
         now = self._clock()
         while self._entries:
             oldest = next(iter(self._entries.values()))
-            if oldest.expires_at > now or oldest.status not in FINAL:
+            if oldest.expires_at > now:
                 return
             self.delete(oldest)
 

@@ -14,7 +14,7 @@ from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.logprobs import Pieces, TokenTexts, chat_logprobs
 from octavo.server.operation import PreparedRequest, TokenCounts
-from octavo.server.responses.dialect import ID_PREFIX, event, response_error
+from octavo.server.responses.dialect import ID_PREFIX, error_fields, event, response_error
 from octavo.server.responses.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Output, OutputItem
 from octavo.server.responses.schema import (
     InputTokensDetails,
@@ -23,7 +23,7 @@ from octavo.server.responses.schema import (
     ResponsesRequest,
     ResponseUsage,
 )
-from octavo.server.responses.store import Entry, ResponseStore
+from octavo.server.responses.store import FINAL, Entry, ResponseStore
 
 CANCELLED, FAILED, QUEUED = "cancelled", "failed", "queued"
 STARTING_AFTER = "starting_after"
@@ -63,12 +63,16 @@ class ResponseWriter:
         self.response = response_to(request, exchange, prepared)
         self._is_durable = server.durability is not None
         self._store: ResponseStore | None = None
-        self._entry: Entry | None = None
+        self.entry: Entry | None = None
 
     def opening(self, counts: TokenCounts) -> Iterator[bytes]:
         """Yield the events with the response, which has no output yet."""
         self.response.status = IN_PROGRESS
-        shown = {"response": msgspec.to_builtins(self.response)}
+        if self.entry is not None and not self.entry.is_final:
+            self.entry.status = IN_PROGRESS
+        yield from self._begun({"response": msgspec.to_builtins(self.response)})
+
+    def _begun(self, shown: dict[str, Any]) -> Iterator[bytes]:
         yield from self._event("response.created", shown)
         yield from self._event("response.in_progress", shown)
 
@@ -101,10 +105,13 @@ class ResponseWriter:
 
     def failure(self, error: ApiError) -> bytes:
         """Return the event of an error that ends the stream."""
-        self.fail(error)
-        return b"".join(
-            self._event("response.failed", {"response": msgspec.to_builtins(self.response)})
-        )
+        if error.code in _CONTINUED and self._is_durable:
+            return b"".join(self._event("error", error_fields(error)))
+        self.response.status = FAILED
+        self.response.error = response_error(error)
+        self.response.output = self.output.shown(INCOMPLETE)
+        self._settle()
+        return self._last("response.failed")
 
     def whole(
         self,
@@ -136,34 +143,36 @@ class ResponseWriter:
         response.usage = usage_of(counts)
         self._settle()
 
-    def fail(self, error: ApiError) -> None:
-        """End the response with an error; what it has so far is kept."""
-        if error.code in _CONTINUED and self._is_durable:
-            return
-        self.response.status = FAILED
-        self.response.error = response_error(error)
-        self.response.output = self.output.shown(INCOMPLETE)
-        self._settle()
-
     # what is kept
 
     def keep(self, store: ResponseStore, entry: Entry | None) -> None:
         """Keep the response when it has ended, unless there is no room for it."""
-        self._store, self._entry = store, entry
+        self._store, self.entry = store, entry
         self.response.store = entry is not None
         if entry is not None:
-            entry.current = self._cancelled
+            entry.answerer = self
 
-    def _cancelled(self) -> tuple[str, bytes]:
-        """Return the status and the response, should nothing follow."""
-        ended = msgspec.structs.replace(
-            self.response, status=CANCELLED, output=self.output.shown(INCOMPLETE)
-        )
-        return CANCELLED, encode(ended)
+    def shown(self, status: str) -> bytes:
+        """Return the response as it is now, with this status."""
+        output = self.output.shown(INCOMPLETE if status in FINAL else IN_PROGRESS)
+        return encode(msgspec.structs.replace(self.response, status=status, output=output))
+
+    def cancel(self) -> bytes:
+        """End the response because it was cancelled; return its last event."""
+        self.response.status = CANCELLED
+        self.response.output = self.output.shown(INCOMPLETE)
+        self._settle()
+        return self._last("response.incomplete")
+
+    def _last(self, name: str) -> bytes:
+        """Return the event that ends a stream, behind those that begin it if it has not begun."""
+        shown = {"response": msgspec.to_builtins(self.response)}
+        begun = () if self._number else self._begun(shown)
+        return b"".join((*begun, *self._close(INCOMPLETE), *self._event(name, shown)))
 
     def _settle(self) -> None:
-        if self._entry is not None and self._store is not None:
-            self._store.settle(self._entry, self.response.status, encode(self.response))
+        if self.entry is not None and self._store is not None:
+            self._store.settle(self.entry, self.response.status, encode(self.response))
 
     # events
 
