@@ -13,6 +13,9 @@ from octavo.loader import ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.load import OpenedModel
 from octavo.observe.heap import heap_gauge
+from octavo.observe.machine import num_cores
+
+MOST_THREADS = 4  # that compute the masks of a step; each has its own copies of grammars
 
 
 def prepare_grammars(
@@ -34,6 +37,7 @@ def prepare_grammars(
         if files.is_gguf:
             metadata = files.open().metadata
     texts = None if files.is_gguf else OpenTexts(files.directory)
+    num_threads = min(num_cores()[0], MOST_THREADS)
     size, eos_ids = opened.spec.vocabulary, opened.generation.eos_ids  # and nothing else of it
 
     def make() -> GrammarEngine:
@@ -42,7 +46,9 @@ def prepare_grammars(
         else:
             tokenizer = tokenizer_without_templates(texts)
         vocabulary = vocabulary_of(tokenizer, size, {*eos_ids, *tokenizer.end_ids})
-        return LLGuidanceEngine(vocabulary, forcing=arguments.forced_tokens)
+        return LLGuidanceEngine(
+            vocabulary, forcing=arguments.forced_tokens, num_threads=num_threads
+        )
 
     if not is_bounded:
         return GrammarSupply(make)

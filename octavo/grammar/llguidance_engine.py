@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Lock
 from typing import cast
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from octavo.grammar.messages import error_for
-from octavo.grammar.protocol import Forcing, GrammarError, Vocabulary, Words
+from octavo.grammar.protocol import Forcing, GrammarError, Matcher, Vocabulary, Words
 
 # Bounds on one grammar. A grammar of this size takes some tens of milliseconds to compile.
 LIMITS = LLParserLimits(
@@ -35,10 +35,12 @@ class LLGuidanceEngine:
 
     Texts with equal grammars share what one compilation gave, the states of its lexer with the
     bounds on them included. A text that reaches a bound goes on with a grammar of its own, so that
-    what it may do does not depend on the texts beside it.
+    it can do all that it could do alone.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, forcing: Forcing = "canonical") -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, *, forcing: Forcing = "canonical", num_threads: int = 1
+    ) -> None:
         self.end_ids = vocabulary.end_ids
         self.forces = forcing != "off"
         self.num_words = -(-len(vocabulary.tokens) // 32)
@@ -46,20 +48,64 @@ class LLGuidanceEngine:
         self._tokenizer = make_tokenizer(vocabulary)
         self._header = header(forcing)
         self._lock = Lock()  # for what follows
-        self._kept: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._kept: OrderedDict[str, deque[LLMatcher]] = OrderedDict()
+        self._num_threads = num_threads
+        self._executor: LLExecutor | None = None
 
     def compile(self, text: str) -> LLGuidanceMatcher:
-        with self._lock:
-            kept = self._kept.get(text)
-            if kept is not None:
-                self._kept.move_to_end(text)
-        if kept is None:
-            kept = self.compile_alone(text)
+        compiled = self._kept_grammar(text)
+        if compiled is None:
+            compiled = self.compile_alone(text)
             with self._lock:
-                self._kept[text] = kept
+                self._kept.setdefault(text, deque(maxlen=self._num_threads)).append(compiled)
                 if len(self._kept) > MAX_KEPT:
                     self._kept.popitem(last=False)
-        return LLGuidanceMatcher(self, text, kept.deep_copy())
+        return LLGuidanceMatcher(self, text, compiled.deep_copy(), lexer=id(compiled))
+
+    def _kept_grammar(self, text: str) -> LLMatcher | None:
+        """Return the grammar whose turn it is, if there is one for each thread.
+
+        Threads would wait for each other at one lexer.
+        """
+        with self._lock:
+            kept = self._kept.get(text)
+            if kept is None or len(kept) < self._num_threads:
+                return None
+            self._kept.move_to_end(text)
+            kept.rotate()
+            return kept[0]
+
+    def fill_all(
+        self, rows: Words, work: Sequence[tuple[Matcher, int]]
+    ) -> list[BaseException | None]:
+        texts = [(cast("LLGuidanceMatcher", matcher), place) for matcher, place in work]
+        has_all = self._num_threads > 1 and len(texts) > 1 and self._fill_at_once(rows, texts)
+        errors: list[BaseException | None] = []
+        for matcher, place in texts:
+            error: BaseException | None = None
+            if not has_all or matcher.is_at_bound:
+                try:
+                    matcher.fill(rows[place])
+                except BaseException as caught:  # a panic of the library is no Exception
+                    error = caught
+            errors.append(error)
+        return errors
+
+    def _fill_at_once(self, rows: Words, texts: Sequence[tuple[LLGuidanceMatcher, int]]) -> bool:
+        """Compute masks in several threads; return whether the library has not failed as such."""
+        if self._executor is None:
+            self._executor = LLExecutor(self._num_threads)
+        # Threads take neighbours, and wait for each other at one lexer.
+        ordered = sorted(texts, key=lambda each: each[0].lexer)
+        pairs = [(matcher.inner, place) for matcher, place in ordered]
+        row_bytes, address = rows.shape[1] * rows.itemsize, rows.ctypes.data
+        try:
+            self._executor.unsafe_compute_mask_ptr(pairs, address, row_bytes, len(rows))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a panic, which the text that caused it meets again by itself
+            return False
+        return True
 
     def compile_alone(self, text: str) -> LLMatcher:
         """Return a grammar that shares nothing; raise GrammarError if the text is none."""
@@ -79,21 +125,29 @@ class LLGuidanceEngine:
 class LLGuidanceMatcher:
     """A text in a grammar; implements `octavo.grammar.protocol.Matcher`."""
 
-    __slots__ = ("_accepted", "_engine", "_matcher", "_shares", "_text")
+    __slots__ = ("_accepted", "_engine", "_shares", "_text", "inner", "lexer")
 
-    def __init__(self, engine: LLGuidanceEngine, text: str, matcher: LLMatcher) -> None:
+    def __init__(
+        self, engine: LLGuidanceEngine, text: str, matcher: LLMatcher, *, lexer: int
+    ) -> None:
         self._engine = engine
         self._text = text
-        self._matcher = matcher
+        self.inner = matcher
         self._accepted = array("i")
         self._shares = True  # a lexer with other texts
+        self.lexer = lexer  # which one
 
     def accept(self, tokens: Sequence[int]) -> None:
         self._do(partial(self._accept, list(tokens)))
         self._accepted.extend(tokens)
 
+    @property
+    def is_at_bound(self) -> bool:
+        """True if the library has given up, perhaps because of other texts."""
+        return self.inner.is_error()
+
     def _accept(self, tokens: list[int]) -> None:
-        if not self._matcher.consume_tokens(tokens):
+        if not self.inner.consume_tokens(tokens):
             raise self._error()
 
     def _do(self, act: Callable[[], None]) -> None:
@@ -107,19 +161,19 @@ class LLGuidanceMatcher:
                 raise
             self._shares = False
             self._engine.forget(self._text)
-            self._matcher = self._engine.compile_alone(self._text)
+            self.inner = self._engine.compile_alone(self._text)
             if self._accepted:
                 self._accept(self._accepted.tolist())
             act()
 
     def num_accepted(self, tokens: Sequence[int]) -> int:
-        return self._matcher.validate_tokens(list(tokens))
+        return self.inner.validate_tokens(list(tokens))
 
     def roll_back(self, count: int) -> None:
         if not count:
             return
         del self._accepted[len(self._accepted) - count :]
-        if not self._matcher.rollback(count):
+        if not self.inner.rollback(count):
             raise self._error()
 
     def forced(self, most: int) -> list[int]:
@@ -127,10 +181,10 @@ class LLGuidanceMatcher:
         if forcing == "off":
             return []
         if forcing == "canonical":
-            return self._matcher.compute_ff_tokens()[:most]
+            return self.inner.compute_ff_tokens()[:most]
         tokens: list[int] = []
         row = np.zeros(self._engine.num_words, np.uint32)
-        while len(tokens) < most and self._matcher.compute_ff_bytes():
+        while len(tokens) < most and self.inner.compute_ff_bytes():
             self.fill(row)
             token = only_bit(row)
             if token is None:
@@ -146,17 +200,17 @@ class LLGuidanceMatcher:
         self._do(partial(self._fill, row))
 
     def _fill(self, row: Words) -> None:
-        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-        if self._matcher.is_error():
+        self.inner.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        if self.inner.is_error():
             raise self._error()
 
     def copy(self) -> LLGuidanceMatcher:
-        made = LLGuidanceMatcher(self._engine, self._text, self._matcher.deep_copy())
+        made = LLGuidanceMatcher(self._engine, self._text, self.inner.deep_copy(), lexer=self.lexer)
         made._accepted = self._accepted[:]
         return made
 
     def _error(self) -> GrammarError:
-        message = self._matcher.get_error()
+        message = self.inner.get_error()
         return error_for(message or "a token came that the grammar does not allow")
 
 

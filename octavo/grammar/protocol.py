@@ -89,5 +89,10 @@ class GrammarEngine(Protocol):
     def compile(self, text: str) -> Matcher:
         """Return a matcher at the beginning of a text; raise GrammarError if it is no grammar."""
 
+    def fill_all(
+        self, rows: Words, work: Sequence[tuple[Matcher, int]]
+    ) -> list[BaseException | None]:
+        """Fill a row for each matcher, perhaps in several threads; return the errors of each."""
+
     def forget(self) -> None:
         """Free what is kept for further texts."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread, current_thread
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import numpy as np
 
@@ -29,8 +29,14 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.grammar.failures import Failure, why_failed
 from octavo.grammar.protocol import Matcher, Words
 from octavo.grammar.supply import GrammarSupply
+from octavo.runner.slow_masks import SLOW_SECONDS, USUAL_SECONDS, SlowMasks
 
 MAX_FORCED = 1024  # tokens at once; what follows a longer run is found again behind it
+TIMED_STEPS = 32  # after a step with a slow mask
+TOO_SLOW = (
+    "finding the tokens that its shape allows takes so long that other requests would wait: "
+    "simplify the shape"
+)
 _ALL = np.uint32(0xFFFFFFFF)
 
 
@@ -51,7 +57,8 @@ class ShapedText:
         self.matcher: Matcher | None = None
         self.has_ended = False  # an end token has come: only end tokens may follow
         self.failure: Failure | None = None  # why no further token can be drawn
-        self.mask_seconds = 0.0  # that its masks have taken
+        self.mask_seconds = 0.0  # that its masks have taken in steps with slow ones
+        self.is_slow = False  # its last mask was
 
     def catch_up(self, supply: GrammarSupply) -> Matcher:
         """Take the fresh tokens up to the end of the text; return the matcher behind them."""
@@ -68,6 +75,14 @@ class ShapedText:
         """Draw no further token for this reason."""
         self.failure = failure
         self.matcher = None  # which may be large
+
+    def finish_row(self, row: Words, error: BaseException | None) -> None:
+        """Complete a mask that the grammar has given, or clear it."""
+        if error is None:
+            self.keep_open(row, self.num_output)
+        else:
+            self.fail(why_failed(error))
+            row[:] = 0
 
     def keep_open(self, row: Words, num_output: int) -> None:
         """Remove what would stop the text before its `min_tokens`, unless nothing else is left."""
@@ -90,12 +105,24 @@ class MaskWork:
 class Shaping:
     """The shaped texts of a worker."""
 
-    def __init__(self, vocabulary: int, supply: GrammarSupply, *, beside: bool = True) -> None:
+    def __init__(
+        self,
+        vocabulary: int,
+        supply: GrammarSupply,
+        *,
+        beside: bool = True,
+        clock: Callable[[], float] = perf_counter,
+        own_clock: Callable[[], float] = thread_time,  # of the calling thread
+    ) -> None:
         self._beside = beside  # whether masks are computed while the forward pass runs
         self._supply = supply
         self._num_words = -(-vocabulary // 32)
         # The mask that allows only end tokens; until the engine is made, it allows none.
         self._ends: Words = np.zeros(self._num_words, np.uint32)
+        self._has_ends = False
+        self._clock, self._own_clock = clock, own_clock
+        self._slow_masks = SlowMasks(clock())
+        self._num_timed = 0  # steps whose masks are computed one by one
         self._texts: dict[int, ShapedText] = {}
         self._buffers: list[Words] = []  # of masks that no step needs any more
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -193,19 +220,58 @@ class Shaping:
 
     def _compute(self, work: MaskWork) -> None:
         rows = work.masks.rows
+        together: list[tuple[Matcher, int]] = []
+        texts: list[ShapedText] = []
         for text, row, drafts in work.texts:
-            began = perf_counter()
             try:
                 if text.failure is None:
-                    self._fill(text, rows[row : row + 1 + len(drafts)], drafts)
-            except BaseException as error:  # a panic of the library is no Exception
-                text.fail(why_failed(error))
+                    matcher = self._begin(text, rows[row : row + 1 + len(drafts)], drafts)
+                    if matcher is not None:
+                        together.append((matcher, row))
+                        texts.append(text)
+            except BaseException as caught:  # a panic of the library is no Exception
+                text.fail(why_failed(caught))
             if text.failure is not None:
                 rows[row] = 0
-            text.mask_seconds += perf_counter() - began
+        if together and self._num_timed:
+            self._num_timed -= 1
+            has_others = len(rows) > len(together)
+            self._fill_each(rows, together, texts, has_others)
+        elif together:
+            began = self._clock()
+            errors = self._supply.engine().fill_all(rows, together)
+            if self._clock() - began > SLOW_SECONDS + len(together) * USUAL_SECONDS:
+                self._num_timed = TIMED_STEPS
+            for text, (_, row), error in zip(texts, together, errors, strict=True):
+                text.finish_row(rows[row], error)
         if self._supply.is_beyond_bound:
             self._fail_costliest()
         work.masks.set_ready()
+
+    def _fill_each(
+        self,
+        rows: Words,
+        together: list[tuple[Matcher, int]],
+        texts: list[ShapedText],
+        has_others: bool,
+    ) -> None:
+        """Fill rows one by one, and take the time of each; fail slow ones that have had theirs."""
+        has_others = has_others or not all(text.is_slow for text in texts)
+        for text, (matcher, row) in zip(texts, together, strict=True):
+            if text.is_slow and has_others and self._slow_masks.is_spent(self._clock()):
+                text.fail(Failure(TOO_SLOW, is_impossible=True))
+                rows[row] = 0
+                continue
+            began = self._own_clock()
+            error: BaseException | None = None
+            try:
+                matcher.fill(rows[row])
+            except BaseException as caught:  # a panic of the library is no Exception
+                error = caught
+            seconds = self._own_clock() - began
+            text.mask_seconds += seconds
+            text.is_slow = self._slow_masks.spend(seconds)
+            text.finish_row(rows[row], error)
 
     def _fail_costliest(self) -> None:
         """Fail the text whose masks took longest, and free its memory."""
@@ -214,16 +280,22 @@ class Shaping:
             costliest = max(texts, key=lambda text: text.mask_seconds)
             costliest.fail(Failure(self._supply.shortage, is_impossible=True))
 
-    def _fill(self, text: ShapedText, rows: Words, drafts: list[int]) -> None:
-        """Write the masks of a text's next token, and of those behind each of its drafts."""
+    def _begin(self, text: ShapedText, rows: Words, drafts: list[int]) -> Matcher | None:
+        """Take a text's fresh tokens, and write its masks if it has drafts or has ended.
+
+        Else return its matcher, whose mask is to be written.
+        """
         matcher = text.catch_up(self._supply)
         end_ids = self._supply.engine().end_ids
-        if not self._ends.any():
+        if not self._has_ends:
+            self._has_ends = True
             for token in end_ids:
                 self._ends[token // 32] |= np.uint32(1 << token % 32)
         if text.has_ended:
             rows[:] = self._ends
-            return
+            return None
+        if not drafts:
+            return matcher
         matcher.fill(rows[0])
         text.keep_open(rows[0], text.num_output)
         inner = before_end(drafts, end_ids)
@@ -235,6 +307,7 @@ class Shaping:
         matcher.roll_back(num_right)
         if num_right == len(inner):
             rows[num_right + 1 :] = self._ends
+        return None
 
 
 def _serve(queue: SimpleQueue[Callable[[], None] | None]) -> None:

@@ -82,6 +82,19 @@ class ToyEngine:
         self.gate.set()
         self.called = Semaphore(0)  # how often `compile` was called
 
+    def fill_all(
+        self, rows: Words, work: Sequence[tuple[Matcher, int]]
+    ) -> list[BaseException | None]:
+        errors: list[BaseException | None] = []
+        for matcher, place in work:
+            try:
+                matcher.fill(rows[place])
+            except (GrammarError, PanicError) as error:
+                errors.append(error)
+            else:
+                errors.append(None)
+        return errors
+
     def forget(self) -> None:
         self.num_forgotten += 1
 

@@ -16,7 +16,7 @@ from octavo.grammar.protocol import GrammarEngine
 from octavo.grammar.supply import GrammarSupply
 from octavo.runner.shaping import Shaping, may_be_forced
 from tests.grammar.tiny import allowed
-from tests.grammar.toy import END, ToyEngine
+from tests.grammar.toy import END, ToyEngine, ToyMatcher
 
 VOCABULARY = 70
 
@@ -189,6 +189,62 @@ def test_the_text_with_the_longest_masks_fails_where_grammars_take_too_much_memo
         shaping.free(slot)
     supply.matcher("next", "5")
     assert supply.used_bytes == 0, "what else takes memory is not counted"
+
+
+class Clocks:
+    """A clock of the machine and one of the thread, which masks of some grammars turn."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class SlowEngine(ToyEngine):
+    """A grammar engine whose masks take 20 ms where a grammar begins with 1."""
+
+    def __init__(self, clocks: Clocks) -> None:
+        super().__init__()
+        self._clocks = clocks
+
+    def compile(self, text: str) -> ToyMatcher:
+        matcher, clocks = super().compile(text), self._clocks
+        fill = matcher.fill
+
+        def slow(row: Words) -> None:
+            clocks.now += 0.02 if text.startswith("1") else 1e-5
+            fill(row)
+
+        matcher.fill = slow  # type: ignore[method-assign]
+        return matcher
+
+
+def test_slow_masks_take_a_bounded_time_from_other_texts() -> None:
+    clocks = Clocks()
+    supply = GrammarSupply(lambda: SlowEngine(clocks))
+    shaping = Shaping(VOCABULARY, supply, clock=clocks, own_clock=clocks)
+    quick, slow = "2 " * 300, "1 " * 300
+    for slot, grammar in enumerate((quick, slow, quick, slow, slow)):
+        shaping.open(new(slot, grammar))
+    spent = []
+    for _ in range(60):
+        began = clocks.now
+        masks_of(shaping, draws_of(range(5)))
+        spent.append(clocks.now - began)
+        clocks.now += 0.01  # the rest of the step
+        for slot in range(5):
+            if shaping.failure(slot) is None:
+                shaping.advance(slot, [1 + (slot in (0, 2))])
+    assert [shaping.failure(slot) is None for slot in range(5)] == [True, False, True, False, False]
+    assert sum(spent) < 0.2
+    shaping.free(0)
+    shaping.free(2)
+    shaping.open(new(6, slow))
+    for _ in range(60):
+        masks_of(shaping, draws_of([6]))
+        shaping.advance(6, [1])
+    assert shaping.failure(6) is None, "it is alone, and delays no other"
 
 
 def test_an_engine_that_cannot_be_made_fails_the_texts_that_need_it() -> None:

@@ -1,0 +1,34 @@
+"""The bound on the time that slow masks take from the texts beside them.
+
+A usual mask takes less than a millisecond. One that takes longer than `SLOW_SECONDS` delays a whole
+step, and a few such texts would delay every step. So all slow masks together may take a part of the
+time; when that is spent, texts whose masks are slow fail, unless they are alone.
+"""
+
+from __future__ import annotations
+
+SLOW_SECONDS = 0.005  # of one mask
+USUAL_SECONDS = 0.0005  # that a mask takes at most, as a rule
+SHARE = 0.05  # of the time, for slow masks
+MOST_SECONDS = 0.05  # that may be saved for later
+
+
+class SlowMasks:
+    """An account of time: it fills steadily, and slow masks draw on it."""
+
+    def __init__(self, now: float) -> None:
+        self._seconds = MOST_SECONDS
+        self._now = now
+
+    def is_spent(self, now: float) -> bool:
+        """Return whether no time is left for slow masks."""
+        self._seconds = min(MOST_SECONDS, self._seconds + SHARE * (now - self._now))
+        self._now = now
+        return self._seconds <= 0.0
+
+    def spend(self, seconds: float) -> bool:
+        """Take the time of a mask if it was slow; return whether it was."""
+        if seconds <= SLOW_SECONDS:
+            return False
+        self._seconds -= seconds
+        return True
