@@ -10,12 +10,15 @@ if TYPE_CHECKING:
     from octavo.api.beam_search import BeamSearchParams
     from octavo.api.llm import LLM
     from octavo.api.outputs import (
+        ClassificationRequestOutput,
         CompletionOutput,
         EmbeddingRequestOutput,
         EngineDeadError,
         PoolingRequestOutput,
         RequestOutput,
+        ScoringRequestOutput,
     )
+    from octavo.api.pooling.params import PoolingParams
     from octavo.core.config import ConfigError
     from octavo.core.sampling_params import RequestError, RequestOutputKind, SamplingParams
     from octavo.core.structured_outputs import StructuredOutputsParams
@@ -25,15 +28,18 @@ _PLACES = {
     "LLM": "octavo.api.llm",
     "AsyncLLM": "octavo.api.async_llm",
     "BeamSearchParams": "octavo.api.beam_search",
+    "ClassificationRequestOutput": "octavo.api.outputs",
     "CompletionOutput": "octavo.api.outputs",
     "ConfigError": "octavo.core.config",
     "EmbeddingRequestOutput": "octavo.api.outputs",
     "EngineDeadError": "octavo.api.outputs",
+    "PoolingParams": "octavo.api.pooling.params",
     "PoolingRequestOutput": "octavo.api.outputs",
     "RequestError": "octavo.core.sampling_params",
     "RequestOutput": "octavo.api.outputs",
     "RequestOutputKind": "octavo.core.sampling_params",
     "SamplingParams": "octavo.core.sampling_params",
+    "ScoringRequestOutput": "octavo.api.outputs",
     "StructuredOutputsParams": "octavo.core.structured_outputs",
 }
 
@@ -41,15 +47,18 @@ __all__ = [
     "LLM",
     "AsyncLLM",
     "BeamSearchParams",
+    "ClassificationRequestOutput",
     "CompletionOutput",
     "ConfigError",
     "EmbeddingRequestOutput",
     "EngineDeadError",
+    "PoolingParams",
     "PoolingRequestOutput",
     "RequestError",
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "ScoringRequestOutput",
     "StructuredOutputsParams",
 ]
 

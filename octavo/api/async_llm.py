@@ -17,13 +17,17 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from octavo.api.embeddings import asking_for, embedded
 from octavo.api.outputs import (
     EmbeddingRequestOutput,
     EngineDeadError,
+    PoolingRequestOutput,
     RequestError,
     RequestOutput,
 )
+from octavo.api.pooling.inputs import cut
+from octavo.api.pooling.params import PoolingParams
+from octavo.api.pooling.results import embedded, pooled
+from octavo.api.pooling.tasks import DEFAULTS, Task, Wanted, wanted
 from octavo.api.prompts import Input, Prompt
 from octavo.api.requests import (
     PLAIN,
@@ -40,7 +44,6 @@ from octavo.client.inline import InlineClient
 from octavo.client.restart_policy import Timing
 from octavo.client.vitals import EngineVitals
 from octavo.core.config import ConfigError
-from octavo.core.pooling import Pooling, PoolingKind
 from octavo.core.request import (
     FAILURES,
     Abort,
@@ -256,14 +259,39 @@ class AsyncLLM:
         prompt: Prompt,
         request_id: str | None = None,
         *,
-        pooling: Pooling | PoolingKind = "last",
-        normalize: bool = True,
+        pooling_params: PoolingParams = DEFAULTS,
         options: Options = PLAIN,
     ) -> EmbeddingRequestOutput:
-        """Return a prompt as a vector of length one, like `LLM.embed`."""
-        asked = asking_for(pooling)
-        outputs = [o async for o in self.generate(prompt, asked, request_id, options=options)]
-        return embedded(outputs[-1], normalize)
+        """Return a prompt as a vector, like `LLM.embed`."""
+        output, asked = await self._pool(prompt, "embed", pooling_params, request_id, options)
+        return embedded(output, asked)
+
+    async def encode(
+        self,
+        prompt: Prompt,
+        request_id: str | None = None,
+        *,
+        pooling_params: PoolingParams = DEFAULTS,
+        pooling_task: Task = "plain",
+        options: Options = PLAIN,
+    ) -> PoolingRequestOutput:
+        """Return what a task makes of a prompt, like `LLM.encode`."""
+        output, asked = await self._pool(prompt, pooling_task, pooling_params, request_id, options)
+        return pooled(output, asked)
+
+    async def _pool(
+        self,
+        prompt: Prompt,
+        task: Task,
+        params: PoolingParams,
+        request_id: str | None,
+        options: Options,
+    ) -> tuple[RequestOutput, Wanted]:
+        asked = wanted(self.model.facts, task, params)
+        read = cut(prompt, self.model, params)
+        stream = self.generate(read, asked.sampling, request_id, options=options)
+        outputs = [output async for output in stream]
+        return outputs[-1], asked
 
     async def abort(self, request_id: str) -> None:
         """End a request; its stream ends with the text generated so far."""

@@ -10,18 +10,22 @@ from types import TracebackType
 from typing import Any, Self
 
 from octavo.api.beam_search import BeamSearchParams, search
-from octavo.api.embeddings import asking_for, embedded, pooled
 from octavo.api.local_model import LocalModel
 from octavo.api.offline_runner import OfflineRunner, first_error, place
 from octavo.api.outputs import (
+    ClassificationRequestOutput,
     EmbeddingRequestOutput,
     PoolingRequestOutput,
     RequestError,
     RequestOutput,
+    ScoringRequestOutput,
 )
+from octavo.api.pooling.inputs import cut, pairs_of, read_pair
+from octavo.api.pooling.params import PoolingParams
+from octavo.api.pooling.results import classified, compared, embedded, pooled, scored
+from octavo.api.pooling.tasks import DEFAULTS, Task, Wanted, is_cross_encoder, wanted
 from octavo.api.prompts import Input, Prompt, is_many, read_prompt
 from octavo.api.requests import PLAIN, Options, check_request
-from octavo.core.pooling import Pooling, PoolingKind
 from octavo.core.request import ResetPrefixCache
 from octavo.core.sampling_params import (
     LogitsProcessor,
@@ -31,6 +35,7 @@ from octavo.core.sampling_params import (
 from octavo.engine_arguments import read_arguments
 from octavo.loader import DEFAULT_MODEL
 from octavo.text.chat.messages import Message, conversations
+from octavo.text.pairs import Pair
 
 log = logging.getLogger(__name__)
 
@@ -140,32 +145,98 @@ class LLM:
     def embed(
         self,
         prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams = DEFAULTS,
         *,
-        pooling: Pooling | PoolingKind = "last",
-        normalize: bool = True,
         use_tqdm: bool = True,
     ) -> list[EmbeddingRequestOutput]:
-        """Return each prompt as a vector of length one, made from the model's last hidden states.
-
-        `pooling` selects the last token's, their mean over the prompt, or the first token's (cls).
-        """
-        outputs = self._pool(prompts, pooling, use_tqdm)
-        return [embedded(output, normalize) for output in outputs]
+        """Return each prompt as a vector for comparing texts, of length one if the model's are."""
+        asked = wanted(self._model.facts, "embed", pooling_params)
+        outputs = self._pool(prompts, asked, pooling_params, use_tqdm)
+        return [embedded(output, asked) for output in outputs]
 
     def encode(
         self,
         prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams = DEFAULTS,
         *,
-        pooling: Pooling | PoolingKind = "last",
+        pooling_task: Task = "plain",
         use_tqdm: bool = True,
     ) -> list[PoolingRequestOutput]:
-        """Return the vectors of `embed` as the model gives them, without normalising."""
-        return [pooled(output) for output in self._pool(prompts, pooling, use_tqdm)]
+        """Return what a task makes of each prompt; "plain" is the pooled state as it is.
+
+        "token_embed" and "token_classify" give a vector for each token of a prompt.
+        """
+        asked = wanted(self._model.facts, pooling_task, pooling_params)
+        outputs = self._pool(prompts, asked, pooling_params, use_tqdm)
+        return [pooled(output, asked) for output in outputs]
+
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams = DEFAULTS,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[ClassificationRequestOutput]:
+        """Return the probabilities of each prompt's classes."""
+        asked = wanted(self._model.facts, "classify", pooling_params)
+        outputs = self._pool(prompts, asked, pooling_params, use_tqdm)
+        return [classified(output, asked) for output in outputs]
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        pooling_params: PoolingParams = DEFAULTS,
+        *,
+        chat_template: str | None = None,
+        instruction: str | None = None,
+        use_tqdm: bool = True,
+    ) -> list[ScoringRequestOutput]:
+        """Return how well each text of `data_2` fits its own of `data_1`, or the only one.
+
+        A cross-encoder reads both texts at once; `chat_template` is the form in which it does, if
+        not the model's own. With any other model it is the similarity of their embeddings.
+        """
+        first = [data_1] if isinstance(data_1, str) else list(data_1)
+        second = [data_2] if isinstance(data_2, str) else list(data_2)
+        places = pairs_of(first, second, ("data_1", "data_2"))
+        if not is_cross_encoder(self._model.facts):
+            if chat_template is not None or instruction is not None:
+                raise RequestError(
+                    "chat_template and instruction are for models that read both texts at once; "
+                    "this one compares embeddings: leave them out"
+                )
+            asked = wanted(self._model.facts, "embed", pooling_params)
+            outputs = self._pool([*first, *second], asked, pooling_params, use_tqdm)
+            queries, documents = outputs[: len(first)], outputs[len(first) :]
+            return [compared(queries[one], documents[other], asked) for one, other in places]
+        asked = wanted(self._model.facts, "classify", pooling_params)
+        inputs, each = [], []
+        for index, (place_1, place_2) in enumerate(places):
+            pair = Pair(
+                query=first[place_1],
+                document=second[place_2],
+                instruction=instruction,
+                template=chat_template,
+                architecture=self._model.facts.architecture,
+            )
+            with about(place(index, len(places))):
+                read, sampling = read_pair(pair, self._model, asked, pooling_params)
+            inputs.append(read)
+            each.append(sampling)
+        return [scored(output, asked) for output in self._run(inputs, each, use_tqdm)]
 
     def _pool(
-        self, prompts: Prompt | Sequence[Prompt], pooling: Pooling | PoolingKind, use_tqdm: bool
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        asked: Wanted,
+        params: PoolingParams,
+        use_tqdm: bool,
     ) -> list[RequestOutput]:
-        return self._run(self._read_all(prompts), asking_for(pooling), use_tqdm)
+        """Compute what a task needs of each prompt."""
+        many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
+        inputs = [cut(prompt, self._model, params) for prompt in many]
+        return self._run(self._read_all(inputs), asked.sampling, use_tqdm)
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
@@ -216,11 +287,11 @@ class LLM:
         # The caller did not write the prompts of a beam search, so messages do not number them.
         count = 1 if any(each.is_beam for each in options) else len(inputs)
         requests = []
-        for index, (read, wanted, own) in enumerate(zip(inputs, each, options, strict=True)):
+        for index, (read, params, own) in enumerate(zip(inputs, each, options, strict=True)):
             with about(place(index, count)):
                 # Only the end is seen, so that nothing before it need be put together.
                 kind = RequestOutputKind.FINAL_ONLY
-                requests.append(check_request(self._model, read, wanted, own, kind))
+                requests.append(check_request(self._model, read, params, own, kind))
         outputs = self._runner.run(requests, shows_progress=shows_progress)
         failure = first_error(outputs)
         if failure is not None:

@@ -52,7 +52,8 @@ async def answer(
         spent = server.clock() - exchange.began
         seconds = min(seconds, max(0.0, asked.deadline_ms / 1000 - spent))
         server.admission.check_deadline(seconds)
-    if server.durability is None:
+    # What generates nothing is computed again sooner than it could be read from a journal.
+    if server.durability is None or asked.is_about_prompts:
         work = _generate(exchange, ticket, asked, task)
     else:
         work = server.durability.generate(exchange, ticket, asked, request, task)

@@ -99,6 +99,7 @@ class GenerationRequest:
     bad_words: list[str] = field(default_factory=list)  # in every spelling
     keep_tokens: int | None = None  # of each prompt, at most; -1: what the answer leaves free
     keeps_end: bool = True  # of a prompt that is cut
+    keeps_frame: bool = False  # if a text is cut: the special tokens around it
     # How answers to a prompt are read, by the end of the prompt's text; None: they are text alone.
     reading: Callable[[str], Reading] | None = None
     shape: StructuredOutputsParams | None = None  # of each answer's text
@@ -111,6 +112,11 @@ class GenerationRequest:
     cache_salt: str | None = None
     priority: int = 0
     deadline_ms: int | None = None
+
+    @property
+    def is_about_prompts(self) -> bool:
+        """True if nothing is generated: the answer is made of the prompts' hidden states."""
+        return self.sampling.get("pooling") is not None
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -58,7 +59,9 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
         lengths = [prompt.num_tokens for prompt in prompts]
         vocabulary = server.llm.model.facts.vocabulary
         try:
-            check_response_size(sampling, lengths, vocabulary, server.config.max_response_bytes)
+            width = server.llm.facts.pooling.width
+            limit = server.config.max_response_bytes
+            check_response_size(sampling, lengths, vocabulary, limit, width)
         except ApiError as error:
             raise asked.named(error, 0) from None
     # Requests share cached prefixes within a scope: the server's, a key's or a salt's.
@@ -81,7 +84,11 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
             reading = None
             if asked.reading is not None:
                 reading = asked.reading(_end_of(ids, model.tokenizer))
-            checked.append(check_request(model, given, sampling, options, reading=reading))
+            own = sampling
+            if prepared.second_from and sampling.pooling is not None:
+                pooling = replace(sampling.pooling, second_from=prepared.second_from)
+                own = replace(sampling, pooling=pooling)
+            checked.append(check_request(model, given, own, options, reading=reading))
         except RequestError as error:
             wrong = invalid(str(error), error.param, error.code)
             raise asked.named(wrong, len(checked)) from None
@@ -112,6 +119,7 @@ def jobs_of(
             job,
             keep_tokens=keep,
             keeps_end=asked.keeps_end,
+            keeps_frame=asked.keeps_frame,
             max_tokens=facts.max_model_len,
             wants_text=asked.wants_text or (logs_prompts and not is_ids),
             bad_words=[] if jobs else asked.bad_words,  # they are tokenised once

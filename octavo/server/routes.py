@@ -17,6 +17,21 @@ from octavo.server.anthropic.schema import (
     StreamEvent,
 )
 from octavo.server.durable.routes import resume
+from octavo.server.embeddings import scores, vectors
+from octavo.server.embeddings.dialect import EMBEDDINGS
+from octavo.server.embeddings.schema import (
+    ClassifyRequest,
+    ClassifyResponse,
+    CohereRerankRequest,
+    EmbeddingRequest,
+    EmbeddingResponse,
+    PoolingRequest,
+    PoolingResponse,
+    RerankRequest,
+    RerankResponse,
+    ScoreRequest,
+    ScoreResponse,
+)
 from octavo.server.generate import generating
 from octavo.server.http.dialect import Dialect
 from octavo.server.http.exchange import Exchange, encode
@@ -49,7 +64,7 @@ _PAGE_HEADERS = (
 )
 
 
-DIALECTS: Sequence[Dialect] = (OPENAI, ANTHROPIC, RESPONSES)
+DIALECTS: Sequence[Dialect] = (OPENAI, ANTHROPIC, RESPONSES, EMBEDDINGS)
 DEFAULT_DIALECT = DIALECTS[0]  # of errors outside a dialect's own routes
 _ID_PREFIXES = [prefix for dialect in DIALECTS for prefix in dialect.id_prefixes]
 
@@ -117,6 +132,51 @@ ROUTES: Sequence[Route] = (
         query=(("from", "The id of the last event that was received; without it, all comes."),),
     ),
     Route("GET", "/v1/models/{id}", model, "One model."),
+    Route(
+        *("POST", "/v1/embeddings"),
+        generating(EmbeddingRequest, vectors.embeddings),
+        "Vectors of texts.",
+        *(EmbeddingRequest, EmbeddingResponse),
+        dialect=EMBEDDINGS,
+    ),
+    Route(
+        *("POST", "/pooling"),
+        generating(PoolingRequest, vectors.pooling),
+        "Vectors of texts, or of each of their tokens.",
+        *(PoolingRequest, PoolingResponse),
+        dialect=EMBEDDINGS,
+    ),
+    Route(
+        *("POST", "/classify"),
+        generating(ClassifyRequest, vectors.classify),
+        "The classes of texts.",
+        *(ClassifyRequest, ClassifyResponse),
+        dialect=EMBEDDINGS,
+    ),
+    *(
+        Route(
+            *("POST", path),
+            generating(ScoreRequest, scores.score),
+            "How well two texts fit each other.",
+            *(ScoreRequest, ScoreResponse),
+            dialect=EMBEDDINGS,
+        )
+        for path in ("/v1/score", "/score")
+    ),
+    *(
+        Route(
+            *("POST", path),
+            generating(kind, scores.rerank),
+            "Documents in the order of their relevance to a query.",
+            *(kind, RerankResponse),
+            dialect=EMBEDDINGS,
+        )
+        for path, kind in (
+            ("/v1/rerank", RerankRequest),
+            ("/rerank", RerankRequest),
+            ("/v2/rerank", CohereRerankRequest),
+        )
+    ),
     Route(
         *("POST", "/tokenize", tokenize, "The token ids of a text or a conversation."),
         *(TokenizeRequest, TokenizeResponse),

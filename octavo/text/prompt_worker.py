@@ -35,6 +35,7 @@ from octavo.observe.collection import no_collection
 from octavo.text.answer_shape import AnswerJob
 from octavo.text.chat.messages import ChatTemplateError
 from octavo.text.chat.past_calls import with_written_calls
+from octavo.text.pairs import Pair, encode_pair
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.token_table import PackedTable
 from octavo.text.tokenizer import Tokenizer, valid_text
@@ -78,15 +79,17 @@ class Conversation(Struct, frozen=True, kw_only=True):
 
 
 class PromptJob(Struct, frozen=True, kw_only=True):
-    """A text to tokenise, a conversation to render and tokenise, or token ids to cut or decode."""
+    """The source of one prompt: a text, a pair of texts, a conversation, or token ids to cut."""
 
     text: str | None = None
+    pair: Pair | None = None
     conversation: Conversation | None = None
     packed_ids: bytes = b""
     add_special_tokens: bool = True
     bad_words: list[str] = []  # tokenised each on its own
     keep_tokens: int | None = None  # of the prompt, at most
     keeps_end: bool = True  # of a prompt that is cut
+    keeps_frame: bool = False  # if a text is cut: the special tokens around it
     max_tokens: int | None = None  # a longer prompt will be refused: its tokens are not sent back
     wants_text: bool = True  # of the prompt, as far as the server has not sent it
     lists_tokens: bool = False  # as JSON, instead of the token ids
@@ -125,6 +128,7 @@ class PreparedPrompt(Struct, frozen=True, kw_only=True, tag=True):
 
     packed_ids: bytes = b""  # four bytes each; empty for a prompt that is too long
     num_tokens: int
+    second_from: int = 0  # where the second text of a pair begins
     text: str = ""
     has_same_text: bool = False  # as the job
     template_seconds: float = 0.0
@@ -226,7 +230,14 @@ class PromptMaker:
         rendered = time.monotonic()
         encode = self.tokenizer.encode
         token_ids: Sequence[int] = array("i", job.packed_ids)
-        if text is not None:
+        second_from = 0
+        if job.pair is not None:
+            token_ids, second_from = self._encode_pair(job.pair, job.keep_tokens)
+        elif text is not None and job.keeps_frame:
+            token_ids, _ = self.tokenizer.encode_framed(
+                text, None, job.keep_tokens, add_special_tokens=job.add_special_tokens
+            )
+        elif text is not None:
             token_ids = encode(text, add_special_tokens=job.add_special_tokens)
         bad_words = [encode(word, add_special_tokens=False) for word in job.bad_words]
         is_cut = job.keep_tokens is not None and len(token_ids) > job.keep_tokens
@@ -237,7 +248,7 @@ class PromptMaker:
         is_too_long = job.max_tokens is not None and len(token_ids) > job.max_tokens
         if is_too_long or not job.wants_text:
             text = ""
-        elif is_cut or text is None:
+        elif is_cut or text is None or (job.keeps_frame and len(token_ids) == job.keep_tokens):
             text = self._decoded(token_ids)
         has_same_text = bool(text) and text is job.text
         prepared = PreparedPrompt(
@@ -245,6 +256,7 @@ class PromptMaker:
             has_same_text=has_same_text,
             packed_ids=b"" if is_too_long or job.lists_tokens else packed(token_ids),
             num_tokens=len(token_ids),
+            second_from=second_from,
             bad_words_token_ids=bad_words,
             template_seconds=rendered - began,
             tokenize_seconds=time.monotonic() - rendered,
@@ -310,6 +322,11 @@ class PromptMaker:
         )
         check_surrogates(text)
         return text
+
+    def _encode_pair(self, pair: Pair, most_tokens: int | None) -> tuple[list[int], int]:
+        return encode_pair(
+            self.tokenizer, pair, lambda source: self._compiled(source, False), most_tokens
+        )
 
     def _compile(self, source: str | None, with_tools: bool) -> ChatTemplate:
         from octavo.text.chat.template import ChatTemplate, choose_template

@@ -61,6 +61,17 @@ class TokenTable:
             "token ids"
         )
 
+    def encode_framed(
+        self,
+        text: str,
+        second: str | None = None,
+        most_tokens: int | None = None,
+        *,
+        add_special_tokens: bool = True,
+    ) -> tuple[list[int], int]:
+        """Raise TokenizerError, like `encode`."""
+        return self.encode(text), 0
+
     def decode(
         self,
         token_ids: Sequence[int],

@@ -62,6 +62,40 @@ class Tokenizer(TokenTable):
             encode = self.backend.encode_batch_fast
             return encode([valid_text(text)], add_special_tokens=add_special_tokens)[0].ids
 
+    def encode_framed(
+        self,
+        text: str,
+        second: str | None = None,
+        most_tokens: int | None = None,
+        *,
+        add_special_tokens: bool = True,
+    ) -> tuple[list[int], int]:
+        """Return the token ids of a text or of a pair, and where the second text begins (or 0).
+
+        What has more than `most_tokens` is cut: the longer text of a pair first, each at its end,
+        so that the special tokens around the texts stay.
+        """
+        given = valid_text(text) if second is None else (valid_text(text), valid_text(second))
+        if most_tokens is not None:
+            is_pair = second is not None
+            num_special = self.backend.num_special_tokens_to_add(is_pair)
+            if most_tokens <= num_special * add_special_tokens:
+                raise TokenizerError(
+                    f"{most_tokens} tokens leave nothing of the text beside the model's "
+                    f"{num_special} special tokens; allow more"
+                )
+            self.backend.enable_truncation(most_tokens)
+        try:
+            with no_panic("this text"):
+                encode = self.backend.encode_batch_fast
+                found = encode([given], add_special_tokens=add_special_tokens)[0]
+        finally:
+            self.backend.no_truncation()
+        if second is None:
+            return found.ids, 0
+        owners = found.sequence_ids
+        return found.ids, owners.index(1) if 1 in owners else len(found.ids)
+
     def pack(self) -> PackedTable:
         """Return the table of all tokens; raise if it is too large to be harmless."""
         return pack(self, self.backend.get_vocab(with_added_tokens=True).values())

@@ -12,14 +12,17 @@ import torch
 from safetensors import safe_open
 from transformers import LlamaModel
 
-from octavo import LLM, AsyncLLM, SamplingParams
-from octavo.api.embeddings import embedded, of_length_one
+from octavo import LLM, AsyncLLM, PoolingParams, SamplingParams
 from octavo.api.outputs import RequestError, RequestOutput
+from octavo.api.pooling.results import embedded
+from octavo.api.pooling.tasks import Wanted
+from octavo.api.pooling.vectors import of_length_one
 from octavo.core.pooling import Pooling, PoolingKind
 from tests.api.tiny import TEXTS, make_model, requests_of
 
 PROMPTS = [*TEXTS, "x", TEXTS[0] + TEXTS[1]]
 NUM_BLOCKS = 200
+ROWS = PoolingParams(use_activation=False)
 POOLINGS: tuple[PoolingKind, ...] = ("last", "mean", "cls")  # of one vector
 
 
@@ -61,8 +64,8 @@ def expected(directory: Path, llm: LLM) -> dict[str, list[Any]]:
 def test_the_reference_agrees(
     llm: LLM, expected: dict[str, list[Any]], pooling: PoolingKind
 ) -> None:
-    encoded = llm.encode(PROMPTS, pooling=pooling, use_tqdm=False)
-    embedded = llm.embed(PROMPTS, pooling=pooling, use_tqdm=False)
+    encoded = llm.encode(PROMPTS, PoolingParams(pooling=pooling), use_tqdm=False)
+    embedded = llm.embed(PROMPTS, PoolingParams(pooling=pooling), use_tqdm=False)
     for raw, unit, states in zip(encoded, embedded, expected[pooling], strict=True):
         scale = np.abs(states).max()
         np.testing.assert_allclose(raw.outputs.data, states, rtol=0, atol=2e-5 * scale)
@@ -71,7 +74,7 @@ def test_the_reference_agrees(
         assert np.linalg.norm(unit.outputs.embedding) == pytest.approx(1.0)
         assert raw.finished
         assert raw.prompt_token_ids == unit.prompt_token_ids
-    (plain,) = llm.embed(PROMPTS[0], pooling=pooling, normalize=False)
+    (plain,) = llm.embed(PROMPTS[0], PoolingParams(pooling=pooling, use_activation=False))
     assert plain.outputs.embedding == encoded[0].outputs.data
     if pooling == "last":
         assert llm.embed(PROMPTS)[0].outputs == embedded[0].outputs
@@ -83,18 +86,20 @@ def test_no_bit_depends_on_chunks_or_room(
     directory: Path, llm: LLM, pooling: PoolingKind, tokens: int, num_blocks: int
 ) -> None:
     """The second engine has too few blocks for all prompts at once."""
-    whole = [output.outputs for output in llm.encode(PROMPTS, pooling=pooling)]
+    whole = [output.outputs for output in llm.encode(PROMPTS, PoolingParams(pooling=pooling))]
     other = make_llm(directory, tokens, num_blocks)
-    assert [output.outputs for output in other.encode(PROMPTS, pooling=pooling)] == whole
-    alone = [other.encode(prompt, pooling=pooling)[0].outputs for prompt in PROMPTS]
+    assert [
+        output.outputs for output in other.encode(PROMPTS, PoolingParams(pooling=pooling))
+    ] == whole
+    alone = [other.encode(prompt, PoolingParams(pooling=pooling))[0].outputs for prompt in PROMPTS]
     assert alone == whole
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_only_a_last_state_reads_the_cache(directory: Path, pooling: PoolingKind) -> None:
     llm = make_llm(directory, 256)
-    (first,) = llm.encode(PROMPTS[0], pooling=pooling)
-    (again,) = llm.encode(PROMPTS[0], pooling=pooling)
+    (first,) = llm.encode(PROMPTS[0], PoolingParams(pooling=pooling))
+    (again,) = llm.encode(PROMPTS[0], PoolingParams(pooling=pooling))
     (other,) = llm.generate(PROMPTS[0], SamplingParams(max_tokens=1))
     assert again.outputs == first.outputs
     assert first.num_cached_tokens == 0
@@ -108,7 +113,7 @@ def test_the_state_is_the_prompt_s_however_much_is_generated(
 ) -> None:
     wanted = Pooling(pooling)
     asked = SamplingParams(max_tokens=9, ignore_eos=True, temperature=0.0, pooling=wanted)
-    encoded = llm.encode(PROMPTS, pooling=pooling)
+    encoded = llm.encode(PROMPTS, PoolingParams(pooling=pooling))
     for output, expected in zip(llm.generate(PROMPTS, asked), encoded, strict=True):
         assert len(output.outputs[0].token_ids) == 9
         assert output.hidden_state == expected.outputs.data
@@ -121,11 +126,11 @@ def test_all_states_come_in_order_however_the_prompt_is_cut(
     other = make_llm(directory, tokens)
     for pooling, place in (("cls", slice(0, 1)), ("last", slice(-1, None)), ("mean", slice(None))):
         for one, all_states in zip(
-            llm.encode(PROMPTS, pooling=cast("PoolingKind", pooling)),
-            other.encode(PROMPTS, pooling="all"),
+            llm.encode(PROMPTS, PoolingParams(pooling=cast("PoolingKind", pooling))),
+            other.encode(PROMPTS, ROWS, pooling_task="token_embed"),
             strict=True,
         ):
-            states = np.reshape(all_states.outputs.data, (len(one.prompt_token_ids), -1))
+            states = np.array(all_states.outputs.data)
             chosen = states[place].mean(0, dtype=np.float64)
             np.testing.assert_allclose(one.outputs.data, chosen, rtol=1e-6, atol=1e-6)
 
@@ -135,7 +140,9 @@ def test_only_the_first_continuation_pools_the_prompt(llm: LLM) -> None:
     requests = requests_of(llm, "A day in", asked)
     assert [request.reads_cache for request in requests] == [False, True, True]
     (output,) = llm.generate("A day in", asked)
-    assert output.hidden_state == llm.encode("A day in", pooling="mean")[0].outputs.data
+    assert (
+        output.hidden_state == llm.encode("A day in", PoolingParams(pooling="mean"))[0].outputs.data
+    )
 
 
 def test_the_last_state_is_what_the_head_reads(llm: LLM, directory: Path) -> None:
@@ -152,8 +159,10 @@ def test_the_last_state_is_what_the_head_reads(llm: LLM, directory: Path) -> Non
 def test_a_prompt_as_long_as_the_model_can(directory: Path, pooling: PoolingKind) -> None:
     """No token follows the prompt, so that it may fill the whole context."""
     ids = [index % 50 + 3 for index in range(128)]
-    whole = make_llm(directory, 256).encode([ids, ids[:127]], pooling=pooling)
-    chunked = make_llm(directory, 7, num_blocks=33).encode([ids, ids[:127]], pooling=pooling)
+    whole = make_llm(directory, 256).encode([ids, ids[:127]], PoolingParams(pooling=pooling))
+    chunked = make_llm(directory, 7, num_blocks=33).encode(
+        [ids, ids[:127]], PoolingParams(pooling=pooling)
+    )
     assert [output.outputs for output in chunked] == [output.outputs for output in whole]
     reference = LlamaModel.from_pretrained(directory, dtype=torch.float32)
     with torch.no_grad():
@@ -189,24 +198,27 @@ def test_nothing_has_no_direction() -> None:
 def test_an_aborted_request_has_no_vector() -> None:
     output = RequestOutput("one", None, [1, 2], [], finished=True)
     with pytest.raises(RequestError, match="request one was aborted before the whole of its"):
-        embedded(output, normalize=True)
+        embedded(output, Wanted(Pooling()))
 
 
-def test_a_pooling_that_does_not_exist(llm: LLM) -> None:
+def test_a_pooling_that_does_not_exist() -> None:
     with pytest.raises(ValueError, match="pooling='max' must be one of last, mean, cls"):
-        llm.embed("x", pooling="max")  # type: ignore[arg-type]
+        PoolingParams(pooling="max")  # type: ignore[arg-type]
 
 
 def test_concurrent_callers_get_the_same(directory: Path, llm: LLM) -> None:
     async def ask() -> list[Any]:
         engine = AsyncLLM(str(directory), block_size=4, num_gpu_blocks_override=NUM_BLOCKS)
         try:
-            asked = [engine.embed(prompt, pooling="mean") for prompt in PROMPTS]
+            asked = [
+                engine.embed(prompt, pooling_params=PoolingParams(pooling="mean"))
+                for prompt in PROMPTS
+            ]
             return list(await asyncio.gather(*asked))
         finally:
             engine.close()
 
-    expected = llm.embed(PROMPTS, pooling="mean")
+    expected = llm.embed(PROMPTS, PoolingParams(pooling="mean"))
     found = asyncio.run(ask())
     assert [one.outputs for one in found] == [one.outputs for one in expected]
     assert all(one.finished for one in found)

@@ -114,7 +114,7 @@ def in_environment(name: str, *command: str, directory: Path = HERE) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["langchain-openai", "litellm", "lm-eval"])
+@pytest.mark.parametrize("name", ["cohere", "langchain-openai", "litellm", "lm-eval"])
 def test_python(name: str, address: str, full_address: str, tmp_path: Path) -> None:
     program = str(HERE / f"use_{name.replace('-', '_')}.py")
     python = str(ENVIRONMENTS / name / "bin" / "python")

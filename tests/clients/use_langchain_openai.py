@@ -1,4 +1,4 @@
-"""langchain-openai: chat, streams, batches, log-probabilities, completions, errors."""
+"""langchain-openai: chat, streams, batches, log-probabilities, embeddings, errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import openai
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
-from langchain_openai import ChatOpenAI, OpenAI
+from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 
 URL, FULL, KEY = sys.argv[1:4]
 MESSAGES = [SystemMessage("Be brief."), HumanMessage("Hello"), AIMessage("Yes"), HumanMessage("?")]
@@ -76,6 +76,19 @@ def main() -> None:
     whole = text.invoke("The quick")
     assert whole
     assert "".join(text.stream("The quick")) == whole
+
+    embeddings = OpenAIEmbeddings(
+        base_url=f"{URL}/v1",
+        api_key=KEY,
+        model="tiny",
+        dimensions=16,
+        check_embedding_ctx_length=False,  # else it loads a tokenizer of OpenAI's models
+    )
+    vectors = embeddings.embed_documents(["The quick", "brown fox"] * 600)  # in several requests
+    assert len(vectors) == 1200
+    assert {len(vector) for vector in vectors} == {16}
+    assert vectors[0] == embeddings.embed_query("The quick")
+    assert asyncio.run(embeddings.aembed_query("brown fox")) == vectors[1]
 
     missing = refused(openai.NotFoundError, chat(model="gpt-9"))
     assert missing.code == "model_not_found"

@@ -36,8 +36,21 @@ def refused(kind: type[Exception], **fields: Any) -> Any:
     return found
 
 
+def check_embeddings() -> None:
+    """Embed texts, and bring documents into an order, through its providers for both."""
+    to = {"api_base": f"{URL}/v1", "api_key": KEY, "timeout": 60}
+    for provider in ("openai", "hosted_vllm"):
+        answer = litellm.embedding(f"{provider}/tiny", input=["The quick", "fox"], **to)
+        assert [each["index"] for each in answer.data] == [0, 1]
+        assert len(answer.data[0]["embedding"]) == 32
+    documents = ["A day in the country", "The quick"]
+    ranked = litellm.rerank("hosted_vllm/tiny", "The quick", documents, **{**to, "api_base": URL})
+    assert [each["index"] for each in ranked.results] == [1, 0]
+
+
 def main() -> None:
     """Run all checks of this client."""
+    check_embeddings()
     for provider in ("openai", "hosted_vllm"):
         answer = ask(provider)
         text = answer.choices[0].message.content

@@ -1,4 +1,4 @@
-// openai for node: chat, completions, streams, models, and errors as its own classes.
+// openai for node: chat, completions, streams, embeddings, models, and errors as its own classes.
 import assert from "node:assert/strict";
 import OpenAI from "openai";
 
@@ -47,6 +47,15 @@ let parts = "";
 for await (const chunk of await ours.completions.create({ ...body, stream: true }))
   parts += chunk.choices[0]?.text ?? "";
 assert.equal(parts, whole.choices[0].text);
+
+// It asks for base64 unless it is given a format, and decodes it.
+const embed = (fields) => ours.embeddings.create({ model: "tiny", ...fields });
+const coded = await embed({ input: ["The quick", "fox"], dimensions: 8 });
+assert.deepEqual(coded.data.map((each) => each.embedding.length), [8, 8]);
+const listed = await embed({ input: "The quick", dimensions: 8, encoding_format: "float" });
+listed.data[0].embedding.forEach((value, index) =>
+  assert.ok(Math.abs(value - coded.data[0].embedding[index]) < 1e-6),
+);
 
 // A stream that is given up, and the connection after it.
 const left = await ours.chat.completions.create({ ...common, stream: true });

@@ -14,18 +14,30 @@ from octavo.api.async_llm import AsyncLLM
 from octavo.client.inline import InlineClient
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
-from octavo.core.plan import NO_TOKEN, LogprobsPayload, NewSlot, StepPlan, StepResult, TokenLogprobs
+from octavo.core.plan import (
+    NO_TOKEN,
+    HiddenPayload,
+    LogprobsPayload,
+    NewSlot,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+)
+from octavo.core.pooling import Pooling
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.snapshot import EngineSnapshot, take_snapshot
 from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
 from octavo.models.generation import GenerationDefaults
+from octavo.models.pooling import PoolingFacts
 from octavo.wire.facts import EngineFacts
 from tests.api.tiny import make_tokenizer_files
 from tests.exec.at_once import AtOnce
 
 VOCABULARY = 300
 END = 1
+WIDTH = 8  # of embeddings
+CLASSES = 3
 
 
 @dataclass
@@ -66,11 +78,12 @@ class ChainRunner:
                 tokens.append(NO_TOKEN)
                 errors.append((number, "SECRET internals of a worker"))
                 continue
-            token = self._next(slot) if samples else NO_TOKEN
+            is_drawn = samples and not slot.new.sampling.is_about_prompt
+            token = self._next(slot) if is_drawn else NO_TOKEN
             payload = self._payload(slot, start, count, token)
             if payload is not None:
                 payloads.append((number, payload))
-            if samples:
+            if is_drawn:
                 slot.tokens.append(token)
                 slot.state = extended(slot.state, token)
             tokens.append(token)
@@ -81,8 +94,12 @@ class ChainRunner:
             return self.script[(len(slot.tokens) - slot.new.num_prompt) % len(self.script)]
         return chosen(slot.state, slot.new.sampling)
 
-    def _payload(self, slot: Slot, start: int, count: int, token: int) -> LogprobsPayload | None:
+    def _payload(
+        self, slot: Slot, start: int, count: int, token: int
+    ) -> LogprobsPayload | HiddenPayload | None:
         sampling = slot.new.sampling
+        if sampling.pooling is not None:
+            return vectors_of(slot.new, sampling.pooling, start, start + count)
         sampled: tuple[TokenLogprobs, ...] = ()
         prompt: list[TokenLogprobs] = []
         first = max(1, start)
@@ -97,6 +114,28 @@ class ChainRunner:
         if not (sampled or prompt):
             return None
         return LogprobsPayload(sampled, first, tuple(prompt))
+
+
+def vectors_of(new: NewSlot, pooling: Pooling, start: int, end: int) -> HiddenPayload | None:
+    """Return the vectors of positions, or the only one of a prompt that is complete."""
+    width = CLASSES if pooling.head == "classify" else WIDTH
+    prompt = new.tokens[: new.num_prompt]
+    if pooling.kind == "all":
+        values = array("f")
+        for position in range(start, end):
+            values.extend(vector_of(prompt[: position + 1], width))
+        return HiddenPayload(values, end - start, start)
+    if end < new.num_prompt:
+        return None
+    return HiddenPayload(array("f", vector_of([*prompt, pooling.second_from], width)))
+
+
+def vector_of(tokens: Sequence[int], width: int = WIDTH) -> array[float]:
+    """Return an invented vector, the same for the same tokens."""
+    state = 0
+    for token in tokens:
+        state = extended(state, token)
+    return array("f", [extended(state, place) % 2001 / 1000 - 1 for place in range(width)])
 
 
 def extended(state: int, token: int) -> int:
@@ -140,6 +179,7 @@ class FakeEngine(AsyncLLM):
         runner: ChainRunner | None = None,
         is_ready: bool = True,
         max_logprobs: int = 20,
+        pooling: PoolingFacts | None = None,
     ) -> None:
         self.runner = runner or ChainRunner()
         self.is_ready = is_ready
@@ -168,6 +208,7 @@ class FakeEngine(AsyncLLM):
             instruction_set="abacus",
             accumulation_order="fma",
             generation=GenerationDefaults(max_new_tokens=max_new_tokens),
+            pooling=pooling or PoolingFacts(width=WIDTH),
         )
         arguments = EngineArguments(model="tiny", max_logprobs=max_logprobs)
         self._settle(InlineClient(self.core, facts), arguments, ())

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from octavo.core.pooling import Pooling
 from octavo.core.sampling_params import SamplingParams
 from octavo.server.http.errors import invalid
 
 TOKEN_BYTES = 16  # of its text or its id
 LOGPROB_BYTES = 64  # of a token's text, bytes and number
+VALUE_BYTES = 24  # of a vector's number
 TOO_LARGE = "response_too_large"
 
 
@@ -28,9 +30,16 @@ def response_bytes(
 
 
 def check_response_size(
-    sampling: SamplingParams, prompt_lengths: Sequence[int], vocabulary: int, limit: int
+    sampling: SamplingParams,
+    prompt_lengths: Sequence[int],
+    vocabulary: int,
+    limit: int,
+    width: int = 0,
 ) -> None:
-    """Raise ApiError for several answers that may make too large a response."""
+    """Raise ApiError for several answers, or vectors of `width`, that make too large a response."""
+    if sampling.pooling is not None:
+        _check_vectors(sampling.pooling, prompt_lengths, width, limit)
+        return
     if len(prompt_lengths) * sampling.n == 1:
         return
     most, per_token = response_bytes(sampling, prompt_lengths, vocabulary)
@@ -46,6 +55,20 @@ def check_response_size(
         "max_tokens",
         TOO_LARGE,
     )
+
+
+def _check_vectors(pooling: Pooling, prompt_lengths: Sequence[int], width: int, limit: int) -> None:
+    is_each_token = pooling.kind == "all"
+    num_vectors = sum(prompt_lengths) if is_each_token else len(prompt_lengths)
+    most = num_vectors * width * VALUE_BYTES
+    if most > limit:
+        what = "the texts' tokens" if is_each_token else "the texts"
+        raise invalid(
+            f"{num_vectors} vectors of {width} numbers have about {most >> 20} MiB; this server's "
+            f"limit is {limit >> 20} MiB (--max-response-bytes): divide {what} among requests",
+            "prompt",
+            TOO_LARGE,
+        )
 
 
 def _per_position(most: int | None, vocabulary: int) -> int:

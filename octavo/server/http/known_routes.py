@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_EMBEDDINGS = "embeddings; `octavo.LLM.embed` computes them offline"
-_POOLING = "scoring and classifying texts"
+_EMBEDDINGS = "another server's path; use /v1/embeddings"
 _AUDIO = "audio"
 _IMAGES = "images"
 _ADAPTERS = "adapters (LoRA)"
@@ -21,19 +20,11 @@ _WEIGHTS = "replacing weights while the server runs"
 
 # By path; one that ends in "/" stands for all paths below it.
 NOT_YET: Mapping[str, str] = {
-    "/v1/embeddings": _EMBEDDINGS,
     "/embeddings": _EMBEDDINGS,
     "/embedding": _EMBEDDINGS,
     "/embed": _EMBEDDINGS,
     "/v2/embed": _EMBEDDINGS,
-    "/pooling": _POOLING,
-    "/classify": _POOLING,
-    "/score": _POOLING,
-    "/v1/score": _POOLING,
-    "/rerank": _POOLING,
-    "/v1/rerank": _POOLING,
-    "/v2/rerank": _POOLING,
-    "/v1/moderations": _POOLING,
+    "/v1/moderations": "judging texts; /classify serves classifiers",
     "/v1/audio/": _AUDIO,
     "/v1/realtime": _AUDIO,
     "/v1/images/": _IMAGES,

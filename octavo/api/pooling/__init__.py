@@ -1,0 +1,1 @@
+"""Prompts as vectors, classes and scores: parameters, inputs, tasks and results."""

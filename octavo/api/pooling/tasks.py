@@ -1,0 +1,127 @@
+"""The tasks of models beside generating: what the engine computes, and what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from octavo.api.outputs import RequestError, RequestOutput
+from octavo.api.pooling.params import PoolingParams
+from octavo.api.pooling.vectors import activated, cosine, of_length_one, product
+from octavo.core.pooling import Pooling
+from octavo.core.sampling_params import RequestOutputKind, SamplingParams
+from octavo.wire.facts import EngineFacts
+
+# What can be made of a prompt: its vector for comparing texts; its classes; both for each of its
+# tokens; and the pooled hidden state as it is.
+Task = Literal["embed", "classify", "token_embed", "token_classify", "plain"]
+TASKS: tuple[Task, ...] = get_args(Task)
+DEFAULTS = PoolingParams()
+NOT_SERVED = "task_not_served"  # the code of errors about what a model cannot do
+_SERVES = {  # the model's own name of what a task needs
+    "embed": "embed",
+    "token_embed": "embed",
+    "classify": "classify",
+    "token_classify": "classify",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One request for a vector: what the engine computes, and what is made of its result."""
+
+    pooling: Pooling
+    width: int | None = None  # of each vector of the result; None: the engine's
+    normalizes: bool = False
+    activation: str = ""
+    similarity: Callable[[Sequence[float], Sequence[float]], float] = cosine
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The parameters of the engine's request, which generates nothing."""
+        return SamplingParams(
+            max_tokens=0,
+            temperature=0.0,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            pooling=self.pooling,
+        )
+
+    def vector(self, output: RequestOutput) -> list[float]:
+        """Return the one vector of a prompt."""
+        return self._finished(hidden_state(output))
+
+    def rows(self, output: RequestOutput) -> list[list[float]]:
+        """Return the vectors of a prompt's tokens, or its one vector as the only row."""
+        values = hidden_state(output)
+        num_rows = len(output.prompt_token_ids) if self.pooling.kind == "all" else 1
+        width = len(values) // num_rows
+        starts = range(0, len(values), width)
+        return [self._finished(values[start : start + width]) for start in starts]
+
+    def _finished(self, values: Sequence[float]) -> list[float]:
+        """Cut a vector of the engine, and normalise it or make probabilities of it."""
+        kept = values[: self.width]
+        if self.normalizes:
+            return of_length_one(kept)
+        return activated(kept, self.activation)
+
+
+def wanted(facts: EngineFacts, task: Task, params: PoolingParams = DEFAULTS) -> Wanted:
+    """Return what a task needs of a model; raise RequestError if the model cannot do it."""
+    if task not in TASKS:
+        raise RequestError(f"the task {task!r} must be one of {', '.join(TASKS)}", param="task")
+    model = facts.pooling
+    needs = _SERVES.get(task)
+    if needs is not None and needs not in model.tasks:
+        raise not_served(facts, task)
+    default = model.classify_kind if needs == "classify" else model.kind
+    kind = "all" if task.startswith("token_") else params.pooling or default
+    if needs == "classify":
+        if params.dimensions is not None:
+            raise RequestError(
+                "dimensions are those of an embedding, and classes have none; leave it out",
+                param="dimensions",
+            )
+        activation = "" if params.use_activation is False else model.squash
+        return Wanted(Pooling(kind, "classify"), activation=activation)
+    if task == "plain":
+        return Wanted(Pooling(kind), params.dimensions, bool(params.use_activation))
+    if params.dimensions is not None and params.dimensions > model.width:
+        raise RequestError(
+            f"dimensions={params.dimensions} are more than the model's vectors have: {model.width}",
+            param="dimensions",
+        )
+    normalizes = model.normalize if params.use_activation is None else params.use_activation
+    pooling = Pooling(kind, model.embed_head)
+    similarity = product if model.similarity == "dot" else cosine
+    return Wanted(pooling, params.dimensions, normalizes, similarity=similarity)
+
+
+def not_served(facts: EngineFacts, task: str) -> RequestError:
+    """Return the error for a task that is not one of the model's."""
+    served = ", ".join(facts.pooling.tasks)
+    return RequestError(
+        f"this model ({facts.name}, {facts.architecture}) does not serve {task!r}; it serves: "
+        f"{served}",
+        param="model",
+        code=NOT_SERVED,
+    )
+
+
+def is_cross_encoder(facts: EngineFacts) -> bool:
+    """Return whether the model reads both texts of a pair at once and gives a score.
+
+    Otherwise a score is the cosine of the angle between two embeddings.
+    """
+    return "score" in facts.pooling.tasks
+
+
+def hidden_state(output: RequestOutput) -> list[float]:
+    """Return the engine's values, one vector after the other."""
+    if output.hidden_state is None:
+        raise RequestError(
+            f"request {output.request_id} was aborted before the whole of its prompt was computed"
+        )
+    return output.hidden_state

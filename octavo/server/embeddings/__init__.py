@@ -1,0 +1,1 @@
+"""Embeddings, scores and classes over HTTP, in the shapes of OpenAI, vLLM, Jina and Cohere."""

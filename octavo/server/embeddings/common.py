@@ -1,0 +1,189 @@
+"""The parts that these routes share: the neutral request, inputs, errors, the writer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from octavo.api.outputs import RequestError, RequestOutput
+from octavo.api.pooling.inputs import most_tokens, prefix_of
+from octavo.api.pooling.params import PoolingParams
+from octavo.api.pooling.tasks import Task, Wanted, wanted
+from octavo.server.bounds.response_size import VALUE_BYTES
+from octavo.server.embeddings.schema import MAX_INPUTS, InputRequest, PooledRequest, PooledUsage
+from octavo.server.http.errors import ApiError, invalid
+from octavo.server.http.exchange import Exchange, encode
+from octavo.server.openai.dialect import error_body
+from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
+from octavo.server.server import Server
+from octavo.text.prompt_worker import PromptJob
+
+_SUBJECT = re.compile(r"^(the )?prompt\b")
+Prompts = list[PromptJob | list[int]]
+TURN_BYTES = 1 << 16  # that are worked on without a turn of the event loop
+_DATA = b'"data":[]'  # in a response; in a string its quotes would be escaped
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turn errors of the checks into responses."""
+    try:
+        yield
+    except RequestError as error:
+        raise invalid(str(error), error.param, error.code) from None
+
+
+def wanted_of(server: Server, task: Task, request: PooledRequest) -> Wanted:
+    """Return what a request needs of the model; raise ApiError if the model cannot do it."""
+    activation = request.use_activation
+    if activation is None:  # the older names
+        activation = getattr(request, "normalize", getattr(request, "activation", None))
+    with refusals():
+        params = PoolingParams(
+            pooling=getattr(request, "pooling", None),
+            dimensions=getattr(request, "dimensions", None),
+            use_activation=activation,
+        )
+        return wanted(server.llm.facts, task, params)
+
+
+def pooled_request(
+    server: Server,
+    request: PooledRequest,
+    prompts: Prompts,
+    asked: Wanted,
+    writer: Callable[..., PooledWriter],
+    place: Callable[[int], str],
+) -> GenerationRequest:
+    """Return the neutral request; `place` names the field of a prompt, by its index."""
+    if request.truncate_prompt_tokens == 0:
+        name = "truncate_prompt_tokens"
+        raise invalid(f"{name}=0 leaves nothing of a text; give 1 at least, or -1", name)
+    return GenerationRequest(
+        prompts=prompts,
+        sampling={"pooling": asked.pooling, "detokenize": False, "temperature": 0.0},
+        writer=partial(writer, request, asked),
+        named=partial(_named, place),
+        max_tokens=0,
+        keep_tokens=most_tokens(server.llm.facts, request.truncate_prompt_tokens),
+        keeps_end=False,
+        keeps_frame=True,
+        cache_salt=request.cache_salt,
+        priority=request.priority,
+        deadline_ms=request.deadline_ms,
+    )
+
+
+def _named(place: Callable[[int], str], error: ApiError, index: int) -> ApiError:
+    """Return an error of the checks with the name of its field in this dialect."""
+    if error.status != 400 or error.param not in ("prompt", None):
+        return error
+    name = place(index)
+    message, is_subject = _SUBJECT.subn(name, error.message)
+    return invalid(message if is_subject else f"{name}: {message}", name, error.code)
+
+
+def inputs_of(server: Server, request: InputRequest) -> list[PromptJob | list[int]]:
+    """Return what is to be pooled, one prompt each."""
+    given, made = request.input, Prompts()
+    with refusals():
+        prefix = prefix_of(server.llm.facts, request.prompt_name)
+    for each in _separate(given):
+        if isinstance(each, str):
+            special = request.add_special_tokens
+            made.append(PromptJob(text=prefix + each, add_special_tokens=special))
+        else:
+            made.append(each)
+    return made
+
+
+def input_place(request: InputRequest) -> Callable[[int], str]:
+    """Return what names an input's place, for errors."""
+    given = request.input
+    if isinstance(given, str) or isinstance(given[0], int):
+        return lambda index: "input"
+    return lambda index: f"input[{index}]"
+
+
+def _separate(given: str | list[Any]) -> list[str | list[int]]:
+    """Return one input or several as a list of inputs."""
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise invalid("input is an empty list; give at least one text", "input")
+    if all(isinstance(item, int) for item in given):
+        return [given]
+    if any(isinstance(item, int) for item in given):
+        raise invalid("input mixes token ids with whole inputs; give one kind", "input")
+    if len(given) > MAX_INPUTS:
+        raise invalid(f"{len(given)} inputs; at most {MAX_INPUTS} are accepted", "input")
+    return given
+
+
+class PooledWriter:
+    """The part of a writer that these routes share; their answers come whole."""
+
+    prefix = ""
+
+    def __init__(
+        self, request: Any, asked: Wanted, exchange: Exchange, prepared: PreparedRequest
+    ) -> None:
+        self.request = request
+        self.asked = asked
+        self.id = f"{self.prefix}{exchange.request_id}"
+        self.created = exchange.created
+        self.model = exchange.server.model_name
+        self.labels = exchange.server.llm.facts.pooling.labels
+
+    def opening(self, counts: TokenCounts) -> Iterable[bytes]:
+        """Return nothing: these answers are not streamed."""
+        return ()
+
+    def frames(
+        self, prompt_index: int, output: RequestOutput, counts: TokenCounts
+    ) -> Iterable[bytes]:
+        """Return nothing: these answers are not streamed."""
+        return ()
+
+    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
+        """Return nothing: these answers are not streamed."""
+        return ()
+
+    def failure(self, error: ApiError) -> bytes:
+        """Return the body of an error."""
+        return error_body(error)
+
+    def whole(
+        self,
+        outputs: list[RequestOutput],
+        counts: TokenCounts,
+        explanation: dict[str, Any] | None,
+    ) -> Iterator[bytes]:
+        """Yield the response; each input's part is encoded alone, and others have their turns."""
+        usage = PooledUsage(prompt_tokens=counts.prompt, total_tokens=counts.prompt)
+        head, _, tail = encode(self.response(usage)).partition(_DATA)
+        yield head + _DATA[:-1]
+        work, comma = 0, b""
+        # What is made of a vector may be as short as a score.
+        each = VALUE_BYTES * len(outputs[0].hidden_state or ())
+        for made in self.data(outputs):
+            yield comma + (part := encode(made))
+            comma = b","
+            work += max(each, len(part))
+            if work > TURN_BYTES:
+                work = 0
+                yield TURN
+        yield b"]" + tail
+
+    def data(self, outputs: Sequence[RequestOutput]) -> Iterator[Struct]:
+        """Yield the part of the answer that each input has, in order."""
+        raise NotImplementedError
+
+    def response(self, usage: PooledUsage) -> Struct:
+        """Return the response with an empty list of data."""
+        raise NotImplementedError

@@ -1,0 +1,293 @@
+"""The requests and responses of the routes that generate nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from octavo.core.config import MAX_PRIORITY
+from octavo.server.schema.by_field import MAX_LISTS
+from octavo.server.schema.rules import FieldRules, Unsupported
+
+INT32 = 2**31 - 1
+MAX_INPUTS = MAX_LISTS
+MAX_INPUT_ITEMS = 1 << 20  # token ids in one input
+MAX_DEADLINE_MS = 86_400_000
+
+TokenId = Annotated[int, Meta(ge=0, le=INT32)]
+InputTokens = Annotated[list[TokenId], Meta(max_length=MAX_INPUT_ITEMS)]
+Input = str | Annotated[list[str | TokenId | InputTokens], Meta(max_length=MAX_INPUT_ITEMS)]
+Texts = str | Annotated[list[str], Meta(max_length=MAX_INPUTS)]
+EncodingFormat = Literal["float", "base64"]
+ValueType = Literal["float32", "float16", "bfloat16"]
+ByteOrder = Literal["native", "little", "big"]
+TokenTask = Literal["embed", "classify", "token_embed", "token_classify", "plain"]
+
+
+def _empty(value: Any) -> bool:
+    return value is None or value in ([], {}, "")
+
+
+_CHAT = "conversations are not embedded; send their texts as input"
+UNSUPPORTED: Mapping[str, Unsupported] = {
+    "messages": Unsupported(_empty, _CHAT, "[]"),
+    "mm_processor_kwargs": Unsupported(_empty, "only text is supported; leave it out", "{}"),
+    "images": Unsupported(_empty, "only text is supported; leave it out", "[]"),
+    "rank_fields": Unsupported(_empty, "a document is one text; join its fields", "[]"),
+    "late_chunking": Unsupported(
+        lambda value: not value, "each input is embedded on its own; leave it out", "false"
+    ),
+}
+IGNORED: Mapping[str, str] = {
+    "user": "the API key identifies the user",
+    "safety_identifier": "the API key identifies the user",
+    "metadata": "nothing is stored",
+    "request_id": "the x-request-id header names a request",
+    "max_chunks_per_doc": "a document is read whole, or cut by truncate_prompt_tokens",
+    "max_tokens_per_doc": "a document is read whole, or cut by truncate_prompt_tokens",
+}
+
+
+def _as_many(name: str) -> Callable[[Any], Any]:
+    """Return the rule that leaves an empty text for each text of a field."""
+
+    def left(request: Any) -> Any:
+        given = getattr(request, name)
+        is_many = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
+        if given is None:
+            return None
+        return [""] * len(given) if is_many else ""
+
+    return left
+
+
+_TEXTS = ("input", "text_1", "text_2", "data_1", "data_2", "queries", "query")
+RULES = FieldRules(
+    with_lists=frozenset({"input"}),
+    unsupported=UNSUPPORTED,
+    ignored=IGNORED,
+    of_prompts={name: _as_many(name) for name in _TEXTS},
+    other_names={
+        "prompt": "input",
+        "inputs": "input",
+        "texts": "input",
+        "passages": "documents",
+        "top_k": "top_n",
+        "truncate": "truncate_prompt_tokens",
+    },
+    other_routes={"prompt": "/v1/completions"},
+)
+
+
+class PooledRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The fields that all these routes have."""
+
+    rules: ClassVar[FieldRules] = RULES
+    model: Annotated[str, Meta(max_length=512)] | None = None  # default: the served model
+    # A longer text is cut to so many tokens; -1: to what the model can read.
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
+    # An embedding gets length one; classes and scores become probabilities.
+    use_activation: bool | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    deadline_ms: Annotated[int, Meta(ge=1, le=MAX_DEADLINE_MS)] | None = None
+
+
+# What the types of `input` do not express, for the OpenAPI document.
+INPUT_SCHEMA: dict[str, Any] = {
+    "properties": {
+        "input": {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "minItems": 1, "items": {"type": "integer"}},
+                {
+                    "type": "array",
+                    "minItems": 1,
+                    "maxItems": MAX_INPUTS,
+                    "items": {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1}]},
+                },
+            ]
+        }
+    }
+}
+
+
+class InputRequest(PooledRequest, kw_only=True):
+    """A request about texts, or lists of token ids."""
+
+    schema: ClassVar[dict[str, Any]] = {"allOf": [INPUT_SCHEMA]}
+    input: Input
+    add_special_tokens: bool = True
+    pooling: Literal["last", "mean", "cls"] | None = None  # default: the model's own
+    prompt_name: Annotated[str, Meta(max_length=256)] | None = None  # put before each text
+
+
+class EmbeddingRequest(InputRequest, kw_only=True):
+    """The request of /v1/embeddings."""
+
+    dimensions: Annotated[int, Meta(ge=1, le=INT32)] | None = None
+    encoding_format: EncodingFormat | None = None
+    embed_dtype: ValueType = "float32"  # in base64
+    endianness: ByteOrder = "native"  # in base64
+    normalize: bool | None = None  # the older name of use_activation
+
+
+class PoolingRequest(EmbeddingRequest, kw_only=True):
+    """The request of /pooling."""
+
+    task: TokenTask | None = None  # default: an embedding, or the classes of a classifier
+
+
+class ClassifyRequest(InputRequest, kw_only=True):
+    """The request of /classify."""
+
+    activation: bool | None = None  # the older name of use_activation
+
+
+class ScoreRequest(PooledRequest, kw_only=True):
+    """The request of /score: two fields of texts, under one of three pairs of names."""
+
+    text_1: Texts | None = None
+    text_2: Texts | None = None
+    data_1: Texts | None = None
+    data_2: Texts | None = None
+    queries: Texts | None = None
+    documents: Texts | None = None
+    instruction: str | None = None  # of models that read one
+    activation: bool | None = None  # the older name of use_activation
+
+
+class RerankText(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A document that is given as an object."""
+
+    text: str
+
+
+class RerankRequest(PooledRequest, kw_only=True):
+    """The request of /rerank and /v1/rerank, in Jina's shape."""
+
+    query: str
+    documents: Annotated[list[str | RerankText], Meta(min_length=1, max_length=MAX_INPUTS)]
+    top_n: Annotated[int, Meta(ge=0, le=INT32)] | None = None  # 0 or none: all
+    return_documents: bool = True
+    instruction: str | None = None  # of models that read one
+    activation: bool | None = None  # the older name of use_activation
+
+
+class CohereRerankRequest(RerankRequest, kw_only=True):
+    """The request of /v2/rerank, in Cohere's shape."""
+
+    return_documents: bool = False
+
+
+class PooledUsage(Struct, kw_only=True):
+    """The tokens of all texts; none are generated."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int = 0
+
+
+class EmbeddingData(Struct, kw_only=True):
+    """The embedding of one input."""
+
+    index: int
+    embedding: list[float] | str  # a string in base64
+    object: str = "embedding"
+
+
+class EmbeddingResponse(Struct, kw_only=True):
+    """The response of /v1/embeddings."""
+
+    id: str
+    created: int
+    model: str
+    data: list[EmbeddingData]
+    usage: PooledUsage
+    object: str = "list"
+
+
+class PoolingData(Struct, kw_only=True):
+    """One input's vector, or the vectors of its tokens."""
+
+    index: int
+    data: list[float | list[float]] | str  # a string in base64
+    object: str = "pooling"
+
+
+class PoolingResponse(Struct, kw_only=True):
+    """The response of /pooling."""
+
+    id: str
+    created: int
+    model: str
+    data: list[PoolingData]
+    usage: PooledUsage
+    object: str = "list"
+
+
+class ClassifyData(Struct, kw_only=True):
+    """The classes of one input."""
+
+    index: int
+    label: str | None  # the likeliest
+    probs: list[float]
+    num_classes: int
+
+
+class ClassifyResponse(Struct, kw_only=True):
+    """The response of /classify."""
+
+    id: str
+    created: int
+    model: str
+    data: list[ClassifyData]
+    usage: PooledUsage
+    object: str = "list"
+
+
+class ScoreData(Struct, kw_only=True):
+    """The score of one pair."""
+
+    index: int
+    score: float
+    object: str = "score"
+
+
+class ScoreResponse(Struct, kw_only=True):
+    """The response of /score."""
+
+    id: str
+    created: int
+    model: str
+    data: list[ScoreData]
+    usage: PooledUsage
+    object: str = "list"
+
+
+class RerankResult(Struct, kw_only=True):
+    """One document's place among the others: they come with the most relevant first."""
+
+    index: int
+    relevance_score: float
+    document: RerankText | UnsetType = UNSET
+
+
+class RerankMeta(Struct, kw_only=True):
+    """The part of the response that Cohere's clients read."""
+
+    api_version: dict[str, str]
+    billed_units: dict[str, int]
+    tokens: dict[str, int]
+
+
+class RerankResponse(Struct, kw_only=True):
+    """The response of the routes that rerank."""
+
+    id: str
+    model: str
+    results: list[RerankResult]
+    usage: PooledUsage
+    meta: RerankMeta | UnsetType = UNSET

@@ -1,0 +1,205 @@
+"""/score and /rerank: how well texts fit each other, by a cross-encoder or by embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from octavo.api.outputs import RequestOutput
+from octavo.api.pooling.inputs import pairs_of
+from octavo.api.pooling.tasks import Wanted, is_cross_encoder
+from octavo.server.embeddings.common import (
+    PooledWriter,
+    Prompts,
+    pooled_request,
+    refusals,
+    wanted_of,
+)
+from octavo.server.embeddings.dialect import RERANK_ID, SCORE_ID
+from octavo.server.embeddings.schema import (
+    MAX_INPUTS,
+    CohereRerankRequest,
+    PooledRequest,
+    PooledUsage,
+    RerankMeta,
+    RerankRequest,
+    RerankResponse,
+    RerankResult,
+    RerankText,
+    ScoreData,
+    ScoreRequest,
+    ScoreResponse,
+)
+from octavo.server.http.errors import invalid
+from octavo.server.http.exchange import Exchange, encode
+from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
+from octavo.server.server import Server
+from octavo.text.pairs import Pair
+from octavo.text.prompt_worker import PromptJob
+
+_NAMES = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"))
+Places = list[tuple[int, int]]  # of both texts of each pair
+
+
+def score(server: Server, request: ScoreRequest) -> GenerationRequest:
+    """Return the neutral form of a request for scores."""
+    server.check_model(request.model)
+    given = [names for names in _NAMES if any(getattr(request, name) is not None for name in names)]
+    if len(given) != 1:
+        raise invalid("give the texts in one pair of fields: text_1 and text_2", "text_1")
+    (names,) = given
+    fields: list[list[str]] = []
+    for name in names:
+        texts = getattr(request, name)
+        if texts is None:
+            raise invalid(f"{name} is missing; {' and '.join(names)} are compared", name)
+        fields.append([texts] if isinstance(texts, str) else texts)
+    first, second = fields
+    return _compared(server, request, first, second, names, ScoreWriter)
+
+
+def rerank(server: Server, request: RerankRequest) -> GenerationRequest:
+    """Return the neutral form of a request for the order of documents."""
+    server.check_model(request.model)
+    texts = [each if isinstance(each, str) else each.text for each in request.documents]
+    names = "query", "documents"
+    return _compared(server, request, [request.query], texts, names, RerankWriter)
+
+
+def _compared(
+    server: Server,
+    request: ScoreRequest | RerankRequest,
+    first: list[str],
+    second: list[str],
+    names: tuple[str, str],
+    writer: Callable[..., ScoreWriter],
+) -> GenerationRequest:
+    """Return a request for the scores of pairs: a prompt each, or embeddings that are compared."""
+    with refusals():
+        places = pairs_of(first, second, names)
+    facts = server.llm.facts
+    prompts = Prompts()
+    if is_cross_encoder(facts):
+        for place, other in places:
+            pair = Pair(
+                query=first[place],
+                document=second[other],
+                instruction=request.instruction,
+                template=server.config.chat_template,
+                architecture=facts.architecture,
+            )
+            prompts.append(PromptJob(pair=pair))
+        asked = wanted_of(server, "classify", request)
+        made = partial(writer, None)
+        where = _place(names, 0, len(second))
+        return pooled_request(server, request, prompts, asked, made, where)
+    if request.instruction is not None:
+        raise invalid(
+            "instruction is for models that read both texts at once; this one compares "
+            "embeddings: put it before the query",
+            "instruction",
+        )
+    if len(first) + len(second) > MAX_INPUTS:
+        raise invalid(
+            f"{len(first) + len(second)} texts are to be embedded; at most {MAX_INPUTS} are "
+            "accepted: divide them among requests",
+            names[1],
+        )
+    asked = wanted_of(server, "embed", request)
+    prompts += [PromptJob(text=text) for text in (*first, *second)]
+    shifted = [(place, len(first) + other) for place, other in places]
+    made = partial(writer, shifted)
+    return pooled_request(
+        server, request, prompts, asked, made, _place(names, len(first), len(second))
+    )
+
+
+def _place(names: tuple[str, str], num_first: int, num_second: int) -> Callable[[int], str]:
+    """Return what names the field of a prompt; pairs are named by their second text."""
+
+    def named(index: int) -> str:
+        name, at, count = names[0], index, num_first
+        if index >= num_first:
+            name, at, count = names[1], index - num_first, num_second
+        return f"{name}[{at}]" if count > 1 or name == "documents" else name
+
+    return named
+
+
+class ScoreWriter(PooledWriter):
+    """Scores in the order of the pairs."""
+
+    prefix = SCORE_ID
+
+    def __init__(
+        self,
+        places: Places | None,
+        request: PooledRequest,
+        asked: Wanted,
+        exchange: Exchange,
+        prepared: PreparedRequest,
+    ) -> None:
+        super().__init__(request, asked, exchange, prepared)
+        self._places = places  # of embeddings to compare; None: each prompt has its score
+
+    def data(self, outputs: Sequence[RequestOutput]) -> Iterator[Struct]:
+        """Yield the score of each pair."""
+        for index, value in enumerate(self._values(outputs)):
+            yield ScoreData(index=index, score=value)
+
+    def _values(self, outputs: Sequence[RequestOutput]) -> Iterator[float]:
+        if self._places is None:
+            for output in outputs:
+                yield self.asked.vector(output)[0]
+            return
+        place, first = -1, list[float]()
+        for one, other in self._places:
+            if one != place:
+                place, first = one, self.asked.vector(outputs[one])
+            yield self.asked.similarity(first, self.asked.vector(outputs[other]))
+
+    def response(self, usage: PooledUsage) -> Struct:
+        """Return the response, whose scores are written into it."""
+        return ScoreResponse(
+            id=self.id, created=self.created, model=self.model, data=[], usage=usage
+        )
+
+
+class RerankWriter(ScoreWriter):
+    """Documents in the order of their relevance."""
+
+    prefix = RERANK_ID
+    request: RerankRequest
+
+    def whole(
+        self,
+        outputs: list[RequestOutput],
+        counts: TokenCounts,
+        explanation: dict[str, Any] | None,
+    ) -> Iterator[bytes]:
+        """Yield the response with the most relevant documents first."""
+        results: list[RerankResult] = []
+        for index, value in enumerate(self._values(outputs)):
+            results.append(RerankResult(index=index, relevance_score=value))
+            yield TURN
+        results.sort(key=lambda result: -result.relevance_score)
+        response = RerankResponse(
+            id=self.id,
+            model=self.model,
+            results=results[: self.request.top_n or None],
+            usage=PooledUsage(prompt_tokens=counts.prompt, total_tokens=counts.prompt),
+        )
+        if self.request.return_documents:
+            for result in response.results:
+                given = self.request.documents[result.index]
+                result.document = RerankText(text=given) if isinstance(given, str) else given
+        if isinstance(self.request, CohereRerankRequest):
+            response.meta = RerankMeta(
+                api_version={"version": "2"},
+                billed_units={"search_units": 1},
+                tokens={"input_tokens": counts.prompt},
+            )
+        yield encode(response)
