@@ -33,6 +33,7 @@ _WORDS = {
         f"it is too large: it has more than {{0}} symbols; {_SMALLER}"
     ),
     r"fuel|TooComplex": f"it is too complex; {_SMALLER}",
+    r"[Tt]oken range end too large: (\d+)": "the model has no token with the id {0}",
     r"too large": f"it is too large; {_SMALLER}",
     r"min/maxProperties only": ("minProperties and maxProperties must stand beside the properties"),
     r"panic": "the grammar engine fails on it; name tokens by their ids, or simplify it",

@@ -96,6 +96,14 @@ def agent_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="session")
+def shape_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server whose model writes at random what a grammar allows."""
+    directory = tmp_path_factory.mktemp("shapes") / "model"
+    with serving(directory, "shapes.server", reasoning_parser="none") as address:
+        yield address
+
+
 # Clients contact only the servers of this file.
 OFFLINE = ("HF_HUB_OFFLINE=1", "HF_DATASETS_OFFLINE=1", "LITELLM_LOCAL_MODEL_COST_MAP=True")
 
@@ -144,6 +152,20 @@ def test_node_agents(name: str, agent_address: str) -> None:
     program = ENVIRONMENTS / "node" / f"agent_{name.replace('-', '_')}.mjs"
     program.write_text((HERE / program.name).read_text("utf-8"), "utf-8")
     assert "all is well" in in_environment("node", "node", str(program), agent_address, KEY)
+
+
+@pytest.mark.parametrize("name", ["langchain-openai", "pydantic-ai"])
+def test_python_shapes(name: str, shape_address: str) -> None:
+    program = str(HERE / "shapes" / f"shape_{name.replace('-', '_')}.py")
+    python = str(ENVIRONMENTS / name / "bin" / "python")
+    assert "all is well" in in_environment(name, python, program, shape_address, KEY)
+
+
+@pytest.mark.parametrize("name", ["openai", "ai-sdk"])
+def test_node_shapes(name: str, shape_address: str) -> None:
+    program = ENVIRONMENTS / "node" / f"shape_{name.replace('-', '_')}.mjs"
+    program.write_text((HERE / "shapes" / program.name).read_text("utf-8"), "utf-8")
+    assert "all is well" in in_environment("node", "node", str(program), shape_address, KEY)
 
 
 def test_opentelemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ WIDE = 'start: x\nx: x x x | "a"\n'
         ({"max_grammar_size": 5}, GRAMMAR, "it has more than 5 symbols"),
         ({"initial_lexer_fuel": 5}, GRAMMAR, "more than 5 units of work"),
         ({"step_lexer_fuel": 5}, GRAMMAR, "more work for a token than is allowed"),
-        ({"max_lexer_states": 40}, GRAMMAR, "its patterns have 40 states, of at most 40"),
+        ({"max_lexer_states": 25}, GRAMMAR, "its patterns have 25 states, of at most 25"),
         ({"step_max_items": 50}, WIDE, "more than 50 ways to read them"),
         ({"max_items_in_row": 40}, WIDE, "can be read in 41 ways, and at most 40 are followed"),
     ],
@@ -53,6 +53,7 @@ def test_a_bound_that_is_exceeded_is_named(
     [
         ("start: a b\na: \nb: /(/", " line 3"),
         ('start: a %json {\n "type":\n "null"}\na: [', " line 4"),
+        ('start: "a"\n  <[70000]>', " line 2"),
     ],
 )
 def test_an_error_in_a_grammar_has_the_line_of_the_client_s_text(grammar: str, path: str) -> None:

@@ -148,11 +148,7 @@ class ChatWriter(OpenAIWriter):
             most = self._request.prompt_logprobs or 0
             written: Any = yield from prompt_logprobs(output.prompt_logprobs, most)
             response.prompt_logprobs = written
-        if explanation is not None:
-            response.explain = explanation
-        if self._warnings:
-            response.warnings = self._warnings
-        yield encode(response)
+        yield self._body(response, explanation)
 
     def choices(self, output: RequestOutput) -> Pieces[list[ChatChoice]]:
         """Return the answers to a conversation, made in pieces."""

@@ -31,6 +31,13 @@ class Chunk(Protocol):
     warnings: list[str] | UnsetType
 
 
+class WholeResponse(Protocol):
+    """A response with all answers, with the parts that all of them may have."""
+
+    explain: dict[str, Any] | UnsetType
+    warnings: list[str] | UnsetType
+
+
 class Template:
     """The frame of a chunk in which only the text changes from one to the next."""
 
@@ -69,6 +76,14 @@ class OpenAIWriter:
         if self._warnings:
             chunk.warnings = self._warnings
             yield frame(encode(chunk))
+
+    def _body(self, response: WholeResponse, explanation: dict[str, Any] | None) -> bytes:
+        """Return the body of a whole response, with what every kind of response may have."""
+        if explanation is not None:
+            response.explain = explanation
+        if self._warnings:
+            response.warnings = self._warnings
+        return encode(response)
 
     def failure(self, error: ApiError) -> bytes:
         """Return the frames of an error that ends the stream."""

@@ -164,11 +164,7 @@ class CompletionWriter(OpenAIWriter):
             usage=usage_of(counts),
             system_fingerprint=self._fingerprint,
         )
-        if explanation is not None:
-            response.explain = explanation
-        if self._warnings:
-            response.warnings = self._warnings
-        yield encode(response)
+        yield self._body(response, explanation)
 
     def _chunk(self, choices: list[CompletionChunkChoice], counts: TokenCounts) -> CompletionChunk:
         chunk = CompletionChunk(

@@ -1,0 +1,1 @@
+"""Clients that ask for answers in a shape, and the server that they use."""
