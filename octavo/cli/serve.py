@@ -83,6 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
     check_addresses(config)
     if config.ssl_certfile is not None:
         make_context(config)
+    if config.grpc_port is not None:
+        from octavo.server.grpc.messages import messages
+
+        messages()
     check_middlewares(config.middleware)
     if config.journal is not None:
         _check_journal(config.journal)

@@ -30,6 +30,12 @@ _NETWORK: tuple[_Row, ...] = (
         "the address to listen on; one that other machines can reach needs a key",
     ),
     ("port", int, "NUMBER", "the port to listen on; 0: any free port"),
+    (
+        "grpc_port",
+        int,
+        "NUMBER",
+        "the port of the gRPC interface beside HTTP; 0: any free port (octavo[grpc])",
+    ),
     ("uds", Path, "PATH", "a unix socket for clients, instead of an address and a port"),
     ("root_path", str, "PREFIX", "a prefix of all paths that a reverse proxy adds or removes"),
     ("ssl_certfile", Path, "FILE", "serve TLS, with this certificate chain (PEM)"),

@@ -74,7 +74,11 @@ async def read(
     What a worker has read comes without prompts. Raise ApiError for a body that is not valid.
     `translate` is a function of a module, which a worker finds by its name.
     """
-    made: Body[T, A] = await read_with(exchange, await exchange.body(), kind, translate)
+    body = await exchange.body()
+    if exchange.dialect.decode is not None:
+        request: T = exchange.dialect.decode(exchange, body, kind)
+        return request, translate(exchange.server, request), None
+    made: Body[T, A] = await read_with(exchange, body, kind, translate)
     return made.request, made.asked, made.prompts
 
 

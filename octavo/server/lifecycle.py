@@ -18,7 +18,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -37,6 +37,9 @@ from octavo.server.routes import DEFAULT_DIALECT
 from octavo.server.server import Server
 from octavo.server.settings import MIN_KEY_CHARACTERS, ServerSettings, ServerStartError
 from octavo.server.worker_process import Worker
+
+if TYPE_CHECKING:
+    from octavo.server.grpc.service import GrpcServer
 
 log = logging.getLogger(__name__)
 
@@ -104,9 +107,14 @@ class ServerLifecycle:
         self._certificates = Certificates(self.config) if self.config.ssl_certfile else None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.port = 0
+        self.grpc: GrpcServer | None = None
 
     async def run(self, on_ready: Callable[[ServerLifecycle], None] | None = None) -> None:
         """Serve until `end` is called."""
+        if self.config.grpc_port is not None:
+            from octavo.server.grpc.service import GrpcServer
+
+            self.grpc = GrpcServer(self.server)
         application = wrap(Application(self.server), self.config.middleware)
         if self.config.journal is not None:
             self.server.durability = Durability.open(self.server)
@@ -136,6 +144,8 @@ class ServerLifecycle:
             if self.server.durability is not None:
                 self.server.durability.start()
             await recover(self.server)
+            if self.grpc is not None:
+                await self.grpc.start()
             if on_ready is not None:
                 on_ready(self)
             await self._ending.wait()
@@ -229,6 +239,8 @@ class ServerLifecycle:
                 task.cancel()
 
     async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
+        if self.grpc is not None:
+            await self.grpc.stop()
         for listener in self._listeners:
             listener.should_exit = True
             listener.force_exit = self._hurry.is_set()

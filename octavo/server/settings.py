@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 MAX_NAME_CHARACTERS = 512  # of a model
 MIN_KEY_CHARACTERS = 8  # where other machines can connect
+_MAY_BE_ZERO = ("port", "grpc_port", "ping_seconds", "num_explained", "ssl_cert_reqs")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -27,6 +28,7 @@ class ServerSettings:
 
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any free port
+    grpc_port: int | None = None  # of gRPC, beside HTTP; 0: any free port; None: it is not served
     uds: Path | None = None  # a unix socket for clients, instead of host and port
     root_path: str = ""  # a prefix of all paths that a reverse proxy adds or removes
     # TLS, with the certificate chain and its key in PEM files
@@ -111,7 +113,8 @@ class ServerSettings:
     @property
     def is_local(self) -> bool:
         """True if only this machine can reach the server."""
-        return self.uds is not None or is_loopback(self.host)
+        has_no_port = self.uds is not None and self.grpc_port is None
+        return has_no_port or is_loopback(self.host)
 
     @property
     def has_short_key(self) -> bool:
@@ -132,16 +135,15 @@ class ServerSettings:
                     f"served_model_name={name[:64]!r} must have 1 to {MAX_NAME_CHARACTERS} "
                     "characters, so that requests can contain it"
                 )
-        if not 0 <= self.port <= 65535:
-            raise ServerSettingsError(f"port={self.port} must be between 0 and 65535")
+        for name in ("port", "grpc_port"):
+            if not 0 <= (getattr(self, name) or 0) <= 65535:
+                raise ServerSettingsError(
+                    f"{name}={getattr(self, name)} must be between 0 and 65535"
+                )
         for field in fields(self):
             value = getattr(self, field.name)
             numeric = isinstance(value, int | float) and not isinstance(value, bool)
-            if (
-                numeric
-                and value <= 0
-                and field.name not in ("port", "ping_seconds", "num_explained", "ssl_cert_reqs")
-            ):
+            if numeric and value <= 0 and field.name not in _MAY_BE_ZERO:
                 raise ServerSettingsError(f"{field.name}={value} must be above 0")
         if not all(key.strip() for key in self.api_keys):
             raise ServerSettingsError("an API key is empty, and would admit requests without a key")

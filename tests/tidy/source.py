@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parents[2]
+GENERATED = "*_pb2.py"  # by the build
 TREES = ("octavo", "tests", "benchmarks", "csrc")
 PYTHON = (".py", ".pyi")
 NATIVE = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp")
@@ -61,5 +62,5 @@ def sources(root: Path = ROOT) -> list[Source]:
     return [
         Source(PurePosixPath(path.relative_to(root).as_posix()), path.read_text("utf-8"))
         for path in sorted(paths)
-        if path.suffix in PYTHON + NATIVE and path.is_file()
+        if path.suffix in PYTHON + NATIVE and path.is_file() and not path.match(GENERATED)
     ]

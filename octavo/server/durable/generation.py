@@ -49,7 +49,9 @@ class DurableGeneration(Generation):
         struct: Struct | None = None,
         request: DurableRequest | None = None,
     ) -> None:
-        self._numbered = NumberedWriter(writer, prepared.sampling.n, known)
+        self._numbered = NumberedWriter(
+            writer, prepared.sampling.n, known, exchange.dialect.with_id
+        )
         super().__init__(exchange, ticket, prepared, self._numbered, task)
         self._service = service
         self._struct = struct

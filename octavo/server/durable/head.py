@@ -84,6 +84,11 @@ def read_head(data: bytes) -> Head:
     return head
 
 
+def form_of(head: Head) -> str:
+    """Return the form of the streams that answer a request."""
+    return rules_of(_TRANSLATIONS[head.kind][0]).form
+
+
 async def restore(server: Server, head: Head, owner: str) -> PreparedRequest:
     """Prepare a request again, from token ids, so that its answer continues as it began."""
     kind, translate = _TRANSLATIONS[head.kind]

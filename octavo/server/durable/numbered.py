@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,7 +61,14 @@ class _Progress:
 class NumberedWriter:
     """A writer around a dialect's, for one request."""
 
-    def __init__(self, inner: Writer, answers_per_prompt: int, known: Sequence[Position]) -> None:
+    def __init__(
+        self,
+        inner: Writer,
+        answers_per_prompt: int,
+        known: Sequence[Position],
+        add_id: Callable[[bytes, bytes], bytes],
+    ) -> None:
+        self._add_id = add_id  # to a frame, as its dialect has it
         self._inner = inner
         self._per_prompt = answers_per_prompt
         self._answers = [_Progress(each) for each in known]
@@ -95,14 +102,14 @@ class NumberedWriter:
         first.enter(("opening",))
         for frame in self._inner.opening(counts):
             if pending:
-                yield self._id + pending
+                yield self._with_id(pending)
             pending = frame if first.count() and not is_known else b""
         if first.at == START:  # nothing precedes the first token
             first.kind = None
             return
         first.end_part()
         if pending:
-            yield self._id + pending
+            yield self._with_id(pending)
 
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
@@ -150,12 +157,12 @@ class NumberedWriter:
                 yield TURN
                 continue
             if pending:
-                yield self._id + pending
+                yield self._with_id(pending)
             pending = frame if answer.count() else b""
         if answer.held is None:
             answer.follow(output.outputs[0])
         if pending:
-            yield self._id + pending
+            yield self._with_id(pending)
 
     def _made(
         self, answer: _Progress, prompt_index: int, output: RequestOutput, counts: TokenCounts
@@ -180,10 +187,9 @@ class NumberedWriter:
     def _answer(self, prompt_index: int, one: CompletionOutput) -> _Progress:
         return self._answers[prompt_index * self._per_prompt + one.index]
 
-    @property
-    def _id(self) -> bytes:
-        """The id of a frame behind which each answer is where its client's knowledge ends."""
+    def _with_id(self, frame: bytes) -> bytes:
+        """Return a frame with an id: where the client's knowledge of each answer then ends."""
         if not self.gives_ids:
-            return b""
+            return frame
         shown = [str(max(each.at, each.known)) for each in self._answers]
-        return b"id: %b\n" % ",".join(shown).encode()
+        return self._add_id(frame, ",".join(shown).encode())

@@ -23,7 +23,7 @@ from octavo.client.durable.recording_client import RecordingClient
 from octavo.client.durable.requests import DurableRequest, DurableRequests, Limits
 from octavo.client.durable.writer import JournalWriter
 from octavo.server.durable.generation import DurableGeneration
-from octavo.server.durable.head import read_head, restore
+from octavo.server.durable.head import form_of, read_head, restore
 from octavo.server.durable.positions import FROM, START, Position, known_to
 from octavo.server.durable.unattended import UnattendedGeneration
 from octavo.server.http.errors import ApiError, invalid
@@ -156,6 +156,11 @@ class Durability:
     ) -> None:
         """Answer a request that was begun before, from the position that the client names."""
         head = read_head(request.head)
+        if form_of(head) != exchange.dialect.form:
+            raise invalid(
+                f"the answer to this request has the form of {form_of(head)}; continue it over the "
+                "interface that began it"
+            )
         known = known_to(exchange, len(request.answers))
         prepared = await restore(self._server, head, request.owner)
         if prepared.asked.numbers_events:  # the writer finds the position by itself

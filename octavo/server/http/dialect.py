@@ -25,3 +25,9 @@ class Dialect:
     stream_schema: Callable[[dict[str, Any]], dict[str, Any]]  # of a frame, from its payload's
     ping: bytes = b""  # a frame without meaning for long silences; empty: there is none
     id_prefixes: tuple[str, ...] = ()  # which answers put before the id of a request
+    # Returns the struct of a body that is not JSON; the arguments are the exchange, the body and
+    # the struct's type.
+    decode: Callable[[Any, bytes, type[Any]], Any] | None = None
+    form: str = "events"  # of streams: one is continued in the same form alone
+    # Returns a frame of a stream with the position behind it, on a server with a journal.
+    with_id: Callable[[bytes, bytes], bytes] = lambda frame, number: b"id: %b\n%b" % (number, frame)

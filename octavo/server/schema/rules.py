@@ -54,6 +54,7 @@ class FieldRules:
     # Names in other APIs or on other routes, where another spelling would be nearer.
     other_names: Mapping[str, str] = field(default_factory=dict)
 
+    form: str = "events"  # of the streams that answer the request
     # Fields of other routes, and where they belong.
     other_routes: Mapping[str, str] = field(default_factory=dict)
 

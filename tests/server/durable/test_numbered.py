@@ -18,6 +18,7 @@ from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
 from octavo.server.durable.numbered import NumberedWriter
 from octavo.server.durable.positions import START, Position
+from octavo.server.openai.dialect import OPENAI
 from octavo.server.operation import TURN, TokenCounts
 
 Event = tuple[Any, ...]
@@ -82,7 +83,7 @@ class BlockWriter:
 
 def numbered(inner: Any, known: Sequence[Position]) -> NumberedWriter:
     """Return a writer of ids around another."""
-    writer = NumberedWriter(inner, 2, known)
+    writer = NumberedWriter(inner, 2, known, OPENAI.with_id)
     writer.gives_ids = True
     return writer
 

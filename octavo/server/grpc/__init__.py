@@ -1,0 +1,1 @@
+"""The gRPC interface: a dialect whose messages are octavo.proto's; grpcio serves it."""
