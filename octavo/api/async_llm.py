@@ -141,6 +141,11 @@ class AsyncLLM:
         """The counts and times of the engine's life."""
         return self._client.vitals
 
+    @property
+    def death(self) -> EngineDeadError | None:
+        """The reason why there will be no more engine; None while there is, or will be, one."""
+        return self._death
+
     def is_well(self) -> bool:
         """Return whether there is an engine that shows signs of life."""
         return self._death is None and not self._is_closed and self._client.is_well()

@@ -17,7 +17,7 @@ from octavo.cli.sampling_options import add_sampling_options, sampling_of
 from octavo.loader import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from octavo.cli.conversation import ChatSession
+    from octavo.cli.chat.session import ChatSession
 
 MAX_PROMPT_BYTES = 64 << 20  # of standard input; more than any model's context
 
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     conversation = _open(arguments)
     try:
         if prompt is None:
-            from octavo.cli.chat import chat
+            from octavo.cli.chat.loop import chat
 
             return chat(conversation)
         conversation.answer(prompt)
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _open(arguments: argparse.Namespace) -> ChatSession:
     from octavo.api.async_llm import AsyncLLM
-    from octavo.cli.conversation import ChatSession
+    from octavo.cli.chat.session import ChatSession
 
     if arguments.chat_template is not None:
         from octavo.cli.template import read_template

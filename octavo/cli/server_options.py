@@ -174,6 +174,13 @@ _RESPONSES: tuple[_Row, ...] = (
     ("responses_seconds", seconds, "SECONDS", "time for which a response is kept"),
     ("responses_bytes", byte_count, "SIZE", "the most bytes of responses that are kept"),
 )
+_BATCHES: tuple[_Row, ...] = (
+    ("batch_dir", Path, "PATH", "a directory for files and batches, which continue after a kill"),
+    ("batch_bytes", byte_count, "SIZE", "the most bytes of all files"),
+    ("batch_file_bytes", byte_count, "SIZE", "the largest file of requests"),
+    ("batch_lines", int, "COUNT", "the most requests of a batch"),
+    ("batch_keep_seconds", seconds, "SECONDS", "time for which files and results are kept"),
+)
 _GROUPS = {
     "network": _NETWORK,
     "access": _ACCESS,
@@ -182,6 +189,7 @@ _GROUPS = {
     "times": _TIMES,
     "durable requests": _DURABLE,
     "kept responses": _RESPONSES,
+    "batches": _BATCHES,
 }
 _ROWS = tuple(row for rows in _GROUPS.values() for row in rows)
 

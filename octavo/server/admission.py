@@ -10,6 +10,9 @@ pause saves nothing up. While others wait, or were refused lately, a key that ha
 waiting places may not take the last quarter of them: a full queue of one key would refuse all other
 keys, however little they ask for. The engine is given little more than it can run at once, because
 requests that wait inside it are in the engine's order and no longer in this one.
+
+The server's own requests, of batches, have keys of their own here. They are admitted when no other
+waits, into three quarters of the places, and have no effect on the counters of others.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ class _KeyQueue:
     """The waiting requests of one key, and what it was served."""
 
     waiting: list[tuple[int, int, Ticket]]  # without those that are being prepared
+    is_background: bool = False
     num_waiting: int = 0  # with them
     waiting_bytes: int = 0
     waiting_tokens: int = 0
@@ -71,13 +75,32 @@ class Admission:
         self.num_admitted = 0  # sequences
         self.num_open = 0  # registered requests that have not left
         self.is_held = False  # no request is admitted until `release`
+        self._num_background = 0  # of those that wait
+        self.on_room: Callable[[], None] = lambda: None  # called when there may be more room
 
-    def register(self, owner: str, num_bytes: int) -> Ticket:
+    @property
+    def capacity(self) -> int:
+        """The number of sequences that are admitted at once."""
+        return self._capacity
+
+    @property
+    def background_capacity(self) -> int:
+        """The number of those that the server's own requests may take."""
+        return max(1, self._capacity * 3 // 4)
+
+    def has_background_room(self) -> bool:
+        """Return whether a request that may wait for all others would be admitted now."""
+        if self.is_held or self.num_waiting > self._num_background:
+            return False
+        return self.num_admitted + self._num_background < self.background_capacity
+
+    def register(self, owner: str, num_bytes: int, *, is_background: bool = False) -> Ticket:
         """Count a new request, whose body is not read yet, or raise ApiError if too many wait."""
         config = self._config
-        queue = self._queues.get(owner)
+        name = f"batches of {owner}" if is_background else owner
+        queue = self._queues.get(name)
         if queue is None:
-            queue = self._queues[owner] = _KeyQueue([])
+            queue = self._queues[name] = _KeyQueue([], is_background)
         most = config.max_waiting_requests
         if self._is_full(queue, self.num_waiting + 1, queue.num_waiting, most):
             raise self.rejected(
@@ -154,7 +177,11 @@ class Admission:
 
     def _enqueue(self, ticket: Ticket, queue: _KeyQueue, priority: int) -> None:
         if not (queue.waiting or queue.num_admitted):
-            others = [each.served for each in self._queues.values() if each.waiting]
+            others = [
+                each.served
+                for each in self._queues.values()
+                if each.waiting and not each.is_background
+            ]
             queue.served = max(queue.served, min(others, default=0.0))
         self._raise(queue)
         self._serial += 1
@@ -173,13 +200,18 @@ class Admission:
         """Admit requests, of the key with the lowest counter first, until the engine is full."""
         while self._num_queued and not self.is_held:
             queues = [queue for queue in self._queues.values() if queue.waiting]
-            queue = min(queues, key=lambda each: (each.served, each.last_admission))
+            queue = min(queues, key=_turn_of)
             ticket = queue.waiting[0][2]
             if self.num_admitted and self.num_admitted + ticket.num_sequences > self._capacity:
                 return
             heapq.heappop(queue.waiting)
             self._num_queued -= 1
             ticket.admit()
+
+
+def _turn_of(queue: _KeyQueue) -> tuple[bool, float, int]:
+    """Return the place of a key in the order of turns."""
+    return queue.is_background, queue.served, queue.last_admission
 
 
 class Ticket:
@@ -259,7 +291,8 @@ class Ticket:
         admission.num_admissions += 1
         queue.last_admission = admission.num_admissions
         queue.num_admitted += 1
-        admission._reached = max(admission._reached, queue.served)
+        if not queue.is_background:
+            admission._reached = max(admission._reached, queue.served)
         queue.served += self.num_tokens
         admission.num_admitted += self.num_sequences
         if self._admitted is not None and not self._admitted.done():
@@ -285,6 +318,7 @@ class Ticket:
             admission.num_admitted -= self.num_sequences
             admission._ends.append(admission._clock())
         admission._admit_next()
+        admission.on_room()
 
     def _leave_queue(self) -> None:
         queue = self._queue
@@ -301,6 +335,7 @@ class Ticket:
 
     def _count_waiting(self, sign: int) -> None:
         """Count the request as waiting, or (-1) no longer, for all keys and for its own."""
+        self._admission._num_background += sign * self._queue.is_background
         for each in (self._admission, self._queue):
             each.num_waiting += sign
             each.waiting_bytes += sign * self._num_bytes

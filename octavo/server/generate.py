@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from octavo.core.config import MAX_PRIORITY
 from octavo.server.admission import Ticket
 from octavo.server.durable.head import register
 from octavo.server.generation import Generation
@@ -52,8 +53,11 @@ async def answer(
         spent = server.clock() - exchange.began
         seconds = min(seconds, max(0.0, asked.deadline_ms / 1000 - spent))
         server.admission.check_deadline(seconds)
+    if exchange.is_background:
+        asked.priority = MAX_PRIORITY  # the last of all
     # What generates nothing is computed again sooner than it could be read from a journal.
-    if server.durability is None or asked.is_about_prompts:
+    is_kept = not (exchange.is_background or asked.is_about_prompts)
+    if server.durability is None or not (is_kept and exchange.dialect.is_resumable):
         work = _generate(exchange, ticket, asked, task)
     else:
         work = server.durability.generate(exchange, ticket, asked, request, task)
@@ -82,7 +86,11 @@ async def admitted(exchange: Exchange, num_bytes: int | None = None) -> AsyncIte
     if num_bytes is None:
         length = exchange.headers.get("content-length", "")
         num_bytes = int(length[:20]) if length.isdecimal() else server.config.max_body_bytes
-    ticket = server.admission.register(exchange.owner, min(num_bytes, server.config.max_body_bytes))
+    ticket = server.admission.register(
+        exchange.owner,
+        min(num_bytes, server.config.max_body_bytes),
+        is_background=exchange.is_background,
+    )
     try:
         yield ticket
     finally:

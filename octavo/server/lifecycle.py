@@ -24,6 +24,9 @@ import uvicorn
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.server.admin.routes import ADMIN_ROUTES
+from octavo.server.batches.calls import Calls
+from octavo.server.batches.service import Batches
+from octavo.server.batches.store import Store
 from octavo.server.durable.service import Durability
 from octavo.server.http.app import Application
 from octavo.server.http.connection import bounded_protocol
@@ -33,7 +36,7 @@ from octavo.server.http.middleware import ASGI, wrap
 from octavo.server.http.sockets import bind, bind_admin, descriptors_for
 from octavo.server.http.tls import Certificates, accept_securely
 from octavo.server.responses.background import recover
-from octavo.server.routes import DEFAULT_DIALECT
+from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from octavo.server.server import Server
 from octavo.server.settings import MIN_KEY_CHARACTERS, ServerSettings, ServerStartError
 from octavo.server.worker_process import Worker
@@ -118,6 +121,10 @@ class ServerLifecycle:
         application = wrap(Application(self.server), self.config.middleware)
         if self.config.journal is not None:
             self.server.durability = Durability.open(self.server)
+        if self.config.batch_dir is not None:
+            store = Store(self.config.batch_dir)
+            calls = Calls(self.server, ROUTES, DEFAULT_DIALECT)
+            self.server.batches = Batches(self.server, store, calls)
         main_socket = bind(self.config)
         self.port = main_socket.getsockname()[1] if self.config.uds is None else 0
         self._loop = loop = asyncio.get_running_loop()
@@ -146,6 +153,8 @@ class ServerLifecycle:
             await recover(self.server)
             if self.grpc is not None:
                 await self.grpc.start()
+            if self.server.batches is not None:
+                self.server.batches.start()
             if on_ready is not None:
                 on_ready(self)
             await self._ending.wait()
@@ -247,6 +256,8 @@ class ServerLifecycle:
         for place in list(self._connections.handshakes):
             place.close()
         await asyncio.wait(tasks)
+        if self.server.batches is not None:
+            await self.server.batches.close()
         await self.server.releases.finish()
         await self.server.responses.close()
         if self.server.durability is not None:

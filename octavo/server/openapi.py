@@ -91,7 +91,7 @@ def _operation(route: Route, dialect: Dialect) -> dict[str, Any]:
         responses[status] = {"description": meaning, "content": error}
     operation: dict[str, Any] = {"summary": route.summary, "responses": responses}
     if route.request is not None:
-        body = {"application/json": {"schema": _reference(route.request)}}
+        body = {route.request_kind: {"schema": _reference(route.request)}}
         operation["requestBody"] = {"required": True, "content": body}
     text = {"type": "string"}
     parameters: list[dict[str, Any]] = []

@@ -16,6 +16,7 @@ from octavo.server.anthropic.schema import (
     MessagesRequest,
     StreamEvent,
 )
+from octavo.server.batches.routes import BATCH_ROUTES
 from octavo.server.durable.routes import resume
 from octavo.server.embeddings import scores, vectors
 from octavo.server.embeddings.dialect import EMBEDDINGS
@@ -36,6 +37,8 @@ from octavo.server.generate import generating
 from octavo.server.http.dialect import Dialect
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.http.route import Route
+from octavo.server.ollama.dialect import OLLAMA
+from octavo.server.ollama.routes import OLLAMA_ROUTES
 from octavo.server.openai import chat, completions
 from octavo.server.openai.dialect import OPENAI
 from octavo.server.openai.models import model, models
@@ -64,7 +67,7 @@ _PAGE_HEADERS = (
 )
 
 
-DIALECTS: Sequence[Dialect] = (OPENAI, ANTHROPIC, RESPONSES, EMBEDDINGS)
+DIALECTS: Sequence[Dialect] = (OPENAI, ANTHROPIC, RESPONSES, EMBEDDINGS, OLLAMA)
 DEFAULT_DIALECT = DIALECTS[0]  # of errors outside a dialect's own routes
 _ID_PREFIXES = [prefix for dialect in DIALECTS for prefix in dialect.id_prefixes]
 
@@ -121,6 +124,8 @@ ROUTES: Sequence[Route] = (
     ),
     *RESPONSES_ROUTES,
     Route("GET", "/v1/models", models, "The served models."),
+    *BATCH_ROUTES,
+    *OLLAMA_ROUTES,
     Route(
         *("GET", "/v1/requests/{id}/explain", partial(status_routes.explain, _ID_PREFIXES)),
         "Where a request spent its time.",

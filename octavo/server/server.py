@@ -30,6 +30,7 @@ from octavo.server.settings import ServerSettings
 from octavo.server.worker_process import Worker
 
 if TYPE_CHECKING:
+    from octavo.server.batches.service import Batches
     from octavo.server.durable.service import Durability
 
 
@@ -103,6 +104,7 @@ class Server:
         self.is_draining = False
         self.is_paused = False  # by an operator
         self.durability: Durability | None = None  # set while the server runs with a journal
+        self.batches: Batches | None = None  # set while the server runs with a directory of them
         self.num_requests = 0  # since the start: distinguishes requests with the same id
         self.model_names = config.served_names or (llm.facts.name,)  # what requests may name
         self.model_name = self.model_names[0]  # the name in answers
@@ -135,7 +137,7 @@ class Server:
         )
 
     def wall_time(self) -> int:
-        """Return the time for `created`; nothing is decided by it."""
+        """Return the time for `created`, and for what survives the server: the end of batches."""
         return int(time.time())
 
     @property

@@ -96,6 +96,12 @@ class ServerSettings:
     journal: Path | None = None  # the file; None: an answer ends with its connection
     journal_seconds: float = 600.0  # for which an answer is kept after its end
     journal_bytes: int = 64 << 20  # of all requests that are kept, in memory; twice in the file
+    # batches
+    batch_dir: Path | None = None  # the directory of their files; None: there are none
+    batch_bytes: int = 10 << 30  # of all files
+    batch_file_bytes: int = 200 << 20  # of a file that a client sends
+    batch_lines: int = 50_000  # requests of a batch
+    batch_keep_seconds: float = 30 * 86_400.0  # for which files and results are kept
 
     # responses that are kept
     responses_store: Path | None = None  # the file; None: in memory

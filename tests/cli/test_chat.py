@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from octavo import LLM, AsyncLLM, RequestError, SamplingParams
-from octavo.cli.chat import chat
-from octavo.cli.conversation import ChatSession
+from octavo.cli.chat.loop import chat
+from octavo.cli.chat.session import ChatSession
 from octavo.core.sampling_params import RequestOutputKind
 
 

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -57,6 +57,7 @@ class Exchange:
         self.path = server.config.route_path(scope["path"])
         self.route = "other"  # the route's name for metrics, never text of the client's
         self.owner = ""
+        self.is_background = False  # the server's own request, which waits for those of clients
         given = self.headers.get("x-request-id", "")
         self.request_id = given if _ID.fullmatch(given) else secrets.token_hex(16)
         self.extra_headers: Headers = []
@@ -124,6 +125,26 @@ class Exchange:
     def unread(self, body: bytes) -> None:
         """Let `body` return this once more, for the handler that it is meant for."""
         self._unread = body
+
+    async def body_parts(self, limit: int) -> AsyncIterator[bytes]:
+        """Yield a long body as it arrives; refuse it when it is too long or pauses for too long."""
+        size, seconds = 0, self.server.config.body_seconds
+        if self.headers.get("content-encoding", "identity").lower() != "identity":
+            raise ApiError(415, "compressed bodies are not accepted; send the body uncompressed")
+        while not self._body_is_read:
+            try:
+                async with asyncio.timeout(seconds):
+                    message = await self.receive()
+            except TimeoutError:
+                raise ApiError(408, f"no part of the body arrived for {seconds:g} s") from None
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            part = message.get("body", b"")
+            size += len(part)
+            if size > limit:
+                raise _too_large(limit)
+            self._body_is_read = not message.get("more_body", False)
+            yield part
 
     async def read(self, kind: type[T]) -> T:
         """Return the decoded body of a route without long texts; refuse a large one."""

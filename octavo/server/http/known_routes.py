@@ -8,9 +8,8 @@ _EMBEDDINGS = "another server's path; use /v1/embeddings"
 _AUDIO = "audio"
 _IMAGES = "images"
 _ADAPTERS = "adapters (LoRA)"
-_FILES = "files and batches; send the requests one by one"
 _STATE = "storing answers and conversations; send the whole conversation"
-_OLLAMA = "the API of Ollama; use /v1/chat/completions or /v1/completions"
+_OLLAMA_MODELS = "storing models; the server has the one that it was started with"
 _NATIVE = "another server's own API; use /v1/completions"
 _HEALTH = "another server's path; /health says whether requests are served"
 _LOAD = "another server's path; /metrics says how many requests run and wait"
@@ -37,10 +36,6 @@ NOT_YET: Mapping[str, str] = {
     "/v1/assistants": _STATE,
     "/v1/threads": _STATE,
     "/v1/threads/": _STATE,
-    "/v1/files": _FILES,
-    "/v1/files/": _FILES,
-    "/v1/batches": _FILES,
-    "/v1/batches/": _FILES,
     "/v1/fine_tuning/": "training",
     "/v1/load_lora_adapter": _ADAPTERS,
     "/v1/unload_lora_adapter": _ADAPTERS,
@@ -54,7 +49,9 @@ NOT_YET: Mapping[str, str] = {
     "/infill": _NATIVE,
     "/vertex_generate": _NATIVE,
     "/v2/models/": "the API of KServe; use /v1/completions",
-    "/api/": _OLLAMA,
+    "/api/embed": _EMBEDDINGS,
+    "/api/embeddings": _EMBEDDINGS,
+    "/api/blobs/": _OLLAMA_MODELS,
     "/health_generate": _HEALTH,
     "/v1/health": _HEALTH,
     "/get_load": _LOAD,

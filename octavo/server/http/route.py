@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 import msgspec
@@ -29,6 +29,7 @@ class Route:
     handler: Handler
     summary: str
     request: Struct | None = None
+    request_kind: str = field(default="application/json", kw_only=True)
     response: Struct | None = None
     chunk: Struct | None = None  # of a stream
     kind: str = "application/json"

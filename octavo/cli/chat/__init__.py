@@ -1,0 +1,1 @@
+"""Conversations in the terminal, which `octavo run` holds."""

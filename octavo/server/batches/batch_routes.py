@@ -1,0 +1,109 @@
+"""The routes of batches: `/v1/batches`, whose batches are those of the key that made them."""
+
+from __future__ import annotations
+
+import copy
+
+from octavo.server.batches.file_routes import batches_of, find_file, page_of, query_of
+from octavo.server.batches.schema import ENDED, Batch, BatchList, BatchRequest, StoredBatch
+from octavo.server.batches.store import MAX_BATCHES, new_id
+from octavo.server.http.errors import ApiError, invalid
+from octavo.server.http.exchange import Exchange
+
+MAX_OPEN = 64  # batches of one key that have not ended
+_UNITS = {"m": 60, "h": 3600, "d": 86_400}
+_MAX_DAYS = 14
+_PAGE = 20
+
+
+async def create(exchange: Exchange) -> None:
+    """Handle POST /v1/batches: begin to answer the requests of a file."""
+    batches = batches_of(exchange)
+    request = await exchange.read(BatchRequest)
+    if request.endpoint not in batches.urls:
+        urls = ", ".join(sorted(batches.urls))
+        message = f"endpoint: {request.endpoint[:64]!r} cannot be asked by a batch; use {urls}"
+        raise invalid(message, "endpoint")
+    window = int(request.completion_window[:-1]) * _UNITS[request.completion_window[-1]]
+    if window > _MAX_DAYS * _UNITS["d"]:
+        raise invalid(f"completion_window: {_MAX_DAYS}d is the longest", "completion_window")
+    try:
+        find_file(exchange, request.input_file_id)
+    except ApiError as error:
+        raise invalid(error.message, "input_file_id", error.code) from None
+    all_batches = batches.store.batches
+    num_open = sum(
+        each.owner == exchange.owner and each.batch.status not in ENDED
+        for each in all_batches.values()
+    )
+    if num_open >= MAX_OPEN or len(all_batches) >= MAX_BATCHES:
+        raise ApiError(
+            400,
+            f"there are {num_open} batches of this key that have not ended, of {MAX_OPEN}, and "
+            f"{len(all_batches)} in all, of {MAX_BATCHES}; wait for some to end",
+            code="too_many_batches",
+        )
+    now = exchange.server.wall_time()
+    name = new_id("batch_")
+    batch = Batch(
+        id=name,
+        endpoint=request.endpoint,
+        input_file_id=request.input_file_id,
+        completion_window=request.completion_window,
+        status="validating",
+        created_at=now,
+        expires_at=now + window,
+        metadata=request.metadata,
+    )
+    expiry = request.output_expires_after
+    stored = StoredBatch(
+        owner=exchange.owner,
+        batch=batch,
+        output_seconds=None if expiry is None else expiry.seconds,
+    )
+    shown = copy.deepcopy(batch)
+    all_batches[name] = stored
+    try:
+        await batches.save(stored)
+    except BaseException:
+        del all_batches[name]
+        raise
+    batches.begin(stored)
+    await exchange.respond_json(shown)
+
+
+async def batches(exchange: Exchange) -> None:
+    """Handle GET /v1/batches: list the batches of this key."""
+    query = query_of(exchange)
+    own = [
+        each.batch
+        for each in batches_of(exchange).store.batches.values()
+        if each.owner == exchange.owner
+    ]
+    page, more = page_of(own, query, _PAGE)
+    first, last = (page[0].id, page[-1].id) if page else (None, None)
+    await exchange.respond_json(BatchList(data=page, first_id=first, last_id=last, has_more=more))
+
+
+async def batch(exchange: Exchange) -> None:
+    """Handle GET /v1/batches/{id}: describe a batch."""
+    await exchange.respond_json(_find(exchange).batch)
+
+
+async def cancel(exchange: Exchange) -> None:
+    """Handle POST /v1/batches/{id}/cancel: end a batch, and keep what has been answered."""
+    stored = _find(exchange)
+    if stored.batch.status in ENDED:
+        raise ApiError(
+            409, f"this batch has ended: it is {stored.batch.status}", code="batch_has_ended"
+        )
+    await batches_of(exchange).cancel(stored)
+    await exchange.respond_json(stored.batch)
+
+
+def _find(exchange: Exchange) -> StoredBatch:
+    stored = batches_of(exchange).store.batches.get(exchange.parameter)
+    if stored is None or stored.owner != exchange.owner:
+        name = exchange.parameter[:64]
+        raise ApiError(404, f"there is no batch {name!r}", code="batch_not_found")
+    return stored

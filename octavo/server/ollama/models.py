@@ -1,0 +1,213 @@
+"""The routes of Ollama's dialect about models: one is served, and it is always loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from octavo.server.http.errors import ApiError
+from octavo.server.http.exchange import Exchange
+from octavo.server.http.route import Handler
+from octavo.server.ollama.dialect import instant
+from octavo.server.ollama.requests import check_name
+from octavo.server.ollama.schema import OllamaAnswer, OllamaAnswerMessage, ShowRequest
+from octavo.server.server import VERSION, Server
+
+# Routes that are refused: method, name, and what they would do.
+REFUSED = (
+    ("POST", "pull", "fetching models; start the server with the model"),
+    ("POST", "push", "publishing models"),
+    ("POST", "create", "making models"),
+    ("POST", "copy", "naming models; start the server with --served-model-name"),
+    ("DELETE", "delete", "removing models"),
+)
+_MEANINGS = {f"/api/{name}": what for _, name, what in REFUSED}
+_PEEKED_BYTES = 4096  # a longer request has a prompt
+_FOREVER = "9999-12-31T23:59:59Z"  # the model is not unloaded
+
+
+class _Peeked(Struct):
+    """The part of a request that shows whether it is only to load the model."""
+
+    model: str
+    prompt: str | None = None
+    messages: list[Any] | None = None
+    keep_alive: Any = None
+
+
+class _Weights(NamedTuple):
+    """The facts about the files of the weights."""
+
+    num_bytes: int
+    modified_at: float
+    digest: str
+
+
+def loading(field: str, generate: Handler) -> Handler:
+    """Return a handler that answers a request without a prompt: the model is loaded."""
+    is_chat = field == "messages"
+
+    async def handle(exchange: Exchange) -> None:
+        length = exchange.headers.get("content-length", "")
+        if length.isdecimal() and int(length[:20]) <= _PEEKED_BYTES:
+            body = await exchange.body()
+            peeked = _peek(body)
+            if peeked is not None and not getattr(peeked, field):
+                check_name(exchange.server, peeked.model)
+                await exchange.respond_json(_loaded(exchange, peeked, is_chat=is_chat))
+                return
+            exchange.unread(body)
+        await generate(exchange)
+
+    return handle
+
+
+def _peek(body: bytes) -> _Peeked | None:
+    try:
+        return msgspec.json.decode(body, type=_Peeked)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None  # the other handler names what is wrong
+
+
+def _loaded(exchange: Exchange, peeked: _Peeked, *, is_chat: bool) -> OllamaAnswer:
+    answer = OllamaAnswer(
+        model=exchange.server.model_name, created_at=instant(exchange.created), done=True
+    )
+    answer.done_reason = "unload" if peeked.keep_alive in (0, "0", "0s") else "load"
+    answer.message = OllamaAnswerMessage() if is_chat else UNSET
+    answer.response = UNSET if is_chat else ""
+    return answer
+
+
+async def tags(exchange: Exchange) -> None:
+    """Handle GET /api/tags: list the model under all its names."""
+    weights = await _weights(exchange.server)
+    models = [_card(exchange.server, name, weights) for name in exchange.server.model_names]
+    await exchange.respond_json({"models": models})
+
+
+async def loaded(exchange: Exchange) -> None:
+    """Handle GET /api/ps: list the model, which is loaded."""
+    server = exchange.server
+    card = _card(server, server.model_name, await _weights(server))
+    del card["modified_at"]
+    memory = sum(server.llm.facts.memory_bytes.values()) or card["size"]
+    card.update(
+        size=memory,
+        size_vram=0,
+        expires_at=_FOREVER,
+        context_length=server.llm.facts.longest_tokens,
+    )
+    await exchange.respond_json({"models": [card]})
+
+
+async def show(exchange: Exchange) -> None:
+    """Handle POST /api/show: describe the model."""
+    request = await exchange.read(ShowRequest)
+    server = exchange.server
+    name = request.model or request.name
+    if name is None:
+        raise ApiError(400, "model is missing", param="model")
+    check_name(server, name)
+    facts, formats = server.llm.facts, server.formats.formats
+    capabilities = ["completion"]
+    capabilities += ["tools"] * (formats.tools is not None)
+    capabilities += ["thinking"] * (formats.reasoning is not None)
+    weights = await _weights(server)
+    family = _family(server)
+    await exchange.respond_json(
+        {
+            "modelfile": f"# served by Octavo\nFROM {server.model_name}\n",
+            "parameters": _parameters(server),
+            "template": server.config.chat_template
+            or server.llm.model.tokenizer.chat_templates.get("default", ""),
+            "details": _details(server),
+            "model_info": {
+                "general.architecture": family,
+                "general.basename": server.model_name,
+                f"{family}.context_length": facts.max_model_len,
+                f"{family}.vocab_size": facts.vocabulary,
+            },
+            "capabilities": capabilities,
+            "modified_at": instant(weights.modified_at),
+        }
+    )
+
+
+async def version(exchange: Exchange) -> None:
+    """Handle GET /api/version: the server's own version."""
+    await exchange.respond_json({"version": VERSION})
+
+
+async def refuse(exchange: Exchange) -> None:
+    """Refuse a request that would change which models there are."""
+    what = _MEANINGS[exchange.path]
+    raise ApiError(
+        400,
+        f"{exchange.path} is not supported: {what}. The served model is "
+        f"{exchange.server.model_name!r}",
+        code="unsupported_route",
+    )
+
+
+def _card(server: Server, name: str, weights: _Weights) -> dict[str, Any]:
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": instant(weights.modified_at),
+        "size": weights.num_bytes,
+        "digest": weights.digest,
+        "details": _details(server),
+    }
+
+
+def _details(server: Server) -> dict[str, Any]:
+    facts, family = server.llm.facts, _family(server)
+    is_gguf = any(each.endswith(".gguf") for each in facts.weights)
+    return {
+        "parent_model": "",
+        "format": "gguf" if is_gguf else "safetensors",
+        "family": family,
+        "families": [family],
+        "parameter_size": "",
+        "quantization_level": facts.dtype,
+    }
+
+
+def _family(server: Server) -> str:
+    """Return the architecture, as names of this dialect are written."""
+    name = server.llm.facts.architecture
+    return name.removesuffix("ForCausalLM").lower() or "unknown"
+
+
+def _parameters(server: Server) -> str:
+    """Return the sampling parameters that the model's makers recommend."""
+    defaults = server.llm.model.defaults
+    names = {"temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
+    names["repetition_penalty"] = "repeat_penalty"
+    return "\n".join(f"{theirs} {getattr(defaults, ours)}" for ours, theirs in names.items())
+
+
+async def _weights(server: Server) -> _Weights:
+    return await asyncio.to_thread(_read_weights, server.llm.facts.weights, server.started_at)
+
+
+@lru_cache(maxsize=4)
+def _read_weights(paths: tuple[str, ...], started_at: float) -> _Weights:
+    """Return the size, the time and a name of the weights; other files have another name."""
+    num_bytes, modified_at, digest = 0, 0.0, hashlib.sha256()
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:  # they may be gone, since they are in memory
+            continue
+        num_bytes += status.st_size
+        modified_at = max(modified_at, status.st_mtime)
+        digest.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return _Weights(num_bytes, modified_at or started_at, digest.hexdigest())

@@ -1,0 +1,50 @@
+"""The routes of Ollama's dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from octavo.server.generate import generating
+from octavo.server.http.route import Route
+from octavo.server.ollama import models, requests
+from octavo.server.ollama.dialect import OLLAMA
+from octavo.server.ollama.schema import (
+    OllamaAnswer,
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+    ShowRequest,
+)
+
+OLLAMA_ROUTES: Sequence[Route] = (
+    Route(
+        *("POST", "/api/generate"),
+        models.loading(
+            "prompt",
+            generating(OllamaGenerateRequest, requests.translate_generate),
+        ),
+        "Answer a prompt, in Ollama's dialect.",
+        *(OllamaGenerateRequest, OllamaAnswer, OllamaAnswer),
+        dialect=OLLAMA,
+    ),
+    Route(
+        *("POST", "/api/chat"),
+        models.loading(
+            "messages",
+            generating(OllamaChatRequest, requests.translate_chat),
+        ),
+        "Answer a conversation, in Ollama's dialect.",
+        *(OllamaChatRequest, OllamaAnswer, OllamaAnswer),
+        dialect=OLLAMA,
+    ),
+    Route("GET", "/api/tags", models.tags, "The served model.", dialect=OLLAMA),
+    Route(
+        *("POST", "/api/show", models.show, "The facts about the model.", ShowRequest),
+        dialect=OLLAMA,
+    ),
+    Route("GET", "/api/ps", models.loaded, "The loaded model.", dialect=OLLAMA),
+    Route("GET", "/api/version", models.version, "The version.", dialect=OLLAMA),
+    *(
+        Route(method, f"/api/{name}", models.refuse, f"Refused: {what}.", dialect=OLLAMA)
+        for method, name, what in models.REFUSED
+    ),
+)

@@ -1,0 +1,1 @@
+"""Tests of batches: files of requests, the routes about them, and `octavo batch`."""

@@ -1,0 +1,213 @@
+"""A file of requests is answered offline: each once, in order, however often it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.api.outputs import EngineDeadError
+from octavo.cli import main
+from octavo.cli.commands import USAGE
+from octavo.server.batches.offline import Outcome, Paths, answer_file, open_requests
+from octavo.server.batches.results import ResultsError, ResultsFile
+from octavo.server.settings import ServerSettings
+from tests.server.batches.make import ids, read, request, write
+from tests.server.engine import FakeEngine
+
+Show = Callable[[int, int, int], None]
+
+
+def paths_in(directory: Path) -> Paths:
+    return Paths(directory / "in.jsonl", directory / "out.jsonl", directory / "bad.jsonl")
+
+
+def answer(
+    engine: FakeEngine, paths: Paths, show: Show = lambda done, total, tokens: None
+) -> Outcome:
+    """Answer a file with an engine that is closed behind it."""
+    file = open_requests(paths)
+    try:
+        return asyncio.run(answer_file(engine, ServerSettings(), file, paths, show))
+    finally:
+        file.close()
+        engine.close()
+
+
+def interrupted_after(engine: FakeEngine, paths: Paths, num_results: int) -> int:
+    """Begin a batch and end it by an interrupt; return the number of results it has left."""
+
+    def stop(done: int, total: int, tokens: int) -> None:
+        if done >= num_results:
+            tasks = asyncio.all_tasks()
+            next(each for each in tasks if each.get_name() == "main").cancel()
+
+    async def begin() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.set_name("main")
+        file = open_requests(paths)
+        try:
+            await answer_file(engine, ServerSettings(), file, paths, stop)
+        finally:
+            file.close()
+
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(begin())
+    engine.close()
+    return paths.progress.read_bytes().count(b"custom_id")
+
+
+def test_results_are_in_order_and_errors_apart(directory: Path, tmp_path: Path) -> None:
+    paths = paths_in(tmp_path)
+    lines = [request(each) for each in range(40)]
+    lines[3]["body"]["temperature"] = "hot"
+    lines[30]["body"]["model"] = "another"
+    write(paths.requests, lines)
+    shown: list[tuple[int, int]] = []
+    engine = FakeEngine(directory)
+    outcome = answer(engine, paths, lambda done, total, tokens: shown.append((done, total)))
+    assert outcome == Outcome(num_lines=40, num_errors=2, num_before=0)
+    assert (shown[0], shown[-1]) == ((0, 40), (40, 40))
+    well, wrong = read(paths.output), read(paths.errors)
+    assert ids(well) == [f"line-{each}" for each in range(40) if each not in (3, 30)]
+    for line in well:
+        assert (line["response"]["status_code"], line["error"]) == (200, None)
+        assert line["id"] == line["response"]["request_id"]
+        number = int(line["custom_id"].removeprefix("line-"))
+        assert line["response"]["body"]["usage"]["completion_tokens"] == 1 + number % 7
+    assert [line["response"]["status_code"] for line in wrong] == [400, 404]
+    assert wrong[0]["response"]["body"]["error"]["param"] == "temperature"
+    assert not paths.progress.exists()
+
+
+def test_each_line_is_answered_once_after_interrupts_and_torn_records(
+    directory: Path, tmp_path: Path
+) -> None:
+    paths = paths_in(tmp_path)
+    write(paths.requests, [request(each) for each in range(60)])
+    num_left = 0
+    for num_results in (10, 25, 45):
+        left = interrupted_after(FakeEngine(directory), paths, num_results)
+        assert num_left < left < 60
+        assert not paths.output.exists()
+        data = paths.progress.read_bytes()
+        paths.progress.write_bytes(data[:-5])  # as a loss of power may leave it
+        num_left = left - 1
+    outcome = answer(FakeEngine(directory), paths)
+    assert outcome.num_before == num_left
+    undisturbed = paths_in(tmp_path / "again")
+    undisturbed.requests.parent.mkdir()
+    write(undisturbed.requests, [request(each) for each in range(60)])
+    answer(FakeEngine(directory), undisturbed)
+
+    def texts(path: Path) -> list[Any]:
+        return [
+            (each["custom_id"], each["response"]["body"]["choices"][0]["text"])
+            for each in read(path)
+        ]
+
+    assert texts(paths.output) == texts(undisturbed.output)
+    assert len(texts(paths.output)) == 60
+
+
+def test_what_the_server_cannot_try_now_is_tried_again(directory: Path, tmp_path: Path) -> None:
+    paths = paths_in(tmp_path)
+    write(paths.requests, [request(each) for each in range(5)])
+    engine = FakeEngine(directory, is_ready=False)
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    def mend(done: int, total: int, tokens: int) -> None:
+        if not loops:
+            loops.append(asyncio.get_running_loop())
+            loops[0].call_later(0.01, setattr, engine, "is_ready", True)
+
+    assert answer(engine, paths, mend).num_errors == 0
+    assert len(read(paths.output)) == 5
+
+
+def test_without_an_engine_the_results_so_far_are_kept(directory: Path, tmp_path: Path) -> None:
+    paths = paths_in(tmp_path)
+    write(paths.requests, [request(each) for each in range(5)])
+    engine = FakeEngine(directory, is_ready=False)
+    engine._death = EngineDeadError("it has ended")
+    with pytest.raises(EngineDeadError):
+        answer(engine, paths)
+    assert paths.progress.exists()
+
+
+def test_results_belong_to_one_file_and_one_process(directory: Path, tmp_path: Path) -> None:
+    paths = paths_in(tmp_path)
+    write(paths.requests, [request(each) for each in range(30)])
+    interrupted_after(FakeEngine(directory), paths, 3)
+    write(paths.requests, [request(each) for each in range(31)])
+    with pytest.raises(ResultsError, match="another file"):
+        answer(FakeEngine(directory), paths)
+    name = tmp_path / "mine"
+    with (
+        contextlib.closing(ResultsFile(name, b"x")),
+        pytest.raises(ResultsError, match="in use"),
+    ):
+        ResultsFile(name, b"x")
+
+
+LINE = request(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "has no requests"),
+        ("\n \n", "has no requests"),
+        ("{oops\n", "line 1: the line is not valid JSON"),
+        ('{"custom_id": "a"}', "line 1: the line is no request"),
+        ({**LINE, "custom_id": ""}, "custom_id"),
+        ({**LINE, "method": "GET"}, "method is 'GET'"),
+        ({**LINE, "url": "/v1/nothing"}, "url is '/v1/nothing'"),
+        ({**LINE, "body": [1]}, "body must be a JSON object"),
+        ({**LINE, "body": {"stream": True}}, "leave stream out"),
+        ({**LINE, "extra": 1}, "extra"),
+        ([LINE, LINE], "line 2: custom_id 'line-0' is that of an earlier line too"),
+    ],
+)
+def test_a_file_with_an_error_is_refused_before_the_model_is_loaded(
+    text: Any, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    if isinstance(text, str):
+        path.write_text(text, "utf-8")
+    else:
+        write(path, text if isinstance(text, list) else [text])
+    assert main(["batch", str(path), str(output), "--model", str(tmp_path / "no-model")]) == USAGE
+    assert words in capsys.readouterr().err
+    assert not output.exists()
+
+
+def test_lines_are_found_whatever_pieces_the_file_is_read_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = paths_in(tmp_path)
+    lines = [request(each) for each in range(9)]
+    write(paths.requests, lines)
+    paths.requests.write_text("\n" + paths.requests.read_text("utf-8").strip(), "utf-8")
+    for size in (1, 7, 100, 1000):
+        monkeypatch.setattr("octavo.server.batches.input_file.PIECE_BYTES", size)
+        with contextlib.closing(open_requests(paths)) as file:
+            found = [file.line(each).custom_id for each in range(file.num_lines)]
+            assert found == ids(lines)
+
+
+def test_an_output_is_replaced_only_if_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, output = write(tmp_path / "in.jsonl", [LINE]), tmp_path / "out.jsonl"
+    output.write_text("precious", "utf-8")
+    assert main(["batch", str(path), str(output)]) == USAGE
+    assert "--overwrite" in capsys.readouterr().err
+    assert output.read_text("utf-8") == "precious"
+    assert main(["batch", str(path)]) == USAGE
+    assert main(["batch", str(path), str(path)]) == USAGE
