@@ -18,7 +18,7 @@ from octavo.core.request import Request
 from tests.sim.kv.kinds import KINDS
 from tests.sim.kv.memory import POISON, Memory, require
 from tests.sim.kv.store import Store
-from tests.sim.truth import VOCABULARY, extend, next_token, prefix_hashes
+from tests.sim.truth import VOCABULARY, extend, grammar_end, next_token, prefix_hashes
 
 
 class WorkerDiedError(Exception):
@@ -171,11 +171,20 @@ class Worker:
         slot.append(token)
         return token
 
+    def room_in_grammar(self, number: int) -> int:
+        """Return how many further tokens the toy grammar of a slot allows; negative: too many."""
+        slot = self.slots[number]
+        request = self._request_of(slot.request_id)
+        end = grammar_end(request)
+        num_output = len(slot.tokens) - len(request.prompt)
+        return self.config.max_model_len if end is None else end - num_output
+
     def force(self, number: int) -> tuple[int, ...]:
         """Append the tokens that a toy grammar forces: often none, as many as the text decides."""
         slot = self.slots[number]
         run = []
-        for _ in range(max(0, slot.states[-1] // 7 % 24 - 12)):
+        most = slot.states[-1] // 7 % 24 - 12
+        for _ in range(max(0, min(most, self.room_in_grammar(number)))):
             run.append(next_token(slot.states[-1]))
             slot.append(run[-1])
         return tuple(run)
@@ -264,23 +273,39 @@ class SimExecutor:
         """Add payloads for some requests, and errors for poisoned ones."""
         slots = self.workers[0].slots
         tokens = list(result.tokens)
-        payloads, errors = [], []
+        payloads, errors, impossible = [], [], []
+        accepted = dict(result.accepted)
         for index, slot in enumerate(plan.slots):
             request_id = slots[slot].request_id
             if request_id in self._faults.poisoned:
                 tokens[index] = NO_TOKEN
                 errors.append((slot, "logits are not finite"))
+            elif self._forces and tokens[index] >= 0 and self._has_failed(slot, accepted):
+                tokens[index] = NO_TOKEN
+                errors.append((slot, "the grammar fails"))
+                impossible.append(slot)
             elif request_id.endswith("7"):
                 payloads.append((slot, tokens[index]))
         failed = dict(errors)
+        poisoned = failed.keys() - set(impossible)
         return StepResult(
             result.step,
             tuple(tokens),
-            tuple(pair for pair in result.accepted if pair[0] not in failed),
+            tuple(pair for pair in accepted.items() if pair[1] and pair[0] not in poisoned),
             tuple(pair for pair in result.drafts if pair[0] not in failed),
             tuple(payloads),
             tuple(errors),
+            impossible=tuple(impossible),
         )
+
+    def _has_failed(self, slot: int, accepted: dict[int, int]) -> bool:
+        """Return whether a grammar forbids what was drawn; keep the drafts accepted before it."""
+        room = self.workers[0].room_in_grammar(slot)
+        if room >= 0:
+            return False
+        if slot in accepted:
+            accepted[slot] = max(0, accepted[slot] + 1 + room)
+        return True
 
     def distrust(self, request_id: str) -> list[tuple[int, int]]:
         """Forbid new sequences the blocks that only a failed request has computed; return them."""

@@ -322,6 +322,25 @@ CORE_BUGS = (
         "    sequence.tokens.extend(forced)\n    sequence.num_expected += len(forced)\n",
     ),
     Bug(
+        "a text whose grammar fails is taken for a fault",
+        "outcome.py",
+        '    return "impossible" if is_impossible else "error"\n',
+        '    return "error"\n',
+    ),
+    Bug(
+        "drafts before the token that a grammar forbids are lost",
+        "outcome.py",
+        "    if not num_accepted:\n        return Outcome((), failure)\n",
+        "    if failure:\n        return Outcome((), failure)\n",
+    ),
+    Bug(
+        "a text goes on with a draft where its grammar failed",
+        "outcome.py",
+        "    outcome = _append(sequence, num_accepted, ())\n    return outcome if",
+        "    outcome = _append(sequence, num_accepted, ())\n"
+        "    return outcome._replace(reason=None) if",
+    ),
+    Bug(
         "a cut chunk of forced tokens gives a token",
         "apply.py",
         "                or token < 0  # a chunk of forced tokens that was cut\n",

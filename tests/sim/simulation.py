@@ -34,7 +34,7 @@ from tests.sim.extras import encoded_positions
 from tests.sim.kv.memory import require
 from tests.sim.kv.refusing import Refusals, refusing_pool
 from tests.sim.kv.store import MOST_STEPS, Store
-from tests.sim.truth import whole_output
+from tests.sim.truth import right_output
 from tests.sim.world import World
 
 TICK_SECONDS = 0.001
@@ -125,7 +125,7 @@ class Simulation:
 
     def _expect(self, request: Request) -> tuple[list[int], FinishReason]:
         """Return the right output and finish reason of a request."""
-        return whole_output(request, self.config.max_model_len)
+        return right_output(request, self.config.max_model_len, self.world.forces)
 
     def _sampling(self, arrival: Arrival) -> SamplingParams:
         return SamplingParams(
@@ -359,7 +359,7 @@ class Simulation:
         require(journal.output == right, f"{name}: {journal.output} should be {right}")
         self._check_payload(journal, event)
         if event.finish_reason is None:
-            ended = journal.output == journal.expected
+            ended = journal.output == journal.expected and journal.expected_reason != "impossible"
             require(not ended, f"{name}: should have ended")
             require(bool(event.tokens) or event.payload is not None, f"{name}: empty event")
             return
@@ -369,14 +369,14 @@ class Simulation:
     def _check_end(self, journal: Journal, event: TokenEvent) -> None:
         name, request = event.request_id, journal.request
         match event.finish_reason:
-            case "stop" | "length":
+            case "stop" | "length" | "impossible":
                 require(journal.output == journal.expected, f"{name}: ended early")
                 require(not journal.aborted, f"{name}: an abort was lost")
                 failed = journal.failed_wait
                 require(failed is None, f"{name}: {failed} had failed")
                 right = journal.expected_reason
                 require(event.finish_reason == right, f"{name}: {event.finish_reason}, not {right}")
-                last = journal.output[-1]
+                last = journal.output[-1] if journal.output else None
                 named = event.finish_reason == "stop" and last in request.sampling.stop_token_ids
                 require(event.stop_token == (last if named else None), f"{name}: stop token")
             case "abort":

@@ -55,8 +55,22 @@ def prefix_hashes(tokens: Iterable[int], request: Request) -> list[int]:
     return states
 
 
+def grammar_end(request: Request) -> int | None:
+    """Return after how many output tokens the toy grammar of a request fails; None: it does not."""
+    return sum(request.prompt) % 9 if request.request_id.endswith("3") else None
+
+
+def right_output(
+    request: Request, max_model_len: int, has_grammars: bool
+) -> tuple[list[int], FinishReason]:
+    """Return all output tokens of a request, which its toy grammar may end, and the reason."""
+    output, reason = whole_output(request, max_model_len)
+    end = grammar_end(request) if has_grammars else None
+    return (output, reason) if end is None or end >= len(output) else (output[:end], "impossible")
+
+
 def whole_output(request: Request, max_model_len: int) -> tuple[list[int], FinishReason]:
-    """Return all output tokens of a request, and its finish reason."""
+    """Return all output tokens of a request without a grammar, and its finish reason."""
     sampling = request.sampling
     stops = set(sampling.stop_token_ids)
     if not sampling.ignore_eos:
