@@ -10,6 +10,7 @@ from typing import Any
 from octavo.server.openai.schema.unsupported import IGNORED, UNSUPPORTED
 from octavo.server.openapi import document
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
+from tests.tidy import vllm_fields
 from tests.tidy.source import ROOT
 
 PAGE = ROOT / "docs" / "api.md"
@@ -60,6 +61,10 @@ def _lines() -> Iterator[str]:
         yield from _fields(" and ".join(where), schemas[name])
     for name in _INNER:
         yield from _fields(f"a `{name}`", schemas[name])
+    yield ""
+    yield "## The fields of vLLM"
+    yield ""
+    yield from vllm_fields.table()
     yield ""
     yield "## Refused by name, unless they ask for nothing"
     yield ""

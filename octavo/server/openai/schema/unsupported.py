@@ -75,6 +75,12 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "logprob_token_ids": Unsupported(
         _empty, "use logprobs, which returns the likeliest tokens", "[]"
     ),
+    "return_token_offsets": Unsupported(
+        _one_of(False), "offsets of tokens are not reported; /tokenize has token_strs", "false"
+    ),
+    "return_assistant_tokens_mask": Unsupported(
+        _one_of(False), "templates are not asked which tokens an assistant wrote", "false"
+    ),
     "vllm_xargs": Unsupported(_empty, "this server has no extensions", "{}"),
     "kv_transfer_params": Unsupported(_empty, "KV is not transferred", "{}"),
     "ec_transfer_params": Unsupported(_empty, "encoder outputs are not transferred", "{}"),
