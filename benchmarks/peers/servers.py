@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import os
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,21 +42,26 @@ class ServerEngine:
     _port: int = field(default=0, init=False)
 
     def measure(self, case: Case, seed: int) -> Metrics:
+        with self.serving(case) as port:
+            warm = case.prompts(-seed - 1)[:WARM_REQUESTS]
+            try:
+                asyncio.run(http_client.ask(port, warm, WARM_TOKENS, len(warm)))
+                return asyncio.run(self._measured(case, seed))
+            except (OSError, TimeoutError, http_client.ClientError) as error:
+                raise EngineError(f"{error}; the log is {self.log}") from error
+
+    @contextlib.contextmanager
+    def serving(self, case: Case) -> Iterator[int]:
+        """Start the server, or let it go on; yield its port; stop or end it."""
         if self._process is None:
             self._start(case)
         assert self._process is not None
         processes.go_on(self._process.pid)
-        warm = case.prompts(-seed - 1)[:WARM_REQUESTS]
-        try:
-            asyncio.run(http_client.ask(self._port, warm, WARM_TOKENS, len(warm)))
-            metrics = asyncio.run(self._measured(case, seed))
-        except (OSError, TimeoutError, http_client.ClientError) as error:
-            raise EngineError(f"{error}; the log is {self.log}") from error
+        yield self._port
         if self.kept:
             processes.stop(self._process.pid)
         else:
             self.close()
-        return metrics
 
     def close(self) -> None:
         if self._process is not None:

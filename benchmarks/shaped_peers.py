@@ -1,0 +1,150 @@
+"""Compare texts in the shape of a JSON schema with the servers of peers: same weights, in turns.
+
+    make peers                              install them (once)
+    python benchmarks/shaped_peers.py       llama-server on the same file, vLLM on the same bf16
+    python benchmarks/shaped_peers.py --rounds 3 --streams 1,32 --peers llama
+
+Every server writes persons of the schema of 20 fields from benchmarks/shaped.py, without streaming,
+by its own way of asking for a schema. The figures are output tokens and whole texts a second: texts
+too, because servers put different numbers of tokens and spaces into a text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import statistics
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # so that the program can be called by its path
+
+from benchmarks.peers import rows  # noqa: E402
+from benchmarks.peers.cases import Case  # noqa: E402
+from benchmarks.peers.found import Places, find  # noqa: E402
+from benchmarks.peers.servers import ServerEngine  # noqa: E402
+from benchmarks.shaped import PERSON, PROMPT, TWENTY  # noqa: E402
+from octavo.observe.machine import num_cores, processor  # noqa: E402
+
+PEERS = ROOT / "build" / "peers"
+MOST_TOKENS = 500  # a person takes 200 to 350
+TEXTS = {1: 4, 8: 16, 32: 32}  # by streams
+LIMIT_SECONDS = 600
+# Ours, the peer, and how many times its speed ours must be.
+PAIRS = ((rows.SERVED[0], rows.LLAMA_SERVED[0], 2.0), (rows.SERVED[1], rows.VLLM_SERVED[0], 1.5))
+
+
+def body_of(engine: str, seed: int) -> dict[str, Any]:
+    """Return a request for one person, in the words of the engine."""
+    asked: dict[str, Any] = {
+        "model": "model",
+        "prompt": PROMPT,
+        "max_tokens": MOST_TOKENS,
+        "temperature": 0.8,
+        "seed": seed,
+    }
+    if engine in rows.LLAMA_SERVED:
+        return {**asked, "json_schema": PERSON}
+    return {**asked, "structured_outputs": {"json": PERSON}}
+
+
+def answer(port: int, body: dict[str, Any]) -> int:
+    """Return the tokens of one text; raise ValueError if it is not a whole person."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_SECONDS)
+    try:
+        connection.request(
+            "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+        )
+        response = connection.getresponse()
+        told = json.loads(response.read())
+        if response.status != 200:
+            raise ValueError(f"the server refused: {told}")
+    finally:
+        connection.close()
+    person = json.loads(told["choices"][0]["text"])
+    if set(person) != set(TWENTY):
+        raise ValueError(f"not a person: {person}")
+    return int(told["usage"]["completion_tokens"])
+
+
+def measure(engine: ServerEngine, streams: int, number: int) -> dict[str, float]:
+    """Return the tokens and the texts a second of one engine, whose server is started first."""
+    count = TEXTS.get(streams, streams)
+    case = Case("shaped", "shaped", "http", count, 64, MOST_TOKENS, 0, max(TEXTS))
+    with engine.serving(case) as port, ThreadPoolExecutor(streams) as pool:
+        answer(port, body_of(engine.name, 10_000 + number))  # the schema is compiled
+        bodies = [body_of(engine.name, number * count + each) for each in range(count)]
+        began = time.perf_counter()
+        tokens = sum(pool.map(lambda body: answer(port, body), bodies))
+        seconds = time.perf_counter() - began
+    return {"tok/s": tokens / seconds, "texts/s": count / seconds}
+
+
+def main() -> None:
+    """Measure in rounds, and print the ratios of each round's figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--streams", default="1,32")
+    parser.add_argument("--peers", default="llama,vllm")
+    parser.add_argument("--installed", type=Path, default=PEERS)
+    parser.add_argument("--models", type=Path, default=ROOT / "build" / "models")
+    asked = parser.parse_args()
+    kinds, streams = asked.peers.split(","), [int(each) for each in asked.streams.split(",")]
+    installed: Path = asked.installed.absolute()
+
+    def python(kind: str) -> Path:
+        return installed / kind / "bin" / "python"
+
+    log = ROOT / "build" / "shaped_peers.log"
+    log.parent.mkdir(exist_ok=True)
+    places = Places(
+        llama=installed / "llama.cpp",
+        ik=installed / "ik_llama.cpp",
+        vllm=python("vllm"),
+        zentorch=python("zentorch"),
+        openvino=python("openvino"),
+        transformers=python("transformers"),
+        models=asked.models.absolute(),
+        log=log,
+        threads=num_cores()[0],
+    )
+    names = {name for pair in PAIRS for name in pair[:2]}
+    engines = {each.name: each for each in find(places, ["octavo", *kinds], names)}
+    found: dict[tuple[str, int, str], list[float]] = {}
+    try:
+        for number in range(asked.rounds):
+            for count in streams:
+                for name, engine in engines.items():
+                    assert isinstance(engine, ServerEngine)
+                    engine.kept = True  # each keeps its schema compiled, and is stopped in between
+                    figures = measure(engine, count, number)
+                    print(number + 1, count, name, figures, file=sys.stderr, flush=True)
+                    for figure, value in figures.items():
+                        found.setdefault((name, count, figure), []).append(value)
+    finally:
+        for engine in engines.values():
+            engine.close()
+    print(f"{processor()[0]}, {places.threads} threads, {asked.rounds} rounds")
+    for ours, peer, least in PAIRS:
+        for count in streams:
+            for figure in ("tok/s", "texts/s"):
+                mine, beside = found.get((ours, count, figure)), found.get((peer, count, figure))
+                if mine and beside:
+                    named = f"{count:3} streams, {figure:7}: {ours} {statistics.median(mine):.1f}"
+                    print(f"{named}, {peer} {statistics.median(beside):.1f}, {ratio(mine, beside)}")
+            print(f"the ratio must be {least}")
+
+
+def ratio(mine: list[float], beside: list[float]) -> str:
+    """Return the median and the range of the rounds' ratios."""
+    each = [a / b for a, b in zip(mine, beside, strict=True)]
+    return f"ratio {statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})"
+
+
+if __name__ == "__main__":
+    main()
