@@ -67,7 +67,8 @@ def build(plan: StepPlan, state: SlotState, opened: Opened = ()) -> Step:
     if state.prompt_logprobs:
         more, prompts, starts_of_targets = _prompt_rows(plan, state, ends, len(rows))
         rows, draws = np.concatenate((rows, *more)), draws._replace(prompts=prompts)
-    hidden_rows, pool_starts = NO_ROWS, {}
+    hidden_rows = NO_ROWS
+    pool_starts: dict[int, int] = {}
     if state.pooled:
         hidden_rows, pools, pool_starts = _pool_rows(plan, state, ends)
         draws = draws._replace(pools=pools)

@@ -11,6 +11,7 @@ import pytest
 
 from octavo import LLM, AsyncLLM, SamplingParams
 from octavo.api.outputs import EngineDeadError, RequestOutput
+from octavo.core.pooling import Pooling
 from octavo.resolve import resolve
 from tests.api.tiny import make_model
 from tests.runner.speculate.mixed_requests import even_only, forbid_later, raise_later
@@ -31,10 +32,10 @@ ODD_PARAMS = [
     SamplingParams(seed=5, max_tokens=9, logits_processors=(raise_later,), logprobs=1),
     SamplingParams(seed=6, max_tokens=12, logits_processors=(forbid_later,)),
     SamplingParams(seed=7, max_tokens=14, logprobs=0),
-    SamplingParams(max_tokens=1, pooling="mean"),
+    SamplingParams(max_tokens=1, pooling=Pooling("mean")),
     SamplingParams(temperature=0.0, max_tokens=3, prompt_logprobs=0),
     SamplingParams(seed=8, max_tokens=5, logits_processors=(even_only, raise_later)),
-    SamplingParams(max_tokens=1, pooling="last"),
+    SamplingParams(max_tokens=1, pooling=Pooling("last")),
 ]
 OPTIONS: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 16}
 DEPTHS = (1, 2, 3)

@@ -168,7 +168,7 @@ def test_token_ids_must_exist(fields: dict[str, Any]) -> None:
 
 def test_pooling_excludes_logprobs() -> None:
     with pytest.raises(ValueError, match="pooling cannot be combined with logprobs"):
-        SamplingParams(pooling="last", logprobs=0)
+        SamplingParams(pooling=Pooling("last"), logprobs=0)
     tail: Any = "tail"
     wrong: tuple[tuple[Any, str], ...] = (
         ("max", "pooling='max' must be one of last, mean, cls, all"),

@@ -103,7 +103,7 @@ class Truth:
         pooling = request.sampling.pooling
         assert pooling is not None
         states = self._run(list(request.prompt)).hidden
-        vectors = {
+        vectors: dict[str, Any] = {
             "mean": np.add.accumulate(states.astype(np.float64))[-1:] / len(states),
             "cls": states[:1],
             "last": states[-1:],

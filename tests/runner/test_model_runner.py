@@ -12,6 +12,7 @@ import pytest
 from octavo.backends.base import ForwardResult
 from octavo.backends.step import LAST_SAMPLE, NO_TOKEN_LEFT, NOT_FINITE, HostBatch
 from octavo.core.plan import NO_TOKEN, HiddenPayload, LogprobsPayload
+from octavo.core.pooling import Pooling
 from octavo.core.sampling_params import SamplingParams
 from tests.runner.plans import Fixed, make_plan, make_runner, new_slot, run, successor
 from tests.runner.tiny import (
@@ -351,7 +352,7 @@ def test_a_prompt_s_hidden_states_become_one_vector(
 def test_a_slot_that_ends_with_its_prompt_draws_nothing() -> None:
     """Another slot draws as always, and a payload says where its vectors begin."""
     runner, backend = make_runner()
-    sampling = SamplingParams(max_tokens=0, pooling="all")
+    sampling = SamplingParams(max_tokens=0, pooling=Pooling("all"))
     opened = (
         new_slot(0, [5, 6, 9], ((1, 2), (3, 4)), sampling=sampling),
         new_slot(1, [7], ((5,), (6,))),
@@ -371,7 +372,7 @@ def test_a_slot_that_ends_with_its_prompt_draws_nothing() -> None:
 def test_a_reopened_slot_starts_its_vector_again() -> None:
     """The sum starts again after a preemption; with output, no vector is returned again."""
     runner, _ = make_runner()
-    new = new_slot(0, [5, 9], ((1,), (2,)), sampling=SamplingParams(pooling="mean"))
+    new = new_slot(0, [5, 9], ((1,), (2,)), sampling=SamplingParams(pooling=Pooling("mean")))
     run(runner, make_plan(opened=(new,), chunks=((0, 0, 1, False),)))
     again = make_plan(step=1, freed=(0,), opened=(new,), chunks=((0, 0, 2, True),))
     ((_, payload),) = run(runner, again).payloads
@@ -391,7 +392,7 @@ def test_a_vector_that_is_not_finite_fails_its_request() -> None:
         return ForwardResult(logits, np.where(hidden == 6, np.float32(np.inf), hidden))
 
     backend.forward = broken  # type: ignore[method-assign]
-    sampling = SamplingParams(temperature=0, pooling="mean")
+    sampling = SamplingParams(temperature=0, pooling=Pooling("mean"))
     opened = tuple(
         new_slot(slot, [5, token], ((1 + slot,), (3 + slot,)), sampling=sampling)
         for slot, token in ((0, 6), (1, 8))

@@ -24,6 +24,7 @@ import numpy as np
 
 from octavo import LLM, SamplingParams
 from octavo.api.outputs import RequestOutput
+from octavo.core.pooling import POOLINGS, Pooling
 from octavo.core.stats import EngineStats
 from octavo.runner.speculate import ngram
 
@@ -103,7 +104,7 @@ def _sampling(chance: random.Random) -> SamplingParams:
     if chance.random() < 0.1:
         return _cycle(chance)
     if chance.random() < 0.08:
-        return SamplingParams(max_tokens=1, pooling=chance.choice(["last", "cls", "mean"]))
+        return SamplingParams(max_tokens=1, pooling=Pooling(chance.choice(POOLINGS[:3])))
     fields: dict[str, Any] = {"max_tokens": chance.randrange(1, 48), "seed": chance.randrange(99)}
     fields["temperature"] = chance.choice([0.0, 0.0, 0.1, 0.3, 1.0])
     fields["ignore_eos"] = chance.random() < 0.5
