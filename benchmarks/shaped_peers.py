@@ -61,15 +61,15 @@ def answer(port: int, body: dict[str, Any]) -> int:
             "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
         )
         response = connection.getresponse()
-        told = json.loads(response.read())
+        reply = json.loads(response.read())
         if response.status != 200:
-            raise ValueError(f"the server refused: {told}")
+            raise ValueError(f"the server refused: {reply}")
     finally:
         connection.close()
-    person = json.loads(told["choices"][0]["text"])
+    person = json.loads(reply["choices"][0]["text"])
     if set(person) != set(TWENTY):
         raise ValueError(f"not a person: {person}")
-    return int(told["usage"]["completion_tokens"])
+    return int(reply["usage"]["completion_tokens"])
 
 
 def measure(engine: ServerEngine, streams: int, number: int) -> dict[str, float]:
