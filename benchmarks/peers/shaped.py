@@ -1,8 +1,8 @@
 """Compare texts in the shape of a JSON schema with the servers of peers: same weights, in turns.
 
     make peers                              install them (once)
-    python benchmarks/shaped_peers.py       llama-server on the same file, vLLM on the same bf16
-    python benchmarks/shaped_peers.py --rounds 3 --streams 1,32 --peers llama
+    python -m benchmarks.peers.shaped       llama-server on the same file, vLLM on the same bf16
+    python -m benchmarks.peers.shaped --rounds 3 --streams 1,32 --peers llama
 
 Every server writes persons of the schema of 20 fields from benchmarks/shaped.py, without streaming,
 by its own way of asking for a schema. The figures are output tokens and whole texts a second: texts
@@ -21,16 +21,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # so that the program can be called by its path
+from benchmarks.peers import rows
+from benchmarks.peers.cases import Case
+from benchmarks.peers.found import Places, find
+from benchmarks.peers.servers import ServerEngine
+from benchmarks.shaped import PERSON, PROMPT, TWENTY
+from octavo.observe.machine import num_cores, processor
 
-from benchmarks.peers import rows  # noqa: E402
-from benchmarks.peers.cases import Case  # noqa: E402
-from benchmarks.peers.found import Places, find  # noqa: E402
-from benchmarks.peers.servers import ServerEngine  # noqa: E402
-from benchmarks.shaped import PERSON, PROMPT, TWENTY  # noqa: E402
-from octavo.observe.machine import num_cores, processor  # noqa: E402
-
+ROOT = Path(__file__).resolve().parent.parent.parent
 PEERS = ROOT / "build" / "peers"
 MOST_TOKENS = 500  # a person takes 200 to 350
 TEXTS = {1: 4, 8: 16, 32: 32}  # by streams
@@ -100,7 +98,7 @@ def main() -> None:
     def python(kind: str) -> Path:
         return installed / kind / "bin" / "python"
 
-    log = ROOT / "build" / "shaped_peers.log"
+    log = ROOT / "build" / "shaped.log"
     log.parent.mkdir(exist_ok=True)
     places = Places(
         llama=installed / "llama.cpp",
