@@ -49,14 +49,15 @@ def test_a_bound_that_is_exceeded_is_named(
 
 
 @pytest.mark.parametrize(
-    ("grammar", "path"),
+    ("grammar", "words"),
     [
-        ("start: a b\na: \nb: /(/", " line 3"),
-        ('start: a %json {\n "type":\n "null"}\na: [', " line 4"),
-        ('start: "a"\n  <[70000]>', " line 2"),
+        ("start: a b\na: \nb: /(/", "line 3: "),
+        ('start: a %json {\n "type":\n "null"}\na: [', "line 4: "),
+        ("start: a\na: <[70000]>", "line 2: the model has no token with the id 70000"),
     ],
 )
-def test_an_error_in_a_grammar_has_the_line_of_the_client_s_text(grammar: str, path: str) -> None:
+def test_an_error_in_a_grammar_has_the_line_of_the_client_s_text(grammar: str, words: str) -> None:
     with pytest.raises(ShapeError) as caught:
         grammar_of(StructuredOutputsParams(grammar=grammar))
-    assert (caught.value.field, caught.value.path) == ("grammar", path), str(caught.value)
+    assert caught.value.field == "grammar"
+    assert caught.value.what.startswith(words)

@@ -166,7 +166,7 @@ def test_some_values_ask_for_no_shape(directory: Path, fields: dict[str, Any]) -
         ({"guided_choice": ["a"] * 5000}, "guided_choice", "<= 4096, got 5000"),
         ({"grammar": "root ::= x"}, "grammar", "rule 'x' is not defined"),
         ({"ebnf": 'root ::= "a" [b'}, "ebnf", "line 1: a quote or a bracket is not closed"),
-        ({"guided_grammar": "start: x"}, "guided_grammar line 1", "unknown name"),
+        ({"guided_grammar": "start: x"}, "guided_grammar", "guided_grammar: line 1: unknown name"),
         ({"guided_grammar": "%llguidance {}"}, "guided_grammar line 1", "options"),
         (
             {"guided_grammar": 'start: "a"\n | %json {"not": {"pattern": "a"}}'},
