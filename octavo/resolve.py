@@ -55,7 +55,8 @@ def resolve(
     level = logging.WARNING if is_fallback else logging.INFO  # it is slower, and takes more memory
     log.log(level, "backend=%s: %s", choice.name, choice.reason)
     footprint = _footprint(arguments, choice.name)
-    largest_step = _largest_step(arguments, opened.spec)
+    cuts_prompts = arguments.enable_chunked_prefill and not layout.keeps_nothing
+    largest_step = _largest_step(arguments, opened.spec, cuts_prompts)
     bill = _bill(arguments, opened, layout, footprint, largest_step)
     _warn_if_quantised(arguments, opened)
     dtype = choose_dtype(arguments, choice.name)
@@ -71,12 +72,13 @@ def resolve(
     num_blocks, max_len = _cache_size(arguments, layout, bill, max_len, free, dtype, footprint)
     _warn_if_short(bill, num_blocks, free)
     budget = arguments.max_num_batched_tokens
-    if not arguments.enable_chunked_prefill and budget < max_len:
+    if not cuts_prompts and budget < max_len:
         log.warning(
-            "max_num_batched_tokens=%d instead of %d: without chunked prefill, the longest prompt "
-            "must fit in a step; lower max_model_len, or enable chunked prefill, to save memory",
+            "max_num_batched_tokens=%d instead of %d: without chunked prefill%s, the longest "
+            "prompt must fit in a step; lower max_model_len to save memory",
             max_len,
             budget,
+            ", which an encoder cannot have" if layout.keeps_nothing else "",
         )
         budget = max_len
     core = CoreConfig(
@@ -88,10 +90,10 @@ def resolve(
         max_num_seqs=arguments.max_num_seqs,
         pipeline_depth=2 if arguments.async_scheduling else 1,
         prefix_caching=arguments.enable_prefix_caching,
-        chunked_prefill=arguments.enable_chunked_prefill,
+        chunked_prefill=cuts_prompts,
         long_prefill_tokens=arguments.long_prefill_token_threshold,
-        prompt_logprob_tokens=_prompt_tokens(spec) if arguments.enable_chunked_prefill else 0,
-        max_drafts=_max_drafts(arguments),
+        prompt_logprob_tokens=_prompt_tokens(spec) if cuts_prompts else 0,
+        max_drafts=0 if layout.keeps_nothing else _max_drafts(arguments),
         policy=arguments.scheduling_policy,
         ageing_seconds=arguments.priority_ageing_seconds,
         max_num_waiting=arguments.max_num_queued_reqs,
@@ -148,19 +150,22 @@ def choose_dtype(arguments: EngineArguments, backend: Name) -> str:
 
 def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout) -> MemoryBill:
     """Compute the engine's memory from the headers of the model's files."""
+    cuts_prompts = arguments.enable_chunked_prefill and not layout.keeps_nothing
     choice = select(arguments.backend, block_size=arguments.block_size)
     footprint = _footprint(arguments, choice.name)
-    return _bill(arguments, opened, layout, footprint, _largest_step(arguments, opened.spec))
+    return _bill(
+        arguments, opened, layout, footprint, _largest_step(arguments, opened.spec, cuts_prompts)
+    )
 
 
-def _largest_step(arguments: EngineArguments, spec: ModelSpec) -> StepSize:
+def _largest_step(arguments: EngineArguments, spec: ModelSpec, cuts_prompts: bool) -> StepSize:
     max_len = min(arguments.max_model_len or spec.max_len, spec.max_len)
     rows = arguments.max_num_batched_tokens
-    if not arguments.enable_chunked_prefill:
+    if not cuts_prompts:
         rows = max(rows, max_len)
     # Logits for prompt_logprobs are extra. The headroom is enough for them, unless a prompt of any
     # length is computed in one step.
-    prompt_rows = 0 if arguments.enable_chunked_prefill else rows
+    prompt_rows = 0 if cuts_prompts or not spec.has_head else rows
     return StepSize(
         rows=rows,
         wanted_rows=min(rows, arguments.max_num_seqs * (1 + _max_drafts(arguments)) + prompt_rows),
@@ -171,7 +176,7 @@ def _largest_step(arguments: EngineArguments, spec: ModelSpec) -> StepSize:
         heads=spec.heads,
         kv_heads=spec.kv_heads,
         head_dim=spec.head_dim,
-        vocabulary=spec.vocabulary,
+        vocabulary=spec.vocabulary if spec.has_head else 0,
     )
 
 
@@ -298,6 +303,7 @@ def _cache_size(
         block_bytes=bill.block_bytes,
         max_model_len=max_len,
         max_num_seqs=arguments.max_num_seqs,
+        step_tokens=max(arguments.max_num_batched_tokens, max_len),
     )
     log.info("KV cache: %d blocks of %d tokens", num_blocks, size)
     return num_blocks, max_len

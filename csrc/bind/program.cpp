@@ -96,8 +96,12 @@ void bind_structs(nb::module_& m) {
       .def("__init__", [](AttentionShape* self, int32_t heads, int32_t kv_heads, int32_t head_dim,
                           float scale, float softcap, int32_t window, uintptr_t sinks) {
         new (self) AttentionShape{heads, kv_heads, head_dim, scale, softcap, window,
-                                  reinterpret_cast<const float*>(sinks)};
-      });
+                                  reinterpret_cast<const float*>(sinks), false, nullptr, 0};
+      })
+      .def_rw("both_ways", &AttentionShape::both_ways)
+      .def_prop_rw("distances", address(&AttentionShape::distances),
+                   pointer(&AttentionShape::distances))
+      .def_rw("reach", &AttentionShape::reach);
   nb::class_<Instruction>(m, "Instruction")
       .def(nb::init<>())
       .def_rw("op", &Instruction::op).def_rw("barrier", &Instruction::barrier)
@@ -106,6 +110,7 @@ void bind_structs(nb::module_& m) {
       .def_rw("norm", &Instruction::norm).def_rw("prepared", &Instruction::prepared)
       .def_rw("activation", &Instruction::activation).def_rw("factor", &Instruction::factor)
       .def_rw("cap", &Instruction::cap).def_rw("by_position", &Instruction::by_position)
+      .def_rw("by_type", &Instruction::by_type)
       .def_rw("pieces", &Instruction::pieces).def_rw("values", &Instruction::values)
       .def_rw("k_norm", &Instruction::k_norm).def_rw("attention", &Instruction::attention)
       .def_rw("rope", &Instruction::rope).def_rw("group", &Instruction::group)

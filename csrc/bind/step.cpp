@@ -79,8 +79,10 @@ void read_batch(const nb::tuple& from, StepJob& job) {
   job.hidden_rows = ids_of(from[5]);
   job.slots = ids_of(from[6]);
   job.copies = read_pairs(nb::cast<nb::tuple>(from[7]));
+  job.types = ids_of(from[8]);
   if (job.token_ids.empty()) return;
-  if (job.row_starts.size() < 2 || job.positions.size() != job.token_ids.size())
+  if (job.row_starts.size() < 2 || job.positions.size() != job.token_ids.size() ||
+      (!job.types.empty() && job.types.size() != job.token_ids.size()))
     throw std::invalid_argument("the sizes of a step's arrays do not agree");
   for (const nb::handle each : tables) {
     const auto table = nb::cast<IntTable>(each);

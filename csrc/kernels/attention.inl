@@ -95,8 +95,14 @@ struct Range {
 
 inline Range seen_by(const Item& item, int query, int split) {
   const int position = item.sequence.first_position + query / item.group;
-  const int first = item.shape.window > 0 ? position - item.shape.window + 1 : 0;
-  const int low = first - split * kSplit, high = position + 1 - split * kSplit;
+  const int window = item.shape.window;
+  const int first = window > 0 ? position - window + 1 : 0;
+  int end = position + 1;
+  if (item.shape.both_ways) {
+    end = item.sequence.end;
+    if (window > 0 && position + window < end) end = position + window;
+  }
+  const int low = first - split * kSplit, high = end - split * kSplit;
   return {low > 0 ? low : 0, high < kSplit ? high : kSplit};
 }
 
@@ -197,15 +203,52 @@ inline Ints within(Range range, int at) {
   return (positions >= range.low) & (positions < range.high);
 }
 
+// What a query's head adds to the scores of positions, by their distance from the query.
+struct Distances {
+  const float* values;  // of the head; nullptr: nothing
+  int reach;
+  int query;  // the query's position, counted from the split's first
+
+  Floats at(int position) const {
+    const int distance = position - query;
+    if (distance >= -reach && distance + kLanes - 1 <= reach)
+      return load<Floats>(values + reach + distance);
+    float each[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int one = distance + lane;
+      each[lane] = values[reach + (one < -reach ? -reach : one > reach ? reach : one)];
+    }
+    return load<Floats>(each);
+  }
+};
+
+inline Distances distances_of(const Item& item, int query, int split) {
+  const AttentionShape& shape = item.shape;
+  if (!shape.distances) return {nullptr, 0, 0};
+  const int head = item.kv_head * item.group + query % item.group;
+  return {shape.distances + size_t(head) * (2 * shape.reach + 1), shape.reach,
+          item.sequence.first_position + query / item.group - split * kSplit};
+}
+
+// Whether scores are multiplied by the scale before their softmax, or in it.
+inline bool are_scaled(const AttentionShape& shape) {
+  return shape.softcap > 0.0f || shape.distances;
+}
+
 // Caps one query's scores in place and masks those that it does not see; returns the largest
-// visible ones, lane by lane. `make_weights` multiplies by the scale if there is no cap.
-inline Floats mask_scores(const AttentionShape& shape, Range seen, float* scores) {
+// visible ones, lane by lane. `make_weights` multiplies by the scale if they are not scaled here.
+inline Floats mask_scores(const AttentionShape& shape, Range seen, const Distances& distances,
+                          float* scores) {
   Floats most = splat(-kInfinity);
   const Floats scale = splat(shape.scale);
   for (int at = seen.low / kLanes * kLanes; at < seen.high; at += kLanes) {
     Floats x = load<Floats>(scores + at);
     if (shape.softcap > 0.0f) {
       x = hyperbolic_tangent(x * scale / splat(shape.softcap)) * splat(shape.softcap);
+      store(scores + at, x);
+    }
+    if (distances.values) {
+      x = (shape.softcap > 0.0f ? x : x * scale) + distances.at(at);
       store(scores + at, x);
     }
     if (at < seen.low || at + kLanes > seen.high) {
@@ -421,12 +464,13 @@ void attend_group(const Item& item, const uint32_t* queries, int first, int spli
   }
   make_scores<kFormat, kRows>(item, blocks, queries, first_use);
   // Each loop's queries are independent: their chains of operations overlap.
-  const float scale = item.shape.softcap > 0.0f ? 1.0f : item.shape.scale;
+  const float scale = are_scaled(item.shape) ? 1.0f : item.shape.scale;
   float* const scores = item.scratch.scores;
   Floats lanes[kRows];
   float most[kRows];
   for (int m = 0; m < kRows; ++m)
-    lanes[m] = mask_scores(item.shape, seen[m], scores + m * kScoreStride);
+    lanes[m] = mask_scores(item.shape, seen[m], distances_of(item, first + m, split),
+                           scores + m * kScoreStride);
   for (int m = 0; m < kRows; ++m) most[m] = largest_of(lanes[m]);
   for (int m = 0; m < kRows; ++m) {
     lanes[m] = make_weights<kFormat>(item, blocks, seen[m], scale, most[m],
@@ -530,7 +574,7 @@ void attention(const Cache& cache, const AttentionShape& shape, const SequenceRo
                int first, int rows, int kv_head, int first_split, int end_split, const float* q,
                size_t q_stride, float* out, size_t out_stride, float* partials, uint8_t* scratch) {
   const SequenceRows part{sequence.first_row + first, rows, sequence.first_position + first,
-                          sequence.table};
+                          sequence.table, sequence.end};
   const int group = shape.heads / shape.kv_heads, record = record_floats(shape.head_dim);
   const float* queries[kAttentionRows];
   float* parts[kAttentionRows];

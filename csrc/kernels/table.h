@@ -117,15 +117,22 @@ struct AttentionShape {
   float softcap;        // 0: none
   int32_t window;       // most recent positions seen, one's own included; 0: all
   const float* sinks;   // [heads] or nullptr
+  bool both_ways;       // later positions are seen as well: `window` of them, or all
+  // What is added to a score for the distance from the query to the position, from -reach to reach;
+  // more is as far as that: [heads][2 · reach + 1] or nullptr.
+  const float* distances;
+  int32_t reach;
 };
 
 // A sequence's rows in this step: rows first_row … first_row+rows-1 stand at positions
-// first_position …; table[i] is the block of positions i·block_size …
+// first_position …; table[i] is the block of positions i·block_size … Positions that are seen both
+// ways go up to `end`.
 struct SequenceRows {
   int32_t first_row;
   int32_t rows;
   int32_t first_position;
   const int32_t* table;
+  int32_t end = 0;
 };
 
 // A row of some sequence, where several attend to the same cells.

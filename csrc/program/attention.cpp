@@ -10,7 +10,8 @@ namespace {
 
 bool have_one_plan(const AttentionShape& one, const AttentionShape& other) {
   return one.heads == other.heads && one.kv_heads == other.kv_heads &&
-         one.head_dim == other.head_dim && one.window == other.window;
+         one.head_dim == other.head_dim && one.window == other.window &&
+         one.both_ways == other.both_ways;
 }
 
 bool is_of_wanted(const Instruction& i) { return i.out.space == Space::Wanted; }
@@ -75,11 +76,12 @@ void Attention::plan() {
     for (int s = 0; s < in.sequences; ++s) {
       const int first = in.row_starts[s], end = in.row_starts[s + 1];
       const int32_t* table = in.tables[group] + static_cast<size_t>(s) * in.table_width;
-      sequences_[group].push_back({first, end - first, in.positions[first], table});
+      const int last = in.positions[end - 1] + 1;
+      sequences_[group].push_back({first, end - first, in.positions[first], table, last});
       for (int row = first; row < end; ++row) {
         if (places[row] < 0) continue;
         if (row > first && places[row - 1] >= 0) ++wanted.back().rows;
-        else wanted.push_back({places[row], 1, in.positions[row], table});
+        else wanted.push_back({places[row], 1, in.positions[row], table, last});
       }
     }
   }

@@ -22,6 +22,12 @@ int first_seen(const AttentionShape& shape, int position) {
   return shape.window > 0 ? std::max(0, position - shape.window + 1) : 0;
 }
 
+// The end of the positions that a row at this position sees.
+int end_seen(const AttentionShape& shape, const SequenceRows& sequence, int position) {
+  if (!shape.both_ways) return position + 1;
+  return shape.window > 0 ? std::min(sequence.end, position + shape.window) : sequence.end;
+}
+
 // In which order items are taken: those that read the same cells one after the other, so that they
 // find them in their caches, and else the longest first, so that all end at about the same time.
 bool comes_before(const AttentionItem& one, const AttentionItem& other) {
@@ -51,7 +57,7 @@ void AttentionPlan::find_shared(const KernelTable& kernels, const AttentionShape
                                 int block_size) {
   num_shared_.assign(count, 0);
   shared_.clear();
-  if (shape.window > 0 || kSplit % block_size != 0) return;
+  if (shape.window > 0 || shape.both_ways || kSplit % block_size != 0) return;
   size_t room = kMostSharedBytes / sizeof(float);
   std::vector<std::vector<int32_t>> branches(1), next;
   for (int s = 0; s < count; ++s)
@@ -125,7 +131,7 @@ void AttentionPlan::make(const KernelTable& kernels, const AttentionShape& shape
       const int rows = std::min(kAttentionRows, sequence.rows - first);
       const int low = std::max(first_seen(shape, sequence.first_position + first),
                                num_shared_[s] * kSplit);
-      const int high = sequence.first_position + first + rows;
+      const int high = end_seen(shape, sequence, sequence.first_position + first + rows - 1);
       const int64_t cost = int64_t{high - low} * (kReadCost + int64_t{rows} * group);
       for (int head = 0; head < shape.kv_heads; ++head) {
         units.push_back({s, first, rows, head, low / kSplit, (high - 1) / kSplit + 1, -1, 0, cost,

@@ -74,6 +74,7 @@ struct Instruction {
   float factor = 1.0f;   // Scale, Gemm, Embed
   float cap = 0.0f;      // SoftCap, Gemm
   bool by_position = false;  // Embed: the table is looked up by position
+  bool by_type = false;      // Embed: … by the type of the row's text
   std::vector<Piece> pieces;  // Gemm; Embed: the table; experts: one an expert
 
   // Attention: x is the queries, y the keys, `values` the values; queries and keys are normalised

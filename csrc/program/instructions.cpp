@@ -68,12 +68,12 @@ void Program::execute_rows(const Instruction& i, int first, int end) {
 
 void Program::embed(const Instruction& i, int first, int end) {
   const StepInputs& in = context_.step.inputs();
-  const int32_t* ids = i.by_position ? in.positions : in.token_ids;
+  const int32_t* ids = i.by_type ? in.types : i.by_position ? in.positions : in.token_ids;
   const int width = i.out.width;
   for (int row = first; row < end; ++row) {
     float* out = context_.at(i.out, row);
     const Piece* table = i.pieces.data();
-    int32_t id = ids[row];
+    int32_t id = ids ? ids[row] : 0;
     // Pieces are consecutive runs of rows. Ids were checked when the request arrived; an id that is
     // out of range nevertheless must not read beyond the table.
     while (table + 1 < i.pieces.data() + i.pieces.size() && id >= table->matrix.outputs)

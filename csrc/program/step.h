@@ -13,6 +13,7 @@ namespace octavo {
 struct StepInputs {
   const int32_t* token_ids = nullptr;
   const int32_t* positions = nullptr;
+  const int32_t* types = nullptr;  // of texts; nullptr: each row's is 0
   const int32_t* row_starts = nullptr;
   int32_t sequences = 0;
   std::vector<const int32_t*> tables;  // for each group of layers: [sequences, table_width]

@@ -63,6 +63,7 @@ void StepRunner::forward(StepJob& job) {
   StepInputs in;
   in.token_ids = job.token_ids.data();
   in.positions = job.positions.data();
+  if (!job.types.empty()) in.types = job.types.data();
   in.row_starts = job.row_starts.data();
   in.sequences = static_cast<int32_t>(job.row_starts.size()) - 1;
   for (const std::vector<int32_t>& table : job.tables) in.tables.push_back(table.data());

@@ -24,6 +24,7 @@ class StepJob : public Job {
 
   std::vector<int32_t> token_ids;
   std::vector<int32_t> positions;
+  std::vector<int32_t> types;  // of texts; empty: each row's is 0
   std::vector<int32_t> row_starts;
   std::vector<int32_t> slots;  // of each sequence; needed where a token is kLastSample
   std::vector<std::vector<int32_t>> tables;

@@ -102,6 +102,7 @@ def check_request(
             "for example SamplingParams(temperature=0.0)",
             param="sampling_params",
         )
+    _check_tasks(model, sampling)
     if not isinstance(prompt, Input):
         prompt = read_prompt(prompt, model.tokenizer, model.facts.vocabulary)
     changes: dict[str, Any] = {}
@@ -128,6 +129,23 @@ def check_request(
     if changes:
         sampling = _changed(sampling, **changes)
     return CheckedRequest(prompt, sampling, options, reading)
+
+
+def _check_tasks(model: TextModel, sampling: SamplingParams) -> None:
+    """Refuse what the model cannot do: text from an encoder, scores without a classifier."""
+    pooling, facts = sampling.pooling, model.facts.pooling
+    if not sampling.is_about_prompt and "generate" not in facts.tasks:
+        raise RequestError(
+            f"{model.facts.name} generates no text; it serves: {', '.join(facts.tasks)}",
+            param="model",
+        )
+    has = {"": True, "embed": facts.embed_head == "embed", "classify": bool(facts.labels)}
+    if pooling is not None and not has[pooling.head]:
+        raise RequestError(
+            f"{model.facts.name} has no layers for {pooling.head!r} behind its pooling; it "
+            f"serves: {', '.join(facts.tasks)}",
+            param="model",
+        )
 
 
 def check_room(model: TextModel, sampling: SamplingParams, num_prompt: int) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.backends.stored_rows import StoredRows
-from octavo.layers import CausalLM, KVSpec, Module, Value
+from octavo.layers import KVSpec, Model, Module, Value
 
 if TYPE_CHECKING:
     from octavo.backends.step import Draws, HostBatch, Pending
@@ -57,6 +57,11 @@ class KVLayout:
         return {(group.spec.kind, group.spec.heads, group.spec.dim) for group in self.groups}
 
     @property
+    def keeps_nothing(self) -> bool:
+        """True if the cache holds keys and values of the running step alone, a layer at a time."""
+        return all(group.spec.kind == "none" for group in self.groups)
+
+    @property
     def num_buffers(self) -> int:
         """The number of layers of the largest group."""
         return max(group.num_layers for group in self.groups)
@@ -74,7 +79,7 @@ class KVLayout:
     @property
     def _shape(self) -> tuple[int, int]:
         shapes = sorted(self.shapes)
-        if len(shapes) != 1 or shapes[0][0] != "full":
+        if len(shapes) != 1 or shapes[0][0] not in ("full", "none"):
             raise UnsupportedKVError(
                 f"the model's layers keep KV as {shapes} (kind, heads, dimensions), and the "
                 "backends can keep keys and values of one shape alone: this model cannot run yet"
@@ -176,7 +181,7 @@ class Backend(Protocol):
     def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Value:
         """Stack the matrices of all experts, each given by its parts."""
 
-    def prepare(self, model: CausalLM, layout: KVLayout, block_size: int) -> None:
+    def prepare(self, model: Model, layout: KVLayout, block_size: int) -> None:
         """Take a bound model and the form of its cache. Weights may still be loading."""
 
     def settle(self) -> None:

@@ -64,6 +64,7 @@ class HostBatch(NamedTuple):
     slots: Ints = NO_ROWS  # [sequences]; needed where a token is LAST_SAMPLE
     # Blocks to copy in this order (source, destination) before anything is written.
     copies: tuple[tuple[int, int], ...] = ()
+    types: Ints = NO_ROWS  # [rows]: which text of a pair each belongs to; empty: the first
 
 
 def batch_of_copies(copies: tuple[tuple[int, int], ...]) -> HostBatch:

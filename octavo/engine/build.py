@@ -138,6 +138,7 @@ def _build(
         processors=processors,
         proposer=_make_proposer(config),
         grammars=grammars,
+        heads=opened.heads,
         masks_beside=backend.num_threads < num_cores()[0],
     )
     executor: Executor = InlineExecutor(runner)

@@ -69,6 +69,7 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
         block_bytes=block_bytes,
         max_model_len=min(config.core.max_model_len, (fitting - 1) // groups * asked.block_size),
         max_num_seqs=asked.max_num_seqs,
+        step_tokens=config.largest_step.rows,
     )
     if num_blocks != config.core.num_blocks:
         log.info("KV cache: %d blocks, since %s are left for it", num_blocks, readable(room))

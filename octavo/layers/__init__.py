@@ -5,13 +5,21 @@ not depend on ranks, dtypes, devices or quantisation: `octavo.models.build.bind`
 `ops` are a recorder (`octavo/program`), which turns the model's forward pass into a listing.
 """
 
-from octavo.layers.attention import PagedAttention, QKVLinear, SelfAttention
+from octavo.layers.attention import (
+    Attention,
+    MutualAttention,
+    PagedAttention,
+    QKVLinear,
+    RelativeBias,
+    SelfAttention,
+)
 from octavo.layers.block import Block, ParallelBlock, SandwichBlock, SequentialBlock
-from octavo.layers.embedding import Embedding, PositionEmbedding
+from octavo.layers.embedding import Embedding, PositionEmbedding, TypeEmbedding
+from octavo.layers.encoder import Encoder, EncoderBlock, encoder_mlp, mutual_attention
 from octavo.layers.kv_spec import KVLayer, KVSpec
 from octavo.layers.linear import GateUpLinear, Linear
 from octavo.layers.mlp import MLP, GatedMLP
-from octavo.layers.model import CausalLM
+from octavo.layers.model import CausalLM, Model
 from octavo.layers.module import Batch, Module, Ops, Part, TensorDeclaration, Value
 from octavo.layers.moe import Routing, SparseMLP
 from octavo.layers.norm import LayerNorm, RMSNorm
@@ -35,10 +43,13 @@ from octavo.layers.weight_names import (
 
 __all__ = [
     "MLP",
+    "Attention",
     "Batch",
     "Block",
     "CausalLM",
     "Embedding",
+    "Encoder",
+    "EncoderBlock",
     "ExpertSpec",
     "FirstOf",
     "GateUpLinear",
@@ -47,8 +58,10 @@ __all__ = [
     "KVSpec",
     "LayerNorm",
     "Linear",
+    "Model",
     "ModelSpec",
     "Module",
+    "MutualAttention",
     "Ops",
     "PagedAttention",
     "ParallelBlock",
@@ -56,6 +69,7 @@ __all__ = [
     "PositionEmbedding",
     "QKVLinear",
     "RMSNorm",
+    "RelativeBias",
     "Rope",
     "Routing",
     "SandwichBlock",
@@ -65,9 +79,12 @@ __all__ = [
     "SparseMLP",
     "StoredTensor",
     "TensorDeclaration",
+    "TypeEmbedding",
     "Value",
     "WeightSource",
+    "encoder_mlp",
     "grouped_rows",
+    "mutual_attention",
     "sandwich_block",
     "standard_attention",
     "standard_block",

@@ -1,6 +1,9 @@
-"""Attention over paged KV, and the projections around it."""
+"""Attention, causal over paged KV or both ways within a step, and the projections around it."""
 
 from __future__ import annotations
+
+import math
+from typing import ClassVar
 
 from octavo.layers.kv_spec import KVLayer, KVSpec
 from octavo.layers.linear import Linear
@@ -26,17 +29,46 @@ class QKVLinear(Linear):
 class SelfAttention(Module):
     """A projection to queries, keys and values, attention, and the projection back."""
 
-    def __init__(self, qkv: QKVLinear, attend: PagedAttention, out: Linear) -> None:
+    def __init__(self, qkv: QKVLinear, attend: Attention, out: Linear) -> None:
         self.qkv, self.attend, self.out = qkv, attend, out
 
     def __call__(self, x: Value, batch: Batch) -> Value:
         return self.out(self.attend(self.qkv(x), batch))
 
 
-class PagedAttention(KVLayer):
-    """Softmax attention of each token over its own sequence, with KV kept in blocks."""
+class RelativeBias(Module):
+    """A learned number for each head and bucket of distances, which attention adds to scores.
+
+    Distances up to half of a direction's buckets have one each. Those up to `farthest` share the
+    others in logarithmic steps, and farther ones have the last.
+    """
+
+    weight: Value
+
+    def __init__(self, buckets: int, heads: int, farthest: int = 128) -> None:
+        self.buckets = buckets
+        self.heads = heads
+        self.farthest = farthest
+
+    def tensors(self) -> dict[str, TensorDeclaration]:
+        return {"weight": TensorDeclaration((self.buckets, self.heads))}
+
+    def bucket(self, distance: int) -> int:
+        """Return the bucket of a distance from the query to a position, before it if negative."""
+        one_way = self.buckets // 2
+        exact, steps = one_way // 2, abs(distance)
+        first = one_way if distance > 0 else 0
+        if steps < exact:
+            return first + steps
+        share = math.log(steps / exact) / math.log(self.farthest / exact)
+        return first + min(exact + int(share * (one_way - exact)), one_way - 1)
+
+
+class Attention(KVLayer):
+    """Softmax attention of each token over its own sequence."""
 
     sinks: Value | None
+    both_ways: ClassVar[bool] = False  # later tokens are read as well
 
     def __init__(
         self,
@@ -46,12 +78,14 @@ class PagedAttention(KVLayer):
         *,
         scale: float,
         rope: Rope | None = None,
-        window: int | None = None,  # how many recent positions are read, the token's own included
+        # How many recent positions are read, the token's own included; both ways, as many later.
+        window: int | None = None,
         softcap: float | None = None,
         q_norm: RMSNorm | LayerNorm | None = None,
         k_norm: RMSNorm | LayerNorm | None = None,
         norm_whole: bool = False,  # the norms are over all heads together, not head by head
         has_sinks: bool = False,  # each head can attend to a learned sink that has no value
+        distances: RelativeBias | None = None,  # what is added to a score for a distance
     ) -> None:
         self.heads = heads
         self.kv_heads = kv_heads
@@ -64,10 +98,7 @@ class PagedAttention(KVLayer):
         self.k_norm = k_norm
         self.norm_whole = norm_whole
         self.has_sinks = has_sinks
-
-    @property
-    def kv_spec(self) -> KVSpec:
-        return KVSpec("full", self.kv_heads, self.head_dim, self.window)
+        self.distances = distances
 
     def tensors(self) -> dict[str, TensorDeclaration]:
         if not self.has_sinks:
@@ -90,3 +121,22 @@ class PagedAttention(KVLayer):
         if self.rope is not None:
             x = self.ops.rope(x, batch.positions, self.rope, self.head_dim)
         return x
+
+
+class PagedAttention(Attention):
+    """Attention over earlier tokens, whose KV is kept in blocks."""
+
+    @property
+    def kv_spec(self) -> KVSpec:
+        return KVSpec("full", self.kv_heads, self.head_dim, self.window)
+
+
+class MutualAttention(Attention):
+    """Attention over earlier and later tokens alike, all of them in one step; nothing is kept."""
+
+    both_ways = True
+    place = (0, 0)
+
+    @property
+    def kv_spec(self) -> KVSpec:
+        return KVSpec("none", self.kv_heads, self.head_dim)

@@ -39,3 +39,19 @@ class PositionEmbedding(Module):
 
     def __call__(self, positions: Value) -> Value:
         return self.ops.embed(positions, self.weight)
+
+
+class TypeEmbedding(Module):
+    """A learned row for each text of a pair, as in BERT."""
+
+    weight: Value
+
+    def __init__(self, types: int, hidden: int) -> None:
+        self.types = types
+        self.hidden = hidden
+
+    def tensors(self) -> dict[str, TensorDeclaration]:
+        return {"weight": TensorDeclaration((self.types, self.hidden))}
+
+    def __call__(self, types: Value) -> Value:
+        return self.ops.embed(types, self.weight)

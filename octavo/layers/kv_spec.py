@@ -18,7 +18,7 @@ class KVSpec:
     latent  one row for each position, from which keys and values are computed (heads is 1)
     state   one state for the whole sequence, of `heads` parts, kept every `checkpoint_blocks`
     cross   keys and values of each position of an encoder
-    none    nothing
+    none    nothing: keys and values of one layer at a time, of the running step alone
     """
 
     kind: KVKind
@@ -30,7 +30,7 @@ class KVSpec:
     @property
     def vectors(self) -> int:
         """The number of vectors kept for each position, or for a state."""
-        return self.heads * (2 if self.kind in ("full", "cross") else 1)
+        return self.heads * (2 if self.kind in ("full", "cross", "none") else 1)
 
     def block_vectors(self, block_size: int) -> int:
         """Return the number of vectors in a block of so many positions."""

@@ -1,9 +1,8 @@
-"""The base of every language model: embedding, blocks, final norm and head."""
+"""The bases of all models: what every model has, and the norm and the head of a decoder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 from octavo.layers.block import Block
 from octavo.layers.embedding import Embedding
@@ -15,19 +14,44 @@ from octavo.layers.standard import standard_block, standard_norm, standard_weigh
 from octavo.layers.weight_names import WeightSource
 
 
-class CausalLM(Module):
-    """A decoder. A family names the checkpoint's tensors and overrides the parts that differ."""
+class Model(Module):
+    """A model of any kind. A family names the checkpoint's tensors and declares the layers."""
 
     # Checkpoint tensors that no layer uses; `*` matches anything.
-    ignored: ClassVar[tuple[str, ...]] = ()
+    ignored: tuple[str, ...] = ()
     # Prefixes that some checkpoints use, with this family's own prefix; the first match applies.
-    renames: ClassVar[tuple[tuple[str, str], ...]] = ()
+    renames: tuple[tuple[str, str], ...] = ()
 
+    spec: ModelSpec
     embed: Embedding
+    head: Linear | None = None  # None: the model gives hidden states alone
+    tied: bool = False  # the head's weight is the embedding's
+
+    def weights(self) -> Mapping[str, WeightSource]:
+        """Return the checkpoint's name for each layer; `*` is the block's number on both sides."""
+        raise NotImplementedError
+
+    def hidden(self, batch: Batch) -> Value:
+        """Compute the last hidden state of every token, normalised."""
+        raise NotImplementedError
+
+    def logits(self, hidden: Value) -> Value:
+        """Compute scores over the vocabulary; only a model with a head can."""
+        raise NotImplementedError
+
+    def __call__(self, batch: Batch) -> tuple[Value | None, Value]:
+        """Compute logits and hidden states, each for the rows that the batch asks for."""
+        hidden, logits = self.hidden(batch), None
+        if self.head is not None:
+            logits = self.logits(self.ops.select_rows(hidden, batch.logits_rows))
+        return logits, self.ops.select_rows(hidden, batch.hidden_rows)
+
+
+class CausalLM(Model):
+    """A decoder, with a head over the vocabulary unless the spec says that it has none."""
+
     blocks: Sequence[Block]
     norm: RMSNorm | LayerNorm
-    head: Linear
-    tied: bool = False  # the head's weight is the embedding's
     logit_scale: float = 1.0
     logit_cap: float | None = None
 
@@ -36,19 +60,19 @@ class CausalLM(Module):
         self.embed = Embedding(spec.vocabulary, spec.hidden, spec.embed_scale)
         self.blocks = [self.block(layer) for layer in range(spec.layers)]
         self.norm = standard_norm(spec)
-        self.head = Linear(spec.hidden, spec.vocabulary, shard="out")
-        self.tied, self.logit_scale, self.logit_cap = spec.tied, spec.logit_scale, spec.logit_cap
+        if spec.has_head:
+            self.head = Linear(spec.hidden, spec.vocabulary, shard="out")
+        self.tied = spec.tied and spec.has_head
+        self.logit_scale, self.logit_cap = spec.logit_scale, spec.logit_cap
 
     def block(self, layer: int) -> Block:
         """Declare one of the blocks."""
         return standard_block(self.spec, layer)
 
     def weights(self) -> Mapping[str, WeightSource]:
-        """Return the checkpoint's name for each layer; `*` is the block's number on both sides."""
         return standard_weights(self.spec)
 
     def hidden(self, batch: Batch) -> Value:
-        """Compute the last hidden state of every token, normalised."""
         x, residual = self.enter(batch), None
         for block in self.blocks:
             x, residual = block(x, residual, batch)
@@ -59,14 +83,8 @@ class CausalLM(Module):
         return self.embed(batch.token_ids)
 
     def logits(self, hidden: Value) -> Value:
-        """Compute scores over the vocabulary."""
+        assert self.head is not None, "this model has no head"
         scores = self.head(hidden)
         if self.logit_scale != 1.0:
             scores = scores * self.logit_scale
         return scores if self.logit_cap is None else self.ops.soft_cap(scores, self.logit_cap)
-
-    def __call__(self, batch: Batch) -> tuple[Value, Value]:
-        """Compute logits and hidden states, each for the rows that the batch asks for."""
-        hidden = self.hidden(batch)
-        logits = self.logits(self.ops.select_rows(hidden, batch.logits_rows))
-        return logits, self.ops.select_rows(hidden, batch.hidden_rows)

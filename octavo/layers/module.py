@@ -46,6 +46,10 @@ class Batch(Protocol):
         """The position of each row in its sequence."""
 
     @property
+    def types(self) -> Value:
+        """The type of each row: which text of a pair it belongs to."""
+
+    @property
     def logits_rows(self) -> Value:
         """The rows whose logits are wanted."""
 

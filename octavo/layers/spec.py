@@ -37,6 +37,10 @@ class ModelSpec:
     attention_scale: float
     ropes: tuple[Rope | None, ...]  # by layer; None: positions are not rotated
     windows: tuple[int | None, ...]  # by layer; None: all positions are read
+    has_head: bool = True  # False: there are no logits, only hidden states
+    types: int = 0  # of texts, each with an embedding of its own
+    skipped_positions: int = 0  # leading rows of the positions' table that no position uses
+    buckets: int = 0  # of distances whose bias attention learns; 0: there is no such bias
     tied: bool = False  # the head's weight is the embedding's
     qkv_bias: bool = False
     out_bias: bool = False

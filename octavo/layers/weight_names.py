@@ -16,6 +16,7 @@ class StoredTensor:
     name: str
     rows: Sequence[int] | None = None
     transposed: bool = False  # stored [in, out]
+    skipped: int = 0  # leading rows that the layer does not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,10 @@ class Slices:
 class FirstOf:
     """A tensor that checkpoints keep in different ways; the first way that is present is used."""
 
-    ways: tuple[str | StoredTensor | Slices, ...]
+    ways: tuple[str | StoredTensor | Slices | tuple[str, ...], ...]
 
 
-# A value of `CausalLM.weights`: a checkpoint name without ".weight"; several names, to be stacked
+# A value of `Model.weights`: a checkpoint name without ".weight"; several names, to be stacked
 # along the output; or one of the classes above. If our name ends in a tensor's own name
 # ("… .gate_up_weight"), the checkpoint's name is complete.
 WeightSource = str | StoredTensor | Slices | FirstOf | tuple["str | StoredTensor", ...]

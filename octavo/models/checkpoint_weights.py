@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from octavo.backends.stored_rows import StoredRows
-from octavo.layers import CausalLM
+from octavo.layers import Model
 from octavo.loader import Checkpoint, check_tensors
 from octavo.quant.plain import tensor_rows
 from octavo.quant.registry import UNNAMED
@@ -87,7 +87,7 @@ class CheckpointWeights:
         check_tensors(self._checkpoint, stored, may_be_extra=[*extra, *unused])
 
 
-def named_as_declared(weights: Weights, model: CausalLM) -> Weights:
+def named_as_declared(weights: Weights, model: Model) -> Weights:
     """Return weights under the names of the model's family."""
     return RenamedWeights(weights, model.renames) if model.renames else weights
 

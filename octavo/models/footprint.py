@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from octavo.backends.base import TensorSize
-from octavo.layers import Embedding, PositionEmbedding
+from octavo.layers import Embedding, PositionEmbedding, TypeEmbedding
 from octavo.layers.moe import ExpertMatrices
 from octavo.models.checkpoint_weights import Weights, named_as_declared
 from octavo.models.load import OpenedModel
@@ -30,7 +30,7 @@ def tensor_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
     weights = named_as_declared(opened.weights, opened.model)
     for need in find_needs(opened.model, weights.shapes()):
         shape = need.declared.shape
-        is_embedding = isinstance(need.module, Embedding | PositionEmbedding)
+        is_embedding = isinstance(need.module, Embedding | PositionEmbedding | TypeEmbedding)
         if not need.is_matrix:
             yield TensorSize("F32", 1, math.prod(shape), False, False)
             continue

@@ -9,10 +9,10 @@ size waste memory.
 from __future__ import annotations
 
 from octavo.backends.base import KVLayers, KVLayout
-from octavo.layers import CausalLM, KVLayer, KVSpec
+from octavo.layers import KVLayer, KVSpec, Model
 
 
-def place_layers(model: CausalLM, drafter: CausalLM | None = None) -> KVLayout:
+def place_layers(model: Model, drafter: Model | None = None) -> KVLayout:
     """Set every layer's (group, index), and return the layout of the groups.
 
     The groups of a drafter, a second model over the same tokens, follow those of the model. Layers
@@ -21,10 +21,16 @@ def place_layers(model: CausalLM, drafter: CausalLM | None = None) -> KVLayout:
     groups = _place(model, "", 0)
     if drafter is not None:
         groups += _place(drafter, "drafter", len(groups))
-    return KVLayout(tuple(groups or [KVLayers(KVSpec("none"), 0)]))
+    return KVLayout(tuple(groups or [KVLayers(_kept_nowhere(model), 1)]))
 
 
-def _place(model: CausalLM, owner: str, first_group: int) -> list[KVLayers]:
+def _kept_nowhere(model: Model) -> KVSpec:
+    """Return the form of the keys and values that only the running step has."""
+    specs = {layer.kv_spec for _, layer in model.walk() if isinstance(layer, KVLayer)}
+    return specs.pop() if len(specs) == 1 else KVSpec("none")
+
+
+def _place(model: Model, owner: str, first_group: int) -> list[KVLayers]:
     kinds: dict[KVSpec, list[KVLayer]] = {}
     for _, layer in model.walk():
         if isinstance(layer, KVLayer) and layer.kv_spec.kind != "none":

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from octavo.layers import CausalLM, ModelSpec
+from octavo.layers import Model, ModelSpec
 from octavo.loader import Checkpoint, ModelFiles
 from octavo.loader.errors import errors_at
 from octavo.loader.strict_json import read_object
@@ -17,9 +17,16 @@ from octavo.models.generation import GenerationDefaults, defaults_from_gguf, def
 from octavo.models.gguf.gguf_weights import GgufWeights
 from octavo.models.gguf.to_config import read_config, stored_names
 from octavo.models.pooling import PoolingFacts
-from octavo.models.registry import family_of
+from octavo.models.pooling_heads import PoolingHead
+from octavo.models.read_pooling import read_pooling
+from octavo.models.registry import kind_of
+from octavo.models.sentence_files import sentence_model_in
 from octavo.quant.registry import formats_for
 from octavo.quant.weight_format import WeightFormat
+
+# Tensors of decoders that serve other tasks, and the names of those saved without their head.
+BEHIND_DECODERS = ("lm_head.*", "score.*")
+WITHOUT_PREFIX = tuple((name, f"model.{name}") for name in ("embed_tokens.", "layers.", "norm."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +34,20 @@ class OpenedModel:
     """A model without a backend; the next step is `build.bind(model, backend, weights)`."""
 
     architecture: str
-    model: CausalLM
+    model: Model
     spec: ModelSpec
     weights: Weights
     generation: GenerationDefaults
     checkpoint: Checkpoint
     pooling: PoolingFacts
+    heads: Mapping[str, PoolingHead]  # what follows pooling, by core/pooling.py's names
 
 
 def open_model(source: ModelFiles, max_len: int | None = None) -> OpenedModel:
-    """Declare the model, map its weights, and check that they belong together; read no tensor.
+    """Declare the model, map its weights, and check that they belong together.
 
-    `max_len` is the longest sequence that will be run, if shorter than the model's own limit.
+    Only the small tensors behind pooling are read. `max_len` is the longest sequence that will be
+    run, if shorter than the model's own limit.
     """
     checkpoint = source.open()
     if source.is_gguf:
@@ -48,21 +57,30 @@ def open_model(source: ModelFiles, max_len: int | None = None) -> OpenedModel:
         values = read_object(source.directory / "config.json")
         with errors_at(source.directory / "config.json"):
             weights = CheckpointWeights(checkpoint, _formats(values))
+    sentence = None if source.is_gguf else sentence_model_in(source.directory)
     stated_in = checkpoint.path if source.is_gguf else source.directory / "config.json"
     with errors_at(stated_in):
         config = Config(values, max_len, stored_names(checkpoint) if source.is_gguf else None)
         architecture = _architecture(config)
-        family = family_of(architecture)
-        spec = family.read(config)
-        model = family(spec)
+        kind = kind_of(architecture)
+        spec = kind.family.read(config)
+        if sentence is not None or not kind.generates:
+            spec = replace(spec, has_head=False)
+        model = kind.family(spec)
+        if not spec.has_head:
+            model.ignored = (*model.ignored, *BEHIND_DECODERS)
+            if "embed_tokens.weight" in weights.shapes():
+                model.renames = (*model.renames, *WITHOUT_PREFIX)
         checked_needs(model, named_as_declared(weights, model))
+        facts, heads = read_pooling(config, spec, kind, sentence, named_as_declared(weights, model))
+    if sentence is not None and sentence.max_len is not None:
+        spec = replace(spec, max_len=min(spec.max_len, sentence.max_len))
     if source.is_gguf:
         with errors_at(checkpoint.path):
             generation = defaults_from_gguf(checkpoint.metadata)
     else:
         generation = defaults_in(source.directory, values)
-    pooling = PoolingFacts(width=spec.hidden)
-    return OpenedModel(architecture, model, spec, weights, generation, checkpoint, pooling)
+    return OpenedModel(architecture, model, spec, weights, generation, checkpoint, facts, heads)
 
 
 def _architecture(config: Config) -> str:

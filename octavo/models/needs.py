@@ -6,15 +6,16 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from octavo.layers import (
-    CausalLM,
     Embedding,
     FirstOf,
     Linear,
+    Model,
     Module,
     PositionEmbedding,
     Slices,
     StoredTensor,
     TensorDeclaration,
+    TypeEmbedding,
     WeightSource,
 )
 from octavo.layers.moe import ExpertMatrices
@@ -46,7 +47,7 @@ class Need:
         if len(self.declared.shape) == 1:
             return False
         if self.matrix is None:
-            return isinstance(self.module, Embedding | PositionEmbedding)
+            return isinstance(self.module, Embedding | PositionEmbedding | TypeEmbedding)
         return self.matrix[1] == "weight"
 
     def names(self, source: StoredTensor) -> list[str]:
@@ -62,6 +63,7 @@ class Need:
             axis = 1 if isinstance(self.module, ExpertMatrices) else 0
             if rows is not None:
                 shape[axis] = rows
+            shape[axis] += source.skipped
             if "@" in source.name:
                 del shape[0]
             if source.transposed:
@@ -75,7 +77,7 @@ class Need:
         return [part.rows for part in self.matrix[0].parts]
 
 
-def find_needs(model: CausalLM, available: Container[str]) -> Iterable[Need]:
+def find_needs(model: Model, available: Container[str]) -> Iterable[Need]:
     """Yield every declared tensor with its sources; set optional ones that are absent to None."""
     table = model.weights()
     for path, module in model.walk():

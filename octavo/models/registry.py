@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from importlib import import_module
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from octavo.layers import CausalLM, ModelSpec
+from octavo.layers import Model, ModelSpec
 from octavo.loader.errors import quote
 from octavo.models.config_reader import Config, ConfigurationError
 
@@ -16,9 +16,29 @@ class Family(Protocol):
 
     def read(self, config: Config) -> ModelSpec: ...
 
-    def __call__(self, spec: ModelSpec) -> CausalLM:
+    def __call__(self, spec: ModelSpec) -> Model:
         """Declare the model; its layers are not yet bound."""
 
+
+# Encoders by the beginning of their architectures' names, and what follows it there.
+ENCODERS: dict[str, tuple[str, str]] = {
+    "Bert": ("bert", "Bert"),
+    "Roberta": ("bert", "Roberta"),
+    "XLMRoberta": ("bert", "Roberta"),
+    "Camembert": ("bert", "Roberta"),
+    "MPNet": ("bert", "MPNet"),
+    "DistilBert": ("bert", "DistilBert"),
+    "NomicBert": ("bert", "NomicBert"),
+    "ModernBert": ("modernbert", "ModernBert"),
+}
+TASKS = (
+    "ForCausalLM",
+    "ForMaskedLM",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "Model",
+)
+ENCODER_TASKS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 
 # An architecture, as config.json names it → (module of octavo.models, class).
 FAMILIES: dict[str, tuple[str, str]] = {
@@ -50,7 +70,32 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "Qwen3MoeForCausalLM": ("mixture", "Mixture"),
     "OlmoeForCausalLM": ("mixture", "Mixture"),
     "GptOssForCausalLM": ("gpt_oss", "GptOss"),
+    # encoders, which generate nothing
+    **{f"{name}{task}": place for name, place in ENCODERS.items() for task in ENCODER_TASKS},
 }
+
+
+class Kind(NamedTuple):
+    """An architecture: its family, and the task that its checkpoints serve."""
+
+    family: Family
+    base: str  # the family's name in the architecture's: Bert, Qwen3
+    task: str  # what follows it: ForCausalLM, Model, ForSequenceClassification …
+
+    @property
+    def generates(self) -> bool:
+        return self.task == "ForCausalLM" or self.task not in TASKS
+
+
+def kind_of(architecture: str) -> Kind:
+    """Import the class that implements an architecture, and say what its checkpoints are for."""
+    task = next((task for task in TASKS if architecture.endswith(task)), "")
+    base = architecture.removesuffix(task)
+    if base not in ENCODERS and task in ("Model", "ForSequenceClassification"):
+        as_decoder = f"{base}ForCausalLM"
+        if as_decoder in FAMILIES:
+            return Kind(family_of(as_decoder), base, task)
+    return Kind(family_of(architecture), base, task)
 
 
 def family_of(architecture: str) -> Family:

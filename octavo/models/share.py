@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from octavo.distributed.context import ParallelContext
-from octavo.layers import CausalLM, Embedding, LayerNorm, Linear, PagedAttention, Part
+from octavo.layers import Attention, Embedding, LayerNorm, Linear, Model, Part
 from octavo.layers.moe import ExpertMatrices
 from octavo.quant.shard import column_run, part_run, row_runs
 
 
-def narrow(model: CausalLM, context: ParallelContext) -> None:
+def narrow(model: Model, context: ParallelContext) -> None:
     """Set every layer's sizes to the rank's own, and the collective that completes its result."""
     if context.ranks == 1:
         return
@@ -18,7 +18,7 @@ def narrow(model: CausalLM, context: ParallelContext) -> None:
         match module:
             case Linear():
                 _narrow_linear(module, context)
-            case PagedAttention():
+            case Attention():
                 module.heads = len(part_run(Part("heads", module.heads), context))
                 kv_heads = Part("KV heads", module.kv_heads, replicable=True)
                 module.kv_heads = len(part_run(kv_heads, context))
@@ -32,7 +32,8 @@ def narrow(model: CausalLM, context: ParallelContext) -> None:
             case ExpertMatrices():
                 module.ffn = len(part_run(Part("ffn", module.ffn), context))
                 module.collective = "sum"
-    model.head.collective = "gather"
+    if model.head is not None:
+        model.head.collective = "gather"
 
 
 def _narrow_linear(linear: Linear, context: ParallelContext) -> None:

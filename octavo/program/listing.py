@@ -20,6 +20,7 @@ from octavo.program.operands import Adapters, Experts, Matrix, Vector
 # (Wanted); the requested logits or hidden states, in the order of the request (Logits, Hidden);
 # pairs of a token and one of its experts (Pairs).
 Space = Literal["Tokens", "Wanted", "Logits", "Hidden", "Pairs"]
+IdsOf = Literal["Tokens", "Positions", "Types"]
 Place = Literal["Scratch", "LogitsOut", "HiddenOut", "KeptOut"]
 # All operations; octavo/backends/torch/interpreter.py defines the meaning of each.
 Op = Literal[
@@ -124,6 +125,21 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
+class Distances:
+    """Addends of scores by the distance from the query to the position.
+
+    `buckets` has the bucket of each distance from -reach to reach; those beyond are as far.
+    """
+
+    weight: Vector  # [buckets, heads]
+    buckets: tuple[int, ...]
+
+    @property
+    def reach(self) -> int:
+        return len(self.buckets) // 2
+
+
+@dataclass(frozen=True, slots=True)
 class Attend:
     """The parameters of an attention instruction."""
 
@@ -138,6 +154,8 @@ class Attend:
     rope: Rope | None = None
     q_norm: Norm | None = None
     k_norm: Norm | None = None
+    both_ways: bool = False  # later positions are seen as well
+    distances: Distances | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +196,7 @@ class Instruction:
     activation: str | None = None
     factor: float = 1.0
     cap: float = 0.0
-    by_position: bool = False  # Embed
+    ids: IdsOf = "Tokens"  # Embed: what the table is looked up by
     first_row: int | None = None  # Embed: the table's first row, if this rank has only some rows
     adapters: Adapters | None = None  # Shrink, Expand
     columns: NDArray[np.int64] | None = None  # Columns: those of x that `out` consists of

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import cast
 
-from octavo.layers import CausalLM, LayerNorm, Module, Ops, PagedAttention, RMSNorm, Rope, Routing
+from octavo.layers import Attention, LayerNorm, Model, Module, Ops, RMSNorm, Rope, Routing
 from octavo.layers.moe import ExpertMatrices
 from octavo.program.listing import (
     Attend,
     Buffer,
+    Distances,
+    IdsOf,
     Instruction,
     Listing,
     Mixture,
@@ -35,9 +37,9 @@ GATES = {**ACTIVATIONS, "clamped_swiglu": "ClampedSwiglu"}
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """A symbol for the token ids of a step, or for the tokens' positions."""
+    """A symbol for the token ids of a step, the tokens' positions, or the types of their texts."""
 
-    by_position: bool
+    of: IdsOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +53,22 @@ class WantedRows:
 class RecordedBatch:
     """The symbols of a batch of any size."""
 
-    token_ids: Ids = field(default=Ids(by_position=False))
-    positions: Ids = field(default=Ids(by_position=True))
+    token_ids: Ids = field(default=Ids("Tokens"))
+    positions: Ids = field(default=Ids("Positions"))
+    types: Ids = field(default=Ids("Types"))
     logits_rows: WantedRows = field(default=WantedRows("Logits"))
     hidden_rows: WantedRows = field(default=WantedRows("Hidden"))
 
 
-def record(model: CausalLM) -> Listing:
+def record(model: Model) -> Listing:
     """Record the forward pass of a bound model, from token ids to logits and hidden states."""
     recorder = Recorder()
     for _, module in model.walk():
         module.ops = cast(Ops, recorder)
     logits, hidden = model(RecordedBatch())
     for value, place in ((logits, "LogitsOut"), (hidden, "HiddenOut")):
+        if value is None:
+            continue
         if not value.is_whole:
             raise RecordingError("logits or hidden states that are a part of another value")
         value.buffer.place = place
@@ -106,9 +111,7 @@ class Recorder:
 
     def embed(self, token_ids: Ids, table: Matrix) -> Value:
         out = self._new("Tokens", table.inputs)
-        return self._append(
-            Instruction("Embed", out=out, matrix=table, by_position=token_ids.by_position)
-        )
+        return self._append(Instruction("Embed", out=out, matrix=table, ids=token_ids.of))
 
     def select_rows(self, x: Value, rows: WantedRows) -> Value:
         return self._append(Instruction("Select", x, out=self._new(rows.space, x.width)))
@@ -151,7 +154,7 @@ class Recorder:
         )
 
     def attention(
-        self, q: Value, k: Value, v: Value, layer: PagedAttention, batch: RecordedBatch
+        self, q: Value, k: Value, v: Value, layer: Attention, batch: RecordedBatch
     ) -> Value:
         attend = Attend(
             layer.heads,
@@ -162,6 +165,8 @@ class Recorder:
             layer.window or 0,
             layer.sinks if layer.has_sinks else None,
             layer.place,
+            both_ways=layer.both_ways,
+            distances=_distances(layer),
         )
         return self._append(
             Instruction("Attention", q, k, self._new("Tokens", q.width), v, attend=attend)
@@ -204,6 +209,16 @@ class Recorder:
         )
         out = self.new_like(x)
         return self._append(Instruction("Experts", x, weights, out, chosen=chosen, mixture=mixture))
+
+
+def _distances(layer: Attention) -> Distances | None:
+    """Return the addends of scores by distance, if the layer has any."""
+    bias = layer.distances
+    if bias is None:
+        return None
+    reach = bias.farthest
+    buckets = [bias.bucket(distance) for distance in range(-reach, reach + 1)]
+    return Distances(bias.weight, tuple(buckets))
 
 
 def _gate(name: str) -> str:

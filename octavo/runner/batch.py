@@ -74,17 +74,34 @@ def build(plan: StepPlan, state: SlotState, opened: Opened = ()) -> Step:
         draws = draws._replace(pools=pools)
     row_starts = np.zeros(len(slots) + 1, np.int32)
     row_starts[1:] = ends
+    tables = tuple([table[slots, :blocks] for table in state.tables])
+    if state.keeps_nothing:
+        tables = (_own_tables(np.diff(row_starts), state.block_size),) * len(tables)
+    types = NO_ROWS
+    if state.second_from:
+        seconds = [state.second_from.get(slot, int(lasts.max()) + 1) for slot in plan.slots]
+        types = (positions >= np.repeat(seconds, np.diff(row_starts))).astype(np.int32)
     batch = HostBatch(
         token_ids=token_ids,
         positions=positions,
         row_starts=row_starts,
-        tables=tuple([table[slots, :blocks] for table in state.tables]),
+        tables=tables,
         logits_rows=rows,
         hidden_rows=hidden_rows,
         slots=slots,
         copies=copies_of(plan),
+        types=types,
     )
     return Step(batch, draws, chunks, starts_of_targets, pool_starts)
+
+
+def _own_tables(counts: Ints, block_size: int) -> Ints:
+    """Return tables of consecutive blocks, from the null block on, which nothing else uses then."""
+    num_blocks = -(-counts // block_size)
+    first = np.cumsum(num_blocks) - num_blocks
+    index = np.arange(int(num_blocks.max()))
+    table = np.where(index < num_blocks[:, None], first[:, None] + index, 0)
+    return table.astype(np.int32)
 
 
 def copies_of(plan: StepPlan) -> tuple[tuple[int, int], ...]:

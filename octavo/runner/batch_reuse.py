@@ -68,7 +68,7 @@ class BatchReuse:
         self._draws = draws._replace(freed=(), opened=())
 
     def _continued(self, plan: StepPlan) -> Step:
-        token_ids, _, row_starts, tables, logits_rows, hidden_rows, slots, _ = self._batch
+        token_ids, _, row_starts, tables, logits_rows, hidden_rows, slots, _, _ = self._batch
         positions = self._ahead.pop()
         if plan.new_blocks:
             # The arrays of a step in flight must not change.

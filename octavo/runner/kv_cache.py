@@ -47,8 +47,11 @@ def num_blocks_in(
     block_bytes: int,
     max_model_len: int,
     max_num_seqs: int,
+    step_tokens: int,
 ) -> int:
     """Return the number of blocks, with the null block; at most what all slots can fill.
+
+    Where nothing is kept, they are the blocks of the largest step, of `step_tokens` tokens.
 
     Raise ConfigError if not even one sequence of max_model_len fits.
     """
@@ -65,6 +68,8 @@ def num_blocks_in(
             f"{per_sequence + 1} ({readable((per_sequence + 1) * block_bytes)}): "
             f"raise kv_cache_memory_bytes, or {advice}"
         )
+    if layout.keeps_nothing:
+        return min(fitting, max_num_seqs + -(-step_tokens // block_size) + 1)
     return min(fitting, max_num_seqs * per_sequence + 1)
 
 

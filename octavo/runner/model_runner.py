@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from octavo.backends.base import Backend
+from octavo.backends.base import Backend, Floats
 from octavo.backends.step import NO_TOKEN_LEFT, Pending, RowLogprobs, StepOutput
 from octavo.core.config import CoreConfig
 from octavo.core.plan import (
@@ -42,6 +42,7 @@ from octavo.runner.slots import SlotState
 from octavo.runner.speculate.drafting import Drafting
 from octavo.runner.speculate.proposer import Proposer
 
+NO_HEAD = "the model has no layers for {!r} behind its pooling"
 NO_GRAMMARS = "the text must have a shape, and this engine has no grammars"
 NO_TOKEN_FITS = "no token of the model goes on with a text of this shape"
 
@@ -86,8 +87,10 @@ class ModelRunner:
         proposer: Proposer | None = None,
         grammars: GrammarSupply | None = None,
         masks_beside: bool = True,
+        heads: Mapping[str, Callable[[Floats], Floats]] | None = None,
     ) -> None:
         self._backend = backend
+        self._heads = heads or {}
         self._drafting: Drafting | None = None
         if proposer is not None and config.max_drafts:
             self._drafting = Drafting(proposer, vocabulary, config)
@@ -112,6 +115,10 @@ class ModelRunner:
             for new in plan.opened:
                 if new.sampling.grammar:
                     state.fail(new.slot, NO_GRAMMARS)
+        for new in plan.opened:
+            pooling = new.sampling.pooling
+            if pooling is not None and pooling.head and pooling.head not in self._heads:
+                state.failures.setdefault(new.slot, NO_HEAD.format(pooling.head))
         for slot, blocks in plan.new_blocks:
             state.grow(slot, blocks)
         if self._appended:
@@ -173,7 +180,7 @@ class ModelRunner:
             sampled, accepted = _sampled(started, tokens)
         result = StepResult(plan.step, sampled, accepted, forced=forced)
         if logprobs or prompts or pooled:
-            result = result._replace(payloads=_payloads(started, output))
+            result = result._replace(payloads=_payloads(started, output, self._behind))
         if state.failures:
             result = self._with_errors(plan, result, failed_before)
         if self._drafting is not None:
@@ -247,6 +254,12 @@ class ModelRunner:
         is_impossible = message in (NO_TOKEN_LEFT, NO_TOKEN_FITS)
         self.state.fail(slot, message, is_impossible=is_impossible)
 
+    def _behind(self, slot: int, vectors: Floats) -> Floats:
+        """Apply the layers behind pooling that a slot's request asks for, if any."""
+        pooling = self.state.pooling.get(slot)
+        head = self._heads.get(pooling.head) if pooling is not None else None
+        return vectors if head is None else head(vectors)
+
     def _append_drawn(
         self, started: StepInFlight, output: StepOutput, forced: Mapping[int, tuple[int, ...]]
     ) -> list[int]:
@@ -293,13 +306,16 @@ def _sampled(
     return tuple(tokens), tuple(accepted)
 
 
-def _payloads(started: StepInFlight, output: StepOutput) -> tuple[tuple[int, object], ...]:
+def _payloads(
+    started: StepInFlight, output: StepOutput, behind: Callable[[int, Floats], Floats]
+) -> tuple[tuple[int, object], ...]:
     rows_of = {part.slot: part.num_rows for part in started.step.draws.pools if part.apart}
     payloads: list[tuple[int, object]] = []
     for slot, vectors in output.pooled:
         start = started.step.pool_starts[slot] if slot in rows_of else 0
-        values = array("f", vectors.tobytes())
-        payloads.append((slot, HiddenPayload(values, rows_of.get(slot, 1), start)))
+        count = rows_of.get(slot, 1)
+        values = array("f", behind(slot, vectors.reshape(count, -1)).tobytes())
+        payloads.append((slot, HiddenPayload(values, count, start)))
     sampled = {rows.slot: _entries(rows) for rows in output.logprobs}
     prompts = {rows.slot: _entries(rows) for rows in output.prompts}
     starts = started.step.prompt_starts

@@ -41,12 +41,15 @@ class SlotState:
         self.num_known = np.zeros(count, np.int64)
         self.num_prompt = np.zeros(count, np.int64)
         self.tables = tuple(np.zeros((count, blocks), np.int32) for _ in config.groups)
+        # Nothing is kept from step to step: each gives its sequences blocks of its own.
+        self.keeps_nothing = all(group.kind == "none" for group in config.groups)
         self.num_blocks = np.zeros(count, np.int64)
         self.request_ids: list[str | None] = [None] * count  # None: the slot is empty
         # Slots that need more than tokens; usually there are none.
         self.prompt_logprobs: dict[int, int] = {}  # how many for each position
         self.pooling: dict[int, Pooling] = {}
         self.pooled: dict[int, range] = {}  # positions whose hidden states are pooled
+        self.second_from: dict[int, int] = {}  # where the second text of a pair begins
         self.drawless: dict[int, None] = {}  # slots that end with their prompts, without a token
         self.failures: dict[int, str] = {}  # failed slots, with the reason
         self.impossible: set[int] = set()  # those whose request asks for it
@@ -62,6 +65,7 @@ class SlotState:
         self.prompt_logprobs.pop(slot, None)
         self.pooling.pop(slot, None)
         self.pooled.pop(slot, None)
+        self.second_from.pop(slot, None)
         self.drawless.pop(slot, None)
         self.failures.pop(slot, None)
         self.impossible.discard(slot)
@@ -84,6 +88,8 @@ class SlotState:
                 self.prompt_logprobs[slot] = sampling.prompt_logprobs
             if sampling.pooling is not None:
                 self.pooling[slot] = sampling.pooling
+                if sampling.pooling.second_from:
+                    self.second_from[slot] = sampling.pooling.second_from
                 self.pooled[slot] = _positions(sampling.pooling.kind, new.num_prompt)
         if sampling.is_about_prompt:
             self.drawless[slot] = None

@@ -112,7 +112,7 @@ class Detokenizer:
 
     def _continue(self, context: Sequence[int]) -> None:
         """Set the state that pushing `context` would leave, reading only its two ends."""
-        has_rules = self._token_bytes.spelling.dropped_at_start or self._separator
+        has_rules = self._token_bytes.spelling.first_differs or self._separator
         if not has_rules and not self._num_to_strip:
             self._is_first = False  # every token is the same bytes at every place
         for token_id in context:

@@ -62,6 +62,12 @@ class Spelling:
     separator: str = ""  # between any two tokens
     stripped: str = ""  # this character is removed from the start of a text...
     num_stripped: int = 0  # ...at most this many times
+    continuing: str = ""  # of a token that continues a word; other tokens begin with a space
+
+    @property
+    def first_differs(self) -> bool:
+        """True if a token's bytes may be others at the beginning of a text."""
+        return bool(self.dropped_at_start or self.continuing)
 
     @property
     def growth(self) -> float:
@@ -78,6 +84,9 @@ class Spelling:
                 with contextlib.suppress(KeyError):
                     return bytes(map(self.alphabet.__getitem__, token))
             return token.encode("utf-8")
+        if self.continuing:
+            is_inside = token.startswith(self.continuing) and not is_added
+            return (token[len(self.continuing) :] if is_inside else f" {token}").encode("utf-8")
         if self.byte_tokens and (match := BYTE_TOKEN.fullmatch(token)):
             return bytes([int(match[1], 16)])
         for old, new in self.replacements:
@@ -88,6 +97,8 @@ class Spelling:
         """Return the bytes of `token` when it is the first one."""
         if self.dropped_at_start:
             token = token.replace(self.dropped_at_start, "")
+        if self.continuing:
+            return self.bytes_of(token, is_added=is_added).removeprefix(b" ")
         return self.bytes_of(token, is_added=is_added)
 
 
@@ -117,6 +128,8 @@ def read_spelling(backend: Backend) -> Spelling:
             case {"type": "Metaspace", "replacement": str(old), "prepend_scheme": scheme} if old:
                 replacements.append((old, " "))
                 dropped = "" if scheme == "never" else old
+            case {"type": "WordPiece", "prefix": str(prefix)} if prefix and not replacements:
+                return Spelling(continuing=prefix)
             case _:
                 raise _unsupported(step)
     spelling = Spelling(
@@ -196,7 +209,7 @@ class TokenBytes:
 
     def first_bytes_of(self, token_id: int) -> bytes | None:
         """Return the bytes of a token that begins a text."""
-        if not self.spelling.dropped_at_start:
+        if not self.spelling.first_differs:
             return self.bytes_of(token_id)
         token = self._token(token_id)
         if token is None:

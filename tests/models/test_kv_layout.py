@@ -68,7 +68,7 @@ def test_a_drafter_has_groups_of_its_own() -> None:
 def test_layers_that_keep_nothing_have_no_group() -> None:
     nothing = KVSpec("none")
     assert place_layers(model_of(nothing, FULL)).groups == (KVLayers(FULL, 1),)
-    assert place_layers(model_of(nothing)).groups == (KVLayers(nothing, 0),)
+    assert place_layers(model_of(nothing)).groups == (KVLayers(nothing, 1),)
 
 
 @pytest.mark.parametrize(

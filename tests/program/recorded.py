@@ -16,7 +16,7 @@ from tests.models.made_up import MadeUpWeights, make_model
 from tests.program.fakes import FakeBackend, FakeMatrix
 
 WIDTH = 32
-POSITIONS = Ids(by_position=True)
+POSITIONS = Ids("Positions")
 ARCHITECTURES = ["LlamaForCausalLM", "GPTNeoXForCausalLM", "Qwen2MoeForCausalLM"]
 
 
@@ -26,7 +26,7 @@ class Recorded:
     def __init__(self) -> None:
         self.recorder = Recorder()
         self.batch = RecordedBatch()
-        self.x = self.recorder.embed(Ids(by_position=False), FakeMatrix(50, WIDTH))
+        self.x = self.recorder.embed(Ids("Tokens"), FakeMatrix(50, WIDTH))
 
     def norm(self, x: Value) -> Value:
         return self.recorder.rms_norm(x, object(), 1e-6, 0.0)

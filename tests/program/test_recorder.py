@@ -21,7 +21,7 @@ def attend(recorder: Recorder, head_dim: int) -> Value:
     """Record attention with two heads and one KV head."""
     layer = PagedAttention(2, 1, head_dim, scale=1.0)
     layer.place = (0, 0)
-    x = recorder.embed(Ids(by_position=False), FakeMatrix(50, 4 * head_dim))
+    x = recorder.embed(Ids("Tokens"), FakeMatrix(50, 4 * head_dim))
     q, k, v = recorder.split(x, (2 * head_dim, head_dim, head_dim))
     return recorder.attention(q, k, v, layer, RecordedBatch())
 
@@ -45,7 +45,7 @@ UNKNOWN: dict[str, Any] = {
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_what_no_listing_can_express_is_refused_by_name(name: str) -> None:
     recorder = Recorder()
-    x = recorder.embed(Ids(by_position=False), FakeMatrix(50, 32))
+    x = recorder.embed(Ids("Tokens"), FakeMatrix(50, 32))
     with pytest.raises(RecordingError) as refused:
         UNKNOWN[name](recorder, x)
     assert f"no operation computes {name}" in str(refused.value)

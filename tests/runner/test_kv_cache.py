@@ -20,7 +20,14 @@ def fitting(budget_bytes: int, layout: KVLayout = LAYOUT, max_num_seqs: int = 10
         block_bytes=layout.block_bytes(16, 4),
         max_model_len=100,
         max_num_seqs=max_num_seqs,
+        step_tokens=200,
     )
+
+
+def test_where_nothing_is_kept_the_blocks_are_those_of_a_step() -> None:
+    """Each of its texts fills its last block in part; one block more is the null block."""
+    layout = KVLayout((KVLayers(KVSpec("none", 4, 8), 1),))
+    assert fitting(10_000 * BLOCK_BYTES, layout, max_num_seqs=7) == 7 + 13 + 1
 
 
 def test_as_many_blocks_as_fit() -> None:

@@ -93,7 +93,7 @@ class TestCache {
 AttentionShape shape_of(const Cache& cache, int heads, float scale, float softcap, int window,
                         const nb::object& sinks) {
   const float* values = sinks.is_none() ? nullptr : nb::cast<Vector>(sinks).data();
-  return {heads, cache.kv_heads, cache.head_dim, scale, softcap, window, values};
+  return {heads, cache.kv_heads, cache.head_dim, scale, softcap, window, values, false, nullptr, 0};
 }
 
 // Runs one item, and writes its result to out.

@@ -24,7 +24,7 @@ from octavo.backends.native.refusals import refuse_unsupported
 from octavo.backends.native.tiers import choose_tier, orders
 from octavo.backends.step import NO_ROWS, Draws, HostBatch, Pending, Processor
 from octavo.backends.stored_rows import StoredRows
-from octavo.layers import CausalLM, Module
+from octavo.layers import Model, Module
 from octavo.observe.machine import ROOT, num_cores
 from octavo.program.describe import describe
 from octavo.program.listing import Instruction, Listing
@@ -149,7 +149,7 @@ class NativeBackend:
             self._calibration.begin(self._recorded)
         self._is_settled = True
 
-    def prepare(self, model: CausalLM, layout: KVLayout, block_size: int) -> None:
+    def prepare(self, model: Model, layout: KVLayout, block_size: int) -> None:
         self._packer.begin()
         self._is_settled = False
         if block_size % BLOCK_TOKENS:
@@ -167,8 +167,8 @@ class NativeBackend:
             self.tier,
             program,
             self._team,
-            model.head.outputs,
-            model.embed.hidden,
+            model.spec.vocabulary,
+            model.spec.hidden,
             self._packer,
         )
         self._processed, self._unfinished = {}, None

@@ -12,7 +12,7 @@ from octavo.backends.native.layout import Layout, lay_out, place_barriers, strid
 from octavo.backends.native.packing import Matrix, Vector, interleaved
 from octavo.layers import Rope
 from octavo.program import operands
-from octavo.program.listing import Instruction, Listing, Norm, Prepared, Value
+from octavo.program.listing import Distances, Instruction, Listing, Norm, Prepared, Value
 
 _SCORES = {"softmax": "Softmax", "chosen": "Chosen", "sigmoid": "Sigmoid"}
 
@@ -66,7 +66,9 @@ class Emitter:
         if i.prepared is not None:
             made.prepared = self._prepared(i, i.prepared)
         made.activation = getattr(_native.Activation, i.activation or "None_")
-        made.factor, made.cap, made.by_position = i.factor, i.cap, i.by_position
+        made.factor, made.cap, made.by_position = i.factor, i.cap, i.ids == "Positions"
+        if i.ids == "Types":
+            made.by_type = True
         if i.matrix is not None and i.op != "Prepare":
             made.pieces = self._pieces(i.matrix, i.bias, i.gated)
         if i.experts is not None and i.op != "SortPairs":
@@ -131,7 +133,7 @@ class Emitter:
     def _attend(self, i: Instruction, made: _native.Instruction) -> None:
         attend = i.attend
         assert attend is not None
-        made.attention = _native.AttentionShape(
+        shape = _native.AttentionShape(
             attend.heads,
             attend.kv_heads,
             attend.head_dim,
@@ -140,12 +142,27 @@ class Emitter:
             attend.window,
             attend.sinks.address if attend.sinks is not None else 0,
         )
+        if attend.both_ways:
+            shape.both_ways = True
+        if attend.distances is not None:
+            shape.distances = self._distances(attend.distances)
+            shape.reach = attend.distances.reach
+        made.attention = shape
         made.group, made.layer = attend.place
         made.rope = -1 if attend.rope is None else self._rope(attend.rope)
         if attend.q_norm is not None:
             made.norm = _norm(attend.q_norm)
         if attend.k_norm is not None:
             made.k_norm = _norm(attend.k_norm)
+
+    def _distances(self, distances: Distances) -> int:
+        """Return the address of each head's values, distance by distance."""
+        weight = distances.weight
+        assert isinstance(weight, Vector)
+        by_bucket = weight.values.reshape(max(distances.buckets) + 1, -1)
+        by_distance = np.ascontiguousarray(by_bucket[list(distances.buckets)].T)
+        address: int = self._vector(by_distance.reshape(-1)).address
+        return address
 
     def _rope(self, rope: Rope) -> int:
         if rope not in self._ropes:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from octavo.backends.step import HostBatch
-from octavo.program.listing import Attend
+from octavo.program.listing import Attend, Distances
 
 QUERY_TILE = 8  # rows of one sequence processed together
 KEY_TILE = 64  # positions of KV processed together
@@ -61,8 +61,10 @@ class TorchBatch:
     row_places: Tensor  # [rows]: the index of each row in item_rows
     firsts: Tensor  # [items]: the smallest position
     lasts: Tensor  # [items]: the largest
-    spans: dict[int | None, tuple[Tensor, Tensor, range]] = field(default_factory=dict)
-    tiles: dict[tuple[int, int | None, int], Tile | None] = field(default_factory=dict)
+    ends: Tensor  # [items]: the last position of the item's sequence
+    types: Tensor  # [rows]
+    spans: dict[tuple[int, bool], tuple[Tensor, Tensor, range]] = field(default_factory=dict)
+    tiles: dict[tuple[int, int, bool, int], Tile | None] = field(default_factory=dict)
     num_kept: int = 0  # cells in `tiles`
     adapters: Tensor | None = None  # [rows]: the adapter of each row, or NO_ADAPTER
 
@@ -90,36 +92,43 @@ class TorchBatch:
             row_places=torch.from_numpy(np.flatnonzero(~fill)),
             firsts=torch.from_numpy(positions[:, 0].copy()),
             lasts=torch.from_numpy(positions.max(axis=1)),
+            ends=torch.from_numpy(batch.positions[batch.row_starts[1:] - 1][owners]).long(),
+            types=torch.from_numpy(
+                batch.types if len(batch.types) else np.zeros_like(batch.token_ids)
+            ).long(),
         )
 
-    def span(self, window: int | None) -> tuple[Tensor, Tensor, range]:
+    def span(self, window: int, both_ways: bool) -> tuple[Tensor, Tensor, range]:
         """Return the first and the last tile that each item sees, and the range of all tiles."""
-        if window not in self.spans:
-            seen = torch.zeros_like(self.firsts)
-            if window is not None:
+        key = window, both_ways
+        if key not in self.spans:
+            seen, until = torch.zeros_like(self.firsts), self.lasts
+            if window:
                 seen = (self.firsts - window + 1).clamp(min=0)
-            first, last = seen // KEY_TILE, self.lasts // KEY_TILE
+            if both_ways:
+                until = torch.minimum(self.ends, self.lasts + window - 1) if window else self.ends
+            first, last = seen // KEY_TILE, until // KEY_TILE
             tiles = range(int(first.min()), int(last.max()) + 1)
-            self.spans[window] = first, last, tiles
-        return self.spans[window]
+            self.spans[key] = first, last, tiles
+        return self.spans[key]
 
-    def tile(self, group: int, window: int | None, number: int) -> Tile | None:
+    def tile(self, group: int, window: int, both_ways: bool, number: int) -> Tile | None:
         """Return one tile for the layers of a group; None if no item sees it.
 
         All layers of the group use the same tile, so it is cached unless the batch is very large.
         """
-        key = (group, window, number)
+        key = (group, window, both_ways, number)
         if key in self.tiles:
             return self.tiles[key]
-        tile = self._tile(group, window, number)
+        tile = self._tile(group, window, both_ways, number)
         num_cells = 0 if tile is None else tile.cells.numel()
         if self.num_kept + num_cells <= MOST_KEPT_CELLS:
             self.tiles[key] = tile
             self.num_kept += num_cells
         return tile
 
-    def _tile(self, group: int, window: int | None, number: int) -> Tile | None:
-        first, last, _ = self.span(window)
+    def _tile(self, group: int, window: int, both_ways: bool, number: int) -> Tile | None:
+        first, last, _ = self.span(window, both_ways)
         active = ((first <= number) & (number <= last)).nonzero().squeeze(1)
         if not len(active):
             return None
@@ -129,9 +138,9 @@ class TorchBatch:
         table = self.item_tables[group][items]
         blocks = table[:, (positions // size).clamp(max=table.shape[1] - 1)]
         at = self.item_positions[items][:, :, None]  # [items, QUERY_TILE, 1]
-        seen = positions <= at
-        if window is not None:
-            seen &= positions > at - window
+        seen = positions <= (self.ends[items][:, None, None] if both_ways else at)
+        if window:
+            seen = seen & (positions > at - window) & (positions < at + window)
         unseen = ~seen.any(1)
         return Tile(
             items,
@@ -166,15 +175,35 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) ->
     queries = q[batch.item_rows].float().reshape(items, QUERY_TILE, layer.kv_heads, per_kv, -1)
     queries = queries.permute(0, 2, 1, 3, 4).reshape(items, layer.kv_heads, -1, layer.head_dim)
     state = _begin(layer, items, per_kv)
-    window = layer.window or None
-    for number in batch.span(window)[2]:
-        tile = batch.tile(group, window, number)
-        if tile is not None:
-            _add_tile(state, tile, queries, layer, keys, values)
+    by_distance = None if layer.distances is None else _values_by_distance(layer.distances)
+    for number in batch.span(layer.window, layer.both_ways)[2]:
+        tile = batch.tile(group, layer.window, layer.both_ways, number)
+        if tile is None:
+            continue
+        bias = None
+        if by_distance is not None:
+            at = batch.item_positions[tile.items]
+            bias = _bias(by_distance, number, at, layer.kv_heads)
+        _add_tile(state, tile, queries, layer, keys, values, bias)
     out = state.sums / state.weights[..., None]
     out = out.reshape(items, layer.kv_heads, QUERY_TILE, per_kv, layer.head_dim)
     out = out.permute(0, 2, 1, 3, 4).reshape(items * QUERY_TILE, -1)
     return out[batch.row_places].to(q.dtype)
+
+
+def _values_by_distance(distances: Distances) -> Tensor:
+    """Return what each head adds for each distance: [heads, 2 · reach + 1]."""
+    return distances.weight.float()[list(distances.buckets)].T
+
+
+def _bias(by_distance: Tensor, number: int, at: Tensor, kv_heads: int) -> Tensor:
+    """Return what is added to a tile's scores: [items, kv_heads, queries, KEY_TILE]."""
+    reach = by_distance.shape[1] // 2
+    positions = torch.arange(number * KEY_TILE, (number + 1) * KEY_TILE)
+    steps = (positions - at[:, :, None]).clamp(-reach, reach) + reach
+    added = by_distance[:, steps]  # [heads, items, QUERY_TILE, KEY_TILE]
+    items = added.shape[1]
+    return added.reshape(kv_heads, -1, items, QUERY_TILE, KEY_TILE).permute(2, 0, 3, 1, 4)
 
 
 @dataclass
@@ -197,7 +226,13 @@ def _begin(layer: Attend, items: int, per_kv: int) -> _State:
 
 
 def _add_tile(
-    state: _State, tile: Tile, queries: Tensor, layer: Attend, keys: Tensor, values: Tensor
+    state: _State,
+    tile: Tile,
+    queries: Tensor,
+    layer: Attend,
+    keys: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
 ) -> None:
     asking = queries[tile.items]
     num_items, kv_heads, num_queries, head_dim = asking.shape
@@ -211,6 +246,8 @@ def _add_tile(
     scores = torch.bmm(asking.flatten(0, 1), k.reshape(count, head_dim, KEY_TILE)) * layer.scale
     if layer.softcap:
         scores = torch.tanh(scores / layer.softcap) * layer.softcap
+    if bias is not None:
+        scores += bias.reshape(scores.shape)
     if tile.hidden is not None:
         by_row = scores.view(num_items, kv_heads, QUERY_TILE, -1, KEY_TILE)
         by_row.masked_fill_(tile.hidden, -torch.inf)

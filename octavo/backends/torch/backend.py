@@ -23,7 +23,7 @@ from octavo.backends.torch.largest_step import largest_batch, peak_growth
 from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.distributed.communicator import Communicator
-from octavo.layers import CausalLM, GateUpLinear, Module
+from octavo.layers import GateUpLinear, Model, Module
 from octavo.program.passes.collectives import insert_collectives
 from octavo.program.recorder import record
 
@@ -90,7 +90,7 @@ class TorchBackend:
         values = [np.concatenate([part.floats() for part in parts]) for parts in matrices]
         return TorchExperts(self.parameter(np.stack(values)))
 
-    def prepare(self, model: CausalLM, layout: KVLayout, block_size: int) -> None:
+    def prepare(self, model: Model, layout: KVLayout, block_size: int) -> None:
         listing = record(model)
         if self._communicator is not None:
             insert_collectives(listing, model, self._communicator.context)

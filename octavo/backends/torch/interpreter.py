@@ -119,7 +119,10 @@ class Interpreter:
             meaning(run, instruction)
             for buffer in done:
                 contents.pop(buffer, None)
-        logits, hidden = (contents[self._places[place]] for place in ("LogitsOut", "HiddenOut"))
+        hidden = contents[self._places["HiddenOut"]]
+        logits = hidden.new_zeros(len(batch.logits_rows), 0)  # of a model without a head
+        if "LogitsOut" in self._places:
+            logits = contents[self._places["LogitsOut"]]
         return Outputs(logits, hidden, tuple(contents[buffer] for buffer in self._kept))
 
 
@@ -137,7 +140,8 @@ def _contents_of(instruction: Instruction) -> list[Buffer | Prepared]:
 
 
 def _embed(run: Run, i: Instruction) -> None:
-    ids = run.batch.positions if i.by_position else run.batch.token_ids
+    batch = run.batch
+    ids = {"Tokens": batch.token_ids, "Positions": batch.positions, "Types": batch.types}[i.ids]
     table = _values(i.matrix)
     if i.first_row is None:
         found = functional.embedding(ids, table)

@@ -6,12 +6,12 @@ It comes before fusion: a product adds a residual once, and not on each rank.
 from __future__ import annotations
 
 from octavo.distributed.context import ParallelContext
-from octavo.layers import CausalLM, Embedding, Linear, Module
+from octavo.layers import Embedding, Linear, Model, Module
 from octavo.layers.moe import ExpertMatrices
 from octavo.program.listing import Buffer, Instruction, Listing, Value
 
 
-def insert_collectives(listing: Listing, model: CausalLM, context: ParallelContext) -> None:
+def insert_collectives(listing: Listing, model: Model, context: ParallelContext) -> None:
     """Complete the results of layers of which this rank has a share.
 
     The layers state how (`collective`); an instruction belongs to the layer whose weight it reads.

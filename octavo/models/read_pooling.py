@@ -1,0 +1,108 @@
+"""The tasks of a model, from its configuration and the files of sentence-transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from octavo.layers import ModelSpec
+from octavo.models.checkpoint_weights import Weights
+from octavo.models.config_reader import Config, ConfigurationError
+from octavo.models.pooling import Kind, PoolingFacts, Squash, Task
+from octavo.models.pooling_heads import LayerNames, PoolingHead, read_dense, read_head
+from octavo.models.registry import ENCODERS
+from octavo.models.registry import Kind as Architecture
+from octavo.models.sentence_files import SentenceModel
+
+MAX_LABELS = 1 << 14
+# The layers of encoders' classifiers behind the first token's state.
+_DENSE_OUT = (LayerNames("classifier.dense", "tanh"), LayerNames("classifier.out_proj"))
+_CLASSIFIERS: Mapping[str, tuple[LayerNames, ...]] = {
+    "Bert": (LayerNames("pooler.dense", "tanh"), LayerNames("classifier")),
+    "Roberta": _DENSE_OUT,
+    "XLMRoberta": _DENSE_OUT,
+    "Camembert": _DENSE_OUT,
+    "MPNet": _DENSE_OUT,
+    "DistilBert": (LayerNames("pre_classifier", "relu"), LayerNames("classifier")),
+    "NomicBert": (LayerNames("pooler.dense", "tanh"), LayerNames("classifier")),
+}
+
+
+def read_pooling(
+    config: Config,
+    spec: ModelSpec,
+    kind: Architecture,
+    sentence: SentenceModel | None,
+    weights: Weights,
+) -> tuple[PoolingFacts, Mapping[str, PoolingHead]]:
+    """Return what a model says of itself, and what follows pooling, by name."""
+    if kind.task in ("ForSequenceClassification", "ForTokenClassification"):
+        return _classifier(config, spec, kind, weights)
+    if sentence is None:
+        is_encoder = kind.base in ENCODERS
+        tasks: tuple[Task, ...] = ("generate", "embed") if spec.has_head else ("embed",)
+        # A model without files that say more: the usual pooling of its kind.
+        return PoolingFacts(tasks, "mean" if is_encoder else "last", width=spec.hidden), {}
+    heads: dict[str, PoolingHead] = {}
+    if sentence.dense:
+        heads["embed"] = read_dense(sentence.dense, spec.hidden)
+    facts = PoolingFacts(
+        ("embed",),
+        sentence.kind,
+        sentence.normalize,
+        "embed" if heads else "",
+        heads["embed"].width if heads else spec.hidden,
+        sentence.prompts or {},
+        sentence.default_prompt,
+        "dot" if sentence.similarity == "dot" else "cosine",
+    )
+    return facts, heads
+
+
+def _classifier(
+    config: Config, spec: ModelSpec, kind: Architecture, weights: Weights
+) -> tuple[PoolingFacts, Mapping[str, PoolingHead]]:
+    """Read a classifier of texts or of tokens; one class alone is a score."""
+    pooled: Kind = "cls"
+    if kind.task == "ForTokenClassification":
+        pooled, layers = "all", (LayerNames("classifier"),)
+    elif kind.base == "ModernBert":
+        stated = config.string("classifier_pooling", "cls")
+        if stated not in ("cls", "mean"):
+            raise ConfigurationError("config: classifier_pooling must be cls or mean")
+        pooled = "mean" if stated == "mean" else "cls"
+        activation: Literal["gelu"] = "gelu"
+        if config.string("classifier_activation", "gelu") != activation:
+            raise ConfigurationError("config: classifier_activation must be gelu")
+        layers = (
+            LayerNames("head.dense", activation, "head.norm", spec.eps),
+            LayerNames("classifier"),
+        )
+    elif kind.base in _CLASSIFIERS:
+        layers = _CLASSIFIERS[kind.base]
+    else:
+        pooled, layers = "last", (LayerNames("score"),)
+    head = read_head(layers, weights)
+    labels = _labels(config, head.width)
+    squash: Squash = "sigmoid" if head.width == 1 else "softmax"
+    problem = config.string("problem_type", "") if config.has("problem_type") else ""
+    if problem == "multi_label_classification":
+        squash = "sigmoid"
+    elif problem == "regression":
+        squash = "none"
+    tasks: tuple[Task, ...] = ("classify", "score") if head.width == 1 else ("classify",)
+    facts = PoolingFacts(
+        tasks, pooled, width=spec.hidden, classify_kind=pooled, labels=labels, squash=squash
+    )
+    return facts, {"classify": head}
+
+
+def _labels(config: Config, count: int) -> tuple[str, ...]:
+    """Return the names of the classes; LABEL_0 … where the file has none."""
+    if count > MAX_LABELS:
+        raise ConfigurationError(
+            f"the classifier has {count:,} classes, at most {MAX_LABELS:,} are supported"
+        )
+    names = config.values.get("id2label")
+    found = names if isinstance(names, Mapping) else {}
+    return tuple(str(found.get(str(index), f"LABEL_{index}"))[:200] for index in range(count))
