@@ -213,7 +213,7 @@ class PoolingData(Struct, kw_only=True):
     """One input's vector, or the vectors of its tokens."""
 
     index: int
-    data: list[float | list[float]] | str  # a string in base64
+    data: list[Any] | str  # of numbers or, for tokens, of their lists; a string in base64
     object: str = "pooling"
 
 

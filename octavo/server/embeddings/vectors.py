@@ -101,7 +101,7 @@ class PoolingWriter(EmbeddingWriter):
                 values = [value for row in rows for value in row]
                 yield PoolingData(index=index, data=self._in_form(values))
             else:
-                yield PoolingData(index=index, data=[*rows])
+                yield PoolingData(index=index, data=rows)
 
     def response(self, usage: PooledUsage) -> Struct:
         """Return the response with all vectors."""
