@@ -46,6 +46,8 @@ class GrammarSupply:
 
         That is not tried again, since a model's files do not change.
         """
+        if self._engine is not None:
+            return self._engine
         with self._making:
             if self._engine is None:
                 if self._failure:
