@@ -35,6 +35,7 @@ from octavo.observe.collection import no_collection
 from octavo.text.answer_shape import AnswerJob
 from octavo.text.chat.messages import ChatTemplateError
 from octavo.text.chat.past_calls import with_written_calls
+from octavo.text.infill import InfillError, infill_tokens
 from octavo.text.pairs import Pair, encode_pair
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.token_table import PackedTable
@@ -82,6 +83,7 @@ class PromptJob(Struct, frozen=True, kw_only=True):
     """The source of one prompt: a text, a pair of texts, a conversation, or token ids to cut."""
 
     text: str | None = None
+    suffix: str = ""  # of a text: what will follow the answer
     pair: Pair | None = None
     conversation: Conversation | None = None
     packed_ids: bytes = b""
@@ -237,6 +239,10 @@ class PromptMaker:
             token_ids, _ = self.tokenizer.encode_framed(
                 text, None, job.keep_tokens, add_special_tokens=job.add_special_tokens
             )
+        elif text is not None and job.suffix:
+            token_ids = infill_tokens(
+                self.tokenizer, text, job.suffix, add_special_tokens=job.add_special_tokens
+            )
         elif text is not None:
             token_ids = encode(text, add_special_tokens=job.add_special_tokens)
         bad_words = [encode(word, add_special_tokens=False) for word in job.bad_words]
@@ -272,6 +278,8 @@ class PromptMaker:
             return Refused(
                 message=message, param=error.param or default_param(job), code=error.code
             )
+        except InfillError as error:
+            return Refused(message=str(error), param="suffix", code="unsupported_parameter")
         except TokenizerError as error:
             message = str(error)[:MAX_MESSAGE_CHARACTERS]
             return Refused(message=message, param=default_param(job))

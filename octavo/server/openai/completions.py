@@ -51,9 +51,15 @@ def translate(server: Server, request: CompletionRequest) -> GenerationRequest:
             f"{len(asked)} prompts with n={num_samples} are more than {MAX_PROMPTS} texts", "prompt"
         )
     prompts: list[PromptJob | list[int]] = []
+    suffix = request.suffix or ""
+    if suffix and request.truncate_prompt_tokens is not None:
+        raise invalid("truncate_prompt_tokens would cut what suffix needs; send one", "suffix")
     for each in asked:
         if isinstance(each, str):
-            prompts.append(PromptJob(text=each, add_special_tokens=request.add_special_tokens))
+            special = request.add_special_tokens
+            prompts.append(PromptJob(text=each, suffix=suffix, add_special_tokens=special))
+        elif suffix:
+            raise invalid("suffix needs a prompt that is a text, not token ids", "suffix")
         else:
             prompts.append(each)
     wanted = request.max_tokens

@@ -42,6 +42,7 @@ class CompletionRequest(CommonRequest, kw_only=True):
     prompt: str | Annotated[list[str | TokenId | PromptTokens], Meta(max_length=MAX_PROMPT_ITEMS)]
     logprobs: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
     echo: bool | None = None  # begin the text with the prompt
+    suffix: str | None = None  # the text after the answer, for models that fill in
     add_special_tokens: bool = True
 
 

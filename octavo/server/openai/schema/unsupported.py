@@ -55,7 +55,7 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "best_of": Unsupported(
         _one_of(1), "the best answer is not selected; use n, which returns all answers", "1"
     ),
-    "suffix": Unsupported(_empty, "text before a suffix cannot be generated; leave it out", '""'),
+    "suffix": Unsupported(_empty, "texts are filled in by /v1/completions", '""'),
     "prompt_embeds": Unsupported(_empty, "prompts must be texts or token ids", "[]"),
     "use_beam_search": Unsupported(_one_of(False), _BEAMS, "false"),
     "length_penalty": Unsupported(_one_of(1, 1.0), _BEAMS, "1.0"),
@@ -150,7 +150,7 @@ _OF_PROMPTS: Mapping[str, Callable[[Any], Any]] = {
     "prompt": _no_text("prompt"),
     "tokens": lambda request: [],
     "messages": _last_message,
-    **dict.fromkeys(("documents", "chat_template", "chat_template_kwargs"), _nothing),
+    **dict.fromkeys(("suffix", "documents", "chat_template", "chat_template_kwargs"), _nothing),
 }
 
 # What chats have and other routes do not.
@@ -166,7 +166,7 @@ RULES = FieldRules(
     ),
     with_lists=frozenset({"prompt"}),
     closed=frozenset({"response_format", "structured_outputs"}),
-    unsupported=UNSUPPORTED,
+    unsupported={name: rule for name, rule in UNSUPPORTED.items() if name != "suffix"},
     unsupported_words={word: Unsupported(_off, _SHAPE, "false") for word in _SHAPE_WORDS},
     ignored=IGNORED,
     of_prompts=_OF_PROMPTS,
