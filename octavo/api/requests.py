@@ -124,10 +124,13 @@ def check_request(
         changes["bad_words_token_ids"] = _bad_words(model, sampling)
     if sampling.structured_outputs is not None and not sampling.grammar:
         changes["grammar"] = _grammar(model, sampling.structured_outputs)
+    if sampling.thinking_token_budget is not None:
+        changes["thinking_marks"] = model.thinking_marks(prompt.token_ids)
     if output_kind is not None:
         changes["output_kind"] = output_kind
     if changes:
         sampling = _changed(sampling, **changes)
+        sampling.check_thinking()
     return CheckedRequest(prompt, sampling, options, reading)
 
 

@@ -9,8 +9,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from octavo.api.outputs import RequestError
-from octavo.core.sampling_params import SamplingParams
+from octavo.core.sampling_params import SamplingParams, ThinkingMarks
 from octavo.engine_arguments import EngineArguments
+from octavo.formats.description import Formats
+from octavo.formats.protocol import FormatError
+from octavo.formats.registry import detect
+from octavo.formats.thinking import MarkTokens
 from octavo.grammar.checked import CheckedShapes
 from octavo.loader import ModelFiles, resolve
 from octavo.models.generation import GenerationDefaults
@@ -21,6 +25,9 @@ from octavo.wire.facts import EngineFacts
 if TYPE_CHECKING:
     from octavo.loader import Checkpoint
     from octavo.text.chat.template import ChatTemplate
+
+# The end of a prompt that shows whether its answers begin inside the reasoning.
+MAX_END_TOKENS = 64
 
 
 class TextModel:
@@ -55,6 +62,55 @@ class TextModel:
         self.seed = arguments.seed
         self.processors = tuple(sorted(processors))  # names that requests may use
         self.checked_shapes = CheckedShapes()
+        self._given_marks: MarkTokens | None = None
+
+    def end_of(self, prompt: Sequence[int]) -> str:
+        """Return the end of a prompt's text, special tokens included."""
+        last = list(prompt[-MAX_END_TOKENS:])
+        return self.tokenizer.decode(last, skip_special_tokens=False)
+
+    def set_formats(self, formats: Formats) -> None:
+        """Take these formats for the model's own, instead of those that its template shows."""
+        self._given_marks = MarkTokens(formats, self.tokenizer.added_tokens, self._token_of)
+
+    @property
+    def can_limit_thinking(self) -> bool:
+        """True if the reasoning can have a budget of tokens."""
+        return self._marks.is_complete
+
+    @property
+    def _marks(self) -> MarkTokens:
+        if self._given_marks is None:
+            templates, added = self.tokenizer.chat_templates, self.tokenizer.added_tokens
+            template = templates.get("tool_use") or templates.get("default") or ""
+            self._given_marks = MarkTokens(
+                detect(template, tuple(added.values())), added, self._token_of
+            )
+        return self._given_marks
+
+    def thinking_marks(self, prompt: Sequence[int]) -> ThinkingMarks | None:
+        """Return the marks of reasoning in the answers to a prompt; None if they have none.
+
+        Raise RequestError for a model whose reasoning cannot have a budget.
+        """
+        try:
+            return self._marks.before(self.end_of(prompt))
+        except FormatError as error:
+            name = "thinking_token_budget"
+            raise RequestError(
+                f"{name} cannot be kept: {error}; leave it out, and limit the whole answer with "
+                "max_tokens",
+                param=name,
+            ) from None
+
+    def _token_of(self, text: str) -> int | None:
+        """Return the token of the vocabulary that is exactly this text."""
+        spelling, wanted = self.tokenizer.bytes_by_token.spelling, text.encode()
+        for token in range(self.facts.vocabulary):
+            name = self.tokenizer.id_to_token(token)
+            if name is not None and spelling.bytes_of(name) == wanted:
+                return token
+        return None
 
     def template(self, source: str | None, *, with_tools: bool) -> ChatTemplate:
         """Return the given chat template, or the model's own."""

@@ -5,10 +5,10 @@ list are accepted and stored as tuples, so that parameters can be compared, hash
 they are; `dataclasses.replace` makes a changed copy and checks it again.
 
 The core reads only the fields that end a sequence. The front end reads the fields about text, and
-sets three fields before a request reaches the core: `seed` (an unseeded request gets one, so that
+sets four fields before a request reaches the core: `seed` (an unseeded request gets one, so that
 its draws can be repeated after a restart; workers take None as 0), `bad_words_token_ids`
-(only the front end has the tokenizer), and `grammar` (what `structured_outputs` means for the
-grammar engine). The sampler reads the rest.
+(only the front end has the tokenizer), `grammar` (what `structured_outputs` means for the grammar
+engine) and `thinking_marks` (how the model writes its reasoning). The sampler reads the rest.
 
 `logits_processors` are names that the workers' runner was started with, or, where the engine
 runs in the same process, callables `(prompt_ids, output_ids, logits) -> logits` over numpy
@@ -45,6 +45,19 @@ MAX_BIAS = 100.0  # a logit bias is clamped to ± this
 REPETITION_RANGE = (0.01, 100.0)  # a penalty outside of it only overflows
 
 LogitsProcessor = Callable[[Any, Any, Any], Any]
+
+
+Mark = tuple[int, ...]  # tokens, one behind the other
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingMarks:
+    """The marks around a model's reasoning, which a budget of reasoning tokens needs."""
+
+    open: tuple[Mark, ...]  # each begins the reasoning
+    close: tuple[Mark, ...]  # each ends it; the first is written when the budget is spent
+    is_open: bool = False  # the prompt has begun it
+    may_repeat: bool = False  # it may begin again, at any place
 
 
 class RequestError(ValueError):
@@ -100,6 +113,8 @@ class SamplingParams:
     pooling: Pooling | None = None  # return vectors of the prompt; a kind's name is accepted
     structured_outputs: StructuredOutputsParams | None = None  # the shape of the text
     grammar: str = ""  # set by the front end
+    thinking_token_budget: int | None = None  # then the end of the reasoning is written; -1: None
+    thinking_marks: ThinkingMarks | None = None  # set by the front end; None: no reasoning
 
     def __post_init__(self) -> None:
         if self.max_tokens is None:
@@ -110,6 +125,8 @@ class SamplingParams:
             self._set("seed", None)
         if self.top_k == -1:
             self._set("top_k", 0)
+        if self.thinking_token_budget == -1:
+            self._set("thinking_token_budget", None)
         # Types are compared first: nearly all values are right, and calls would take most time.
         for name, low, high in _INTEGERS:
             value = getattr(self, name)
@@ -156,6 +173,26 @@ class SamplingParams:
                 raise RequestError(
                     f"{name} has ids that are no tokens: {unknown}; the vocabulary has {size} "
                     f"tokens, with ids from 0 to {size - 1}",
+                    param=name,
+                )
+
+    def check_thinking(self) -> None:
+        """Raise RequestError if a rule forbids to write the end of the reasoning."""
+        if self.thinking_token_budget is None or self.thinking_marks is None:
+            return
+        mark = self.thinking_marks.close[0]
+        forbidden: dict[str, Sequence[int]] = {
+            "bad_words_token_ids": [word[-1] for word in self.bad_words_token_ids],
+            "stop_token_ids": self.stop_token_ids if self.min_tokens else (),
+        }
+        if self.allowed_token_ids is not None:
+            allowed = dict.fromkeys(self.allowed_token_ids)
+            forbidden["allowed_token_ids"] = [token for token in mark if token not in allowed]
+        for name, tokens in forbidden.items():
+            for token in (each for each in mark if each in tokens):
+                raise RequestError(
+                    f"{name} forbids token {token}, with which the end of the reasoning is written "
+                    "when thinking_token_budget is spent; leave out one of the two",
                     param=name,
                 )
 
@@ -223,8 +260,9 @@ _INTEGERS = (
     ("top_k", 0, NO_LIMIT),
     ("logprobs", ALL, MAX_IDS),
     ("prompt_logprobs", ALL, MAX_IDS),
+    ("thinking_token_budget", 0, NO_LIMIT),
 )
-_OPTIONAL = ("seed", "logprobs", "prompt_logprobs")
+_OPTIONAL = ("seed", "logprobs", "prompt_logprobs", "thinking_token_budget")
 _NUMBERS = (
     ("temperature", 0.0, MAX_TEMPERATURE),
     ("top_p", 0.0, 1.0),

@@ -43,7 +43,7 @@ from octavo.runner.speculate.drafting import Drafting
 from octavo.runner.speculate.proposer import Proposer
 
 NO_HEAD = "the model has no layers for {!r} behind its pooling"
-NO_GRAMMARS = "the text must have a shape, and this engine has no grammars"
+NO_GRAMMARS = "the text has a shape or a budget of reasoning, and this engine computes no masks"
 NO_TOKEN_FITS = "no token of the model goes on with a text of this shape"
 
 
@@ -100,6 +100,7 @@ class ModelRunner:
         if grammars is not None:
             self._shaping = Shaping(vocabulary, grammars, beside=masks_beside)
         self._in_flight: deque[StepInFlight] = deque()
+        self._max_drafts = config.max_drafts
         self._appended: dict[int, tuple[int, ...]] = {}  # slot → forced tokens of the last step
 
     def submit(self, plan: StepPlan) -> StepInFlight:
@@ -113,7 +114,7 @@ class ModelRunner:
                 self._drafting.open(slot)
         if self._shaping is None:
             for new in plan.opened:
-                if new.sampling.grammar:
+                if new.sampling.grammar or new.sampling.thinking_marks is not None:
                     state.fail(new.slot, NO_GRAMMARS)
         for new in plan.opened:
             pooling = new.sampling.pooling
@@ -137,7 +138,8 @@ class ModelRunner:
         """Add the masks of a step, which may still be computed, and what was forced before it."""
         for new in plan.opened:
             shaping.open(new)
-        work = shaping.work_of(step.draws)
+        num_unknown = len(self._in_flight) * (1 + self._max_drafts)
+        work = shaping.work_of(step.draws, num_unknown)
         if work is not None or self._appended:
             appended, self._appended = tuple(self._appended.items()), {}
             masks = None if work is None else work.masks
@@ -167,8 +169,8 @@ class ModelRunner:
         tokens, failures, logprobs, prompts, pooled = output
         failed_before = tuple(state.failures)
         forced: tuple[tuple[int, tuple[int, ...]], ...] = ()
-        if started.mask_work is not None or self._in_flight:
-            forced = self._continue_shapes(started, output)
+        if self._shaping is not None and (self._shaping.is_used or self._in_flight):
+            forced = self._continue_shapes(started, output, self._shaping)
         if failures:
             for slot, message in failures:
                 if slot not in started.lost:
@@ -190,17 +192,15 @@ class ModelRunner:
         return result
 
     def _continue_shapes(
-        self, started: StepInFlight, output: StepOutput
+        self, started: StepInFlight, output: StepOutput, shaping: Shaping
     ) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Give the grammars what was drawn; return what they force then, by slot.
 
         Another step in flight draws its tokens itself. Its masks can be computed now.
         """
-        shaping, state, work = self._shaping, self.state, started.mask_work
+        state, work = self.state, started.mask_work
         forced = []
-        if shaping is None:
-            return ()
-        if work is not None:
+        if shaping.is_used:
             failed = {slot for slot, _ in output.failures}.union(state.failures)
             for sample, slot in enumerate(started.step.draws.slots.tolist()):
                 if slot not in shaping or slot in started.lost:
@@ -216,6 +216,7 @@ class ModelRunner:
                     forced.append((slot, tokens))
                     shaping.advance(slot, tokens)
                     state.set_known(slot, end - 1, (drawn[-1], *tokens))
+        if work is not None:
             shaping.end(work)
         if self._in_flight and (work := self._in_flight[0].mask_work) is not None:
             shaping.start(work, is_running=True)

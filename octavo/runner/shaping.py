@@ -9,6 +9,9 @@ So at most one thread uses a matcher at a time: this one until the masks are rea
 until the tokens of the step have been collected. Then, if no other step is in flight, the runner
 asks for the tokens that must follow.
 
+The reasoning of a text may have a budget (`octavo/runner/thinking.py`), with or without a grammar.
+It needs a mask only where it is spent.
+
 A grammar that fails leaves no token in the next mask of its text, so that its request alone fails.
 """
 
@@ -30,6 +33,7 @@ from octavo.grammar.failures import Failure, why_failed
 from octavo.grammar.protocol import Matcher, Words
 from octavo.grammar.supply import GrammarSupply
 from octavo.runner.slow_masks import SLOW_SECONDS, USUAL_SECONDS, SlowMasks
+from octavo.runner.thinking import Thought
 
 MAX_FORCED = 1024  # tokens at once; what follows a longer run is found again behind it
 TIMED_STEPS = 32  # after a step with a slow mask
@@ -41,7 +45,7 @@ _ALL = np.uint32(0xFFFFFFFF)
 
 
 class ShapedText:
-    """The text of one slot in its grammar."""
+    """The text of one slot in its grammar, or with a budget of reasoning tokens, or both."""
 
     def __init__(self, new: NewSlot) -> None:
         sampling = new.sampling
@@ -59,6 +63,14 @@ class ShapedText:
         self.failure: Failure | None = None  # why no further token can be drawn
         self.mask_seconds = 0.0  # that its masks have taken in steps with slow ones
         self.is_slow = False  # its last mask was
+        self.thought = Thought.of(new)
+
+    def needs_masks(self, most_tokens: int) -> bool:
+        """Return whether one of the next tokens, so many at most, may need a mask."""
+        if self.grammar:
+            return True
+        thought = self.thought
+        return thought is not None and not thought.is_over and thought.num_free < most_tokens
 
     def catch_up(self, supply: GrammarSupply) -> Matcher:
         """Take the fresh tokens up to the end of the text; return the matcher behind them."""
@@ -129,8 +141,8 @@ class Shaping:
         self._thread: Thread | None = None
 
     def open(self, new: NewSlot) -> None:
-        """Begin with the sequence of a slot, if its text must have a shape."""
-        if new.sampling.grammar:
+        """Begin with the sequence of a slot, if it has a grammar or a budget of reasoning."""
+        if new.sampling.grammar or new.sampling.thinking_marks is not None:
             self._texts[new.slot] = ShapedText(new)
 
     def free(self, slot: int) -> None:
@@ -139,15 +151,22 @@ class Shaping:
         if text is not None:
             self._supply.release(text.name)
 
-    def work_of(self, draws: Draws) -> MaskWork | None:
-        """Return the masks to compute for these draws; None if no text needs one."""
-        texts = self._texts
-        if not texts:
+    def work_of(self, draws: Draws, num_unknown: int = 0) -> MaskWork | None:
+        """Return the masks to compute for these draws; None if no text needs one.
+
+        Steps in flight may draw `num_unknown` tokens of a text before.
+        """
+        if not self._texts:
             return None
         slots = draws.slots.tolist()
-        if texts.keys().isdisjoint(slots):
-            return None
         counts = [0] * len(slots) if draws.num_drafts is None else draws.num_drafts.tolist()
+        texts = {
+            slot: text
+            for slot, count in zip(slots, counts, strict=True)
+            if (text := self._texts.get(slot)) and text.needs_masks(num_unknown + count + 1)
+        }
+        if not texts:
+            return None
         drafts = draws.drafts.tolist()
         rows = self._make_rows(len(slots) + len(drafts))
         work, row, first_draft = MaskWork(rows), 0, 0
@@ -189,11 +208,19 @@ class Shaping:
     def __contains__(self, slot: int) -> bool:
         return slot in self._texts
 
+    @property
+    def is_used(self) -> bool:
+        """True while there is such a text."""
+        return bool(self._texts)
+
     def advance(self, slot: int, tokens: Sequence[int]) -> None:
         """Append drawn or forced tokens to the text of a slot."""
         text = self._texts[slot]
-        text.fresh.extend(tokens)
-        text.num_output += len(tokens)
+        if text.thought is not None:
+            text.thought.advance(tokens)
+        if text.grammar:
+            text.fresh.extend(tokens)
+            text.num_output += len(tokens)
 
     def failure(self, slot: int) -> Failure | None:
         """Return why the grammar of a slot cannot go on, if so."""
@@ -246,6 +273,9 @@ class Shaping:
                 text.finish_row(rows[row], error)
         if self._supply.is_beyond_bound:
             self._fail_costliest()
+        for text, row, drafts in work.texts:
+            if text.thought is not None:
+                require(text.thought.copy(), rows[row : row + 1 + len(drafts)], drafts)
         work.masks.set_ready()
 
     def _fill_each(
@@ -285,6 +315,9 @@ class Shaping:
 
         Else return its matcher, whose mask is to be written.
         """
+        if not text.grammar:
+            rows[:] = _ALL
+            return None
         matcher = text.catch_up(self._supply)
         end_ids = self._supply.engine().end_ids
         if not self._has_ends:
@@ -345,6 +378,22 @@ def before_end(tokens: list[int], end_ids: frozenset[int]) -> list[int]:
         if token in end_ids:
             return tokens[:index]
     return tokens
+
+
+def require(thought: Thought, rows: Words, drafts: Sequence[int]) -> None:
+    """Leave only the token that a spent budget requires, where the grammar allows it.
+
+    It does, except within a character, which the next tokens then complete.
+    """
+    for index, row in enumerate(rows):
+        token = thought.required
+        if token is not None:
+            bit = np.uint32(1 << token % 32)
+            if row[token // 32] & bit:
+                row[:] = 0
+                row[token // 32] = bit
+        if index < len(drafts):
+            thought.advance(drafts[index : index + 1])
 
 
 def clear(row: Words, tokens: Iterable[int]) -> None:

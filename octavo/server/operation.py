@@ -97,6 +97,7 @@ class GenerationRequest:
     drops_output: bool = False  # the engine must generate a token that was not asked for
     wants_text: bool = False  # of prompts that are token ids
     bad_words: list[str] = field(default_factory=list)  # in every spelling
+    may_lack_budget: bool = False  # a model whose reasoning cannot have one answers without it
     keep_tokens: int | None = None  # of each prompt, at most; -1: what the answer leaves free
     keeps_end: bool = True  # of a prompt that is cut
     keeps_frame: bool = False  # if a text is cut: the special tokens around it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,14 +31,11 @@ from octavo.server.prompt_pool import refusal
 from octavo.server.server import Server
 from octavo.text.answer_shape import AnswerJob
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused, packed
-from octavo.text.token_table import TokenTable
 from octavo.wire.facts import EngineFacts
 
 NO_SHAPE = CheckedShape()
 TOOL_FIELDS = ("tools", "functions")  # the fields of errors that are not about a shape
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-# The end of a prompt that shows whether its answers begin inside the reasoning.
-MAX_END_TOKENS = 64
 
 
 async def prepare(server: Server, asked: GenerationRequest, owner: str) -> PreparedRequest:
@@ -83,7 +79,7 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
             given = Input(prepared.text or None, ids)
             reading = None
             if asked.reading is not None:
-                reading = asked.reading(_end_of(ids, model.tokenizer))
+                reading = asked.reading(model.end_of(ids))
             own = sampling
             if prepared.second_from and sampling.pooling is not None:
                 pooling = replace(sampling.pooling, second_from=prepared.second_from)
@@ -93,12 +89,6 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
             wrong = invalid(str(error), error.param, error.code)
             raise asked.named(wrong, len(checked)) from None
     return PreparedRequest(asked, prompts, sampling, checked, _warnings(asked, shape))
-
-
-def _end_of(prompt: Sequence[int], tokenizer: TokenTable) -> str:
-    """Return the end of a prompt's text, special tokens included."""
-    last = list(prompt[-MAX_END_TOKENS:])
-    return tokenizer.decode(last, skip_special_tokens=False)
 
 
 def jobs_of(
@@ -193,7 +183,7 @@ async def _checked_shape(
     job: ShapeJob | AnswerJob
     key: Key
     if asked.answer_job is not None:
-        ends = [_end_of(each.ids, server.llm.model.tokenizer) for each in prompts]
+        ends = [server.llm.model.end_of(each.ids) for each in prompts]
         job = asked.answer_job(ends[0])
         for index, end in enumerate(ends):
             if asked.answer_job(end) != job:
@@ -230,6 +220,8 @@ def _sampling(
     for name in _FROM_MODEL:
         values[name] = getattr(server.llm.model.defaults, name)
     values.update(asked.sampling)
+    if asked.may_lack_budget and not server.llm.model.can_limit_thinking:
+        values.pop("thinking_token_budget", None)
     if "logit_bias" in values:
         check_biases(values["logit_bias"], server.llm.model.facts.vocabulary)
     if prompts[0].bad_words_token_ids:

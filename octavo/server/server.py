@@ -91,6 +91,7 @@ class Server:
         self._add_metrics()
         self.loop_lag = LoopLag(self.metrics.loop_lag.observe)
         self.formats = choose_formats(config, llm.model.tokenizer)
+        llm.model.set_formats(self.formats.formats)
         self.prompt_pool = PromptPool(
             config,
             str(llm.model.source.tokenizer_path),

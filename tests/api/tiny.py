@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,18 +36,22 @@ SIZES = {
 }
 
 
-def make_model(directory: Path) -> Path:
+def make_model(
+    directory: Path, template: str = TEMPLATE, special: Sequence[str] = ("<s>", "</s>")
+) -> Path:
     """Write the directory; the same bytes every time."""
     from safetensors.numpy import save_file
 
-    make_tokenizer_files(directory)
+    make_tokenizer_files(directory, template, special)
     config = {**SIZES, "architectures": ["LlamaForCausalLM"], "eos_token_id": 1, "bos_token_id": 0}
     (directory / "config.json").write_text(json.dumps(config))
     save_file(_weights(), str(directory / "model.safetensors"))
     return directory
 
 
-def make_tokenizer_files(directory: Path) -> Path:
+def make_tokenizer_files(
+    directory: Path, template: str = TEMPLATE, special: Sequence[str] = ("<s>", "</s>")
+) -> Path:
     """Write the tokenizer's files only."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -54,13 +59,13 @@ def make_tokenizer_files(directory: Path) -> Path:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=300,
-        special_tokens=["<s>", "</s>"],
+        special_tokens=list(special),
         initial_alphabet=alphabet,
         show_progress=False,
     )
     tokenizer.train_from_iterator(TEXTS, trainer)
     tokenizer.save(str(directory / "tokenizer.json"))
-    settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": template}
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
     return directory
 

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from octavo.core.pooling import Pooling
-from octavo.core.sampling_params import NO_LIMIT, RequestError, RequestOutputKind, SamplingParams
+from octavo.core.sampling_params import (
+    NO_LIMIT,
+    RequestError,
+    RequestOutputKind,
+    SamplingParams,
+    ThinkingMarks,
+)
 
 
 def changed(**fields: Any) -> SamplingParams:
@@ -204,3 +210,30 @@ def test_a_number_of_another_library_is_accepted_and_an_array_is_not() -> None:
     for value in (_Array(), True):
         with pytest.raises(RequestError, match=r"^temperature=.* must be a number$"):
             changed(temperature=value)
+
+
+def test_a_budget_of_reasoning_must_be_able_to_end_it() -> None:
+    """Minus one is no budget, as in vLLM."""
+    assert SamplingParams(thinking_token_budget=-1).thinking_token_budget is None
+    marks = ThinkingMarks(((3,),), ((4, 5), (6,)))
+    right = SamplingParams(
+        thinking_token_budget=0,
+        thinking_marks=marks,
+        allowed_token_ids=(4, 5),
+        stop_token_ids=(5,),
+        bad_words_token_ids=((4, 6),),
+    )
+    right.check_thinking()
+    SamplingParams(thinking_token_budget=7, bad_words_token_ids=((5,),)).check_thinking()
+    wrongs: tuple[dict[str, Any], ...] = (
+        {"allowed_token_ids": [4]},
+        {"bad_words_token_ids": [[7, 5]]},
+        {"stop_token_ids": [4], "min_tokens": 1},
+    )
+    for wrong in wrongs:
+        (name, *_) = wrong
+        with pytest.raises(RequestError, match="thinking_token_budget") as caught:
+            dataclasses.replace(right, **wrong).check_thinking()
+        assert caught.value.param == name
+    with pytest.raises(RequestError, match="thinking_token_budget=-2 must be between 0"):
+        SamplingParams(thinking_token_budget=-2)

@@ -47,6 +47,9 @@ def translate(server: Server, request: MessagesRequest) -> GenerationRequest:
             sampling[name] = value
     if request.stop_sequences:
         sampling["stop"] = request.stop_sequences
+    thinking = request.thinking
+    if thinking is not None and thinking.type == "enabled" and thinking.budget_tokens is not None:
+        sampling["thinking_token_budget"] = thinking.budget_tokens
     use = tool_use(request)
     server.formats.check(use)
     shape = shape_of(request)
@@ -57,6 +60,7 @@ def translate(server: Server, request: MessagesRequest) -> GenerationRequest:
         named=partial(named, request),
         # Clients of this API ask for more than smaller models can write.
         default_max_tokens=request.max_tokens,
+        may_lack_budget=True,  # they ask any model for thinking
         is_stream=bool(request.stream),
         cache_salt=request.cache_salt,
         shape=shape,

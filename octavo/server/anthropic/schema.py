@@ -57,7 +57,7 @@ class Thinking(Struct, kw_only=True, forbid_unknown_fields=True):
     """A request for reasoning before the answer, or for none."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
-    budget_tokens: Annotated[int, Meta(ge=1, le=INT32)] | None = None  # no effect yet
+    budget_tokens: Annotated[int, Meta(ge=1, le=INT32)] | None = None  # then it ends
     display: Any = None  # ignored: reasoning is returned as the model writes it
 
 

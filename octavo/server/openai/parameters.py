@@ -23,6 +23,7 @@ _SAMPLING = (
     *("presence_penalty", "frequency_penalty", "seed", "n", "stop", "stop_token_ids"),
     *("min_tokens", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
     *("spaces_between_special_tokens", "prompt_logprobs", "logit_bias", "allowed_token_ids"),
+    "thinking_token_budget",
 )
 _SUBJECT = re.compile(r"^(the )?prompt\b")
 

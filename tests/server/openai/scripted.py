@@ -11,6 +11,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from octavo.core.plan import StepPlan, StepResult
+from octavo.core.sampling_params import SamplingParams
 from octavo.text.token_bytes import byte_alphabet
 from octavo.text.tokenizer_files import tokenizer_from_directory
 from tests.server.engine import END, ChainRunner, FakeEngine, Slot
@@ -81,9 +82,11 @@ class Script(ChainRunner):
         ]
         self._answers: dict[int, list[int]] = {}  # by the hash of the prompt
         self.grammars: list[str] = []  # of the sequences so far
+        self.samplings: list[SamplingParams] = []  # likewise
 
     def run(self, plan: StepPlan) -> StepResult:
         self.grammars += [new.sampling.grammar for new in plan.opened]
+        self.samplings += [new.sampling for new in plan.opened]
         return super().run(plan)
 
     def _next(self, slot: Slot) -> int:

@@ -48,6 +48,7 @@ class CommonRequest(ShapeFields, kw_only=True, forbid_unknown_fields=True):
     model: Annotated[str, Meta(max_length=512)] | None = None  # default: the served model
     max_tokens: Count | None = None
     min_tokens: Count = 0
+    thinking_token_budget: Annotated[int, Meta(ge=-1, le=INT32)] | None = None  # -1: none
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=INT32)] | None = None

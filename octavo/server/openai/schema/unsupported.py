@@ -68,9 +68,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
         lambda value: value is None, "this server does not search the web", "null"
     ),
     "prediction": Unsupported(_empty, "predicted outputs are not supported yet", "null"),
-    "thinking_token_budget": Unsupported(
-        _one_of(-1), "a budget for reasoning is not supported yet; use max_tokens", "-1"
-    ),
     "repetition_detection": Unsupported(_empty, "repetitions are not detected", "null"),
     "logprob_token_ids": Unsupported(
         _empty, "use logprobs, which returns the likeliest tokens", "[]"
@@ -117,6 +114,9 @@ _OTHER_NAMES = {
     "n_predict": "max_tokens",
     "max_length": "max_tokens",
     "repeat_penalty": "repetition_penalty",
+    "thinking_budget": "thinking_token_budget",
+    "thinking_budget_tokens": "thinking_token_budget",
+    "reasoning_budget": "thinking_token_budget",
 }
 
 
