@@ -13,10 +13,11 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
+from octavo.grammar.shapes import grammar_of
 from tests.grammar.json_schema.generated_schemas import generated_schemas
 from tests.grammar.json_schema.random_schemas import wild_schema
 from tests.grammar.json_schema.real_schemas import real_schema
-from tests.grammar.json_schema.walks import matcher_of, walk
+from tests.grammar.json_schema.walks import ENGINE, walk
 
 _EMPTY = ("no text has this shape", "Unsatisfiable schema", "are required, and", "are possible")
 TEXTS = 3  # of each schema
@@ -57,18 +58,26 @@ def judge(schema: Any, text: str) -> str | None:
     return None
 
 
-def try_schema(schema: Any, number: int, tally: Tally) -> None:
-    """Compile a schema, write random texts of its grammar, and judge them."""
+def compiled(schema: Any, tally: Tally) -> str | None:
+    """Return the grammar of a schema, which is counted; None if there is none."""
     tally.num_schemas += 1
     try:
-        matcher = matcher_of(StructuredOutputsParams(json=json.dumps(schema)))
+        return grammar_of(StructuredOutputsParams(json=json.dumps(schema))).text
     except ShapeError as error:
         if any(words in error.what for words in _EMPTY):
             tally.num_empty += 1
         else:
             keyword = error.path.rpartition(".")[2] or error.what
             tally.refused[keyword] += 1
+        return None
+
+
+def try_schema(schema: Any, number: int, tally: Tally) -> None:
+    """Compile a schema, write random texts of its grammar, and judge them."""
+    grammar = compiled(schema, tally)
+    if grammar is None:
         return
+    matcher = ENGINE.compile(grammar)
     for seed in range(TEXTS):
         text = walk(matcher, Random(1000 * seed + number))
         if text is None:
