@@ -101,6 +101,7 @@ class GenerationRequest:
     keep_tokens: int | None = None  # of each prompt, at most; -1: what the answer leaves free
     keeps_end: bool = True  # of a prompt that is cut
     keeps_frame: bool = False  # if a text is cut: the special tokens around it
+    drops_turns: bool = False  # the oldest of a conversation that is too long
     # How answers to a prompt are read, by the end of the prompt's text; None: they are text alone.
     reading: Callable[[str], Reading] | None = None
     shape: StructuredOutputsParams | None = None  # of each answer's text

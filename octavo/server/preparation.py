@@ -101,6 +101,10 @@ def jobs_of(
     if keep == -1:
         wanted = asked.max_tokens or asked.default_max_tokens or 1
         keep = max(1, facts.longest_tokens - wanted)
+    fit: int | None = None
+    if asked.drops_turns:
+        wanted = min(asked.max_tokens or asked.default_max_tokens or 1, facts.longest_tokens // 4)
+        fit = max(1, facts.longest_tokens - wanted)
     jobs: list[PromptJob] = []
     for prompt in asked.prompts:
         is_ids = not isinstance(prompt, PromptJob)
@@ -110,6 +114,7 @@ def jobs_of(
             keep_tokens=keep,
             keeps_end=asked.keeps_end,
             keeps_frame=asked.keeps_frame,
+            fit_tokens=fit,
             max_tokens=facts.max_model_len,
             wants_text=asked.wants_text or (logs_prompts and not is_ids),
             bad_words=[] if jobs else asked.bad_words,  # they are tokenised once

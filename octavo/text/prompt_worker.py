@@ -33,6 +33,7 @@ from octavo.formats.description import ToolFormat
 from octavo.grammar.checked import CheckedShape, ShapeJob
 from octavo.observe.collection import no_collection
 from octavo.text.answer_shape import AnswerJob
+from octavo.text.chat.fewer_turns import with_fewer_turns
 from octavo.text.chat.messages import ChatTemplateError
 from octavo.text.chat.past_calls import with_written_calls
 from octavo.text.infill import InfillError, infill_tokens
@@ -92,6 +93,8 @@ class PromptJob(Struct, frozen=True, kw_only=True):
     keep_tokens: int | None = None  # of the prompt, at most
     keeps_end: bool = True  # of a prompt that is cut
     keeps_frame: bool = False  # if a text is cut: the special tokens around it
+    # Of a conversation: its oldest turns are left out until it has no more. None: nothing is.
+    fit_tokens: int | None = None
     max_tokens: int | None = None  # a longer prompt will be refused: its tokens are not sent back
     wants_text: bool = True  # of the prompt, as far as the server has not sent it
     lists_tokens: bool = False  # as JSON, instead of the token ids
@@ -245,6 +248,11 @@ class PromptMaker:
             )
         elif text is not None:
             token_ids = encode(text, add_special_tokens=job.add_special_tokens)
+        if job.fit_tokens is not None and len(token_ids) > job.fit_tokens:
+            tokenise = partial(encode, add_special_tokens=job.add_special_tokens)
+            text, token_ids = with_fewer_turns(
+                job.conversation, self._render, tokenise, job.fit_tokens
+            )
         bad_words = [encode(word, add_special_tokens=False) for word in job.bad_words]
         is_cut = job.keep_tokens is not None and len(token_ids) > job.keep_tokens
         if is_cut:

@@ -99,6 +99,7 @@ def translate(server: Server, request: ResponsesRequest, earlier: bytes = b"") -
         deadline_ms=request.deadline_ms,
         shape=shape_of(request),
         numbers_events=True,
+        drops_turns=request.truncation == "auto",
     )
     server.formats.bind(asked, use, server.llm.facts.vocabulary)
     if asked.is_stream:

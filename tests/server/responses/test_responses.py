@@ -292,6 +292,31 @@ def test_items_are_listed_in_pages(directory: Path) -> None:
     run(directory, test)
 
 
+def test_the_oldest_turns_give_way_where_that_is_asked_for(directory: Path) -> None:
+    async def test(client: Client) -> None:
+        longest = client.server.llm.facts.longest_tokens
+        items = []
+        for number in range(40):
+            items += [
+                {"role": "user", "content": f"{number} " + "word " * 20},
+                {"role": "assistant", "content": "Yes."},
+            ]
+        items.append({"role": "user", "content": "last"})
+        body = {**HELLO, "instructions": "Be brief.", "input": items}
+        refused = (await client.post(PATH, json=body)).json()["error"]
+        assert (refused["code"], refused["param"]) == ("context_length_exceeded", "input")
+        answer = await client.post(PATH, json={**body, "truncation": "auto"})
+        used = answer.json()["usage"]
+        assert used["output_tokens"] == 7
+        one_turn = len("word " * 20)  # a token has at least a byte
+        assert longest - 7 - one_turn - 40 < used["input_tokens"] <= longest - 7
+        alone = {**body, "input": [{"role": "user", "content": "word " * longest}]}
+        refused = (await client.post(PATH, json={**alone, "truncation": "auto"})).json()["error"]
+        assert refused["code"] == "context_length_exceeded"
+
+    run(directory, test)
+
+
 def test_a_large_body_continues_a_response_too(tmp_path: Path) -> None:
     """A worker reads it, and finds the items of the response before it."""
 
