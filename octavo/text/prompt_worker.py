@@ -34,7 +34,7 @@ from octavo.grammar.checked import CheckedShape, ShapeJob
 from octavo.observe.collection import no_collection
 from octavo.text.answer_shape import AnswerJob
 from octavo.text.chat.fewer_turns import with_fewer_turns
-from octavo.text.chat.messages import ChatTemplateError
+from octavo.text.chat.messages import ChatTemplateError, check_surrogates
 from octavo.text.chat.past_calls import with_written_calls
 from octavo.text.infill import InfillError, infill_tokens
 from octavo.text.pairs import Pair, encode_pair
@@ -364,17 +364,6 @@ def pieces(job: Job) -> tuple[bytes, ...]:
 
 # The server's way to read a large body.
 ReadBodies = Callable[[PromptMaker, BodyJob], ReadBody | Refused]
-
-
-def check_surrogates(text: str) -> None:
-    """Raise for a rendered text with half of a UTF-16 pair, which no token can stand for."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ChatTemplateError(
-            f"the chat template wrote a lone surrogate (U+{ord(text[error.start]):04X} at "
-            f"character {error.start}), which is half of a character; remove it from the template"
-        ) from None
 
 
 def load_tokenizer_at(path: Path) -> Tokenizer:

@@ -217,3 +217,14 @@ def read_arguments(text: str, where: str) -> Arguments:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def check_surrogates(text: str) -> None:
+    """Raise for a rendered text with half of a UTF-16 pair, which no token can stand for."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ChatTemplateError(
+            f"the chat template wrote a lone surrogate (U+{ord(text[error.start]):04X} at "
+            f"character {error.start}), which is half of a character; remove it from the template"
+        ) from None
