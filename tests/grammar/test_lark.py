@@ -33,7 +33,7 @@ def test_a_grammar_allows_its_texts(
     [
         ('%llguidance {}\nstart: "a"', " line 1", "options"),
         ('start: "a"\n\n%import common.WORD', " line 3", "imports nothing"),
-        ('start: "a"\n | %json {"uniqueItems": true}', " line 2.uniqueItems", "possible items"),
+        ('start: "a"\n | %json {"uniqueItems": true}', " line 2.uniqueItems", "listed"),
         ('start: %json {"a"}', " line 1", "not followed by JSON"),
         ('start: %json {"const": -9223372036854775808}', " line 1.const", "beyond"),
         ("start: a", "", "unknown name"),

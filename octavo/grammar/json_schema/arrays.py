@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import combinations, permutations
+from math import comb, perm
 from typing import TYPE_CHECKING, Any
 
 from octavo.grammar.json_schema.keywords import TYPES
@@ -13,7 +14,7 @@ from octavo.grammar.json_schema.values import type_of
 if TYPE_CHECKING:
     from octavo.grammar.json_schema.simplify import Simplifier
 
-MAX_PERMUTED = 4  # possible items of an array without repetitions
+MAX_LISTED = 400  # arrays without repetitions that are written one by one
 MAX_CONTAINING = 8  # first items of which one must be what the array contains
 
 
@@ -46,31 +47,46 @@ def simplify(
 
 
 def _add_unique(work: Simplifier, place: Place, core: dict[str, Any], more: list[Any]) -> None:
-    """Add the arrays without repetitions, one by one, if they are few."""
+    """Add the arrays without repetitions, one by one, if they are few.
+
+    If they are too many, only those remain whose items are in the order of the schema.
+    """
     most = core.get("maxItems")
     if most is not None and most <= 1:
         return
     values = _values(work.resolved(core.get("items", True)))
-    if values is None or len(values) > MAX_PERMUTED or "prefixItems" in core:
-        why = f"only arrays of at most {MAX_PERMUTED} possible items can be kept from repeating one"
+    if values is None or "prefixItems" in core:
+        why = "only arrays of values that are listed (enum, const) can be kept from repeating one"
         work.leave(place, "uniqueItems", why)
         return
     most = len(values) if most is None else min(most, len(values))
-    alternatives: list[Any] = []
-    for length in range(core.get("minItems", 0), most + 1):
-        alternatives += [
-            {
-                "type": "array",
-                "prefixItems": [{"const": value} for value in chosen] or [True],
-                "minItems": length,
-                "maxItems": length,
-            }
-            for chosen in permutations(values, length)
-        ]
+    lengths = range(core.get("minItems", 0), most + 1)
+    is_every_order = sum(perm(len(values), length) for length in lengths) <= MAX_LISTED
+    num_ordered = sum(comb(len(values), length) for length in lengths)
+    if not is_every_order and num_ordered > MAX_LISTED:
+        work.leave(
+            place,
+            "uniqueItems",
+            f"{len(values)} values make {num_ordered} arrays that repeat none; at most "
+            f"{MAX_LISTED} are written one by one: lower maxItems",
+        )
+        return
+    orders = permutations if is_every_order else combinations
+    alternatives: list[Any] = [
+        {
+            "type": "array",
+            "prefixItems": [{"const": value} for value in chosen] or [True],
+            "minItems": length,
+            "maxItems": length,
+        }
+        for length in lengths
+        for chosen in orders(values, length)
+    ]
     for name in ("items", "minItems", "maxItems"):
         core.pop(name, None)
     others = ["null", "boolean", "number", "string", "object"]
-    more.append({"anyOf": [*alternatives, {"type": others}]})
+    unique = {"anyOf": [*alternatives, {"type": others}]}
+    more.append(unique if is_every_order else narrowed(unique))
 
 
 def _values(core: Any) -> list[Any] | None:

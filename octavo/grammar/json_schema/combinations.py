@@ -29,13 +29,23 @@ def simplify(
     if "oneOf" in given:
         _add_one_of(work, place, len(given["oneOf"]), more)
     if "not" in given:
-        negated = opposite(work.schema(place.step("not")), work.resolved)
+        negated = _negated(work, work.schema(place.step("not")), core)
         if negated is None:
             work.leave(place, "not", "the opposite of this schema cannot be expressed")
         else:
             more.append(narrowed(negated))
     if "if" in given:
         _add_condition(work, place, given, more)
+
+
+def _negated(work: Simplifier, core: Any, beside: dict[str, Any]) -> Any:
+    """Return the opposite of a core, or a part of it that is left beside other keywords."""
+    negated = opposite(core, work.resolved)
+    if negated is None:
+        negated = opposite(core, work.resolved, is_partial=True)
+        if negated is not None and exclude(beside, negated, work.resolved):
+            return None
+    return negated
 
 
 def _add_condition(work: Simplifier, place: Place, given: dict[str, Any], more: list[Any]) -> None:

@@ -88,7 +88,7 @@ KEYWORDS: Mapping[str, Keyword] = {
     "additionalItems": Keyword("enforced", "schema", _OF_ARRAYS),
     "minItems": Keyword("enforced", "count", _OF_ARRAYS),
     "maxItems": Keyword("enforced", "count", _OF_ARRAYS),
-    "uniqueItems": Keyword("partly", "boolean", _OF_ARRAYS, "for arrays of few possible items"),
+    "uniqueItems": Keyword("partly", "boolean", _OF_ARRAYS, "for arrays of few listed values"),
     "contains": Keyword("partly", "schema", _OF_ARRAYS, "for arrays of few items"),
     "minContains": Keyword("partly", "count", _OF_ARRAYS),
     "maxContains": Keyword("refused", "count", _OF_ARRAYS),

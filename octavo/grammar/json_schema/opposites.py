@@ -83,6 +83,8 @@ class _Opposite:
                 if name == "maxProperties" and value:
                     return None
                 return {"type": kind, f"min{name[3:]}": value + 1}
+            case "format" if self._is_partial and value in _TOO_SHORT:
+                return {"type": "string", "maxLength": _TOO_SHORT[value]}
             case "required":
                 return _any_of({"type": "object", "properties": {each: False}} for each in value)
             case "properties":
@@ -116,6 +118,8 @@ class _Opposite:
 
 # Keywords whose opposite cannot be expressed, beside others whose opposite is enough.
 _LEFT_OUT = frozenset({"items", "additionalProperties"})
+# The longest strings that are certainly not in a format.
+_TOO_SHORT = {"uuid": 31, "ipv4": 6, "ipv6": 1, "duration": 1}
 _KINDS = {"Length": "string", "Items": "array", "Properties": "object"}
 
 

@@ -14,6 +14,7 @@ from jsonschema import Draft4Validator, Draft7Validator, Draft202012Validator
 from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
 from octavo.grammar.json_schema.keywords import KEYWORDS
 from octavo.grammar.shapes import grammar_of
+from tests.grammar.json_schema.trial import judge
 from tests.grammar.json_schema.walks import accepts, matcher_of
 
 OBJECTS = ("{}", '{"a":1}', '{"b":1}', '{"a":1,"b":2}', '{"a":"x"}', '{"a":1,"b":2,"c":3}')
@@ -186,6 +187,41 @@ def test_the_grammar_allows_what_the_schema_allows(name: str, schema: Any, valid
     matcher = matcher_of(StructuredOutputsParams(json=schema))
     allowed = {text for text in ALL if any(accepts(matcher, each) for each in orders(text))}
     assert allowed == valid(schema, validator), name
+
+
+UUID = "12345678-1234-1234-1234-123456789abc"
+SIX = {"type": "array", "items": {"enum": [1, 2, 3, "a", None, True]}, "uniqueItems": True}
+NARROWED: list[tuple[Any, tuple[str, ...], tuple[str, ...]]] = [
+    (SIX, ("[]", '[1, 3, "a"]', "[null, true]"), ("[1, 1]", "[3, 1]")),
+    ({**SIX, "maxItems": 2}, ('["a", 1]',), ("[1, 2, 3]", "[2, 2]")),
+    ({"not": {"type": "string", "pattern": "b"}}, ("1", "null", "[]"), ('"ab"',)),
+    ({"not": {"type": "integer", "minimum": 7, "multipleOf": 0.5}}, ("3", '"a"'), ("7", "8")),
+    ({"oneOf": [{}, {"format": "uuid"}]}, ('"ab"',), (f'"{UUID}"', "1")),
+]
+
+
+@pytest.mark.parametrize(("schema", "allowed", "others"), NARROWED)
+def test_a_part_of_what_a_schema_allows_is_better_than_a_refusal(
+    schema: Any, allowed: tuple[str, ...], others: tuple[str, ...]
+) -> None:
+    """Each text of the part is valid, and it has texts of its kind."""
+    matcher = matcher_of(StructuredOutputsParams(json=schema))
+    assert all(accepts(matcher, text) for text in allowed)
+    assert not any(accepts(matcher, text) for text in others)
+    assert not [
+        judge(schema, text) for text in ALL if accepts(matcher, text) and judge(schema, text)
+    ]
+
+
+def test_an_opposite_that_leaves_nothing_is_refused() -> None:
+    many = {**SIX, "items": {"enum": list(range(12))}}
+    for schema, path in (
+        ({"type": "string", "not": {"type": "string", "pattern": "b"}}, ".not"),
+        (many, ".uniqueItems"),
+    ):
+        with pytest.raises(ShapeError) as caught:
+            grammar_of(StructuredOutputsParams(json=schema))
+        assert caught.value.path == path
 
 
 def test_every_keyword_that_restricts_texts_is_tested() -> None:
