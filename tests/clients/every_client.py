@@ -140,7 +140,7 @@ def test_node(name: str, address: str, full_address: str) -> None:
     assert "all is well" in said
 
 
-@pytest.mark.parametrize("name", ["langchain-openai", "pydantic-ai"])
+@pytest.mark.parametrize("name", ["langchain-openai", "pydantic-ai", "openai-agents"])
 def test_python_agents(name: str, agent_address: str) -> None:
     program = str(HERE / f"agent_{name.replace('-', '_')}.py")
     python = str(ENVIRONMENTS / name / "bin" / "python")
