@@ -22,7 +22,7 @@ from typing import TypeVar
 import msgspec
 
 from octavo.server.batches.results import sync_directory
-from octavo.server.batches.schema import StoredBatch, StoredFile
+from octavo.server.batches.schema import ENDED, StoredBatch, StoredFile
 from octavo.server.settings import ServerStartError
 
 log = logging.getLogger(__name__)
@@ -115,8 +115,9 @@ class Store:
             if path.suffix != _DESCRIPTION and path.name not in self.files:
                 path.unlink()
         for path in self._batches.iterdir():
-            is_unknown = path.suffix == _RESULTS and path.stem not in self.batches
-            if path.suffix == _NEXT or is_unknown:
+            stored = self.batches.get(path.stem)
+            has_ended = stored is None or stored.batch.status in ENDED
+            if path.suffix == _NEXT or (path.suffix == _RESULTS and has_ended):
                 path.unlink()
 
 

@@ -108,7 +108,28 @@ def test_each_line_is_answered_once_however_often_the_server_stops(
 
     run(directory, where, finish)
     assert asked[:NUM_LINES] == asked[NUM_LINES:]
-    assert not list((where / "batches").glob("*.results"))
+
+
+def test_what_a_stop_behind_the_end_has_left_is_removed(directory: Path, tmp_path: Path) -> None:
+    """The results of a batch that runs are removed when its last state is on the disk."""
+    where = tmp_path / "batches"
+
+    async def test(client: Client) -> None:
+        await ended(client, (await begin(client, LINES[:3]))["id"])
+        (name,) = batches_in(client).store.batches
+        results = batches_in(client).store.results(name)
+        await until(lambda: not results.exists())
+
+    async def later(client: Client) -> None:
+        (name,) = batches_in(client).store.batches
+        assert not batches_in(client).store.results(name).exists()
+
+    run(directory, where, test)
+    (path,) = (where / "batches").glob("*.json")
+    path.with_suffix(".results").write_bytes(b"left")
+    (where / "files" / "file-cut").write_bytes(b"an upload that was cut off")
+    run(directory, where, later)
+    assert not (where / "files" / "file-cut").exists()
 
 
 def slow_engine(directory: Path) -> FakeEngine:
