@@ -122,7 +122,7 @@ def in_environment(name: str, *command: str, directory: Path = HERE) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["cohere", "langchain-openai", "litellm", "lm-eval"])
+@pytest.mark.parametrize("name", ["cohere", "langchain-openai", "litellm", "lm-eval", "ollama"])
 def test_python(name: str, address: str, full_address: str, tmp_path: Path) -> None:
     program = str(HERE / f"use_{name.replace('-', '_')}.py")
     python = str(ENVIRONMENTS / name / "bin" / "python")
@@ -131,7 +131,7 @@ def test_python(name: str, address: str, full_address: str, tmp_path: Path) -> N
     assert "all is well" in said
 
 
-@pytest.mark.parametrize("name", ["openai", "ai-sdk"])
+@pytest.mark.parametrize("name", ["openai", "ai-sdk", "ollama"])
 def test_node(name: str, address: str, full_address: str) -> None:
     """The program is copied to where its packages are: node looks for them beside it."""
     program = ENVIRONMENTS / "node" / f"use_{name.replace('-', '_')}.mjs"
@@ -140,14 +140,14 @@ def test_node(name: str, address: str, full_address: str) -> None:
     assert "all is well" in said
 
 
-@pytest.mark.parametrize("name", ["langchain-openai", "pydantic-ai", "openai-agents"])
+@pytest.mark.parametrize("name", ["langchain-openai", "ollama", "openai-agents", "pydantic-ai"])
 def test_python_agents(name: str, agent_address: str) -> None:
     program = str(HERE / f"agent_{name.replace('-', '_')}.py")
     python = str(ENVIRONMENTS / name / "bin" / "python")
     assert "all is well" in in_environment(name, python, program, agent_address, KEY)
 
 
-@pytest.mark.parametrize("name", ["openai", "ai-sdk"])
+@pytest.mark.parametrize("name", ["openai", "ai-sdk", "ollama"])
 def test_node_agents(name: str, agent_address: str) -> None:
     program = ENVIRONMENTS / "node" / f"agent_{name.replace('-', '_')}.mjs"
     program.write_text((HERE / program.name).read_text("utf-8"), "utf-8")

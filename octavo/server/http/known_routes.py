@@ -49,8 +49,6 @@ NOT_YET: Mapping[str, str] = {
     "/infill": _NATIVE,
     "/vertex_generate": _NATIVE,
     "/v2/models/": "the API of KServe; use /v1/completions",
-    "/api/embed": _EMBEDDINGS,
-    "/api/embeddings": _EMBEDDINGS,
     "/api/blobs/": _OLLAMA_MODELS,
     "/health_generate": _HEALTH,
     "/v1/health": _HEALTH,

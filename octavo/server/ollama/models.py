@@ -116,7 +116,8 @@ async def show(exchange: Exchange) -> None:
         raise ApiError(400, "model is missing", param="model")
     check_name(server, name)
     facts, formats = server.llm.facts, server.formats.formats
-    capabilities = ["completion"]
+    capabilities = ["completion"] * ("generate" in facts.pooling.tasks)
+    capabilities += ["embedding"] * ("embed" in facts.pooling.tasks)
     capabilities += ["tools"] * (formats.tools is not None)
     capabilities += ["thinking"] * (formats.reasoning is not None)
     weights = await _weights(server)

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 
 from octavo.server.generate import generating
 from octavo.server.http.route import Route
-from octavo.server.ollama import models, requests
+from octavo.server.ollama import embeddings, models, requests
 from octavo.server.ollama.dialect import OLLAMA
 from octavo.server.ollama.schema import (
     OllamaAnswer,
     OllamaChatRequest,
+    OllamaEmbeddingRequest,
+    OllamaEmbedRequest,
     OllamaGenerateRequest,
+    OllamaVector,
+    OllamaVectors,
     ShowRequest,
 )
 
@@ -34,6 +38,19 @@ OLLAMA_ROUTES: Sequence[Route] = (
         ),
         "Answer a conversation, in Ollama's dialect.",
         *(OllamaChatRequest, OllamaAnswer, OllamaAnswer),
+        dialect=OLLAMA,
+    ),
+    Route(
+        *("POST", "/api/embed", generating(OllamaEmbedRequest, embeddings.translate_embed)),
+        "Vectors of texts, in Ollama's dialect.",
+        *(OllamaEmbedRequest, OllamaVectors),
+        dialect=OLLAMA,
+    ),
+    Route(
+        *("POST", "/api/embeddings"),
+        generating(OllamaEmbeddingRequest, embeddings.translate_embedding),
+        "The vector of one text, in Ollama's older form.",
+        *(OllamaEmbeddingRequest, OllamaVector),
         dialect=OLLAMA,
     ),
     Route("GET", "/api/tags", models.tags, "The served model.", dialect=OLLAMA),

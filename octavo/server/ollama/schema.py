@@ -12,6 +12,7 @@ from octavo.server.schema.rules import FieldRules, Unsupported
 MAX_MESSAGES = 4096
 MAX_TOOLS = 512
 MAX_STOPS = 16
+MAX_INPUTS = 4096
 INT32 = 2**31 - 1
 
 Role = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -170,6 +171,48 @@ class OllamaGenerateRequest(OllamaRequest, kw_only=True):
     prompt: str | None = None
     system: str | None = None
     raw: bool | None = None  # the prompt is not written by the chat template
+
+
+class OllamaEmbedRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The request for the vectors of texts."""
+
+    rules: ClassVar[FieldRules] = FieldRules(
+        ignored=RULES.ignored, of_prompts={"input": lambda request: ""}
+    )
+    model: Name
+    input: str | Annotated[list[str], Meta(max_length=MAX_INPUTS)]
+    truncate: bool | None = None  # a text that is too long is cut (the default), or refused
+    dimensions: Annotated[int, Meta(ge=1, le=INT32)] | None = None
+    options: Annotated[dict[str, Any], Meta(max_length=64)] | None = None  # no effect
+    keep_alive: Any = None
+
+
+class OllamaEmbeddingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The older request, for the vector of one text."""
+
+    rules: ClassVar[FieldRules] = FieldRules(
+        ignored=RULES.ignored, of_prompts={"prompt": lambda request: ""}
+    )
+    model: Name
+    prompt: str
+    options: Annotated[dict[str, Any], Meta(max_length=64)] | None = None  # no effect
+    keep_alive: Any = None
+
+
+class OllamaVectors(Struct, kw_only=True):
+    """The vectors of texts, in their order."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int  # nanoseconds
+    load_duration: int
+    prompt_eval_count: int
+
+
+class OllamaVector(Struct, kw_only=True):
+    """The vector of one text."""
+
+    embedding: list[float]
 
 
 class OllamaAnswerMessage(Struct, kw_only=True):

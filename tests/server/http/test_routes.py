@@ -69,7 +69,6 @@ def test_another_path_gets_the_list_of_routes(directory: Path, path: str) -> Non
         "/v1/audio/transcriptions",
         "/v1/images/generations",
         "/generate",
-        "/api/embed",
         "/api/blobs/sha256:0",
         "/v1/load_lora_adapter",
         "/sleep",

@@ -1,0 +1,131 @@
+"""/api/embed and the older /api/embeddings: vectors of texts, in Ollama's dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from octavo.api.outputs import RequestOutput
+from octavo.api.pooling.inputs import most_tokens, prefix_of
+from octavo.api.pooling.params import TO_FIT, PoolingParams
+from octavo.api.pooling.tasks import Wanted, wanted
+from octavo.server.embeddings.common import refusals
+from octavo.server.http.errors import ApiError, invalid
+from octavo.server.http.exchange import Exchange, encode
+from octavo.server.ollama.dialect import error_body
+from octavo.server.ollama.requests import check_name
+from octavo.server.ollama.schema import OllamaEmbeddingRequest, OllamaEmbedRequest
+from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
+from octavo.server.server import Server
+from octavo.text.prompt_worker import PromptJob
+
+_NANOSECONDS = 10**9
+_TURN_BYTES = 1 << 16  # that are made without a turn of the event loop
+
+
+def translate_embed(server: Server, request: OllamaEmbedRequest) -> GenerationRequest:
+    """Return the neutral form of a request for the vectors of texts, which have length one."""
+    check_name(server, request.model)
+    texts = [request.input] if isinstance(request.input, str) else request.input
+    if not texts:
+        raise invalid("input is an empty list; give at least one text", "input")
+    params = PoolingParams(dimensions=request.dimensions, use_activation=True)
+    cuts = request.truncate is not False
+    place = "input" if isinstance(request.input, str) else "input[{index}]"
+    return _translated(server, texts, params, place, cuts=cuts, is_old=False)
+
+
+def translate_embedding(server: Server, request: OllamaEmbeddingRequest) -> GenerationRequest:
+    """Return the neutral form of a request for one vector, as the model's makers intend it."""
+    check_name(server, request.model)
+    return _translated(server, [request.prompt], PoolingParams(), "prompt", cuts=True, is_old=True)
+
+
+def _translated(
+    server: Server,
+    texts: list[str],
+    params: PoolingParams,
+    place: str,
+    *,
+    cuts: bool,
+    is_old: bool,
+) -> GenerationRequest:
+    facts = server.llm.facts
+    with refusals():
+        asked = wanted(facts, "embed", params)
+        prefix = prefix_of(facts, None)
+    return GenerationRequest(
+        prompts=[PromptJob(text=prefix + text) for text in texts],
+        sampling={"pooling": asked.pooling, "detokenize": False, "temperature": 0.0},
+        writer=partial(EmbedWriter, asked, is_old),
+        named=partial(_named, place),
+        max_tokens=0,
+        keep_tokens=most_tokens(facts, TO_FIT) if cuts else None,
+        keeps_end=False,
+        keeps_frame=True,
+    )
+
+
+def _named(place: str, error: ApiError, index: int) -> ApiError:
+    """Return an error of the checks with the name of its field in this dialect."""
+    if error.status == 400 and error.param in ("prompt", None):
+        error.param = place.format(index=index)
+    return error
+
+
+class EmbedWriter:
+    """The vectors of all texts, in one body."""
+
+    def __init__(
+        self, asked: Wanted, is_old: bool, exchange: Exchange, prepared: PreparedRequest
+    ) -> None:
+        self._asked = asked
+        self._is_old = is_old
+        self._model = exchange.server.model_name
+        self._clock, self._began = exchange.server.clock, exchange.began
+
+    def opening(self, counts: TokenCounts) -> Iterable[bytes]:
+        """Return nothing: vectors are not streamed."""
+        return ()
+
+    def frames(
+        self, prompt_index: int, output: RequestOutput, counts: TokenCounts
+    ) -> Iterable[bytes]:
+        """Return nothing: vectors are not streamed."""
+        return ()
+
+    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
+        """Return nothing: vectors are not streamed."""
+        return ()
+
+    def failure(self, error: ApiError) -> bytes:
+        """Return the body of an error."""
+        return error_body(error)
+
+    def whole(
+        self,
+        outputs: list[RequestOutput],
+        counts: TokenCounts,
+        explanation: dict[str, Any] | None,
+    ) -> Iterator[bytes]:
+        """Yield the response, each vector encoded alone."""
+        if self._is_old:
+            yield encode({"embedding": self._asked.vector(outputs[0])})
+            return
+        yield b'{"model":' + encode(self._model) + b',"embeddings":['
+        num_bytes, comma = 0, b""
+        for output in outputs:
+            part = encode(self._asked.vector(output))
+            yield comma + part
+            comma = b","
+            num_bytes += len(part)
+            if num_bytes > _TURN_BYTES:
+                num_bytes = 0
+                yield TURN
+        numbers = {
+            "total_duration": max(0, round((self._clock() - self._began) * _NANOSECONDS)),
+            "load_duration": 0,
+            "prompt_eval_count": counts.prompt,
+        }
+        yield b"]," + encode(numbers)[1:]
