@@ -9,7 +9,7 @@ from octavo.backends.base import KVLayout
 from octavo.backends.native.backend import NativeBackend
 from octavo.engine.process import CoreAndFacts, Wrap, build_model_engine
 from octavo.engine_arguments import EngineArguments
-from octavo.layers import CausalLM
+from octavo.layers import Model
 
 _prepare = NativeBackend.prepare
 
@@ -17,7 +17,7 @@ _prepare = NativeBackend.prepare
 def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
     """Build the engine: a factory for `octavo.engine.process`."""
 
-    def prepare(self: NativeBackend, model: CausalLM, layout: KVLayout, block_size: int) -> None:
+    def prepare(self: NativeBackend, model: Model, layout: KVLayout, block_size: int) -> None:
         """Truncate the file just before the threads read it that pack the weights."""
         os.truncate(Path(arguments.model) / "model.safetensors", 4096)
         _prepare(self, model, layout, block_size)

@@ -16,7 +16,7 @@ from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.native.refusals import HEAD_MULTIPLE
 from octavo.backends.step import HostBatch
 from octavo.backends.torch.backend import TorchBackend
-from octavo.layers import CausalLM
+from octavo.layers import Model
 from octavo.loader import resolve
 from octavo.models.build import bind
 from octavo.models.checkpoint_weights import CheckpointWeights
@@ -34,7 +34,7 @@ PROMPT_LENGTH = 37  # longer than a window, a tile of queries and a block, and a
 class Runner:
     """A bound model and the cache of one sequence, which it computes in chunks."""
 
-    def __init__(self, model: CausalLM, backend: LogitsBackend, layout: KVLayout) -> None:
+    def __init__(self, model: Model, backend: LogitsBackend, layout: KVLayout) -> None:
         self.model = model
         self.backend = backend
         self.layout = layout

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.stored_rows import Floats, StoredRows
-from octavo.layers import CausalLM
+from octavo.layers import Model
 from octavo.models.config_reader import Config
 from octavo.models.needs import find_needs
 from octavo.models.registry import family_of
@@ -40,7 +40,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_model(architecture: str, **more: Any) -> CausalLM:
+def make_model(architecture: str, **more: Any) -> Model:
     """Declare a small model of an architecture, not yet bound."""
     values = {**SIZES, **CONFIGS.get(architecture, more), "architectures": [architecture]}
     family = family_of(architecture)
@@ -50,7 +50,7 @@ def make_model(architecture: str, **more: Any) -> CausalLM:
 class MadeUpWeights:
     """Random values for all tensors that a model needs, under the checkpoint's names."""
 
-    def __init__(self, model: CausalLM, seed: int = 0) -> None:
+    def __init__(self, model: Model, seed: int = 0) -> None:
         generator = np.random.default_rng(seed)
         self.tensors: dict[str, Floats] = {}
         for need in find_needs(model, ()):

@@ -14,7 +14,7 @@ from octavo.backends.step import HostBatch
 from octavo.backends.stored_rows import Floats, StoredRows
 from octavo.backends.torch.backend import TorchBackend
 from octavo.distributed.communicator import Communicator, ThreadCommunicator, ThreadGroup
-from octavo.layers import CausalLM, Module
+from octavo.layers import Model, Module
 from octavo.models.build import bind
 from octavo.models.checkpoint_weights import Weights
 from octavo.models.kv_layout import place_layers
@@ -48,12 +48,12 @@ class Outcome:
     """One rank's logits, what it holds, and the layout of its cache."""
 
     logits: Floats
-    model: CausalLM
+    model: Model
     stored: dict[str, int]
     layout: KVLayout
 
 
-def run_ranks(declare: Callable[[], CausalLM], weights: Weights, ranks: int) -> list[Outcome]:
+def run_ranks(declare: Callable[[], Model], weights: Weights, ranks: int) -> list[Outcome]:
     """Bind and run the model on so many ranks."""
 
     def work(communicator: ThreadCommunicator) -> Outcome:
@@ -69,7 +69,7 @@ def run_ranks(declare: Callable[[], CausalLM], weights: Weights, ranks: int) -> 
     return ThreadGroup(ranks).run(work)
 
 
-def two_sequences(model: CausalLM, layout: KVLayout) -> HostBatch:
+def two_sequences(model: Model, layout: KVLayout) -> HostBatch:
     """Make a batch of two sequences, with logits of every row."""
     tables = np.arange(1, 13, dtype=np.int32).reshape(2, 6)
     rows = np.arange(20, dtype=np.int32)

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch.backend import TorchBackend
-from octavo.layers import CausalLM, Embedding, Linear, Module, TensorDeclaration
+from octavo.layers import CausalLM, Embedding, Linear, Model, Module, TensorDeclaration
 from octavo.layers.weight_names import WeightSource
 from octavo.loader import resolve
 from octavo.loader.errors import TensorMismatchError
@@ -39,7 +39,7 @@ def bind_file(
     directory: Path,
     change: Callable[[Tensors], object],
     kind: type[CheckpointWeights] = Unread,
-) -> CausalLM:
+) -> Model:
     """Bind a model to a file of its own weights, changed."""
     model = make_model(architecture)
     tensors = dict(MadeUpWeights(model).tensors)
@@ -124,6 +124,7 @@ def test_ignored_tensors_may_be_present(tmp_path: Path) -> None:
     model = bind_file(
         "LlamaForCausalLM", tmp_path, lambda tensors: tensors.update(extra), CheckpointWeights
     )
+    assert model.head is not None
     assert model.head.weight is model.embed.weight
 
 

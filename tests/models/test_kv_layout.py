@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.backends.base import KVLayers
-from octavo.layers import CausalLM, KVLayer, KVSpec, Module
+from octavo.layers import CausalLM, KVLayer, KVSpec, Model, Module
 from octavo.models.kv_layout import place_layers
 from tests.models.made_up import make_model
 
@@ -31,7 +31,7 @@ def model_of(*specs: KVSpec) -> CausalLM:
     return model
 
 
-def places(model: CausalLM) -> list[tuple[int, int]]:
+def places(model: Model) -> list[tuple[int, int]]:
     return [layer.place for _, layer in model.walk() if isinstance(layer, KVLayer)]
 
 

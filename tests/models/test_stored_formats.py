@@ -13,7 +13,7 @@ from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.native.footprint import NativeFootprint
 from octavo.backends.stored_rows import RowLayout, StoredRows
 from octavo.backends.torch.footprint import TorchFootprint
-from octavo.layers import CausalLM
+from octavo.layers import Model
 from octavo.loader.errors import TensorMismatchError
 from octavo.loader.gguf import types
 from octavo.loader.tensor_type import BF16
@@ -53,7 +53,7 @@ LAYOUTS: dict[str, tuple[RowLayout, dict[str, Any]]] = {
 }
 
 
-def redeclared(opened: OpenedModel) -> CausalLM:
+def redeclared(opened: OpenedModel) -> Model:
     """Declare the model of an opened checkpoint once more, for another rank."""
     return family_of(opened.architecture)(opened.spec)
 
@@ -61,7 +61,7 @@ def redeclared(opened: OpenedModel) -> CausalLM:
 class StoredWeights(MadeUpWeights):
     """Made-up weights whose matrices are random bytes of a format."""
 
-    def __init__(self, model: CausalLM, layout: RowLayout) -> None:
+    def __init__(self, model: Model, layout: RowLayout) -> None:
         super().__init__(model)
         self._layout = layout
         self._rows = {

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from octavo.api.embeddings import embedded
 from octavo.api.outputs import CompletionOutput, Logprob, RequestOutput
+from octavo.api.pooling.tasks import hidden_state
+from octavo.api.pooling.vectors import of_length_one
 from octavo.core.pooling import Pooling
 from octavo.server.bounds.turns import Turns
 from octavo.server.grpc.dialect import error_body, frame, named
@@ -176,7 +177,9 @@ class EmbedWriter:
     ) -> Iterable[bytes]:
         """Return the response with the vector."""
         (output,) = outputs
-        vector = embedded(output, self._request.normalize).outputs.embedding
+        vector = hidden_state(output)
+        if self._request.normalize:
+            vector = of_length_one(vector)
         response = messages().EmbedResponse(
             request_id=self._id,
             model=self._model,

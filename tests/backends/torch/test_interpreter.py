@@ -14,7 +14,6 @@ from octavo.backends.torch.attention import TorchBatch, make_buffers
 from octavo.backends.torch.backend import TorchBackend
 from octavo.backends.torch.interpreter import MEANINGS, Interpreter, Outputs, Run
 from octavo.backends.torch.weights import TorchMatrix
-from octavo.layers import CausalLM
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.registry import FAMILIES
@@ -49,7 +48,7 @@ class Model:
         more: dict[str, Any] = {} if architecture in CONFIGS else dict(MORE)
         if architecture == "Gemma3ForConditionalGeneration":
             more = {"text_config": {**SIZES, **MORE}}
-        self.model: CausalLM = make_model(architecture, **more)
+        self.model = make_model(architecture, **more)
         self.layout = place_layers(self.model)
         self.backend = TorchBackend(dtype)
         bind(self.model, self.backend, MadeUpWeights(self.model))

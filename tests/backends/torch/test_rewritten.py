@@ -13,7 +13,7 @@ from octavo.backends.torch import ops
 from octavo.backends.torch.attention import NO_ADAPTER, TorchBatch, make_buffers
 from octavo.backends.torch.interpreter import Interpreter, Outputs
 from octavo.backends.torch.weights import TorchMatrix
-from octavo.layers import Linear
+from octavo.layers import CausalLM, Linear
 from octavo.models.registry import FAMILIES
 from octavo.program.listing import Listing
 from octavo.program.operands import Adapters, Matrix
@@ -123,9 +123,11 @@ def test_what_a_layer_reads_is_what_a_shorter_model_ends_with(architecture: str)
         assert torch.equal(found.logits, plain.logits)
         assert len(found.kept) == 2
     final = next(i.norm for i in reversed(model.record().instructions) if i.norm is not None)
-    whole = model.model.blocks
+    decoder = model.model
+    assert isinstance(decoder, CausalLM)
+    whole = decoder.blocks
     for count in (0, 1):
-        model.model.blocks = whole[:count]
+        decoder.blocks = whole[:count]
         shorter = run(model, model.record()).hidden
         for found in (outputs, fused):
             assert torch.equal(ops.norm(found.kept[count], final), shorter)

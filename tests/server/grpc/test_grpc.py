@@ -6,6 +6,7 @@ import json
 import threading
 from array import array
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,8 @@ def test_errors_have_a_code_and_name_their_field(life: Any) -> None:
         garbage = stub.channel.unary_unary(SERVICE + "Generate")
         bearer = (("authorization", f"Bearer {KEY}"),)
         for data in (b"\xff" * 50, b"\x0a\x05ab", b"\x0a\x01\xff"):
-            assert failure(lambda data=data: [garbage(data, metadata=bearer)])[0] == (
+            call = partial(garbage, data, metadata=bearer)
+            assert failure(lambda call=call: [call()])[0] == (  # type: ignore[misc]
                 "INVALID_ARGUMENT"
             )
         life.server.is_draining = True
@@ -179,7 +181,11 @@ def test_calls_end_when_their_client_leaves_or_asks_for_it(directory: Path) -> N
 
 
 def test_a_stream_continues_behind_its_position(directory: Path, tmp_path: Path) -> None:
-    options = {"grpc_port": 0, "api_keys": (KEY, OTHER), "journal": tmp_path / "journal"}
+    options: dict[str, Any] = {
+        "grpc_port": 0,
+        "api_keys": (KEY, OTHER),
+        "journal": tmp_path / "journal",
+    }
     with listening(directory, **options) as life, Stub(life) as stub:
         fields = {"prompt": "x", "sampling_params": stub.messages.SamplingParams(max_tokens=30)}
         named = (("x-request-id", "mine"),)
