@@ -20,7 +20,7 @@ from octavo.models.generation import SAMPLING
 from octavo.models.registry import FAMILIES, family_of
 from tests.damage.mutants import NASTY
 from tests.damage.trial import BUG
-from tests.models.made_up import CONFIGS, EXPERTS, SIZES, MadeUpWeights
+from tests.models.made_up import CONFIGS, DECODERS, EXPERTS, SIZES, MadeUpWeights
 
 ROOT = Path(__file__).parents[2] / "octavo"
 LISTS = ("layer_types", "no_rope_layers", "mlp_only_layers", "long_factor", "short_factor")
@@ -34,6 +34,8 @@ ROPES: tuple[dict[str, Any], ...] = (
     {"rope_type": "yarn", "factor": 4.0, "mscale": -40.0, "mscale_all_dim": -17.5},
     {FULL: {"rope_type": "yarn", "factor": 1e308}, SLIDING: {"rope_theta": -1}},
 )
+# An encoder's class reads the same configuration for each task.
+ENCODER_CLASSES = {FAMILIES[name]: name for name in FAMILIES if name not in DECODERS}.values()
 STRIDE = 40
 MOST_BYTES = 64 << 20
 
@@ -116,7 +118,7 @@ def test_numbers_of_experts_and_layers_are_not_multiplied() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize("architecture", [*DECODERS, *ENCODER_CLASSES])
 def test_all_damaged_configurations(architecture: str) -> None:
     weights = made_up(architecture)
     for values in configs(architecture):

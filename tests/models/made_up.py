@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.stored_rows import Floats, StoredRows
-from octavo.layers import Model
+from octavo.layers import CausalLM, Model
 from octavo.models.config_reader import Config
 from octavo.models.needs import find_needs
-from octavo.models.registry import family_of
+from octavo.models.registry import ENCODER_TASKS, FAMILIES, family_of
 
 SIZES: dict[str, Any] = {
     "vocab_size": 96,
@@ -37,7 +37,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "FalconForCausalLM": {"multi_query": True, "bias": True},
     "Qwen2MoeForCausalLM": EXPERTS,
     "GptOssForCausalLM": {**EXPERTS, "sliding_window": 5},
+    **{
+        f"DistilBert{task}": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
+        for task in ENCODER_TASKS
+    },
 }
+
+# Architectures that read texts from left to right; tests/models/test_encoders.py has the others.
+DECODERS = [name for name in FAMILIES if issubclass(family_of(name), CausalLM)]  # type: ignore[arg-type]
 
 
 def make_model(architecture: str, **more: Any) -> Model:

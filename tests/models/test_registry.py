@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import octavo.models
-from octavo.layers import CausalLM
+from octavo.layers import Model
 from octavo.models.config_reader import ConfigurationError
 from octavo.models.registry import FAMILIES, family_of
 
@@ -32,10 +32,10 @@ def test_the_error_for_an_unknown_architecture_lists_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("architecture", FAMILIES)
-def test_every_registered_class_is_a_decoder_that_reads_a_config(architecture: str) -> None:
+def test_every_registered_class_is_a_model_that_reads_a_config(architecture: str) -> None:
     family = family_of(architecture)
     assert isinstance(family, type)
-    assert issubclass(family, CausalLM)
+    assert issubclass(family, Model)
     assert callable(family_of(architecture).read)
 
 

@@ -23,10 +23,9 @@ from octavo.loader.gguf.types import TENSOR_TYPES
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
-from octavo.models.registry import FAMILIES
 from tests.backends.native.kernels.test_gemm_quantized import CODES, random_blocks
 from tests.loader.make_files import F32, STRING, U32, GGUFTensor, f32_tensor, write_gguf
-from tests.models.made_up import CONFIGS, EXPERTS, SIZES, MadeUpWeights, make_model
+from tests.models.made_up import CONFIGS, DECODERS, EXPERTS, SIZES, MadeUpWeights, make_model
 
 # A Llama such as SmolLM2, tied, of whole blocks of 256 and whole panels of 32.
 LAYERS, HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 2, 256, 512, 4, 2, 64, 320
@@ -249,7 +248,7 @@ PLAIN = (5, "")
 BOTH_SUMS = (6, "Add")  # attention and feed-forward beside each other
 NORMED_SUMS = (8, "Norm Add Norm Add")  # what is added to the residual is normalised first
 LAYERS_OF = {
-    **dict.fromkeys(FAMILIES, PLAIN),
+    **dict.fromkeys(DECODERS, PLAIN),
     **dict.fromkeys(("Gemma2ForCausalLM", "Gemma3ForCausalLM"), NORMED_SUMS),
     "Gemma3ForConditionalGeneration": NORMED_SUMS,
     **dict.fromkeys(("Glm4ForCausalLM", "Olmo2ForCausalLM", "Olmo3ForCausalLM"), NORMED_SUMS),
@@ -262,7 +261,7 @@ LAYERS_OF = {
 }
 
 
-@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize("architecture", DECODERS)
 def test_a_familys_layer_is_so_many_phases_and_nothing_else_is_done(architecture: str) -> None:
     more: dict[str, Any] = dict(MORE)
     if architecture == "Gemma3ForConditionalGeneration":

@@ -14,13 +14,13 @@ from octavo.backends.torch.attention import NO_ADAPTER, TorchBatch, make_buffers
 from octavo.backends.torch.interpreter import Interpreter, Outputs
 from octavo.backends.torch.weights import TorchMatrix
 from octavo.layers import CausalLM, Linear
-from octavo.models.registry import FAMILIES
 from octavo.program.listing import Listing
 from octavo.program.operands import Adapters, Matrix
 from octavo.program.passes.adapters import add_adapters
 from octavo.program.passes.fusion import rewrite
 from octavo.program.passes.kept_hidden import keep_hidden
 from tests.backends.torch.test_interpreter import LENGTHS, PASSES, Model
+from tests.models.made_up import DECODERS
 
 RANK = 3
 
@@ -109,7 +109,7 @@ def test_fusion_after_adapters_changes_no_bit() -> None:
     assert torch.equal(found.hidden, expected.hidden)
 
 
-@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize("architecture", DECODERS)
 def test_what_a_layer_reads_is_what_a_shorter_model_ends_with(architecture: str) -> None:
     """The second layer's input, normalised, is the hidden state of the model's first layer."""
     model = Model(architecture)
