@@ -7,7 +7,6 @@ a file of their own. A command that was killed or interrupted continues when it 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import math
 import sys
 import time
@@ -74,6 +73,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check the file, load the model, answer; return 1 if a request was answered with an error."""
+    import asyncio
+
     from octavo.api.async_llm import AsyncLLM
     from octavo.server.batches.offline import open_requests
 
@@ -98,6 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _answer(llm: object, config: ServerSettings, file: InputFile, paths: Paths) -> Outcome:
+    import asyncio
+
     from octavo.api.async_llm import AsyncLLM
     from octavo.server.batches.offline import answer_file
 

@@ -293,7 +293,8 @@ def test_beams_and_vectors_fail_as_a_whole(llm: LLM, monkeypatch: pytest.MonkeyP
 
     def damaged(batch: Any, draws: Any) -> Any:
         pending = step(batch, draws)
-        failures = tuple((slot, NOT_FINITE) for slot in draws.slots.tolist())
+        slots = {*draws.slots.tolist(), *(pool.slot for pool in draws.pools)}
+        failures = tuple((slot, NOT_FINITE) for slot in sorted(slots))
         return Mock(
             done=pending.done, collect=lambda: pending.collect()._replace(failures=failures)
         )

@@ -189,7 +189,7 @@ def _payload(slot: _Slot, start: int, end: int, samples: bool) -> object:
     """Derive the requested log-probabilities or hidden states from the tokens alone."""
     sampling = slot.sampling
     if sampling.pooling is not None:
-        return HiddenPayload(array("f", slot.tokens)) if samples else None
+        return HiddenPayload(array("f", slot.tokens[: slot.num_prompt])) if samples else None
     sampled: tuple[TokenLogprobs, ...] = ()
     prompt: tuple[TokenLogprobs, ...] = ()
     if sampling.logprobs is not None and samples:

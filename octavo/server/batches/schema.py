@@ -23,7 +23,7 @@ Status = Literal[
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 
-class FileUpload(Struct, kw_only=True):
+class FileUpload(Struct, kw_only=True, forbid_unknown_fields=True):
     """The form that adds a file."""
 
     file: Annotated[str, Meta(extra_json_schema={"format": "binary"})]

@@ -119,7 +119,8 @@ def test_the_client_of_before(directory: Path) -> None:
 
 CHAT_FIELDS = {
     *("id", "object", "created", "model", "choices", "usage", "service_tier"),
-    *("system_fingerprint", "prompt_logprobs", "prompt_token_ids", "kv_transfer_params"),
+    *("system_fingerprint", "prompt_logprobs", "prompt_token_ids", "prompt_text"),
+    "kv_transfer_params",
 }
 COMPLETION_FIELDS = {
     *("id", "object", "created", "model", "choices", "usage", "service_tier"),
@@ -156,5 +157,5 @@ def test_what_does_not_apply_is_null_and_not_missing(directory: Path) -> None:
     assert whole.keys() == COMPLETION_FIELDS
     (choice,) = whole["choices"]
     assert choice.pop("text")
-    absent |= {"prompt_logprobs": None, "prompt_token_ids": None}
+    absent |= dict.fromkeys(("prompt_logprobs", "prompt_token_ids", "prompt_text"))
     assert choice == {"index": 0, "finish_reason": "length", **absent}
