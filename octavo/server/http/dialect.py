@@ -25,6 +25,7 @@ class Dialect:
     stream_schema: Callable[[dict[str, Any]], dict[str, Any]]  # of a frame, from its payload's
     ping: bytes = b""  # a frame without meaning for long silences; empty: there is none
     is_resumable: bool = True  # the events of a stream can have ids
+    takes_any_kind: bool = False  # of body, since its users send JSON as `curl -d` does: as a form
     id_prefixes: tuple[str, ...] = ()  # which answers put before the id of a request
     # Returns the struct of a body that is not JSON; the arguments are the exchange, the body and
     # the struct's type.

@@ -91,7 +91,7 @@ class Exchange:
         if self.headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError(415, "compressed bodies are not accepted; send the body uncompressed")
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind not in _JSON_TYPES:
+        if kind not in _JSON_TYPES and not self.dialect.takes_any_kind:
             raise ApiError(415, "the body must be JSON: send 'Content-Type: application/json'")
         announced = self.headers.get("content-length", "0")
         if announced.isdecimal() and int(announced[:20]) > limit:

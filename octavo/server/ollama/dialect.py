@@ -41,4 +41,5 @@ OLLAMA = Dialect(
     stream_kind="application/x-ndjson",
     stream_schema=lambda payload: payload,
     is_resumable=False,
+    takes_any_kind=True,
 )

@@ -288,3 +288,17 @@ def test_vectors_are_those_of_openais_route(directory: Path) -> None:
             assert words in refused.json()["error"]
 
     run(directory, test)
+
+
+def test_json_may_be_sent_as_a_form(directory: Path) -> None:
+    """`curl -d` names its body so; other sites are refused by their origin all the same."""
+
+    async def test(client: Client) -> None:
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        body = json.dumps({**PROMPT, "stream": False}).encode()
+        assert (await client.post("/api/generate", content=body, headers=form)).status_code == 200
+        foreign = {**form, "origin": "https://elsewhere.example"}
+        response = await client.post("/api/generate", content=body, headers=foreign)
+        assert response.status_code == 403
+
+    run(directory, test)
