@@ -44,7 +44,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 # Architectures that read texts from left to right; tests/models/test_encoders.py has the others.
-DECODERS = [name for name in FAMILIES if issubclass(family_of(name), CausalLM)]  # type: ignore[arg-type]
+DECODERS = [
+    name
+    for name in FAMILIES
+    if issubclass(family_of(name), CausalLM)  # type: ignore[arg-type]
+]
 
 
 def make_model(architecture: str, **more: Any) -> Model:
