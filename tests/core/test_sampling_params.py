@@ -224,6 +224,7 @@ def test_a_budget_of_reasoning_must_be_able_to_end_it() -> None:
         bad_words_token_ids=((4, 6),),
     )
     right.check_thinking()
+    dataclasses.replace(right, allowed_token_ids=None).check_thinking()
     SamplingParams(thinking_token_budget=7, bad_words_token_ids=((5,),)).check_thinking()
     wrongs: tuple[dict[str, Any], ...] = (
         {"allowed_token_ids": [4]},
