@@ -414,7 +414,7 @@ class RealSimulation(Simulation):
         if isinstance(payload, HiddenPayload):
             self.pooled.add(event.request_id)
             right = self.truth.pool(journal.request)
-            if payload.num_vectors > 1 or payload.start:
+            if sampling.pooling is not None and sampling.pooling.kind == "all":  # a chunk's
                 width = len(payload.values) // payload.num_vectors
                 right = right[payload.start * width :][: len(payload.values)]
             require(payload.values == right, f"{event.request_id}: a wrong vector")
