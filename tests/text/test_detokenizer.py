@@ -236,7 +236,7 @@ def test_only_the_ends_of_a_long_context_are_read() -> None:
 @pytest.mark.parametrize(
     "decoder",
     [
-        decoders.WordPiece(),
+        decoders.Sequence([decoders.Fuse(), decoders.WordPiece()]),
         decoders.CTC(),
         decoders.BPEDecoder(),
         decoders.Strip(" ", 1, 0),

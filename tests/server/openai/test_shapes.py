@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from octavo.server.http.errors import invalid
 from octavo.server.openai.schema.chat import ChatRequest, Message
 from octavo.server.openai.shapes import with_own_place
 from tests.server.engine import ChainRunner, FakeEngine
+from tests.server.http.test_socket import wait_until
 from tests.server.make import Client, serving
 from tests.server.openai.calls import error_of, streamed
 
@@ -286,6 +288,9 @@ def test_a_shape_is_checked_once(directory: Path) -> None:
     asyncio.run(main())
 
 
+SOME_STEPS = 20  # after them, some of the text can be written
+
+
 class ImpossibleRunner(ChainRunner):
     """A runner in which no text can go on, unless it is said to be possible."""
 
@@ -327,10 +332,16 @@ def test_a_text_that_cannot_go_on_is_the_request_s_fault(
                 error = answer.json()["error"]
                 assert (error["type"], error["param"]) == ("invalid_request_error", param)
                 assert error["message"].endswith("the text cannot keep its shape")
-            active = client.server.active
-            runner.is_possible = lambda: (
-                not any(each.record.first_byte_at for each in active.values())
-            )
+            active, steps = client.server.active, count()
+
+            def is_possible() -> bool:
+                """Wait, in the engine's thread, until some of the text has been written."""
+                if next(steps) < SOME_STEPS:
+                    return True
+                wait_until(lambda: any(each.record.first_byte_at for each in active.values()))
+                return False
+
+            runner.is_possible = is_possible
             *_, last = await streamed(client, "/v1/chat/completions", **body)
             assert last["error"] == error
 

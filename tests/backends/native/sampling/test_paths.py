@@ -42,7 +42,7 @@ NATIVE: dict[str, Any] = {
 }
 PYTHON: dict[str, Any] = {"logits_processors": (lambda prompt, output, row: row,)}
 # These concern the end of a sequence and its text, or become other parameters before a slot opens;
-# a grammar becomes the masks of each step.
+# a grammar and a budget of reasoning become the masks of each step.
 NOT_SAMPLING = {
     "bad_words",
     "detokenize",
@@ -57,6 +57,8 @@ NOT_SAMPLING = {
     "stop",
     "stop_token_ids",
     "structured_outputs",
+    "thinking_marks",
+    "thinking_token_budget",
 }
 
 
