@@ -22,6 +22,7 @@ from octavo.server.preparation import prepare
 from octavo.server.server import Server
 
 T = TypeVar("T", bound=msgspec.Struct)
+MAX_BACKGROUND_SECONDS = 14 * 86_400.0  # longer than any batch
 
 
 def generating(kind: type[T], translate: Callable[[Server, T], GenerationRequest]) -> Handler:
@@ -49,6 +50,8 @@ async def answer(
     """Generate and answer within the time of the request; `task` may end it before."""
     server = exchange.server
     seconds = server.config.max_request_seconds
+    if exchange.is_background:  # it may wait for a long time; its batch has a time of its own
+        seconds = MAX_BACKGROUND_SECONDS
     if asked.deadline_ms is not None:
         spent = server.clock() - exchange.began
         seconds = min(seconds, max(0.0, asked.deadline_ms / 1000 - spent))

@@ -93,8 +93,8 @@ class Tokenizer(TokenTable):
             self.backend.no_truncation()
         if second is None:
             return found.ids, 0
-        owners = found.sequence_ids
-        return found.ids, owners.index(1) if 1 in owners else len(found.ids)
+        types = found.type_ids  # all 0 where the model does not tell the texts of a pair apart
+        return found.ids, types.index(1) if 1 in types else 0
 
     def pack(self) -> PackedTable:
         """Return the table of all tokens; raise if it is too large to be harmless."""

@@ -61,7 +61,7 @@ def test_a_cut_text_keeps_its_frame() -> None:
     assert tokenizer.encode_framed("a b c", most_tokens=2, add_special_tokens=False) == ([A, B], 0)
     with pytest.raises(TokenizerError, match="2 tokens leave nothing of the text beside the"):
         tokenizer.encode_framed("a b c", most_tokens=2)
-    assert tokenizer.encode_framed("a", "")[1] == 4  # behind the prompt: there is no second text
+    assert tokenizer.encode_framed("a", "")[1] == 3  # the last special token is the second text
 
 
 @pytest.mark.parametrize("is_own", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import combinations, permutations
 from math import comb, perm
 from typing import TYPE_CHECKING, Any
@@ -61,14 +62,13 @@ def _add_unique(work: Simplifier, place: Place, core: dict[str, Any], more: list
         return
     most = len(values) if most is None else min(most, len(values))
     lengths = range(core.get("minItems", 0), most + 1)
-    is_every_order = sum(perm(len(values), length) for length in lengths) <= MAX_LISTED
-    num_ordered = sum(comb(len(values), length) for length in lengths)
-    if not is_every_order and num_ordered > MAX_LISTED:
+    is_every_order = _are_few(perm(len(values), length) for length in lengths)
+    if not is_every_order and not _are_few(comb(len(values), length) for length in lengths):
         work.leave(
             place,
             "uniqueItems",
-            f"{len(values)} values make {num_ordered} arrays that repeat none; at most "
-            f"{MAX_LISTED} are written one by one: lower maxItems",
+            f"{len(values)} values make more than the {MAX_LISTED} arrays without repetitions "
+            "that are written one by one: lower maxItems",
         )
         return
     orders = permutations if is_every_order else combinations
@@ -125,3 +125,13 @@ def _add_contains(
         more.append(narrowed({"anyOf": alternatives}))
     else:
         more.append({"type": ["null", "boolean", "number", "string", "object"]})
+
+
+def _are_few(counts: Iterable[int]) -> bool:
+    """Return whether the sum of some numbers is within the limit; stop where it is not."""
+    total = 0
+    for each in counts:
+        total += each
+        if total > MAX_LISTED:
+            return False
+    return True

@@ -14,6 +14,7 @@ from octavo.server.batches.service import Batches
 from octavo.server.batches.store import MAX_FILES, new_id
 from octavo.server.http.errors import ApiError, invalid, too_many
 from octavo.server.http.exchange import Exchange
+from octavo.server.schema.query_numbers import bounded_number
 
 MAX_UPLOADS = 8  # at once
 MAX_PAGE = 10_000
@@ -161,9 +162,9 @@ def page_of(own: Sequence[T], query: dict[str, str], default: int) -> tuple[list
             raise invalid(f"after={after[:64]!r} is none of these", "after")
         rows = rows[place + 1 :]
     given = query.get("limit", str(default))
-    if not (given.isascii() and given.isdecimal() and 1 <= int(given[:9]) <= MAX_PAGE):
+    limit = bounded_number(given, 1, MAX_PAGE)
+    if limit is None:
         raise invalid(f"limit must be a number from 1 to {MAX_PAGE}", "limit")
-    limit = int(given)
     return rows[:limit], len(rows) > limit
 
 
@@ -226,12 +227,13 @@ def _kept_seconds(fields: dict[str, str], most: float) -> int:
         raise invalid("expires_after[anchor] must be 'created_at'", "expires_after")
     if given is None:
         return int(most)
-    if not (given.isascii() and given.isdecimal() and _LEAST_SECONDS <= int(given[:12]) <= most):
+    seconds = bounded_number(given, _LEAST_SECONDS, int(most))
+    if seconds is None:
         raise invalid(
             f"expires_after[seconds] must be a number from {_LEAST_SECONDS} to {most:.0f}",
             "expires_after",
         )
-    return int(given)
+    return seconds
 
 
 def _full(message: str) -> ApiError:

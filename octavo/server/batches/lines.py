@@ -27,6 +27,7 @@ class _Streamed(Struct):
     """The part of a body that decides whether its answer is a stream."""
 
     stream: Any = None
+    background: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,9 @@ def read_line(data: bytes, urls: Collection[str], max_body_bytes: int) -> Reques
     if streamed.stream:
         message = "body.stream: answers of a batch are whole; leave stream out"
         raise LineError("invalid_request", message, "body.stream")
+    if streamed.background:
+        message = "body.background: a batch waits for its answers; leave background out"
+        raise LineError("invalid_request", message, "body.background")
     return line
 
 

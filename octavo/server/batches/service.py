@@ -111,7 +111,8 @@ class Batches:
         work = self._work.get(stored.batch.id)
         if work is None or work.is_cancelled.is_set() or stored.outcome is not None:
             return
-        await self._enter(stored, "cancelling" if work.has_turn else "cancelled")
+        has_begun = work.has_turn or stored.batch.status != "validating"
+        await self._enter(stored, "cancelling" if has_begun else "cancelled")
         work.is_cancelled.set()
 
     def is_used(self, name: str) -> bool:

@@ -110,13 +110,20 @@ class Store:
         self.results(name).unlink(missing_ok=True)
 
     def _remove_waste(self) -> None:
-        """Remove what an upload or a write that was cut off has left."""
+        """Remove what an upload or a write that was cut off has left.
+
+        What has a description stays, also if that cannot be read.
+        """
+        described = {path.stem for path in self._files.glob(f"*{_DESCRIPTION}")}
         for path in self._files.iterdir():
-            if path.suffix != _DESCRIPTION and path.name not in self.files:
+            if path.suffix != _DESCRIPTION and path.name not in described:
                 path.unlink()
         for path in self._batches.iterdir():
             stored = self.batches.get(path.stem)
-            has_ended = stored is None or stored.batch.status in ENDED
+            if stored is not None:
+                has_ended = stored.batch.status in ENDED
+            else:
+                has_ended = not path.with_suffix(_DESCRIPTION).exists()
             if path.suffix == _NEXT or (path.suffix == _RESULTS and has_ended):
                 path.unlink()
 

@@ -41,9 +41,9 @@ class Call:
         self.reply = b""  # of a call that is not streamed
         self.error: dict[str, Any] | None = None
         # A web page can send no call, so that its host is no one's that was bound anew.
-        headers = [(b"host", b"localhost")]
+        headers = [(b"host", b"localhost"), (b"content-length", b"%d" % len(body))]
         for name, value in context.invocation_metadata() or ():
-            if isinstance(value, str) and name.lower() != "host":
+            if isinstance(value, str) and name.lower() not in ("host", "content-length"):
                 headers.append((name.lower().encode(), value.encode("latin-1", "replace")))
         self.scope: MutableMapping[str, Any] = {
             "type": "http",

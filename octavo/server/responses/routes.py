@@ -26,6 +26,7 @@ from octavo.server.responses.schema import (
 )
 from octavo.server.responses.store import Content, Entry
 from octavo.server.responses.writer import STARTING_AFTER
+from octavo.server.schema.query_numbers import bounded_number
 
 _RETRIEVED = ("include", "include[]", "stream", "starting_after", "include_obfuscation")
 _DIGITS = 10  # of the number of an event
@@ -113,9 +114,10 @@ async def input_items(exchange: Exchange) -> None:
     """Return a page of the items that preceded an answer."""
     given = _query(exchange, _LISTED)
     entry = _entry(exchange)
-    limit = given.get("limit", str(USUALLY_LISTED))
-    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= MOST_LISTED):
-        raise invalid(f"limit: expected 1 to {MOST_LISTED}, got {limit[:32]!r}", "limit")
+    asked = given.get("limit", str(USUALLY_LISTED))
+    limit = bounded_number(asked, 1, MOST_LISTED)
+    if limit is None:
+        raise invalid(f"limit: expected 1 to {MOST_LISTED}, got {asked[:32]!r}", "limit")
     order = given.get("order", "desc")
     if order not in ("asc", "desc"):
         raise invalid(f"order: expected 'asc' or 'desc', got {order[:32]!r}", "order")
@@ -123,7 +125,7 @@ async def input_items(exchange: Exchange) -> None:
     shown = page(
         content.items,
         after=given.get("after"),
-        limit=int(limit),
+        limit=limit,
         is_ascending=order == "asc",
     )
     await exchange.respond_json(shown)

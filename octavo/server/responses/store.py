@@ -270,8 +270,10 @@ class ResponseStore:
             self.num_bytes + num_bytes > limits.num_bytes
             or len(self._entries) + num_responses > limits.num_responses
         ):
-            if not self._ended:
+            if not self._entries:
                 return False
-            richest = max(self._ended, key=lambda owner: self._bytes_by_owner[owner])
+            richest = max(self._bytes_by_owner, key=self._bytes_by_owner.__getitem__)
+            if richest not in self._ended:  # all of its responses are still running
+                return False
             self.delete(next(iter(self._ended[richest])))
         return True

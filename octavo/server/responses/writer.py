@@ -24,9 +24,11 @@ from octavo.server.responses.schema import (
     ResponseUsage,
 )
 from octavo.server.responses.store import FINAL, Entry, ResponseStore
+from octavo.server.schema.query_numbers import bounded_number
 
 CANCELLED, FAILED, QUEUED = "cancelled", "failed", "queued"
 STARTING_AFTER = "starting_after"
+MOST_EVENTS = 10**9  # of a response
 # Errors that end a connection, and not a durable request.
 _CONTINUED = ("server_shutdown", "stream_taken_over")
 _LOGPROBS = "message.output_text.logprobs"
@@ -275,7 +277,8 @@ def known_number(exchange: Exchange) -> int:
     """Return the number of the last event that a client has, -1 for none."""
     given = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
     number = (given.get(STARTING_AFTER) or [""])[-1]
-    return int(number) if number.isdecimal() else -1
+    known = bounded_number(number, 0, MOST_EVENTS)
+    return -1 if known is None else known
 
 
 def wants_logprobs(request: ResponsesRequest) -> bool:

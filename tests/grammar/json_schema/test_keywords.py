@@ -255,6 +255,16 @@ def test_what_cannot_be_enforced_is_left_out_with_a_warning(name: str) -> None:
     assert what.endswith("it is left out")
 
 
+def test_arrays_of_thousands_of_values_are_counted_no_further_than_needed() -> None:
+    """The number of such arrays has more digits than Python writes."""
+    values = {"enum": list(range(15_000))}
+    lengths = {"minItems": 7500, "maxItems": 7500}
+    schema = {"type": "array", "uniqueItems": True, "items": values, **lengths}
+    with pytest.raises(ShapeError) as caught:
+        grammar_of(StructuredOutputsParams(json=schema))
+    assert caught.value.path == ".uniqueItems"
+
+
 @pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
 @pytest.mark.parametrize("count", [30, 300])
 def test_references_that_multiply_are_followed_once(keyword: str, count: int) -> None:

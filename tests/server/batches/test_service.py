@@ -128,8 +128,13 @@ def test_what_a_stop_behind_the_end_has_left_is_removed(directory: Path, tmp_pat
     (path,) = (where / "batches").glob("*.json")
     path.with_suffix(".results").write_bytes(b"left")
     (where / "files" / "file-cut").write_bytes(b"an upload that was cut off")
+    kept = [where / "files" / "file-new", where / "batches" / "batch_new.results"]
+    for each in kept:  # by a newer version, say: its descriptions cannot be read
+        each.write_bytes(b"precious")
+        each.with_suffix(".json").write_bytes(b'{"form": 2}')
     run(directory, where, later)
     assert not (where / "files" / "file-cut").exists()
+    assert all(each.exists() for each in kept)
 
 
 def slow_engine(directory: Path) -> FakeEngine:
@@ -189,6 +194,18 @@ def test_a_batch_ends_with_its_window(directory: Path, tmp_path: Path) -> None:
         ([request(0), request(0)], "duplicate_custom_id", 2),
         ([request(0), {**request(1), "url": "/v1/chat/completions"}], "invalid_url", 2),
         ("{}\n{\n", "invalid_request", 1),
+        (
+            [
+                {
+                    "custom_id": "a",
+                    "method": "POST",
+                    "url": "/v1/completions",
+                    "body": {"prompt": "x", "background": True},
+                }
+            ],
+            "invalid_request",
+            1,
+        ),
         ("", "empty_file", None),
         ([request(each) for each in range(6)], "too_many_requests", None),
     ],

@@ -1,0 +1,21 @@
+"""The scope of a call: what the application reads of it as of a request over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from unittest.mock import Mock
+
+from octavo.server.grpc.call import Call
+
+
+def test_a_call_announces_the_size_of_its_message() -> None:
+    """Without it, admission would count the largest body for each call that waits."""
+
+    async def main() -> None:
+        metadata = [("Content-Length", "5000000"), ("x-request-id", "mine")]
+        context = Mock(invocation_metadata=lambda: metadata, time_remaining=lambda: None)
+        headers = dict(Call(context, b"12345", "/x", is_stream=False).scope["headers"])
+        assert headers[b"content-length"] == b"5"
+        assert headers[b"x-request-id"] == b"mine"
+
+    asyncio.run(main())
