@@ -9,7 +9,7 @@ from octavo.server.grpc.call import Call
 
 
 def test_a_call_announces_the_size_of_its_message() -> None:
-    """Without it, admission would count the largest body for each call that waits."""
+    """Admission counts the largest body for each waiting call that announces no size."""
 
     async def main() -> None:
         metadata = [("Content-Length", "5000000"), ("x-request-id", "mine")]
