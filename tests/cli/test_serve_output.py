@@ -96,7 +96,7 @@ def test_a_full_disk_behind_both_streams_changes_nothing(tiny: str, tmp_path: Pa
                 eventually(lambda: process.poll() is not None or not client.connect_ex(str(path)))
                 assert process.poll() is None
                 client.settimeout(LIMIT)
-                client.sendall(b"GET /in-flight HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                client.sendall(b"GET /in_flight HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert client.recv(100).startswith(b"HTTP/1.1 200")
             process.send_signal(signal.SIGTERM)
             assert process.wait(LIMIT) == 0

@@ -20,7 +20,7 @@ from octavo.models.generation import SAMPLING
 from octavo.models.registry import FAMILIES, family_of
 from tests.damage.mutants import NASTY
 from tests.damage.trial import BUG
-from tests.models.made_up import CONFIGS, DECODERS, EXPERTS, SIZES, MadeUpWeights
+from tests.models.made_up import CONFIGS, DECODERS, ENCODER_CONFIGS, EXPERTS, SIZES, MadeUpWeights
 
 ROOT = Path(__file__).parents[2] / "octavo"
 LISTS = ("layer_types", "no_rope_layers", "mlp_only_layers", "long_factor", "short_factor")
@@ -42,7 +42,7 @@ MOST_BYTES = 64 << 20
 
 def undamaged(architecture: str) -> dict[str, Any]:
     """Return a configuration of the family with the fields of all families."""
-    own = CONFIGS.get(architecture, {})
+    own = {**CONFIGS, **ENCODER_CONFIGS}.get(architecture, {})
     return {**SIZES, **EXPERTS, "sliding_window": 5, **own, "architectures": [architecture]}
 
 

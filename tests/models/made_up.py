@@ -37,10 +37,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "FalconForCausalLM": {"multi_query": True, "bias": True},
     "Qwen2MoeForCausalLM": EXPERTS,
     "GptOssForCausalLM": {**EXPERTS, "sliding_window": 5},
-    **{
-        f"DistilBert{task}": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
-        for task in ENCODER_TASKS
-    },
+}
+ENCODER_CONFIGS: dict[str, dict[str, Any]] = {
+    f"DistilBert{task}": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
+    for task in ENCODER_TASKS
 }
 
 # Architectures that read texts from left to right; tests/models/test_encoders.py has the others.

@@ -25,6 +25,9 @@ def check_error(status: int, text: str) -> None:
     """Check that a response is an error in the documented form, without internals."""
     body = json.loads(text)
     error = body["error"]
+    if isinstance(error, str):  # Ollama's
+        assert set(body) == {"error"}
+        error = {"message": error, "type": "", "param": None, "code": None}
     fields = {"message", "type"} if body.get("type") == "error" else OPENAI_FIELDS  # Anthropic's
     assert set(error) == fields
     assert 400 <= status < 500, text
