@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from octavo.api.outputs import RequestError, RequestOutput
 from octavo.api.pooling.inputs import most_tokens, prefix_of
 from octavo.api.pooling.params import PoolingParams
 from octavo.api.pooling.tasks import Task, Wanted, wanted
+from octavo.server.answers.whole import WholeWriter
 from octavo.server.bounds.response_size import VALUE_BYTES
 from octavo.server.embeddings.schema import MAX_INPUTS, InputRequest, PooledRequest, PooledUsage
 from octavo.server.http.errors import ApiError, invalid
@@ -125,7 +126,7 @@ def _separate(given: str | list[Any]) -> list[str | list[int]]:
     return given
 
 
-class PooledWriter:
+class PooledWriter(WholeWriter):
     """The part of a writer that these routes share; their answers come whole."""
 
     prefix = ""
@@ -139,20 +140,6 @@ class PooledWriter:
         self.created = exchange.created
         self.model = exchange.server.model_name
         self.labels = exchange.server.llm.facts.pooling.labels
-
-    def opening(self, counts: TokenCounts) -> Iterable[bytes]:
-        """Return nothing: these answers are not streamed."""
-        return ()
-
-    def frames(
-        self, prompt_index: int, output: RequestOutput, counts: TokenCounts
-    ) -> Iterable[bytes]:
-        """Return nothing: these answers are not streamed."""
-        return ()
-
-    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
-        """Return nothing: these answers are not streamed."""
-        return ()
 
     def failure(self, error: ApiError) -> bytes:
         """Return the body of an error."""

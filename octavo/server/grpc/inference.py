@@ -10,6 +10,7 @@ from octavo.api.outputs import CompletionOutput, Logprob, RequestOutput
 from octavo.api.pooling.tasks import hidden_state
 from octavo.api.pooling.vectors import of_length_one
 from octavo.core.pooling import Pooling
+from octavo.server.answers.whole import WholeWriter
 from octavo.server.bounds.turns import Turns
 from octavo.server.grpc.dialect import error_body, frame, named
 from octavo.server.grpc.messages import messages
@@ -141,7 +142,7 @@ class GenerateWriter:
         return choice
 
 
-class EmbedWriter:
+class EmbedWriter(WholeWriter):
     """The vector of a prompt as a message; it is not streamed."""
 
     def __init__(
@@ -150,20 +151,6 @@ class EmbedWriter:
         self._request = request
         self._id = exchange.request_id
         self._model = exchange.server.model_name
-
-    def opening(self, counts: TokenCounts) -> Iterable[bytes]:
-        """Raise AssertionError: there is no stream."""
-        raise AssertionError("vectors are not streamed")
-
-    def frames(
-        self, prompt_index: int, output: RequestOutput, counts: TokenCounts
-    ) -> Iterable[bytes]:
-        """Raise AssertionError: there is no stream."""
-        raise AssertionError("vectors are not streamed")
-
-    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
-        """Raise AssertionError: there is no stream."""
-        raise AssertionError("vectors are not streamed")
 
     def failure(self, error: ApiError) -> bytes:
         """Return the frame of an error."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.inputs import most_tokens, prefix_of
 from octavo.api.pooling.params import TO_FIT, PoolingParams
 from octavo.api.pooling.tasks import Wanted, wanted
+from octavo.server.answers.whole import WholeWriter
 from octavo.server.embeddings.common import refusals
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
@@ -74,7 +75,7 @@ def _named(place: str, error: ApiError, index: int) -> ApiError:
     return error
 
 
-class EmbedWriter:
+class EmbedWriter(WholeWriter):
     """The vectors of all texts, in one body."""
 
     def __init__(
@@ -84,20 +85,6 @@ class EmbedWriter:
         self._is_old = is_old
         self._model = exchange.server.model_name
         self._clock, self._began = exchange.server.clock, exchange.began
-
-    def opening(self, counts: TokenCounts) -> Iterable[bytes]:
-        """Return nothing: vectors are not streamed."""
-        return ()
-
-    def frames(
-        self, prompt_index: int, output: RequestOutput, counts: TokenCounts
-    ) -> Iterable[bytes]:
-        """Return nothing: vectors are not streamed."""
-        return ()
-
-    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
-        """Return nothing: vectors are not streamed."""
-        return ()
 
     def failure(self, error: ApiError) -> bytes:
         """Return the body of an error."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import msgspec
 
 from octavo.api.outputs import RequestOutput
 from octavo.server.answers.tool_use import NO_TOOLS
+from octavo.server.answers.whole import WholeWriter
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai import chat
@@ -69,7 +70,7 @@ def _placed(error: ApiError, index: int) -> ApiError:
     return invalid(message, place, error.code)
 
 
-class BatchWriter(OpenAIWriter):
+class BatchWriter(WholeWriter, OpenAIWriter):
     """The answers to all conversations, in their order; they are not streamed."""
 
     def __init__(
@@ -82,20 +83,6 @@ class BatchWriter(OpenAIWriter):
                 prepared, prompts=[prepared.prompts[index]], checked=[prepared.checked[index]]
             )
             self._writers.append(ChatWriter(NO_TOOLS, one, exchange, part))
-
-    def opening(self, counts: TokenCounts) -> Iterable[bytes]:
-        """Raise AssertionError: there is no stream."""
-        raise AssertionError("batches are not streamed")
-
-    def frames(
-        self, prompt_index: int, output: RequestOutput, counts: TokenCounts
-    ) -> Iterable[bytes]:
-        """Raise AssertionError: there is no stream."""
-        raise AssertionError("batches are not streamed")
-
-    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
-        """Raise AssertionError: there is no stream."""
-        raise AssertionError("batches are not streamed")
 
     def whole(
         self,
