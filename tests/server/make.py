@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,29 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(LIMIT):
         while not condition():
             await asyncio.sleep(0.002)
+
+
+def once_written(client: Client) -> Callable[[], bool]:
+    """Return a call for a runner, before each step: whether a client has some text already.
+
+    Twenty tokens have some text, so the calls after them wait until it is written, or the
+    client has gone.
+    """
+    num_calls = 0
+
+    def is_written() -> bool:
+        nonlocal num_calls
+        num_calls += 1
+        end = time.monotonic() + LIMIT
+        while records := [each.record for each in list(client.server.active.values())]:
+            if any(record.first_byte_at for record in records):
+                return True
+            if num_calls <= 20 or time.monotonic() > end:
+                return False
+            time.sleep(0.001)
+        return num_calls > 20
+
+    return is_written
 
 
 def all_routes() -> list[Route]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
+import threading
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +28,7 @@ from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
 from octavo.text.prompt_worker import PromptJob
 from tests.server.engine import FakeEngine
-from tests.server.make import Client, events
+from tests.server.make import LIMIT, Client, events, once_written
 
 PATH = "/lines/say"
 
@@ -264,9 +263,10 @@ def test_an_error_in_a_stream_is_a_frame_of_its_dialect(directory: Path) -> None
     async def test(client: Client, engine: FakeEngine) -> None:
         headers = {"x-request-id": "bad-1"}
 
+        is_written = once_written(client)
+
         def fail_later() -> None:
-            time.sleep(0.005)
-            if any(each.record.first_byte_at for each in client.server.active.values()):
+            if is_written():
                 engine.runner.poisoned.add("bad-")
 
         engine.runner.before_step = fail_later
@@ -283,7 +283,9 @@ def test_an_error_in_a_stream_is_a_frame_of_its_dialect(directory: Path) -> None
 
 def test_a_deadline_in_a_stream_is_a_frame_of_its_dialect(directory: Path) -> None:
     async def test(client: Client, engine: FakeEngine) -> None:
-        engine.runner.before_step = partial(time.sleep, 0.005)
+        is_written = once_written(client)
+        is_late = threading.Event()
+        engine.runner.before_step = lambda: is_written() and is_late.wait(LIMIT)
         answer = asyncio.ensure_future(
             client.post(PATH, json={"about": "x", "length": 200, "bit_by_bit": True})
         )
@@ -293,6 +295,7 @@ def test_a_deadline_in_a_stream_is_a_frame_of_its_dialect(directory: Path) -> No
         while active.record.first_byte_at is None:
             await asyncio.sleep(0.001)
         active.stop(ApiError(504, "too late"))
+        is_late.set()
         last = lines_of((await answer).text)[-1]
         assert last == {"failed": 504, "why": "too late", "where": None}
 

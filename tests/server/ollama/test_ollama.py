@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.make import Client, serving
+from tests.server.make import Client, once_written, serving
 from tests.server.openai.scripted import AGENT, TOOLS, make_files, scripted_engine
 
 Test = Callable[[Client], Awaitable[None]]
@@ -228,9 +228,10 @@ def test_an_agent_thinks_calls_and_answers(tmp_path: Path) -> None:
 def test_an_error_in_a_stream_is_its_last_line(directory: Path) -> None:
     async def test(client: Client) -> None:
         runner: Any = client.server.llm.runner  # type: ignore[attr-defined]
+        is_written = once_written(client)
 
         def fail_later() -> None:
-            if any(each.record.first_byte_at for each in client.server.active.values()):
+            if is_written():
                 runner.poisoned.add("bad-")
 
         runner.before_step = fail_later

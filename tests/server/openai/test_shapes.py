@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from octavo.server.http.errors import invalid
 from octavo.server.openai.schema.chat import ChatRequest, Message
 from octavo.server.openai.shapes import with_own_place
 from tests.server.engine import ChainRunner, FakeEngine
-from tests.server.make import Client, serving
+from tests.server.make import Client, once_written, serving
 from tests.server.openai.calls import error_of, streamed
 
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -328,14 +327,8 @@ def test_a_text_that_cannot_go_on_is_the_request_s_fault(
                 error = answer.json()["error"]
                 assert (error["type"], error["param"]) == ("invalid_request_error", param)
                 assert error["message"].endswith("the text cannot keep its shape")
-            active = client.server.active
-
-            def is_possible() -> bool:
-                """Let the event loop write between two steps, until some of the text is written."""
-                time.sleep(0.005)
-                return not any(each.record.first_byte_at for each in active.values())
-
-            runner.is_possible = is_possible
+            is_written = once_written(client)
+            runner.is_possible = lambda: not is_written()
             *_, last = await streamed(client, "/v1/chat/completions", **body)
             assert last["error"] == error
 
