@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -80,7 +81,7 @@ class Continuation:
                 skip_special_tokens=sampling.skip_special_tokens,
                 spaces_between_special_tokens=sampling.spaces_between_special_tokens,
             )
-        self.hidden_state: list[float] | None = None
+        self.hidden_state: array[float] | None = None
         self.prompt_logprobs: PositionLogprobs | None = None
         if sampling.prompt_logprobs is not None:
             self.prompt_logprobs = PositionLogprobs(prompt, tokenizer=source)
@@ -259,7 +260,7 @@ class Continuation:
     def _store_vectors(self, payload: HiddenPayload) -> None:
         """Store vectors of the prompt; those of its positions come chunk by chunk, in order."""
         width = len(payload.values) // payload.num_vectors
-        kept = self.hidden_state or []
+        kept = array("f") if self.hidden_state is None else self.hidden_state
         kept[payload.start * width : payload.start * width + len(payload.values)] = payload.values
         self.hidden_state = kept
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
@@ -73,7 +74,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool = False
     prompt_logprobs: PromptLogprobs | None = None
-    hidden_state: list[float] | None = None  # of the prompt, as `pooling` asks
+    hidden_state: array[float] | None = None  # of the prompt, as `pooling` asks
     num_cached_tokens: int | None = None  # of the prompt, for the first continuation
     metrics: RequestStats | None = None  # of the first continuation: where the time went
 

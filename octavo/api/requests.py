@@ -18,6 +18,7 @@ from octavo.api.prompts import Input, Prompt, read_prompt
 from octavo.api.reading import Reading
 from octavo.api.text_model import TextModel
 from octavo.core.config import MAX_PRIORITY
+from octavo.core.pooling import Pooling
 from octavo.core.request import FAILURES, Abort, Request, TokenEvent
 from octavo.core.sampling_params import (
     ALL,
@@ -28,10 +29,13 @@ from octavo.core.sampling_params import (
 )
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.grammar.checked import CheckedShape, check, job_of
+from octavo.wire.message_types import MAX_FRAME_BYTES
 
 log = logging.getLogger(__name__)
 
 TOO_LONG = "context_length_exceeded"
+TOO_LARGE = "response_too_large"
+VECTOR_BYTES = MAX_FRAME_BYTES - (64 << 10)  # of one prompt, in a message of the engine
 _FIELDS = tuple(field.name for field in fields(SamplingParams))
 
 
@@ -107,6 +111,8 @@ def check_request(
         prompt = read_prompt(prompt, model.tokenizer, model.facts.vocabulary)
     changes: dict[str, Any] = {}
     max_tokens = check_room(model, sampling, len(prompt.token_ids))
+    if sampling.pooling is not None and sampling.pooling.kind == "all":
+        _check_vectors(model, sampling.pooling, len(prompt.token_ids))
     if max_tokens != sampling.max_tokens:
         changes["max_tokens"] = max_tokens
     if (
@@ -183,6 +189,21 @@ def check_room(model: TextModel, sampling: SamplingParams, num_prompt: int) -> i
             code=TOO_LONG,
         )
     return sampling.max_tokens
+
+
+def _check_vectors(model: TextModel, pooling: Pooling, num_prompt: int) -> None:
+    """Refuse a prompt whose tokens have more vectors than the engine can send."""
+    width = model.facts.pooling.width_behind(pooling.head)
+    needed = num_prompt * width * 4
+    if needed > VECTOR_BYTES:
+        raise RequestError(
+            f"the prompt has {num_prompt} tokens, and a vector of {width} numbers for each takes "
+            f"{needed} bytes; {VECTOR_BYTES} are possible for one prompt: shorten it to "
+            f"{VECTOR_BYTES // (4 * width)} tokens, for example with truncate_prompt_tokens, or "
+            "send it in parts",
+            param="prompt",
+            code=TOO_LARGE,
+        )
 
 
 def _check_processors(model: TextModel, sampling: SamplingParams) -> None:

@@ -31,3 +31,7 @@ class PoolingFacts:
     classify_kind: Kind = "last"
     labels: tuple[str, ...] = ()  # of a classifier's classes, in order
     squash: Squash = "none"
+
+    def width_behind(self, head: str) -> int:
+        """Return the numbers of a vector behind a part of the model."""
+        return len(self.labels) if head == "classify" else self.width

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ from octavo.server.submission import Submission
 log = logging.getLogger(__name__)
 
 LOGGED_CHARACTERS = 16_384  # of one prompt
+PART_BYTES = 1 << 20  # of a whole response that are written at once
 
 
 @dataclass(slots=True)
@@ -188,9 +189,10 @@ class Generation:
         for index, output in enumerate(outputs):
             await turns.take()
             self._note(index, output)
-        body = await _with_turns(self._writer.whole(outputs, self._counts, self._explanation()))
+        made = self._writer.whole(outputs, self._counts, self._explanation())
+        body = _joined(await _with_turns(made))
         self.record.first_byte_at = self._server.clock()
-        await self._exchange.respond(b"".join(body))
+        await self._exchange.respond(*body)
         self.record.outcome = "finished"
 
     async def _answer_as_stream(self) -> None:
@@ -332,6 +334,17 @@ class Generation:
             return
         metrics.cached_tokens.add(self._counts.cached)
         metrics.whole.observe(record.ended_at - record.began)
+
+
+def _joined(parts: Sequence[bytes]) -> list[bytes]:
+    """Return the parts of a body as few larger ones, which are written one after the other."""
+    joined, first, size = list[bytes](), 0, 0
+    for place, part in enumerate(parts, 1):
+        size += len(part)
+        if size > PART_BYTES or place == len(parts):
+            joined.append(b"".join(parts[first:place]))
+            first, size = place, 0
+    return joined
 
 
 async def _with_turns(parts: Iterable[bytes]) -> list[bytes]:

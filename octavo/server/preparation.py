@@ -55,8 +55,9 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
         lengths = [prompt.num_tokens for prompt in prompts]
         vocabulary = server.llm.model.facts.vocabulary
         try:
-            width = server.llm.facts.pooling.width
-            limit = server.config.max_response_bytes
+            limit, width = server.config.max_response_bytes, 0
+            if sampling.pooling is not None:
+                width = server.llm.facts.pooling.width_behind(sampling.pooling.head)
             check_response_size(sampling, lengths, vocabulary, limit, width)
         except ApiError as error:
             raise asked.named(error, 0) from None

@@ -116,7 +116,7 @@ def test_the_state_is_the_prompt_s_however_much_is_generated(
     encoded = llm.encode(PROMPTS, PoolingParams(pooling=pooling))
     for output, expected in zip(llm.generate(PROMPTS, asked), encoded, strict=True):
         assert len(output.outputs[0].token_ids) == 9
-        assert output.hidden_state == expected.outputs.data
+        assert list(output.hidden_state or ()) == expected.outputs.data
 
 
 @pytest.mark.parametrize("tokens", [256, 7])
@@ -140,9 +140,8 @@ def test_only_the_first_continuation_pools_the_prompt(llm: LLM) -> None:
     requests = requests_of(llm, "A day in", asked)
     assert [request.reads_cache for request in requests] == [False, True, True]
     (output,) = llm.generate("A day in", asked)
-    assert (
-        output.hidden_state == llm.encode("A day in", PoolingParams(pooling="mean"))[0].outputs.data
-    )
+    (expected,) = llm.encode("A day in", PoolingParams(pooling="mean"))
+    assert list(output.hidden_state or ()) == expected.outputs.data
 
 
 def test_the_last_state_is_what_the_head_reads(llm: LLM, directory: Path) -> None:

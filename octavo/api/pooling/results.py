@@ -23,8 +23,8 @@ K = TypeVar("K", bound=PooledRequestOutput[Any])
 
 def pooled(output: RequestOutput, wanted: Wanted) -> PoolingRequestOutput:
     """Return a prompt's vector, or the vectors of its tokens."""
-    rows = wanted.rows(output)
-    data = PoolingOutput(rows if wanted.pooling.kind == "all" else rows[0])
+    rows = list(wanted.rows(output))
+    data = PoolingOutput(rows if wanted.is_each_token else rows[0])
     return _with(PoolingRequestOutput, output, data)
 
 

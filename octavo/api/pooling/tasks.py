@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -52,13 +53,18 @@ class Wanted:
         """Return the one vector of a prompt."""
         return self._finished(hidden_state(output))
 
-    def rows(self, output: RequestOutput) -> list[list[float]]:
-        """Return the vectors of a prompt's tokens, or its one vector as the only row."""
+    @property
+    def is_each_token(self) -> bool:
+        """True if each token of a prompt has a vector of its own."""
+        return self.pooling.kind == "all"
+
+    def rows(self, output: RequestOutput) -> Iterator[list[float]]:
+        """Yield the vectors of a prompt's tokens, or its one vector as the only row."""
         values = hidden_state(output)
-        num_rows = len(output.prompt_token_ids) if self.pooling.kind == "all" else 1
+        num_rows = len(output.prompt_token_ids) if self.is_each_token else 1
         width = len(values) // num_rows
-        starts = range(0, len(values), width)
-        return [self._finished(values[start : start + width]) for start in starts]
+        for start in range(0, len(values), width):
+            yield self._finished(values[start : start + width])
 
     def _finished(self, values: Sequence[float]) -> list[float]:
         """Cut a vector of the engine, and normalise it or make probabilities of it."""
@@ -118,9 +124,10 @@ def is_cross_encoder(facts: EngineFacts) -> bool:
     return "score" in facts.pooling.tasks
 
 
-def hidden_state(output: RequestOutput) -> list[float]:
+def hidden_state(output: RequestOutput) -> array[float]:
     """Return the engine's values, one vector after the other."""
-    if output.hidden_state is None:
+    is_aborted = any(one.finish_reason == "abort" for one in output.outputs)
+    if output.hidden_state is None or is_aborted:  # some vectors of tokens may be there
         raise RequestError(
             f"request {output.request_id} was aborted before the whole of its prompt was computed"
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from octavo.api.requests import TOO_LARGE
 from octavo.core.pooling import Pooling
 from octavo.core.sampling_params import SamplingParams
 from octavo.server.http.errors import invalid
@@ -15,7 +16,6 @@ from octavo.server.http.errors import invalid
 TOKEN_BYTES = 16  # of its text or its id
 LOGPROB_BYTES = 64  # of a token's text, bytes and number
 VALUE_BYTES = 24  # of a vector's number
-TOO_LARGE = "response_too_large"
 
 
 def response_bytes(

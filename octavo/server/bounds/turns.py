@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 PIECE = 32  # prompts or answers that are worked on without a turn of the event loop
+PIECE_BYTES = 1 << 16  # of a response that are made without one
 
 
 class Turns:
@@ -23,6 +24,21 @@ class Turns:
         """Count one more; let other requests run if it is their turn."""
         if self.is_due():
             await asyncio.sleep(0)
+
+
+class ByteTurns:
+    """A count of the bytes that were made, with a turn after each `PIECE_BYTES`."""
+
+    def __init__(self) -> None:
+        self._num_bytes = 0
+
+    def is_due(self, num_bytes: int) -> bool:
+        """Count some more; return whether others should have their turn."""
+        self._num_bytes += num_bytes
+        if self._num_bytes <= PIECE_BYTES:
+            return False
+        self._num_bytes = 0
+        return True
 
 
 class Releases:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -16,17 +16,23 @@ from octavo.api.pooling.params import PoolingParams
 from octavo.api.pooling.tasks import Task, Wanted, wanted
 from octavo.server.answers.whole import WholeWriter
 from octavo.server.bounds.response_size import VALUE_BYTES
-from octavo.server.embeddings.schema import MAX_INPUTS, InputRequest, PooledRequest, PooledUsage
+from octavo.server.bounds.turns import ByteTurns
+from octavo.server.embeddings.schema import (
+    InputRequest,
+    PooledRequest,
+    PooledResponse,
+    PooledUsage,
+)
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.dialect import error_body
 from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
+from octavo.server.schema.prompts import separate
 from octavo.server.server import Server
 from octavo.text.prompt_worker import PromptJob
 
 _SUBJECT = re.compile(r"^(the )?prompt\b")
 Prompts = list[PromptJob | list[int]]
-TURN_BYTES = 1 << 16  # that are worked on without a turn of the event loop
 _DATA = b'"data":[]'  # in a response; in a string its quotes would be escaped
 
 
@@ -94,7 +100,7 @@ def inputs_of(server: Server, request: InputRequest) -> list[PromptJob | list[in
     given, made = request.input, Prompts()
     with refusals():
         prefix = prefix_of(server.llm.facts, request.prompt_name)
-    for each in _separate(given):
+    for each in separate(given, "input"):
         if isinstance(each, str):
             special = request.add_special_tokens
             made.append(PromptJob(text=prefix + each, add_special_tokens=special))
@@ -111,25 +117,11 @@ def input_place(request: InputRequest) -> Callable[[int], str]:
     return lambda index: f"input[{index}]"
 
 
-def _separate(given: str | list[Any]) -> list[str | list[int]]:
-    """Return one input or several as a list of inputs."""
-    if isinstance(given, str):
-        return [given]
-    if not given:
-        raise invalid("input is an empty list; give at least one text", "input")
-    if all(isinstance(item, int) for item in given):
-        return [given]
-    if any(isinstance(item, int) for item in given):
-        raise invalid("input mixes token ids with whole inputs; give one kind", "input")
-    if len(given) > MAX_INPUTS:
-        raise invalid(f"{len(given)} inputs; at most {MAX_INPUTS} are accepted", "input")
-    return given
-
-
 class PooledWriter(WholeWriter):
     """The part of a writer that these routes share; their answers come whole."""
 
-    prefix = ""
+    prefix: ClassVar[str]
+    envelope: ClassVar[type[PooledResponse]]  # of the response; its data are written into it
 
     def __init__(
         self, request: Any, asked: Wanted, exchange: Exchange, prepared: PreparedRequest
@@ -153,24 +145,25 @@ class PooledWriter(WholeWriter):
     ) -> Iterator[bytes]:
         """Yield the response; each input's part is encoded alone, and others have their turns."""
         usage = PooledUsage(prompt_tokens=counts.prompt, total_tokens=counts.prompt)
-        head, _, tail = encode(self.response(usage)).partition(_DATA)
+        envelope = self.envelope(
+            id=self.id, created=self.created, model=self.model, data=[], usage=usage
+        )
+        head, _, tail = encode(envelope).partition(_DATA)
         yield head + _DATA[:-1]
-        work, comma = 0, b""
+        yield from self.parts(outputs)
+        yield b"]" + tail
+
+    def parts(self, outputs: Sequence[RequestOutput]) -> Iterator[bytes]:
+        """Yield the data as JSON, with a `TURN` after each piece of long work."""
+        turns, comma = ByteTurns(), b""
         # What is made of a vector may be as short as a score.
-        each = VALUE_BYTES * len(outputs[0].hidden_state or ())
+        least = VALUE_BYTES * len(outputs[0].hidden_state or ())
         for made in self.data(outputs):
             yield comma + (part := encode(made))
             comma = b","
-            work += max(each, len(part))
-            if work > TURN_BYTES:
-                work = 0
+            if turns.is_due(max(least, len(part))):
                 yield TURN
-        yield b"]" + tail
 
     def data(self, outputs: Sequence[RequestOutput]) -> Iterator[Struct]:
         """Yield the part of the answer that each input has, in order."""
-        raise NotImplementedError
-
-    def response(self, usage: PooledUsage) -> Struct:
-        """Return the response with an empty list of data."""
         raise NotImplementedError

@@ -8,18 +8,16 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from octavo.core.config import MAX_PRIORITY
-from octavo.server.schema.by_field import MAX_LISTS
+from octavo.server.schema.prompts import MAX_PROMPT_ITEMS, MAX_PROMPTS, prompts_schema
 from octavo.server.schema.rules import FieldRules, Unsupported
 
 INT32 = 2**31 - 1
-MAX_INPUTS = MAX_LISTS
-MAX_INPUT_ITEMS = 1 << 20  # token ids in one input
 MAX_DEADLINE_MS = 86_400_000
 
 TokenId = Annotated[int, Meta(ge=0, le=INT32)]
-InputTokens = Annotated[list[TokenId], Meta(max_length=MAX_INPUT_ITEMS)]
-Input = str | Annotated[list[str | TokenId | InputTokens], Meta(max_length=MAX_INPUT_ITEMS)]
-Texts = str | Annotated[list[str], Meta(max_length=MAX_INPUTS)]
+InputTokens = Annotated[list[TokenId], Meta(max_length=MAX_PROMPT_ITEMS)]
+Input = str | Annotated[list[str | TokenId | InputTokens], Meta(max_length=MAX_PROMPT_ITEMS)]
+Texts = str | Annotated[list[str], Meta(max_length=MAX_PROMPTS)]
 EncodingFormat = Literal["float", "base64"]
 ValueType = Literal["float32", "float16", "bfloat16"]
 ByteOrder = Literal["native", "little", "big"]
@@ -95,29 +93,10 @@ class PooledRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     deadline_ms: Annotated[int, Meta(ge=1, le=MAX_DEADLINE_MS)] | None = None
 
 
-# What the types of `input` do not express, for the OpenAPI document.
-INPUT_SCHEMA: dict[str, Any] = {
-    "properties": {
-        "input": {
-            "anyOf": [
-                {"type": "string"},
-                {"type": "array", "minItems": 1, "items": {"type": "integer"}},
-                {
-                    "type": "array",
-                    "minItems": 1,
-                    "maxItems": MAX_INPUTS,
-                    "items": {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1}]},
-                },
-            ]
-        }
-    }
-}
-
-
 class InputRequest(PooledRequest, kw_only=True):
     """A request about texts, or lists of token ids."""
 
-    schema: ClassVar[dict[str, Any]] = {"allOf": [INPUT_SCHEMA]}
+    schema: ClassVar[dict[str, Any]] = {"allOf": [prompts_schema("input")]}
     input: Input
     add_special_tokens: bool = True
     pooling: Literal["last", "mean", "cls"] | None = None  # default: the model's own
@@ -169,7 +148,7 @@ class RerankRequest(PooledRequest, kw_only=True):
     """The request of /rerank and /v1/rerank, in Jina's shape."""
 
     query: str
-    documents: Annotated[list[str | RerankText], Meta(min_length=1, max_length=MAX_INPUTS)]
+    documents: Annotated[list[str | RerankText], Meta(min_length=1, max_length=MAX_PROMPTS)]
     top_n: Annotated[int, Meta(ge=0, le=INT32)] | None = None  # 0 or none: all
     return_documents: bool = True
     instruction: str | None = None  # of models that read one
@@ -190,6 +169,17 @@ class PooledUsage(Struct, kw_only=True):
     completion_tokens: int = 0
 
 
+class PooledResponse(Struct, kw_only=True):
+    """The fields that the responses of all these routes have, but those that rerank."""
+
+    id: str
+    created: int
+    model: str
+    data: list[Any]
+    usage: PooledUsage
+    object: str = "list"
+
+
 class EmbeddingData(Struct, kw_only=True):
     """The embedding of one input."""
 
@@ -198,15 +188,10 @@ class EmbeddingData(Struct, kw_only=True):
     object: str = "embedding"
 
 
-class EmbeddingResponse(Struct, kw_only=True):
+class EmbeddingResponse(PooledResponse, kw_only=True):
     """The response of /v1/embeddings."""
 
-    id: str
-    created: int
-    model: str
     data: list[EmbeddingData]
-    usage: PooledUsage
-    object: str = "list"
 
 
 class PoolingData(Struct, kw_only=True):
@@ -217,15 +202,10 @@ class PoolingData(Struct, kw_only=True):
     object: str = "pooling"
 
 
-class PoolingResponse(Struct, kw_only=True):
+class PoolingResponse(PooledResponse, kw_only=True):
     """The response of /pooling."""
 
-    id: str
-    created: int
-    model: str
     data: list[PoolingData]
-    usage: PooledUsage
-    object: str = "list"
 
 
 class ClassifyData(Struct, kw_only=True):
@@ -237,15 +217,10 @@ class ClassifyData(Struct, kw_only=True):
     num_classes: int
 
 
-class ClassifyResponse(Struct, kw_only=True):
+class ClassifyResponse(PooledResponse, kw_only=True):
     """The response of /classify."""
 
-    id: str
-    created: int
-    model: str
     data: list[ClassifyData]
-    usage: PooledUsage
-    object: str = "list"
 
 
 class ScoreData(Struct, kw_only=True):
@@ -256,15 +231,10 @@ class ScoreData(Struct, kw_only=True):
     object: str = "score"
 
 
-class ScoreResponse(Struct, kw_only=True):
+class ScoreResponse(PooledResponse, kw_only=True):
     """The response of /score."""
 
-    id: str
-    created: int
-    model: str
     data: list[ScoreData]
-    usage: PooledUsage
-    object: str = "list"
 
 
 class RerankResult(Struct, kw_only=True):

@@ -20,7 +20,6 @@ from octavo.server.embeddings.common import (
 )
 from octavo.server.embeddings.dialect import RERANK_ID, SCORE_ID
 from octavo.server.embeddings.schema import (
-    MAX_INPUTS,
     CohereRerankRequest,
     PooledRequest,
     PooledUsage,
@@ -36,6 +35,7 @@ from octavo.server.embeddings.schema import (
 from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
+from octavo.server.schema.prompts import MAX_PROMPTS
 from octavo.server.server import Server
 from octavo.text.pairs import Pair
 from octavo.text.prompt_worker import PromptJob
@@ -102,9 +102,9 @@ def _compared(
             "embeddings: put it before the query",
             "instruction",
         )
-    if len(first) + len(second) > MAX_INPUTS:
+    if len(first) + len(second) > MAX_PROMPTS:
         raise invalid(
-            f"{len(first) + len(second)} texts are to be embedded; at most {MAX_INPUTS} are "
+            f"{len(first) + len(second)} texts are to be embedded; at most {MAX_PROMPTS} are "
             "accepted: divide them among requests",
             names[1],
         )
@@ -132,7 +132,7 @@ def _place(names: tuple[str, str], num_first: int, num_second: int) -> Callable[
 class ScoreWriter(PooledWriter):
     """Scores in the order of the pairs."""
 
-    prefix = SCORE_ID
+    prefix, envelope = SCORE_ID, ScoreResponse
 
     def __init__(
         self,
@@ -160,12 +160,6 @@ class ScoreWriter(PooledWriter):
             if one != place:
                 place, first = one, self.asked.vector(outputs[one])
             yield self.asked.similarity(first, self.asked.vector(outputs[other]))
-
-    def response(self, usage: PooledUsage) -> Struct:
-        """Return the response, whose scores are written into it."""
-        return ScoreResponse(
-            id=self.id, created=self.created, model=self.model, data=[], usage=usage
-        )
 
 
 class RerankWriter(ScoreWriter):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import ClassVar
 
 from msgspec import Struct
 
 from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.tasks import Task
+from octavo.server.bounds.response_size import VALUE_BYTES
+from octavo.server.bounds.turns import ByteTurns
 from octavo.server.embeddings.common import (
     PooledWriter,
     input_place,
@@ -24,14 +28,17 @@ from octavo.server.embeddings.schema import (
     EmbeddingRequest,
     EmbeddingResponse,
     InputRequest,
-    PooledUsage,
+    PooledResponse,
     PoolingData,
     PoolingRequest,
     PoolingResponse,
 )
 from octavo.server.embeddings.values import in_base64
-from octavo.server.operation import GenerationRequest
+from octavo.server.http.exchange import encode
+from octavo.server.operation import TURN, GenerationRequest
 from octavo.server.server import Server
+
+_ROWS = 3  # of tokens at once: base64 of a part that others follow has no padding
 
 
 def embeddings(server: Server, request: EmbeddingRequest) -> GenerationRequest:
@@ -65,6 +72,7 @@ class EmbeddingWriter(PooledWriter):
     """Embeddings, as lists of numbers or in base64."""
 
     prefix = EMBEDDING_ID
+    envelope: ClassVar[type[PooledResponse]] = EmbeddingResponse
     request: EmbeddingRequest
 
     def data(self, outputs: Sequence[RequestOutput]) -> Iterator[Struct]:
@@ -78,42 +86,47 @@ class EmbeddingWriter(PooledWriter):
             return values
         return in_base64(values, request.embed_dtype, request.endianness)
 
-    def response(self, usage: PooledUsage) -> Struct:
-        """Return the response with all embeddings."""
-        return EmbeddingResponse(
-            id=self.id, created=self.created, model=self.model, data=[], usage=usage
-        )
-
 
 class PoolingWriter(EmbeddingWriter):
     """Vectors of inputs, or lists of the vectors of their tokens."""
 
-    prefix = POOLING_ID
+    prefix, envelope = POOLING_ID, PoolingResponse
+
+    def parts(self, outputs: Sequence[RequestOutput]) -> Iterator[bytes]:
+        """Yield the vector of each input, or those of its tokens a few at a time."""
+        if not self.asked.is_each_token:
+            yield from super().parts(outputs)
+            return
+        for index, output in enumerate(outputs):
+            head, empty, tail = encode(PoolingData(index=index, data=[])).partition(b"[]")
+            marks = b'""' if self.request.encoding_format == "base64" else empty
+            yield (b"," if index else b"") + head + marks[:1]
+            yield from self._tokens(output)
+            yield marks[1:] + tail
+
+    def _tokens(self, output: RequestOutput) -> Iterator[bytes]:
+        """Yield the vectors of an input's tokens, without what is around them."""
+        turns, comma = ByteTurns(), b""
+        rows = self.asked.rows(output)
+        while few := list(islice(rows, _ROWS)):
+            if self.request.encoding_format == "base64":
+                yield str(self._in_form(list(chain.from_iterable(few)))).encode()
+            else:
+                yield comma + encode(few)[1:-1]
+                comma = b","
+            if turns.is_due(VALUE_BYTES * sum(map(len, few))):
+                yield TURN
 
     def data(self, outputs: Sequence[RequestOutput]) -> Iterator[Struct]:
-        """Yield the vector of each input, or those of its tokens."""
-        is_each_token = self.asked.pooling.kind == "all"
+        """Yield the vector of each input."""
         for index, output in enumerate(outputs):
-            rows = self.asked.rows(output)
-            if not is_each_token:
-                yield PoolingData(index=index, data=self._in_form(rows[0]))
-            elif self.request.encoding_format == "base64":
-                values = [value for row in rows for value in row]
-                yield PoolingData(index=index, data=self._in_form(values))
-            else:
-                yield PoolingData(index=index, data=rows)
-
-    def response(self, usage: PooledUsage) -> Struct:
-        """Return the response with all vectors."""
-        return PoolingResponse(
-            id=self.id, created=self.created, model=self.model, data=[], usage=usage
-        )
+            yield PoolingData(index=index, data=self._in_form(self.asked.vector(output)))
 
 
 class ClassifyWriter(PooledWriter):
     """The values of all classes, and the name of the likeliest."""
 
-    prefix = CLASSIFY_ID
+    prefix, envelope = CLASSIFY_ID, ClassifyResponse
 
     def data(self, outputs: Sequence[RequestOutput]) -> Iterator[Struct]:
         """Yield the classes of each input."""
@@ -122,9 +135,3 @@ class ClassifyWriter(PooledWriter):
             best = max(range(len(probs)), key=probs.__getitem__)
             label = self.labels[best] if best < len(self.labels) else None
             yield ClassifyData(index=index, label=label, probs=probs, num_classes=len(probs))
-
-    def response(self, usage: PooledUsage) -> Struct:
-        """Return the response with the classes of all inputs."""
-        return ClassifyResponse(
-            id=self.id, created=self.created, model=self.model, data=[], usage=usage
-        )

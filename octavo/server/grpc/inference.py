@@ -164,9 +164,8 @@ class EmbedWriter(WholeWriter):
     ) -> Iterable[bytes]:
         """Return the response with the vector."""
         (output,) = outputs
-        vector = hidden_state(output)
-        if self._request.normalize:
-            vector = of_length_one(vector)
+        state = hidden_state(output)
+        vector = of_length_one(state) if self._request.normalize else state
         response = messages().EmbedResponse(
             request_id=self._id,
             model=self._model,

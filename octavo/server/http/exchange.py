@@ -192,19 +192,19 @@ class Exchange:
 
     async def respond(
         self,
-        body: bytes,
-        *,
+        *parts: bytes,
         status: int = 200,
         kind: bytes = b"application/json",
         headers: Headers | tuple[tuple[bytes, bytes], ...] = (),
     ) -> None:
-        """Send a whole response at once."""
-        length = str(len(body)).encode()
+        """Send a whole response, each part when the client has read those before."""
+        length = str(sum(map(len, parts))).encode()
         all_headers = [(b"content-type", kind), (b"content-length", length), *headers]
         if not self._body_is_read and (status == 408 or self._has_endless_body()):
             all_headers.append((b"connection", b"close"))
         await self.start(status, all_headers)
-        await self.write(body)
+        for number, part in enumerate(parts, 1):
+            await self.write(part, more=number < len(parts))
 
     async def respond_json(self, value: Any, *, status: int = 200) -> None:
         """Send a struct or plain data as a whole response."""

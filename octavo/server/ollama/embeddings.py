@@ -11,6 +11,7 @@ from octavo.api.pooling.inputs import most_tokens, prefix_of
 from octavo.api.pooling.params import TO_FIT, PoolingParams
 from octavo.api.pooling.tasks import Wanted, wanted
 from octavo.server.answers.whole import WholeWriter
+from octavo.server.bounds.turns import ByteTurns
 from octavo.server.embeddings.common import refusals
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
@@ -22,7 +23,6 @@ from octavo.server.server import Server
 from octavo.text.prompt_worker import PromptJob
 
 _NANOSECONDS = 10**9
-_TURN_BYTES = 1 << 16  # that are made without a turn of the event loop
 
 
 def translate_embed(server: Server, request: OllamaEmbedRequest) -> GenerationRequest:
@@ -101,14 +101,12 @@ class EmbedWriter(WholeWriter):
             yield encode({"embedding": self._asked.vector(outputs[0])})
             return
         yield b'{"model":' + encode(self._model) + b',"embeddings":['
-        num_bytes, comma = 0, b""
+        turns, comma = ByteTurns(), b""
         for output in outputs:
             part = encode(self._asked.vector(output))
             yield comma + part
             comma = b","
-            num_bytes += len(part)
-            if num_bytes > _TURN_BYTES:
-                num_bytes = 0
+            if turns.is_due(len(part)):
                 yield TURN
         numbers = {
             "total_duration": max(0, round((self._clock() - self._began) * _NANOSECONDS)),

@@ -22,7 +22,6 @@ from octavo.server.openai.logprobs import (
 )
 from octavo.server.openai.parameters import generation_request
 from octavo.server.openai.schema.completion import (
-    MAX_PROMPTS,
     CompletionChoice,
     CompletionChunk,
     CompletionChunkChoice,
@@ -35,6 +34,7 @@ from octavo.server.operation import (
     PreparedRequest,
     TokenCounts,
 )
+from octavo.server.schema.prompts import MAX_PROMPTS, separate
 from octavo.server.server import Server
 from octavo.text.prompt_worker import PromptJob
 
@@ -45,7 +45,7 @@ def translate(server: Server, request: CompletionRequest) -> GenerationRequest:
     """Return the neutral form of a request to continue one prompt or several."""
     server.check_model(request.model)
     num_samples = request.n or 1
-    asked = _prompts(request.prompt)
+    asked = separate(request.prompt, "prompt")
     if len(asked) * num_samples > MAX_PROMPTS:
         raise invalid(
             f"{len(asked)} prompts with n={num_samples} are more than {MAX_PROMPTS} texts", "prompt"
@@ -74,21 +74,6 @@ def translate(server: Server, request: CompletionRequest) -> GenerationRequest:
     if request.echo and request.logprobs is not None:
         made.sampling.setdefault("prompt_logprobs", request.logprobs)
     return made
-
-
-def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
-    """Return one prompt or several as a list of prompts."""
-    if isinstance(prompt, str):
-        return [prompt]
-    if not prompt:
-        raise invalid("prompt is an empty list; give at least one prompt", "prompt")
-    if all(isinstance(item, int) for item in prompt):
-        return [prompt]
-    if any(isinstance(item, int) for item in prompt):
-        raise invalid("prompt mixes token ids with whole prompts; give one kind", "prompt")
-    if len(prompt) > MAX_PROMPTS:
-        raise invalid(f"{len(prompt)} prompts; at most {MAX_PROMPTS} are accepted", "prompt")
-    return prompt
 
 
 class CompletionWriter(OpenAIWriter):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,9 @@ import pytest
 
 from octavo.api.pooling.vectors import cosine, product
 from octavo.models.pooling import PoolingFacts
-from tests.server.engine import CLASSES, WIDTH, FakeEngine, vector_of
-from tests.server.make import Client, serving
+from tests.server.embeddings.make import run
+from tests.server.engine import CLASSES, WIDTH, vector_of
+from tests.server.make import Client
 
 EMBEDDER = PoolingFacts(width=WIDTH)
 CROSS = PoolingFacts(
@@ -25,20 +24,6 @@ TEMPLATE = (
     "{% for message in messages if message.role == 'document' %} D {{ message.content }}"
     "{% endfor %} !"
 )
-
-
-def run(
-    directory: Path,
-    test: Callable[[Client], Awaitable[None]],
-    pooling: PoolingFacts = EMBEDDER,
-    **options: Any,
-) -> None:
-    async def main() -> None:
-        engine = FakeEngine(directory, pooling=pooling)
-        async with serving(directory, engine, **options) as client:
-            await test(client)
-
-    asyncio.run(main())
 
 
 async def ids_of(client: Client, text: str) -> list[int]:
@@ -83,7 +68,7 @@ def test_without_a_cross_encoder_a_score_is_the_cosine_of_embeddings(
         ]
         assert [found["score"] for found in each["data"]] == pytest.approx(expected)
 
-    run(directory, test)
+    run(directory, test, EMBEDDER)
 
 
 def test_a_model_of_dot_products_is_compared_by_them(directory: Path) -> None:
@@ -123,7 +108,7 @@ def test_documents_come_in_the_order_of_their_scores(directory: Path, path: str)
         assert [each["index"] for each in best] == expected[:2]
         assert all(("document" in each) == (path != "/rerank") for each in best)
 
-    run(directory, test)
+    run(directory, test, EMBEDDER)
 
 
 def test_a_cross_encoder_reads_both_texts_as_one_prompt(directory: Path) -> None:
@@ -188,7 +173,7 @@ def test_errors_name_the_field(
         assert answer.status_code == 400, answer.text
         assert answer.json()["error"]["param"] == param, answer.text
 
-    run(directory, test)
+    run(directory, test, EMBEDDER)
 
 
 def test_a_large_body_of_documents_is_read_by_a_worker(directory: Path) -> None:
@@ -205,5 +190,5 @@ def test_a_large_body_of_documents_is_read_by_a_worker(directory: Path) -> None:
             each["relevance_score"] for each in best
         ]
 
-    run(directory, test)
+    run(directory, test, EMBEDDER)
     run(directory, test, CROSS)

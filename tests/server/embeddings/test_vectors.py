@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from base64 import b64decode
-from collections.abc import Awaitable, Callable
+from collections import Counter, deque
 from dataclasses import replace
 from math import exp, hypot
 from pathlib import Path
@@ -15,29 +15,19 @@ import numpy as np
 import pytest
 from openai import OpenAI
 
+from octavo.api.pooling.tasks import Wanted
+from octavo.api.requests import VECTOR_BYTES
 from octavo.models.pooling import PoolingFacts
+from octavo.server.bounds.response_size import VALUE_BYTES
+from tests.server.embeddings.make import run
 from tests.server.engine import CLASSES, WIDTH, FakeEngine, vector_of
-from tests.server.make import LIMIT, Client, listening, serving
+from tests.server.make import LIMIT, Client, listening
 
 IDS = [5, 6, 7]
 EMBEDDER = PoolingFacts(width=WIDTH, prompts={"query": "Find: ", "none": ""})
 CLASSIFIER = PoolingFacts(
     tasks=("classify",), width=WIDTH, labels=("sad", "glad", "mad"), squash="softmax"
 )
-
-
-def run(
-    directory: Path,
-    test: Callable[[Client], Awaitable[None]],
-    pooling: PoolingFacts = EMBEDDER,
-    **options: Any,
-) -> None:
-    async def main() -> None:
-        engine = FakeEngine(directory, pooling=pooling)
-        async with serving(directory, engine, **options) as client:
-            await test(client)
-
-    asyncio.run(main())
 
 
 def raw(ids: list[int], width: int = WIDTH) -> list[float]:
@@ -69,7 +59,7 @@ def test_embeddings_are_those_of_the_inputs_in_their_order(directory: Path) -> N
         by_text = (await client.post("/v1/embeddings", json={"input": ["The dog"]})).json()
         assert by_text["data"][0]["embedding"] == pytest.approx(unit(raw(text)))
 
-    run(directory, test)
+    run(directory, test, EMBEDDER)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +80,7 @@ def test_fields_say_what_is_made_of_the_vector(
         answer = await client.post("/v1/embeddings", json={"input": IDS, **fields})
         assert answer.json()["data"][0]["embedding"] == pytest.approx(expected)
 
-    run(directory, test)
+    run(directory, test, EMBEDDER)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +106,7 @@ def test_base64_holds_the_same_numbers(
         found = (halves.astype(np.uint32) << 16).view(np.float32)
         np.testing.assert_allclose(found, unit(raw(IDS)), rtol=1 / 256)
 
-    run(directory, test)
+    run(directory, test, EMBEDDER)
 
 
 def test_openai_s_client_reads_base64_by_default(directory: Path) -> None:
@@ -155,7 +145,63 @@ def test_pooling_gives_a_vector_for_each_token(directory: Path) -> None:
         plain = (await client.post("/pooling", json={"input": IDS, "task": "plain"})).json()
         assert plain["data"][0]["data"] == pytest.approx(raw(IDS))
 
-    run(directory, test)
+    run(directory, test, EMBEDDER)
+
+
+@pytest.mark.parametrize("form", ["float", "base64"])
+def test_long_work_on_vectors_of_tokens_leaves_turns_to_others(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """A few vectors are made in each turn of the event loop, and the response is in parts."""
+    most = 7 * WIDTH * VALUE_BYTES
+    in_turns: Counter[int] = Counter()
+    turn = 0
+    finished = Wanted._finished
+
+    def counted(self: Wanted, values: Any) -> list[float]:
+        in_turns[turn] += 1
+        return finished(self, values)
+
+    async def test(client: Client) -> None:
+        def tick() -> None:
+            nonlocal turn
+            turn += 1
+            ticks.append(loop.call_soon(tick))
+
+        loop, ticks = asyncio.get_running_loop(), deque[Any](maxlen=1)
+        ids = [index % 290 + 4 for index in range(200)]
+        body = {"input": [ids, IDS], "task": "token_embed", "encoding_format": form}
+        expected = (await client.post("/pooling", json=body)).json()["data"]
+        monkeypatch.setattr("octavo.server.bounds.turns.PIECE_BYTES", most)
+        monkeypatch.setattr("octavo.server.generation.PART_BYTES", 1000)
+        monkeypatch.setattr(Wanted, "_finished", counted)
+        tick()
+        assert (await client.post("/pooling", json=body)).json()["data"] == expected
+        ticks[0].cancel()
+        assert sum(in_turns.values()) == 203
+        assert max(in_turns.values()) <= 9  # three at once, until there are more than seven
+
+    run(directory, test, EMBEDDER)
+
+
+def test_a_text_with_more_vectors_than_the_engine_can_send_is_refused(directory: Path) -> None:
+    width = 1 << 20
+    most = VECTOR_BYTES // (4 * width)
+
+    async def test(client: Client) -> None:
+        ids = [5] * (most + 1)
+        body = {"input": [IDS, ids], "task": "token_embed"}
+        answer = await client.post("/pooling", json=body)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "input[1]")
+        assert error["code"] == "response_too_large"
+        assert f"has {most + 1} tokens" in error["message"]
+        assert f"{VECTOR_BYTES} are possible" in error["message"]
+        assert f"shorten it to {most} tokens" in error["message"]
+        cut = await client.post("/pooling", json={**body, "truncate_prompt_tokens": most})
+        assert [len(each["data"]) for each in cut.json()["data"]] == [len(IDS), most]
+
+    run(directory, test, replace(EMBEDDER, width=width), max_response_bytes=1 << 40)
 
 
 def test_classes_have_names_and_probabilities(directory: Path) -> None:
@@ -210,7 +256,7 @@ def test_errors_name_the_field(
         error = answer.json()["error"]
         assert (error["param"], error["code"]) == (param, code), error
 
-    run(directory, test)
+    run(directory, test, EMBEDDER)
 
 
 def test_a_text_may_fill_the_whole_context(directory: Path) -> None:
@@ -220,7 +266,7 @@ def test_a_text_may_fill_the_whole_context(directory: Path) -> None:
         first, second = (await client.post("/v1/embeddings", json=body)).json()["data"]
         assert first["embedding"] == second["embedding"] == pytest.approx(unit(raw(ids[:256])))
 
-    run(directory, test)
+    run(directory, test, EMBEDDER)
 
 
 def test_a_model_without_embeddings_says_what_it_serves(directory: Path) -> None:
@@ -261,4 +307,4 @@ def test_a_large_body_is_read_by_a_worker(directory: Path) -> None:
         assert len(data) == len(texts)
         assert [data[0]["embedding"], data[-1]["embedding"]] == expected
 
-    run(directory, test)
+    run(directory, test, EMBEDDER)

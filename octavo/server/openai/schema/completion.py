@@ -8,37 +8,15 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from octavo.server.openai.schema.sampling import INT32, CommonRequest, TokenId
 from octavo.server.openai.schema.usage import Usage
-from octavo.server.schema.by_field import MAX_LISTS
-
-MAX_PROMPT_ITEMS = 1 << 20  # token ids in one prompt
-MAX_PROMPTS = MAX_LISTS
+from octavo.server.schema.prompts import MAX_PROMPT_ITEMS, prompts_schema
 
 PromptTokens = Annotated[list[TokenId], Meta(max_length=MAX_PROMPT_ITEMS)]
-
-
-# What the types of `prompt` do not express, for the OpenAPI document.
-PROMPT_SCHEMA: dict[str, Any] = {
-    "properties": {
-        "prompt": {
-            "anyOf": [
-                {"type": "string"},
-                {"type": "array", "minItems": 1, "items": {"type": "integer"}},
-                {
-                    "type": "array",
-                    "minItems": 1,
-                    "maxItems": MAX_PROMPTS,
-                    "items": {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1}]},
-                },
-            ]
-        }
-    }
-}
 
 
 class CompletionRequest(CommonRequest, kw_only=True):
     """The request: a text, token ids, or several of either, to continue."""
 
-    schema: ClassVar[dict[str, Any]] = {"allOf": [PROMPT_SCHEMA]}
+    schema: ClassVar[dict[str, Any]] = {"allOf": [prompts_schema("prompt")]}
     prompt: str | Annotated[list[str | TokenId | PromptTokens], Meta(max_length=MAX_PROMPT_ITEMS)]
     logprobs: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
     echo: bool | None = None  # begin the text with the prompt
