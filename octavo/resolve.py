@@ -47,8 +47,13 @@ def resolve(
     opened: OpenedModel,
     layout: KVLayout,
     free_bytes: int | None = None,
+    *,
+    bounds_grammars: bool = True,
 ) -> EngineConfig:
-    """Choose a value for everything that the arguments leave open."""
+    """Choose a value for everything that the arguments leave open.
+
+    `bounds_grammars` says that the memory of grammars is bounded (engine/grammars.py).
+    """
     spec = opened.spec
     choice = select(arguments.backend, block_size=arguments.block_size)
     is_fallback = choice.name == "torch" and arguments.backend == "auto"
@@ -57,7 +62,8 @@ def resolve(
     footprint = _footprint(arguments, choice.name)
     cuts_prompts = arguments.enable_chunked_prefill and not layout.keeps_nothing
     largest_step = _largest_step(arguments, opened.spec, cuts_prompts)
-    bill = _bill(arguments, opened, layout, footprint, largest_step)
+    has_grammars = bounds_grammars and spec.has_head
+    bill = _bill(arguments, opened, layout, footprint, largest_step, has_grammars=has_grammars)
     _warn_if_quantised(arguments, opened)
     dtype = choose_dtype(arguments, choice.name)
     max_len = arguments.max_model_len or spec.max_len
@@ -153,9 +159,9 @@ def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout)
     cuts_prompts = arguments.enable_chunked_prefill and not layout.keeps_nothing
     choice = select(arguments.backend, block_size=arguments.block_size)
     footprint = _footprint(arguments, choice.name)
-    return _bill(
-        arguments, opened, layout, footprint, _largest_step(arguments, opened.spec, cuts_prompts)
-    )
+    largest_step = _largest_step(arguments, opened.spec, cuts_prompts)
+    has_grammars = opened.spec.has_head
+    return _bill(arguments, opened, layout, footprint, largest_step, has_grammars=has_grammars)
 
 
 def _largest_step(arguments: EngineArguments, spec: ModelSpec, cuts_prompts: bool) -> StepSize:
@@ -186,12 +192,14 @@ def _bill(
     layout: KVLayout,
     footprint: Footprint,
     largest_step: StepSize,
+    *,
+    has_grammars: bool,
 ) -> MemoryBill:
     return MemoryBill(
         stored=stored(opened),
         weights_bytes=sum(map(footprint.weight_bytes, tensor_sizes(opened))),
         step_bytes=footprint.step_bytes(largest_step),
-        grammar_bytes=arguments.grammar_memory_bytes,
+        grammar_bytes=arguments.grammar_memory_bytes if has_grammars else 0,
         block_bytes=footprint.block_bytes(layout, arguments.block_size),
         block_size=arguments.block_size,
         windows=layout.windows,

@@ -123,8 +123,9 @@ def _memory_rows(bill: MemoryBill, config: EngineConfig | None, free: int) -> li
             size(bill.step_bytes),
             f"about; for the largest step, {bill.chunk_tokens:,} tokens",
         ),
-        ("grammars", size(bill.grammar_bytes), "at most, of all texts with a shape"),
     ]
+    if bill.grammar_bytes:
+        rows.append(("grammars", size(bill.grammar_bytes), "at most, of all texts with a shape"))
     if config is not None:
         num_blocks = config.core.num_blocks
         blocks = f"{num_blocks:,} blocks; {block}, {size(int(bill.token_bytes))} a token"

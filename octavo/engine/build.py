@@ -109,7 +109,7 @@ def _build(
     opened = open_model(source, arguments.max_model_len)
     layout = place_layers(opened.model)
     parts.begin("choose the settings")
-    config = resolve(arguments, opened, layout)
+    config = resolve(arguments, opened, layout, bounds_grammars=wrap is not None)
     parts.begin("import the backend")
     backend = make_backend(config)
     parts.begin("begin to load the weights")

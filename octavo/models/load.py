@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,21 +12,20 @@ from octavo.loader.errors import errors_at
 from octavo.loader.strict_json import read_object
 from octavo.models.build import checked_needs
 from octavo.models.checkpoint_weights import CheckpointWeights, Weights, named_as_declared
-from octavo.models.config_reader import Config
+from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.generation import GenerationDefaults, defaults_from_gguf, defaults_in
 from octavo.models.gguf.gguf_weights import GgufWeights
 from octavo.models.gguf.to_config import read_config, stored_names
 from octavo.models.pooling import PoolingFacts
 from octavo.models.pooling_heads import PoolingHead
 from octavo.models.read_pooling import read_pooling
-from octavo.models.registry import kind_of
+from octavo.models.registry import ENCODERS, kind_of
 from octavo.models.sentence_files import sentence_model_in
 from octavo.quant.registry import formats_for
 from octavo.quant.weight_format import WeightFormat
 
-# Tensors of decoders that serve other tasks, and the names of those saved without their head.
-BEHIND_DECODERS = ("lm_head.*", "score.*")
-WITHOUT_PREFIX = tuple((name, f"model.{name}") for name in ("embed_tokens.", "layers.", "norm."))
+# Tensors behind the blocks of decoders that serve other tasks.
+BEHIND_DECODERS = ("lm_head.", "score.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +59,22 @@ def open_model(source: ModelFiles, max_len: int | None = None) -> OpenedModel:
     sentence = None if source.is_gguf else sentence_model_in(source.directory)
     stated_in = checkpoint.path if source.is_gguf else source.directory / "config.json"
     with errors_at(stated_in):
-        config = Config(values, max_len, stored_names(checkpoint) if source.is_gguf else None)
-        architecture = _architecture(config)
+        stored = stored_names(checkpoint) if source.is_gguf else None
+        architecture = _architecture(Config(values, max_len, stored))
         kind = kind_of(architecture)
+        config = Config({**values, "architectures": [kind.declared]}, max_len, stored)
         spec = kind.family.read(config)
+        if kind.base not in ENCODERS and not config.boolean("is_causal", True):
+            raise ConfigurationError(
+                "config: is_causal = False makes an encoder of this decoder, which is not supported"
+            )
         if sentence is not None or not kind.generates:
             spec = replace(spec, has_head=False)
         model = kind.family(spec)
         if not spec.has_head:
-            model.ignored = (*model.ignored, *BEHIND_DECODERS)
-            if "embed_tokens.weight" in weights.shapes():
-                model.renames = (*model.renames, *WITHOUT_PREFIX)
+            model.ignored = (*model.ignored, *(f"{name}*" for name in BEHIND_DECODERS))
+            if kind.base not in ENCODERS:
+                model.renames = (*model.renames, *_prefixes(model, weights))
         checked_needs(model, named_as_declared(weights, model))
         facts, heads = read_pooling(config, spec, kind, sentence, named_as_declared(weights, model))
     if sentence is not None and sentence.max_len is not None:
@@ -81,6 +85,16 @@ def open_model(source: ModelFiles, max_len: int | None = None) -> OpenedModel:
     else:
         generation = defaults_in(source.directory, values)
     return OpenedModel(architecture, model, spec, weights, generation, checkpoint, facts, heads)
+
+
+def _prefixes(model: Model, weights: Weights) -> Iterator[tuple[str, str]]:
+    """Yield what gives the tensors of a decoder that was saved without its head their prefix."""
+    embedding = model.weights()["embed"]
+    assert isinstance(embedding, str)
+    prefix, _, inside = embedding.partition(".")
+    if f"{inside}.weight" in weights.shapes():
+        yield from zip(BEHIND_DECODERS, BEHIND_DECODERS, strict=True)
+        yield "", f"{prefix}."
 
 
 def _architecture(config: Config) -> str:

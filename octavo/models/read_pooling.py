@@ -66,7 +66,8 @@ def _classifier(
     pooled: Kind = "cls"
     layers: tuple[LayerNames, ...]
     if kind.task == "ForTokenClassification":
-        pooled, layers = "all", (LayerNames("classifier"),)
+        pooled = "all"
+        layers = (LayerNames("classifier" if kind.base in ENCODERS else "score"),)
     elif kind.base == "ModernBert":
         stated = config.string("classifier_pooling", "cls")
         if stated not in ("cls", "mean"):

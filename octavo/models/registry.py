@@ -31,13 +31,11 @@ ENCODERS: dict[str, tuple[str, str]] = {
     "NomicBert": ("bert", "NomicBert"),
     "ModernBert": ("modernbert", "ModernBert"),
 }
-TASKS = (
-    "ForCausalLM",
-    "ForMaskedLM",
-    "ForSequenceClassification",
-    "ForTokenClassification",
-    "Model",
-)
+# The ends of architectures' names. LMHeadModel is before Model, its own end.
+GENERATING = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+TASKS = (*GENERATING, "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "Model")
+# Of checkpoints that decoders are also saved as: without their head, or with a classifier.
+DECODER_TASKS = ("Model", "ForSequenceClassification", "ForTokenClassification")
 ENCODER_TASKS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 
 # An architecture, as config.json names it → (module of octavo.models, class).
@@ -79,23 +77,25 @@ class Kind(NamedTuple):
     """An architecture: its family, and the task that its checkpoints serve."""
 
     family: Family
+    declared: str  # the architecture of FAMILIES that its config.json is read as
     base: str  # the family's name in the architecture's: Bert, Qwen3
     task: str  # what follows it: ForCausalLM, Model, ForSequenceClassification …
 
     @property
     def generates(self) -> bool:
-        return self.task == "ForCausalLM" or self.task not in TASKS
+        return self.task in GENERATING
 
 
 def kind_of(architecture: str) -> Kind:
     """Import the class that implements an architecture, and say what its checkpoints are for."""
     task = next((task for task in TASKS if architecture.endswith(task)), "")
     base = architecture.removesuffix(task)
-    if base not in ENCODERS and task in ("Model", "ForSequenceClassification"):
-        as_decoder = f"{base}ForCausalLM"
-        if as_decoder in FAMILIES:
-            return Kind(family_of(as_decoder), base, task)
-    return Kind(family_of(architecture), base, task)
+    declared = architecture
+    if base not in ENCODERS and task in DECODER_TASKS:
+        base = base.removesuffix("Text")  # Gemma3Text, the part for text of Gemma3
+        heads = (f"{base}{head}" for head in GENERATING)
+        declared = next((name for name in heads if name in FAMILIES), architecture)
+    return Kind(family_of(declared), declared, base, task)
 
 
 def family_of(architecture: str) -> Family:
