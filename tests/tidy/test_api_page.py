@@ -2,8 +2,12 @@
 
 import ast
 
+import pytest
+
+from octavo.server.routes import ROUTES
 from tests.tidy.api_page import PAGE, generated, page
 from tests.tidy.source import ROOT
+from tests.tidy.vllm_fields import CLASSES, FIELDS, verdict
 
 CODE_AT = {"unavailable": 1, "invalid": 2, "too_many": 2, "rejected": 0}  # among the arguments
 
@@ -18,6 +22,17 @@ def test_a_page_that_is_not_current_is_noticed() -> None:
     text = PAGE.read_text("utf-8").replace("`temperature`", "`heat`", 1)
     assert page(text) != text
     assert "`temperature`" in generated()
+
+
+def test_every_field_of_vllm_works_or_has_a_reason() -> None:
+    """`verdict` raises for a field that a route's request neither has nor refuses by name."""
+    kinds = {route.path: route.request for route in ROUTES if route.request is not None}
+    assert FIELDS.keys() == CLASSES.keys()
+    for path, names in FIELDS.items():
+        assert len(names) > 1
+        assert all(verdict(kinds[path], name) for name in names)
+    with pytest.raises(LookupError, match="made_up"):
+        verdict(kinds["/v1/completions"], "made_up")
 
 
 def codes() -> set[str]:

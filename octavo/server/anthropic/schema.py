@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
+from octavo.server.openai.schema.unsupported import OF_MEDIA, OF_VLLM
 from octavo.server.schema.rules import FieldRules, Unsupported
 
 MAX_MESSAGES = 4096
@@ -122,8 +123,10 @@ RULES = FieldRules(
     unsupported={
         "mcp_servers": Unsupported(_empty, "this server calls no other servers", "[]"),
         "container": Unsupported(_empty, "this server runs no code", '""'),
+        **OF_VLLM,
     },
     ignored={
+        **OF_MEDIA,
         "metadata": "the API key identifies the user",
         "service_tier": "there is only one",
         "inference_geo": "the server is where it is",

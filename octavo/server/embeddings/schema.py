@@ -28,11 +28,35 @@ def _empty(value: Any) -> bool:
     return value is None or value in ([], {}, "")
 
 
+def _off(value: Any) -> bool:
+    return value is False or _empty(value)
+
+
 _CHAT = "conversations are not embedded; send their texts as input"
+_TEXT = "only text is supported; leave it out"
 UNSUPPORTED: Mapping[str, Unsupported] = {
     "messages": Unsupported(_empty, _CHAT, "[]"),
-    "mm_processor_kwargs": Unsupported(_empty, "only text is supported; leave it out", "{}"),
-    "images": Unsupported(_empty, "only text is supported; leave it out", "[]"),
+    "chat_template": Unsupported(_empty, _CHAT, '""'),
+    "add_generation_prompt": Unsupported(_off, _CHAT, "false"),
+    "continue_final_message": Unsupported(_off, _CHAT, "false"),
+    "chat_template_kwargs": Unsupported(
+        _empty, "templates get the texts alone; leave it out", "{}"
+    ),
+    "padding": Unsupported(
+        lambda value: value in (None, "do_not_pad"),
+        "texts of different lengths share a batch without padding",
+        '"do_not_pad"',
+    ),
+    "truncation_side": Unsupported(
+        lambda value: value in (None, "right"), "a text is cut at its end", '"right"'
+    ),
+    "max_tokens_per_query": Unsupported(
+        lambda value: value in (None, 0), "a query is read whole; shorten it", "0"
+    ),
+    "data": Unsupported(_empty, "there are no plugins that read it; send input", "null"),
+    "media_io_kwargs": Unsupported(_empty, _TEXT, "{}"),
+    "mm_processor_kwargs": Unsupported(_empty, _TEXT, "{}"),
+    "images": Unsupported(_empty, _TEXT, "[]"),
     "rank_fields": Unsupported(_empty, "a document is one text; join its fields", "[]"),
     "late_chunking": Unsupported(
         lambda value: not value, "each input is embedded on its own; leave it out", "false"
@@ -61,7 +85,7 @@ def _as_many(name: str) -> Callable[[Any], Any]:
     return left
 
 
-_TEXTS = ("input", "text_1", "text_2", "data_1", "data_2", "queries", "query")
+_TEXTS = ("input", "text_1", "text_2", "data_1", "data_2", "queries", "items", "query")
 RULES = FieldRules(
     with_lists=frozenset({"input"}),
     unsupported=UNSUPPORTED,
@@ -126,14 +150,15 @@ class ClassifyRequest(InputRequest, kw_only=True):
 
 
 class ScoreRequest(PooledRequest, kw_only=True):
-    """The request of /score: two fields of texts, under one of three pairs of names."""
+    """The request of /score: two fields of texts, under one of four pairs of names."""
 
     text_1: Texts | None = None
     text_2: Texts | None = None
     data_1: Texts | None = None
     data_2: Texts | None = None
     queries: Texts | None = None
-    documents: Texts | None = None
+    documents: Texts | None = None  # compared with queries
+    items: Texts | None = None  # the same
     instruction: str | None = None  # of models that read one
     activation: bool | None = None  # the older name of use_activation
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
@@ -42,29 +42,38 @@ class RouteTable:
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._routes = routes
-        self._exact = {
-            (route.method, route.path): route for route in routes if PARAMETER not in route.path
-        }
+        self._of_path: dict[str, dict[str, Route]] = {}  # by method
+        for route in routes:
+            self._of_path.setdefault(route.path, {})[route.method] = route
+        # The longest first: /files/{id}/content is no file named ID/content.
+        self._patterns = sorted((each for each in self._of_path if PARAMETER in each), key=len)
+        self._patterns.reverse()
 
     def find(self, exchange: Exchange) -> Route | None:
         """Return the route of a request and set its parameter; None if there is none."""
         method = "GET" if exchange.method == "HEAD" else exchange.method
-        route = self._exact.get((method, exchange.path))
-        if route is not None:
-            return route
-        for route in self._routes:
-            parameter = _parameter(route.path, exchange.path)
-            if parameter is not None and route.method == method:
-                exchange.parameter = parameter
-                return route
-        return None
+        routes, parameter = self._at(exchange.path)
+        route = routes.get(method)
+        if route is not None and parameter:
+            exchange.parameter = parameter
+        return route
+
+    def _at(self, path: str) -> tuple[Mapping[str, Route], str]:
+        """Return the routes of a path by their methods, and its parameter ("" without one)."""
+        routes = self._of_path.get(path)
+        if routes is not None and PARAMETER not in path:
+            return routes, ""
+        for pattern in self._patterns:
+            parameter = _parameter(pattern, path)
+            if parameter is not None:
+                return self._of_path[pattern], parameter
+        return {}, ""
 
     def error(self, exchange: Exchange) -> ApiError:
         """Return the error for a request without a route: 404 for its path, 405 for its method."""
-        here = [each for each in self._routes if _parameter(each.path, exchange.path) is not None]
-        methods = [route.method for route in here]
-        if methods:
-            allowed = ", ".join(methods)
+        here, _ = self._at(exchange.path)
+        if here:
+            allowed = ", ".join(here)
             return ApiError(
                 405,
                 f"{exchange.path[:_MOST_SHOWN]} does not allow {exchange.method[:16]}; "
@@ -81,10 +90,8 @@ class RouteTable:
 
 
 def _parameter(pattern: str, path: str) -> str | None:
-    """Return the value of the parameter, "" without one, or None for another path."""
-    before, parameter, after = pattern.partition(PARAMETER)
-    if not parameter:
-        return "" if path == pattern else None
+    """Return the value of a pattern's parameter; None for another path."""
+    before, _, after = pattern.partition(PARAMETER)
     if path.startswith(before) and path.endswith(after) and len(path) > len(before + after):
         return path[len(before) : len(path) - len(after)]
     return None

@@ -23,7 +23,7 @@ from octavo.server.openai.schema.sampling import (
 )
 from octavo.server.openai.schema.shapes import StructuredOutputs
 from octavo.server.openai.schema.tools import MAX_TOOLS, ToolName
-from octavo.server.openai.schema.unsupported import UNSUPPORTED
+from octavo.server.openai.schema.unsupported import OF_MEDIA, UNSUPPORTED
 from octavo.server.responses.kept import kept_of
 from octavo.server.schema.rules import FieldRules, Unsupported
 
@@ -170,6 +170,7 @@ RULES = FieldRules(
     open=frozenset({"tools", "text", "chat_template_kwargs", "structured_outputs"}),
     unsupported=UNSUPPORTED_FIELDS,
     ignored={
+        **OF_MEDIA,
         "user": "the API key identifies the user",
         "safety_identifier": "the API key identifies the user",
         "service_tier": "there is only one",

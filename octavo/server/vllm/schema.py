@@ -33,7 +33,7 @@ from octavo.server.openai.schema.sampling import (
 from octavo.server.openai.schema.shapes import StructuredOutputs
 from octavo.server.openai.schema.unsupported import CHAT_RULES, RULES
 from octavo.server.openai.schema.usage import Usage
-from octavo.server.schema.rules import FieldRules
+from octavo.server.schema.rules import FieldRules, Unsupported
 
 MAX_CONVERSATIONS = 256
 Logprobs = Annotated[int, Meta(ge=-1, le=INT32)]
@@ -69,14 +69,42 @@ class TokenSampling(Struct, kw_only=True, forbid_unknown_fields=True):
     structured_outputs: StructuredOutputs | None = None
 
 
+def _off(value: Any) -> bool:
+    return value is False or value in (None, [], {})
+
+
+_MEDIA = Unsupported(_off, "prompts have no media; leave it out", "null")
+_OF_TOKENS = {
+    **RULES.unsupported,
+    "features": _MEDIA,
+    "content_parts": _MEDIA,
+    "output_mode": Unsupported(
+        lambda value: value in (None, "tokens"),
+        "the answer has no text; /detokenize makes it of token ids",
+        '"tokens"',
+    ),
+    "reasoning_ended": Unsupported(
+        lambda value: value in (None, True), "a shape holds from the first token", "true"
+    ),
+    "return_token_ids": Unsupported(
+        _off, "the ids of the prompt are those of the request", "false"
+    ),
+}
+
+
 class TokensRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """A request whose prompt and answer are token ids, as the render routes return it."""
 
     rules: ClassVar[FieldRules] = replace(
         RULES,
         open=frozenset({"sampling_params"}),
+        unsupported=_OF_TOKENS,
         of_prompts={"token_ids": lambda request: []},
-        ignored={"request_id": "the x-request-id header names a request", **RULES.ignored},
+        ignored={
+            **RULES.ignored,
+            "token_offsets": "no part of an answer is made of them",
+            "reasoning_parser_kwargs": "a shape holds from the first token",
+        },
     )
     token_ids: PromptTokens
     sampling_params: TokenSampling

@@ -45,6 +45,7 @@ def sigmoid(value: float) -> float:
     [
         (("text_1", "text_2"), "/score"),
         (("queries", "documents"), "/v1/score"),
+        (("queries", "items"), "/score"),
         (("data_1", "data_2"), "/score"),
     ],
 )
@@ -152,6 +153,8 @@ def test_a_score_template_writes_the_prompt(directory: Path) -> None:
     [
         ("/score", {"text_1": "x"}, "text_2"),
         ("/score", {}, "text_1"),
+        ("/score", {"items": "x"}, "queries"),
+        ("/score", {"queries": "x", "items": "y", "documents": "z"}, "text_1"),
         ("/score", {"text_1": "x", "text_2": "y", "queries": "z"}, "text_1"),
         ("/score", {"text_1": ["x", "y"], "text_2": ["a", "b", "c"]}, "text_1"),
         ("/score", {"text_1": "x", "text_2": []}, "text_2"),

@@ -92,3 +92,26 @@ def test_no_route_of_ours_is_called_missing() -> None:
     for route in ROUTES:
         assert missing_feature(route.path.replace("{id}", "x")) is None, route.path
     assert all(what and not what.endswith(".") for what in NOT_YET.values())
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/v1/responses/0", "GET, DELETE"),
+        ("/v1/responses/0/cancel", "POST"),
+        ("/v1/responses/0/input_items", "GET"),
+        ("/v1/files/0/content", "GET"),
+        ("/v1/files", "POST, GET"),
+        ("/v1/models/an/id", "GET"),
+    ],
+)
+def test_allow_has_the_methods_of_the_path_and_no_other(
+    directory: Path, path: str, methods: str
+) -> None:
+    async def main() -> None:
+        async with serving(directory) as client:
+            refused = await client.request("PUT", path)
+            assert refused.status_code == 405
+            assert refused.headers["allow"] == methods
+
+    asyncio.run(main())

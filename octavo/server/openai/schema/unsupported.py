@@ -46,6 +46,13 @@ SHAPES: Mapping[str, Unsupported] = {
 # Fields that other servers have, or will have, and misspelt ones: their names have such words.
 _SHAPE_WORDS = ("schema", "grammar", "regex", "ebnf", "guided", "structured")
 
+# Fields that vLLM has in several dialects.
+OF_VLLM: Mapping[str, Unsupported] = {
+    "vllm_xargs": Unsupported(_empty, "this server has no extensions", "{}"),
+    "kv_transfer_params": Unsupported(_empty, "KV is not transferred", "{}"),
+    "ec_transfer_params": Unsupported(_empty, "encoder outputs are not transferred", "{}"),
+    "watermarking": Unsupported(_one_of(False), "texts are not watermarked", "false"),
+}
 UNSUPPORTED: Mapping[str, Unsupported] = {
     **SHAPES,
     "tools": Unsupported(_empty, _TOOLS, "[]"),
@@ -78,16 +85,19 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "return_assistant_tokens_mask": Unsupported(
         _one_of(False), "templates are not asked which tokens an assistant wrote", "false"
     ),
-    "vllm_xargs": Unsupported(_empty, "this server has no extensions", "{}"),
-    "kv_transfer_params": Unsupported(_empty, "KV is not transferred", "{}"),
-    "ec_transfer_params": Unsupported(_empty, "encoder outputs are not transferred", "{}"),
+    **OF_VLLM,
     "logits_processors": Unsupported(_empty, "functions cannot be sent over HTTP", "[]"),
     "extra_body": Unsupported(
         _empty, "an option of OpenAI's Python client; write its fields into the body itself", "{}"
     ),
 }
 
+# Forms of what vLLM's render routes return about media.
+OF_MEDIA: Mapping[str, str] = dict.fromkeys(
+    ("mm_payload", "return_mm_kwargs"), "prompts have no media"
+)
 IGNORED: Mapping[str, str] = {
+    **OF_MEDIA,
     "user": "the API key identifies the user",
     "safety_identifier": "the API key identifies the user",
     "metadata": "nothing is stored",
@@ -104,6 +114,7 @@ IGNORED: Mapping[str, str] = {
     "detokenize": "text is always returned",
     "flat_logprobs": "there is only one form over HTTP",
     "stream_interval": "tokens are sent as soon as they are generated",
+    "routed_experts_prompt_start": "the experts that were chosen are not reported",
 }
 
 
