@@ -13,6 +13,8 @@ from typing import cast
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
+from octavo.grammar.json_place import Places, place_in
+from octavo.grammar.kept_masks import KeptMasks, MaskKey
 from octavo.grammar.messages import error_for
 from octavo.grammar.protocol import Forcing, GrammarError, Matcher, Vocabulary, Words
 
@@ -45,6 +47,9 @@ class LLGuidanceEngine:
         self.forces = forcing != "off"
         self.num_words = -(-len(vocabulary.tokens) // 32)
         self.forcing = forcing
+        self.tokens = vocabulary.tokens
+        self.longest = max(map(len, vocabulary.tokens))
+        self.masks = KeptMasks(self.num_words)
         self._tokenizer = make_tokenizer(vocabulary)
         self._header = header(forcing)
         self._lock = Lock()  # for what follows
@@ -79,16 +84,29 @@ class LLGuidanceEngine:
         self, rows: Words, work: Sequence[tuple[Matcher, int]]
     ) -> list[BaseException | None]:
         texts = [(cast("LLGuidanceMatcher", matcher), place) for matcher, place in work]
-        has_all = self._num_threads > 1 and len(texts) > 1 and self._fill_at_once(rows, texts)
-        errors: list[BaseException | None] = []
-        for matcher, place in texts:
-            error: BaseException | None = None
+        errors: list[BaseException | None] = [None] * len(texts)
+        keys = [matcher.mask_key() for matcher, _ in texts]
+        missing: dict[MaskKey | int, int] = {}  # the texts whose masks must be computed
+        again: list[int] = []  # texts with the mask of one of those
+        for index, (key, (_, place)) in enumerate(zip(keys, texts, strict=True)):
+            if key is None:
+                missing[index] = index
+            elif key in missing:
+                again.append(index)
+            elif not self.masks.read(key, rows[place]):
+                missing[key] = index
+        together = [texts[index] for index in missing.values()]
+        can_at_once = self._num_threads > 1 and len(together) > 1
+        has_all = can_at_once and self._fill_at_once(rows, together)
+        for index in missing.values():
+            (matcher, place), key = texts[index], keys[index]
             if not has_all or matcher.is_at_bound:
-                try:
-                    matcher.fill(rows[place])
-                except BaseException as caught:  # a panic of the library is no Exception
-                    error = caught
-            errors.append(error)
+                errors[index] = _fill_error(matcher, rows[place])
+            elif key is not None:
+                self.masks.keep(key, rows[place])
+        for index in again:
+            matcher, place = texts[index]
+            errors[index] = _fill_error(matcher, rows[place])
         return errors
 
     def _fill_at_once(self, rows: Words, texts: Sequence[tuple[LLGuidanceMatcher, int]]) -> bool:
@@ -118,6 +136,7 @@ class LLGuidanceEngine:
         with self._lock:
             if text is None:
                 self._kept.clear()
+                self.masks.clear()
             else:
                 self._kept.pop(text, None)
 
@@ -125,7 +144,7 @@ class LLGuidanceEngine:
 class LLGuidanceMatcher:
     """A text in a grammar; implements `octavo.grammar.protocol.Matcher`."""
 
-    __slots__ = ("_accepted", "_engine", "_shares", "_text", "inner", "lexer")
+    __slots__ = ("_accepted", "_engine", "_places", "_shares", "_text", "inner", "lexer")
 
     def __init__(
         self, engine: LLGuidanceEngine, text: str, matcher: LLMatcher, *, lexer: int
@@ -134,6 +153,8 @@ class LLGuidanceMatcher:
         self._text = text
         self.inner = matcher
         self._accepted = array("i")
+        start = place_in(text)
+        self._places = None if start is None else Places(start, engine.tokens)
         self._shares = True  # a lexer with other texts
         self.lexer = lexer  # which one
 
@@ -173,6 +194,8 @@ class LLGuidanceMatcher:
         if not count:
             return
         del self._accepted[len(self._accepted) - count :]
+        if self._places is not None:
+            self._places.roll_back(len(self._accepted))
         if not self.inner.rollback(count):
             raise self._error()
 
@@ -197,7 +220,19 @@ class LLGuidanceMatcher:
     def fill(self, row: Words) -> None:
         assert row.dtype == np.uint32
         assert row.flags.c_contiguous
+        key = self.mask_key()
+        if key is not None and self._engine.masks.read(key, row):
+            return
         self._do(partial(self._fill, row))
+        if key is not None:
+            self._engine.masks.keep(key, row)
+
+    def mask_key(self) -> MaskKey | None:
+        """Return what determines the next mask, if that is less than the whole text."""
+        if self._places is None:
+            return None
+        key = self._places.behind(self._accepted).key(self._engine.longest)
+        return None if key is None else (self._text, *key)
 
     def _fill(self, row: Words) -> None:
         self.inner.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
@@ -207,11 +242,21 @@ class LLGuidanceMatcher:
     def copy(self) -> LLGuidanceMatcher:
         made = LLGuidanceMatcher(self._engine, self._text, self.inner.deep_copy(), lexer=self.lexer)
         made._accepted = self._accepted[:]
+        made._places = None if self._places is None else self._places.copy()
         return made
 
     def _error(self) -> GrammarError:
         message = self.inner.get_error()
         return error_for(message or "a token came that the grammar does not allow")
+
+
+def _fill_error(matcher: LLGuidanceMatcher, row: Words) -> BaseException | None:
+    """Fill a row; return why it cannot be filled."""
+    try:
+        matcher.fill(row)
+    except BaseException as error:  # a panic of the library is no Exception
+        return error
+    return None
 
 
 def only_bit(row: Words) -> int | None:

@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 
 from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
 from octavo.grammar import gbnf, lark
+from octavo.grammar.json_place import PREFIX, WHITESPACE
 from octavo.grammar.json_schema.simplify import simplified
 from octavo.grammar.protocol import GrammarError
 from octavo.grammar.regexes import RegexError, literal, translated
 from octavo.grammar.structural_tags import tags_grammar
 from octavo.grammar.trial import try_grammar
 
-# Between the parts of JSON. A bound keeps a model from writing nothing but whitespace.
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
 _TOKEN_ID = re.compile(r"<\[")
 
 
@@ -63,9 +62,9 @@ def _grammar_text(
 
     if shape.json is not None:
         assert isinstance(shape.json, str), "shapes are stored as text"
-        return "json", f"start: %json {schema_text(parsed(shape.json, 'json'), '')}"
+        return "json", f"{PREFIX}{schema_text(parsed(shape.json, 'json'), '')}"
     if shape.json_object:
-        return "json_object", f"start: %json {schema_text({'type': 'object'}, '')}"
+        return "json_object", f"{PREFIX}{schema_text({'type': 'object'}, '')}"
     if shape.regex is not None:
         return "regex", f"start: /{_regex(shape.regex, 'regex')}/"
     if shape.choice is not None:
