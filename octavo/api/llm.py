@@ -216,7 +216,7 @@ class LLM:
             pair = Pair(
                 query=first[place_1],
                 document=second[place_2],
-                instruction=instruction,
+                instruction=instruction or self._model.facts.pooling.instruction or None,
                 template=chat_template,
                 architecture=self._model.facts.architecture,
             )

@@ -72,7 +72,7 @@ def profile(
     if arguments.backend == "torch":
         raise ConfigError("only the native engine can be profiled: leave out backend='torch'")
     source = resolve_source(arguments.model)
-    opened = open_model(source, arguments.max_model_len)
+    opened = open_model(source, arguments.max_model_len, arguments.hf_overrides)
     layout = place_layers(opened.model)
     size = arguments.block_size
     longest = max(each.first + each.rows for each in sequences)

@@ -153,6 +153,12 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
     )
     _add(
         group,
+        "hf_overrides",
+        "values that replace those of the model's config.json, as a JSON object",
+        metavar="JSON",
+    )
+    _add(
+        group,
         "override_generation_config",
         'sampling parameters that replace those, as a JSON object, such as {"temperature": 0.6}',
         metavar="JSON",

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.resolve import make_bill, resolve
 
     asked = engine_arguments(arguments)
-    opened = open_model(resolve_source(asked.model), asked.max_model_len)
+    opened = open_model(resolve_source(asked.model), asked.max_model_len, asked.hf_overrides)
     layout = place_layers(opened.model)
     free = memory().available if arguments.memory is None else arguments.memory
     bill = make_bill(asked, opened, layout)

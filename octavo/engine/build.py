@@ -106,7 +106,7 @@ def _build(
 ) -> BuiltEngine:
     parts.begin("find and open the model's files")
     source = resolve_source(arguments.model)
-    opened = open_model(source, arguments.max_model_len)
+    opened = open_model(source, arguments.max_model_len, arguments.hf_overrides)
     layout = place_layers(opened.model)
     parts.begin("choose the settings")
     config = resolve(arguments, opened, layout, bounds_grammars=wrap is not None)

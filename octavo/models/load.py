@@ -42,18 +42,22 @@ class OpenedModel:
     heads: Mapping[str, PoolingHead]  # what follows pooling, by core/pooling.py's names
 
 
-def open_model(source: ModelFiles, max_len: int | None = None) -> OpenedModel:
+def open_model(
+    source: ModelFiles,
+    max_len: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> OpenedModel:
     """Declare the model, map its weights, and check that they belong together.
 
     Only the small tensors behind pooling are read. `max_len` is the longest sequence that will be
-    run, if shorter than the model's own limit.
+    run, if shorter than the model's own limit; `overrides` replace values of its config.json.
     """
     checkpoint = source.open()
     if source.is_gguf:
-        values = read_config(checkpoint)
+        values = merged(read_config(checkpoint), overrides or {})
         weights: Weights = GgufWeights(checkpoint, values)
     else:
-        values = read_object(source.directory / "config.json")
+        values = merged(read_object(source.directory / "config.json"), overrides or {})
         with errors_at(source.directory / "config.json"):
             weights = CheckpointWeights(checkpoint, _formats(values))
     sentence = None if source.is_gguf else sentence_model_in(source.directory)
@@ -75,8 +79,9 @@ def open_model(source: ModelFiles, max_len: int | None = None) -> OpenedModel:
             model.ignored = (*model.ignored, *(f"{name}*" for name in BEHIND_DECODERS))
             if kind.base not in ENCODERS:
                 model.renames = (*model.renames, *_prefixes(model, weights))
-        checked_needs(model, named_as_declared(weights, model))
-        facts, heads = read_pooling(config, spec, kind, sentence, named_as_declared(weights, model))
+        named = named_as_declared(weights, model)
+        checked_needs(model, named)
+        facts, heads = read_pooling(config, model, kind, sentence, named, source.directory)
     if sentence is not None and sentence.max_len is not None:
         spec = replace(spec, max_len=min(spec.max_len, sentence.max_len))
     if source.is_gguf:
@@ -95,6 +100,17 @@ def _prefixes(model: Model, weights: Weights) -> Iterator[tuple[str, str]]:
     if f"{inside}.weight" in weights.shapes():
         yield from zip(BEHIND_DECODERS, BEHIND_DECODERS, strict=True)
         yield "", f"{prefix}."
+
+
+def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace values by others; objects are merged."""
+    found = dict(values)
+    for key, value in overrides.items():
+        own = found.get(key)
+        if isinstance(own, Mapping) and isinstance(value, Mapping):
+            value = merged(own, value)
+        found[key] = value
+    return found
 
 
 def _architecture(config: Config) -> str:

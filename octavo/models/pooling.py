@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 # The words of octavo/core/pooling.py, which a model's files know nothing of.
 Kind = Literal["last", "mean", "cls", "all"]
@@ -12,6 +12,13 @@ Kind = Literal["last", "mean", "cls", "all"]
 Task = Literal["generate", "embed", "classify", "score"]
 # What makes probabilities of a classifier's scores; "none" where they are used as they are.
 Squash = Literal["none", "sigmoid", "softmax"]
+
+
+class Answers(NamedTuple):
+    """The tokens whose logits are scores: each its own, or that of the second minus the first."""
+
+    token_ids: tuple[int, ...]
+    is_difference: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,7 @@ class PoolingFacts:
     classify_kind: Kind = "last"
     labels: tuple[str, ...] = ()  # of a classifier's classes, in order
     squash: Squash = "none"
+    instruction: str = ""  # of a reranker, for requests without one
 
     def width_behind(self, head: str) -> int:
         """Return the numbers of a vector behind a part of the model."""

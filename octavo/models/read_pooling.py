@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
-from octavo.layers import ModelSpec
+from octavo.layers import Model, ModelSpec
+from octavo.loader.errors import quote
+from octavo.models.answer_tokens import answer_head, answers_in
 from octavo.models.checkpoint_weights import Weights
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.pooling import Kind, PoolingFacts, Squash, Task
@@ -15,6 +19,8 @@ from octavo.models.registry import Kind as Architecture
 from octavo.models.sentence_files import SentenceModel
 
 MAX_LABELS = 1 << 14
+# By the names of torch's classes.
+_SQUASHES: Mapping[str, Squash] = {"Identity": "none", "Sigmoid": "sigmoid", "Softmax": "softmax"}
 # The layers of encoders' classifiers behind the first token's state.
 _DENSE_OUT = (LayerNames("classifier.dense", "tanh"), LayerNames("classifier.out_proj"))
 _CLASSIFIERS: Mapping[str, tuple[LayerNames, ...]] = {
@@ -30,14 +36,25 @@ _CLASSIFIERS: Mapping[str, tuple[LayerNames, ...]] = {
 
 def read_pooling(
     config: Config,
-    spec: ModelSpec,
+    model: Model,
     kind: Architecture,
     sentence: SentenceModel | None,
     weights: Weights,
+    directory: Path,
 ) -> tuple[PoolingFacts, Mapping[str, PoolingHead]]:
     """Return what a model says of itself, and what follows pooling, by name."""
+    spec = model.spec
+    answers = sentence.answers if sentence is not None else None
+    if kind.task == "ForSequenceClassification" and kind.base not in ENCODERS:
+        answers = answers or answers_in(config, directory)
+    if answers is not None:
+        head = answer_head(answers, model, weights)
+        facts, found = _classifying(config, spec, sentence, "last", head)
+        instruction = sentence.instruction if sentence else ""
+        return replace(facts, instruction=instruction), found
     if kind.task in ("ForSequenceClassification", "ForTokenClassification"):
-        return _classifier(config, spec, kind, weights)
+        pooled, layers = _classifier(config, spec, kind)
+        return _classifying(config, spec, sentence, pooled, read_head(layers, weights))
     if sentence is None:
         is_encoder = kind.base in ENCODERS
         tasks: tuple[Task, ...] = ("generate", "embed") if spec.has_head else ("embed",)
@@ -60,9 +77,9 @@ def read_pooling(
 
 
 def _classifier(
-    config: Config, spec: ModelSpec, kind: Architecture, weights: Weights
-) -> tuple[PoolingFacts, Mapping[str, PoolingHead]]:
-    """Read a classifier of texts or of tokens; one class alone is a score."""
+    config: Config, spec: ModelSpec, kind: Architecture
+) -> tuple[Kind, tuple[LayerNames, ...]]:
+    """Return the pooling of a classifier of texts or of tokens, and the layers behind it."""
     pooled: Kind = "cls"
     layers: tuple[LayerNames, ...]
     if kind.task == "ForTokenClassification":
@@ -84,19 +101,46 @@ def _classifier(
         layers = _CLASSIFIERS[kind.base]
     else:
         pooled, layers = "last", (LayerNames("score"),)
-    head = read_head(layers, weights)
-    labels = _labels(config, head.width)
-    squash: Squash = "sigmoid" if head.width == 1 else "softmax"
-    problem = config.string("problem_type", "") if config.has("problem_type") else ""
-    if problem == "multi_label_classification":
-        squash = "sigmoid"
-    elif problem == "regression":
-        squash = "none"
-    tasks: tuple[Task, ...] = ("classify", "score") if head.width == 1 else ("classify",)
+    return pooled, layers
+
+
+def _classifying(
+    config: Config,
+    spec: ModelSpec,
+    sentence: SentenceModel | None,
+    pooled: Kind,
+    head: PoolingHead,
+) -> tuple[PoolingFacts, Mapping[str, PoolingHead]]:
+    """Return the facts of a classifier; one class alone is a score."""
     facts = PoolingFacts(
-        tasks, pooled, width=spec.hidden, classify_kind=pooled, labels=labels, squash=squash
+        ("classify", "score") if head.width == 1 else ("classify",),
+        pooled,
+        width=spec.hidden,
+        classify_kind=pooled,
+        labels=_labels(config, head.width),
+        squash=_squash(config, sentence, head.width),
     )
     return facts, {"classify": head}
+
+
+def _squash(config: Config, sentence: SentenceModel | None, width: int) -> Squash:
+    """Return what makes probabilities of scores: sentence-transformers' function, or the usual."""
+    own = config.values.get("sentence_transformers")
+    stated = own.get("activation_fn") if isinstance(own, Mapping) else None
+    stated = stated or config.values.get("sbert_ce_default_activation_function")
+    stated = stated or (sentence and sentence.activation)
+    if stated is not None:
+        name = str(stated).rpartition(".")[2]
+        if name not in _SQUASHES:
+            raise ConfigurationError(
+                f"the activation of the scores is {quote(str(stated))}; known are "
+                f"{', '.join(_SQUASHES)}"
+            )
+        return _SQUASHES[name]
+    problem = config.string("problem_type", "") if config.has("problem_type") else ""
+    if problem == "regression":
+        return "none"
+    return "sigmoid" if width == 1 or problem == "multi_label_classification" else "softmax"
 
 
 def _labels(config: Config, count: int) -> tuple[str, ...]:

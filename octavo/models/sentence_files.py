@@ -9,10 +9,11 @@ from typing import Any, cast
 
 from octavo.loader.errors import CorruptFileError, UnsupportedFormatError, quote
 from octavo.loader.strict_json import parse_object, read_object
-from octavo.models.pooling import Kind
+from octavo.models.pooling import Answers, Kind
 
 MAX_MODULES = 16
 MAX_PROMPTS = 256
+MAX_ID = 1 << 31
 MAX_PROMPT_CHARACTERS = 1 << 14
 _MODES: Mapping[str, Kind] = {
     "pooling_mode_cls_token": "cls",
@@ -53,6 +54,13 @@ class SentenceModel:
     prompts: Mapping[str, str] | None = None
     default_prompt: str = ""
     similarity: str = "cosine"
+    answers: Answers | None = None  # of a reranker made of a generator
+    activation: str | None = None  # of a cross-encoder's score, as torch names the class
+
+    @property
+    def instruction(self) -> str:
+        """The default prompt, which a reranker reads as its instruction."""
+        return (self.prompts or {}).get(self.default_prompt, "")
 
 
 def sentence_model_in(directory: Path) -> SentenceModel | None:
@@ -65,8 +73,10 @@ def sentence_model_in(directory: Path) -> SentenceModel | None:
     if not isinstance(modules, list) or len(modules) > MAX_MODULES:
         raise CorruptFileError(f"must be a list of at most {MAX_MODULES} modules", path=path)
     kind: Kind | None = None
+    pooling = directory
     dense: list[DenseLayer] = []
     normalize = False
+    answers: Answers | None = None
     for module in modules:
         name = module.get("type") if isinstance(module, dict) else None
         inside = module.get("path", "") if isinstance(module, dict) else None
@@ -76,20 +86,36 @@ def sentence_model_in(directory: Path) -> SentenceModel | None:
             case "Transformer":
                 continue
             case "Pooling":
-                kind = _kind(directory / inside / "config.json")
+                pooling = directory / inside / "config.json"
+                kind = _kind(pooling)
             case "Dense":
                 dense.append(_dense(directory / inside))
             case "Normalize":
                 normalize = True
+            case "LogitScore":
+                answers = _answers(directory / inside / "config.json")
             case other:
                 raise UnsupportedFormatError(
-                    f"has the module {quote(other)}; known are Transformer, Pooling, Dense and "
-                    "Normalize",
+                    f"has the module {quote(other)}; known are Transformer, Pooling, Dense, "
+                    "Normalize and LogitScore",
                     path=path,
                 )
-    prompts, default, similarity = _prompts(directory)
+    own = directory / "config_sentence_transformers.json"
+    values: Mapping[str, Any] = read_object(own) if own.is_file() else {}
+    prompts, default = _prompts(values, own)
+    if kind in ("mean", "cls") and any(prompts.values()):
+        _refuse_left_out(pooling)
+    activation = values.get("activation_fn")
     return SentenceModel(
-        kind or "mean", tuple(dense), normalize, _max_len(directory), prompts, default, similarity
+        kind or "mean",
+        tuple(dense),
+        normalize,
+        _max_len(directory),
+        prompts,
+        default,
+        "dot" if values.get("similarity_fn_name") == "dot" else "cosine",
+        answers,
+        activation if isinstance(activation, str) else None,
     )
 
 
@@ -107,6 +133,15 @@ def _kind(path: Path) -> Kind:
             path=path,
         )
     return cast("Kind", kinds.pop())
+
+
+def _refuse_left_out(path: Path) -> None:
+    """Refuse a pooling that leaves the tokens of a prompt out."""
+    if read_object(path).get("include_prompt", True) is not True:
+        raise UnsupportedFormatError(
+            "include_prompt is false: the mean of a text without its prompt is not supported",
+            path=path,
+        )
 
 
 def _dense(directory: Path) -> DenseLayer:
@@ -137,10 +172,20 @@ def _max_len(directory: Path) -> int | None:
     return length
 
 
-def _prompts(directory: Path) -> tuple[Mapping[str, str], str, str]:
-    """Return the prompts by name, the default's name, and the similarity."""
-    path = directory / "config_sentence_transformers.json"
-    values: Mapping[str, Any] = read_object(path) if path.is_file() else {}
+def _answers(path: Path) -> Answers:
+    """Return the tokens whose logits are the score."""
+    values = read_object(path)
+    stated = [values.get("false_token_id"), values.get("true_token_id")]
+    ids = [each for each in stated if type(each) is int and 0 <= each < MAX_ID]
+    if len(ids) != 2 and (stated[0] is not None or not ids):
+        raise CorruptFileError(
+            "true_token_id must be a token's id, and false_token_id too, or null", path=path
+        )
+    return Answers(tuple(ids), is_difference=len(ids) == 2)
+
+
+def _prompts(values: Mapping[str, Any], path: Path) -> tuple[Mapping[str, str], str]:
+    """Return the prompts by name, and the default's name."""
     prompts = values.get("prompts") or {}
     is_table = isinstance(prompts, dict) and len(prompts) <= MAX_PROMPTS
     if not is_table or not all(
@@ -154,5 +199,4 @@ def _prompts(directory: Path) -> tuple[Mapping[str, str], str, str]:
     default = values.get("default_prompt_name") or ""
     if default and default not in prompts:
         raise CorruptFileError(f"default_prompt_name {quote(str(default))} is no prompt", path=path)
-    similarity = "dot" if values.get("similarity_fn_name") == "dot" else "cosine"
-    return prompts, default, similarity
+    return prompts, default

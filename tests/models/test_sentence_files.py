@@ -86,6 +86,21 @@ def test_a_model_without_them_says_nothing(tmp_path: Path) -> None:
         ),
         (
             {
+                "modules.json": modules("Pooling"),
+                "1_Pooling/config.json": {"pooling_mode": "mean", "include_prompt": False},
+                "config_sentence_transformers.json": {"prompts": {"query": "find: "}},
+            },
+            "include_prompt is false",
+        ),
+        (
+            {
+                "modules.json": modules("LogitScore"),
+                "1_LogitScore/config.json": {"true_token_id": 5, "false_token_id": "no"},
+            },
+            "true_token_id must be a token's id",
+        ),
+        (
+            {
                 "modules.json": modules("Transformer"),
                 "config_sentence_transformers.json": {"default_prompt_name": "query"},
             },

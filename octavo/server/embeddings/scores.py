@@ -86,11 +86,12 @@ def _compared(
     facts = server.llm.facts
     prompts = Prompts()
     if is_cross_encoder(facts):
+        instruction = request.instruction or facts.pooling.instruction or None
         for place, other in places:
             pair = Pair(
                 query=first[place],
                 document=second[other],
-                instruction=request.instruction,
+                instruction=instruction,
                 template=server.config.chat_template,
                 architecture=facts.architecture,
             )
