@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-# Between the parts of JSON. A bound keeps a model from writing nothing but whitespace.
-WHITESPACE: Final = r"[\x20\x0A\x0D\x09]{1,64}"
+# Between the parts of JSON: a few blanks, or one or two line breaks and an indentation. Bounds keep
+# a model from writing nothing but whitespace; 64 blanks indent sixteen levels by four.
+WHITESPACE: Final = r"[\x20\x09]{1,4}|(\x0D?\x0A){1,2}[\x20\x09]{0,64}"
 PREFIX: Final = "start: %json "  # of a grammar that is a schema alone
 MAX_CHARACTERS = 1 << 16  # of a grammar that is read again
 MAX_KNOWN = 64  # places behind the last tokens
