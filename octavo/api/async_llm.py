@@ -69,6 +69,10 @@ _POLL_SECONDS = 0.02
 SleepLevel = Literal[1, 2]
 
 
+class SleepError(RuntimeError):
+    """`sleep` and `wake_up` were called at the same time: the later call has won."""
+
+
 class AsyncLLM:
     """A model for concurrent callers in one event loop at a time; `close` it when done.
 
@@ -125,6 +129,7 @@ class AsyncLLM:
         self._num_requests = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
+        self._num_sleeps = self._num_wakes = 0  # calls of `sleep` and `wake_up`
         self._death: EngineDeadError | None = None
 
     @property
@@ -335,21 +340,32 @@ class AsyncLLM:
         """End the engine's process, which frees its memory; requests are kept until `wake_up`.
 
         Level 2 also drops the weights from the system's file cache. Raise ConfigError if the engine
-        has no process of its own.
+        has no process of its own, and SleepError if it is woken before it sleeps.
         """
         self.attach()
         self._client.sleep()
+        self._num_sleeps += 1
+        num_wakes = self._num_wakes
         async with asyncio.timeout(SLEEP_SECONDS):
             while not self._client.is_sleeping:
+                if self._num_wakes != num_wakes:
+                    raise SleepError("the engine was woken before it slept; it is awake")
                 await asyncio.sleep(_POLL_SECONDS)
         if level == 2:
             await asyncio.to_thread(drop_from_cache, self.facts.weights)
 
     async def wake_up(self) -> None:
-        """Start an engine again after `sleep`, and wait until it is ready."""
+        """Start an engine again after `sleep`, and wait until it is ready.
+
+        Raise SleepError if it is put to sleep again before.
+        """
         self.attach()
         self._client.wake_up()
+        self._num_wakes += 1
+        num_sleeps = self._num_sleeps
         while not self.is_well():
+            if self._num_sleeps != num_sleeps:
+                raise SleepError("the engine was put to sleep before it was ready; it sleeps")
             if self._death is not None or self._is_closed:
                 raise self._dead_error()
             await asyncio.sleep(_POLL_SECONDS)

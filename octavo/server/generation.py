@@ -88,7 +88,9 @@ class Generation:
         record.sampling, record.priority = prepared.sampling, asked.priority
         record.is_stream = asked.is_stream
         record.accumulation_order = server.llm.facts.accumulation_order
-        self._active = ActiveRequest(record, self._ids, asked.is_stream, task.stop)
+        self._active = ActiveRequest(
+            record, self._ids, asked.is_stream, task.stop, exchange.is_background
+        )
         self._stream = ResponseStream(exchange, writer.failure)
         self._writes_at_once = False  # the stream is open, and nothing waits to be written
         self._turns = Turns()

@@ -20,7 +20,7 @@ _ERRORS = {
     "404": "There is no such model or route.",
     "405": "The route takes another method; `Allow` says which.",
     "408": "The head or the body did not arrive in time.",
-    "409": "The id belongs to another request, or the stream continues elsewhere.",
+    "409": "The id belongs to another request, or what is asked for contradicts another request.",
     "413": "The body is too large.",
     "415": "The body is not JSON.",
     "429": "Too many requests wait; `Retry-After` says when to try again.",

@@ -57,6 +57,7 @@ class ActiveRequest:
     engine_ids: Sequence[str]
     is_stream: bool
     stop: Callable[[Exception], None]  # end it now, with this error
+    is_background: bool = False  # of a batch, which keeps no part of an answer
 
 
 class Server:
@@ -104,6 +105,7 @@ class Server:
         self.releases = Releases()  # of requests that have ended
         self.is_draining = False
         self.is_paused = False  # by an operator
+        self.num_wakes = 0  # times that an operator has asked to wake the engine
         self.durability: Durability | None = None  # set while the server runs with a journal
         self.batches: Batches | None = None  # set while the server runs with a directory of them
         self.num_requests = 0  # since the start: distinguishes requests with the same id

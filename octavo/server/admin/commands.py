@@ -17,6 +17,7 @@ from octavo.server.server import ActiveRequest, Server
 
 LEVELS = Literal["debug", "info", "warning", "error"]
 MAX_ABORTED = 4096  # ids in one request
+_ENDED = "an operator ended this request"
 
 
 class LogLevel(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -63,10 +64,22 @@ async def abort(exchange: Exchange) -> None:
     await exchange.respond_json({"aborted": len(found), "not_found": missing})
 
 
-async def end(server: Server, active: ActiveRequest) -> None:
-    """End a request, whose client gets the tokens so far."""
+async def end_all(server: Server) -> None:
+    """End all requests; the lines of batches are tried again later."""
+    for active in list(server.active.values()):
+        await end(server, active, is_for_now=True)
+
+
+async def end(server: Server, active: ActiveRequest, *, is_for_now: bool = False) -> None:
+    """End a request, whose client gets the tokens so far.
+
+    The line of a batch has an error as its result instead, unless it may be tried again later.
+    """
+    if active.is_background:
+        active.stop(ApiError(503 if is_for_now else 409, _ENDED, code="aborted"))
+        return
     if active.record.entered_at is None:  # the engine does not have it yet
-        active.stop(ApiError(503, "an operator ended this request", code="aborted"))
+        active.stop(ApiError(503, _ENDED, code="aborted"))
     for engine_id in active.engine_ids:
         await server.llm.abort(engine_id)
 

@@ -8,15 +8,16 @@ its memory is free; requests that were kept continue in the next engine behind t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import get_args
-from urllib.parse import parse_qsl
 
-from octavo.api.async_llm import SleepLevel
+from octavo.api.async_llm import SLEEP_SECONDS, SleepError, SleepLevel
+from octavo.api.outputs import EngineDeadError
 from octavo.core.config import ConfigError
-from octavo.server.admin.commands import end
-from octavo.server.http.errors import invalid
+from octavo.server.admin.commands import end_all
+from octavo.server.http.errors import ApiError, invalid, unavailable
 from octavo.server.http.exchange import Exchange
+from octavo.server.schema.queries import query_of
 from octavo.server.server import Server
 
 MODES = ("keep", "wait", "abort")
@@ -27,9 +28,9 @@ _POLL_SECONDS = 0.02
 
 async def pause(exchange: Exchange) -> None:
     """Plan no more steps until /resume; requests are accepted, and wait."""
-    mode, server = _mode(_query(exchange, MODE[0])), exchange.server
+    mode, server = _mode(query_of(exchange, (MODE[0],))), exchange.server
     server.is_paused = True
-    await _settle(server, mode)
+    await _settle(server, mode, lambda: server.is_paused)
     if server.is_paused:  # /resume may have come first
         await server.llm.pause()
     await exchange.respond_json({"paused": server.is_paused})
@@ -56,17 +57,25 @@ async def drain(exchange: Exchange) -> None:
 
 async def sleep(exchange: Exchange) -> None:
     """End the engine, whose memory becomes free, until /wake_up; new requests get a 503."""
-    query = _query(exchange, MODE[0], LEVEL[0])
+    query = query_of(exchange, (MODE[0], LEVEL[0]))
     mode, server = _mode(query), exchange.server
     levels = {str(level): level for level in get_args(SleepLevel)}
     level = levels.get(query.get("level", "1"))
     if level is None:
         raise invalid(f"level={query['level'][:64]!r} must be one of {', '.join(levels)}", "level")
+    num_wakes = server.num_wakes
     try:
-        await _settle(server, mode)
+        if not await _settle(server, mode, lambda: server.num_wakes == num_wakes):
+            raise SleepError("/wake_up or /resume came before the running requests had finished")
         await server.llm.sleep(level)
     except ConfigError as error:
         raise invalid(str(error)) from None
+    except SleepError as error:
+        raise _interrupted(error, "/sleep") from None
+    except TimeoutError:
+        raise unavailable(
+            f"the engine's process has not ended within {SLEEP_SECONDS:g} s", "engine_not_ready"
+        ) from None
     finally:
         if not server.is_paused:
             server.admission.release()
@@ -75,8 +84,14 @@ async def sleep(exchange: Exchange) -> None:
 
 async def wake_up(exchange: Exchange) -> None:
     """Start an engine again, and respond when it is ready."""
-    _query(exchange)
-    await exchange.server.llm.wake_up()
+    query_of(exchange, ())
+    exchange.server.num_wakes += 1
+    try:
+        await exchange.server.llm.wake_up()
+    except SleepError as error:
+        raise _interrupted(error, "/wake_up") from None
+    except EngineDeadError as error:
+        raise unavailable(f"the engine could not start: {error}", "engine_not_ready") from None
     await exchange.respond_json({"is_sleeping": False})
 
 
@@ -84,15 +99,21 @@ async def is_sleeping(exchange: Exchange) -> None:
     await exchange.respond_json({"is_sleeping": exchange.server.llm.is_sleeping})
 
 
-async def _settle(server: Server, mode: str) -> None:
-    """Let running requests be as the mode says."""
+async def _settle(server: Server, mode: str, is_wanted: Callable[[], bool]) -> bool:
+    """Let running requests be as the mode says; return whether that is still wanted then."""
     if mode == "wait":
         server.admission.hold()
-        while server.admission.num_admitted and server.admission.is_held:
+        while server.admission.num_admitted:
+            if not (server.admission.is_held and is_wanted()):
+                return False
             await asyncio.sleep(_POLL_SECONDS)
     elif mode == "abort":
-        for active in list(server.active.values()):
-            await end(server, active)
+        await end_all(server)
+    return is_wanted()
+
+
+def _interrupted(error: SleepError, route: str) -> ApiError:
+    return ApiError(409, f"{error}; send {route} again if you want that", code="interrupted")
 
 
 def _mode(query: Mapping[str, str]) -> str:
@@ -100,16 +121,3 @@ def _mode(query: Mapping[str, str]) -> str:
     if mode not in MODES:
         raise invalid(f"mode={mode[:64]!r} must be one of {', '.join(MODES)}", "mode")
     return mode
-
-
-def _query(exchange: Exchange, *known: str) -> dict[str, str]:
-    """Return the parameters in the address; raise ApiError for one that has no effect here."""
-    text = exchange.scope.get("query_string", b"").decode("latin-1")
-    query = dict(parse_qsl(text, keep_blank_values=True))
-    for name in query:
-        if name not in known:
-            listed = f"; there are {', '.join(known)}" if known else ""
-            raise invalid(
-                f"there is no parameter {name[:64]!r}{listed}", name[:64], "unknown_parameter"
-            )
-    return query

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from operator import attrgetter
 
-from octavo.server.batches.file_routes import batches_of, find_file, page_of, query_of
+from octavo.server.batches.disk import disk_errors
+from octavo.server.batches.file_routes import MAX_PAGE, batches_of, find_file
 from octavo.server.batches.schema import ENDED, Batch, BatchList, BatchRequest, StoredBatch
 from octavo.server.batches.store import MAX_BATCHES, new_id
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
+from octavo.server.schema.queries import page_of, query_of
 
 MAX_OPEN = 64  # batches of one key that have not ended
 _UNITS = {"m": 60, "h": 3600, "d": 86_400}
@@ -64,7 +67,8 @@ async def create(exchange: Exchange) -> None:
     shown = copy.deepcopy(batch)
     all_batches[name] = stored
     try:
-        await batches.save(stored)
+        with disk_errors():
+            await batches.save(stored)
     except BaseException:
         del all_batches[name]
         raise
@@ -80,9 +84,9 @@ async def batches(exchange: Exchange) -> None:
         for each in batches_of(exchange).store.batches.values()
         if each.owner == exchange.owner
     ]
-    page, more = page_of(own, query, _PAGE)
-    first, last = (page[0].id, page[-1].id) if page else (None, None)
-    await exchange.respond_json(BatchList(data=page, first_id=first, last_id=last, has_more=more))
+    own.sort(key=lambda each: (each.created_at, each.id))
+    rows, place = page_of(own, attrgetter("id"), query, _PAGE, MAX_PAGE)
+    await exchange.respond_json(BatchList(data=rows, **place))
 
 
 async def batch(exchange: Exchange) -> None:
@@ -97,7 +101,8 @@ async def cancel(exchange: Exchange) -> None:
         raise ApiError(
             409, f"this batch has ended: it is {stored.batch.status}", code="batch_has_ended"
         )
-    await batches_of(exchange).cancel(stored)
+    with disk_errors():
+        await batches_of(exchange).cancel(stored)
     await exchange.respond_json(stored.batch)
 
 

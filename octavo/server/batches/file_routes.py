@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import Sequence
-from typing import Any, TypeVar
-from urllib.parse import parse_qs
+from contextlib import suppress
+from functools import partial
+from io import FileIO
+from operator import attrgetter
 
-from octavo.server.batches.multipart import FormReader, boundary_of
+from octavo.server.batches.disk import disk_errors, in_thread
+from octavo.server.batches.multipart import boundary_of
+from octavo.server.batches.room import full
 from octavo.server.batches.schema import DeletedFile, FileList, FileObject, StoredFile
 from octavo.server.batches.service import Batches
 from octavo.server.batches.store import MAX_FILES, new_id
+from octavo.server.batches.uploads import PIECE_BYTES, receive
 from octavo.server.http.errors import ApiError, invalid, too_many
 from octavo.server.http.exchange import Exchange
+from octavo.server.schema.queries import page_of, query_of
 from octavo.server.schema.query_numbers import bounded_number
 
 MAX_UPLOADS = 8  # at once
 MAX_PAGE = 10_000
 PURPOSE = "batch"
-_FORM_BYTES = 64 << 10  # of a form, beside its file
-_PIECE_BYTES = 1 << 18
 _LEAST_SECONDS = 3600
-T = TypeVar("T")
 
 
 def batches_of(exchange: Exchange) -> Batches:
@@ -41,37 +41,37 @@ async def upload(exchange: Exchange) -> None:
     """Handle POST /v1/files: store the file of a form."""
     batches, server = batches_of(exchange), exchange.server
     boundary = boundary_of(exchange.headers.get("content-type", ""))
-    if batches.num_uploads >= MAX_UPLOADS:
+    room, store = batches.room, batches.store
+    if room.num_uploads >= MAX_UPLOADS:
         raise too_many(f"{MAX_UPLOADS} files are being sent already", 1, "too_many_uploads")
-    if len(batches.store.files) >= MAX_FILES:
-        raise _full(f"there are {MAX_FILES} files; delete some")
-    room = _room(batches, exchange)
+    if len(store.files) >= MAX_FILES:
+        raise full(f"there are {MAX_FILES} files; delete some")
     name = new_id("file-")
-    path = batches.store.contents(name)
-    batches.num_uploads += 1
-    try:
+    path = str(store.contents(name))
+    with room.upload(exchange.owner) as kept, disk_errors():
         try:
-            reader, size = await _receive(exchange, boundary, str(path), room)
+            most = server.config.batch_file_bytes
+            keep = partial(room.keep, kept)
+            reader, size = await receive(exchange, boundary, path, most, keep)
             seconds = _kept_seconds(reader.fields, server.config.batch_keep_seconds)
             if reader.fields.get("purpose") != PURPOSE:
                 raise invalid("purpose must be 'batch': files are for batches here", "purpose")
+            now = server.wall_time()
+            described = FileObject(
+                id=name,
+                bytes=size,
+                created_at=now,
+                expires_at=now + seconds,
+                filename=reader.filename or "file",
+                purpose=PURPOSE,
+            )
+            stored = StoredFile(owner=exchange.owner, file=described)
+            await batches.on_disk(store.save_file, stored)
         except BaseException:
-            await asyncio.to_thread(_remove, str(path))
+            with suppress(OSError):  # which may be the same again
+                await in_thread(store.remove_file, name)
             raise
-        now = server.wall_time()
-        described = FileObject(
-            id=name,
-            bytes=size,
-            created_at=now,
-            expires_at=now + seconds,
-            filename=reader.filename or "file",
-            purpose=PURPOSE,
-        )
-        stored = StoredFile(owner=exchange.owner, file=described)
-        await batches.on_disk(batches.store.save_file, stored)
-        batches.store.add_file(stored)
-    finally:
-        batches.num_uploads -= 1
+        store.add_file(stored)
     await exchange.respond_json(described)
 
 
@@ -85,9 +85,9 @@ async def files(exchange: Exchange) -> None:
         if each.owner == exchange.owner
         and query.get("purpose", each.file.purpose) == each.file.purpose
     ]
-    page, more = page_of(own, query, 10_000)
-    first, last = (page[0].id, page[-1].id) if page else (None, None)
-    await exchange.respond_json(FileList(data=page, first_id=first, last_id=last, has_more=more))
+    own.sort(key=lambda each: (each.created_at, each.id))
+    rows, place = page_of(own, attrgetter("id"), query, MAX_PAGE, MAX_PAGE)
+    await exchange.respond_json(FileList(data=rows, **place))
 
 
 async def file(exchange: Exchange) -> None:
@@ -99,22 +99,27 @@ async def contents(exchange: Exchange) -> None:
     """Handle GET /v1/files/{id}/content: send the contents of a file, piece by piece."""
     stored = find_file(exchange, exchange.parameter)
     path = batches_of(exchange).store.contents(stored.file.id)
-    descriptor = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        file = await in_thread(partial(FileIO, path))
+    except FileNotFoundError:
+        raise ApiError(
+            404,
+            f"the contents of {stored.file.id} are gone from the server's disk; delete the file",
+            code="file_not_found",
+        ) from None
+    with file:
         size, at = stored.file.bytes, 0
         headers = [(b"content-type", b"application/jsonl")]
         headers.append((b"content-length", str(size).encode()))
         await exchange.start(200, headers)
         while at < size and exchange.method != "HEAD":
-            piece = await asyncio.to_thread(os.pread, descriptor, min(_PIECE_BYTES, size - at), at)
+            piece = await in_thread(file.read, min(PIECE_BYTES, size - at))
             if not piece:
                 raise OSError(f"{path} is shorter than it was")
             at += len(piece)
             await exchange.write(piece, more=at < size)
         if not exchange.is_finished:
             await exchange.write(b"")
-    finally:
-        os.close(descriptor)
 
 
 async def delete(exchange: Exchange) -> None:
@@ -125,7 +130,8 @@ async def delete(exchange: Exchange) -> None:
         raise ApiError(
             409, f"a batch that has not ended reads {name}; cancel it first", code="file_in_use"
         )
-    await batches.remove_file(name)
+    with disk_errors():
+        await batches.remove_file(name)
     await exchange.respond_json(DeletedFile(id=name))
 
 
@@ -135,88 +141,6 @@ def find_file(exchange: Exchange, name: str) -> StoredFile:
     if stored is None or stored.owner != exchange.owner:
         raise ApiError(404, f"there is no file {name[:64]!r}", code="file_not_found")
     return stored
-
-
-def query_of(exchange: Exchange) -> dict[str, str]:
-    """Return the parameters of the address, the last of each name."""
-    text = exchange.scope.get("query_string", b"").decode("latin-1")
-    try:
-        found = parse_qs(text, max_num_fields=16)
-    except ValueError:
-        raise invalid("the address has more than 16 parameters") from None
-    return {name: values[-1] for name, values in found.items()}
-
-
-def page_of(own: Sequence[T], query: dict[str, str], default: int) -> tuple[list[T], bool]:
-    """Return a page of what a key has, newest first, and whether there is more behind it."""
-    rows: list[Any] = sorted(own, key=lambda each: (each.created_at, each.id))
-    order = query.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise invalid(f"order must be 'asc' or 'desc', not {order[:16]!r}", "order")
-    if order == "desc":
-        rows.reverse()
-    after = query.get("after")
-    if after is not None:
-        place = next((index for index, each in enumerate(rows) if each.id == after), None)
-        if place is None:
-            raise invalid(f"after={after[:64]!r} is none of these", "after")
-        rows = rows[place + 1 :]
-    given = query.get("limit", str(default))
-    limit = bounded_number(given, 1, MAX_PAGE)
-    if limit is None:
-        raise invalid(f"limit must be a number from 1 to {MAX_PAGE}", "limit")
-    return rows[:limit], len(rows) > limit
-
-
-def _room(batches: Batches, exchange: Exchange) -> int:
-    """Return the most bytes that a key may add: of several keys, one may have half of all."""
-    config = exchange.server.config
-    room = config.batch_bytes - batches.used_bytes()
-    if len(config.api_keys) > 1:
-        room = min(room, config.batch_bytes // 2 - batches.store.bytes_of(exchange.owner))
-    if room <= 0:
-        raise _full("the server has no room for more files (--batch-bytes); delete some")
-    return min(room, config.batch_file_bytes)
-
-
-async def _receive(
-    exchange: Exchange, boundary: bytes, path: str, room: int
-) -> tuple[FormReader, int]:
-    """Write the file of a form to the disk as it arrives; return the form and the file's size."""
-    pieces: list[bytes] = []
-    reader = FormReader(boundary, pieces.append)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    descriptor = await asyncio.to_thread(os.open, path, flags, 0o600)
-    size = 0
-    try:
-        async for part in exchange.body_parts(room + _FORM_BYTES):
-            reader.feed(part)
-            if sum(map(len, pieces)) >= _PIECE_BYTES:
-                size += await asyncio.to_thread(_write, descriptor, pieces)
-        reader.finish()
-        size += await asyncio.to_thread(_write, descriptor, pieces)
-        if size > room:
-            raise ApiError(
-                413, f"the file has {size} bytes; {room} are possible", code="file_too_large"
-            )
-        await asyncio.to_thread(os.fsync, descriptor)
-    finally:
-        os.close(descriptor)
-    return reader, size
-
-
-def _write(descriptor: int, pieces: list[bytes]) -> int:
-    data = b"".join(pieces)
-    pieces.clear()
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    return len(data)
-
-
-def _remove(path: str) -> None:
-    if os.path.exists(path):
-        os.unlink(path)
 
 
 def _kept_seconds(fields: dict[str, str], most: float) -> int:
@@ -234,7 +158,3 @@ def _kept_seconds(fields: dict[str, str], most: float) -> int:
             "expires_after",
         )
     return seconds
-
-
-def _full(message: str) -> ApiError:
-    return ApiError(400, message, code="storage_full")

@@ -41,7 +41,9 @@ class InputFile:
         self._bounds = bounds
         self._starts = array("Q")  # of the lines that are not blank
         self._lengths = array("Q")
-        self._rest = b""  # the beginning of a line whose end has not been read
+        self._rest: list[bytes] = []  # the beginning of a line whose end has not been read
+        self._num_rest = 0  # bytes of it
+        self._is_too_long = False  # it is, and nothing of it is kept
         self._at = 0  # where the next piece begins
         self._num_seen = 0  # lines, blank ones included
         self._seen: set[bytes] = set()  # digests of ids
@@ -62,18 +64,21 @@ class InputFile:
         """Find the lines of the next piece, and check them; return whether there may be more."""
         piece = os.pread(self._descriptor, PIECE_BYTES, self._at)
         self._digest.update(piece)
-        begin = self._at - len(self._rest)
+        begin = self._at - self._num_rest
         self._at += len(piece)
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        if not piece and self._rest:
-            lines, self._rest = [self._rest], b""
-        for line in lines:
-            self._take(begin, line, checks=checks)
-            begin += len(line) + 1
-        limit = self._bounds.max_body_bytes + ENVELOPE_BYTES
-        if len(self._rest) > limit:
-            self._refuse(self._num_seen + 1, "line_too_long", f"a line has more than {limit} bytes")
-        elif not (piece or self.num_lines or self.errors):
+        *ends, rest = piece.split(b"\n")
+        if not piece and self._num_rest:
+            ends = [b""]  # of the last line
+        for end in ends:
+            length = self._num_rest + len(end)
+            if self._is_too_long:
+                self._num_seen += 1
+            else:
+                self._take(begin, b"".join((*self._rest, end)), checks=checks)
+            self._rest, self._num_rest, self._is_too_long = [], 0, False
+            begin += length + 1
+        self._hold(rest)
+        if not (piece or self.num_lines or self.errors):
             self._refuse(None, "empty_file", "the file has no requests: write one on each line")
         return bool(piece) and len(self.errors) < MAX_ERRORS
 
@@ -86,6 +91,16 @@ class InputFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def _hold(self, part: bytes) -> None:
+        """Keep a part of a line whose end has not been read; what is too long is passed over."""
+        self._num_rest += len(part)
+        limit = self._bounds.max_body_bytes + ENVELOPE_BYTES
+        if self._num_rest <= limit:
+            self._rest.append(part)
+        elif not self._is_too_long:
+            self._rest, self._is_too_long = [], True
+            self._refuse(self._num_seen + 1, "line_too_long", f"a line has more than {limit} bytes")
 
     def _take(self, begin: int, data: bytes, *, checks: bool) -> None:
         self._num_seen += 1

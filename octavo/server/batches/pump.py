@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from octavo.server.batches.calls import Calls, Reply
+from octavo.server.batches.disk import in_thread
 from octavo.server.batches.input_file import InputFile
 from octavo.server.batches.lines import LineError, answered, call_name, unanswered
 from octavo.server.batches.results import MAX_RESULT_BYTES, Result, ResultsFile
@@ -79,7 +80,7 @@ class Job:
                 part = missing[begin : begin + step]
                 self.results.append(self._without_answer(each, code, message) for each in part)
 
-        await asyncio.to_thread(write)
+        await in_thread(write)
 
     def _without_answer(self, number: int, code: str, message: str) -> Result:
         name = call_name(self.name, number)
@@ -102,7 +103,7 @@ class Job:
         """Write results, however long the disk is full; return False if the job stops before."""
         while True:
             try:
-                await asyncio.to_thread(self.results.append, results)
+                await in_thread(self.results.append, results)
                 return True
             except OSError as error:
                 log.error(
@@ -196,7 +197,7 @@ class Pump:
         """Return the result of a line; None if it must be tried again."""
         name = call_name(job.name, number)
         try:
-            line = await asyncio.to_thread(job.file.line, number)
+            line = await in_thread(job.file.line, number)
         except LineError as error:  # a route that this server has not, but the last one had
             return Result(number, True, unanswered(name, str(number), error.code, error.message))
         reply = await self._calls.ask(

@@ -21,9 +21,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from octavo.server.batches.calls import Calls
+from octavo.server.batches.disk import in_thread
 from octavo.server.batches.input_file import Bounds, FoundError, InputFile
 from octavo.server.batches.pump import DISK_SECONDS, Job, Pump
 from octavo.server.batches.results import ResultsFile
+from octavo.server.batches.room import Room
 from octavo.server.batches.schema import (
     ENDED,
     BatchError,
@@ -68,10 +70,16 @@ class Batches:
         self._pump = Pump(calls, self._has_room)
         self._pump.on_result = self._note_result
         self._disk = ThreadPoolExecutor(1, "batches")
+        self.room = Room(
+            server.config.batch_bytes,
+            len(server.config.api_keys),
+            server.access.knows,
+            store.bytes_by_owner,
+            lambda: [(job.owner, job.results.num_bytes) for job in self._pump.jobs],
+        )
         self._work: dict[str, _Work] = {}
         self._turns: dict[str, asyncio.Semaphore] = {}  # by key
         self._tasks: set[asyncio.Task[None]] = set()
-        self.num_uploads = 0  # of files, at this moment
         self._add_metrics()
 
     def start(self) -> None:
@@ -120,14 +128,9 @@ class Batches:
         open_batches = (self.store.batches[each].batch for each in self._work)
         return any(each.input_file_id == name and each.status not in ENDED for each in open_batches)
 
-    def used_bytes(self) -> int:
-        """Return the size of all files, and of the results of batches that run."""
-        jobs = self._pump.jobs
-        return self.store.num_bytes + sum(job.results.num_bytes for job in jobs)
-
     async def on_disk(self, act: Callable[..., T], *values: Any) -> T:
         """Run what waits for the disk in a thread, one thing after the other."""
-        return await asyncio.get_running_loop().run_in_executor(self._disk, act, *values)
+        return await in_thread(act, *values, pool=self._disk)
 
     async def save(self, stored: StoredBatch) -> None:
         """Write the state of a batch, as it is now."""
@@ -165,7 +168,7 @@ class Batches:
             return
         try:
             is_new = batch.status == "validating"
-            while await asyncio.to_thread(file.read_piece, checks=is_new):
+            while await in_thread(partial(file.read_piece, checks=is_new)):
                 pass
             if is_new and file.errors:
                 batch.errors = BatchErrors(data=[_as_sent(each) for each in file.errors])
@@ -284,7 +287,7 @@ class Batches:
     def _note_result(self, job: Job) -> None:
         stored = self.store.batches[job.name]
         self._count(stored, job.results)
-        if self.used_bytes() > self._server.config.batch_bytes and job.name in self._work:
+        if job.name in self._work and self.room.left(job.owner) < 0:
             self._work[job.name].is_full.set()
 
     def _count(self, stored: StoredBatch, results: ResultsFile) -> None:
@@ -328,7 +331,7 @@ class Batches:
     def _add_metrics(self) -> None:
         add = self._server.metrics.add_gauge
         add("batches_open", "Batches that have not ended.", lambda: len(self._work))
-        add("batch_bytes", "Bytes of the files of batches.", self.used_bytes)
+        add("batch_bytes", "Bytes of the files of batches.", self.room.used_bytes)
 
 
 def _report(task: asyncio.Task[None]) -> None:

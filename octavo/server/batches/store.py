@@ -15,7 +15,9 @@ import fcntl
 import logging
 import os
 import secrets
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,7 +63,9 @@ class Store:
             ) from None
         self.files = dict(_load(self._files, StoredFile))
         self.batches = dict(_load(self._batches, StoredBatch))
-        self.num_bytes = sum(each.file.bytes for each in self.files.values())
+        self.bytes_by_owner: Counter[str] = Counter()  # of files
+        for stored in self.files.values():
+            self.bytes_by_owner[stored.owner] += stored.file.bytes
         self._remove_waste()
 
     def close(self) -> None:
@@ -75,24 +79,23 @@ class Store:
         """Return the path of the results of a batch that runs."""
         return self._batches / f"{name}{_RESULTS}"
 
-    def bytes_of(self, owner: str) -> int:
-        """Return the size of the files of one key."""
-        return sum(each.file.bytes for each in self.files.values() if each.owner == owner)
-
     def save_file(self, stored: StoredFile) -> None:
         """Write the description of a file whose contents are there."""
         _save(self._files, stored.file.id, stored)
 
     def add_file(self, stored: StoredFile) -> None:
         """List a file that is on the disk."""
-        before = self.files.get(stored.file.id)
-        self.num_bytes += stored.file.bytes - (0 if before is None else before.file.bytes)
+        self.drop_file(stored.file.id)
         self.files[stored.file.id] = stored
+        self.bytes_by_owner[stored.owner] += stored.file.bytes
 
     def drop_file(self, name: str) -> None:
         """List a file no longer."""
         stored = self.files.pop(name, None)
-        self.num_bytes -= 0 if stored is None else stored.file.bytes
+        if stored is not None:
+            self.bytes_by_owner[stored.owner] -= stored.file.bytes
+            if not self.bytes_by_owner[stored.owner]:
+                del self.bytes_by_owner[stored.owner]
 
     def save_batch(self, stored: StoredBatch) -> None:
         """Write the state of a batch."""
@@ -100,8 +103,10 @@ class Store:
 
     def remove_file(self, name: str) -> None:
         """Remove a file: first the description, so that a kill leaves waste at most."""
-        (self._files / f"{name}{_DESCRIPTION}").unlink(missing_ok=True)
-        sync_directory(self._files)
+        description = self._files / f"{name}{_DESCRIPTION}"
+        if description.exists():
+            description.unlink()
+            sync_directory(self._files)
         self.contents(name).unlink(missing_ok=True)
 
     def remove_batch(self, name: str) -> None:
@@ -146,11 +151,16 @@ def _save(directory: Path, name: str, value: msgspec.Struct) -> None:
     path = directory / f"{name}{_DESCRIPTION}"
     following = directory / f"{name}{_NEXT}"
     data = msgspec.json.encode(value)
-    with open(following, "wb", opener=_private) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(following, path)
+    try:
+        with open(following, "wb", opener=_private) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(following, path)
+    except OSError:  # a full disk is not filled by what is left of it
+        with suppress(OSError):
+            following.unlink(missing_ok=True)
+        raise
     sync_directory(directory)
 
 

@@ -29,6 +29,10 @@ class RequestTask:
 
     async def run(self, work: Coroutine[Any, Any, None], seconds: float) -> None:
         """Run the work until it ends or is stopped; the body must have been read before."""
+        why = self._why
+        if why is not None:  # it was stopped before
+            work.close()
+            raise why
         loop = asyncio.get_running_loop()
         self._task = task = loop.create_task(work)
         watch = loop.create_task(self._watch())

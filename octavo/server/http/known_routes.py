@@ -17,6 +17,15 @@ _MODEL = "another server's path; /v1/models describes the model"
 _OPERATORS = "operators' commands; start the server with --admin-socket, whose routes have them"
 _WEIGHTS = "replacing weights while the server runs"
 
+_DERENDER = (
+    "making an answer of tokens that another server has generated; /detokenize returns their text, "
+    "and the routes that generate text separate reasoning and calls"
+)
+_PROFILE = (
+    "profiling a server that answers clients, whose steps it would slow down; /diagnosis on the "
+    "admin socket names the bottleneck of the last steps, and `octavo bench profile` profiles the "
+    "engine alone"
+)
 # By path; one that ends in "/" stands for all paths below it.
 NOT_YET: Mapping[str, str] = {
     "/embeddings": _EMBEDDINGS,
@@ -42,6 +51,8 @@ NOT_YET: Mapping[str, str] = {
     "/load_lora_adapter": _ADAPTERS,
     "/unload_lora_adapter": _ADAPTERS,
     "/lora-adapters": _ADAPTERS,
+    "/v1/chat/completions/derender": _DERENDER,
+    "/v1/completions/derender": _DERENDER,
     "/apply-template": "rendering a prompt; /tokenize returns its token ids",
     "/generate": _NATIVE,
     "/generate_stream": _NATIVE,
@@ -74,8 +85,8 @@ NOT_YET: Mapping[str, str] = {
     "/continue_generation": _OPERATORS,
     "/reset_prefix_cache": _OPERATORS,
     "/flush_cache": _OPERATORS,
-    "/start_profile": "profiling a running server; `octavo bench profile` profiles the engine",
-    "/stop_profile": "profiling a running server; `octavo bench profile` profiles the engine",
+    "/start_profile": _PROFILE,
+    "/stop_profile": _PROFILE,
     "/sleep": _OPERATORS,
     "/wake_up": _OPERATORS,
     "/is_sleeping": _OPERATORS,

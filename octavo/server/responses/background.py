@@ -28,6 +28,9 @@ from octavo.server.server import Server
 log = logging.getLogger(__name__)
 
 CANCELLED = "response_cancelled"
+PATIENCE_SECONDS = 3600.0  # for which a response of the last server waits for room
+_FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0  # seconds between attempts to find it
+_NOT_READY = ("engine_not_ready", "sleeping")  # codes of errors that pass
 _SILENT = replace(RESPONSES, ping=b"")  # no connection needs to be kept alive
 
 Work = Callable[[Exchange, RequestTask], Awaitable[None]]
@@ -184,9 +187,22 @@ def _resume(server: Server, durability: Durability, request: DurableRequest, ent
     background.begin(entry)
 
     async def work(made: Exchange, task: RequestTask) -> None:
-        async with admitted(made, len(request.head)) as ticket:
-            resumed = durability.resume(made, ticket, request, task)
-            await task.run(resumed, server.config.max_request_seconds)
+        seconds = PATIENCE_SECONDS + server.config.max_request_seconds
+        await task.run(_when_there_is_room(made, task), seconds)
+
+    async def _when_there_is_room(made: Exchange, task: RequestTask) -> None:
+        delay = _FIRST_DELAY
+        while True:
+            try:
+                async with admitted(made, len(request.head)) as ticket:
+                    await durability.resume(made, ticket, request, task)
+                return
+            except ApiError as error:
+                is_busy = error.status == 429 or error.code in _NOT_READY
+                if not is_busy or made.status is not None:  # a part of it is written
+                    raise
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _LONGEST_DELAY)
 
     background.start(work)
 

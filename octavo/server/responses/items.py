@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
-from octavo.server.http.errors import invalid
 from octavo.server.responses.kept import Unnamed
 from octavo.server.responses.store import Content, StoredItem
 
-MOST_LISTED, USUALLY_LISTED = 100, 20
 _encode = msgspec.json.Encoder().encode
 
 
@@ -48,23 +45,3 @@ def continued(content: Content) -> tuple[StoredItem, ...]:
 def as_array(items: Sequence[StoredItem]) -> bytes:
     """Return items as one JSON array."""
     return b"[%b]" % b",".join([item for _, item in items])
-
-
-def page(
-    items: Sequence[StoredItem], *, after: str | None, limit: int, is_ascending: bool
-) -> dict[str, Any]:
-    """Return a page of items; raise ApiError for an item that is not among them."""
-    ordered = list(items) if is_ascending else list(reversed(items))
-    if after is not None:
-        names = [name for name, _ in ordered]
-        if after not in names:
-            raise invalid(f"after: there is no item {after[:192]!r}", "after")
-        ordered = ordered[names.index(after) + 1 :]
-    shown = ordered[:limit]
-    return {
-        "object": "list",
-        "data": [msgspec.Raw(item) for _, item in shown],
-        "first_id": shown[0][0] if shown else None,
-        "last_id": shown[-1][0] if shown else None,
-        "has_more": len(ordered) > limit,
-    }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Collection, Sequence
-from urllib.parse import parse_qs
+from collections.abc import Sequence
+from operator import itemgetter
+
+import msgspec
 
 from octavo.server.generate import admitted
 from octavo.server.http.deadline import RequestTask
@@ -15,7 +17,6 @@ from octavo.server.http.route import Route
 from octavo.server.responses.background import CANCELLED
 from octavo.server.responses.create import create
 from octavo.server.responses.dialect import ID_PREFIX, RESPONSES
-from octavo.server.responses.items import MOST_LISTED, USUALLY_LISTED, page
 from octavo.server.responses.run import Run, follow, split
 from octavo.server.responses.schema import (
     DeletedResponse,
@@ -25,18 +26,18 @@ from octavo.server.responses.schema import (
     ResponsesRequest,
 )
 from octavo.server.responses.store import Content, Entry
-from octavo.server.responses.writer import STARTING_AFTER
-from octavo.server.schema.query_numbers import bounded_number
+from octavo.server.responses.writer import known_number
+from octavo.server.schema.queries import page_of, query_of
 
 _RETRIEVED = ("include", "include[]", "stream", "starting_after", "include_obfuscation")
-_DIGITS = 10  # of the number of an event
+MOST_LISTED, USUALLY_LISTED = 100, 20
 _LISTED = ("after", "include", "include[]", "limit", "order")
 
 
 async def retrieve(exchange: Exchange) -> None:
     """Return a response, as it is now or as it has ended."""
-    given = _query(exchange, _RETRIEVED)
-    known = _number(given)
+    given = query_of(exchange, _RETRIEVED)
+    known = known_number(exchange)
     entry = _entry(exchange)
     if _flag(given, "stream"):
         await _stream(exchange, entry, known)
@@ -112,23 +113,11 @@ async def delete(exchange: Exchange) -> None:
 
 async def input_items(exchange: Exchange) -> None:
     """Return a page of the items that preceded an answer."""
-    given = _query(exchange, _LISTED)
+    given = query_of(exchange, _LISTED)
     entry = _entry(exchange)
-    asked = given.get("limit", str(USUALLY_LISTED))
-    limit = bounded_number(asked, 1, MOST_LISTED)
-    if limit is None:
-        raise invalid(f"limit: expected 1 to {MOST_LISTED}, got {asked[:32]!r}", "limit")
-    order = given.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise invalid(f"order: expected 'asc' or 'desc', got {order[:32]!r}", "order")
-    content = await _content(exchange, entry)
-    shown = page(
-        content.items,
-        after=given.get("after"),
-        limit=limit,
-        is_ascending=order == "asc",
-    )
-    await exchange.respond_json(shown)
+    items = (await _content(exchange, entry)).items
+    rows, place = page_of(items, itemgetter(0), given, USUALLY_LISTED, MOST_LISTED)
+    await exchange.respond_json(ItemList(data=[msgspec.Raw(item) for _, item in rows], **place))
 
 
 def _entry(exchange: Exchange) -> Entry:
@@ -155,34 +144,6 @@ def not_kept(exchange: Exchange) -> ApiError:
         "at most, unless the request has store=false, and only for the key that made them",
         code="response_not_found",
     )
-
-
-def _query(exchange: Exchange, known: Collection[str]) -> dict[str, str]:
-    """Return the parameters of the query; raise ApiError for one that is not known."""
-    text = exchange.scope.get("query_string", b"").decode("latin-1")
-    given = parse_qs(text, keep_blank_values=True)
-    for name in given:
-        if name not in known:
-            listed = ", ".join(known)
-            raise invalid(
-                f"there is no parameter {name[:64]!r}; there are: {listed}",
-                name[:64],
-                "unknown_parameter",
-            )
-    return {name: values[-1] for name, values in given.items()}
-
-
-def _number(given: dict[str, str]) -> int:
-    """Return the number of the last event that the client has, -1 for none."""
-    number = given.get(STARTING_AFTER)
-    if number is None:
-        return -1
-    if not (number.isascii() and number.isdecimal() and len(number) <= _DIGITS):
-        raise invalid(
-            f"{STARTING_AFTER}: expected the number of an event, got {number[:32]!r}",
-            STARTING_AFTER,
-        )
-    return int(number)
 
 
 def _flag(given: dict[str, str], name: str) -> bool:

@@ -335,7 +335,7 @@ class DeletedResponse(Struct, kw_only=True):
 class ItemList(Struct, kw_only=True):
     """A page of the items that preceded an answer."""
 
-    data: list[dict[str, Any]]
+    data: list[Any]
     first_id: str | None
     last_id: str | None
     has_more: bool

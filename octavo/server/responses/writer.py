@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import parse_qs
 
 import msgspec
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.formats.deltas import ReasoningDelta, TextDelta, ToolCallDelta
-from octavo.server.http.errors import ApiError
+from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.logprobs import Pieces, TokenTexts, chat_logprobs
 from octavo.server.operation import PreparedRequest, TokenCounts
@@ -24,6 +23,7 @@ from octavo.server.responses.schema import (
     ResponseUsage,
 )
 from octavo.server.responses.store import FINAL, Entry, ResponseStore
+from octavo.server.schema.queries import query_of
 from octavo.server.schema.query_numbers import bounded_number
 
 CANCELLED, FAILED, QUEUED = "cancelled", "failed", "queued"
@@ -275,10 +275,17 @@ def response_to(
 
 def known_number(exchange: Exchange) -> int:
     """Return the number of the last event that a client has, -1 for none."""
-    given = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
-    number = (given.get(STARTING_AFTER) or [""])[-1]
-    known = bounded_number(number, 0, MOST_EVENTS)
-    return -1 if known is None else known
+    given = query_of(exchange).get(STARTING_AFTER)
+    if given is None:
+        return -1
+    known = bounded_number(given, 0, MOST_EVENTS)
+    if known is None:
+        raise invalid(
+            f"{STARTING_AFTER}: expected the number of an event, from 0 to {MOST_EVENTS}, got "
+            f"{given[:32]!r}",
+            STARTING_AFTER,
+        )
+    return known
 
 
 def wants_logprobs(request: ResponsesRequest) -> bool:

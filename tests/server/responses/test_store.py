@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from octavo.server.http.errors import ApiError
 from octavo.server.responses.background import recover
 from octavo.server.responses.opening import open_store
 from octavo.server.responses.store import (
@@ -20,7 +21,7 @@ from octavo.server.responses.store import (
     ResponseStore,
 )
 from octavo.server.settings import ServerSettings, ServerStartError
-from tests.server.durable.make import KEY, Gate, durable, in_loop
+from tests.server.durable.make import KEY, Gate, durable, in_loop, service_of
 from tests.server.engine import FakeEngine
 from tests.server.make import serving, until
 from tests.server.responses.make import PATH, text_of
@@ -185,4 +186,40 @@ async def test_the_next_server_continues_a_response_in_the_background(
         response = await ended(client, second)
         assert (text_of(response), response["status"]) == (text, "incomplete")
         assert (await client.get(f"{PATH}/{name}")).json()["status"] == "incomplete"
+        await client.server.responses.close()
+
+
+@in_loop
+async def test_more_responses_than_there_is_room_for_wait_in_the_next_server(
+    directory: Path, tmp_path: Path
+) -> None:
+    """Each of them is refused as long as others wait, and none is lost by that."""
+    gate, journal = Gate(0), tmp_path / "journal"
+    options: dict[str, Any] = {"responses_store": tmp_path / "responses"}
+    async with durable(directory, journal, gate.runner, **options) as client:
+        names = [(await client.post(PATH, json=BACK)).json()["id"] for _ in range(4)]
+        await until(lambda: len(list(service_of(client).requests)) == 4)
+        await until(lambda: gate.num_arrived > gate.num_passes)
+        client.server.is_draining = True
+        closing = asyncio.ensure_future(client.server.responses.close())
+        gate.open()
+        await closing
+    refused: list[str] = []
+    options |= {"max_waiting_requests": 1, "max_running_sequences": 1}
+    async with durable(directory, journal, **options) as client:
+        admission = client.server.admission
+        rejected = admission.rejected
+
+        def noted(reason: str, message: str) -> ApiError:
+            refused.append(reason)
+            return rejected(reason, message)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(admission, "rejected", noted)
+            patch.setattr("octavo.server.responses.background._FIRST_DELAY", 0.001)
+            await recover(client.server)
+            texts = {text_of(await ended(client, name)) for name in names}
+        assert "queue_full" in refused
+        whole = await client.post(PATH, json={**LONG, "store": False})
+        assert texts == {text_of(whole.json())}
         await client.server.responses.close()

@@ -1,0 +1,229 @@
+"""The room of files and results, for each key; disks that are full; uploads that are cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.server.admin.routes import ADMIN_ROUTES
+from octavo.server.batches import input_file
+from octavo.server.batches.disk import in_thread
+from octavo.server.batches.input_file import Bounds, InputFile
+from octavo.server.batches.lines import call_name
+from octavo.server.batches.room import Room
+from octavo.server.http.errors import ApiError
+from tests.server.batches.make import batches_in, begin, ended, lines_of, request, text_of, upload
+from tests.server.batches.test_service import LINES, run
+from tests.server.engine import ChainRunner, FakeEngine
+from tests.server.make import Client, until
+
+KEYS = ("one", "two", "three")
+LIMIT = 6000
+
+
+@given(st.lists(st.tuples(st.sampled_from(KEYS), st.integers(1, 2000), st.booleans())))
+def test_each_key_finds_its_share_whatever_others_have(
+    steps: list[tuple[str, int, bool]],
+) -> None:
+    stored: Counter[str] = Counter()
+    room = Room(LIMIT, len(KEYS), KEYS.__contains__, stored, lambda: [("one", 0)])
+    for owner, num_bytes, is_kept in steps:
+        has_room = room.left(owner) >= num_bytes
+        outcome = contextlib.nullcontext() if has_room else pytest.raises(ApiError)
+        with outcome, room.upload(owner) as sent:
+            room.keep(sent, num_bytes // 2)
+            room.keep(sent, num_bytes)
+            assert room.used_bytes() == stored.total() + num_bytes
+            stored[owner] += num_bytes * is_kept
+        assert room.used_bytes() == stored.total() <= LIMIT
+        for each in KEYS:
+            assert stored[each] <= LIMIT // 2
+            assert stored[each] + room.left(each) >= LIMIT // 6
+
+
+def test_results_of_one_key_do_not_end_the_batches_of_another(
+    directory: Path, tmp_path: Path
+) -> None:
+    async def test(client: Client) -> None:
+        client.headers["authorization"] = "Bearer one"
+        done = await ended(client, (await begin(client, LINES))["id"])
+        rest = await lines_of(client, done["error_file_id"])
+        assert {each["error"]["code"] for each in rest} == {"storage_full"}
+        client.headers["authorization"] = "Bearer two"
+        done = await ended(client, (await begin(client, LINES[:5]))["id"])
+        assert done["request_counts"] == {"total": 5, "completed": 5, "failed": 0}
+
+    half = len(text_of(LINES)) + 4000
+    run(directory, tmp_path / "batches", test, batch_bytes=2 * half, api_keys=("one", "two"))
+
+
+def form_of(*parts: bytes) -> list[bytes]:
+    """Return the pieces of a form whose file comes in these parts."""
+    head = b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--x\r\n'
+    head += b'Content-Disposition: form-data; name="file"; filename="in.jsonl"\r\n\r\n'
+    return [head, *parts, b"\r\n--x--\r\n"]
+
+
+def test_uploads_at_once_share_the_room(directory: Path, tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        room, go_on = batches_in(client).room, asyncio.Event()
+        held = 4  # bytes that may be the beginning of a boundary
+
+        async def slowly() -> AsyncIterator[bytes]:
+            head, first, second, end = form_of(b"x" * 1000, b"x" * 900)
+            yield head + first
+            await go_on.wait()
+            yield second
+            yield end
+
+        kind = {"content-type": "multipart/form-data; boundary=x"}
+        slow = asyncio.create_task(client.post("/v1/files", content=slowly(), headers=kind))
+        await until(lambda: room.used_bytes() == 1000 - held)
+        refused = await upload(client, "y" * 1990)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (413, "file_too_large")
+        assert f"there is room for {1900 + held}" in refused.json()["error"]["message"]
+        assert (await upload(client, "y" * 1000)).status_code == 200
+        go_on.set()
+        sent = await slow
+        assert sent.status_code == 200, sent.text
+        assert sent.json()["bytes"] == 1900
+        assert room.used_bytes() == 2900
+        assert room.num_uploads == 0
+
+    run(directory, tmp_path / "batches", test, batch_file_bytes=2000, batch_bytes=2900)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("act", ["write", "fsync", "replace"])
+def test_a_full_disk_is_a_503_and_leaves_nothing(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, act: str
+) -> None:
+    async def test(client: Client) -> None:
+        kept = (await upload(client, text_of(LINES[:2]))).json()["id"]
+        files = batches_in(client).store.contents("")
+        before = sorted(files.iterdir())
+
+        def full(*arguments: Any) -> None:
+            raise OSError(code, "full")
+
+        body = {"input_file_id": kept, "endpoint": "/v1/completions"}
+        with monkeypatch.context() as patch:
+            patch.setattr(f"os.{act}", full)
+            answers = [await upload(client, "x")]
+            if act != "write":
+                answers.append(await client.post("/v1/batches", json=body))
+        for refused in answers:
+            assert refused.status_code == 503, refused.text
+            assert refused.json()["error"]["code"] == "storage_full"
+            assert refused.headers["retry-after"]
+        assert sorted(files.iterdir()) == before
+        assert batches_in(client).room.num_uploads == 0
+        done = await ended(client, (await client.post("/v1/batches", json=body)).json()["id"])
+        assert done["request_counts"]["completed"] == 2
+        batches_in(client).store.contents(kept).unlink()
+        gone = await client.get(f"/v1/files/{kept}/content")
+        assert (gone.status_code, gone.json()["error"]["code"]) == (404, "file_not_found")
+        assert (await client.delete(f"/v1/files/{kept}")).json()["deleted"]
+
+    run(directory, tmp_path / "batches", test)
+
+
+def test_a_caller_that_is_cancelled_waits_for_its_thread() -> None:
+    """The thread may be writing to a descriptor that the caller closes then."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def act() -> None:
+        begun.set()
+        assert go_on.wait(300)
+
+    async def main() -> None:
+        work = asyncio.create_task(in_thread(act))
+        await until(begun.is_set)
+        for _ in range(3):
+            work.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not work.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+
+    asyncio.run(main())
+
+
+LINE = st.one_of(st.just(b""), st.just(b"  "), st.integers(1, 60).map(lambda size: b"x" * size))
+
+
+@given(st.lists(LINE), st.integers(1, 20), st.booleans())
+def test_the_lines_of_a_file_are_found_in_pieces_of_any_size(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], piece: int, has_end: bool
+) -> None:
+    """A line that is too long is named once, and the lines behind it are found."""
+    limit = 40
+    data = b"\n".join(lines) + b"\n" * has_end
+    path = tmp_path_factory.getbasetemp() / "lines.jsonl"
+    path.write_bytes(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(input_file, "PIECE_BYTES", piece)
+        patch.setattr(input_file, "ENVELOPE_BYTES", 0)
+        file = InputFile(path, Bounds((), 1000, limit))
+        try:
+            while file.read_piece(checks=False):
+                pass
+            found = list(zip(file._starts, file._lengths, strict=True))
+        finally:
+            file.close()
+    named = [each.line for each in file.errors if each.error.code == "line_too_long"]
+    assert len(named) == len(set(named))
+    all_lines = data.split(b"\n")
+    # A line that ends within its last piece may be a little longer.
+    assert {index for index, line in enumerate(all_lines, 1) if len(line) > limit + piece} <= set(
+        named
+    )
+    assert all(line is not None and len(all_lines[line - 1]) > limit for line in named)
+    expected = [
+        line for index, line in enumerate(all_lines, 1) if line.strip() and index not in named
+    ]
+    if len(file.errors) < input_file.MAX_ERRORS:
+        assert [data[start : start + length] for start, length in found] == expected
+
+
+def test_a_line_that_an_operator_ends_has_no_part_of_an_answer(
+    directory: Path, tmp_path: Path
+) -> None:
+    """One that is ended by its id has an error; those that a pause ends are answered again."""
+    gate = threading.Event()
+    engine = FakeEngine(directory, runner=ChainRunner(lambda: gate.wait(300)))
+    lines = [request(each, max_tokens=20) for each in range(5)]
+
+    async def test(client: Client) -> None:
+        async with Client(client.server, ADMIN_ROUTES, checks_access=False) as admin:
+            batch = await begin(client, lines)
+            active = client.server.active
+            await until(lambda: len(active) == 5 and bool(engine.core.scheduler.running))
+            first = call_name(batch["id"], 0)
+            ended_one = await admin.post("/abort_requests", json={"request_ids": [first]})
+            assert ended_one.json()["aborted"] == 1
+            await until(lambda: len(active) == 4)
+            assert (await admin.post("/pause?mode=abort")).json() == {"paused": True}
+            assert (await admin.post("/resume")).status_code == 200
+            gate.set()
+            done = await ended(client, batch["id"])
+            assert done["request_counts"] == {"total": 5, "completed": 4, "failed": 1}
+            (wrong,) = await lines_of(client, done["error_file_id"])
+            assert wrong["custom_id"] == "line-0"
+            assert wrong["response"]["body"]["error"]["code"] == "aborted"
+            for line in await lines_of(client, done["output_file_id"]):
+                assert line["response"]["body"]["usage"]["completion_tokens"] == 20
+
+    run(directory, tmp_path / "batches", test, engine=engine)
