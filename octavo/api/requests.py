@@ -16,6 +16,7 @@ from octavo.api.continuation import Continuation, Meter
 from octavo.api.outputs import RequestError, RequestOutput
 from octavo.api.prompts import Input, Prompt, read_prompt
 from octavo.api.reading import Reading
+from octavo.api.shape_checker import SHARED
 from octavo.api.text_model import TextModel
 from octavo.core.config import MAX_PRIORITY
 from octavo.core.pooling import Pooling
@@ -28,7 +29,7 @@ from octavo.core.sampling_params import (
     SamplingParams,
 )
 from octavo.core.structured_outputs import StructuredOutputsParams
-from octavo.grammar.checked import CheckedShape, check, job_of
+from octavo.grammar.checked import CheckedShape, job_of
 from octavo.wire.message_types import MAX_FRAME_BYTES
 
 log = logging.getLogger(__name__)
@@ -237,7 +238,7 @@ def _grammar(model: TextModel, shape: StructuredOutputsParams) -> str:
     """Return the grammar of a shape, in the grammar engine's own language."""
     checked = model.checked_shapes.get(shape)
     if checked is None:
-        checked = check(job_of(shape, model.facts.vocabulary))
+        checked = SHARED.check(job_of(shape, model.facts.vocabulary))
         model.checked_shapes.put(shape, checked)
     for place, what in checked.warnings:
         log.warning("structured_outputs.%s: %s", place, what)

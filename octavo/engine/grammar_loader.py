@@ -7,6 +7,7 @@ read. Keys take turns, so that one key's grammars delay each of another by one a
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,7 +16,7 @@ from threading import Lock
 
 from octavo.core.request import Ready, Request
 from octavo.core.stats import GRAMMAR
-from octavo.grammar.failures import why_failed
+from octavo.grammar.failures import NoEngineError, why_failed
 from octavo.grammar.supply import GrammarSupply
 
 
@@ -25,11 +26,30 @@ class GrammarLoader:
     def __init__(self, supply: GrammarSupply) -> None:
         self._supply = supply
         self._thread = ThreadPoolExecutor(1, "octavo grammar loader")
+        self._is_prepared = False
         self._lock = Lock()
         # Requests with their grammars, by key; the first key has the next turn.
         self._waiting: OrderedDict[str, OrderedDict[str, str]] = OrderedDict()
         self._held: dict[str, str] = {}  # requests whose `Ready` has not been taken, with the key
         self._ready: deque[Ready] = deque()  # filled by the thread
+
+    def prepare_engine(self) -> None:
+        """Begin to read the tokenizer, so that the first shape need not wait, nor texts beside it.
+
+        The library keeps all of Python waiting for a tenth of a second.
+        """
+        if not self._is_prepared:
+            self._is_prepared = True
+            self._thread.submit(self._make_engine)
+
+    def _make_engine(self) -> None:
+        with contextlib.suppress(NoEngineError):  # each request with a shape is given the reason
+            self._supply.engine()
+
+    @property
+    def is_prepared(self) -> bool:
+        """True if the grammar engine has been made, or is being made."""
+        return self._is_prepared
 
     @property
     def num_held(self) -> int:
@@ -41,6 +61,7 @@ class GrammarLoader:
         text, key = request.sampling.grammar, request.cache_scope
         if not text:
             return request
+        self._is_prepared = True  # by this request
         with self._lock:
             self._held[request.request_id] = key
             self._waiting.setdefault(key, OrderedDict())[request.request_id] = text

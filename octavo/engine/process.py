@@ -62,6 +62,7 @@ log = logging.getLogger(__name__)
 
 SNAPSHOT_SECONDS = 0.5
 GRAMMAR_POLL_SECONDS = 0.001  # an idle engine looks so often whether a grammar is compiled
+IDLE_SECONDS = 0.1  # before an engine without work makes its grammar engine
 _BUILD_MODULE = "octavo.engine.build"
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE_ADJ = 500  # the front end has 0, and prompt workers have 1000
@@ -180,6 +181,12 @@ class EngineLoop:
             self._receive(GRAMMAR_POLL_SECONDS)
             self._take_grammars(grammars)
             seconds -= GRAMMAR_POLL_SECONDS
+        if grammars is not None and not grammars.is_prepared and self.is_idle and seconds > 0.0:
+            self._receive(min(seconds, IDLE_SECONDS))
+            if not self.is_idle:
+                return
+            grammars.prepare_engine()
+            seconds = self._core.seconds_to_deadline()
         if self.is_idle and seconds > 0.0:
             self._receive(seconds)
 

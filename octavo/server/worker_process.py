@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from octavo import env
+from octavo.api.worker_launch import launch
 from octavo.server.settings import ServerSettings
 from octavo.server.worker_program import Duty
 from octavo.text.prompt_worker import (
@@ -95,23 +94,12 @@ class Worker:
     @classmethod
     def launch(cls, config: ServerSettings, path: str, duty: Duty = "prompts") -> Worker:
         """Start a process that reads the tokenizer at `path`, without waiting for it."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
         limit = max(config.template_seconds, config.tokenize_seconds)
         limit = (config.shape_seconds if duty == "shapes" else limit) + SPARE_SECONDS
-        # -P: a model's directory may be the current one, and must not provide modules.
         memory = str(config.prompt_worker_bytes)
-        arguments = ["-P", "-m", MODULE, str(limit), memory, path, duty]
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, *arguments],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,  # read only if it does not start; nothing comes later
-                env=env.environment_without_secrets(),
-                start_new_session=True,  # a Ctrl-C at the terminal is for the server to handle
-            )
-        return cls(process, ours)
+        process, connection = launch(MODULE, str(limit), memory, path, duty)
+        connection.setblocking(False)
+        return cls(process, connection)
 
     async def become_ready(self, on_answer: Callable[[Worker], None]) -> None:
         """Wait until the process has read its tokenizer; raise WorkerDiedError if it cannot.

@@ -13,14 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from octavo.core.structured_outputs import StructuredOutputsParams
-from octavo.grammar.checked import ShapeJob, check, job_of
-from octavo.text.answer_shape import AnswerJob, check_answer
 from octavo.text.prompt_worker import (
-    Answer,
     Answers,
     BodyJob,
-    Job,
     PromptMaker,
     ReadBodies,
     ReadBody,
@@ -28,6 +23,7 @@ from octavo.text.prompt_worker import (
     prompt_answers,
     serve_jobs,
 )
+from octavo.text.shape_worker import shape_answers
 
 Duty = Literal["prompts", "bodies", "shapes"]
 
@@ -38,23 +34,9 @@ def main() -> None:
     loads: dict[str, Callable[[], Answers]] = {
         "prompts": partial(prompt_answers, path, _refuse_body),
         "bodies": lambda: prompt_answers(path, _body_reader()),
-        "shapes": _shape_answers,
+        "shapes": shape_answers,
     }
     serve_jobs(seconds, num_bytes, loads[sys.argv[4]])
-
-
-def _shape_answers() -> Answers:
-    """Return what answers the jobs about shapes; check one, which loads all that is needed."""
-    checked = check(job_of(StructuredOutputsParams(json_object=True), 0))
-    assert not checked.what, checked.what
-    return _checked_shape
-
-
-def _checked_shape(job: Job) -> Answer:
-    if isinstance(job, AnswerJob):
-        return check_answer(job)
-    assert isinstance(job, ShapeJob), "other workers do other jobs"
-    return check(job)
 
 
 def _body_reader() -> ReadBodies:

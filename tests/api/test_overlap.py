@@ -49,8 +49,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def set_depth(patch: pytest.MonkeyPatch, depth: int) -> None:
     """Let engines that are built from now on have so many steps in flight."""
 
-    def resolved(*arguments: Any) -> Any:
-        config = resolve(*arguments)
+    def resolved(*arguments: Any, **named: Any) -> Any:
+        config = resolve(*arguments, **named)
         return replace(config, core=replace(config.core, pipeline_depth=depth))
 
     patch.setattr("octavo.engine.build.resolve", resolved)

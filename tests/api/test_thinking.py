@@ -30,6 +30,7 @@ PARAMS = [
     SamplingParams(max_tokens=60, seed=3, thinking_token_budget=12, structured_outputs=AFTER),
     SamplingParams(max_tokens=30, seed=4, thinking_token_budget=5),
 ]
+FORKS = SamplingParams(max_tokens=30, seed=1, n=3, thinking_token_budget=9, ignore_eos=True)
 WAYS: tuple[dict[str, Any], ...] = (
     {"num_gpu_blocks_override": 12},  # so few that sequences are preempted, and begin anew
     {"max_num_batched_tokens": 3, "max_num_seqs": 1},
@@ -60,9 +61,15 @@ def test_reasoning_ends_within_its_budget(directory: Path, backend: str) -> None
     assert re.fullmatch(f"(?s:.*?){REGEX}", answers[3].text)
     assert CLOSE not in tokens[4], "the prompt has closed it"
     if backend == "native":
+        forked = set()
         for options in WAYS:
             with LLM(str(directory), backend="native", num_threads=1, **options) as llm:
                 assert said(llm.generate(PROMPTS, PARAMS, use_tqdm=False)) == said(outputs)
+                (whole,) = llm.generate(PROMPTS[0], FORKS, use_tqdm=False)
+                forked.add(tuple(tuple(each.token_ids) for each in whole.outputs))
+        (forks,) = forked
+        assert len(set(forks)) == 3
+        assert all(fork.index(CLOSE) <= 9 for fork in forks), "each fork has a budget of its own"
 
 
 def test_a_budget_that_cannot_be_kept_is_refused(directory: Path) -> None:

@@ -80,6 +80,17 @@ def test_other_requests_go_on_while_a_grammar_is_compiled() -> None:
     assert not rig.record.numbers
 
 
+def test_the_grammar_engine_is_made_while_there_is_no_work() -> None:
+    rig = Rig()
+    rig.add(1, "", max_tokens=3)
+    rig.loop.run_step()
+    assert not rig.grammars.is_prepared, "a text is being written, which would wait"
+    rig.run()
+    assert rig.grammars.is_prepared
+    rig.grammars._thread.submit(int).result()
+    assert rig.supply._engine is rig.engine
+
+
 def test_each_text_has_a_grammar_of_its_own() -> None:
     rig = Rig()
     rig.add(1, "5 6")

@@ -14,12 +14,13 @@ from octavo.formats.bodies.json_text import copy_string
 from octavo.formats.bodies.named_body import NAME_END
 from octavo.formats.bodies.values import (
     ANNOTATIONS,
+    KEY,
     cases,
-    definitions,
     escaped,
     json_of,
     properties,
     resolved,
+    standing_alone,
     type_of_case,
     types_of,
     unenforced_in_object,
@@ -31,7 +32,7 @@ from octavo.formats.reader import Marks, MismatchError, Reader, Steps
 from octavo.formats.sink import Sink
 
 MAX_DEPTH = 64
-PAIR = '/[A-Za-z_][A-Za-z0-9_]*/ ":" anything'  # of a grammar
+ANY_OBJECT = f'"{{" ({KEY} ":" anything ("," {KEY} ":" anything)*)? "}}"'  # in a grammar
 _BARE_END = re.compile(r"[,}\]<]")
 _KEY_END = re.compile(r"[:,{}\[\]<]")
 
@@ -191,15 +192,15 @@ class KeyedBody(Struct, tag_field="kind", tag="keyed", frozen=True, forbid_unkno
             return f'"{{" {lark.sequence(rules, required, separator=",")} "}}"'
         if types == {"object"}:
             self._anything(lark)
-            return f'"{{" ({PAIR} ("," {PAIR})*)? "}}"'
-        return lark.json({**definitions(root), **schema}) if types else self._anything(lark)
+            return ANY_OBJECT
+        return lark.json(standing_alone(schema, root)) if types else self._anything(lark)
 
     def _anything(self, lark: Lark) -> str:
         """Return the rule of a value of any type."""
         string = f"{lark.text(self.quote)} {lark.until(self.quote)}"
         scalar = lark.json({"type": ["number", "boolean", "null"]})
-        collections = f'"{{" ({PAIR} ("," {PAIR})*)? "}}" | "[" (anything ("," anything)*)? "]"'
-        return lark.rule("anything", f"{string} | {scalar} | {collections}")
+        array = '"[" (anything ("," anything)*)? "]"'
+        return lark.rule("anything", f"{string} | {scalar} | {ANY_OBJECT} | {array}")
 
 
 def _items(one: str, schema: Mapping[str, Any]) -> str:

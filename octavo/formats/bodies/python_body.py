@@ -12,10 +12,12 @@ from octavo.formats.bodies.body import Context
 from octavo.formats.bodies.named_body import NAME_END
 from octavo.formats.bodies.python_text import copy_literal
 from octavo.formats.bodies.values import (
+    KEY,
     cases,
-    definitions,
     properties,
     resolved,
+    standing_alone,
+    takes_any_keys,
     unenforced_in_object,
 )
 from octavo.formats.lark import Lark
@@ -63,8 +65,8 @@ class PythonBody(Struct, tag_field="kind", tag="python", frozen=True, forbid_unk
             key: f"{lark.text(key + '=')} {_value(member, schema, lark)}"
             for key, member in properties(schema).items()
         }
-        if not members and schema.get("additionalProperties") is not False:
-            pair = f'/[A-Za-z_][A-Za-z0-9_]*/ "=" {_value({}, {}, lark)}'
+        if takes_any_keys(schema):
+            pair = f'{KEY} "=" {_value({}, {}, lark)}'
             inside = f'({pair} (", " {pair})*)?'
         else:
             inside = lark.sequence(members, schema.get("required") or ())
@@ -118,5 +120,5 @@ def _value(member: Mapping[str, Any], schema: Mapping[str, Any], lark: Lark) -> 
         if words:
             values += map(lark.text, words)
         else:
-            values.append(lark.json({**definitions(schema), **case}))
+            values.append(lark.json(standing_alone(case, schema)))
     return f"({' | '.join(values)})"

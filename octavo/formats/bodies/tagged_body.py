@@ -13,12 +13,14 @@ from octavo.formats.bodies.body import Context
 from octavo.formats.bodies.json_text import copy_value
 from octavo.formats.bodies.named_body import NAME_END
 from octavo.formats.bodies.values import (
+    KEY,
     cases,
-    definitions,
     escaped,
     json_of,
     properties,
     resolved,
+    standing_alone,
+    takes_any_keys,
     type_of_case,
     types_of,
     unenforced_in_object,
@@ -105,8 +107,8 @@ class TaggedBody(Struct, tag_field="kind", tag="tagged", frozen=True, forbid_unk
         for key, member in members.items():
             rule = self._member(lark.text(self.before_key + key), member, schema, lark)
             parts.append(rule if key in required else f"({rule})?")
-        if not members and schema.get("additionalProperties") is not False:
-            key_text = f"{lark.text(self.before_key)} /[A-Za-z_][A-Za-z0-9_]*/"
+        if takes_any_keys(schema):
+            key_text = f"{lark.text(self.before_key)} {KEY}"
             parts.append(f"({self._member(key_text, {}, {}, lark)})*")
         return " ".join((*parts, lark.text(self.end)))
 
@@ -130,7 +132,7 @@ class TaggedBody(Struct, tag_field="kind", tag="tagged", frozen=True, forbid_unk
             if is_string:
                 values.append(f"{after_key} {lark.string_until(case, self.after_value)}")
             else:
-                value = lark.json({**definitions(schema), **case})
+                value = lark.json(standing_alone(case, schema))
                 values.append(f"{after_key} {value} {lark.text(self.after_value)}")
         return f"{key} ({' | '.join(values)})"
 

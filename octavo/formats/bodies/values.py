@@ -24,6 +24,7 @@ ANNOTATIONS = frozenset(
         "writeOnly",
     ]
 )
+KEY = "/[A-Za-z_][A-Za-z0-9_]*/"  # of an object whose keys are not listed, in a grammar
 STRING_KEYWORDS = frozenset(("pattern", "minLength", "maxLength", "allOf"))
 OBJECT_KEYWORDS = frozenset(("properties", "required", "additionalProperties", "$ref"))
 MAX_REFERENCES = 8  # that are followed one after the other
@@ -115,9 +116,14 @@ def type_of_case(case: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(map(type_of, values)) if isinstance(values, list) else _ANY
 
 
-def definitions(root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what references inside the members of a schema refer to."""
-    return {name: root[name] for name in ("$defs", "definitions") if name in root}
+def standing_alone(case: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a part of a schema with what the references in it refer to."""
+    return {**{name: root[name] for name in ("$defs", "definitions") if name in root}, **case}
+
+
+def takes_any_keys(schema: Mapping[str, Any]) -> bool:
+    """Return whether an object's schema lists no members and lets them be any."""
+    return not properties(schema) and schema.get("additionalProperties") is not False
 
 
 def unenforced_in_object(schema: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,128 @@
+"""The check of shapes for programs that use the engine as a library, in a process beside theirs.
+
+A shape may come from anywhere, and one that takes gigabytes to compile must not end the program.
+The process starts with the first shape; all models of a program share it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import subprocess
+import time
+from threading import Lock
+
+import msgspec
+
+from octavo.api.worker_launch import launch
+from octavo.grammar.checked import CheckedShape, ShapeJob
+from octavo.text.prompt_worker import LENGTH, Answer, Ready, Refused
+
+MODULE = "octavo.text.shape_worker"
+START_SECONDS = 60.0
+SHAPE_SECONDS = 2.0  # for one shape
+SHAPE_BYTES = 2 << 30  # of memory for it
+SPARE_SECONDS = 1.0  # the process ends itself so long after it should have been killed
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+
+
+class ShapeChecker:
+    """A process that checks shapes, one after the other; threads may share it."""
+
+    def __init__(self, seconds: float = SHAPE_SECONDS, num_bytes: int = SHAPE_BYTES) -> None:
+        self._seconds = seconds
+        self._num_bytes = num_bytes
+        self._lock = Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        self._owner = 0  # the process that has started it: a fork needs one of its own
+
+    def check(self, job: ShapeJob) -> CheckedShape:
+        """Return a shape's grammar, or what is wrong with the shape."""
+        try:
+            frame = _encode(job)
+        except OverflowError:  # JSON has such numbers, msgpack does not
+            return self._wrong(job, "a number has more than 64 bits; write it as a string")
+        with self._lock:
+            try:
+                connection = self._started()
+            except OSError as error:
+                return self._wrong(job, f"the process that checks shapes did not start: {error}")
+            limit = f"more than {self._num_bytes >> 20} MiB, the limit, to compile; simplify it"
+            try:
+                connection.sendall(LENGTH.pack(len(frame)) + frame)
+                answer = self._answer(connection, self._seconds)
+            except TimeoutError:
+                self._end()
+                took = f"it takes more than {self._seconds:g} s, the limit, to compile; simplify it"
+                return self._wrong(job, took)
+            except OSError:
+                self._end()
+                return self._wrong(job, f"its check ended with its process: it takes {limit}")
+        if isinstance(answer, Refused):
+            return self._wrong(job, f"it takes {limit}")
+        assert isinstance(answer, CheckedShape), "the process answers what it is asked"
+        return answer
+
+    def close(self) -> None:
+        """End the process; a further shape starts another one."""
+        with self._lock:
+            self._end()
+
+    def _started(self) -> socket.socket:
+        """Return the connection to the process; start it if there is none."""
+        if self._connection is not None and self._owner == os.getpid():
+            return self._connection
+        seconds = str(self._seconds + SPARE_SECONDS)
+        self._process, self._connection = launch(MODULE, seconds, str(self._num_bytes))
+        self._owner = os.getpid()
+        atexit.register(self.close)
+        try:
+            first = self._answer(self._connection, START_SECONDS)
+        except OSError:
+            process, why = self._process, ""
+            process.kill()
+            if process.stderr is not None:
+                why = process.stderr.read().decode("utf-8", "replace").strip()
+            self._end()
+            raise OSError(why.splitlines()[-1] if why else "it ended at once") from None
+        assert isinstance(first, Ready), "shapes need no files that could be wrong"
+        return self._connection
+
+    def _answer(self, connection: socket.socket, seconds: float) -> Answer:
+        """Wait for a frame; raise OSError if none comes, TimeoutError if it comes too late."""
+        deadline = time.monotonic() + seconds
+        data, length = bytearray(), LENGTH.size
+        while len(data) < length:
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
+            received = connection.recv(1 << 18)
+            if not received:
+                raise ConnectionResetError
+            data += received
+            if len(data) >= LENGTH.size:
+                length = LENGTH.size + LENGTH.unpack_from(data)[0]
+        return _decoder.decode(memoryview(data)[LENGTH.size :])
+
+    def _end(self) -> None:
+        """Kill the process, if there is one of ours."""
+        process, connection = self._process, self._connection
+        self._process = self._connection = None
+        atexit.unregister(self.close)
+        if connection is not None:
+            connection.close()
+        if process is not None and self._owner == os.getpid():
+            process.kill()
+            process.wait()
+            if process.stderr is not None:
+                process.stderr.close()
+
+    def _wrong(self, job: ShapeJob, what: str) -> CheckedShape:
+        field = next((name for name in _KINDS if job.fields.get(name) is not None), "json")
+        return CheckedShape(what=what, field=field)
+
+
+_KINDS = ("json", "regex", "choice", "grammar", "structural_tag", "json_object")
+SHARED = ShapeChecker()

@@ -1,0 +1,48 @@
+"""Shapes are checked in a process with limits, so that none ends the program that asks for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from octavo.api.shape_checker import ShapeChecker
+from octavo.core.structured_outputs import StructuredOutputsParams
+from octavo.grammar.checked import job_of
+
+RIGHT = job_of(StructuredOutputsParams(regex="a+"), 300)
+WRONG = job_of(StructuredOutputsParams(regex="(?=a)"), 300)
+
+
+def test_a_shape_that_takes_too_much_is_refused_and_the_next_one_is_checked() -> None:
+    checker = ShapeChecker()
+    assert checker.check(RIGHT).grammar == "start: /a+/"
+    assert checker.check(WRONG).what
+    checker._seconds = 0.01
+    os.kill(process_of(checker).pid, signal.SIGSTOP)
+    late = checker.check(RIGHT)
+    assert (late.field, late.grammar) == ("regex", "")
+    assert "takes more than 0.01 s, the limit" in late.what
+    checker._seconds = 60.0
+    assert checker.check(RIGHT).grammar == "start: /a+/"
+    os.kill(process_of(checker).pid, signal.SIGKILL)
+    assert "ended with its process" in checker.check(RIGHT).what
+    assert checker.check(RIGHT).grammar == "start: /a+/"
+    process = process_of(checker)
+    checker.close()
+    assert process.returncode is not None
+
+
+def process_of(checker: ShapeChecker) -> subprocess.Popen[bytes]:
+    """Return the process that has been started."""
+    assert checker._process is not None
+    return checker._process
+
+
+def test_a_process_that_does_not_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.api.shape_checker.MODULE", "octavo.no_such_program")
+    checked = ShapeChecker().check(RIGHT)
+    assert "did not start: " in checked.what
+    assert "no_such_program" in checked.what
