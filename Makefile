@@ -94,7 +94,7 @@ LLAMA := $(PEERS)/llama.cpp
 
 IK := $(PEERS)/ik_llama.cpp
 
-PYTHON_PEERS := vllm zentorch openvino transformers
+PYTHON_PEERS := vllm zentorch openvino transformers sentence-transformers fastembed
 peers: setup $(LLAMA)/llama-bench $(IK)/llama-bench $(PYTHON_PEERS:%=$(PEERS)/%/.done) ## install the engines that benchmarks/compare.py compares with
 
 $(LLAMA)/llama-bench: requirements/peers/llama.txt
