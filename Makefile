@@ -154,7 +154,7 @@ test-newest: ## quick tests without PyTorch under the newest Python here, if it 
 test-smollm2: setup ## SmolLM2's text of fifty prompts against the reference (minutes)
 	@$(RUN) -m pytest --quiet tests/models/every_prompt.py
 
-CLIENTS := cohere langchain-openai litellm lm-eval ollama openai-agents opentelemetry pydantic-ai schemathesis
+CLIENTS := anthropic cohere grpc langchain-openai litellm lm-eval ollama openai openai-agents opentelemetry pydantic-ai schemathesis
 CLIENT_STAMPS := $(CLIENTS:%=build/clients/%/.installed) build/clients/node/.installed
 
 build/clients/%/.installed: requirements/clients/%.txt $(VENV)/.venv

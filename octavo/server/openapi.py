@@ -78,7 +78,7 @@ def _structs(route: Route) -> list[type[msgspec.Struct]]:
 
 
 def _operation(route: Route, dialect: Dialect) -> dict[str, Any]:
-    content: dict[str, Any] = {route.kind: {}}
+    content: dict[str, Any] = {kind: {} for kind in (route.kind, *route.other_kinds)}
     if route.response is not None:
         content[route.kind] = {"schema": _reference(route.response)}
     if route.chunk is not None:

@@ -134,6 +134,7 @@ ROUTES: Sequence[Route] = (
         *("GET", "/v1/streams/{id}", partial(resume, _ID_PREFIXES)),
         "The rest of a stream, behind the position ?from=N.",
         kind="text/event-stream",
+        other_kinds=("application/json",),  # of a request without a stream
         query=(("from", "The id of the last event that was received; without it, all comes."),),
     ),
     Route("GET", "/v1/models/{id}", model, "One model."),

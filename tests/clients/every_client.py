@@ -19,11 +19,16 @@ from typing import Any
 import httpx
 import pytest
 
+from octavo.server.admin.routes import ADMIN_ROUTES
+from octavo.server.openapi import document
+from octavo.server.routes import DEFAULT_DIALECT
 from tests.api.tiny import make_tokenizer_files
+from tests.clients.relay import relayed
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 ENVIRONMENTS = ROOT / "build" / "clients"
+PROTO = ROOT / "octavo" / "server" / "grpc" / "octavo.proto"
 KEY = "a-key-of-the-tests"
 HEADERS = {"authorization": f"Bearer {KEY}"}
 SECONDS = 300
@@ -90,6 +95,20 @@ def full_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def keeping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A server with a journal, batches, gRPC and an operator's socket, and their directory."""
+    directory = tmp_path_factory.mktemp("keeping")
+    options: dict[str, Any] = {
+        "admin_socket": str(directory / "admin"),
+        "journal": str(directory / "journal"),
+        "batch_dir": str(directory / "batches"),
+        "grpc_port": 0,
+    }
+    with serving(directory / "model", **options) as address:
+        yield address, directory
+
+
+@pytest.fixture(scope="session")
 def agent_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server whose model thinks, calls tools, and answers."""
     with serving(tmp_path_factory.mktemp("agent") / "model", "agent_server") as address:
@@ -131,6 +150,14 @@ def test_python(name: str, address: str, full_address: str, tmp_path: Path) -> N
     assert "all is well" in said
 
 
+@pytest.mark.parametrize("name", ["openai", "grpc"])
+def test_python_with_what_is_kept(name: str, keeping: tuple[str, Path]) -> None:
+    address, directory = keeping
+    python = str(ENVIRONMENTS / name / "bin" / "python")
+    command = (python, str(HERE / f"use_{name}.py"), address, KEY, str(directory), str(PROTO))
+    assert "all is well" in in_environment(name, *command)
+
+
 @pytest.mark.parametrize("name", ["openai", "ai-sdk", "ollama"])
 def test_node(name: str, address: str, full_address: str) -> None:
     """The program is copied to where its packages are: node looks for them beside it."""
@@ -140,7 +167,10 @@ def test_node(name: str, address: str, full_address: str) -> None:
     assert "all is well" in said
 
 
-@pytest.mark.parametrize("name", ["langchain-openai", "ollama", "openai-agents", "pydantic-ai"])
+AGENTS = ("anthropic", "langchain-openai", "ollama", "openai-agents", "pydantic-ai")
+
+
+@pytest.mark.parametrize("name", AGENTS)
 def test_python_agents(name: str, agent_address: str) -> None:
     program = str(HERE / f"agent_{name.replace('-', '_')}.py")
     python = str(ENVIRONMENTS / name / "bin" / "python")
@@ -189,19 +219,47 @@ def test_opentelemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert 200 in whole["attributes"].values()
 
 
-def test_schemathesis(tmp_path: Path) -> None:
-    """Requests that fit the document and requests that do not: no answer is a failure of ours."""
-    settings = tmp_path / "schemathesis.toml"
+def schemathesis(schema: str, directory: Path, *more: str) -> None:
+    """Send requests that fit a document and requests that do not: no answer may contradict it."""
+    settings = directory / "schemathesis.toml"
     settings.write_text((HERE / "schemathesis.toml").read_text("utf-8"), "utf-8")
-    program = ENVIRONMENTS / "schemathesis" / "bin" / "schemathesis"
+    program = str(ENVIRONMENTS / "schemathesis" / "bin" / "schemathesis")
+    for mode in ("positive", "negative"):
+        command = [program, "--config-file", str(settings), "run", schema, "--mode", mode]
+        command += ["--max-examples", "30", "--seed", "1", "--no-color", "--request-timeout", "60"]
+        command += ["--phases", "examples,coverage,fuzzing", *more]
+        assert " passed" in in_environment("schemathesis", *command, directory=directory)
+
+
+def failed(address: str) -> list[str]:
+    """Return the lines of the metrics that count failures of the server."""
+    text = httpx.get(f"{address}/metrics", headers=HEADERS).text
+    assert 'status="200"' in text
+    return re.findall(r'octavo:http_responses_total\{.*status="500"\} \S+', text)
+
+
+def test_schemathesis(tmp_path: Path) -> None:
+    """Every route, but for files and batches, which this server does not keep."""
     # Short answers: 128 of them at full length are a minute's work for the reference backend.
     with serving(tmp_path / "model", max_output_tokens=2) as address:
-        for mode in ("positive", "negative"):
-            command = [str(program), "--config-file", str(settings), "run"]
-            command += [f"{address}/openapi.json", "--mode", mode, "--max-examples", "30"]
-            command += ["--seed", "1", "--no-color", "--phases", "examples,coverage,fuzzing"]
-            command += ["--header", f"Authorization: Bearer {KEY}", "--request-timeout", "60"]
-            assert " passed" in in_environment("schemathesis", *command, directory=tmp_path)
-        text = httpx.get(f"{address}/metrics", headers=HEADERS).text
-        assert 'status="200"' in text
-        assert not re.findall(r'octavo:http_responses_total\{.*status="500"\} \S+', text)
+        credentials = ("--header", f"Authorization: Bearer {KEY}")
+        schemathesis(f"{address}/openapi.json", tmp_path, *credentials)
+        assert not failed(address)
+
+
+def test_schemathesis_with_what_is_kept(tmp_path: Path) -> None:
+    """Files, batches and streams where the server keeps them, and the operators' routes."""
+    operators = tmp_path / "operators.json"
+    operators.write_text(json.dumps(document(ADMIN_ROUTES, DEFAULT_DIALECT)), "utf-8")
+    options: dict[str, Any] = {
+        "admin_socket": str(tmp_path / "admin"),
+        "journal": str(tmp_path / "journal"),
+        "batch_dir": str(tmp_path / "batches"),
+    }
+    with serving(tmp_path / "model", max_output_tokens=2, **options) as address:
+        credentials = ("--header", f"Authorization: Bearer {KEY}")
+        kept = ("--include-path-regex", "^/v1/(files|batches|responses|streams|requests)")
+        schemathesis(f"{address}/openapi.json", tmp_path, *credentials, *kept)
+        with relayed(tmp_path / "admin") as port:
+            schemathesis(str(operators), tmp_path, "--url", port)
+        assert not failed(address)

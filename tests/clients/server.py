@@ -1,7 +1,8 @@
 """A server process over a tiny real model, for clients in other languages.
 
 `python -m tests.clients.server DIRECTORY OPTIONS` serves until it gets a signal; OPTIONS are the
-fields of the server's settings, as JSON. The first line of the ready text has the address.
+fields of the server's settings, as JSON. Its line of output is the address; the port of gRPC is
+written to `grpc-port`, beside the model's directory.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.api.async_llm import AsyncLLM
-from octavo.server.lifecycle import run
+from octavo.server.lifecycle import ServerLifecycle, run
 from octavo.server.settings import ServerSettings
 from tests.api.tiny import make_model
 
@@ -22,13 +23,19 @@ ENGINE: dict[str, Any] = {"block_size": 4, "num_gpu_blocks_override": 400, "max_
 def main() -> int:
     """Run the server until it ends."""
     directory, options = Path(sys.argv[1]), json.loads(sys.argv[2])
-    if "admin_socket" in options:
-        options["admin_socket"] = Path(options["admin_socket"])
+    for name in ("admin_socket", "batch_dir", "journal"):
+        if name in options:
+            options[name] = Path(options[name])
     config = ServerSettings(port=0, served_model_name="tiny", **options)
     llm = AsyncLLM(str(make_model(directory)), engine="process", **ENGINE)
 
+    def say(life: ServerLifecycle) -> None:
+        if life.grpc is not None:
+            (directory.parent / "grpc-port").write_text(str(life.grpc.port), "utf-8")
+        print(f"http://127.0.0.1:{life.port}", flush=True)
+
     try:
-        return run(config, llm)
+        return run(config, llm, say)
     finally:
         llm.close()
 

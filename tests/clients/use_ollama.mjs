@@ -42,6 +42,11 @@ const format = {
 const shaped = await ours.chat({ model: "tiny", messages, format, options: { temperature: 0 } });
 assert.equal(typeof JSON.parse(shaped.message.content).a, "boolean");
 
+const { embeddings } = await ours.embed({ model: "tiny", input: ["The quick", "fox"], dimensions: 8 });
+assert.deepEqual(embeddings.map((vector) => vector.length), [8, 8]);
+const older = await ours.embeddings({ model: "tiny", prompt: "The quick" });
+assert.equal(older.embedding.length, 32);
+
 // A stream that is given up, and the connection after it.
 const left = await ours.generate({ ...prompt, stream: true });
 for await (const _ of left) break;

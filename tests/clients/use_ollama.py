@@ -68,6 +68,18 @@ def main() -> None:
     shaped = client.chat("tiny", HELLO, format=SCHEMA, options={"temperature": 0})
     assert isinstance(json.loads(shaped.message.content or "")["a"], bool)
 
+    texts = ["The quick", "fox"]
+    embedded = client.embed("tiny", texts, dimensions=8)
+    assert [len(vector) for vector in embedded.embeddings] == [8, 8]
+    assert all(abs(sum(x * x for x in vector) - 1) < 1e-5 for vector in embedded.embeddings)
+    assert embedded.prompt_eval_count
+    (alone,) = client.embed("tiny", texts[0]).embeddings
+    older = client.embeddings("tiny", texts[0]).embedding
+    assert len(older) == len(alone) == 32
+    listed = client.chat("tiny", HELLO, format="json", options={"temperature": 0, "seed": 4})
+    assert listed.message.content is not None
+    assert listed.message.content.startswith(("{", "["))
+
     missing = refused(404, client.chat, model="llama3", messages=HELLO)
     assert "llama3" in missing.error
     refused(404, client.chat, model="llama3", messages=HELLO, stream=True)

@@ -1,4 +1,4 @@
-// openai for node: chat, completions, streams, embeddings, models, and errors as its own classes.
+// openai for node: chat, completions, responses, streams, embeddings, models, and errors as its own classes.
 import assert from "node:assert/strict";
 import OpenAI from "openai";
 
@@ -47,6 +47,19 @@ let parts = "";
 for await (const chunk of await ours.completions.create({ ...body, stream: true }))
   parts += chunk.choices[0]?.text ?? "";
 assert.equal(parts, whole.choices[0].text);
+
+const asked = { model: "tiny", input: "Hello", max_output_tokens: 8, temperature: 0 };
+const response = await ours.responses.create(asked);
+assert.equal(response.status, "incomplete");
+assert.deepEqual((await ours.responses.retrieve(response.id)).output, response.output);
+const numbers = [];
+let said = "";
+for await (const event of await ours.responses.create({ ...asked, stream: true })) {
+  numbers.push(event.sequence_number);
+  if (event.type === "response.output_text.delta") said += event.delta;
+}
+assert.equal(said, response.output_text);
+assert.deepEqual(numbers, [...numbers.keys()]);
 
 // It asks for base64 unless it is given a format, and decodes it.
 const embed = (fields) => ours.embeddings.create({ model: "tiny", ...fields });

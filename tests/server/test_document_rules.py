@@ -108,3 +108,11 @@ def test_the_document_and_the_server_agree(directory: Path, path: str) -> None:
                 assert response.status_code == (200 if is_right else 400), (body, response.text)
 
     asyncio.run(main())
+
+
+def test_an_answer_of_several_kinds_has_each_in_the_document() -> None:
+    """A kept stream may be that of a whole answer, and a kept response may be sent as events."""
+    paths = document(ROUTES, DEFAULT_DIALECT)["paths"]
+    for path in ("/v1/streams/{id}", "/v1/responses/{id}"):
+        content = paths[path]["get"]["responses"]["200"]["content"]
+        assert content.keys() == {"application/json", "text/event-stream"}

@@ -33,6 +33,7 @@ class Route:
     response: Struct | None = None
     chunk: Struct | None = None  # of a stream
     kind: str = "application/json"
+    other_kinds: tuple[str, ...] = field(default=(), kw_only=True)  # that the answer may have
     dialect: Dialect | None = None  # None: the application's
     query: tuple[tuple[str, str], ...] = ()  # names and meanings of parameters in the query
 

@@ -75,7 +75,6 @@ async def _stream(exchange: Exchange, entry: Entry, known: int) -> None:
         run = Run()
         run.frames = await asyncio.to_thread(_decompressed, events)
         run.end()
-    exchange.dialect = RESPONSES
     await RequestTask(exchange).run(follow(exchange, run, known), seconds)
 
 
@@ -173,6 +172,8 @@ RESPONSES_ROUTES: Sequence[Route] = (
     Route(
         *("GET", "/v1/responses/{id}", retrieve, "A response that is kept."),
         response=ResponseObject,
+        chunk=ResponseEvent,
+        dialect=RESPONSES,
         query=(
             ("stream", "true: the events instead."),
             ("starting_after", "The number of the last event that was received."),
