@@ -154,13 +154,15 @@ test-newest: ## quick tests without PyTorch under the newest Python here, if it 
 test-smollm2: setup ## SmolLM2's text of fifty prompts against the reference (minutes)
 	@$(RUN) -m pytest --quiet tests/models/every_prompt.py
 
-CLIENTS := anthropic cohere grpc langchain-openai litellm lm-eval ollama openai openai-agents opentelemetry pydantic-ai schemathesis
+CLIENTS := anthropic cohere grpc langchain-openai litellm lm-eval ollama openai openai-agents opentelemetry pydantic-ai \
+    schemathesis sentence-transformers
 CLIENT_STAMPS := $(CLIENTS:%=build/clients/%/.installed) build/clients/node/.installed
 
 build/clients/%/.installed: requirements/clients/%.txt $(VENV)/.venv
 	@echo "installing the client $* into an environment of its own"
 	@$(PYTHON) -m venv --clear build/clients/$*
-	@build/clients/$*/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	@build/clients/$*/bin/python -m pip --disable-pip-version-check --quiet install \
+	    $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r $<
 	@touch $@
 
 build/clients/node/.installed: requirements/clients/node/package.json requirements/clients/node/package-lock.json

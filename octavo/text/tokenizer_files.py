@@ -66,14 +66,12 @@ def _load(texts: TextsBeside, chat_templates: Mapping[str, str]) -> Tokenizer:
     _add_listed_tokens(backend, config)
     named = _named_tokens(backend, config, _read_json(texts, "special_tokens_map.json"))
     _mark_special(backend, config, named)
-    if not _frames(backend):
+    bos = named.get("bos_token") if config.get("add_bos_token") else None
+    eos = named.get("eos_token") if config.get("add_eos_token") else None
+    if (bos or eos) and not _frames(backend):
         # tokenizer.json takes precedence. Where it adds nothing, the makers of the model relied on
-        # the flags.
-        frame(
-            backend,
-            bos=named.get("bos_token") if config.get("add_bos_token") else None,
-            eos=named.get("eos_token") if config.get("add_eos_token") else None,
-        )
+        # the flags. Without them its form of a pair stays.
+        frame(backend, bos=bos, eos=eos)
     if config.get("clean_up_tokenization_spaces") and type(backend.model).__name__ != "BPE":
         # With BPE all engines ignore the setting, since it removes spaces that the model wrote.
         log.warning("clean_up_tokenization_spaces is not supported: no spaces are removed")

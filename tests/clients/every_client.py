@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
+from octavo import LLM, PoolingParams
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.openapi import document
 from octavo.server.routes import DEFAULT_DIALECT
@@ -196,6 +198,28 @@ def test_node_shapes(name: str, shape_address: str) -> None:
     program = ENVIRONMENTS / "node" / f"shape_{name.replace('-', '_')}.mjs"
     program.write_text((HERE / "shapes" / program.name).read_text("utf-8"), "utf-8")
     assert "all is well" in in_environment("node", "node", str(program), shape_address, KEY)
+
+
+def test_sentence_transformers(tmp_path: Path) -> None:
+    """Models that the library saves give the vectors and scores that it gives."""
+    name = "sentence-transformers"
+    python = str(ENVIRONMENTS / name / "bin" / "python")
+    (tmp_path / "tokenizer").mkdir()
+    special = ("<s>", "<pad>", "</s>")
+    tokenizer = str(make_tokenizer_files(tmp_path / "tokenizer", special=special))
+    program = str(HERE / "make_sentence_models.py")
+    lines = in_environment(name, python, program, str(tmp_path), tokenizer).splitlines()
+    made = json.loads(lines[-1])
+    for model, (plain, asked) in made["embedded"].items():
+        with LLM(tmp_path / model, dtype="float32", num_gpu_blocks_override=90) as llm:
+            for prompt, expected in (("", plain), ("query", asked)):
+                outputs = llm.embed(made["texts"], PoolingParams(prompt_name=prompt))
+                found = [output.outputs.embedding for output in outputs]
+                assert np.array(found) == pytest.approx(np.array(expected), abs=1e-5), model
+    for model, expected in made["ranked"].items():
+        with LLM(tmp_path / model, dtype="float32", num_gpu_blocks_override=90) as llm:
+            scores = [each.outputs.score for each in llm.score(made["query"], made["texts"])]
+            assert scores == pytest.approx(expected, abs=1e-5), model
 
 
 def test_opentelemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
