@@ -94,7 +94,8 @@ async def test_a_response_in_the_background_can_be_cancelled_and_deleted(directo
         assert assembled(await follow) == response
         again = await client.post(f"{PATH}/{name}/cancel")
         assert again.json() == response
-        other = (await client.post(PATH, json=LONG)).json()
+        other = (answer := await client.post(PATH, json=LONG)).json()
+        assert "id" in other, answer.text
         assert (await client.post(f"{PATH}/{other['id']}/cancel")).status_code == 400
         second = (await client.post(PATH, json=BACK)).json()["id"]
         assert (await client.delete(f"{PATH}/{second}")).json()["deleted"]
