@@ -28,7 +28,7 @@ MAX_KNOWN = 64  # places behind the last tokens
 MAX_REFERENCES = 8  # that are followed one after the other
 _OPTIONS = ({"whitespace_flexible": False}, {"whitespace_pattern": WHITESPACE})
 _ROOT = {"$defs", "x-guidance"}
-_OBJECT = {"type", "properties", "required", "additionalProperties", "patternProperties"}
+_OBJECT = {"type", "properties", "required", "additionalProperties"}
 _ARRAY = {"type", "items", "minItems", "maxItems"}
 _STRING = {"type", "minLength", "maxLength"}
 _STRINGS = '"type": "string"'
@@ -164,7 +164,7 @@ class JsonPlace:
         found: Any
         if level.is_object:
             key = level.keys[-1]
-            if b"\\" in key or "patternProperties" in level.schema:
+            if b"\\" in key:
                 return None
             found = level.schema.get("properties", {}).get(key.decode())
         else:

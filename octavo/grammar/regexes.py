@@ -79,8 +79,10 @@ class _Reader:
         self._is_whole = is_whole
         self._at = 0
         self._matches_lines = [False]  # whether "." matches line breaks, by depth
+        self._has_anchor = [False]  # whether a "^" was read, by depth
         self._parts: list[str] = []
         self._can_repeat = False  # whether a quantifier may follow
+        self._is_anchored = False  # whether what was read last is a group with a "^"
 
     def read(self) -> str:
         while self._at < len(self._regex):
@@ -125,6 +127,7 @@ class _Reader:
     def _add(self, part: str) -> None:
         self._parts.append(part)
         self._can_repeat = True
+        self._is_anchored = False
 
     def _open(self) -> None:
         found = _GROUP.match(self._regex, self._at)
@@ -144,18 +147,26 @@ class _Reader:
             self._matches_lines[-1] = matches_lines
         else:
             self._matches_lines.append(matches_lines)
+            self._has_anchor.append(False)
         self._can_repeat = False
 
     def _close(self) -> None:
         if not self._depth:
             raise RegexError("there is a ) without a (")
         self._matches_lines.pop()
+        is_anchored = self._has_anchor.pop()
+        self._has_anchor[-1] |= is_anchored
         self._at += 1
         self._add(")")
+        self._is_anchored = is_anchored
 
     def _repeat(self, quantifier: str, length: int) -> None:
         if not self._can_repeat:
             raise RegexError(f"{quantifier} follows nothing that it could repeat")
+        if self._is_anchored and quantifier != "?":
+            raise RegexError(
+                f"^ is in a group that {quantifier} repeats; write it before the group"
+            )
         self._at += length
         self._parts.append(quantifier)
         self._can_repeat = False
@@ -174,6 +185,7 @@ class _Reader:
         """Keep an anchor; drop it where the whole text is described and it stands at an end."""
         regex, at = self._regex, self._at
         self._at += 1
+        self._has_anchor[-1] |= each == "^"
         if not self._is_whole:
             self._parts.append(each)
             self._can_repeat = False

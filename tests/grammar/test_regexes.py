@@ -97,6 +97,8 @@ def test_a_literal_matches_its_text_alone(text: str) -> None:
         (r"\Aa", "anchor of Python"),
         ("a^b", "not at an end"),
         ("a$b", "not at an end"),
+        ("(^a)+", "^ is in a group that + repeats"),
+        ("(?:(^a)b){2}", "^ is in a group that {2} repeats"),
         ("a**", "nothing that it could repeat"),
         ("*a", "nothing that it could repeat"),
         ("a++", "possessive"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from itertools import combinations, permutations
 from math import comb, perm
@@ -99,7 +100,9 @@ def _values(core: Any) -> list[Any] | None:
         allowed = core.get("type", list(TYPES))
         types = {allowed} if isinstance(allowed, str) else set(allowed)
         types |= {"integer"} if "number" in types else set()
-        return list({repr(each): each for each in core["enum"] if type_of(each) in types}.values())
+        listed = [each for each in core["enum"] if type_of(each) in types]
+        # Whole numbers are integers in a core, so that equal values have equal texts.
+        return list({json.dumps(each, sort_keys=True): each for each in listed}.values())
     if core == {"type": "boolean"}:
         return [True, False]
     return None

@@ -23,15 +23,16 @@ class Place:
     """A schema, the path to it from the document's root, and the URI that its references extend."""
 
     schema: Any
-    path: str
+    path: str  # as errors show it: long keys are shortened
     base: str
+    keys: tuple[str | int, ...] = ()  # from the root to it, which no other place has
 
     def step(self, *keys: str | int) -> Place:
         """Return the place of a schema within this one."""
         schema, path = self.schema, self.path
         for key in keys:
             schema, path = schema[key], path + step(key)
-        return Place(schema, path, base_of(schema, self.base))
+        return Place(schema, path, base_of(schema, self.base), self.keys + keys)
 
 
 def step(key: str | int) -> str:

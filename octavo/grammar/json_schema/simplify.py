@@ -55,7 +55,7 @@ class Simplifier:
         self._field = field
         self._path = path
         self._references = References(document)
-        self._names: dict[str, str] = {}  # of definitions, by the path to the original
+        self._names: dict[tuple[str | int, ...], str] = {}  # of definitions, by the original's keys
         self._places: dict[str, Place] = {}  # of the originals, by name
         self._definitions: dict[str, Any] = {}  # simplified, by name
         self._num_schemas = 0
@@ -180,9 +180,9 @@ class Simplifier:
             target = resolve(reference, place.base)
         except (DanglingError, ValueError) as error:
             raise self.error(place.path + step(keyword), str(error)) from None
-        name = self._names.get(target.path)
+        name = self._names.get(target.keys)
         if name is None:
-            name = self._names[target.path] = str(len(self._names))
+            name = self._names[target.keys] = str(len(self._names))
             self._places[name] = target
         return f"#/$defs/{name}"
 

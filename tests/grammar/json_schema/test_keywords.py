@@ -213,6 +213,30 @@ def test_a_part_of_what_a_schema_allows_is_better_than_a_refusal(
     ]
 
 
+def test_definitions_whose_long_names_begin_alike_are_told_apart() -> None:
+    first, second = f"k8s.{'v' * 64}.First", f"k8s.{'v' * 64}.Second"
+    schema = {
+        "properties": {each: {"$ref": f"#/$defs/{each}"} for each in (first, second)},
+        "$defs": {first: {"type": "string"}, second: {"type": "integer"}},
+    }
+    matcher = matcher_of(StructuredOutputsParams(json=schema))
+    assert accepts(matcher, json.dumps({first: "a", second: 1}))
+    assert not accepts(matcher, json.dumps({first: "a", second: "a"}))
+
+
+def test_items_that_differ_in_the_order_of_names_alone_are_equal() -> None:
+    """The number 1 and the truth value are different items."""
+    values = [{"a": 1, "b": 2}, {"b": 2.0, "a": 1}, [True], [1]]
+    schema = {"type": "array", "items": {"enum": values}, "uniqueItems": True}
+    matcher = matcher_of(StructuredOutputsParams(json=schema))
+    first, second = '{"a": 1, "b": 2}', '{"b": 2, "a": 1}'
+    assert not any(
+        accepts(matcher, f"[{each}, {other}]") for each, other in permutations((first, second))
+    )
+    assert accepts(matcher, "[[1], [true]]")
+    assert sum(accepts(matcher, f"[{each}]") for each in (first, second)) == 1
+
+
 def test_an_opposite_that_leaves_nothing_is_refused() -> None:
     many = {**SIX, "items": {"enum": list(range(12))}}
     for schema, path in (
