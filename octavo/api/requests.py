@@ -239,7 +239,8 @@ def _grammar(model: TextModel, shape: StructuredOutputsParams) -> str:
     checked = model.checked_shapes.get(shape)
     if checked is None:
         checked = SHARED.check(job_of(shape, model.facts.vocabulary))
-        model.checked_shapes.put(shape, checked)
+        if not checked.is_passing:
+            model.checked_shapes.put(shape, checked)
     for place, what in checked.warnings:
         log.warning("structured_outputs.%s: %s", place, what)
     if checked.what:

@@ -38,33 +38,47 @@ class ShapeChecker:
         self._lock = Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
+        self._num_jobs = 0
         self._owner = 0  # the process that has started it: a fork needs one of its own
 
     def check(self, job: ShapeJob) -> CheckedShape:
         """Return a shape's grammar, or what is wrong with the shape."""
-        try:
-            frame = _encode(job)
-        except OverflowError:  # JSON has such numbers, msgpack does not
-            return self._wrong(job, "a number has more than 64 bits; write it as a string")
         with self._lock:
+            self._num_jobs += 1
+            job = msgspec.structs.replace(job, number=self._num_jobs)
             try:
-                connection = self._started()
-            except OSError as error:
-                return self._wrong(job, f"the process that checks shapes did not start: {error}")
-            limit = f"more than {self._num_bytes >> 20} MiB, the limit, to compile; simplify it"
+                frame = _encode(job)
+            except OverflowError:  # JSON has such numbers, msgpack does not
+                return _wrong(job, "a number has more than 64 bits; write it as a string")
             try:
-                connection.sendall(LENGTH.pack(len(frame)) + frame)
-                answer = self._answer(connection, self._seconds)
-            except TimeoutError:
+                return self._checked(job, frame)
+            except BaseException:  # an answer that comes later would be that of the next shape
                 self._end()
-                took = f"it takes more than {self._seconds:g} s, the limit, to compile; simplify it"
-                return self._wrong(job, took)
-            except OSError:
-                self._end()
-                return self._wrong(job, f"its check ended with its process: it takes {limit}")
+                raise
+
+    def _checked(self, job: ShapeJob, frame: bytes) -> CheckedShape:
+        """Return what the process answers, or why it does not; there is a lock on it."""
+        try:
+            connection = self._started()
+        except OSError as error:
+            what = f"the process that checks shapes did not start: {error}"
+            return _wrong(job, what, is_passing=True)
+        limit = f"more than {self._num_bytes >> 20} MiB, the limit, to compile; simplify it"
+        try:
+            connection.sendall(LENGTH.pack(len(frame)) + frame)
+            answer = self._answer(connection, self._seconds)
+        except TimeoutError:
+            self._end()
+            took = f"it takes more than {self._seconds:g} s, the limit, to compile; simplify it"
+            return _wrong(job, took, is_passing=True)
+        except OSError:
+            self._end()
+            what = f"its check ended with its process: it takes {limit}"
+            return _wrong(job, what, is_passing=True)
         if isinstance(answer, Refused):
-            return self._wrong(job, f"it takes {limit}")
+            return _wrong(job, f"it takes {limit}")
         assert isinstance(answer, CheckedShape), "the process answers what it is asked"
+        assert answer.number == job.number, "the process answers each job once, in their order"
         return answer
 
     def close(self) -> None:
@@ -119,9 +133,10 @@ class ShapeChecker:
             if process.stderr is not None:
                 process.stderr.close()
 
-    def _wrong(self, job: ShapeJob, what: str) -> CheckedShape:
-        field = next((name for name in _KINDS if job.fields.get(name) is not None), "json")
-        return CheckedShape(what=what, field=field)
+
+def _wrong(job: ShapeJob, what: str, *, is_passing: bool = False) -> CheckedShape:
+    field = next((name for name in _KINDS if job.fields.get(name) is not None), "json")
+    return CheckedShape(what=what, field=field, is_passing=is_passing)
 
 
 _KINDS = ("json", "regex", "choice", "grammar", "structural_tag", "json_object")

@@ -22,6 +22,7 @@ class ShapeJob(Struct, frozen=True, tag=True):
 
     fields: dict[str, Any]
     vocabulary: int  # token ids that a grammar may name
+    number: int = 0  # of the job, which its answer repeats
 
 
 class CheckedShape(Struct, frozen=True, kw_only=True, tag=True):
@@ -32,6 +33,10 @@ class CheckedShape(Struct, frozen=True, kw_only=True, tag=True):
     what: str = ""  # is wrong; empty for a shape that is right
     field: str = ""
     path: str = ""
+    number: int = 0  # of the job
+    is_passing: bool = (
+        False  # the shape was not checked to the end: the next check may find it right
+    )
 
     @property
     def num_characters(self) -> int:
@@ -51,8 +56,8 @@ def check(job: ShapeJob) -> CheckedShape:
     try:
         made = grammar_of(StructuredOutputsParams(**job.fields), job.vocabulary)
     except ShapeError as error:
-        return CheckedShape(what=error.what, field=error.field, path=error.path)
-    return CheckedShape(grammar=made.text, warnings=made.warnings)
+        return CheckedShape(what=error.what, field=error.field, path=error.path, number=job.number)
+    return CheckedShape(grammar=made.text, warnings=made.warnings, number=job.number)
 
 
 class CheckedShapes:

@@ -111,18 +111,18 @@ class LLGuidanceEngine:
 
     def _fill_at_once(self, rows: Words, texts: Sequence[tuple[LLGuidanceMatcher, int]]) -> bool:
         """Compute masks in several threads; return whether the library has not failed as such."""
-        if self._executor is None:
-            self._executor = LLExecutor(self._num_threads)
         # Threads take neighbours, and wait for each other at one lexer.
         ordered = sorted(texts, key=lambda each: each[0].lexer)
         pairs = [(matcher.inner, place) for matcher, place in ordered]
         row_bytes, address = rows.shape[1] * rows.itemsize, rows.ctypes.data
         try:
+            if self._executor is None:
+                self._executor = LLExecutor(self._num_threads)
             self._executor.unsafe_compute_mask_ptr(pairs, address, row_bytes, len(rows))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:  # a panic, which the text that caused it meets again by itself
-            return False
+            return False  # or there are no threads: masks are then computed one by one
         return True
 
     def compile_alone(self, text: str) -> LLMatcher:

@@ -246,6 +246,20 @@ class Shaping:
             return []
 
     def _compute(self, work: MaskWork) -> None:
+        """Write the masks; an error fails the texts of this step, and nothing else."""
+        try:
+            self._write(work)
+        except BaseException as caught:  # a panic of the library is no Exception
+            failure = why_failed(caught)
+            for text, row, drafts in work.texts:
+                text.fail(text.failure or failure)
+                work.masks.rows[row : row + 1 + len(drafts)] = 0
+            if isinstance(caught, KeyboardInterrupt):
+                raise
+        finally:
+            work.masks.set_ready()
+
+    def _write(self, work: MaskWork) -> None:
         rows = work.masks.rows
         together: list[tuple[Matcher, int]] = []
         texts: list[ShapedText] = []
@@ -276,7 +290,6 @@ class Shaping:
         for text, row, drafts in work.texts:
             if text.thought is not None:
                 require(text.thought.copy(), rows[row : row + 1 + len(drafts)], drafts)
-        work.masks.set_ready()
 
     def _fill_each(
         self,
@@ -387,7 +400,7 @@ def require(thought: Thought, rows: Words, drafts: Sequence[int]) -> None:
     """
     for index, row in enumerate(rows):
         token = thought.required
-        if token is not None:
+        if token is not None and token < 32 * len(row):
             bit = np.uint32(1 << token % 32)
             if row[token // 32] & bit:
                 row[:] = 0

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from octavo.api.outputs import RequestError
+from octavo.api.requests import _grammar
 from octavo.api.shape_checker import ShapeChecker
 from octavo.core.structured_outputs import StructuredOutputsParams
-from octavo.grammar.checked import job_of
+from octavo.grammar.checked import CheckedShapes, job_of
 
 RIGHT = job_of(StructuredOutputsParams(regex="a+"), 300)
 WRONG = job_of(StructuredOutputsParams(regex="(?=a)"), 300)
@@ -46,3 +50,42 @@ def test_a_process_that_does_not_start_is_named(monkeypatch: pytest.MonkeyPatch)
     checked = ShapeChecker().check(RIGHT)
     assert "did not start: " in checked.what
     assert "no_such_program" in checked.what
+
+
+@pytest.mark.parametrize("place", [1, 2], ids=["while it starts", "while it checks"])
+def test_a_check_that_is_interrupted_leaves_no_answer_to_the_next(
+    monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    checker, answer = ShapeChecker(), ShapeChecker._answer
+    calls = 0
+
+    def interrupted(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == place:
+            raise KeyboardInterrupt
+        return answer(*given)
+
+    monkeypatch.setattr(ShapeChecker, "_answer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        checker.check(RIGHT)
+    other = job_of(StructuredOutputsParams(regex="b+"), 300)
+    assert checker.check(other).grammar == "start: /b+/"
+    checker.close()
+
+
+def test_only_what_the_process_answers_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.api.shape_checker.MODULE", "octavo.no_such_program")
+    checker = ShapeChecker()
+    monkeypatch.setattr("octavo.api.requests.SHARED", checker)
+    model: Any = SimpleNamespace(
+        checked_shapes=CheckedShapes(), facts=SimpleNamespace(vocabulary=300)
+    )
+    shape = StructuredOutputsParams(regex="a+")
+    with pytest.raises(RequestError, match="did not start"):
+        _grammar(model, shape)
+    monkeypatch.undo()
+    assert _grammar(model, shape) == "start: /a+/"
+    kept = model.checked_shapes.get(shape)
+    assert kept is not None
+    assert kept.grammar == "start: /a+/"

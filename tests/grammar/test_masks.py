@@ -199,3 +199,17 @@ def test_masks_of_many_texts_at_once_are_those_of_each(monkeypatch: pytest.Monke
                 else:
                     matcher.accept([token])
     assert len(compiled) > num_compiled, "no lexer was full, so that this shows half of it"
+
+
+def test_masks_are_computed_one_by_one_where_no_threads_can_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: int) -> None:
+        raise RuntimeError("no thread can be started")
+
+    monkeypatch.setattr("octavo.grammar.llguidance_engine.LLExecutor", fail)
+    engine = LLGuidanceEngine(VOCABULARY, num_threads=2)
+    matchers: list[Matcher] = [engine.compile(f"start: /{each}+/") for each in ("a", "[ab]")]
+    rows = np.zeros((2, engine.num_words), np.uint32)
+    assert engine.fill_all(rows, list(zip(matchers, (0, 1), strict=True))) == [None, None]
+    assert [allowed(row, SIZE) for row in rows] == list(map(mask_of, matchers))

@@ -11,10 +11,11 @@ import pytest
 
 from octavo.backends.step import Draws, Words
 from octavo.core.plan import NewSlot
-from octavo.core.sampling_params import SamplingParams
-from octavo.grammar.protocol import GrammarEngine
+from octavo.core.sampling_params import SamplingParams, ThinkingMarks
+from octavo.grammar.protocol import GrammarEngine, Matcher
 from octavo.grammar.supply import GrammarSupply
-from octavo.runner.shaping import Shaping, may_be_forced
+from octavo.runner.shaping import Shaping, may_be_forced, require
+from octavo.runner.thinking import Thought
 from tests.grammar.tiny import allowed
 from tests.grammar.toy import END, ToyEngine, ToyMatcher
 
@@ -245,6 +246,50 @@ def test_slow_masks_take_a_bounded_time_from_other_texts() -> None:
         masks_of(shaping, draws_of([6]))
         shaping.advance(6, [1])
     assert shaping.failure(6) is None, "it is alone, and delays no other"
+
+
+class BrokenEngine(ToyEngine):
+    """A grammar engine that fails in the middle of a step, where no text is to blame."""
+
+    is_broken = True
+
+    def fill_all(
+        self, rows: Words, work: Sequence[tuple[Matcher, int]]
+    ) -> list[BaseException | None]:
+        if self.is_broken:
+            rows[:] = 1
+            raise RuntimeError("no thread can be started")
+        return super().fill_all(rows, work)
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_an_error_between_texts_fails_those_of_its_step_and_delays_nothing(beside: bool) -> None:
+    engine = BrokenEngine()
+    shaping = Shaping(VOCABULARY, GrammarSupply(lambda: engine), beside=beside)
+    for slot in range(3):
+        shaping.open(new(slot, "5 6|8"))
+    work = shaping.work_of(draws_of([0, 1], [(), (5,)]))
+    assert work is not None
+    shaping.start(work)
+    work.masks.when_ready(lambda rows: None)
+    if shaping._thread is not None:
+        shaping._queue.put(None)
+        shaping._thread.join(60)
+        shaping._thread = None
+    assert work.masks._is_ready
+    assert not work.masks.rows.any()
+    failure = ("the grammar failed: RuntimeError", False)
+    assert [shaping.failure(slot) for slot in range(3)] == [failure, failure, None]
+    engine.is_broken = False
+    masks = masks_of(shaping, draws_of([2, 0]))
+    assert [allowed(row, VOCABULARY) for row in masks] == [{5}, set()]
+
+
+def test_a_budget_whose_mark_is_no_token_of_the_model_is_left_alone() -> None:
+    marks = ThinkingMarks(open=((3,),), close=((10_000,),), is_open=True)
+    rows = np.full((1, 3), 7, np.uint32)
+    require(Thought(0, marks), rows, ())
+    assert (rows == 7).all()
 
 
 def test_an_engine_that_cannot_be_made_fails_the_texts_that_need_it() -> None:
