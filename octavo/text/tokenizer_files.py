@@ -68,9 +68,10 @@ def _load(texts: TextsBeside, chat_templates: Mapping[str, str]) -> Tokenizer:
     _mark_special(backend, config, named)
     bos = named.get("bos_token") if config.get("add_bos_token") else None
     eos = named.get("eos_token") if config.get("add_eos_token") else None
-    if (bos or eos) and not _frames(backend):
+    if backend.post_processor is None or ((bos or eos) and not _frames(backend)):
         # tokenizer.json takes precedence. Where it adds nothing, the makers of the model relied on
-        # the flags. Without them its form of a pair stays.
+        # the flags. Without them its form of a pair stays; if it has none, both texts of a pair
+        # would have the same type.
         frame(backend, bos=bos, eos=eos)
     if config.get("clean_up_tokenization_spaces") and type(backend.model).__name__ != "BPE":
         # With BPE all engines ignore the setting, since it removes spaces that the model wrote.

@@ -70,7 +70,7 @@ def only(outputs: list[RequestOutput]) -> Any:
         ({"priority_ageing_seconds": -1}, "must be finite and not negative"),
         ({"priority_ageing_seconds": "1"}, "must be a number of seconds"),
         ({"max_num_seq": 3}, "there is no option 'max_num_seq'; did you mean max_num_seqs"),
-        ({"nonsense": 1}, "there is no option 'nonsense'; there are: tokenizer, backend"),
+        ({"nonsense": 1}, "there is no option 'nonsense'; there are: tokenizer, "),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 is not possible: there is one"),
         ({"quantization": "awq"}, "quantization='awq' is not possible: it is seen from the files"),
         ({"logits_processors": ["a"]}, "logits_processors is a list; it must map names"),
