@@ -130,6 +130,7 @@ class LLM:
         prompts: list[Prompt] = []
         for index, conversation in enumerate(many):
             with about(f"conversations[{index}]: " if len(many) > 1 else ""):
+                template.check_tools(conversation, tools)
                 text = template.render(
                     conversation,
                     tools=tools,

@@ -65,7 +65,7 @@ class StructuredOutputsParams:
             what = f"{' and '.join(given)} are given" if given else "none is given"
             raise ShapeError(
                 f"a text has one shape, and {what}; give exactly one of {', '.join(SHAPES)}",
-                given[-1] if given else SHAPES[0],
+                given[-1] if given else "structured_outputs",
             )
         if self.whitespace_pattern is not None and self.disable_any_whitespace:
             raise ShapeError(

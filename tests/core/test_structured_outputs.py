@@ -51,8 +51,8 @@ def test_one_shape_is_right(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("fields", "field", "path", "words"),
     [
-        ({}, "json", "", "none is given"),
-        ({"json_object": False}, "json", "", "none is given"),
+        ({}, "structured_outputs", "", "none is given"),
+        ({"json_object": False}, "structured_outputs", "", "none is given"),
         ({"regex": "a", "choice": ("b",)}, "choice", "", "regex and choice are given"),
         ({"json": 5}, "json", "", "a int was given"),
         ({"json": Pydantic}, "json", "", "pass its model_json_schema()"),

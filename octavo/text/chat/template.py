@@ -125,9 +125,7 @@ class ChatTemplate:
         text = _mark_end(chat[-1], field, self.source)
         return _cut_at_mark(self._run(known), text)
 
-    def check_tools(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None
-    ) -> None:
+    def check_tools(self, messages: Any, tools: Sequence[Mapping[str, Any]] | None) -> None:
         """Raise for tools, or calls in messages, that the template would leave out silently."""
         if tools and "tools" not in self.source:
             raise ChatTemplateError(
@@ -137,8 +135,9 @@ class ChatTemplate:
             )
         if self.reads_calls:
             return
-        for index, message in enumerate(messages):
-            if message.get("tool_calls"):
+        # `render` refuses what is no conversation, and says why.
+        for index, message in enumerate(messages if isinstance(messages, Sequence) else ()):
+            if isinstance(message, Mapping) and message.get("tool_calls"):
                 where = f"messages[{index}].tool_calls"
                 raise ChatTemplateError(
                     f"{where}: the chat template does not show calls to the model; use a template "
