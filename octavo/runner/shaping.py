@@ -56,6 +56,7 @@ class ShapedText:
         self.num_output = len(self.fresh)
         self.min_tokens = sampling.min_tokens
         self.stop_ids = new.stop_ids
+        self.end_ids: frozenset[int] = frozenset()  # known as soon as there is a matcher
         self.has_rules = has_rules(sampling)
         self.may_be_forced = may_be_forced(sampling)
         self.matcher: Matcher | None = None
@@ -76,6 +77,7 @@ class ShapedText:
         """Take the fresh tokens up to the end of the text; return the matcher behind them."""
         if self.matcher is None:
             self.matcher = supply.matcher(self.name, self.grammar)
+            self.end_ids = supply.engine().end_ids
         fresh, self.fresh = self.fresh, []
         if not self.has_ended and fresh:
             inner = before_end(fresh, supply.engine().end_ids)
@@ -97,9 +99,14 @@ class ShapedText:
             row[:] = 0
 
     def keep_open(self, row: Words, num_output: int) -> None:
-        """Remove what would stop the text before its `min_tokens`, unless nothing else is left."""
+        """Remove what would stop the text before its `min_tokens`.
+
+        A text that can only end has no token left then. Other stop tokens stay where the shape
+        requires one: the text goes on behind it.
+        """
         if num_output >= self.min_tokens:
             return
+        clear(row, self.end_ids)
         kept = row.copy()
         clear(kept, self.stop_ids)
         if kept.any():
@@ -228,7 +235,8 @@ class Shaping:
 
     def is_alone(self, slot: int) -> bool:
         """Return whether nothing but its grammar forbids tokens to the text of a slot."""
-        return slot in self._texts and not self._texts[slot].has_rules
+        text = self._texts.get(slot)
+        return text is not None and not (text.has_rules or text.min_tokens)
 
     def forced(self, slot: int) -> list[int]:
         """Return the tokens that must follow in a slot, whatever would be drawn; no step may run.

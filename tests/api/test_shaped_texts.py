@@ -115,20 +115,27 @@ def test_tokens_that_are_the_only_ones_change_no_text(alone: dict[str, list[Any]
     assert alone["single"] == alone["off"]
 
 
-def test_a_text_that_has_its_shape_ends_before_min_tokens(directory: Path) -> None:
-    """End tokens follow, which no text shows, until there are enough tokens."""
-    pytest.importorskip("octavo.backends.native._native")
+@pytest.mark.parametrize("backend", ["torch", "native"])
+@pytest.mark.parametrize("forcing", ["single", "off"])
+def test_a_text_that_cannot_go_on_to_its_min_tokens_fails(
+    directory: Path, backend: str, forcing: str
+) -> None:
+    """End tokens would be counted, and are no part of its shape: no token is left."""
+    pytest.importorskip(f"octavo.backends.{backend}" + "._native" * (backend == "native"))
     params = SamplingParams(
         max_tokens=40,
         min_tokens=20,
         seed=1,
         structured_outputs=StructuredOutputsParams(choice=("abc", "cba")),
     )
-    with LLM(str(directory), backend="native", num_threads=1) as llm:
+    options: dict[str, Any] = {"num_threads": 1} if backend == "native" else {}
+    with LLM(str(directory), backend=backend, forced_tokens=forcing, **options) as llm:
         (output,) = llm.generate("x", params, use_tqdm=False)
     (answer,) = output.outputs
     assert answer.text in ("abc", "cba")
-    assert (answer.finish_reason, len(answer.token_ids)) == ("stop", 20)
+    assert answer.finish_reason == "error"
+    assert answer.error is not None
+    assert "min_tokens" in answer.error
 
 
 def test_min_tokens_keeps_a_text_open_where_its_shape_allows_more(directory: Path) -> None:

@@ -133,6 +133,18 @@ def test_a_stop_token_waits_for_min_tokens_unless_nothing_else_may_come() -> Non
     assert [allowed(row, VOCABULARY) for row in masks] == [{5}, {7}, {5}, {END}]
 
 
+def test_no_token_is_left_before_min_tokens_to_a_text_that_can_only_end() -> None:
+    shaping = make()
+    shaping.open(new(0, "5 6", min_tokens=3))
+    shaping.open(new(1, "5 6", min_tokens=2))
+    masks = masks_of(shaping, draws_of([0, 1], [(5, 6), (5, 6)]))
+    assert [allowed(row, VOCABULARY) for row in masks] == [{5}, {6}, set(), {5}, {6}, {END}]
+    shaping.advance(0, [5, 6])
+    (mask,) = masks_of(shaping, draws_of([0]))
+    assert allowed(mask, VOCABULARY) == set()
+    assert not shaping.is_alone(0), "min_tokens is a reason as well"
+
+
 @pytest.mark.parametrize(
     ("grammar", "message"),
     [
