@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from octavo.formats.anchors import whole
@@ -49,31 +49,40 @@ class Lark:
             return self.any()
         return self.terminal(f"{ANY} & ~/(?s:.*){_literal(mark)}(?s:.*)/")
 
-    def string_until(self, schema: Mapping[str, Any], end: str) -> str:
+    def string_until(
+        self, schema: Mapping[str, Any], end: str, except_types: Collection[str] = ()
+    ) -> str:
         """Return the expression for a string that is written without quotes, and its end.
 
-        An enumeration, patterns and lengths of the schema are enforced.
+        An enumeration, patterns and lengths of the schema are enforced. Text that begins
+        like a list or an object is left out if `except_types` has that type.
         """
         values = [schema["const"]] if "const" in schema else schema.get("enum")
-        if isinstance(values, list):
-            alternatives = " | ".join(self.text(str(value)) or '""' for value in values)
+        strings = [one for one in values if isinstance(one, str)] if values else []
+        if strings:
+            alternatives = " | ".join(self.text(value) or '""' for value in strings)
             return f"({alternatives}) {self.text(end)}"
-        return self._up_to(_conditions(schema) or ["(?s:.*)"], end)
+        jsons = [_OPENINGS[name] for name in sorted(except_types) if name in _OPENINGS]
+        return self._up_to(_conditions(schema) or ["(?s:.*)"], end, jsons)
 
-    def _up_to(self, conditions: list[str], end: str) -> str:
+    def _up_to(self, conditions: list[str], end: str, exceptions: Sequence[str] = ()) -> str:
         """Return the expression for what all regular expressions match, without `end`, and `end`.
 
+        What begins, behind space, with one of the `exceptions` is left out.
         White space before the mark in `end` is required, but a parser ends at the mark alone.
         """
         found = self._added.search(end)
         if found:  # a token ends the text: nothing else can
             before = _literal(end[: found.start()])
-            body = self.terminal(" & ".join(f"/{each}{before}/" for each in conditions))
+            parts = [f"/{each}{before}/" for each in conditions]
+            parts += [rf"~/[\s\x1C-\x1F]*{each}(?s:.*)/" for each in exceptions]
+            body = self.terminal(" & ".join(parts))
             return f"{body} {self.text(end[found.start() :])}"
         mark = _literal(end.strip())
         before = _literal(end[: end.index(end.strip())])
-        whole = " & ".join(f"/{each}{before}{mark}/" for each in conditions)
-        body = self.terminal(f"{whole} & ~/(?s:.*){mark}(?s:.+)/")
+        parts = [f"/{each}{before}{mark}/" for each in conditions]
+        parts += [rf"~/[\s\x1C-\x1F]*{each}(?s:.*)/" for each in exceptions]
+        body = self.terminal(f"{' & '.join(parts)} & ~/(?s:.*){mark}(?s:.+)/")
         return f"{body} {quoted(end[len(end.rstrip()) :])}"
 
     def sequence(
@@ -137,6 +146,7 @@ class Lark:
 
 
 ANY = r"/(?s:.*)/"
+_OPENINGS = {"array": r"\[", "object": r"\{"}
 
 
 def quoted(text: str) -> str:

@@ -81,7 +81,7 @@ class KeyedBody(Struct, tag_field="kind", tag="keyed", frozen=True, forbid_unkno
 
     def unenforced(self, tool: Tool) -> list[str]:
         schema = {"type": "object", **(tool.parameters or {})}
-        return _unenforced(schema, schema, "", set())
+        return _unenforced(schema, schema, "", set(), self.quote)
 
     def _copy(
         self,
@@ -122,7 +122,7 @@ class KeyedBody(Struct, tag_field="kind", tag="keyed", frozen=True, forbid_unkno
         """Read an object or a list."""
         opening = reader.take(1)
         close = "}" if opening == "{" else "]"
-        members = properties({**root, **schema}) if opening == "{" else {}
+        members = properties(schema, root) if opening == "{" else {}
         member: Any = schema.get("items", {}) if opening == "[" else {}
         emit(opening)
         separator = ""
@@ -182,7 +182,7 @@ class KeyedBody(Struct, tag_field="kind", tag="keyed", frozen=True, forbid_unkno
         if types == {"array"}:
             items = resolved(schema.get("items", {}), root)
             return f'"[" {_items(self._value(items, root, lark, depth + 1), schema)} "]"'
-        members = properties({**root, **schema}) if types == {"object"} else {}
+        members = properties(schema, root) if types == {"object"} else {}
         if members:
             rules = {
                 key: f"{lark.text(key + ':')} {self._value(member, root, lark, depth + 1)}"
@@ -212,7 +212,9 @@ def _items(one: str, schema: Mapping[str, Any]) -> str:
     return f"{one} {rest}" if fewest else f"({one} {rest})?"
 
 
-def _unenforced(schema: Any, root: Mapping[str, Any], path: str, seen: set[int]) -> list[str]:
+def _unenforced(
+    schema: Any, root: Mapping[str, Any], path: str, seen: set[int], quote: str
+) -> list[str]:
     """Return the paths of keywords that `_value` ignores, from this part of a schema on."""
     schema = resolved(schema, root)
     if id(schema) in seen or path.count(".") > 2 * MAX_DEPTH:
@@ -222,13 +224,15 @@ def _unenforced(schema: Any, root: Mapping[str, Any], path: str, seen: set[int])
     for case in cases(schema, root):
         types = type_of_case(case)
         if types == {"string"}:
-            found += [f"{path}{name}" for name in unenforced_in_string(case)]
+            found += [f"{path}{name}" for name in unenforced_in_string(case, quote)]
         elif types == {"array"}:
             names = sorted(case.keys() - ANNOTATIONS - {"items", "minItems", "maxItems"})
             found += [f"{path}{name}" for name in names]
-            found += _unenforced(case.get("items", {}), root, f"{path}items.", seen)
+            found += _unenforced(case.get("items", {}), root, f"{path}items.", seen, quote)
         elif types == {"object"}:
             found += [f"{path}{name}" for name in unenforced_in_object(case)]
-            for key, member in properties({**root, **case}).items():
-                found += _unenforced(member, root, f"{path}properties.{key}.", seen)
+            for key, member in properties(case, root).items():
+                found += _unenforced(member, root, f"{path}properties.{key}.", seen, quote)
+        elif not types:
+            found += [f"{path}{name}" for name in sorted(case.keys() - ANNOTATIONS)]
     return found

@@ -12,6 +12,7 @@ from octavo.formats.bodies.body import Context
 from octavo.formats.bodies.named_body import NAME_END
 from octavo.formats.bodies.python_text import copy_literal
 from octavo.formats.bodies.values import (
+    ANNOTATIONS,
     KEY,
     cases,
     properties,
@@ -69,7 +70,7 @@ class PythonBody(Struct, tag_field="kind", tag="python", frozen=True, forbid_unk
             pair = f'{KEY} "=" {_value({}, {}, lark)}'
             inside = f'({pair} (", " {pair})*)?'
         else:
-            inside = lark.sequence(members, schema.get("required") or ())
+            inside = lark.sequence(members, resolved(schema, schema).get("required") or ())
         return f"{lark.text(tool.name + '(')} {inside} {lark.text(')')}"
 
     def unenforced(self, tool: Tool) -> list[str]:
@@ -116,7 +117,7 @@ def _value(member: Mapping[str, Any], schema: Mapping[str, Any], lark: Lark) -> 
     """Return the expression of a literal; inside collections, constants are written as in JSON."""
     values: list[str] = []
     for case in cases(member, schema):
-        words = () if "const" in case or "enum" in case else _WORDS.get(str(case.get("type")), ())
+        words = () if case.keys() - ANNOTATIONS else _WORDS.get(str(case.get("type")), ())
         if words:
             values += map(lark.text, words)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -16,7 +16,10 @@ from octavo.formats.bodies.values import (
     KEY,
     cases,
     escaped,
+    is_mistaken,
     json_of,
+    listed,
+    mistakable,
     properties,
     resolved,
     standing_alone,
@@ -33,6 +36,7 @@ from octavo.formats.sink import Sink
 
 # In the marks after a key: whether the value is a string, "true" or "false".
 IS_STRING = "{is_string}"
+_CHOICES = ("anyOf", "oneOf", "allOf")
 _FLAG_END = re.compile(r"[^a-z]")
 
 
@@ -102,7 +106,7 @@ class TaggedBody(Struct, tag_field="kind", tag="tagged", frozen=True, forbid_unk
     def rule(self, tool: Tool, lark: Lark) -> str:
         schema = tool.parameters or {}
         members = properties(schema)
-        required = schema.get("required") or ()
+        required = resolved(schema, schema).get("required") or ()
         parts = [lark.text(f"{self.before_name}{tool.name}{self.after_name}")]
         for key, member in members.items():
             rule = self._member(lark.text(self.before_key + key), member, schema, lark)
@@ -116,21 +120,36 @@ class TaggedBody(Struct, tag_field="kind", tag="tagged", frozen=True, forbid_unk
         schema = tool.parameters or {}
         found = unenforced_in_object(resolved(schema, schema))
         for key, member in properties(schema).items():
-            for case in cases(member, schema):
+            choices = cases(member, schema)
+            types, mistaken = types_of(member, schema), self._mistakable(choices)
+            for case in choices:
                 if type_of_case(case) <= {"string"}:
-                    found += [f"properties.{key}.{name}" for name in unenforced_in_string(case)]
+                    names = unenforced_in_string(case, self.after_value)
+                    texts = filter(lambda one: isinstance(one, str), listed(case))
+                    if listed(case):
+                        if mistaken and any(is_mistaken(text, types) for text in texts):
+                            names.append("const" if "const" in case else "enum")
+                    elif mistaken - {"array", "object"}:  # only these show how they begin
+                        names.append(next((each for each in _CHOICES if each in member), "type"))
+                    found += [f"properties.{key}.{name}" for name in dict.fromkeys(names)]
         return found
+
+    def _mistakable(self, choices: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+        """Return the types that the text of a string among these may not have."""
+        return frozenset() if IS_STRING in self.after_key else mistakable(choices)
 
     def _member(
         self, key: str, member: Mapping[str, Any], schema: Mapping[str, Any], lark: Lark
     ) -> str:
         """Return the expression of one argument with its marks."""
         values = []
-        for case in cases(member, schema):
+        choices = cases(member, schema)
+        mistaken = self._mistakable(choices)
+        for case in choices:
             is_string = type_of_case(case) <= {"string"}
             after_key = self._after_key(lark, is_string=is_string)
             if is_string:
-                values.append(f"{after_key} {lark.string_until(case, self.after_value)}")
+                values.append(f"{after_key} {lark.string_until(case, self.after_value, mistaken)}")
             else:
                 value = lark.json(standing_alone(case, schema))
                 values.append(f"{after_key} {value} {lark.text(self.after_value)}")

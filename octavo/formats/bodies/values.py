@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # Keywords that allow and forbid nothing by themselves.
@@ -26,7 +26,8 @@ ANNOTATIONS = frozenset(
 )
 KEY = "/[A-Za-z_][A-Za-z0-9_]*/"  # of an object whose keys are not listed, in a grammar
 STRING_KEYWORDS = frozenset(("pattern", "minLength", "maxLength", "allOf"))
-OBJECT_KEYWORDS = frozenset(("properties", "required", "additionalProperties", "$ref"))
+OBJECT_KEYWORDS = frozenset(("properties", "required", "additionalProperties"))
+_LENGTHS = STRING_KEYWORDS - {"allOf"}  # which mean nothing beside other types
 MAX_REFERENCES = 8  # that are followed one after the other
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 _ANY: frozenset[str] = frozenset()
@@ -34,21 +35,27 @@ _NOTHING: Mapping[str, Any] = {}
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
-def properties(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schemas of an object's members by name, references resolved."""
-    whole = resolved(schema, schema)
+def properties(schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the schemas of an object's members by name, references into `root` resolved."""
+    root = schema if root is None else root
+    whole = resolved(schema, root)
     members = whole.get("properties")
     members = members if isinstance(members, Mapping) else {}
     required = whole.get("required")
     names = [*members, *(required if isinstance(required, list | tuple) else ())]
-    return {name: resolved(members.get(name, {}), schema) for name in names}
+    return {name: resolved(members.get(name, {}), root) for name in names}
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema that a reference into `root` stands for, or the schema itself."""
+    """Return the schema that a reference into `root` stands for, or the schema itself.
+
+    A reference beside other keywords is not followed: it does not stand for all of them.
+    """
     for _ in range(MAX_REFERENCES):
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
         if not isinstance(reference, str) or not reference.startswith("#/"):
+            break
+        if schema.keys() - ANNOTATIONS != {"$ref"}:
             break
         schema = root
         for part in reference[2:].split("/"):
@@ -62,7 +69,10 @@ def cases(schema: Any, root: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     seen: set[int] = set()  # references may lead back
     waiting = [schema]
     while waiting:
-        schema = resolved(waiting.pop(), root)
+        one = waiting.pop()
+        if one is False:
+            continue
+        schema = resolved(one, root)
         if id(schema) in seen:
             continue
         seen.add(id(schema))
@@ -79,7 +89,7 @@ def _choices(schema: Mapping[str, Any]) -> list[Any] | None:
     if not schema.keys().isdisjoint(("type", "const", "enum")):
         return None
     for name in ("anyOf", "oneOf", "allOf"):
-        parts = schema.get(name)
+        parts = schema.get(name) if schema.keys() - ANNOTATIONS == {name} else None
         if isinstance(parts, list) and (name != "allOf" or len(parts) == 1):
             return parts
     return None
@@ -88,13 +98,25 @@ def _choices(schema: Mapping[str, Any]) -> list[Any] | None:
 def _by_type(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return a schema once for each of its types."""
     kind, values = schema.get("type"), schema.get("enum")
-    if isinstance(values, list) and not isinstance(kind, str):
-        strings = [value for value in values if isinstance(value, str)]
-        others = [value for value in values if not isinstance(value, str)]
-        return [{**schema, "enum": some} for some in (strings, others) if some]
+    if isinstance(values, list):
+        right = [value for value in values if _has_type(value, kind)]
+        strings = [value for value in right if isinstance(value, str)]
+        others = [value for value in right if not isinstance(value, str)]
+        return [{**schema, "enum": some} for some in (strings, others) if some] or [schema]
     if isinstance(kind, list):
         return [{**schema, "type": each} for each in kind if isinstance(each, str)]
     return [schema]
+
+
+def _has_type(value: Any, kind: Any) -> bool:
+    """Return whether a value has a type, or one of several."""
+    kinds = kind if isinstance(kind, list) else [kind]
+    found = {type_of(value)}
+    if isinstance(value, float) and value.is_integer():
+        found.add("integer")
+    if "integer" in found:
+        found.add("number")
+    return kind is None or not found.isdisjoint(each for each in kinds if isinstance(each, str))
 
 
 def types_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
@@ -123,22 +145,75 @@ def standing_alone(case: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str
 
 def takes_any_keys(schema: Mapping[str, Any]) -> bool:
     """Return whether an object's schema lists no members and lets them be any."""
-    return not properties(schema) and schema.get("additionalProperties") is not False
+    whole = resolved(schema, schema)
+    return not properties(schema) and whole.get("additionalProperties") is not False
 
 
 def unenforced_in_object(schema: Mapping[str, Any]) -> list[str]:
     """Return the keywords of an object's schema that a list of its members does not enforce."""
-    return sorted(schema.keys() - ANNOTATIONS - OBJECT_KEYWORDS)
+    found = schema.keys() - ANNOTATIONS - OBJECT_KEYWORDS
+    members, required = schema.get("properties") or {}, schema.get("required") or ()
+    others = schema.get("additionalProperties", True)
+    is_free = not members and others is not False
+    if others not in (True, {}) and (is_free or not members.keys() >= set(required)):
+        found |= {"additionalProperties"}  # of members whose schemas are not listed
+    never = [f"properties.{name}" for name, member in members.items() if member is False]
+    return sorted(found) + never
 
 
-def unenforced_in_string(schema: Mapping[str, Any]) -> list[str]:
-    """Return the keywords of a string's schema that do not hold for a string without quotes."""
+def unenforced_in_string(schema: Mapping[str, Any], end: str) -> list[str]:
+    """Return the keywords of a string's schema that do not hold for a string without quotes.
+
+    A listed value ends with `end`, and no earlier.
+    """
     if "const" in schema or "enum" in schema:
-        return []
+        name = "const" if "const" in schema else "enum"
+        found = sorted(schema.keys() - ANNOTATIONS - {name})
+        mark = end.strip()
+        for value in listed(schema):
+            is_whole = isinstance(value, str) and (value + end).index(mark) == len(
+                value
+            ) + end.index(mark)
+            found += [] if is_whole or name in found else [name]
+        return found
     found = sorted(schema.keys() - ANNOTATIONS - STRING_KEYWORDS)
     for index, part in enumerate(schema.get("allOf") or ()):
-        found += [f"allOf.{index}.{name}" for name in unenforced_in_string(part)]
+        if not isinstance(part, Mapping) or not part.keys().isdisjoint(("const", "enum")):
+            found.append(f"allOf.{index}")
+            continue
+        if "type" in part and not part["type"] == schema.get("type") == "string":
+            found.append(f"allOf.{index}.type")
+        inner = {"type": schema.get("type"), **part}
+        found += [f"allOf.{index}.{name}" for name in unenforced_in_string(inner, end)]
     return found
+
+
+def listed(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the values that a schema lists."""
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    return values if isinstance(values, list) else []
+
+
+def mistakable(choices: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the types that the text of a string may not have beside these other schemas.
+
+    Text that is JSON of another type is read as that type, and may then match none of them.
+    """
+    limited, free = set[str](), {"string"}
+    for case in choices:
+        types = type_of_case(case)
+        if not types:
+            return _ANY
+        if types != {"string"}:
+            (limited if case.keys() - ANNOTATIONS - _LENGTHS else free).update(types)
+    if "number" in free:
+        free.add("integer")
+    return frozenset(limited - free)
+
+
+def is_mistaken(value: str, types: frozenset[str]) -> bool:
+    """Return whether a string without quotes is read as another value."""
+    return not json_of(value, types).startswith('"')
 
 
 def type_of(value: Any) -> str:
