@@ -297,7 +297,7 @@ def _cache_size(
     budget = arguments.kv_cache_memory_bytes
     if budget is None:
         budget = default_kv_bytes(bill, free_bytes, dtype, footprint.most_kv_bytes)
-        log.info("kv_cache_memory_bytes=%d: free beside weights and steps", budget)
+        log.info("KV cache: at most %s, free beside weights and steps", readable(budget))
     size = arguments.block_size
     fitting = budget // bill.block_bytes
     longest = (fitting - 1) // len(layout.windows) * size

@@ -14,6 +14,7 @@ from typing import Any
 
 from octavo.api.continuation import Continuation, Meter
 from octavo.api.outputs import RequestError, RequestOutput
+from octavo.api.pooling.tasks import no_text
 from octavo.api.prompts import Input, Prompt, read_prompt
 from octavo.api.reading import Reading
 from octavo.api.shape_checker import SHARED
@@ -145,10 +146,7 @@ def _check_tasks(model: TextModel, sampling: SamplingParams) -> None:
     """Refuse what the model cannot do: text from an encoder, scores without a classifier."""
     pooling, facts = sampling.pooling, model.facts.pooling
     if not sampling.is_about_prompt and "generate" not in facts.tasks:
-        raise RequestError(
-            f"{model.facts.name} generates no text; it serves: {', '.join(facts.tasks)}",
-            param="model",
-        )
+        raise no_text(model.facts)
     has = {"": True, "embed": facts.embed_head == "embed", "classify": bool(facts.labels)}
     if pooling is not None and not has[pooling.head]:
         raise RequestError(

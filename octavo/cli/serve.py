@@ -171,10 +171,12 @@ def _load(
 
 def _serve(config: ServerSettings, llm: AsyncLLM, start: StartUp, workers: list[Worker]) -> int:
     from octavo.server import lifecycle
+    from octavo.server.ready_text import ready_text
 
     def say_ready(life: ServerLifecycle) -> None:
         start.lap("open the sockets")
-        text = lifecycle.ready_text(life.config, life.port, life.server.model_name)
+        tasks = llm.facts.pooling.tasks
+        text = ready_text(life.config, life.port, life.server.model_name, tasks)
         sys.stdout.write(f"{text}\n{start.text()}\n{_memory_text(llm.facts)}")
         sys.stdout.flush()
 

@@ -32,6 +32,18 @@ def checked(text: str, field: str, simplify: Callable[[Any, str], str]) -> str:
 
     `simplify` returns a schema as JSON text, and is passed the path to it.
     """
+    try:
+        return _checked(text, field, simplify)
+    except ShapeError as error:
+        # A line is no part of a field's name.
+        line, _, inner = error.path.removeprefix(" line ").partition(".")
+        if not error.path.startswith(" line ") or error.field != field:
+            raise
+        place = f"line {line}, {inner}" if inner else f"line {line}"
+        raise ShapeError(f"{place}: {error.what}", field) from None
+
+
+def _checked(text: str, field: str, simplify: Callable[[Any, str], str]) -> str:
     parts: list[str] = []
     at = 0
     while found := _PIECE.search(text, at):
@@ -44,7 +56,8 @@ def checked(text: str, field: str, simplify: Callable[[Any, str], str]) -> str:
             continue
         path = _line(text, found)
         if directive == "llguidance":
-            raise ShapeError("%llguidance sets options, which are the server's", field, path)
+            what = "%llguidance sets options, which are the server's; remove the line"
+            raise ShapeError(what, field, path)
         begin = found.end() + len(text[found.end() :]) - len(text[found.end() :].lstrip())
         try:
             schema, end = _DECODER.raw_decode(text, begin)

@@ -45,7 +45,12 @@ def grammar_of(shape: StructuredOutputsParams, vocabulary: int = 0) -> Translate
         try_grammar(text, vocabulary if _TOKEN_ID.search(text) else 0)
     except GrammarError as error:
         is_own = name == "grammar" and error.line is not None and not _is_gbnf(shape)
-        raise ShapeError(f"line {error.line}: {error}" if is_own else str(error), name) from None
+        what = str(error)
+        if is_own:
+            what = (
+                f"line {error.line}: {error}; it was read as Lark's syntax, since it has no '::='"
+            )
+        raise ShapeError(what, name) from None
     return Translated(text, warnings)
 
 

@@ -54,6 +54,7 @@ class Context(msgspec.Struct, frozen=True):
     settings: dict[str, Any]
     facts: EngineFacts
     tool_format: ToolFormat | None
+    shows_tools: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,12 @@ async def read_with(
         translate=_name(translate),
         context=msgspec.Raw(
             msgspec.msgpack.encode(
-                Context(settings, server.llm.facts, server.formats.formats.tools)
+                Context(
+                    settings,
+                    server.llm.facts,
+                    server.formats.formats.tools,
+                    server.formats.shows_tools,
+                )
             )
         ),
     )
@@ -141,9 +147,9 @@ def read_body(maker: PromptMaker, job: BodyJob) -> ReadBody | Refused:
     try:
         request, unknown = decode(job.body, kind)
         asked = translate(_view(context), request, *job.given)
+        made = jobs_of(asked, context.facts, logs_prompts=context.settings["log_prompts"])
     except ApiError as error:
         return Refused(message=error.message, param=error.param, code=error.code)
-    made = jobs_of(asked, context.facts, logs_prompts=context.settings["log_prompts"])
     jobs = [_as_sent(job) for job in made]
     return ReadBody(
         request=msgspec.msgpack.encode(rules_of(kind).without_prompts(request)),
@@ -168,7 +174,13 @@ def _view(context: Context) -> Any:
         config=ServerSettings(**context.settings),
         llm=SimpleNamespace(facts=context.facts, model=SimpleNamespace(facts=context.facts)),
         check_model=lambda name: None,
-        formats=AnswerFormats(Formats(context.tool_format), {}, ()),
+        formats=AnswerFormats(
+            Formats(context.tool_format),
+            {},
+            (),
+            shows_tools=context.shows_tools,
+            generates="generate" in context.facts.pooling.tasks,
+        ),
     )
 
 

@@ -12,7 +12,6 @@ import contextlib
 import gc
 import logging
 import os
-import shlex
 import signal
 import socket
 import sys
@@ -35,6 +34,7 @@ from octavo.server.http.errors import unavailable
 from octavo.server.http.middleware import ASGI, wrap
 from octavo.server.http.sockets import bind, bind_admin, descriptors_for
 from octavo.server.http.tls import Certificates, accept_securely
+from octavo.server.ready_text import ready_text
 from octavo.server.responses.background import recover
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from octavo.server.server import Server
@@ -310,37 +310,10 @@ def settle_memory() -> None:
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
-def ready_text(config: ServerSettings, port: int, model: str) -> str:
-    """Return the text of a started server: its address and two commands to try it."""
-    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
-    scheme = "http" if config.ssl_certfile is None else "https"
-    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-    where, curl, client, imports = url, "curl", "", ""
-    if config.uds is not None:
-        where, url = f"the unix socket {config.uds}", f"{scheme}://localhost"
-        curl = f"curl --unix-socket {shlex.quote(str(config.uds))}"
-        transport = f"httpx.HTTPTransport(uds={str(config.uds)!r})"
-        client = f", http_client=httpx.Client(transport={transport})"
-        imports = "import httpx\n  "
-    key = ' -H "Authorization: Bearer $OCTAVO_API_KEY"' if config.api_keys else ""
-    message = '{"messages": [{"role": "user", "content": "Hello"}]}'
-    api_key = "'none'"
-    if config.api_keys:
-        api_key, imports = "os.environ['OCTAVO_API_KEY']", "import os\n  " + imports
-    return f"""Octavo serves {model} at {where}
-
-  {curl} {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{message}'
-
-  {imports}from openai import OpenAI
-  client = OpenAI(base_url='{url}/v1', api_key={api_key}{client})
-  messages = [{{'role': 'user', 'content': 'Hello'}}]
-  print(client.chat.completions.create(model='{model}', messages=messages))
-"""
-
-
 def _say_ready(life: ServerLifecycle) -> None:
+    tasks = life.server.llm.facts.pooling.tasks
     with contextlib.suppress(OSError):  # a closed pipe or a full disk must not stop it
-        sys.stdout.write(ready_text(life.config, life.port, life.server.model_name))
+        sys.stdout.write(ready_text(life.config, life.port, life.server.model_name, tasks))
         sys.stdout.flush()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from octavo.api.outputs import RequestError
+from octavo.api.pooling.tasks import no_text
 from octavo.api.prompts import Input, check_ids
 from octavo.api.requests import (
     PLAIN,
@@ -95,9 +96,16 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
 def jobs_of(
     asked: GenerationRequest | PromptJob, facts: EngineFacts, *, logs_prompts: bool
 ) -> list[PromptJob]:
-    """Return the jobs for a prompt worker that make the prompts of a request."""
+    """Return the jobs for a prompt worker that make the prompts of a request.
+
+    Raise ApiError for a request to generate with a model that does not: it may have no chat
+    template to name in an error.
+    """
     if isinstance(asked, PromptJob):
         return [asked]
+    if not asked.is_about_prompts and "generate" not in facts.pooling.tasks:
+        error = no_text(facts)
+        raise invalid(str(error), error.param, error.code)
     keep = asked.keep_tokens
     if keep == -1:
         wanted = asked.max_tokens or asked.default_max_tokens or 1

@@ -91,7 +91,8 @@ class Server:
         self.responses = open_store(config, clock, self.wall_time)
         self._add_metrics()
         self.loop_lag = LoopLag(self.metrics.loop_lag.observe)
-        self.formats = choose_formats(config, llm.model.tokenizer)
+        generates = "generate" in llm.facts.pooling.tasks
+        self.formats = choose_formats(config, llm.model.tokenizer, generates=generates)
         llm.model.set_formats(self.formats.formats)
         self.prompt_pool = PromptPool(
             config,

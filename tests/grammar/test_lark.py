@@ -31,12 +31,13 @@ def test_a_grammar_allows_its_texts(
 @pytest.mark.parametrize(
     ("grammar", "path", "words"),
     [
-        ('%llguidance {}\nstart: "a"', " line 1", "options"),
-        ('start: "a"\n\n%import common.WORD', " line 3", "imports nothing"),
-        ('start: "a"\n | %json {"uniqueItems": true}', " line 2.uniqueItems", "listed"),
-        ('start: %json {"a"}', " line 1", "not followed by JSON"),
-        ('start: %json {"const": -9223372036854775808}', " line 1.const", "beyond"),
+        ('%llguidance {}\nstart: "a"', "", "line 1: %llguidance sets options"),
+        ('start: "a"\n\n%import common.WORD', "", "line 3: %import imports nothing"),
+        ('start: "a"\n | %json {"uniqueItems": true}', "", "line 2, uniqueItems: only"),
+        ('start: %json {"a"}', "", "line 1: %json is not followed by JSON"),
+        ('start: %json {"const": -9223372036854775808}', "", "line 1, const: "),
         ("start: a", "", "unknown name"),
+        ("write yes or no", "", "it was read as Lark's syntax, since it has no '::='"),
         ('start: "a', "", "lexer error"),
         ("start: <|nothing|>", "", "by their ids"),
         ("start: start", "", "no text"),

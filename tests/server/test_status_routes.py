@@ -18,9 +18,9 @@ import pytest
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.generation import Generation
 from octavo.server.http.auth import PUBLIC
-from octavo.server.lifecycle import ready_text
 from octavo.server.openai.schema.sampling import CommonRequest
 from octavo.server.openapi import document
+from octavo.server.ready_text import ready_text
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from octavo.server.settings import ServerSettings
 from tests.server.engine import ChainRunner, FakeEngine
@@ -354,6 +354,25 @@ def test_the_ready_text_can_be_pasted(directory: Path) -> None:
     text = asyncio.run(main())
     assert "curl http://127.0.0.1:8000/v1/chat/completions" in text
     assert "base_url='http://127.0.0.1:8000/v1'" in text
+
+
+@pytest.mark.parametrize(
+    ("tasks", "route", "call"),
+    [
+        (("generate", "embed"), "/v1/chat/completions", "chat.completions"),
+        (("embed",), "/v1/embeddings", "embeddings.create"),
+        (("classify", "score"), "/score", ""),
+        (("classify",), "/classify", ""),
+    ],
+)
+def test_the_ready_text_is_about_what_the_model_serves(
+    tasks: tuple[str, ...], route: str, call: str
+) -> None:
+    text = ready_text(ServerSettings(), 8000, "tiny", tasks)
+    assert f"curl http://127.0.0.1:8000{route} " in text
+    assert ("chat" in text) == ("generate" in tasks)
+    assert ("OpenAI(" in text) == bool(call)
+    assert call in text
 
 
 @pytest.mark.parametrize("keys", [(), ("the-very-secret",)])

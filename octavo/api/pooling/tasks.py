@@ -116,6 +116,15 @@ def not_served(facts: EngineFacts, task: str) -> RequestError:
     )
 
 
+def no_text(facts: EngineFacts) -> RequestError:
+    """Return the error for a request to generate with a model that does not."""
+    return RequestError(
+        f"{facts.name} generates no text; it serves: {', '.join(facts.pooling.tasks)}",
+        param="model",
+        code=NOT_SERVED,
+    )
+
+
 def is_cross_encoder(facts: EngineFacts) -> bool:
     """Return whether the model reads both texts of a pair at once and gives a score.
 

@@ -43,10 +43,22 @@ class AnswerFormats:
     """The formats in which a model writes calls and reasoning."""
 
     def __init__(
-        self, formats: Formats, added: Mapping[int, str], special: Collection[int]
+        self,
+        formats: Formats,
+        added: Mapping[int, str],
+        special: Collection[int],
+        *,
+        shows_tools: bool = True,
+        generates: bool = True,
     ) -> None:
-        """Look for the marks of the formats among the model's added and special tokens."""
+        """Look for the marks of the formats among the model's added and special tokens.
+
+        `shows_tools` says whether the server's chat template has a place for tools, `generates`
+        whether the model writes answers at all.
+        """
         self.formats = formats
+        self.shows_tools = shows_tools
+        self._generates = generates
         kept = formats.kept(added[each] for each in special if each in added)
         self._kept = frozenset(each for each in special if added.get(each) in kept)
         marks = formats.kept(added.values())
@@ -65,14 +77,19 @@ class AnswerFormats:
 
     def check(self, use: ToolUse) -> None:
         """Raise ApiError for tools of a model whose calls would not be recognised."""
-        if use.callable and self.formats.tools is None:
-            raise invalid(
-                f"{use.field}: the format in which this model writes calls is unknown; start the "
-                f"server with --tool-call-parser and the name of its format: "
-                f"{', '.join(tool_names())}",
-                use.field,
-                "unsupported_parameter",
+        if not use.callable or self.formats.tools is not None or not self._generates:
+            return  # a request to a model without answers is refused for that
+        unknown = "the format in which this model writes calls is unknown"
+        if not self.shows_tools:
+            unknown = f"the chat template does not show tools to the model, and {unknown}"
+        parser = f"--tool-call-parser and the name of its format: {', '.join(tool_names())}"
+        what = f"{unknown}; start the server with {parser}"
+        if not self.shows_tools:
+            what = (
+                f"{unknown}; leave the tools out, or start the server with a template that shows "
+                f"them (--chat-template) and, if its format is not found, with {parser}"
             )
+        raise invalid(f"{use.field}: {what}", use.field, "unsupported_parameter")
 
     def bind(self, asked: GenerationRequest, use: ToolUse, vocabulary: int) -> None:
         """Set how answers to a request stop, are read and are bound by what it says of tools."""
@@ -138,11 +155,27 @@ class AnswerFormats:
         return job
 
 
-def choose_formats(config: ServerSettings, tokenizer: TokenTable) -> AnswerFormats:
+def choose_formats(
+    config: ServerSettings, tokenizer: TokenTable, *, generates: bool = True
+) -> AnswerFormats:
     """Return the formats that the settings name, or else those that the model shows."""
     templates = tokenizer.chat_templates
     template = config.chat_template or templates.get("tool_use") or templates.get("default") or ""
     formats = _chosen(config, template, tuple(tokenizer.added_tokens.values()))
+    shows_tools = "tools" in template
+    if generates:
+        _report(config, formats, shows_tools=shows_tools)
+    return AnswerFormats(
+        formats,
+        tokenizer.added_tokens,
+        tokenizer.special_ids,
+        shows_tools=shows_tools,
+        generates=generates,
+    )
+
+
+def _report(config: ServerSettings, formats: Formats, *, shows_tools: bool) -> None:
+    """Log which formats were chosen, and why."""
     for what, one, name in (
         ("tool calls", formats.tools, config.tool_call_parser),
         ("reasoning", formats.reasoning, config.reasoning_parser),
@@ -154,12 +187,11 @@ def choose_formats(config: ServerSettings, tokenizer: TokenTable) -> AnswerForma
             log.info("%s: none, as asked", what)
         else:
             log.info(_NOT_FOUND[what])
-    if formats.tools is not None and "tools" not in template:
+    if formats.tools is not None and not shows_tools:
         log.warning(
             "the chat template never mentions tools, so that requests with tools are refused; give "
             "the model's template for tools with --chat-template"
         )
-    return AnswerFormats(formats, tokenizer.added_tokens, tokenizer.special_ids)
 
 
 def check_names(config: ServerSettings) -> None:

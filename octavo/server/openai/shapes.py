@@ -142,7 +142,8 @@ def _of_json_schema(given: ResponseFormat) -> _Asked:
     described = given.json_schema
     if described is None or described.body is None:
         missing = "json_schema" if described is None else "json_schema.schema"
-        raise invalid(f"{field}.{missing} is missing", f"{field}.{missing}")
+        hint = "" if given.body is None else "; schema belongs under json_schema"
+        raise invalid(f"{field}.{missing} is missing{hint}", f"{field}.{missing}")
     values = {"json": described.body, "strict": described.strict is not False}
     return _Asked(field, values, {"json": f"{field}.json_schema.schema"})
 

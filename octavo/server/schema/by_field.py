@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
@@ -17,6 +17,7 @@ from octavo.server.http.errors import ApiError, invalid
 from octavo.server.schema.given import with_given
 from octavo.server.schema.nested import Unknown, lenient_decoder, refused_name, unknown_names
 from octavo.server.schema.rules import rules_of
+from octavo.server.schema.types_at import choices_at, misplaced
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -37,6 +38,7 @@ _SURROGATES = re.compile(
     rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u([dD][89a-fA-F][0-9a-fA-F]{2})|\\.", re.DOTALL
 )
 _WORD = re.compile(rf"\b({'|'.join(_WORDS)})\b")
+_WRONG_CHOICE = "Invalid enum value "
 _MISSING = re.compile(r"required field (\w+)")
 # In a pattern, as msgspec writes it: "$" of ECMAScript, which differs from Python's.
 _END_OF_TEXT = r"(?![\\s\\S])"
@@ -81,7 +83,6 @@ class _Field:
 
     name: str
     type: Callable[[], msgspec.inspect.Type]  # computed at the first call
-    choices: tuple[str, ...]  # of a Literal; otherwise empty
     decoder: msgspec.json.Decoder[Any]
     lenient: Callable[[], msgspec.json.Decoder[Any]]  # skips unknown fields
     is_required: bool
@@ -131,15 +132,17 @@ class _Field:
     def _explained(self, text: str, part: msgspec.Raw) -> ApiError:
         """Return msgspec's message in JSON's terms, with the path of the field in front."""
         what, path, is_key = _in_words(text)
-        if self.choices and what.startswith("Invalid enum value"):
-            given = what.removeprefix("Invalid enum value ")
-            among = ", ".join(map(repr, self.choices))
-            return invalid(f"{self.name}: expected one of {among}, got {given}", self.name)
+        if what.startswith(_WRONG_CHOICE) and (choices := choices_at(self.type(), path)):
+            given = what.removeprefix(_WRONG_CHOICE)
+            among = ("one of " if len(choices) > 1 else "") + ", ".join(map(repr, choices))
+            path = self.name + path
+            return invalid(f"{path}: expected {among}, got {given}", path)
         what = with_given(what, part, path)
-        path = self.name + path
         if missing := _MISSING.search(what):
-            path = f"{path}.{missing[1]}"
-            return invalid(f"{path} is missing", path)
+            names = misplaced(part, self.type(), path, missing[1])
+            path = f"{self.name}{path}.{missing[1]}"
+            return invalid(f"{path} is missing{_belong(names, missing[1])}", path)
+        path = self.name + path
         if is_key:
             what += ", as a key"
         return invalid(f"{path}: {what}", path)
@@ -153,7 +156,6 @@ def _fields(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
         field.name: _Field(
             field.name,
             cache(partial(msgspec.inspect.type_info, field.type)),
-            _choices(bare[field.name]),
             msgspec.json.Decoder(field.type),
             cache(partial(lenient_decoder, field.type)),
             field.required,
@@ -245,11 +247,12 @@ def _is_integer(hint: Any) -> bool:
     return hint is int or (type(None) in arguments and int in arguments)
 
 
-def _choices(hint: Any) -> tuple[str, ...]:
-    for each in (hint, *get_args(hint)):
-        if get_origin(each) is Literal:
-            return get_args(each)
-    return ()
+def _belong(names: Sequence[str], place: str) -> str:
+    """Return a hint for an error: names that were sent beside the field that should hold them."""
+    if not names:
+        return ""
+    verb = "belongs" if len(names) == 1 else "belong"
+    return f"; {' and '.join(names)} {verb} under {place}"
 
 
 def _in_words(text: str) -> tuple[str, str, bool]:
@@ -257,7 +260,7 @@ def _in_words(text: str) -> tuple[str, str, bool]:
     found = _WHERE.match(text)
     assert found is not None  # the pattern matches anything
     what = found["what"].replace(_END_OF_TEXT, "$")
-    if not what.startswith("Invalid enum value"):
+    if not what.startswith(_WRONG_CHOICE):
         what = _WORD.sub(lambda match: _WORDS[match[1]], _lower(what.replace("`", "")))
         what = what.replace("object | null", "object").replace(" | ", " or ")
     return what, found["path"] or "", bool(found["key"])

@@ -24,11 +24,11 @@ def with_given(what: str, part: msgspec.Raw, path: str) -> str:
     """
     if len(memoryview(part)) > MAX_BYTES or not _BOUND.search(what):
         return what
-    found = _value_at(part, path)
+    found = value_at(part, path)
     return what if found is None else f"{what}, got {_short(found)}"
 
 
-def _value_at(part: msgspec.Raw, path: str) -> msgspec.Raw | None:
+def value_at(part: msgspec.Raw, path: str) -> msgspec.Raw | None:
     """Return the value at the end of a path; None if the path does not name each step."""
     at = 0
     while at < len(path):

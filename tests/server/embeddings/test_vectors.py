@@ -25,6 +25,7 @@ from tests.server.make import LIMIT, Client, listening
 
 IDS = [5, 6, 7]
 EMBEDDER = PoolingFacts(width=WIDTH, prompts={"query": "Find: ", "none": ""})
+EMBEDDER_ALONE = replace(EMBEDDER, tasks=("embed",))
 CLASSIFIER = PoolingFacts(
     tasks=("classify",), width=WIDTH, labels=("sad", "glad", "mad"), squash="softmax"
 )
@@ -277,6 +278,33 @@ def test_a_model_without_embeddings_says_what_it_serves(directory: Path) -> None
         assert "it serves: classify" in answer.json()["error"]["message"]
 
     run(directory, test, CLASSIFIER)
+
+
+@pytest.mark.parametrize("size", [1, 200_000])  # the latter is read by a prompt worker
+def test_every_route_that_generates_says_that_the_model_does_not(
+    directory: Path, size: int
+) -> None:
+    text = "x" * size
+    messages = [{"role": "user", "content": text}]
+    tool = {"type": "function", "function": {"name": "f"}}
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": messages, "tools": [tool]},
+        "/v1/completions": {"prompt": text},
+        "/v1/responses": {"input": text},
+        "/v1/messages": {"messages": messages, "max_tokens": 5},
+        "/api/chat": {"model": "tiny", "messages": messages},
+        "/api/generate": {"model": "tiny", "prompt": text},
+    }
+
+    async def test(client: Client) -> None:
+        for path, body in bodies.items():
+            answer = await client.post(path, json=body)
+            assert answer.status_code == 400, (path, answer.text)
+            assert "generates no text; it serves: embed" in answer.text, path
+            if path.startswith("/v1/") and path != "/v1/messages":
+                assert answer.json()["error"]["code"] == "task_not_served", path
+
+    run(directory, test, EMBEDDER_ALONE)
 
 
 def test_answers_that_would_be_too_large_are_refused_before_any_work(directory: Path) -> None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from octavo.server.http.sockets import bind
-from octavo.server.lifecycle import ready_text
+from octavo.server.ready_text import ready_text
 from octavo.server.settings import ServerSettings, ServerSettingsError
 from tests.server.http.test_requests_behind import gated, generation
 from tests.server.http.test_socket import wait_until

@@ -167,13 +167,18 @@ def test_some_values_ask_for_no_shape(directory: Path, fields: dict[str, Any]) -
         ({"grammar": "root ::= x"}, "grammar", "rule 'x' is not defined"),
         ({"ebnf": 'root ::= "a" [b'}, "ebnf", "line 1: a quote or a bracket is not closed"),
         ({"guided_grammar": "start: x"}, "guided_grammar", "guided_grammar: line 1: unknown name"),
-        ({"guided_grammar": "%llguidance {}"}, "guided_grammar line 1", "options"),
+        ({"guided_grammar": "%llguidance {}"}, "guided_grammar", "line 1: %llguidance sets"),
         (
             {"guided_grammar": 'start: "a"\n | %json {"not": {"pattern": "a"}}'},
-            "guided_grammar line 2.not",
-            "cannot be expressed",
+            "guided_grammar",
+            "guided_grammar: line 2, not: the opposite of this",
         ),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
+        (
+            {"response_format": {"type": "json_schema", "schema": SCHEMA}},
+            "response_format.json_schema",
+            "is missing; schema belongs under json_schema",
+        ),
         (
             {
                 "response_format": {

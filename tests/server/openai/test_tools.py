@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from octavo.server.answers.formats import choose_formats
+from octavo.server.http.errors import ApiError
+from octavo.server.openai.schema.chat import ChatRequest
+from octavo.server.schema.by_field import decode_by_field
 from octavo.server.settings import ServerSettings
 from tests.server.engine import FakeEngine
 from tests.server.make import Client, events
@@ -232,6 +235,36 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+ANY_OF_THEM = {"type": "allowed_tools", "allowed_tools": {"mode": "any", "tools": [NAMED]}}
+
+
+def test_wrong_tools_are_refused_with_what_is_possible_there() -> None:
+    for fields, message in (
+        (
+            {"tool_choice": ANY_OF_THEM},
+            "tool_choice.allowed_tools.mode: expected one of 'auto', 'required', got 'any'",
+        ),
+        (
+            {"tool_choice": "any"},
+            "tool_choice: expected one of 'auto', 'none', 'required', got 'any'",
+        ),
+        (
+            {"tools": [WEATHER, {"type": "web_search"}]},
+            "tools[1].type: expected 'function', got 'web_search'",
+        ),
+        (
+            {"tools": [{"type": "function", "name": "f", "parameters": {}}]},
+            "tools[0].function is missing; name and parameters belong under function",
+        ),
+        ({"tools": [{"type": "function"}]}, "tools[0].function is missing"),
+    ):
+        body = json.dumps({"messages": MESSAGES, **fields}).encode()
+        with pytest.raises(ApiError) as caught:
+            decode_by_field(body, ChatRequest)
+        assert caught.value.message == message
+        assert caught.value.param == re.split(r":| is", message)[0]
+
+
 def test_a_wrong_field_is_named(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         for fields, param in WRONG:
@@ -253,8 +286,22 @@ def test_a_model_without_a_known_format_refuses_tools(tmp_path: Path) -> None:
         assert (response.status_code, error["param"]) == (400, "tools")
         assert error["code"] == "unsupported_parameter"
         assert "--tool-call-parser" in error["message"]
+        assert "does not show tools" not in error["message"]
 
     run(tmp_path, "Hello.", test, tool_call_parser="none")
+
+
+def test_the_first_error_says_that_the_template_shows_no_tools(tmp_path: Path) -> None:
+    plain = "{% for message in messages %}<|im_start|>{{ message.content }}{% endfor %}"
+
+    async def test(client: Client) -> None:
+        response = await client.post(PATH, json={"messages": MESSAGES, "tools": TOOLS})
+        error = response.json()["error"]
+        assert (response.status_code, error["param"]) == (400, "tools")
+        assert "the chat template does not show tools to the model" in error["message"]
+        assert "--chat-template" in error["message"]
+
+    run(tmp_path, "Hello.", test, template=plain)
 
 
 @pytest.mark.parametrize(
@@ -278,6 +325,7 @@ def test_the_log_says_which_formats_were_found(
     )
     with caplog.at_level(logging.INFO, "octavo"):
         choose_formats(ServerSettings(tool_call_parser=parser), tokenizer)
+        choose_formats(ServerSettings(), tokenizer, generates=False)  # says nothing of answers
     assert len(caplog.messages) == len(words)
     for message, part in zip(caplog.messages, words, strict=True):
         assert part in message
