@@ -1,4 +1,4 @@
-"""A shaped text goes on in a new engine as if the old one had not been killed."""
+"""A text with a shape or a budget goes on in a new engine as if none had been killed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from octavo import AsyncLLM, SamplingParams, StructuredOutputsParams
-from tests.api.tiny import make_model
+from tests.api.tiny import TEMPLATE, make_model
 from tests.client.clients import process_of
 
 pytestmark = pytest.mark.slow
-PROMPTS = ["The quick brown fox", "A day in", "Ein Tag wie"]
+CLOSE, BUDGET = 3, 40
+SPECIAL = ("<s>", "</s>", "<think>", "</think>")
+PROMPTS = ["The quick brown fox", "A day in", "Ein Tag wie", "The lazy dog<think>"]
 SHAPE = StructuredOutputsParams(regex="([a-z]{3}[0-9]{2}, the end of it; ){4}!")
 
 
@@ -23,7 +25,7 @@ def test_shaped_texts_survive_kill_9(tmp_path: Path, forcing: str) -> None:
     """Each engine is killed after a few outputs, so that grammars are rebuilt."""
     pytest.importorskip("octavo.backends.native._native")
     llm = AsyncLLM(
-        str(make_model(tmp_path)),
+        str(make_model(tmp_path, f"{TEMPLATE}{{# <think> #}}", SPECIAL)),
         engine="process",
         backend="native",
         num_threads=1,
@@ -35,6 +37,14 @@ def test_shaped_texts_survive_kill_9(tmp_path: Path, forcing: str) -> None:
     async def one(number: int, is_killing: bool) -> tuple[str, list[int]]:
         nonlocal seen
         params = SamplingParams(max_tokens=110, seed=number, structured_outputs=SHAPE)
+        if "<think>" in PROMPTS[number]:
+            params = SamplingParams(
+                max_tokens=110,
+                seed=number,
+                thinking_token_budget=BUDGET,
+                ignore_eos=True,
+                logit_bias=((CLOSE, -100.0),),  # so that only the budget ends it
+            )
         last = None
         async for output in llm.generate(PROMPTS[number], params):
             last = output.outputs[0]
@@ -42,14 +52,17 @@ def test_shaped_texts_survive_kill_9(tmp_path: Path, forcing: str) -> None:
             if is_killing and seen % 25 == 0:
                 process_of(client).send_signal(signal.SIGKILL)
         assert last is not None
-        assert last.finish_reason == "stop"
+        if params.thinking_token_budget is None:
+            assert last.finish_reason == "stop"
+        else:
+            assert list(last.token_ids).index(CLOSE) == BUDGET
         return last.text, list(last.token_ids)
 
     async def world() -> None:
-        calm = await asyncio.gather(*(one(number, False) for number in range(3)))
+        calm = await asyncio.gather(*(one(number, False) for number in range(len(PROMPTS))))
         # An engine may have generated everything before the first outputs are read: try again.
         while not client.supervisor.restarts.num_restarts:
-            killed = await asyncio.gather(*(one(number, True) for number in range(3)))
+            killed = await asyncio.gather(*(one(number, True) for number in range(len(PROMPTS))))
             assert killed == calm
 
     try:
