@@ -11,6 +11,7 @@ SHAPES = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 MAX_SHAPE_LENGTH = 1 << 17  # characters of one shape
 MAX_CHOICES = 4096
 _TEXTS = ("json", "regex", "grammar", "structural_tag", "whitespace_pattern")
+_OF_JSON = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
 _SWITCHES = ("disable_any_whitespace", "disable_additional_properties", "strict")
 
 
@@ -72,6 +73,19 @@ class StructuredOutputsParams:
                 "disable_any_whitespace leaves no whitespace to describe; give one of the two",
                 "whitespace_pattern",
             )
+        if not self._has_json:
+            for name in _OF_JSON:
+                if getattr(self, name):
+                    raise ShapeError(
+                        f"it concerns JSON, of which {given[0]} has none; leave {name} out", name
+                    )
+
+    @property
+    def _has_json(self) -> bool:
+        """True if the shape can contain a schema."""
+        if self.grammar is not None:
+            return "%json" in self.grammar
+        return self.regex is None and self.choice is None
 
 
 def _as_json(name: str, value: object) -> str:

@@ -20,6 +20,10 @@ from octavo.grammar.structural_tags import tags_grammar
 from octavo.grammar.trial import try_grammar
 
 _TOKEN_ID = re.compile(r"<\[")
+# A translated regex of nothing but JSON's whitespace: characters, classes, groups and quantifiers.
+_BLANK = re.compile(
+    r"(?:\\x(?:20|09|0A|0D)|\[(?:\\x(?:20|09|0A|0D))+\]|\(\?:|[()|*+?]|\{\d+(?:,\d*)?\})*"
+)
 
 
 class Translated(NamedTuple):
@@ -123,7 +127,7 @@ def _with_options(core: Any, shape: StructuredOutputsParams) -> str:
     """Return a core as JSON text, with the options of the engine's compiler."""
     whitespace = WHITESPACE
     if shape.whitespace_pattern is not None:
-        whitespace = _regex(shape.whitespace_pattern, "whitespace_pattern")
+        whitespace = _whitespace(shape.whitespace_pattern)
     options: dict[str, Any] = {"whitespace_flexible": False}
     if not shape.disable_any_whitespace:
         options = {"whitespace_pattern": whitespace}
@@ -132,6 +136,19 @@ def _with_options(core: Any, shape: StructuredOutputsParams) -> str:
     if core is False:
         raise ShapeError("no text has this shape", "json")
     return json.dumps({**core, "x-guidance": options})
+
+
+def _whitespace(regex: str) -> str:
+    """Return a regex of whitespace in the engine's dialect, in which a `\\s` is JSON's own."""
+    field = "whitespace_pattern"
+    text = _regex(regex, field).replace(r" \t\n\r\f\x0B", r"\x20\x09\x0A\x0D")
+    if not _BLANK.fullmatch(text):
+        raise ShapeError(
+            f"{regex[:64]!r} must consist of blanks, tabs and line breaks, as characters or in "
+            "classes: JSON allows no others between its parts",
+            field,
+        )
+    return text
 
 
 def _regex(regex: str, field: str) -> str:

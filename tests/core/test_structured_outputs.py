@@ -39,6 +39,7 @@ def test_schemas_and_tags_are_stored_as_text() -> None:
         {"regex": "a"},
         {"choice": ("a", "b")},
         {"grammar": "start: A"},
+        {"grammar": "start: %json {}", "disable_any_whitespace": True},
         {"structural_tag": {}},
         {"json": {}, "whitespace_pattern": " ?", "strict": False},
         {"json": {}, "json_object": False, "disable_any_whitespace": True},
@@ -70,6 +71,24 @@ def test_one_shape_is_right(fields: dict[str, Any]) -> None:
         ({"choice": (LONG, "a")}, "choice", "", "140001 characters"),
         ({"json_object": 1}, "json_object", "", "True or False"),
         ({"json": {}, "strict": None}, "strict", "", "True or False"),
+        (
+            {"regex": "a", "whitespace_pattern": " "},
+            "whitespace_pattern",
+            "",
+            "JSON, of which regex has none",
+        ),
+        (
+            {"choice": ("a",), "disable_additional_properties": True},
+            "disable_additional_properties",
+            "",
+            "choice has none",
+        ),
+        (
+            {"grammar": "start: A", "disable_any_whitespace": True},
+            "disable_any_whitespace",
+            "",
+            "grammar has none",
+        ),
         (
             {"json": {}, "whitespace_pattern": " ", "disable_any_whitespace": True},
             "whitespace_pattern",

@@ -12,7 +12,7 @@ import json
 from typing import Any, NamedTuple
 
 from octavo.core.structured_outputs import ShapeError
-from octavo.grammar.json_schema import arrays, combinations, objects, scalars
+from octavo.grammar.json_schema import arrays, bounds, combinations, objects, scalars
 from octavo.grammar.json_schema.keywords import ALL, EXTENSIONS, KEYWORDS
 from octavo.grammar.json_schema.narrowed import without_marks
 from octavo.grammar.json_schema.references import DanglingError, Place, References, step
@@ -69,7 +69,9 @@ class Simplifier:
                 self.definition(name)
         if self._definitions and isinstance(core, dict):
             core = {**core, "$defs": self._definitions}
-        return without_marks(core)
+        core = without_marks(core)
+        bounds.keep_exclusive(core)
+        return core
 
     def schema(self, place: Place) -> Any:
         """Return the core of the schema at a place."""

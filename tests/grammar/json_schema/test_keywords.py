@@ -237,6 +237,59 @@ def test_items_that_differ_in_the_order_of_names_alone_are_equal() -> None:
     assert sum(accepts(matcher, f"[{each}]") for each in (first, second)) == 1
 
 
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_exclusive_bounds_beside_fractions_hold(is_merged: bool) -> None:
+    """Numbers are allowed as their bounds say, on both sides of zero and far from it."""
+    for whole in (0, 1, 7, 16_384, 2**40):
+        for sign, far, near in (
+            (1, "maximum", "exclusiveMinimum"),
+            (1, "exclusiveMaximum", "minimum"),
+            (1, "exclusiveMaximum", "exclusiveMinimum"),
+            (-1, "minimum", "exclusiveMaximum"),
+            (-1, "exclusiveMinimum", "maximum"),
+            (-1, "exclusiveMinimum", "exclusiveMaximum"),
+        ):
+            parts = {near: sign * whole}, {far: sign * (whole + 0.5)}
+            merged = {"allOf": [{"$ref": "#/$defs/a"}, parts[1]], "$defs": {"a": parts[0]}}
+            schema = merged if is_merged else {"type": "number", **parts[0], **parts[1]}
+            matcher = matcher_of(StructuredOutputsParams(json=schema))
+            for text, is_allowed in (
+                (f"{whole}", "exclusive" not in near),
+                (f"{whole}.0", "exclusive" not in near),
+                (f"{whole}.5", "exclusive" not in far),
+                (f"{whole}.25", True),
+                (f"{whole}.001", True),
+                (f"{whole}.501", False),
+                (f"{whole + 1}", False),
+            ):
+                signed = f"{'-' if sign < 0 else ''}{text}"
+                if text == "0.0" and is_allowed:
+                    continue  # the engine writes a zero without a fraction
+                assert accepts(matcher, signed) == is_allowed, (schema, signed)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "blank"),
+    [(r"\s*", " \n\t\r"), ("[ \n]?", "\n"), (r"( {2}|\t)?", "  "), (r"[\r\n]+| ", "\r\n")],
+)
+def test_whitespace_is_what_json_allows(pattern: str, blank: str) -> None:
+    matcher = matcher_of(StructuredOutputsParams(json={}, whitespace_pattern=pattern))
+    assert accepts(matcher, f"[1,{blank}2]")
+    assert not accepts(matcher, "[1,\f2]")
+
+
+@pytest.mark.parametrize(
+    "pattern", ["x", "[a-z]*", "a*b", "x| ", ".", "[^a]", r"\S", r"[\t-\r]", r"\f", "[ ,]", "(?i) "]
+)
+def test_whitespace_that_json_does_not_allow_is_refused(pattern: str) -> None:
+    for shape in (
+        StructuredOutputsParams(json={}, whitespace_pattern=pattern),
+        StructuredOutputsParams(json_object=True, whitespace_pattern=pattern),
+    ):
+        with pytest.raises(ShapeError, match="blanks, tabs and line breaks"):
+            grammar_of(shape)
+
+
 def test_an_opposite_that_leaves_nothing_is_refused() -> None:
     many = {**SIX, "items": {"enum": list(range(12))}}
     for schema, path in (

@@ -228,6 +228,11 @@ def test_some_values_ask_for_no_shape(directory: Path, fields: dict[str, Any]) -
             "structured_outputs.whitespace_pattern",
             "not closed",
         ),
+        (
+            {"guided_json": SCHEMA, "guided_whitespace_pattern": "[a-z]*"},
+            "guided_whitespace_pattern",
+            "must consist of blanks, tabs and line breaks",
+        ),
         ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "which is missing"),
         ({"guided_json": SCHEMA, "regex": "a"}, "regex", "guided_json and regex describe"),
         (
