@@ -34,9 +34,7 @@ class CheckedShape(Struct, frozen=True, kw_only=True, tag=True):
     field: str = ""
     path: str = ""
     number: int = 0  # of the job
-    is_passing: bool = (
-        False  # the shape was not checked to the end: the next check may find it right
-    )
+    is_passing: bool = False  # it was not checked to the end: the next check may find it right
 
     @property
     def num_characters(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
@@ -117,6 +117,20 @@ def input_place(request: InputRequest) -> Callable[[int], str]:
     return lambda index: f"input[{index}]"
 
 
+def encoded_each(values: Iterable[Any], least: int = 0) -> Iterator[bytes]:
+    """Yield values as the items of a JSON array, with a `TURN` after each piece of long work.
+
+    A value counts with its length in JSON, and with no fewer bytes than `least`.
+    """
+    turns, comma = ByteTurns(), b""
+    for value in values:
+        part = encode(value)
+        yield comma + part
+        comma = b","
+        if turns.is_due(max(least, len(part))):
+            yield TURN
+
+
 class PooledWriter(WholeWriter):
     """The part of a writer that these routes share; their answers come whole."""
 
@@ -155,14 +169,9 @@ class PooledWriter(WholeWriter):
 
     def parts(self, outputs: Sequence[RequestOutput]) -> Iterator[bytes]:
         """Yield the data as JSON, with a `TURN` after each piece of long work."""
-        turns, comma = ByteTurns(), b""
         # What is made of a vector may be as short as a score.
         least = VALUE_BYTES * len(outputs[0].hidden_state or ())
-        for made in self.data(outputs):
-            yield comma + (part := encode(made))
-            comma = b","
-            if turns.is_due(max(least, len(part))):
-                yield TURN
+        yield from encoded_each(self.data(outputs), least)
 
     def data(self, outputs: Sequence[RequestOutput]) -> Iterator[Struct]:
         """Yield the part of the answer that each input has, in order."""

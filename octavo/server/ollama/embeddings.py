@@ -11,14 +11,13 @@ from octavo.api.pooling.inputs import most_tokens, prefix_of
 from octavo.api.pooling.params import TO_FIT, PoolingParams
 from octavo.api.pooling.tasks import Wanted, wanted
 from octavo.server.answers.whole import WholeWriter
-from octavo.server.bounds.turns import ByteTurns
-from octavo.server.embeddings.common import refusals
+from octavo.server.embeddings.common import encoded_each, refusals
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.ollama.dialect import error_body
 from octavo.server.ollama.requests import check_name
 from octavo.server.ollama.schema import OllamaEmbeddingRequest, OllamaEmbedRequest
-from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
+from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.server import Server
 from octavo.text.prompt_worker import PromptJob
 
@@ -101,13 +100,7 @@ class EmbedWriter(WholeWriter):
             yield encode({"embedding": self._asked.vector(outputs[0])})
             return
         yield b'{"model":' + encode(self._model) + b',"embeddings":['
-        turns, comma = ByteTurns(), b""
-        for output in outputs:
-            part = encode(self._asked.vector(output))
-            yield comma + part
-            comma = b","
-            if turns.is_due(len(part)):
-                yield TURN
+        yield from encoded_each(map(self._asked.vector, outputs))
         numbers = {
             "total_duration": max(0, round((self._clock() - self._began) * _NANOSECONDS)),
             "load_duration": 0,
