@@ -219,7 +219,7 @@ class LLM:
                 document=second[place_2],
                 instruction=instruction or self._model.facts.pooling.instruction or None,
                 template=chat_template,
-                architecture=self._model.facts.architecture,
+                form=self._model.facts.pooling.pair_form,
             )
             with about(place(index, len(places))):
                 read, sampling = read_pair(pair, self._model, asked, pooling_params)

@@ -10,14 +10,13 @@ import atexit
 import os
 import socket
 import subprocess
-import time
 from threading import Lock
 
 import msgspec
 
-from octavo.api.worker_launch import launch
+from octavo.api.worker_launch import AnswerFrames, launch
 from octavo.grammar.checked import CheckedShape, ShapeJob
-from octavo.text.prompt_worker import LENGTH, Answer, Ready, Refused
+from octavo.text.prompt_worker import LENGTH, Ready, Refused
 
 MODULE = "octavo.text.shape_worker"
 START_SECONDS = 60.0
@@ -26,7 +25,6 @@ SHAPE_BYTES = 2 << 30  # of memory for it
 SPARE_SECONDS = 1.0  # the process ends itself so long after it should have been killed
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 class ShapeChecker:
@@ -38,6 +36,7 @@ class ShapeChecker:
         self._lock = Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
+        self._answers = AnswerFrames()
         self._num_jobs = 0
         self._owner = 0  # the process that has started it: a fork needs one of its own
 
@@ -66,7 +65,7 @@ class ShapeChecker:
         limit = f"more than {self._num_bytes >> 20} MiB, the limit, to compile; simplify it"
         try:
             connection.sendall(LENGTH.pack(len(frame)) + frame)
-            answer = self._answer(connection, self._seconds)
+            answer = self._answers.wait(connection, self._seconds)
         except TimeoutError:
             self._end()
             took = f"it takes more than {self._seconds:g} s, the limit, to compile; simplify it"
@@ -92,10 +91,11 @@ class ShapeChecker:
             return self._connection
         seconds = str(self._seconds + SPARE_SECONDS)
         self._process, self._connection = launch(MODULE, seconds, str(self._num_bytes))
+        self._answers = AnswerFrames()
         self._owner = os.getpid()
         atexit.register(self.close)
         try:
-            first = self._answer(self._connection, START_SECONDS)
+            first = self._answers.wait(self._connection, START_SECONDS)
         except OSError:
             process, why = self._process, ""
             process.kill()
@@ -105,20 +105,6 @@ class ShapeChecker:
             raise OSError(why.splitlines()[-1] if why else "it ended at once") from None
         assert isinstance(first, Ready), "shapes need no files that could be wrong"
         return self._connection
-
-    def _answer(self, connection: socket.socket, seconds: float) -> Answer:
-        """Wait for a frame; raise OSError if none comes, TimeoutError if it comes too late."""
-        deadline = time.monotonic() + seconds
-        data, length = bytearray(), LENGTH.size
-        while len(data) < length:
-            connection.settimeout(max(0.001, deadline - time.monotonic()))
-            received = connection.recv(1 << 18)
-            if not received:
-                raise ConnectionResetError
-            data += received
-            if len(data) >= LENGTH.size:
-                length = LENGTH.size + LENGTH.unpack_from(data)[0]
-        return _decoder.decode(memoryview(data)[LENGTH.size :])
 
     def _end(self) -> None:
         """Kill the process, if there is one of ours."""

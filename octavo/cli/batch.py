@@ -161,6 +161,7 @@ def _paths(arguments: argparse.Namespace) -> Paths:
     paths = Paths(requests, output, errors)
     if len({path.resolve() for path in (requests, output, errors)}) < 3:
         raise UsageError("requests, results and errors need a file each")
+    _check_readable(requests)
     if not output.parent.is_dir():
         raise UsageError(f"{output.parent} is no directory; make it first")
     if not arguments.overwrite and not paths.progress.exists():
@@ -168,6 +169,18 @@ def _paths(arguments: argparse.Namespace) -> Paths:
             if path.exists():
                 raise UsageError(f"{path} is there already; add --overwrite to replace it")
     return paths
+
+
+def _check_readable(requests: Path) -> None:
+    """Refuse requests that are in no file, which has to be read several times."""
+    try:
+        with requests.open("rb"):
+            is_file = requests.is_file()
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise UsageError(f"the file of requests {requests} cannot be read: {why}") from None
+    if not is_file:
+        raise UsageError(f"{requests} is no file; write the requests to one first")
 
 
 def _settings(arguments: argparse.Namespace) -> ServerSettings:

@@ -17,6 +17,7 @@ from octavo.models.pooling_heads import Layer, PoolingHead
 
 MAX_ANSWERS = 64
 KEY = "classifier_from_token"
+IS_QWEN3_RERANKER = "is_original_qwen3_reranker"
 _DIFFERENCE, _EACH = "from_2_way_softmax", "no_post_processing"
 
 
@@ -30,7 +31,7 @@ def answers_in(config: Config, directory: Path) -> Answers | None:
             f"config: {KEY} has {len(names)} tokens, at most {MAX_ANSWERS} are supported"
         )
     usual = _DIFFERENCE if len(names) == 2 else _EACH
-    if config.boolean("is_original_qwen3_reranker", False):
+    if config.boolean(IS_QWEN3_RERANKER, False):
         usual = _DIFFERENCE
     method = config.string("method", usual)
     if method not in (_DIFFERENCE, _EACH):

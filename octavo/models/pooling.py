@@ -39,6 +39,7 @@ class PoolingFacts:
     labels: tuple[str, ...] = ()  # of a classifier's classes, in order
     squash: Squash = "none"
     instruction: str = ""  # of a reranker, for requests without one
+    pair_form: str = ""  # of a reranker without a template of its own: one that is known
 
     def width_behind(self, head: str) -> int:
         """Return the numbers of a vector behind a part of the model."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 from octavo.layers import Model, ModelSpec
 from octavo.loader.errors import quote
-from octavo.models.answer_tokens import answer_head, answers_in
+from octavo.models.answer_tokens import IS_QWEN3_RERANKER, answer_head, answers_in
 from octavo.models.checkpoint_weights import Weights
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.pooling import Kind, PoolingFacts, Squash, Task
@@ -21,6 +21,8 @@ from octavo.models.sentence_files import SentenceModel
 MAX_LABELS = 1 << 14
 # By the names of torch's classes.
 _SQUASHES: Mapping[str, Squash] = {"Identity": "none", "Sigmoid": "sigmoid", "Softmax": "softmax"}
+# Known forms of pairs (octavo/text/pairs.py) of rerankers made of these generators.
+_PAIR_FORMS = {"Qwen3": "qwen3_reranker"}
 # The layers of encoders' classifiers behind the first token's state.
 _DENSE_OUT = (LayerNames("classifier.dense", "tanh"), LayerNames("classifier.out_proj"))
 _CLASSIFIERS: Mapping[str, tuple[LayerNames, ...]] = {
@@ -51,10 +53,13 @@ def read_pooling(
         head = answer_head(answers, model, weights)
         facts, found = _classifying(config, spec, sentence, "last", head)
         instruction = sentence.instruction if sentence else ""
-        return replace(facts, instruction=instruction), found
+        form = _PAIR_FORMS.get(kind.base, "")
+        return replace(facts, instruction=instruction, pair_form=form), found
     if kind.task in ("ForSequenceClassification", "ForTokenClassification"):
         pooled, layers = _classifier(config, spec, kind)
-        return _classifying(config, spec, sentence, pooled, read_head(layers, weights))
+        facts, found = _classifying(config, spec, sentence, pooled, read_head(layers, weights))
+        is_converted = kind.base == "Qwen3" and config.boolean(IS_QWEN3_RERANKER, False)
+        return replace(facts, pair_form=_PAIR_FORMS["Qwen3"] if is_converted else ""), found
     if sentence is None:
         is_encoder = kind.base in ENCODERS
         tasks: tuple[Task, ...] = ("generate", "embed") if spec.has_head else ("embed",)

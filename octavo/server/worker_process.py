@@ -14,17 +14,10 @@ from typing import Any
 
 import msgspec
 
-from octavo.api.worker_launch import launch
+from octavo.api.worker_launch import AnswerFrames, launch
 from octavo.server.settings import ServerSettings
 from octavo.server.worker_program import Duty
-from octavo.text.prompt_worker import (
-    LENGTH,
-    MAX_FRAME_BYTES,
-    Answer,
-    Ready,
-    Refused,
-    TableJob,
-)
+from octavo.text.prompt_worker import LENGTH, Answer, Ready, Refused, TableJob
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.token_table import PackedTable, TokenTable, unpack
 
@@ -35,13 +28,11 @@ SPARE_SECONDS = 1.0  # a worker ends itself so long after the server should have
 LEFT_SECONDS = 0.05
 END_SECONDS = 0.2  # for a process that has closed its socket to end
 MODULE = "octavo.server.worker_program"  # what a worker's process runs
-_CHUNK_BYTES = 1 << 18
 _MAX_PIECES = 64  # that one call sends
 
 _MAX_ERROR_BYTES = 4096  # of what a worker that did not start has written to stderr
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 Result = Answer | Exception
 
 
@@ -82,7 +73,7 @@ class Worker:
         self._connection = connection
         self._loop: asyncio.AbstractEventLoop | None = None  # that it is attached to
         self._is_ready = False
-        self._received = bytearray()
+        self._answers = AnswerFrames()
         self._unsent: deque[memoryview] = deque()
         self._is_blocked = False  # until the socket takes more of it
         self._timer: asyncio.TimerHandle | None = None  # of the first job
@@ -126,14 +117,13 @@ class Worker:
 
         Raise TokenizerError for a tokenizer that cannot be read within the limits.
         """
-        self._connection.settimeout(START_SECONDS)
         try:
-            first = self._receive_frame()
+            first = self._answers.wait(self._connection, START_SECONDS)
             if isinstance(first, Ready):
                 self._is_ready = True
                 frame = _encode(TableJob())
                 self._connection.sendall(LENGTH.pack(len(frame)) + frame)
-                first = self._receive_frame()
+                first = self._answers.wait(self._connection, START_SECONDS)
         except TimeoutError:
             raise TokenizerError(
                 f"the model's tokenizer cannot be read: {_not_in_time()}"
@@ -146,21 +136,6 @@ class Worker:
             raise TokenizerError(first.message)
         assert isinstance(first, PackedTable)
         return unpack(first)
-
-    def _receive_frame(self) -> Answer:
-        """Wait for the next frame; raise OSError at the end of the stream."""
-        length = LENGTH.size
-        data = self._received
-        while len(data) < length:
-            received = self._connection.recv(_CHUNK_BYTES)
-            if not received:
-                raise ConnectionResetError
-            data += received
-            if len(data) >= LENGTH.size:
-                length = LENGTH.size + LENGTH.unpack_from(data)[0]
-        answer = _decoder.decode(memoryview(data)[LENGTH.size : length])
-        del data[:length]
-        return answer
 
     def _why_ended(self) -> str:
         """Return why the process has ended by itself, from its exit status and its stderr."""
@@ -267,25 +242,8 @@ class Worker:
     def _read(self) -> None:
         """Take the answers that have arrived."""
         try:
-            received = self._connection.recv(_CHUNK_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            received = b""
-        if not received:
-            self._stop(WorkerDiedError())
-            return
-        data = self._received
-        data += received
-        try:
-            while len(data) >= LENGTH.size and not self.ended.done():
-                length = LENGTH.size + LENGTH.unpack_from(data)[0]
-                if length > MAX_FRAME_BYTES:
-                    raise WorkerDiedError
-                if len(data) < length:
-                    return
-                answer = _decoder.decode(memoryview(data)[LENGTH.size : length])
-                del data[:length]
+            self._answers.receive(self._connection)
+            while not self.ended.done() and (answer := self._answers.next()) is not None:
                 if self._is_ready:
                     self._answer(answer)
                 elif isinstance(answer, Ready):  # the first frame says so
@@ -293,7 +251,9 @@ class Worker:
                     self._started.set_result(None)
                 else:
                     self._stop(WorkerDiedError(getattr(answer, "message", "")))
-        except msgspec.DecodeError:
+        except BlockingIOError:
+            pass
+        except (OSError, msgspec.DecodeError):
             self._stop(WorkerDiedError())
         except Exception as error:  # a bug must not let all prompts wait
             self._stop(error)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from octavo.text.chat.template import ChatTemplate
 
 ROLES = ("query", "document")
-# Rerankers whose files have no such template, by their architecture.
-TEMPLATES: Mapping[str, str] = dict.fromkeys(
-    ("Qwen3ForCausalLM", "Qwen3ForSequenceClassification"),
+# The templates of rerankers whose files have none.
+TEMPLATES: Mapping[str, str] = {
+    "qwen3_reranker": ""
     "{%- set instruction = namespace(text='Given a web search query, retrieve relevant passages "
     "that answer the query') -%}"
     "{%- set texts = namespace(query='', document='') -%}"
@@ -35,7 +35,7 @@ TEMPLATES: Mapping[str, str] = dict.fromkeys(
     "<|im_start|>user\n<Instruct>: {{ instruction.text }}\n<Query>: {{ texts.query }}\n"
     "<Document>: {{ texts.document }}<|im_end|>\n"
     "<|im_start|>assistant\n<think>\n\n</think>\n\n{{ '' }}",
-)
+}
 _MOST_CUTS = 8  # a text that is cut between two characters may get other tokens, and more of them
 
 
@@ -46,7 +46,7 @@ class Pair(Struct, frozen=True, kw_only=True):
     document: str
     instruction: str | None = None  # of models that read one
     template: str | None = None  # instead of the model's own form
-    architecture: str = ""
+    form: str = ""  # a name in TEMPLATES, for a model without a template of its own
 
 
 def template_of(pair: Pair, own: Mapping[str, str]) -> str | None:
@@ -54,7 +54,7 @@ def template_of(pair: Pair, own: Mapping[str, str]) -> str | None:
     for source in (pair.template, own.get("default")):
         if source is not None and all(role in source for role in ROLES):
             return source
-    return TEMPLATES.get(pair.architecture)
+    return TEMPLATES.get(pair.form)
 
 
 def encode_pair(

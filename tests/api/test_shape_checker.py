@@ -13,6 +13,7 @@ import pytest
 from octavo.api.outputs import RequestError
 from octavo.api.requests import _grammar
 from octavo.api.shape_checker import ShapeChecker
+from octavo.api.worker_launch import AnswerFrames
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.grammar.checked import CheckedShapes, job_of
 
@@ -56,7 +57,7 @@ def test_a_process_that_does_not_start_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_a_check_that_is_interrupted_leaves_no_answer_to_the_next(
     monkeypatch: pytest.MonkeyPatch, place: int
 ) -> None:
-    checker, answer = ShapeChecker(), ShapeChecker._answer
+    checker, answer = ShapeChecker(), AnswerFrames.wait
     calls = 0
 
     def interrupted(*given: Any) -> Any:
@@ -66,7 +67,7 @@ def test_a_check_that_is_interrupted_leaves_no_answer_to_the_next(
             raise KeyboardInterrupt
         return answer(*given)
 
-    monkeypatch.setattr(ShapeChecker, "_answer", interrupted)
+    monkeypatch.setattr(AnswerFrames, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         checker.check(RIGHT)
     other = job_of(StructuredOutputsParams(regex="b+"), 300)

@@ -14,6 +14,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from octavo import LLM, PoolingParams, SamplingParams
 from octavo.core.config import ConfigError
+from octavo.core.sampling_params import RequestError
 from octavo.loader import CheckpointError
 from tests.api.tiny import TEXTS, make_tokenizer_files
 from tests.models.test_pooled_decoders import SIZES, open_llm
@@ -119,6 +120,28 @@ def test_a_converted_classifier_gives_the_same(
     save_file(tensors, tmp_path / "model.safetensors")
     with open_llm(tmp_path, backend) as llm:
         np.testing.assert_allclose(scores(llm), expected[:, 1] - expected[:, 0], atol=1e-5)
+
+
+def test_files_say_whether_a_classifier_of_one_class_is_a_reranker(
+    directory: Path, tmp_path: Path
+) -> None:
+    """A reward model without a template is not asked as Qwen3-Reranker is."""
+    copy_of(directory, tmp_path, {"tokenizer_config.json": {"chat_template": None}})
+    with open_llm(tmp_path, "native", hf_overrides=AS_PUBLISHED) as llm:
+        assert llm._model.facts.pooling.pair_form == "qwen3_reranker"
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["score.weight"] = tensors["model.embed_tokens.weight"][:1].clone()
+    save_file(tensors, tmp_path / "model.safetensors")
+    stated = {"architectures": AS_PUBLISHED["architectures"], "num_labels": 1}
+    with open_llm(tmp_path, "native", hf_overrides=stated) as llm:
+        outputs = llm.score(QUERY, TEXTS[1], use_tqdm=False)
+        plain = llm.get_tokenizer().encode_framed(QUERY, TEXTS[1])[0]
+        assert outputs[0].prompt_token_ids == plain
+    stated["is_original_qwen3_reranker"] = True
+    with open_llm(tmp_path, "native", hf_overrides=stated) as llm:
+        assert llm._model.facts.pooling.pair_form == "qwen3_reranker"
+        with pytest.raises(RequestError, match="the prompt has 377 tokens"):
+            llm.score(QUERY, TEXTS[1], use_tqdm=False)
 
 
 def test_sentence_transformers_files_make_a_reranker_too(

@@ -77,7 +77,7 @@ def test_a_template_for_pairs_is_the_form(is_own: bool) -> None:
 
 
 def test_qwen3_s_rerankers_have_a_template_of_their_own() -> None:
-    (source,) = {TEMPLATES[name] for name in TEMPLATES}
+    source = TEMPLATES["qwen3_reranker"]
     messages = [{"role": "query", "content": "{{q}}"}, {"role": "document", "content": "d"}]
     default = "Given a web search query, retrieve relevant passages that answer the query"
     expected = (

@@ -111,14 +111,14 @@ class Simplifier:
         """Return the error of a place in the document."""
         return ShapeError(what, self._field, self._path + path)
 
-    def leave(self, place: Place, keyword: str, why: str) -> None:
+    def leave(self, place: Place, keyword: str, why: str, hint: str = "") -> None:
         """Leave a keyword out, with a warning; raise ShapeError if nothing may be left out."""
-        error = self.error(place.path + step(keyword), why)
+        error = self.error(place.path + step(keyword), why + hint)
         if self._strict:
             raise error
         if len(self.warnings) < MAX_WARNINGS:
             place_text = f"{error.field}{error.path}"
-            warning = (place_text, f"{why}; it is left out")
+            warning = (place_text, f"{why}; it is left out{hint}")
             if warning not in self.warnings:
                 self.warnings.append(warning)
 
@@ -161,7 +161,7 @@ class Simplifier:
                 if not name.startswith(EXTENSIONS):
                     near = difflib.get_close_matches(name[:64], KEYWORDS, n=1)
                     hint = f"; did you mean {near[0]!r}?" if near else ""
-                    self.leave(place, name, f"the keyword is unknown{hint}")
+                    self.leave(place, name, "the keyword is unknown", hint)
                 continue
             is_right, expected = CHECKS[keyword.value]
             if not is_right(value):

@@ -14,12 +14,11 @@ from octavo.server.batches.schema import DeletedFile, FileList, FileObject, Stor
 from octavo.server.batches.service import Batches
 from octavo.server.batches.store import MAX_FILES, new_id
 from octavo.server.batches.uploads import PIECE_BYTES, receive
-from octavo.server.http.errors import ApiError, invalid, too_many
+from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
 from octavo.server.schema.queries import page_of, query_of
 from octavo.server.schema.query_numbers import bounded_number
 
-MAX_UPLOADS = 8  # at once
 MAX_PAGE = 10_000
 PURPOSE = "batch"
 _LEAST_SECONDS = 3600
@@ -42,8 +41,6 @@ async def upload(exchange: Exchange) -> None:
     batches, server = batches_of(exchange), exchange.server
     boundary = boundary_of(exchange.headers.get("content-type", ""))
     room, store = batches.room, batches.store
-    if room.num_uploads >= MAX_UPLOADS:
-        raise too_many(f"{MAX_UPLOADS} files are being sent already", 1, "too_many_uploads")
     if len(store.files) >= MAX_FILES:
         raise full(f"there are {MAX_FILES} files; delete some")
     name = new_id("file-")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from octavo.server.batches.lines import LineError, RequestLine, read_line
+from octavo.server.batches.lines import InvalidLineError, LineError, RequestLine, read_line
 
 PIECE_BYTES = 1 << 16  # less than a millisecond's work, unless its lines are blank
 MAX_ERRORS = 100  # reported of one file
@@ -120,8 +120,9 @@ class InputFile:
     def _check(self, data: bytes) -> None:
         try:
             line = read_line(data, self._bounds.urls, self._bounds.max_body_bytes)
-        except LineError as error:
-            self.errors.append(FoundError(self._num_seen, error))
+        except InvalidLineError as error:
+            self.errors += [FoundError(self._num_seen, each) for each in error.errors]
+            del self.errors[MAX_ERRORS:]
             return
         name = blake2b(line.custom_id.encode(), digest_size=16).digest()
         if name in self._seen:

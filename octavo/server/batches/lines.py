@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Annotated, Any
@@ -10,7 +10,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from octavo.server.http.errors import ApiError
+from octavo.server.schema.by_field import fields_of
+from octavo.server.schema.decode import unknown_field
+from octavo.server.schema.near_names import near_name
+from octavo.server.schema.nested import Unknown
+
 MAX_ID_CHARACTERS = 512
+POST = "POST"
+_MAX_UNKNOWN = 8  # fields of one line that are named
 _encode = msgspec.json.Encoder().encode
 
 
@@ -20,7 +28,7 @@ class RequestLine(Struct, kw_only=True, forbid_unknown_fields=True):
     custom_id: Annotated[str, Meta(min_length=1, max_length=MAX_ID_CHARACTERS)]
     url: Annotated[str, Meta(min_length=1, max_length=256)]
     body: Raw
-    method: str = "POST"
+    method: str = POST
 
 
 class _Streamed(Struct):
@@ -31,50 +39,102 @@ class _Streamed(Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class LineError(Exception):
-    """A line that is no request of a batch: what is wrong with it, and in which field."""
+class LineError:
+    """One error of a line that is no request of a batch, and its field."""
 
     code: str
     message: str
     param: str | None = None
 
 
+class InvalidLineError(Exception):
+    """The errors of one line."""
+
+    def __init__(self, *errors: LineError) -> None:
+        super().__init__(*errors)
+        self.errors = errors
+
+
 _decode = msgspec.json.Decoder(RequestLine).decode
+_decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_streamed = msgspec.json.Decoder(_Streamed).decode
 
 
 def read_line(data: bytes, urls: Collection[str], max_body_bytes: int) -> RequestLine:
-    """Return the request of a line; raise LineError for one that cannot be answered.
+    """Return the request of a line; raise InvalidLineError for one that cannot be answered.
 
     `urls` are the routes that its batch may ask for.
     """
+    line = None
     try:
         line = _decode(data)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise LineError("invalid_request", f"the line is no request: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise LineError("invalid_json_line", f"the line is not valid JSON: {error}") from None
-    if line.method != "POST":
-        message = f"method is {line.method[:16]!r}; only 'POST' is possible"
-        raise LineError("invalid_method", message, "method")
-    if line.url not in urls:
+        values: Mapping[str, Any] = {"method": line.method, "url": line.url, "body": line.body}
+        errors: list[LineError] = []
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        values, errors = _read_fields(data)
+    errors += _errors_in(values, urls, max_body_bytes)
+    if line is None or errors:
+        raise InvalidLineError(*errors)
+    return line
+
+
+def _read_fields(data: bytes) -> tuple[Mapping[str, Any], list[LineError]]:
+    """Return the fields of a line that are right by themselves, and what is wrong with others."""
+    try:
+        parts = _decode_object(data)
+    except msgspec.ValidationError:
+        return {}, [LineError("invalid_request", "the line must be a JSON object")]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return {}, [LineError("invalid_json_line", f"the line is not valid JSON: {error}")]
+    values: dict[str, Any] = {}
+    errors: list[LineError] = []
+    fields = fields_of(RequestLine)
+    for name, field in fields.items():
+        try:
+            if name in parts:
+                values[name] = field.read(parts[name], [])
+            elif field.is_required:
+                errors.append(LineError("invalid_request", f"{name} is missing", name))
+        except ApiError as error:
+            errors.append(LineError("invalid_request", error.message, error.param))
+    for name in sorted(parts.keys() - fields.keys())[:_MAX_UNKNOWN]:
+        wrong = unknown_field(Unknown(name, name, RequestLine.__struct_fields__), RequestLine)
+        errors.append(LineError("invalid_request", wrong.message, wrong.param))
+    return values, errors
+
+
+def _errors_in(
+    values: Mapping[str, Any], urls: Collection[str], max_body_bytes: int
+) -> Iterator[LineError]:
+    """Yield what is wrong with the values of fields that there are."""
+    method, url = values.get("method", POST), values.get("url")
+    if method != POST:
+        message = f"method is {method[:16]!r}; only {POST!r} is possible"
+        yield LineError("invalid_method", message, "method")
+    if url is not None and url not in urls:
         known = " or ".join(map(repr, sorted(urls)))
-        raise LineError("invalid_url", f"url is {line.url!r}; this batch asks for {known}", "url")
-    body = bytes(line.body)
-    if len(body) > max_body_bytes:
-        message = f"body has {len(body)} bytes; a request may have {max_body_bytes}"
-        raise LineError("body_too_large", message, "body")
+        hint = near_name(url, urls) or f"; this batch asks for {known}"
+        yield LineError("invalid_url", f"url is {url!r}{hint}", "url")
+    if "body" in values:
+        yield from _errors_in_body(bytes(values["body"]), max_body_bytes)
+
+
+def _errors_in_body(body: bytes, most: int) -> Iterator[LineError]:
+    if len(body) > most:
+        message = f"body has {len(body)} bytes; a request may have {most}"
+        yield LineError("body_too_large", message, "body")
+        return
     try:
         streamed = _decode_streamed(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise LineError("invalid_request", "body must be a JSON object", "body") from None
+        yield LineError("invalid_request", "body must be a JSON object", "body")
+        return
     if streamed.stream:
         message = "body.stream: answers of a batch are whole; leave stream out"
-        raise LineError("invalid_request", message, "body.stream")
+        yield LineError("invalid_request", message, "body.stream")
     if streamed.background:
         message = "body.background: a batch waits for its answers; leave background out"
-        raise LineError("invalid_request", message, "body.background")
-    return line
+        yield LineError("invalid_request", message, "body.background")
 
 
 def call_name(batch: str, number: int) -> str:

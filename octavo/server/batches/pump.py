@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from octavo.server.batches.calls import Calls, Reply
 from octavo.server.batches.disk import in_thread
 from octavo.server.batches.input_file import InputFile
-from octavo.server.batches.lines import LineError, answered, call_name, unanswered
+from octavo.server.batches.lines import InvalidLineError, answered, call_name, unanswered
 from octavo.server.batches.results import MAX_RESULT_BYTES, Result, ResultsFile
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Job:
         name = call_name(self.name, number)
         try:
             custom_id = self.file.line(number).custom_id
-        except LineError:  # it was not checked before its batch ended
+        except InvalidLineError:  # it was not checked before its batch ended
             custom_id = str(number)
         return Result(number, True, unanswered(name, custom_id, code, message))
 
@@ -198,8 +198,9 @@ class Pump:
         name = call_name(job.name, number)
         try:
             line = await in_thread(job.file.line, number)
-        except LineError as error:  # a route that this server has not, but the last one had
-            return Result(number, True, unanswered(name, str(number), error.code, error.message))
+        except InvalidLineError as error:  # a route that this server has not, but the last one had
+            first = error.errors[0]
+            return Result(number, True, unanswered(name, str(number), first.code, first.message))
         reply = await self._calls.ask(
             line.url,
             bytes(line.body),

@@ -2,7 +2,8 @@
 
 Files, uploads on their way and the results of batches that run all count. Where there are several
 keys, one may have half of the room, and finds its share of the other half whatever others have: a
-key that stays within its share loses no results because of other keys.
+key that stays within its share loses no results because of other keys. One key may send half of the
+files that are sent at the same time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from octavo.server.http.errors import ApiError
+from octavo.server.http.errors import ApiError, too_many
+
+MAX_UPLOADS = 8  # at once
+_RETRY_SECONDS = 1
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +71,8 @@ class Room:
 
     @contextmanager
     def upload(self, owner: str) -> Iterator[Upload]:
-        """Count a file while it is being sent."""
+        """Count a file while it is being sent; raise ApiError if there is no place for it."""
+        self._check_places(owner)
         if self.left(owner) <= 0:
             raise full("the server has no room for more files (--batch-bytes); delete some")
         upload = Upload(owner)
@@ -76,6 +81,17 @@ class Room:
             yield upload
         finally:
             self._uploads.discard(upload)
+
+    def _check_places(self, owner: str) -> None:
+        own = sum(each.owner == owner for each in self._uploads)
+        most = MAX_UPLOADS // 2 if self._num_keys > 1 else MAX_UPLOADS
+        if own < most and self.num_uploads < MAX_UPLOADS:
+            return
+        what = f"{own} files of this key are being sent already, of {most} at once"
+        if own < most:
+            what = f"{MAX_UPLOADS} files of all keys are being sent already, the most at once"
+        message = f"{what}; send this one again when one of them has ended"
+        raise too_many(message, _RETRY_SECONDS, "too_many_uploads")
 
     def keep(self, upload: Upload, num_bytes: int) -> None:
         """Keep room for so many bytes of an upload, or raise ApiError."""

@@ -93,7 +93,7 @@ def _compared(
                 document=second[other],
                 instruction=instruction,
                 template=server.config.chat_template,
-                architecture=facts.architecture,
+                form=facts.pooling.pair_form,
             )
             prompts.append(PromptJob(pair=pair))
         asked = wanted_of(server, "classify", request)

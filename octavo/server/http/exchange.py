@@ -19,7 +19,7 @@ from octavo.server.schema.decode import (
     decode,
     is_large,
     named_in_header,
-    refuse_unknown,
+    unknown_field,
 )
 from octavo.server.schema.nested import Unknown
 
@@ -162,7 +162,7 @@ class Exchange:
         """Return a decoded request; refuse its unknown fields, or name them in a header."""
         if unknown:
             if self.server.config.strict:
-                refuse_unknown(unknown, kind)
+                raise unknown_field(unknown[0], kind)
             self.server.metrics.unknown_fields.add(len(unknown))
             self.extra_headers.append((b"x-octavo-unknown-fields", named_in_header(unknown)))
         return request

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from octavo.formats import deltas as found
 from octavo.server.answers.call_ids import made_id
+from octavo.server.answers.tool_use import ToolUse
 from octavo.server.openai.schema.chat import AnswerMessage, Delta
 from octavo.server.openai.schema.tools import (
     Call,
@@ -18,9 +19,10 @@ from octavo.server.openai.schema.tools import (
 class DeltaForms:
     """The forms of one request's deltas."""
 
-    def __init__(self, name: str, *, is_old: bool, has_reasoning: bool) -> None:
+    def __init__(self, name: str, use: ToolUse, *, has_reasoning: bool) -> None:
         self._name = name
-        self._is_old = is_old  # calls are functions
+        self._is_old = use.is_old  # calls are functions
+        self._must_call = use.must_call
         self._has_reasoning = has_reasoning
         self._callers: set[int] = set()  # answers with a call
 
@@ -62,7 +64,7 @@ class DeltaForms:
         thought = "".join(reasoning) if reasoning and self._has_reasoning else None
         message = AnswerMessage(
             role=role,
-            content=text if text or not (calls or reasoning) else None,
+            content=text if text or not (calls or reasoning or self._must_call) else None,
             reasoning=thought,
             reasoning_content=thought,
         )

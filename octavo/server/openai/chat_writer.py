@@ -38,9 +38,7 @@ class ChatWriter(OpenAIWriter):
         has_reasoning = request.include_reasoning is not False
         self._has_reasoning = has_reasoning
         self._reasoning_templates: dict[int, Template] = {}  # by choice
-        self._forms = DeltaForms(
-            exchange.request_id, is_old=use.is_old, has_reasoning=has_reasoning
-        )
+        self._forms = DeltaForms(exchange.request_id, use, has_reasoning=has_reasoning)
         (self._prompt,) = prepared.prompts
         self._num_choices = prepared.sampling.n
         self._most = prepared.sampling.logprobs

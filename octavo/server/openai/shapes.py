@@ -12,6 +12,7 @@ import msgspec
 from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.openai.schema.shapes import ResponseFormat, ShapeFields, StructuredOutputs
+from octavo.server.schema.near_names import not_among
 
 NEUTRAL = "structured_outputs"
 _FORMATS = ("text", "json_object", "json_schema", "structural_tag")
@@ -123,9 +124,7 @@ def _of_response_format(given: ResponseFormat) -> Iterator[_Asked]:
         "structural_tag": _of_structural_tag,
     }
     if given.type not in _FORMATS:
-        listed = ", ".join(map(repr, _FORMATS))
-        name = f"{field}.type"
-        raise invalid(f"{name}: expected one of {listed}, got {given.type!r}", name)
+        raise not_among(f"{field}.type", _FORMATS, given.type)
     if given.type in of_type:
         yield of_type[given.type](given)
 

@@ -26,6 +26,7 @@ from octavo.server.responses.schema import ResponsesRequest
 from octavo.server.responses.store import Content, Entry, StoredItem
 from octavo.server.responses.tools import shape_of, tool_use, with_own_place
 from octavo.server.responses.writer import QUEUED, ResponseWriter, wants_logprobs
+from octavo.server.schema.near_names import not_among
 from octavo.server.server import Server
 
 _SAMPLING = (
@@ -72,9 +73,7 @@ def translate(server: Server, request: ResponsesRequest, earlier: bytes = b"") -
     server.check_model(request.model)
     for index, each in enumerate(request.include or ()):
         if each not in _INCLUDABLE:
-            listed = ", ".join(sorted(_INCLUDABLE))
-            where = f"include[{index}]"
-            raise invalid(f"{where}: expected one of {listed}; got {each[:64]!r}", where)
+            raise not_among(f"include[{index}]", sorted(_INCLUDABLE), each)
     if request.background and request.store is False:
         raise invalid("background needs store=true, to fetch the response from", "background")
     sampling: dict[str, Any] = {}

@@ -18,6 +18,7 @@ from octavo.server.responses.schema import (
     ResponsesRequest,
     TextFormat,
 )
+from octavo.server.schema.near_names import not_among
 from octavo.text.answer_shape import CallableTool
 
 _FORMATS = ("text", "json_object", "json_schema")
@@ -146,9 +147,7 @@ def _fields(request: ResponsesRequest) -> ShapeFields:
 
 def _response_format(given: TextFormat) -> ResponseFormat:
     if given.type not in _FORMATS:
-        listed = ", ".join(map(repr, _FORMATS))
-        where = "text.format.type"
-        raise invalid(f"{where}: expected one of {listed}, got {given.type!r}", where)
+        raise not_among("text.format.type", _FORMATS, given.type)
     if given.type != "json_schema":
         return ResponseFormat(type=given.type)
     schema = JsonSchema(name=given.name, strict=given.strict, body=given.body)

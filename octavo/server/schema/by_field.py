@@ -15,9 +15,10 @@ import msgspec
 
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.schema.given import with_given
+from octavo.server.schema.near_names import not_among
 from octavo.server.schema.nested import Unknown, lenient_decoder, refused_name, unknown_names
 from octavo.server.schema.rules import rules_of
-from octavo.server.schema.types_at import choices_at, misplaced
+from octavo.server.schema.types_at import choices_at, misplaced, takes_objects
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -56,7 +57,7 @@ def decode_by_field(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]
     known_unsupported = parts.keys() & rules.unsupported.keys()
     unsupported = {name: _short_value(parts[name]) for name in known_unsupported}
     rules.check_unsupported(unsupported)
-    fields = _fields(kind)
+    fields = fields_of(kind)
     values: dict[str, Any] = {}
     nested = [
         Unknown(f"{outer}.{name[:64]}", name, known)
@@ -133,10 +134,10 @@ class _Field:
         """Return msgspec's message in JSON's terms, with the path of the field in front."""
         what, path, is_key = _in_words(text)
         if what.startswith(_WRONG_CHOICE) and (choices := choices_at(self.type(), path)):
+            others = " or an object" if takes_objects(self.type(), path) else ""
             given = what.removeprefix(_WRONG_CHOICE)
-            among = ("one of " if len(choices) > 1 else "") + ", ".join(map(repr, choices))
-            path = self.name + path
-            return invalid(f"{path}: expected {among}, got {given}", path)
+            value = given[1:-1] if given.startswith("'") else int(given)
+            return not_among(self.name + path, choices, value, others)
         what = with_given(what, part, path)
         if missing := _MISSING.search(what):
             names = misplaced(part, self.type(), path, missing[1])
@@ -149,7 +150,8 @@ class _Field:
 
 
 @lru_cache(maxsize=64)
-def _fields(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
+def fields_of(kind: type[msgspec.Struct]) -> Mapping[str, _Field]:
+    """Return the fields of a request's struct, each with what reads it alone."""
     rules = rules_of(kind)
     bare = get_type_hints(kind)  # without the bounds
     return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -10,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from octavo.server.http.errors import invalid
+from octavo.server.http.errors import ApiError, invalid
 from octavo.server.schema.by_field import (
     MAX_LISTS,
     MAX_NESTING,
@@ -18,6 +17,7 @@ from octavo.server.schema.by_field import (
     decode_by_field,
     extent,
 )
+from octavo.server.schema.near_names import near_name
 from octavo.server.schema.nested import Unknown
 from octavo.server.schema.rules import rules_of
 
@@ -50,7 +50,7 @@ def decode(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]:
     request, unknown = decode_by_field(body, kind)
     closed = rules_of(kind).closed
     if closed and (inside := tuple(each for each in unknown if _outer(each.path) in closed)):
-        refuse_unknown(inside, kind)
+        raise unknown_field(inside[0], kind)
     return request, unknown
 
 
@@ -99,13 +99,12 @@ def _decoder(
     )
 
 
-def refuse_unknown(unknown: tuple[Unknown, ...], kind: type[msgspec.Struct]) -> None:
-    """Raise ApiError for the first unknown field, with the name that was probably meant."""
-    path, name, known = unknown[0]
-    near = [field for field in (rules_of(kind).other_names.get(name),) if field in known]
-    near = near or difflib.get_close_matches(name[:64], known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise invalid(f"unknown field {path[:192]!r}{hint}", path[:192], "unknown_parameter")
+def unknown_field(unknown: Unknown, kind: type[msgspec.Struct]) -> ApiError:
+    """Return the error for an unknown field, with the name that was probably meant."""
+    path, name, known = unknown
+    other = rules_of(kind).other_names.get(name)
+    hint = f"; did you mean {other!r}?" if other in known else near_name(name, known)
+    return invalid(f"unknown field {path[:192]!r}{hint}", path[:192], "unknown_parameter")
 
 
 def named_in_header(unknown: tuple[Unknown, ...]) -> bytes:

@@ -22,7 +22,13 @@ def choices_at(kind: Type, path: str) -> tuple[Any, ...]:
         for each in _types_at(kind, path)
         if isinstance(each, LiteralType)
         for value in each.values
+        if value != ""
     )
+
+
+def takes_objects(kind: Type, path: str) -> bool:
+    """Return whether the value at a path may be an object."""
+    return any(isinstance(each, DictType | StructType) for each in _types_at(kind, path))
 
 
 def misplaced(part: msgspec.Raw, kind: Type, path: str, missing: str) -> tuple[str, ...]:

@@ -332,6 +332,13 @@ def test_what_cannot_be_enforced_is_left_out_with_a_warning(name: str) -> None:
     assert what.endswith("it is left out")
 
 
+def test_a_keyword_that_is_left_out_has_its_near_name_at_the_end() -> None:
+    shape = StructuredOutputsParams(json={"minLenght": 2}, strict=False)
+    ((place, what),) = grammar_of(shape).warnings
+    assert place == "json.minLenght"
+    assert what == "the keyword is unknown; it is left out; did you mean 'minLength'?"
+
+
 def test_arrays_of_thousands_of_values_are_counted_no_further_than_needed() -> None:
     """The number of such arrays has more digits than Python writes."""
     values = {"enum": list(range(15_000))}

@@ -20,7 +20,7 @@ from octavo.server.batches import input_file
 from octavo.server.batches.disk import in_thread
 from octavo.server.batches.input_file import Bounds, InputFile
 from octavo.server.batches.lines import call_name
-from octavo.server.batches.room import Room
+from octavo.server.batches.room import MAX_UPLOADS, Room
 from octavo.server.http.errors import ApiError
 from tests.server.batches.make import batches_in, begin, ended, lines_of, request, text_of, upload
 from tests.server.batches.test_service import LINES, run
@@ -49,6 +49,27 @@ def test_each_key_finds_its_share_whatever_others_have(
         for each in KEYS:
             assert stored[each] <= LIMIT // 2
             assert stored[each] + room.left(each) >= LIMIT // 6
+
+
+@given(st.lists(st.sampled_from(("", *KEYS)), max_size=20), st.booleans())
+def test_one_key_sends_at_most_half_of_the_files_at_once(owners: list[str], has_keys: bool) -> None:
+    """A server without keys gives all places to all its clients."""
+    room = Room(LIMIT, len(KEYS) if has_keys else 0, KEYS.__contains__, {}, list)
+    most = MAX_UPLOADS // 2 if has_keys else MAX_UPLOADS
+    counts: Counter[str] = Counter()
+    with contextlib.ExitStack() as sending:
+        for owner in owners:
+            if counts[owner] < most and counts.total() < MAX_UPLOADS:
+                sending.enter_context(room.upload(owner))
+                counts[owner] += 1
+                continue
+            with pytest.raises(ApiError) as refused:
+                sending.enter_context(room.upload(owner))
+            assert (refused.value.status, refused.value.code) == (429, "too_many_uploads")
+            assert dict(refused.value.headers)[b"retry-after"] == b"1"
+            limit = f"of {most} at once" if counts[owner] == most else f"{MAX_UPLOADS} files of all"
+            assert limit in refused.value.message
+    assert room.num_uploads == 0
 
 
 def test_results_of_one_key_do_not_end_the_batches_of_another(

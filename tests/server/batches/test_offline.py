@@ -164,13 +164,16 @@ LINE = request(0)
         ("", "has no requests"),
         ("\n \n", "has no requests"),
         ("{oops\n", "line 1: the line is not valid JSON"),
-        ('{"custom_id": "a"}', "line 1: the line is no request"),
+        ('{"custom_id": "a"}', "line 1: body is missing"),
+        ("[1]", "line 1: the line must be a JSON object"),
         ({**LINE, "custom_id": ""}, "custom_id"),
         ({**LINE, "method": "GET"}, "method is 'GET'"),
         ({**LINE, "url": "/v1/nothing"}, "url is '/v1/nothing'"),
         ({**LINE, "body": [1]}, "body must be a JSON object"),
         ({**LINE, "body": {"stream": True}}, "leave stream out"),
-        ({**LINE, "extra": 1}, "extra"),
+        ({**LINE, "extra": 1}, "unknown field 'extra'\n"),
+        ({**LINE, "urls": 1}, "unknown field 'urls'; did you mean 'url'?"),
+        ({**LINE, "url": "/v1/chat/completion"}, "; did you mean '/v1/chat/completions'?"),
         ([LINE, LINE], "line 2: custom_id 'line-0' is that of an earlier line too"),
     ],
 )
@@ -185,6 +188,35 @@ def test_a_file_with_an_error_is_refused_before_the_model_is_loaded(
     assert main(["batch", str(path), str(output), "--model", str(tmp_path / "no-model")]) == USAGE
     assert words in capsys.readouterr().err
     assert not output.exists()
+
+
+def test_all_that_is_wrong_with_a_line_is_named_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = {"custom_ids": 3, "url": 5, "method": "PUT", "body": {"stream": 1, "background": 1}}
+    write(tmp_path / "in.jsonl", [line])
+    assert main(["batch", *map(str, (tmp_path / "in.jsonl", tmp_path / "out.jsonl"))]) == USAGE
+    found = capsys.readouterr().err
+    for words in (
+        "has errors (6)",
+        "custom_id is missing",
+        "url: expected string, got integer",
+        "unknown field 'custom_ids'; did you mean 'custom_id'?",
+        "method is 'PUT'",
+        "leave stream out",
+        "leave background out",
+    ):
+        assert words in found
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("absent", "cannot be read: no such file"), (".", "cannot be read: is a")]
+)
+def test_requests_that_cannot_be_read_are_an_error_of_usage(
+    name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["batch", str(tmp_path / name), str(tmp_path / "out.jsonl")]) == USAGE
+    assert words in capsys.readouterr().err
 
 
 def test_lines_are_found_whatever_pieces_the_file_is_read_in(

@@ -203,6 +203,11 @@ def test_some_values_ask_for_no_shape(directory: Path, fields: dict[str, Any]) -
             "missing",
         ),
         ({"response_format": {"type": "xml"}}, "response_format.type", "got 'xml'"),
+        (
+            {"response_format": {"type": "json"}},
+            "response_format.type",
+            "got 'json'; did you mean 'json_object'?",
+        ),
         ({"response_format": {}}, "response_format.type", "missing"),
         ({"response_format": "json"}, "response_format", "got string"),
         (

@@ -246,7 +246,7 @@ def test_wrong_tools_are_refused_with_what_is_possible_there() -> None:
         ),
         (
             {"tool_choice": "any"},
-            "tool_choice: expected one of 'auto', 'none', 'required', got 'any'",
+            "tool_choice: expected one of 'auto', 'none', 'required' or an object, got 'any'",
         ),
         (
             {"tools": [WEATHER, {"type": "web_search"}]},
@@ -455,10 +455,11 @@ def test_schemas_of_tools_are_checked_where_they_are_enforced(tmp_path: Path) ->
         asked = {"messages": MESSAGES, "tools": tools, "max_tokens": 1}
         free = (await client.post(PATH, json=asked)).json()
         assert not free.get("warnings")
-        (warning,) = (await client.post(PATH, json={**asked, "tool_choice": "required"})).json()[
-            "warnings"
-        ]
+        cut = (await client.post(PATH, json={**asked, "tool_choice": "required"})).json()
+        (warning,) = cut["warnings"]
         assert warning.startswith(where)
+        assert cut["choices"][0]["finish_reason"] == "length"
+        assert cut["choices"][0]["message"]["content"] is None, "there is a call, or nothing"
         old = {"functions": [{**function, "strict": True}]}
         response = await client.post(PATH, json={"messages": MESSAGES, **old})
         assert response.json()["error"]["param"].startswith("functions[0].parameters.prop")
