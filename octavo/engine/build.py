@@ -24,6 +24,7 @@ from octavo.grammar.supply import GrammarSupply
 from octavo.loader import ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
+from octavo.models.footprint import most_stored_type, num_parameters
 from octavo.models.generation import chosen_defaults
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
@@ -258,4 +259,6 @@ def _facts(
         instruction_set=arithmetic.instruction_set,
         accumulation_order=arithmetic.accumulation_order,
         pooling=opened.pooling,
+        num_parameters=num_parameters(opened),
+        weight_type=most_stored_type(opened),
     )

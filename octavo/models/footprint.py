@@ -25,6 +25,16 @@ def stored(opened: OpenedModel) -> tuple[StoredBytes, ...]:
     return by_type([(types[name], info.num_bytes) for name, info in tensors.items()])
 
 
+def most_stored_type(opened: OpenedModel) -> str:
+    """Return the type of most bytes of the checkpoint."""
+    return max(stored(opened), key=lambda each: each.num_bytes).type
+
+
+def num_parameters(opened: OpenedModel) -> int:
+    """Return how many values the model's tensors have, whatever type they are stored in."""
+    return sum(math.prod(shape) for shape in opened.weights.shapes().values())
+
+
 def tensor_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
     """Yield the sizes of the tensors that the layers will hold."""
     weights = named_as_declared(opened.weights, opened.model)

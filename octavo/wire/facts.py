@@ -32,6 +32,8 @@ class EngineFacts:
     instruction_set: str = ""  # whose kernels compute; "" where PyTorch chooses
     accumulation_order: str = ""  # of sums, on which bits depend
     pooling: PoolingFacts = field(default_factory=PoolingFacts)
+    num_parameters: int = 0  # values of all weights
+    weight_type: str = ""  # of most of their bytes, as they are stored
 
     @property
     def source(self) -> ModelFiles:

@@ -246,7 +246,9 @@ def test_opentelemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def schemathesis(schema: str, directory: Path, *more: str) -> None:
     """Send requests that fit a document and requests that do not: no answer may contradict it."""
     settings = directory / "schemathesis.toml"
-    settings.write_text((HERE / "schemathesis.toml").read_text("utf-8"), "utf-8")
+    hooks = json.dumps(str(HERE / "schemathesis_hooks.py"))
+    text = (HERE / "schemathesis.toml").read_text("utf-8")
+    settings.write_text(f"hooks = {hooks}\n{text}", "utf-8")
     program = str(ENVIRONMENTS / "schemathesis" / "bin" / "schemathesis")
     for mode in ("positive", "negative"):
         command = [program, "--config-file", str(settings), "run", schema, "--mode", mode]
@@ -268,6 +270,19 @@ def test_schemathesis(tmp_path: Path) -> None:
     with serving(tmp_path / "model", max_output_tokens=2) as address:
         credentials = ("--header", f"Authorization: Bearer {KEY}")
         schemathesis(f"{address}/openapi.json", tmp_path, *credentials)
+        assert not failed(address)
+
+
+@pytest.mark.parametrize("num_classes", [1, 3])
+def test_schemathesis_with_a_classifier(num_classes: int, tmp_path: Path) -> None:
+    """The routes that give classes, and those that give scores of pairs."""
+    with serving(tmp_path / "model", num_classes=num_classes) as address:
+        credentials = ("--header", f"Authorization: Bearer {KEY}")
+        asked = ("--include-path-regex", "^(/v1|/v2)?/(classify|score|rerank|pooling)$")
+        schemathesis(f"{address}/openapi.json", tmp_path, *credentials, *asked)
+        served = "score" if num_classes == 1 else "classify"
+        counted = httpx.get(f"{address}/metrics", headers=HEADERS).text
+        assert re.search(rf'route="/{served}",status="200"', counted), "it was served"
         assert not failed(address)
 
 

@@ -60,7 +60,8 @@ const refused = async (asked) =>
   );
 assert.match((await refused(ours.chat({ model: "llama3", messages }))).message, /llama3/);
 assert.equal((await refused(ours.chat({ model: "llama3", messages }))).status_code, 404);
-assert.match((await refused(ours.pull({ model: "llama3" }))).message, /not supported/);
+assert.match((await refused(ours.pull({ model: "llama3" }))).message, /'tiny'.*octavo serve/);
+assert.equal((await ours.pull({ model: "tiny" })).status, "success");
 assert.equal((await refused(ours.delete({ model: "tiny" }))).status_code, 400);
 assert.equal((await refused(client(url, "wrong-key").list())).status_code, 401);
 assert.equal((await refused(client(full).generate(prompt))).status_code, 429);

@@ -85,7 +85,10 @@ def main() -> None:
     refused(404, client.chat, model="llama3", messages=HELLO, stream=True)
     refused(400, client.chat, model="tiny", messages=HELLO, options={"temperature": -1.0})
     refused(400, client.pull, model="llama3")
-    assert "start the server with the model" in refused(400, client.pull, model="llama3").error
+    assert "'tiny', and no other" in refused(400, client.pull, model="llama3").error
+    assert client.pull("tiny").status == "success"
+    assert [part.status for part in client.pull("tiny:latest", stream=True)] == ["success"]
+    assert (model.details and model.details.quantization_level) == "F32"
     refused(400, client.create, model="mine", from_="tiny")
     refused(400, client.delete, model="tiny")
     refused(401, client_of(URL, "wrong-key").list)

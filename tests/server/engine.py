@@ -209,6 +209,8 @@ class FakeEngine(AsyncLLM):
             accumulation_order="fma",
             generation=GenerationDefaults(max_new_tokens=max_new_tokens),
             pooling=pooling or PoolingFacts(width=WIDTH),
+            num_parameters=134_515_008,
+            weight_type="BF16",
         )
         arguments = EngineArguments(model="tiny", max_logprobs=max_logprobs)
         self._settle(InlineClient(self.core, facts), arguments, ())

@@ -92,6 +92,11 @@ BODIES += [
     ("/tokenize", "TokenizeRequest", {"prompt": "x", "messages": None}, True),
     ("/tokenize", "TokenizeRequest", {"prompt": None}, False),
     ("/tokenize", "TokenizeRequest", {"prompt": "x", **say(content="x")}, False),
+    ("/score", "ScoreRequest", {"text_1": "x", "text_2": ["x"]}, True),
+    ("/score", "ScoreRequest", {"queries": "x", "items": ["x"], "documents": None}, True),
+    ("/score", "ScoreRequest", {"queries": "x", "items": ["x"], "documents": "x"}, False),
+    ("/score", "ScoreRequest", {"text_1": "x", "data_2": "x"}, False),
+    ("/score", "ScoreRequest", {"text_1": "x", "text_2": None}, False),
 ]
 
 
@@ -103,7 +108,7 @@ def test_the_document_and_the_server_agree(directory: Path, path: str) -> None:
                 if where != path:
                     continue
                 assert is_valid(body, SCHEMAS[name]) == is_right, body
-                more = {} if path == "/tokenize" else {"max_tokens": 1}
+                more = {} if path in ("/tokenize", "/score") else {"max_tokens": 1}
                 response = await client.post(path, json={**body, **more})
                 assert response.status_code == (200 if is_right else 400), (body, response.text)
 

@@ -149,9 +149,25 @@ class ClassifyRequest(InputRequest, kw_only=True):
     activation: bool | None = None  # the older name of use_activation
 
 
+# The fields of texts that are compared, of which a request has one pair.
+PAIRED = (
+    *(("text_1", "text_2"), ("data_1", "data_2")),
+    *(("queries", "documents"), ("queries", "items")),
+)
+
+
+def _pair_schema(names: tuple[str, str]) -> dict[str, Any]:
+    """Return the schema of requests with this pair alone."""
+    others = {name for pair in PAIRED for name in pair}.difference(names)
+    fields: dict[str, Any] = {name: {"not": {"type": "null"}} for name in names}
+    fields.update({name: {"type": "null"} for name in sorted(others)})
+    return {"required": list(names), "properties": fields}
+
+
 class ScoreRequest(PooledRequest, kw_only=True):
     """The request of /score: two fields of texts, under one of four pairs of names."""
 
+    schema: ClassVar[dict[str, Any]] = {"anyOf": [_pair_schema(names) for names in PAIRED]}
     text_1: Texts | None = None
     text_2: Texts | None = None
     data_1: Texts | None = None

@@ -20,6 +20,7 @@ from octavo.server.embeddings.common import (
 )
 from octavo.server.embeddings.dialect import RERANK_ID, SCORE_ID
 from octavo.server.embeddings.schema import (
+    PAIRED,
     CohereRerankRequest,
     PooledRequest,
     PooledUsage,
@@ -40,18 +41,14 @@ from octavo.server.server import Server
 from octavo.text.pairs import Pair
 from octavo.text.prompt_worker import PromptJob
 
-_NAMES = (
-    *(("text_1", "text_2"), ("data_1", "data_2")),
-    *(("queries", "documents"), ("queries", "items")),
-)
 Places = list[tuple[int, int]]  # of both texts of each pair
 
 
 def score(server: Server, request: ScoreRequest) -> GenerationRequest:
     """Return the neutral form of a request for scores."""
     server.check_model(request.model)
-    given = {name for names in _NAMES for name in names if getattr(request, name) is not None}
-    names = next((names for names in _NAMES if given and given.issubset(names)), None)
+    given = {name for names in PAIRED for name in names if getattr(request, name) is not None}
+    names = next((names for names in PAIRED if given and given.issubset(names)), None)
     if names is None:
         raise invalid("give the texts in one pair of fields: text_1 and text_2", "text_1")
     fields: list[list[str]] = []

@@ -14,20 +14,30 @@ from msgspec import UNSET, Struct
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.route import Handler
-from octavo.server.ollama.dialect import instant
-from octavo.server.ollama.requests import check_name
-from octavo.server.ollama.schema import OllamaAnswer, OllamaAnswerMessage, ShowRequest
+from octavo.server.ollama.dialect import OLLAMA, instant, line
+from octavo.server.ollama.model_schema import (
+    OllamaCard,
+    OllamaDetails,
+    OllamaModels,
+    OllamaShown,
+    OllamaStatus,
+    OllamaVersion,
+    PullRequest,
+    ShowRequest,
+)
+from octavo.server.ollama.requests import check_name, is_name
+from octavo.server.ollama.schema import OllamaAnswer, OllamaAnswerMessage
 from octavo.server.server import VERSION, Server
 
-# Routes that are refused: method, name, and what they would do.
+# Routes that are refused: method, name, and what to do instead.
 REFUSED = (
-    ("POST", "pull", "fetching models; start the server with the model"),
-    ("POST", "push", "publishing models"),
-    ("POST", "create", "making models"),
-    ("POST", "copy", "naming models; start the server with --served-model-name"),
-    ("DELETE", "delete", "removing models"),
+    ("POST", "push", "the model stays as it is"),
+    ("POST", "create", "what a Modelfile sets belongs in each request: system, options, format"),
+    ("POST", "copy", "for further names start it with --served-model-name"),
+    ("DELETE", "delete", "`octavo list` shows where models are on the disk"),
 )
-_MEANINGS = {f"/api/{name}": what for _, name, what in REFUSED}
+_ADVICE = {f"/api/{name}": advice for _, name, advice in REFUSED}
+_UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 _PEEKED_BYTES = 4096  # a longer request has a prompt
 _FOREVER = "9999-12-31T23:59:59Z"  # the model is not unloaded
 
@@ -88,23 +98,25 @@ def _loaded(exchange: Exchange, peeked: _Peeked, *, is_chat: bool) -> OllamaAnsw
 async def tags(exchange: Exchange) -> None:
     """Handle GET /api/tags: list the model under all its names."""
     weights = await _weights(exchange.server)
-    models = [_card(exchange.server, name, weights) for name in exchange.server.model_names]
-    await exchange.respond_json({"models": models})
+    server, at = exchange.server, instant(weights.modified_at)
+    cards = [_card(server, name, weights, modified_at=at) for name in server.model_names]
+    await exchange.respond_json(OllamaModels(models=cards))
 
 
 async def loaded(exchange: Exchange) -> None:
     """Handle GET /api/ps: list the model, which is loaded."""
     server = exchange.server
-    card = _card(server, server.model_name, await _weights(server))
-    del card["modified_at"]
-    memory = sum(server.llm.facts.memory_bytes.values()) or card["size"]
-    card.update(
-        size=memory,
+    facts = server.llm.facts
+    card = _card(
+        server,
+        server.model_name,
+        await _weights(server),
         size_vram=0,
         expires_at=_FOREVER,
-        context_length=server.llm.facts.longest_tokens,
+        context_length=facts.longest_tokens,
     )
-    await exchange.respond_json({"models": [card]})
+    card.size = sum(facts.memory_bytes.values()) or card.size
+    await exchange.respond_json(OllamaModels(models=[card]))
 
 
 async def show(exchange: Exchange) -> None:
@@ -122,63 +134,88 @@ async def show(exchange: Exchange) -> None:
     capabilities += ["thinking"] * (formats.reasoning is not None)
     weights = await _weights(server)
     family = _family(server)
-    await exchange.respond_json(
-        {
-            "modelfile": f"# served by Octavo\nFROM {server.model_name}\n",
-            "parameters": _parameters(server),
-            "template": server.config.chat_template
-            or server.llm.model.tokenizer.chat_templates.get("default", ""),
-            "details": _details(server),
-            "model_info": {
-                "general.architecture": family,
-                "general.basename": server.model_name,
-                f"{family}.context_length": facts.max_model_len,
-                f"{family}.vocab_size": facts.vocabulary,
-            },
-            "capabilities": capabilities,
-            "modified_at": instant(weights.modified_at),
-        }
+    shown = OllamaShown(
+        modelfile=f"# served by Octavo\nFROM {server.model_name}\n",
+        parameters=_parameters(server),
+        template=server.config.chat_template
+        or server.llm.model.tokenizer.chat_templates.get("default", ""),
+        details=_details(server),
+        info={
+            "general.architecture": family,
+            "general.basename": server.model_name,
+            "general.parameter_count": facts.num_parameters,
+            f"{family}.context_length": facts.max_model_len,
+            f"{family}.vocab_size": facts.vocabulary,
+        },
+        capabilities=capabilities,
+        modified_at=instant(weights.modified_at),
     )
+    await exchange.respond_json(shown)
 
 
 async def version(exchange: Exchange) -> None:
     """Handle GET /api/version: the server's own version."""
-    await exchange.respond_json({"version": VERSION})
+    await exchange.respond_json(OllamaVersion(version=VERSION))
+
+
+async def pull(exchange: Exchange) -> None:
+    """Handle POST /api/pull: the served model is there already, another is refused."""
+    request = await exchange.read(PullRequest)
+    name = request.model or request.name
+    if name is None:
+        raise ApiError(400, "model is missing", param="model")
+    if not is_name(exchange.server, name):
+        what = f"{name!r} is not fetched; use that name, or serve the other one: octavo serve MODEL"
+        raise _fixed(exchange, what)
+    if request.stream is False:
+        await exchange.respond_json(OllamaStatus())
+    else:
+        await exchange.respond(line(OllamaStatus()), kind=OLLAMA.stream_kind.encode())
 
 
 async def refuse(exchange: Exchange) -> None:
     """Refuse a request that would change which models there are."""
-    what = _MEANINGS[exchange.path]
-    raise ApiError(
+    raise _fixed(exchange, _ADVICE[exchange.path])
+
+
+def _fixed(exchange: Exchange, advice: str) -> ApiError:
+    return ApiError(
         400,
-        f"{exchange.path} is not supported: {what}. The served model is "
-        f"{exchange.server.model_name!r}",
+        f"{exchange.path} is not supported: this server has the model that it was started with, "
+        f"{exchange.server.model_name!r}, and no other; {advice}",
         code="unsupported_route",
     )
 
 
-def _card(server: Server, name: str, weights: _Weights) -> dict[str, Any]:
-    return {
-        "name": name,
-        "model": name,
-        "modified_at": instant(weights.modified_at),
-        "size": weights.num_bytes,
-        "digest": weights.digest,
-        "details": _details(server),
-    }
+def _card(server: Server, name: str, weights: _Weights, **more: Any) -> OllamaCard:
+    return OllamaCard(
+        name=name,
+        model=name,
+        size=weights.num_bytes,
+        digest=weights.digest,
+        details=_details(server),
+        **more,
+    )
 
 
-def _details(server: Server) -> dict[str, Any]:
+def _details(server: Server) -> OllamaDetails:
     facts, family = server.llm.facts, _family(server)
     is_gguf = any(each.endswith(".gguf") for each in facts.weights)
-    return {
-        "parent_model": "",
-        "format": "gguf" if is_gguf else "safetensors",
-        "family": family,
-        "families": [family],
-        "parameter_size": "",
-        "quantization_level": facts.dtype,
-    }
+    return OllamaDetails(
+        format="gguf" if is_gguf else "safetensors",
+        family=family,
+        families=[family],
+        parameter_size=_shortened(facts.num_parameters),
+        quantization_level=facts.weight_type,
+    )
+
+
+def _shortened(count: int) -> str:
+    """Return a number as names of models have it: 134.5M."""
+    for unit, letter in _UNITS:
+        if count >= unit:
+            return f"{count / unit:.1f}".removesuffix(".0") + letter
+    return str(count)
 
 
 def _family(server: Server) -> str:

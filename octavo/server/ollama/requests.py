@@ -46,9 +46,15 @@ _SMALLEST_TOP_P = 1e-9  # instead of 0, which is the most likely token alone too
 _SWITCHES = ("enable_thinking", "thinking")  # the names by which templates know it
 
 
+def is_name(server: Server, name: str) -> bool:
+    """Return whether this is the model's name, with or without a tag."""
+    return name in server.model_names or name.removesuffix(TAG) in server.model_names
+
+
 def check_name(server: Server, name: str) -> None:
     """Raise 404 unless this is the model's name, with or without a tag."""
-    server.check_model(name if name in server.model_names else name.removesuffix(TAG))
+    if not is_name(server, name):
+        server.check_model(name)
 
 
 def translate_chat(server: Server, request: OllamaChatRequest) -> GenerationRequest:

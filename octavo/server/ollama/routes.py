@@ -8,6 +8,14 @@ from octavo.server.generate import generating
 from octavo.server.http.route import Route
 from octavo.server.ollama import embeddings, models, requests
 from octavo.server.ollama.dialect import OLLAMA
+from octavo.server.ollama.model_schema import (
+    OllamaModels,
+    OllamaShown,
+    OllamaStatus,
+    OllamaVersion,
+    PullRequest,
+    ShowRequest,
+)
 from octavo.server.ollama.schema import (
     OllamaAnswer,
     OllamaChatRequest,
@@ -16,7 +24,6 @@ from octavo.server.ollama.schema import (
     OllamaGenerateRequest,
     OllamaVector,
     OllamaVectors,
-    ShowRequest,
 )
 
 OLLAMA_ROUTES: Sequence[Route] = (
@@ -53,15 +60,33 @@ OLLAMA_ROUTES: Sequence[Route] = (
         *(OllamaEmbeddingRequest, OllamaVector),
         dialect=OLLAMA,
     ),
-    Route("GET", "/api/tags", models.tags, "The served model.", dialect=OLLAMA),
     Route(
-        *("POST", "/api/show", models.show, "The facts about the model.", ShowRequest),
+        *("GET", "/api/tags", models.tags, "The served model."),
+        response=OllamaModels,
         dialect=OLLAMA,
     ),
-    Route("GET", "/api/ps", models.loaded, "The loaded model.", dialect=OLLAMA),
-    Route("GET", "/api/version", models.version, "The version.", dialect=OLLAMA),
+    Route(
+        *("POST", "/api/show", models.show, "The facts about the model."),
+        *(ShowRequest, OllamaShown),
+        dialect=OLLAMA,
+    ),
+    Route(
+        *("POST", "/api/pull", models.pull, "Whether a model is there: the served one is."),
+        *(PullRequest, OllamaStatus, OllamaStatus),
+        dialect=OLLAMA,
+    ),
+    Route(
+        *("GET", "/api/ps", models.loaded, "The loaded model."),
+        response=OllamaModels,
+        dialect=OLLAMA,
+    ),
+    Route(
+        *("GET", "/api/version", models.version, "The version."),
+        response=OllamaVersion,
+        dialect=OLLAMA,
+    ),
     *(
-        Route(method, f"/api/{name}", models.refuse, f"Refused: {what}.", dialect=OLLAMA)
-        for method, name, what in models.REFUSED
+        Route(method, f"/api/{name}", models.refuse, f"Refused: {advice}.", dialect=OLLAMA)
+        for method, name, advice in models.REFUSED
     ),
 )

@@ -240,11 +240,3 @@ class OllamaAnswer(Struct, kw_only=True):
     prompt_eval_duration: int | UnsetType = UNSET
     eval_count: int | UnsetType = UNSET
     eval_duration: int | UnsetType = UNSET
-
-
-class ShowRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The request to describe a model; `name` is the older form of `model`."""
-
-    model: Name | None = None
-    name: Name | None = None
-    verbose: bool | None = None

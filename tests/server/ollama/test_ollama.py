@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from octavo.server.openapi import document
+from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from tests.server.make import Client, once_written, serving
 from tests.server.openai.scripted import AGENT, TOOLS, make_files, scripted_engine
 
@@ -18,6 +21,8 @@ HELLO: Any = [{"role": "user", "content": "Hello"}]
 SHORT = {"num_predict": 9, "temperature": 0}
 CHAT: dict[str, Any] = {"model": "tiny", "messages": HELLO, "options": SHORT}
 PROMPT: dict[str, Any] = {"model": "tiny", "prompt": "The quick", "options": SHORT}
+WHOLE = document(ROUTES, DEFAULT_DIALECT)
+DOCUMENTED = Draft202012Validator({**WHOLE, "$ref": "#/components/schemas/OllamaAnswer"})
 NUMBERS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 
 
@@ -39,6 +44,8 @@ async def answers(client: Client, path: str, body: dict[str, Any]) -> tuple[Any,
     assert stream.headers["content-type"] == "application/x-ndjson"
     assert stream.text.endswith("}\n")
     lines = [json.loads(line) for line in stream.text.splitlines()]
+    for each in (whole.json(), *lines):
+        DOCUMENTED.validate(each)
     assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
     for last in (whole.json(), lines[-1]):
         assert all(last[name] >= 0 for name in NUMBERS)
@@ -183,6 +190,15 @@ def test_the_model_is_described(directory: Path) -> None:
         assert (await client.post("/api/show", json={"model": "x"})).status_code == 404
         assert (await client.post("/api/show", json={})).status_code == 400
         assert (await client.get("/api/version")).json()["version"]
+        assert shown["details"]["parameter_size"] == "134.5M"
+        assert shown["details"]["quantization_level"] == "BF16"
+        for name in ("tiny", "tiny:latest"):
+            pulled = await client.post("/api/pull", json={"name": name})
+            assert pulled.headers["content-type"] == "application/x-ndjson"
+            assert pulled.text == '{"status":"success"}\n'
+        assert (await client.post("/api/pull", json={"stream": False})).status_code == 400
+        refused = await client.post("/api/pull", json={"model": "llama3", "stream": False})
+        assert "'llama3' is not fetched; use that name" in refused.json()["error"]
         for name in ("pull", "push", "create", "copy"):
             refused = await client.post(f"/api/{name}", json={"model": "llama3"})
             assert refused.status_code == 400
