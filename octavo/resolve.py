@@ -240,7 +240,9 @@ def _footprint(arguments: EngineArguments, backend: Name) -> Footprint:
     if not is_packed:
         return NativeFootprint("float32", "float32")
     kv_dtype = arguments.kv_cache_dtype
-    return NativeFootprint(arguments.cpu_weights, "bfloat16" if kv_dtype == "auto" else kv_dtype)
+    is_asked = arguments.dtype == "bfloat16" and arguments.cpu_weights == "auto"
+    weights = "bfloat16" if is_asked else arguments.cpu_weights
+    return NativeFootprint(weights, "bfloat16" if kv_dtype == "auto" else kv_dtype)
 
 
 def _check_native(arguments: EngineArguments) -> None:

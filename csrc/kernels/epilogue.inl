@@ -94,6 +94,37 @@ inline void finish_plainly(const Epilogue& epilogue, int first_row, int rows, in
   }
 }
 
+// Whether a tile has whole vectors and needs nothing but `finish_biased`.
+inline bool is_biased_only(const Epilogue& epilogue, int columns) {
+  return epilogue.bias && epilogue.scale == 1.0f && epilogue.cap == 0.0f && !epilogue.gated &&
+         !epilogue.row_weights && !epilogue.out_rows && columns % kLanes == 0;
+}
+
+// `finish_row` for tiles of products with a bias: the same operations without branches.
+template <Activation kActivation>
+void finish_biased(const Epilogue& epilogue, int first_row, int rows, int panel, int columns,
+                   const float* sums) {
+  const int first = epilogue.first_output + panel * kPanel;
+  float* out = epilogue.out + static_cast<size_t>(first_row) * epilogue.out_stride + first;
+  const float* residual = epilogue.residual;
+  if (residual) residual += static_cast<size_t>(first_row) * epilogue.residual_stride + first;
+  for (int c = 0; c < columns; c += kLanes) {
+    const Floats bias = load(epilogue.bias + panel * kPanel + c);
+    if (residual) {
+      for (int r = 0; r < rows; ++r) {
+        const Floats y = activated(kActivation, load(sums + r * kPanel + c) + bias);
+        store(out + r * epilogue.out_stride + c,
+              y + load(residual + r * epilogue.residual_stride + c));
+      }
+    } else {
+      for (int r = 0; r < rows; ++r) {
+        store(out + r * epilogue.out_stride + c,
+              activated(kActivation, load(sums + r * kPanel + c) + bias));
+      }
+    }
+  }
+}
+
 // Prefetches the memory that finishing these rows will touch: other threads may have written it
 // last, and it arrives while the products run.
 inline void ask_for_tile(const Matrix& matrix, const Epilogue& epilogue, int first_row, int rows,
@@ -119,6 +150,14 @@ inline void finish_tile(const Matrix& matrix, const Epilogue& epilogue, int firs
   if (is_plain(epilogue, columns)) {
     const int first = epilogue.first_output + panel * (epilogue.gated ? kGates : kPanel);
     return finish_plainly(epilogue, first_row, rows, first, columns, sums);
+  }
+  if (is_biased_only(epilogue, columns)) {
+    if (epilogue.activation == Activation::None)
+      return finish_biased<Activation::None>(epilogue, first_row, rows, panel, columns, sums);
+    if (epilogue.activation == Activation::GeluErf)
+      return finish_biased<Activation::GeluErf>(epilogue, first_row, rows, panel, columns, sums);
+    if (epilogue.activation == Activation::GeluTanh)
+      return finish_biased<Activation::GeluTanh>(epilogue, first_row, rows, panel, columns, sums);
   }
   for (int r = 0; r < rows; ++r) {
     finish_row(epilogue, first_row + r, panel, columns, sums + r * kPanel);

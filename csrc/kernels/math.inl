@@ -1,4 +1,4 @@
-// exp, tanh and erf of Floats, accurate to about 2 units in the last place, and the activations
+// exp, tanh and GELU of Floats, accurate to about 2 units in the last place, and other activations
 // made of them. Branch-free and lane by lane: a value's bits do not depend on its position, and
 // since only IEEE operations are used they are the same in every tier.
 //
@@ -47,30 +47,28 @@ inline Floats hyperbolic_tangent(Floats x) {
   return select(less(a, splat(0.625f)), near, with_sign_of(far, x));
 }
 
-inline Floats error_function(Floats x) {
-  const Floats a = magnitude(x);
-  const Floats square = x * x;
-  // Below 1: (erf(x) / x - 1) in x².
-  Floats p = splat(7.889122935e-5f);
-  p = fma(p, square, splat(-8.020842215e-4f));
-  p = fma(p, square, splat(5.189535674e-3f));
-  p = fma(p, square, splat(-2.685444430e-2f));
-  p = fma(p, square, splat(1.128360033e-1f));
-  p = fma(p, square, splat(-3.761262596e-1f));
-  p = fma(p, square, splat(1.283791661e-1f));
-  const Floats near = fma(p, x, x);
-  // Above: ln(1 - erf(x)), fitted up to 3.95, above which erf rounds to 1.
-  const Floats t = min(splat(3.95f), a);
-  Floats q = splat(-2.168675746e-5f);
-  q = fma(q, t, splat(4.413352290e-4f));
-  q = fma(q, t, splat(-4.204555880e-3f));
-  q = fma(q, t, splat(2.520824037e-2f));
-  q = fma(q, t, splat(-1.084185466e-1f));
-  q = fma(q, t, splat(-6.332198977e-1f));
-  q = fma(q, t, splat(-1.129578352f));
-  q = fma(q, t, splat(1.880367490e-4f));
-  const Floats far = splat(1.0f) - exponential(q);
-  return select(less(a, splat(1.0f)), near, with_sign_of(far, x));
+// x · Φ(x), exact GELU, as max(x, 0) - ½ |x| · erfc(|x| / √2): nothing cancels for negative x.
+inline Floats gelu(Floats x) {
+  const Floats t = min(splat(8.0f), magnitude(x));  // from where on the second part vanishes
+  // log2(erfc(t / √2)) / t; the error is weighted by the second part.
+  Floats p = splat(-2.8349134e-6f);
+  p = fma(p, t, splat(3.9377697e-5f));
+  p = fma(p, t, splat(-1.8618027e-4f));
+  p = fma(p, t, splat(-1.3693632e-4f));
+  p = fma(p, t, splat(7.0634200e-3f));
+  p = fma(p, t, splat(-5.2496180e-2f));
+  p = fma(p, t, splat(-4.5920819e-1f));
+  p = fma(p, t, splat(-1.1511052f));
+  p = p * t;
+  const Floats n = round_even(p);
+  const Floats r = p - n;
+  Floats y = splat(1.3264727e-3f);  // (2^r - 1) / r
+  y = fma(y, r, splat(9.6715126e-3f));
+  y = fma(y, r, splat(5.5507337e-2f));
+  y = fma(y, r, splat(2.4022242e-1f));
+  y = fma(y, r, splat(6.9314698e-1f));
+  y = fma(y, r, splat(1.0f)) * power_of_two(n);
+  return fma(t * splat(-0.5f), y, max(splat(0.0f), x));
 }
 
 inline Floats logistic(Floats x) {
@@ -82,8 +80,8 @@ inline Floats activated(Activation activation, Floats x) {
   switch (activation) {
     case Activation::Silu:
       return x * logistic(x);
-    case Activation::GeluErf:  // √½
-      return x * splat(0.5f) * (splat(1.0f) + error_function(x * splat(0.70710678f)));
+    case Activation::GeluErf:
+      return gelu(x);
     case Activation::GeluTanh: {  // √(2/π) · (x + 0.044715 x³)
       const Floats inner = splat(0.79788456f) * fma(splat(0.044715f) * x * x, x, x);
       return x * splat(0.5f) * (splat(1.0f) + hyperbolic_tangent(inner));

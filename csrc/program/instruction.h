@@ -69,7 +69,8 @@ struct Instruction {
   Space space = Space::Tokens;
   Ref x, y, out;
   NormShape norm;        // Norm; Prepare: of x, before it is prepared
-  Prepared prepared;     // Prepare writes it, Gemm and experts read it
+  Prepared prepared;     // Prepare writes it, Gemm and experts read it; a Gemm with x reads x,
+                         // whose rows have this form and distance
   Activation activation = Activation::None;
   float factor = 1.0f;   // Scale, Gemm, Embed
   float cap = 0.0f;      // SoftCap, Gemm

@@ -113,7 +113,9 @@ void Program::prepare(const Instruction& i, int index, Worker& worker) {
 }
 
 void Program::gemm(const Instruction& i, Shares& shares, int index, Worker& worker) {
-  const uint8_t* prepared = context_.prepared_at(i.prepared, worker);
+  const uint8_t* prepared = i.x.where == Ref::Where::Nothing
+                                ? context_.prepared_at(i.prepared, worker)
+                                : reinterpret_cast<const uint8_t*>(context_.at(i.x));
   const int rows = context_.step.rows(i.prepared.space);
   int panels = 0;
   for (const Piece& piece : i.pieces) panels += (piece.matrix.outputs + kPanel - 1) / kPanel;

@@ -124,8 +124,9 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
     _add(
         group,
         "dtype",
-        "type of weights and KV while computing: auto, float32 or bfloat16; float is float32, half "
-        "and float16 are computed in bfloat16",
+        "type of weights and KV while computing: auto, float32 or bfloat16; auto keeps the weights "
+        "of the file, bfloat16 converts those of 32 bits; float is float32, half and float16 are "
+        "computed in bfloat16",
         metavar="TYPE",
     )
     _add(

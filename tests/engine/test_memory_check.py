@@ -12,6 +12,8 @@ import pytest
 from octavo import resolve as resolving
 from octavo.backends.base import KVLayout
 from octavo.backends.native.backend import NativeBackend, NativeOptions
+from octavo.backends.native.footprint import NativeFootprint
+from octavo.backends.native.packing import choose_format
 from octavo.backends.torch import attention, footprint
 from octavo.core.config import ConfigError
 from octavo.engine.build import build_engine
@@ -75,6 +77,29 @@ def test_weights_take_what_was_predicted(
     assert engine.facts.memory_bytes["KV cache"] == engine.config.core.num_blocks * bill.block_bytes
     stored = sum(info.num_bytes for info in opened_model(directory).checkpoint.tensors.values())
     assert bill.stored_bytes == stored
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cpu_weights", "expected"),
+    [
+        ("auto", "auto", {"F32": "F32", "F16": "F16", "BF16": "BF16", "Q8_0": "U8"}),
+        ("bfloat16", "auto", {"F32": "BF16", "F16": "F16", "BF16": "BF16", "Q8_0": "U8"}),
+        ("bfloat16", "int8", {"F32": "U8", "F16": "U8", "BF16": "U8", "Q8_0": "U8"}),
+        ("bfloat16", "bf16", {"F32": "BF16", "F16": "BF16", "BF16": "BF16", "Q8_0": "U8"}),
+        ("float32", "auto", {"F32": "F32", "F16": "F32", "BF16": "F32", "Q8_0": "F32"}),
+    ],
+)
+def test_bfloat16_converts_weights_that_are_wider_and_auto_keeps_them(
+    directory: Path, dtype: Any, cpu_weights: Any, expected: dict[str, str]
+) -> None:
+    opened = opened_model(directory)
+    asked = EngineArguments(str(directory), backend="native", dtype=dtype, cpu_weights=cpu_weights)
+    chosen = resolve(asked, opened, place_layers(opened.model)).footprint
+    assert isinstance(chosen, NativeFootprint)
+    found = {
+        name: choose_format(name, 256, chosen.weights, is_embedding=False).name for name in expected
+    }
+    assert found == expected
 
 
 def test_the_estimate_reads_no_weights(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.backends.native import _native
-from octavo.backends.native.layout import Layout, lay_out, place_barriers, stride
+from octavo.backends.native.layout import Layout, lay_out, place_barriers
 from octavo.backends.native.packing import Matrix, Vector, interleaved
 from octavo.layers import Rope
 from octavo.program import operands
@@ -65,6 +65,8 @@ class Emitter:
             made.norm = _norm(i.norm)
         if i.prepared is not None:
             made.prepared = self._prepared(i, i.prepared)
+        elif i.op == "Gemm":
+            made.prepared = self._unprepared(i)
         made.activation = getattr(_native.Activation, i.activation or "None_")
         made.factor, made.cap, made.by_position = i.factor, i.cap, i.ids == "Positions"
         if i.ids == "Types":
@@ -96,13 +98,24 @@ class Emitter:
             offset,
             value.first,
             value.width,
-            stride(buffer.width),
+            self._layout.stride(buffer),
         )
 
     def _prepared(self, i: Instruction, prepared: Prepared) -> _native.Prepared:
         space = getattr(_native.Space, prepared.space)
         offset = self._layout.extent(prepared).offset
         return _native.Prepared(space, _format_of(i), prepared.inputs, offset)
+
+    def _unprepared(self, i: Instruction) -> _native.Prepared:
+        """Return the form of rows that a product reads where they are."""
+        assert i.x is not None
+        assert i.matrix is not None
+        format_, inputs = _format_of(i), i.matrix.inputs
+        row_bytes = _native.prepared_bytes(self._tier, format_, inputs)
+        assert row_bytes == 4 * self._layout.stride(i.x.buffer), (
+            "kernels find prepared rows at this distance"
+        )
+        return _native.Prepared(getattr(_native.Space, i.x.buffer.space), format_, inputs, 0)
 
     def _pieces(
         self, matrix: operands.Matrix, bias: Vector | None, gated: bool

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from octavo.program.listing import Buffer, Instruction, Listing, Prepared, Space
 
-_FLOATS = 16  # a row's stride is a multiple of this many
+_FLOATS = 16  # of a line; a row's stride is a multiple of this many
 # Instructions that may overwrite what they read: each element is read before it is written.
 _IN_PLACE = {
     "Gemm": ("y",),
@@ -52,19 +52,30 @@ class Layout:
 
     extents: dict[int, Extent] = field(default_factory=dict)  # by the id of a Buffer or Prepared
     row_bytes: dict[tuple[Space, str], int] = field(default_factory=dict)
+    # Whether rows in scratch are an odd number of lines apart, as prepared ones are: where products
+    # read them, rows that are a power of two apart would all map to one set of the L1.
+    has_odd_strides: bool = False
 
     def extent(self, buffer: Buffer | Prepared) -> Extent:
         return self.extents[id(buffer)]
 
+    def stride(self, buffer: Buffer) -> int:
+        """Return the floats from one row to the next."""
+        floats = stride(buffer.width)
+        if self.has_odd_strides and buffer.place == "Scratch":
+            floats |= _FLOATS
+        return floats
+
 
 def stride(width: int) -> int:
-    """Return the floats from one row to the next."""
+    """Return so many floats as whole lines."""
     return -(-width // _FLOATS) * _FLOATS
 
 
 def lay_out(listing: Listing, prepared_bytes: dict[int, int]) -> Layout:
     """Lay out every buffer; `prepared_bytes` has the bytes a row of each Prepared, by its id."""
-    layout = Layout()
+    reads_in_place = any(i.op == "Gemm" and i.x is not None for i in listing)
+    layout = Layout(has_odd_strides=reads_in_place)
     spans = _spans(listing)
     taken: list[tuple[int, Extent]] = []  # with the last use of each
     for at, instruction in enumerate(listing):
@@ -109,7 +120,7 @@ def _first_used(
             if isinstance(buffer, Prepared):
                 yield buffer, prepared_bytes[id(buffer)]
             else:
-                yield buffer, 4 * stride(buffer.width)
+                yield buffer, 4 * layout.stride(buffer)
 
 
 def _in_place(
@@ -128,6 +139,8 @@ def _in_place(
         read = getattr(instruction, name)
         if read is None or read.buffer.place != "Scratch" or not read.is_whole:
             continue
+        if instruction.op == "Gemm" and instruction.x and instruction.x.buffer is read.buffer:
+            continue  # its products read whole rows, of which others are written before
         same = (read.buffer.space, read.buffer.width) == (buffer.space, buffer.width)
         if same and spans[id(read.buffer)][1] == at:
             return layout.extent(read.buffer)

@@ -20,8 +20,18 @@ from octavo.layers import Embedding, GateUpLinear, Module
 log = logging.getLogger(__name__)
 
 # The number after int8 and int4 is how many inputs share a scale, if not 32.
+# float32 and bfloat16 are those of `dtype`, for all weights and for those that are wider.
 CpuWeights = Literal[
-    "auto", "float32", "bf16", "int8", "int8-64", "int8-128", "int4", "int4-64", "int4-128"
+    "auto",
+    "float32",
+    "bfloat16",
+    "bf16",
+    "int8",
+    "int8-64",
+    "int8-128",
+    "int4",
+    "int4-64",
+    "int4-128",
 ]
 
 KvDtype = Literal["float32", "bfloat16", "int8"]
@@ -204,7 +214,9 @@ def choose_format(
 ) -> _native.Format:
     """Choose the packed format for a stored type: the requested one, its own, or the nearest."""
     wanted = None
-    if weights == "float32" or type_ in FLOAT_TYPES:
+    if weights == "bfloat16":
+        wanted = "BF16" if type_ == "F32" else None  # the others have no more than 16 bits
+    elif weights == "float32" or type_ in FLOAT_TYPES:
         wanted = _WANTED.get(weights)
     if wanted is not None and is_embedding:
         wanted = wanted.replace("U4", "U8")  # used for every token twice: 4 bits are too few

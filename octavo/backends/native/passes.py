@@ -8,7 +8,11 @@ from typing import cast
 from octavo.backends.native.packing import Matrix
 from octavo.program.listing import Instruction, Listing, Prepared
 from octavo.program.passes.fusion import FUSION, Pass
-from octavo.program.passes.prepare import norm_while_preparing, prepare_products
+from octavo.program.passes.prepare import (
+    norm_while_preparing,
+    prepare_products,
+    read_floats_in_place,
+)
 
 
 def split_products_by_kind(listing: Listing) -> None:
@@ -42,6 +46,7 @@ PASSES: tuple[Pass, ...] = (
     split_products_by_kind,
     prepare_products,
     norm_while_preparing,
+    read_floats_in_place,
     prepare_experts,
     make_rope_tables,
 )

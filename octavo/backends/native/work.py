@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo.program.listing import Instruction
+from octavo.program.listing import Instruction, Space
 from octavo.program.operands import Matrix
 
 
@@ -33,7 +33,7 @@ def work_of(i: Instruction, sequences: Sequence[SequenceSize], kv_bytes: float, 
     sequence count once, however many of its rows see them.
     """
     wanted = sum(each.logits for each in sequences)
-    rows = {
+    rows: dict[Space, int] = {
         "Tokens": sum(each.rows for each in sequences),
         "Wanted": wanted,
         "Logits": wanted,
@@ -48,12 +48,19 @@ def work_of(i: Instruction, sequences: Sequence[SequenceSize], kv_bytes: float, 
         return Work(round(one.bytes_read * used), one.operations)
     if i.op == "Gemm":
         assert i.matrix is not None
-        assert i.prepared is not None
-        return _product(i.matrix, rows[i.prepared.space])
+        return _product(i.matrix, rows[_read_space(i)])
     if i.op == "Embed":
         assert i.matrix is not None
         return Work(i.matrix.num_bytes * rows["Tokens"] // i.matrix.outputs)
     return Work()
+
+
+def _read_space(gemm: Instruction) -> Space:
+    """Return the kind of rows that a product reads, prepared or as they are."""
+    if gemm.prepared is not None:
+        return gemm.prepared.space
+    assert gemm.x is not None
+    return gemm.x.buffer.space
 
 
 def _product(matrix: Matrix, rows: int) -> Work:

@@ -1,6 +1,7 @@
 """Each product's input is converted once into the form that its matrix reads, and normalised then.
 
-Quantised inputs are such a form: a matrix of codes reads rows of codes.
+Quantised inputs are such a form: a matrix of codes reads rows of codes. Matrices of floats read
+rows as they are, which therefore need not be copied.
 """
 
 from __future__ import annotations
@@ -40,3 +41,19 @@ def norm_while_preparing(listing: Listing) -> None:
             prepare.norm = norm.norm
             listing.change(prepare, x=norm.x)
             listing.remove(norm)
+
+
+def read_floats_in_place(listing: Listing) -> None:
+    """Leave out conversions that would only copy rows: the products read these themselves."""
+    for prepare in [i for i in listing if i.op == "Prepare"]:
+        x, prepared = prepare.x, prepare.prepared
+        assert x is not None
+        assert prepared is not None
+        if prepare.norm is not None or prepared.kind != "float":
+            continue
+        if x.buffer.place != "Scratch" or not x.is_whole:
+            continue  # its rows may lie at other distances than prepared ones
+        for gemm in [i for i in listing if i.op == "Gemm" and i.prepared is prepared]:
+            gemm.prepared = None
+            listing.change(gemm, x=x)
+        listing.remove(prepare)

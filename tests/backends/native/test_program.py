@@ -30,13 +30,11 @@ gemm [32×16 F32]
 │
 attention 2/1×8 +rope
 │
-prepare [16×16 F32]
 gemm [16×16 F32] +residual
 │
 prepare norm+ [48×16 F32]
 gemm [48×16 F32] +Silu +gate
 │
-prepare [16×24 F32]
 gemm [16×24 F32] +residual
 """
 # The wanted rows are selected before the attention, which needs no further barrier.

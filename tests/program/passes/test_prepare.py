@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from octavo.program.passes.prepare import norm_while_preparing, prepare_products
+from octavo.program.passes.prepare import (
+    norm_while_preparing,
+    prepare_products,
+    read_floats_in_place,
+)
 from tests.program.recorded import Recorded
 
 BOTH = (prepare_products, norm_while_preparing)
+ALL = (*BOTH, read_floats_in_place)
 
 
 def test_products_share_their_prepared_and_normalised_input() -> None:
@@ -34,3 +39,21 @@ def test_a_norm_with_another_reader_stays_an_instruction() -> None:
     _ = r.linear(normed) + normed
     text = r.after(*BOTH)
     assert text == "norm; prepare [32×32 F32]; gemm [32×32 F32]; add"
+
+
+def test_products_of_floats_read_rows_where_they_are() -> None:
+    r = Recorded()
+    first = r.linear(r.x, kind="float")
+    _ = r.linear(first, kind="float") + r.linear(first, kind="int8")
+    text = r.after(*ALL)
+    gemm, add = "gemm [32×32 F32]", "add"
+    assert text == f"{gemm}; {gemm}; prepare [32×32 F32]; {gemm}; {add}"
+
+
+def test_rows_that_are_normalised_first_or_lie_among_others_are_prepared() -> None:
+    r = Recorded()
+    r.linear(r.norm(r.x), kind="float")
+    r.linear(r.recorder.split(r.x, (16, 16))[1], kind="float")
+    text = r.after(*ALL)
+    gemms = "prepare norm+ [32×32 F32]; gemm [32×32 F32]; prepare [32×16 F32]; gemm [32×16 F32]"
+    assert text == gemms
