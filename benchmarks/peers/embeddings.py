@@ -4,10 +4,12 @@
     python -m benchmarks.peers.embeddings       offline, and over HTTP with 1 and 32 clients
     python -m benchmarks.peers.embeddings --rounds 3 --texts 128 --clients 32
 
-Texts of 8 to 256 tokens are mixed. Offline, an engine gets all of them at once (llama-server in one
-request); over HTTP, each client sends one text after the other. The figures are texts a second, and
-the least cosine between each engine's vectors and those of sentence-transformers. fastembed reads
-an ONNX file that is made here of the same weights, and llama-server a GGUF file in fp32.
+Texts of 16 to 256 tokens are mixed. Offline, an engine gets all of them at once (llama-server in
+one request); over HTTP, each client sends one text after the other. The figures are texts a second,
+and the least cosine between each engine's vectors and those of sentence-transformers. fastembed
+reads an ONNX file that is made here of the same weights, and llama-server a GGUF file in fp32. The
+first row is compared with them: its weights are the file's, in fp32. Those below it have keys and
+values in fp32 too, or weights in bf16 or int8.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from octavo.loader import resolve
 from octavo.observe.machine import num_cores, processor
 
 WORKER = Path(__file__).with_name("embeddings_worker.py")
-SHORTEST, LONGEST = 8, 256
+SHORTEST, LONGEST = 16, 256
 REFERENCE = "sentence-transformers"
 # What ours must be, times the peer's speed.
 MUST = {REFERENCE: 2.0, "fastembed": 1.2, "llama-server": 2.0}
@@ -172,7 +174,9 @@ def find(asked: argparse.Namespace, directory: Path, log: Path) -> tuple[list[An
 
     libraries = [
         library("octavo", sys.executable, "octavo", directory),
-        library("octavo fp32", sys.executable, "octavo", directory, "float32"),
+        library("octavo fp32", sys.executable, "octavo", directory, "dtype=float32"),
+        library("octavo bf16", sys.executable, "octavo", directory, "dtype=bfloat16"),
+        library("octavo int8", sys.executable, "octavo", directory, "cpu_weights=int8"),
     ]
     for name, model in ((REFERENCE, directory), ("fastembed", onnx)):
         python = installed / name / "bin" / "python"
@@ -251,7 +255,7 @@ def main() -> None:
     finally:
         for each in (*libraries, *servers):
             each.close()
-    versions = ", ".join(library.version for library in libraries[1:])
+    versions = ", ".join(dict.fromkeys(library.version for library in libraries))
     print(f"{processor()[0]}, {num_cores()[0]} threads, {asked.rounds} rounds, {len(texts)} texts")
     print(versions)
     for (case, name), speeds in found.items():

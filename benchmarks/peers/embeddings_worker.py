@@ -1,6 +1,6 @@
 """A worker that embeds texts in one library's own environment: JSON lines in, JSON lines out.
 
-    python embeddings_worker.py octavo                DIRECTORY THREADS [DTYPE]
+    python embeddings_worker.py octavo                DIRECTORY THREADS [OPTION=VALUE …]
     python embeddings_worker.py sentence-transformers DIRECTORY THREADS
     python embeddings_worker.py fastembed             DIRECTORY THREADS
     python embeddings_worker.py export                DIRECTORY FILE
@@ -25,11 +25,12 @@ WIDTH = 384
 BATCH = 32  # of the libraries that pad: faster here than larger and smaller ones
 
 
-def octavo(model: str, threads: int, dtype: str = "auto") -> Embed:
+def octavo(model: str, threads: int, *options: str) -> Embed:
     """Load the model with `LLM`, which batches texts without padding."""
     from octavo import LLM
 
-    llm = LLM(model, num_threads=threads, dtype=dtype)
+    more: Any = dict(option.split("=") for option in options)
+    llm = LLM(model, num_threads=threads, **more)
     return lambda texts: [output.outputs.embedding for output in llm.embed(texts, use_tqdm=False)]
 
 
