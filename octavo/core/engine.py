@@ -115,10 +115,18 @@ class EngineCore:
 
         Held sequences alone are no work: `seconds_to_deadline` says when a step must end a hold.
         """
+        return bool(self.scheduler.lifecycle.freed_slots) or self._has_more
+
+    @property
+    def only_frees(self) -> bool:
+        """True if the next step would only announce freed slots, as any later step can too."""
+        return bool(self.scheduler.lifecycle.freed_slots) and not self._has_more
+
+    @property
+    def _has_more(self) -> bool:
+        """True if there is other work than to announce freed slots."""
         scheduler = self.scheduler
-        if scheduler.in_flight or self._outbox or scheduler.lifecycle.freed_slots:
-            return True
-        if scheduler.awaits_transfers:
+        if scheduler.in_flight or self._outbox or scheduler.awaits_transfers:
             return True
         return len(scheduler.sequences) > len(scheduler.queue.held) and not scheduler.paused
 

@@ -62,6 +62,7 @@ log = logging.getLogger(__name__)
 
 SNAPSHOT_SECONDS = 0.5
 GRAMMAR_POLL_SECONDS = 0.001  # an idle engine looks so often whether a grammar is compiled
+FREED_SECONDS = 0.002  # before a step that only frees slots; one for a new request does it too
 IDLE_SECONDS = 0.1  # before an engine without work makes its grammar engine
 _BUILD_MODULE = "octavo.engine.build"
 _PR_SET_PDEATHSIG = 1
@@ -171,6 +172,9 @@ class EngineLoop:
             if self.is_idle:
                 self.report_idle()
                 self._rest()
+            elif self._core.only_frees and not self._outbox:
+                # Meanwhile the last event leaves: its thread may have no other processor.
+                self._receive(FREED_SECONDS)
             self.run_step()
 
     def _rest(self) -> None:

@@ -103,6 +103,21 @@ def test_rejections_and_aborts_are_events_of_the_next_step() -> None:
     assert not core.has_work
 
 
+def test_freed_slots_are_work_that_any_later_step_does() -> None:
+    core, _ = engine()
+    core.on_event(request("a", 6, max_tokens=1))
+    assert not core.only_frees
+    core.step()
+    assert core.has_work
+    assert core.only_frees
+    core.on_event(request("b", 6, max_tokens=1))
+    assert not core.only_frees
+    core.step()
+    core.step()
+    assert not core.has_work
+    assert not core.only_frees
+
+
 def test_a_paused_engine_plans_nothing_until_it_is_resumed() -> None:
     core, wire = engine(2)
     core.on_event(request("a", 6, max_tokens=4))

@@ -16,7 +16,7 @@ from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.stats import GRAMMAR
-from octavo.engine.process import EngineLoop
+from octavo.engine.process import FREED_SECONDS, EngineLoop
 from octavo.wire.channel import StepProgress
 from octavo.wire.codec import request_to_wire
 from octavo.wire.crash_record import RecordingExecutor, SuspectRecord
@@ -38,9 +38,11 @@ class Steps:
     def __init__(self, record: Record) -> None:
         self.record = record
         self.at_wait: list[tuple[int, ...]] = []
+        self.freed: list[tuple[int, ...]] = []  # by each plan
         self._plans: deque[StepPlan] = deque()
 
     def submit(self, plan: StepPlan) -> None:
+        self.freed.append(plan.freed)
         self._plans.append(plan)
 
     def collect(self, wait: bool) -> StepResult | None:
@@ -57,6 +59,7 @@ class Messages:
     def __init__(self) -> None:
         self.inbox: deque[ToEngine] = deque()
         self.sent: list[FromEngine] = []
+        self.late: deque[ToEngine] = deque()  # they come while the loop waits
         self.waits: list[float] = []
         self.now = 100.0
 
@@ -67,6 +70,8 @@ class Messages:
             self.waits.append(seconds)
             if seconds == math.inf:
                 raise EndlessWaitError
+            if self.late:
+                return self.late.popleft()
             self.now += seconds
         return None
 
@@ -118,3 +123,23 @@ def test_the_loop_rests_until_the_deadline_of_a_held_request() -> None:
     outputs = [each for each in channel.sent if isinstance(each, StepOutput)]
     ends = [event.finish_reason for output in outputs for event in output.events]
     assert ends == ["error"]
+
+
+def test_freed_slots_are_announced_with_the_next_request_if_one_comes_soon() -> None:
+    record, channel = Record(), Messages()
+    steps, suspects = Steps(record), SuspectRecord(record)
+    core = EngineCore(
+        CoreConfig(num_blocks=40, max_model_len=64),
+        RecordingExecutor(steps, suspects),
+        channel.clock,
+        b"k" * 16,
+    )
+    loop = EngineLoop(core, channel, suspects, StepProgress(), channel.clock)
+    channel.inbox.append(added(1, max_tokens=1))
+    channel.late.append(added(2, max_tokens=1))
+    with pytest.raises(EndlessWaitError):
+        loop.serve()
+    assert channel.waits == [FREED_SECONDS, FREED_SECONDS, math.inf]
+    (first,), (second,) = steps.freed[1:]
+    assert len(steps.freed) == 3, "a step for each request, and one for the last slot"
+    assert first == second
