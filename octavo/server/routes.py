@@ -192,6 +192,7 @@ ROUTES: Sequence[Route] = (
         *(DetokenizeRequest, DetokenizeResponse),
     ),
     *VLLM_ROUTES,
+    Route("GET", "/", status_routes.root, "The server's name.", kind="text/plain"),
     Route("GET", "/version", status_routes.version, "The server's version."),
     Route("GET", "/health/live", status_routes.live, "Whether the event loop runs."),
     Route("GET", "/health/ready", status_routes.ready, "Whether requests are served."),

@@ -15,6 +15,11 @@ async def live(exchange: Exchange) -> None:
     await exchange.respond_json({"status": "live"})
 
 
+async def root(exchange: Exchange) -> None:
+    """Respond with the server's name: Ollama's programs look here for a server first."""
+    await exchange.respond(b"Octavo is running\n", kind=b"text/plain; charset=utf-8")
+
+
 async def ready(exchange: Exchange) -> None:
     """Respond whether requests are served; 503 with the reason if not.
 

@@ -73,4 +73,5 @@ ANTHROPIC = Dialect(
     stream_schema=_stream_schema,
     ping=event("ping", {}),
     id_prefixes=("msg_",),
+    base_path="",
 )

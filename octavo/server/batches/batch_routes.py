@@ -11,6 +11,7 @@ from octavo.server.batches.schema import ENDED, Batch, BatchList, BatchRequest, 
 from octavo.server.batches.store import MAX_BATCHES, new_id
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
+from octavo.server.schema.near_names import not_among
 from octavo.server.schema.queries import page_of, query_of
 
 MAX_OPEN = 64  # batches of one key that have not ended
@@ -24,9 +25,7 @@ async def create(exchange: Exchange) -> None:
     batches = batches_of(exchange)
     request = await exchange.read(BatchRequest)
     if request.endpoint not in batches.urls:
-        urls = ", ".join(sorted(batches.urls))
-        message = f"endpoint: {request.endpoint[:64]!r} cannot be asked by a batch; use {urls}"
-        raise invalid(message, "endpoint")
+        raise not_among("endpoint", sorted(batches.urls), request.endpoint)
     window = int(request.completion_window[:-1]) * _UNITS[request.completion_window[-1]]
     if window > _MAX_DAYS * _UNITS["d"]:
         raise invalid(f"completion_window: {_MAX_DAYS}d is the longest", "completion_window")

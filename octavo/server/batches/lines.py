@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from octavo.server.http.errors import ApiError
-from octavo.server.schema.by_field import fields_of
+from octavo.server.schema.by_field import fields_of, why_malformed
 from octavo.server.schema.decode import unknown_field
 from octavo.server.schema.near_names import near_name
 from octavo.server.schema.nested import Unknown
@@ -85,7 +85,8 @@ def _read_fields(data: bytes) -> tuple[Mapping[str, Any], list[LineError]]:
     except msgspec.ValidationError:
         return {}, [LineError("invalid_request", "the line must be a JSON object")]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return {}, [LineError("invalid_json_line", f"the line is not valid JSON: {error}")]
+        message = f"the line is not valid JSON: {why_malformed(error)}"
+        return {}, [LineError("invalid_json_line", message)]
     values: dict[str, Any] = {}
     errors: list[LineError] = []
     fields = fields_of(RequestLine)

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 REST_SECONDS = 0.5  # after a request that could not be tried
 DISK_SECONDS = 5.0  # between attempts to write
 _LATER = (429, 503)
+ERROR_BYTES = 256  # about what the result of a line takes that was not answered
 
 
 class Job:
@@ -39,10 +40,18 @@ class Job:
         self.waiting = deque(each for each in range(file.num_lines) if each not in results)
         self.tasks: set[asyncio.Task[None]] = set()
         self.is_over = asyncio.Event()  # no line waits, and none is being answered
+        self.is_full = asyncio.Event()  # there is no room for another result
         self._unwritten: list[tuple[Result, asyncio.Future[None]]] = []
+        self._num_unwritten = 0  # bytes
         self._writing: asyncio.Task[None] | None = None
         self._is_stopping = asyncio.Event()
         self.note_progress()
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all results, with an error for each line that has none yet."""
+        num_missing = self.file.num_lines - len(self.results) - len(self._unwritten)
+        return self.results.num_bytes + self._num_unwritten + num_missing * ERROR_BYTES
 
     def note_progress(self) -> None:
         """Let those who wait for the end continue, if this is the end."""
@@ -66,6 +75,7 @@ class Job:
         """Write a result; those that come meanwhile share the next write."""
         written = asyncio.get_running_loop().create_future()
         self._unwritten.append((result, written))
+        self._num_unwritten += len(result.data)
         if self._writing is None or self._writing.done():
             self._writing = asyncio.ensure_future(self._write_all())
         await asyncio.shield(written)
@@ -95,7 +105,8 @@ class Job:
             taken, self._unwritten = self._unwritten, []
             if not await self._write_some([result for result, _ in taken]):
                 return
-            for _, written in taken:
+            for result, written in taken:
+                self._num_unwritten -= len(result.data)
                 if not written.done():
                     written.set_result(None)
 
@@ -129,6 +140,9 @@ class Pump:
         self._resting: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.on_result: Callable[[Job], None] = lambda job: None
+        self.fits: Callable[[Job, int], bool] = lambda job, more: (
+            True
+        )  # bytes for which there is room
 
     def add(self, job: Job) -> None:
         """Begin to answer the lines of a job."""
@@ -159,7 +173,7 @@ class Pump:
         for _ in range(len(self._jobs)):
             job = self._jobs[0]
             self._jobs.rotate(-1)
-            if job.waiting:
+            if job.waiting and not job.is_full.is_set():
                 return job
         return None
 
@@ -171,6 +185,9 @@ class Pump:
             if result is None:
                 job.waiting.appendleft(number)
                 self._rest()
+            elif not self.fits(job, len(result.data) - ERROR_BYTES):
+                job.waiting.appendleft(number)
+                job.is_full.set()
             else:
                 await job.write(result)
                 self.on_result(job)

@@ -75,7 +75,7 @@ class BatchRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     rules: ClassVar[FieldRules] = FieldRules()
     input_file_id: Id
     endpoint: Annotated[str, Meta(min_length=1, max_length=128)]
-    completion_window: Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,3}[mhd]\Z")] = "24h"
+    completion_window: Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,3}[mhd](?![\s\S])")] = "24h"
     metadata: (
         Annotated[
             dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],

@@ -57,7 +57,6 @@ class _Work:
     def __init__(self) -> None:
         self.has_turn = False
         self.is_cancelled = asyncio.Event()
-        self.is_full = asyncio.Event()  # there is no room for more results
 
 
 class Batches:
@@ -69,13 +68,14 @@ class Batches:
         self._server = server
         self._pump = Pump(calls, self._has_room)
         self._pump.on_result = self._note_result
+        self._pump.fits = lambda job, more: self.room.left(job.owner) >= more
         self._disk = ThreadPoolExecutor(1, "batches")
         self.room = Room(
             server.config.batch_bytes,
             len(server.config.api_keys),
             server.access.knows,
             store.bytes_by_owner,
-            lambda: [(job.owner, job.results.num_bytes) for job in self._pump.jobs],
+            lambda: [(job.owner, job.num_bytes) for job in self._pump.jobs],
         )
         self._work: dict[str, _Work] = {}
         self._turns: dict[str, asyncio.Semaphore] = {}  # by key
@@ -217,7 +217,7 @@ class Batches:
         """Wait until all lines have results; return the code of what ends the batch before."""
         waits = {
             asyncio.ensure_future(each.wait())
-            for each in (job.is_over, work.is_cancelled, work.is_full)
+            for each in (job.is_over, work.is_cancelled, job.is_full)
         }
         try:
             while True:
@@ -226,7 +226,7 @@ class Batches:
                     return ""
                 if work.is_cancelled.is_set():
                     return "batch_cancelled"
-                if work.is_full.is_set():
+                if job.is_full.is_set():
                     return "storage_full"
                 if left <= 0:
                     return "batch_expired"
@@ -287,8 +287,6 @@ class Batches:
     def _note_result(self, job: Job) -> None:
         stored = self.store.batches[job.name]
         self._count(stored, job.results)
-        if job.name in self._work and self.room.left(job.owner) < 0:
-            self._work[job.name].is_full.set()
 
     def _count(self, stored: StoredBatch, results: ResultsFile) -> None:
         counts = stored.batch.request_counts

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from octavo.server.http.errors import ApiError
 from octavo.server.settings import LOOPBACK_NAMES, ServerSettings, is_loopback
 
-PUBLIC = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
+HEALTH = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
+PUBLIC = HEALTH | {"/"}  # which need no key
 _CHALLENGE = ((b"www-authenticate", b"Bearer"),)
 
 
@@ -48,7 +49,7 @@ class AccessControl:
         """Raise ApiError for a host or an origin that is not allowed."""
         host = headers.get("host", "").strip().lower()
         is_open = self._any_host_for_public if path in self.public else self._any_host
-        if not (is_open or path in PUBLIC or self._is_allowed(_name(host))):
+        if not (is_open or path in HEALTH or self._is_allowed(_name(host))):
             raise ApiError(
                 403,
                 "the name in the Host header is not allowed; if clients should use it, start the "

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from octavo.server.http.auth import PUBLIC
+from octavo.server.http.auth import HEALTH
 from octavo.server.http.errors import ApiError, too_many, unavailable
 from octavo.server.settings import ServerSettings
 
@@ -94,7 +94,7 @@ class Connections:
     def is_for_health(self, target: bytes) -> bool:
         """Return whether a request's target is a route that a full server answers too."""
         path = target.partition(b"?")[0].decode("latin-1")
-        return self.config.route_path(path) in PUBLIC
+        return self.config.route_path(path) in HEALTH
 
     def _refusal(self, client: str) -> ApiError | None:
         most = self.max_connections

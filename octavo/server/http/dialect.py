@@ -30,6 +30,7 @@ class Dialect:
     # Returns the struct of a body that is not JSON; the arguments are the exchange, the body and
     # the struct's type.
     decode: Callable[[Any, bytes, type[Any]], Any] | None = None
+    base_path: str = "/v1"  # at the end of the base URL that its clients take
     form: str = "events"  # of streams: one is continued in the same form alone
     # Returns a frame of a stream with the position behind it, on a server with a journal.
     with_id: Callable[[bytes, bytes], bytes] = lambda frame, number: b"id: %b\n%b" % (number, frame)

@@ -99,14 +99,16 @@ def _parameter(pattern: str, path: str) -> str | None:
 
 
 def _advice(routes: Sequence[Route], path: str) -> str:
-    """Return a hint; the base URL of a client often lacks the version, or has it twice."""
+    """Return a hint; a client's base URL often has no version, has it twice, or has a route."""
     bare = path[:_MOST_SHOWN].replace("//", "/")
     while bare.startswith("/v1/"):
         bare = bare.removeprefix("/v1")
-    known = [route.path for route in routes]
-    for meant in ("/v1" + bare, bare):
+    known = {route.path: route for route in routes}
+    doubled = [each for each in known if path.startswith(f"{each}/") and len(each) > 1]
+    doubled = [each for each in doubled if path.endswith(each.removeprefix("/v1"))]
+    for meant in ("/v1" + bare, bare, *doubled):
         if meant in known:
-            return f"did you mean {meant}? A client's base URL ends in /v1 and no slash"
+            return f"did you mean {meant}? {_base_url(known[meant])}"
     for meant in (path[:_MOST_SHOWN], "/v1" + bare):
         near = get_close_matches(meant.lower(), known, n=1, cutoff=_LIKENESS)
         if near:
@@ -114,3 +116,11 @@ def _advice(routes: Sequence[Route], path: str) -> str:
     if "/docs" not in known:  # on the administration socket
         return f"there are: {', '.join(known)}"
     return "GET /docs lists all routes"
+
+
+def _base_url(route: Route) -> str:
+    """Return what the base URL is in the settings of the clients of a route."""
+    path = "/v1" if route.dialect is None else route.dialect.base_path
+    if path:
+        return f"A client's base URL ends in {path} and no slash"
+    return "The base URL of these clients is the server's address alone, without /v1"

@@ -42,4 +42,5 @@ OLLAMA = Dialect(
     stream_schema=lambda payload: payload,
     is_resumable=False,
     takes_any_kind=True,
+    base_path="",
 )

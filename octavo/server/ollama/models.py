@@ -26,7 +26,13 @@ from octavo.server.ollama.model_schema import (
     ShowRequest,
 )
 from octavo.server.ollama.requests import check_name, is_name
-from octavo.server.ollama.schema import OllamaAnswer, OllamaAnswerMessage
+from octavo.server.ollama.schema import (
+    OllamaAnswer,
+    OllamaAnswerMessage,
+    OllamaChatRequest,
+    OllamaRequest,
+)
+from octavo.server.schema.decode import decode
 from octavo.server.server import VERSION, Server
 
 # Routes that are refused: method, name, and what to do instead.
@@ -59,9 +65,10 @@ class _Weights(NamedTuple):
     digest: str
 
 
-def loading(field: str, generate: Handler) -> Handler:
+def loading(kind: type[OllamaRequest], generate: Handler) -> Handler:
     """Return a handler that answers a request without a prompt: the model is loaded."""
-    is_chat = field == "messages"
+    is_chat = kind is OllamaChatRequest
+    field = "messages" if is_chat else "prompt"
 
     async def handle(exchange: Exchange) -> None:
         length = exchange.headers.get("content-length", "")
@@ -69,6 +76,7 @@ def loading(field: str, generate: Handler) -> Handler:
             body = await exchange.body()
             peeked = _peek(body)
             if peeked is not None and not getattr(peeked, field):
+                exchange.accept(kind, *decode(body, kind))
                 check_name(exchange.server, peeked.model)
                 await exchange.respond_json(_loaded(exchange, peeked, is_chat=is_chat))
                 return
@@ -165,8 +173,7 @@ async def pull(exchange: Exchange) -> None:
     if name is None:
         raise ApiError(400, "model is missing", param="model")
     if not is_name(exchange.server, name):
-        what = f"{name!r} is not fetched; use that name, or serve the other one: octavo serve MODEL"
-        raise _fixed(exchange, what)
+        raise _fixed(exchange, "ask for that one, or start another server: octavo serve MODEL")
     if request.stream is False:
         await exchange.respond_json(OllamaStatus())
     else:

@@ -30,7 +30,7 @@ OLLAMA_ROUTES: Sequence[Route] = (
     Route(
         *("POST", "/api/generate"),
         models.loading(
-            "prompt",
+            OllamaGenerateRequest,
             generating(OllamaGenerateRequest, requests.translate_generate),
         ),
         "Answer a prompt, in Ollama's dialect.",
@@ -40,7 +40,7 @@ OLLAMA_ROUTES: Sequence[Route] = (
     Route(
         *("POST", "/api/chat"),
         models.loading(
-            "messages",
+            OllamaChatRequest,
             generating(OllamaChatRequest, requests.translate_chat),
         ),
         "Answer a conversation, in Ollama's dialect.",

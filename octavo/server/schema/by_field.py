@@ -268,13 +268,18 @@ def _in_words(text: str) -> tuple[str, str, bool]:
     return what, found["path"] or "", bool(found["key"])
 
 
+def why_malformed(error: Exception) -> str:
+    """Return msgspec's reason; the caller's sentence already says that the JSON is invalid."""
+    return _lower(str(error).removeprefix("JSON is malformed: "))
+
+
 def _why(error: msgspec.DecodeError, text: bytes) -> str:
-    """Return the reason; the caller's sentence already says that the JSON is invalid."""
+    """Return the reason, and the place of half a character, which msgspec does not name."""
     for match in _SURROGATES.finditer(text):
         if match[1]:
             code = match[1].decode()
             return f"\\u{code} at byte {match.start()} is a lone surrogate, half of a character"
-    return _lower(str(error).removeprefix("JSON is malformed: "))
+    return why_malformed(error)
 
 
 def _lower(text: str) -> str:

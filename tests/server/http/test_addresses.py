@@ -95,7 +95,7 @@ def test_the_ready_text_says_where() -> None:
         ("/llm", "/llm/llm/v1/models", 404),
         ("/llm", "/llmv1/models", 404),
         ("/llm", "/llmx", 404),
-        ("/llm", "/llm", 404),
+        ("/llm", "/llm", 200),
         ("/a/b", "/a/b/v1/models", 200),
         ("/a/b", "/a/v1/models", 404),
         ("", "/llm/v1/models", 404),

@@ -54,7 +54,30 @@ def test_a_near_miss_gets_a_hint(directory: Path, path: str, meant: str) -> None
     assert f"did you mean {meant}?" in error["message"]
 
 
-@pytest.mark.parametrize("path", ["/nonsense", "/", "/v1", "/v1/", "/%00", "/" + "x" * 3000])
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/v1/v1/messages", "mean /v1/messages? The base URL of these clients is the server's"),
+        ("/v1/api/chat", "did you mean /api/chat? The base URL of these clients is the server's"),
+        ("/v1/chat/completions/chat/completions", "/v1/chat/completions? A client's base URL"),
+    ],
+)
+def test_a_wrong_base_url_gets_the_right_one(directory: Path, path: str, hint: str) -> None:
+    assert hint in error_of(directory, path)["message"]
+
+
+def test_the_address_itself_says_that_the_server_runs(directory: Path) -> None:
+    """Ollama's command line asks for it, without a key, before it does anything."""
+
+    async def main() -> None:
+        async with serving(directory, api_keys=("some-long-key",)) as client:
+            found = await client.get("/")
+            assert (found.status_code, found.text) == (200, "Octavo is running\n")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("path", ["/nonsense", "/v1", "/v1/", "/%00", "/" + "x" * 3000])
 def test_another_path_gets_the_list_of_routes(directory: Path, path: str) -> None:
     error = error_of(directory, path)
     assert error["message"] == "there is no such route; GET /docs lists all routes"

@@ -170,6 +170,8 @@ def test_a_request_without_a_prompt_loads_the_model(directory: Path) -> None:
             missing = await client.post(f"/api/{path}", json={"model": "llama3"})
             assert missing.status_code == 404
             assert "error" in (await client.post(f"/api/{path}", content=b"{")).json()
+            wrong = await client.post(f"/api/{path}", json={"model": "tiny", "think": [1]})
+            assert (wrong.status_code, wrong.json()["error"][:6]) == (400, "think:")
 
     run(directory, test)
 
@@ -198,7 +200,7 @@ def test_the_model_is_described(directory: Path) -> None:
             assert pulled.text == '{"status":"success"}\n'
         assert (await client.post("/api/pull", json={"stream": False})).status_code == 400
         refused = await client.post("/api/pull", json={"model": "llama3", "stream": False})
-        assert "'llama3' is not fetched; use that name" in refused.json()["error"]
+        assert "'tiny', and no other; ask for that one" in refused.json()["error"]
         for name in ("pull", "push", "create", "copy"):
             refused = await client.post(f"/api/{name}", json={"model": "llama3"})
             assert refused.status_code == 400
