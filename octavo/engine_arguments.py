@@ -46,6 +46,10 @@ class EngineArguments:
     # How products of bf16 numbers are added up, on which bits depend: fma on every processor, pairs
     # by the instruction vdpbf16ps, or empty for the faster one.
     accumulation_order: str = ""
+    # A directory for packed weights, which later starts map; auto: packed, beside downloads; None:
+    # they are packed at every start.
+    packed_cache: str | None = None
+    packed_cache_bytes: int = 64 << 30  # of all models in that directory
     max_model_len: int | None = None  # positions of a sequence; None: as many as the model supports
     block_size: int = 16  # tokens of a KV block
     num_gpu_blocks_override: int | None = None  # KV blocks, instead of as many as fit
@@ -72,9 +76,9 @@ class EngineArguments:
     spare_engine: bool = False  # a second engine's process, loaded, takes over when one ends
 
     def __post_init__(self) -> None:
-        for name in ("model", "tokenizer"):
+        for name in ("model", "tokenizer", "packed_cache"):
             value = getattr(self, name)
-            if not isinstance(value, str) and not (value is None and name == "tokenizer"):
+            if not isinstance(value, str) and not (value is None and name != "model"):
                 raise ConfigError(f"{name}={value!r} must be a name or a path")
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
@@ -148,6 +152,7 @@ _LEAST: dict[str, int | None] = {
     "block_size": 1,
     "num_gpu_blocks_override": 2,  # one is the null block
     "kv_cache_memory_bytes": 1,
+    "packed_cache_bytes": 1,
     "grammar_memory_bytes": 1 << 24,
     "max_num_seqs": 1,
     "max_num_batched_tokens": 1,
@@ -185,9 +190,11 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
             raise ConfigError(f"there is no option {name!r}; {hint}")
     if ignored:
         log.warning("taken for compatibility, without effect: %s", ", ".join(ignored))
-    for name in ("model", "tokenizer"):
+    for name in ("model", "tokenizer", "packed_cache"):
         if isinstance(kept.get(name), os.PathLike):
             kept[name] = os.fspath(kept[name])
+    if isinstance(kept.get("packed_cache"), bool):
+        kept["packed_cache"] = "auto" if kept["packed_cache"] else None
     if "dtype" in kept:
         kept["dtype"] = _read_dtype(str(kept["dtype"]))
     for name in _EXAMPLES:

@@ -58,6 +58,11 @@ def measured_kernels_file() -> Path:
     return cache_directory() / "kernels.jsonl"
 
 
+def packed_weights_directory() -> Path:
+    """Return the directory of packed weights, where no other one is named."""
+    return cache_directory() / "packed"
+
+
 def cpu_threads() -> int:
     """Return OCTAVO_CPU_THREADS, the threads of the native engine; 0 if it is unset."""
     text = os.environ.get("OCTAVO_CPU_THREADS", "").strip()

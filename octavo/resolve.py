@@ -233,6 +233,11 @@ def _footprint(arguments: EngineArguments, backend: Name) -> Footprint:
                     f"{name}={value!r} is about the native engine's kernels, and the torch backend "
                     "computes here, which chooses its own; leave it out"
                 )
+        if arguments.packed_cache is not None:
+            raise ConfigError(
+                f"packed_cache={arguments.packed_cache!r} is for weights that the native engine "
+                "packs, and the torch backend computes here; leave it out"
+            )
         return TorchFootprint(dtype)
     from octavo.backends.native.footprint import NativeFootprint
 

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "bind/parts.h"
+#include "pack/checksum.h"
 #include "pack/pack.h"
 #include "pack/pack_queue.h"
 #include "runtime/arena.h"
@@ -25,6 +26,12 @@ namespace {
 
 using FloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Addresses = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using FilePages = std::vector<std::pair<uintptr_t, size_t>>;
+
+size_t num_bytes(const Matrix& matrix) {
+  return matrix.panel_bytes * ((matrix.outputs + kPanel - 1) / kPanel);
+}
 
 // Packed weights, kept until the store ends. Users of its matrices must keep the store alive.
 class Store {
@@ -42,27 +49,37 @@ class Store {
   // only queued: `begin` starts the queued jobs, and `finish` returns when they are done. A matrix
   // drops its `file_pages` (address, bytes) when it is packed.
   Matrix pack(Stored type, Format format, int inputs, Addresses rows, nb::object owner,
-              const std::vector<std::pair<uintptr_t, size_t>>& file_pages) {
-    // Checked here, because a thread that packs cannot report errors to the caller.
-    if (!can_pack(type, format))
-      throw std::invalid_argument("rows of this stored type cannot be packed in this format");
-    if (inputs < 1) throw std::invalid_argument("a matrix needs at least one input");
-    stored_row_bytes(type, inputs);  // throws before memory is taken, unless blocks are whole
-    Matrix matrix{};
-    matrix.panel_bytes = panel_bytes(format, inputs);
-    matrix.outputs = static_cast<int32_t>(rows.size());
-    matrix.inputs = inputs;
-    matrix.format = format;
-    uint8_t* data = matrices_.take(matrix.panel_bytes * ((matrix.outputs + kPanel - 1) / kPanel));
-    matrix.data = data;
-    const auto* from = reinterpret_cast<const uint8_t* const*>(rows.data());
-    PackJob job{format, type, inputs, {from, from + rows.size()}, data, {}};
-    for (const auto& [address, bytes] : file_pages) {
-      job.file_pages.emplace_back(reinterpret_cast<const uint8_t*>(address), bytes);
-    }
-    owners_.push_back(std::move(owner));
-    queue_.add(std::move(job));
+              const FilePages& file_pages) {
+    Matrix matrix = shaped(format, static_cast<int32_t>(rows.size()), inputs);
+    check(type, format, inputs);
+    matrix.data = matrices_.take(num_bytes(matrix));
+    add_job(matrix, type, rows, std::move(owner), file_pages);
     return matrix;
+  }
+
+  // A matrix whose panels are in memory already, inside what `owner` keeps alive.
+  Matrix place(Format format, int outputs, int inputs, Bytes panels, nb::object owner) {
+    Matrix matrix = shaped(format, outputs, inputs);
+    if (panels.size() != num_bytes(matrix))
+      throw std::invalid_argument("these panels are " + std::to_string(panels.size()) +
+                                  " bytes, and the matrix has " +
+                                  std::to_string(num_bytes(matrix)));
+    if (reinterpret_cast<uintptr_t>(panels.data()) % kAlign != 0)
+      throw std::invalid_argument("panels must begin at a multiple of " + std::to_string(kAlign));
+    matrix.data = panels.data();
+    mapped_.push_back(std::move(owner));
+    mapped_bytes_ += num_bytes(matrix);
+    return matrix;
+  }
+
+  // Packs rows over the panels of a matrix that was placed, where these must be writable.
+  void pack_over(const Matrix& matrix, Stored type, Addresses rows, nb::object owner,
+                 const FilePages& file_pages) {
+    if (rows.size() != static_cast<size_t>(matrix.outputs))
+      throw std::invalid_argument("a row is needed for each output");
+    check(type, matrix.format, matrix.inputs);
+    std::memset(const_cast<uint8_t*>(matrix.data), 0, num_bytes(matrix));  // as fresh memory is
+    add_job(matrix, type, rows, std::move(owner), file_pages);
   }
 
   void begin(const Team& team) {
@@ -77,9 +94,38 @@ class Store {
     owners_.clear();
   }
 
-  size_t num_bytes() const { return matrices_.taken() + vectors_.taken(); }
+  size_t all_bytes() const { return matrices_.taken() + vectors_.taken() + mapped_bytes_; }
 
  private:
+  // Checked here, because a thread that packs cannot report errors to the caller.
+  static void check(Stored type, Format format, int inputs) {
+    if (!can_pack(type, format))
+      throw std::invalid_argument("rows of this stored type cannot be packed in this format");
+    stored_row_bytes(type, inputs);  // throws before memory is taken, unless blocks are whole
+  }
+
+  static Matrix shaped(Format format, int32_t outputs, int inputs) {
+    if (inputs < 1) throw std::invalid_argument("a matrix needs at least one input");
+    Matrix matrix{};
+    matrix.panel_bytes = panel_bytes(format, inputs);
+    matrix.outputs = outputs;
+    matrix.inputs = inputs;
+    matrix.format = format;
+    return matrix;
+  }
+
+  void add_job(const Matrix& matrix, Stored type, const Addresses& rows, nb::object owner,
+               const FilePages& file_pages) {
+    const auto* from = reinterpret_cast<const uint8_t* const*>(rows.data());
+    PackJob job{matrix.format, type, matrix.inputs, {from, from + rows.size()},
+                const_cast<uint8_t*>(matrix.data), {}};
+    for (const auto& [address, bytes] : file_pages) {
+      job.file_pages.emplace_back(reinterpret_cast<const uint8_t*>(address), bytes);
+    }
+    owners_.push_back(std::move(owner));
+    queue_.add(std::move(job));
+  }
+
   void wait() {
     for (bool is_over = false; !is_over;) {
       {
@@ -94,9 +140,24 @@ class Store {
 
   Arena matrices_{true};
   Arena vectors_{false};  // separate, so that only packing threads touch the pages of matrices
+  std::vector<nb::object> mapped_;
+  size_t mapped_bytes_ = 0;
   std::vector<nb::object> owners_;
   PackQueue queue_;  // last, so that it ends before the memory that it reads and fills
 };
+
+// The packed bytes themselves, as long as the matrix is kept.
+nb::object panels_of(nb::object self) {
+  const auto& matrix = nb::cast<const Matrix&>(self);
+  const size_t size = num_bytes(matrix);
+  return nb::cast(nb::ndarray<nb::numpy, const uint8_t>(matrix.data, {size}, self),
+                  nb::rv_policy::reference);
+}
+
+uint64_t checksum_of(Bytes bytes) {
+  nb::gil_scoped_release released;
+  return checksum(bytes.data(), bytes.size());
+}
 
 nb::object unpacked(const Matrix& matrix, int row, const std::string& tier) {
   if (row < 0 || row >= matrix.outputs) throw std::out_of_range("no such row");
@@ -127,9 +188,8 @@ void bind_weights(nb::module_& m) {
       .def_ro("outputs", &Matrix::outputs)
       .def_ro("inputs", &Matrix::inputs)
       .def_ro("format", &Matrix::format)
-      .def_prop_ro("num_bytes", [](const Matrix& matrix) {
-        return matrix.panel_bytes * ((matrix.outputs + kPanel - 1) / kPanel);
-      })
+      .def_prop_ro("num_bytes", &num_bytes)
+      .def_prop_ro("panels", &panels_of)
       .def("row", &unpacked, "row"_a, "tier"_a = "");
   nb::class_<Team>(m, "Team").def(nb::init<int, bool>(), "size"_a, "pinned"_a)
       .def_prop_ro("size", &Team::size);
@@ -138,9 +198,14 @@ void bind_weights(nb::module_& m) {
       .def("vector", &Store::vector, "values"_a)
       .def("pack", &Store::pack, "type"_a, "format"_a, "inputs"_a, "rows"_a, "owner"_a,
            "file_pages"_a, nb::keep_alive<0, 1>())
+      .def("place", &Store::place, "format"_a, "outputs"_a, "inputs"_a, "panels"_a, "owner"_a,
+           nb::keep_alive<0, 1>())
+      .def("pack_over", &Store::pack_over, "matrix"_a, "type"_a, "rows"_a, "owner"_a,
+           "file_pages"_a)
       .def("begin", &Store::begin, "team"_a)
       .def("finish", &Store::finish, "team"_a)
-      .def_prop_ro("num_bytes", &Store::num_bytes);
+      .def_prop_ro("num_bytes", &Store::all_bytes);
+  m.def("checksum", &checksum_of, "bytes"_a);
   m.def("own_format", &own_format, "type"_a);
   m.def("can_pack", &can_pack, "type"_a, "format"_a);
   m.def("panel_bytes", &panel_bytes, "format"_a, "inputs"_a);

@@ -82,7 +82,7 @@ def profile(
     blocks = 1 + width * len(sequences) * len(layout.windows)
     asked = replace(arguments, backend="native", num_gpu_blocks_override=max(2, blocks))
     config = resolve(asked, opened, layout)
-    backend = make_backend(config)
+    backend = make_backend(config, opened.checkpoint)
     assert isinstance(backend, NativeBackend)
     bind(opened.model, backend, opened.weights)
     backend.prepare(opened.model, layout, size)

@@ -224,6 +224,7 @@ def caches() -> list[Finding]:
 
     places = (
         ("model cache", env.cache_directory(), "set OCTAVO_CACHE to a directory you can write"),
+        ("packed weights", env.packed_weights_directory(), ""),
         ("hub cache", env.hub_cache_directory(), ""),
     )
     findings = []

@@ -208,6 +208,23 @@ def _add_backend_options(group: argparse._ArgumentGroup) -> None:
         type=int,
         metavar="N",
     )
+    _add(
+        group,
+        "packed_cache",
+        "keep the native engine's packed weights in this directory (without one: in Octavo's cache "
+        "directory) and map them at later starts, which then read no weights of the model",
+        nargs="?",
+        const="auto",
+        metavar="DIR",
+    )
+    _add(
+        group,
+        "packed_cache_bytes",
+        "size of all packed weights in that directory; those used longest ago are removed",
+        "--packed-cache-size",
+        type=byte_count,
+        metavar="SIZE",
+    )
 
 
 def _add_memory_options(group: argparse._ArgumentGroup) -> None:

@@ -17,11 +17,12 @@ from octavo.core.sampling_params import LogitsProcessor
 from octavo.engine.cache_size import final_blocks, reserve_step
 from octavo.engine.grammars import prepare_grammars
 from octavo.engine.memory_check import MemoryCheck
+from octavo.engine.packed_weights import packed_cache
 from octavo.engine.shortage import describe_shortage
 from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
 from octavo.grammar.supply import GrammarSupply
-from octavo.loader import ModelFiles
+from octavo.loader import Checkpoint, ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
 from octavo.models.footprint import most_stored_type, num_parameters
@@ -112,7 +113,7 @@ def _build(
     parts.begin("choose the settings")
     config = resolve(arguments, opened, layout, bounds_grammars=wrap is not None)
     parts.begin("import the backend")
-    backend = make_backend(config)
+    backend = make_backend(config, opened.checkpoint)
     parts.begin("begin to load the weights")
     memory_check = MemoryCheck(config.bill)
     bind(opened.model, backend, opened.weights)
@@ -190,7 +191,7 @@ def _warn_if_short(longest_tokens: int, config: EngineConfig) -> None:
         )
 
 
-def make_backend(config: EngineConfig) -> LogitsBackend:
+def make_backend(config: EngineConfig, checkpoint: Checkpoint) -> LogitsBackend:
     """Make the backend that was chosen, without importing the others."""
     if config.backend == "torch":
         from octavo.backends.torch.backend import TorchBackend
@@ -199,16 +200,17 @@ def make_backend(config: EngineConfig) -> LogitsBackend:
     from octavo.backends.native.backend import NativeBackend, NativeOptions
     from octavo.backends.native.footprint import NativeFootprint
 
-    footprint = config.footprint
+    footprint, arguments = config.footprint, config.arguments
     assert isinstance(footprint, NativeFootprint), "resolve chose another backend"
     return NativeBackend(
         NativeOptions(
             kv_dtype=footprint.kv_dtype,
             weights=footprint.weights,
-            num_threads=config.arguments.num_threads or env.cpu_threads(),
-            instruction_set=config.arguments.cpu_isa or env.cpu_instruction_set(),
-            accumulation_order=config.arguments.accumulation_order,
+            num_threads=arguments.num_threads or env.cpu_threads(),
+            instruction_set=arguments.cpu_isa or env.cpu_instruction_set(),
+            accumulation_order=arguments.accumulation_order,
             measured_file=_measured_file(),
+            packed_cache=packed_cache(arguments, checkpoint),
         )
     )
 

@@ -1,6 +1,7 @@
 """Files of tensors, mapped into memory for reading."""
 
 import mmap
+import os
 import stat
 from pathlib import Path
 
@@ -34,6 +35,7 @@ class MappedFile:
             if not stat.S_ISREG(path.stat().st_mode):
                 raise CheckpointError("not a regular file", path=path)
             with path.open("rb") as file:
+                self.opened = os.fstat(file.fileno())  # of this version of the file
                 self.num_bytes = file.seek(0, 2)
                 if self.num_bytes == 0:
                     raise CorruptFileError(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
@@ -18,6 +18,7 @@ from octavo.backends.native.kernel_choice import Choice
 from octavo.backends.native.measure import ProductCalibration, measured_tier
 from octavo.backends.native.measured_file import MeasuredFile, machine_key
 from octavo.backends.native.packing import CpuWeights, Experts, KvDtype, Matrix, Packer, Vector
+from octavo.backends.native.panels import FreshPanels
 from octavo.backends.native.passes import PASSES
 from octavo.backends.native.pending import NativePending, ProcessedPending
 from octavo.backends.native.refusals import refuse_unsupported
@@ -30,6 +31,9 @@ from octavo.program.describe import describe
 from octavo.program.listing import Instruction, Listing
 from octavo.program.passes.fusion import rewrite
 from octavo.program.recorder import record
+
+if TYPE_CHECKING:
+    from octavo.backends.native.packed_cache.panels import PackedCache
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +57,7 @@ class NativeOptions:
     # set by its name computes everything.
     measured_file: Path | None = None
     pinned: bool = False  # each thread stays on a core of its own
+    packed_cache: PackedCache | None = None  # of weights; None: they are packed at every start
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,9 @@ class NativeBackend:
         self._calibration: ProductCalibration | None = None  # while something is measured
         self.choices: dict[str, list[Choice]] = {}  # what measurements chose, by format
         self.tier = self._choose_tier()
-        self._packer = Packer(self._team, options.weights)
+        cache = options.packed_cache
+        make_panels = FreshPanels if cache is None else cache.panels
+        self._packer = Packer(self._team, options.weights, make_panels)
         self._is_settled = False
         self._program: _native.Program | None = None
         self._runner: _native.StepRunner | None = None

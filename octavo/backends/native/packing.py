@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from octavo.backends.base import FLOAT_TYPES
 from octavo.backends.native import _native
-from octavo.backends.native.eight_bits import GROUP, eight_bits
+from octavo.backends.native.eight_bits import GROUP
+from octavo.backends.native.panels import FreshPanels, MatrixRows, Panels, can_pack
 from octavo.backends.stored_rows import StoredRows
 from octavo.layers import Embedding, GateUpLinear, Module
 
@@ -35,6 +36,7 @@ CpuWeights = Literal[
 ]
 
 KvDtype = Literal["float32", "bfloat16", "int8"]
+MakePanels = Callable[[_native.Store, _native.Team], Panels]
 
 # Outputs of a panel; if gates and ups lie side by side, the first half are gates.
 PANEL = _native.PANEL
@@ -119,15 +121,15 @@ class Experts:
 class Packer:
     """Packs stored rows, each matrix in the requested format or in the nearest one.
 
-    Rows that are packed straight from a file are only queued: `begin` starts threads that pack
-    them, and `finish` waits for these. Rows that were computed first are packed at once, so that
-    their memory can be freed.
+    Panels may be incomplete until `finish`: `begin` starts threads that make them.
     """
 
-    def __init__(self, team: _native.Team, weights: CpuWeights) -> None:
-        self._team = team
+    def __init__(
+        self, team: _native.Team, weights: CpuWeights, make_panels: MakePanels = FreshPanels
+    ) -> None:
         self._weights = weights
         self._store = _native.Store()
+        self._panels = make_panels(self._store, team)
         self._converted: set[str] = set()
 
     @property
@@ -136,11 +138,11 @@ class Packer:
 
     def begin(self) -> None:
         """Start packing the queued matrices in threads, while the caller does other things."""
-        self._store.begin(self._team)
+        self._panels.begin()
 
     def finish(self) -> None:
         """Return when everything is packed."""
-        self._store.finish(self._team)
+        self._panels.finish()
 
     def vector(self, values: NDArray[np.float32]) -> Vector:
         flat = np.ascontiguousarray(values, np.float32).reshape(-1)
@@ -156,7 +158,7 @@ class Packer:
             together = list(run)
             rows = sum(map(len, together))
             format_ = self._format(together[0].type, inputs, module)
-            native = self._pack(together, format_, inputs)
+            native = self._panels.matrix(MatrixRows(together, format_, inputs))
             pieces.append(Piece(native, first))
             first += rows
         return Matrix(tuple(pieces), first, inputs)
@@ -175,30 +177,9 @@ class Packer:
     def _gated(self, parts: Sequence[StoredRows], inputs: int) -> Matrix:
         ffn = len(parts[0])
         format_ = self._format(parts[0].type, inputs, None)
-        native = self._pack(parts, format_, inputs, interleaved(ffn))
+        rows = MatrixRows(parts, format_, inputs, interleaved(ffn))
+        native = self._panels.matrix(rows)
         return Matrix((Piece(native, 0),), 2 * ffn, inputs, gated=True)
-
-    def _pack(
-        self,
-        parts: Sequence[StoredRows],
-        format_: _native.Format,
-        inputs: int,
-        order: NDArray[np.int64] | None = None,
-    ) -> _native.Matrix:
-        """Pack rows of one type, in another order if one is given (-1: a row of zeros)."""
-        if not can_pack(parts[0].type, format_):
-            is_int8 = format_ == _native.Format.U8
-            convert = eight_bits if is_int8 else lambda rows: StoredRows.of(rows.floats())
-            parts = [convert(part) for part in parts]
-        rows = np.concatenate([part.addresses() for part in parts])
-        if order is not None:
-            rows = np.where(order < 0, np.uint64(0), rows[np.maximum(order, 0)])
-        kind = getattr(_native.Stored, parts[0].type)
-        pages = [part.span for part in parts if part.is_file and len(part)]
-        native = self._store.pack(kind, format_, inputs, rows, parts, pages)
-        if not all(part.is_file for part in parts):
-            self.finish()
-        return native
 
     def _format(self, type_: str, inputs: int, module: Module | None) -> _native.Format:
         is_embedding = isinstance(module, Embedding)
@@ -232,12 +213,6 @@ def choose_format(
     if can_pack(type_, format_) or can_pack("F32", format_):
         return format_
     return _native.Format.F32
-
-
-def can_pack(type_: str, format_: _native.Format) -> bool:
-    """Return whether rows of a stored type can be packed without converting them to floats."""
-    stored = getattr(_native.Stored, type_, None)
-    return stored is not None and bool(_native.can_pack(stored, format_))
 
 
 def interleaved(ffn: int) -> NDArray[np.int64]:

@@ -1,0 +1,1 @@
+"""Packed weights on disk: written when a model is packed, and mapped at later starts."""

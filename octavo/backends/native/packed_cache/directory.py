@@ -1,0 +1,123 @@
+"""The directory of packed weights: only its owner writes there, and it stays below a size.
+
+A file appears under its name when it is complete (it is renamed), so two processes that write the
+same one at once do no harm. Nothing is opened through a link, and nothing is used that others
+could have written. When a file needs room, those that were not used for the longest time go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import stat
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_SUFFIX, _UNFINISHED = ".panels", ".unfinished"
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class PackedDirectory:
+    """An open directory; every method raises OSError where the system refuses."""
+
+    def __init__(self, path: Path, most_bytes: int) -> None:
+        self.path = path
+        self.most_bytes = most_bytes
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._directory = os.open(path, flags)
+        self.close = weakref.finalize(self, os.close, self._directory)
+        _check_owner(self._directory)
+
+    def path_of(self, name: str) -> Path:
+        return self.path / (name + _SUFFIX)
+
+    def open(self, name: str) -> int | None:
+        """Open a file to read it, and note that it is used; None if there is none."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(name + _SUFFIX, flags, dir_fd=self._directory)
+        except FileNotFoundError:
+            return None
+        try:
+            _check_owner(descriptor)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise PermissionError("it is not a regular file")
+            with contextlib.suppress(OSError):  # on a file system that is only read
+                os.utime(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def replace(self, name: str, num_bytes: int, write: Callable[[int], None]) -> None:
+        """Write a file of this size, and put it in the place of the one of that name."""
+        self._make_room(num_bytes, name + _SUFFIX)
+        unfinished = f"{name}.{secrets.token_hex(8)}{_UNFINISHED}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(unfinished, flags, 0o600, dir_fd=self._directory)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
+            write(descriptor)
+            directories = {"src_dir_fd": self._directory, "dst_dir_fd": self._directory}
+            os.rename(unfinished, name + _SUFFIX, **directories)
+            os.fsync(self._directory)
+        except BaseException:
+            self._remove(unfinished)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _make_room(self, num_bytes: int, name: str) -> None:
+        """Remove what writers left that were killed, and the files used longest ago."""
+        if num_bytes > self.most_bytes:
+            raise OSError(
+                f"the file would have {num_bytes:,} bytes, and all together may have "
+                f"{self.most_bytes:,} (packed_cache_bytes)"
+            )
+        files = []
+        for each, found in self._entries():
+            if each.endswith(_UNFINISHED):
+                self._remove_if_left(each)
+            elif each.endswith(_SUFFIX) and each != name:
+                files.append((found.st_mtime_ns, each, found.st_size))
+        total = sum(size for _, _, size in files) + num_bytes
+        for _, each, size in sorted(files):
+            if total <= self.most_bytes:
+                break
+            self._remove(each)
+            total -= size
+
+    def _entries(self) -> Iterator[tuple[str, os.stat_result]]:
+        for name in os.listdir(self._directory):
+            with contextlib.suppress(FileNotFoundError):
+                yield name, os.stat(name, dir_fd=self._directory, follow_symlinks=False)
+
+    def _remove_if_left(self, name: str) -> None:
+        """Remove an unfinished file, unless the process that writes it still has it locked."""
+        with contextlib.suppress(OSError):
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(name, flags, dir_fd=self._directory)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._remove(name)
+            finally:
+                os.close(descriptor)
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._directory)
+
+
+def _check_owner(descriptor: int) -> None:
+    """Refuse what belongs to another user, or what others may write."""
+    found = os.fstat(descriptor)
+    if found.st_uid != os.geteuid():
+        raise PermissionError(f"it belongs to user {found.st_uid}, and this is {os.geteuid()}")
+    if found.st_mode & _OTHERS_WRITE:
+        raise PermissionError("other users may write to it (chmod go-w)")

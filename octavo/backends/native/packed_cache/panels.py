@@ -1,0 +1,194 @@
+"""Panels from the file of an earlier start, checked before they are used; packed if there is none.
+
+Threads compare the checksum of every matrix with that of the file, while the program is recorded
+and the tokenizer is read. This reads the panels once, as the first step would have to. A damaged
+matrix is packed from its rows into private copies of the pages, and the file is replaced.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from octavo.backends.native import _native
+from octavo.backends.native.packed_cache.directory import PackedDirectory
+from octavo.backends.native.packed_cache.file import Entry, file_bytes, map_file, write_file
+from octavo.backends.native.packed_cache.sources import SourceFile, Sources
+from octavo.backends.native.panels import FreshPanels, MatrixRows, PackableRows
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedCache:
+    """The place of packed weights, and the files that the weights of one model come from."""
+
+    path: Path
+    most_bytes: int
+    files: tuple[SourceFile, ...]
+
+    def panels(self, store: _native.Store, team: _native.Team) -> CachedPanels:
+        return CachedPanels(store, team, self)
+
+
+def build_digest() -> bytes:
+    """Return a digest of the module that packs: another build may pack otherwise."""
+    content = np.fromfile(str(_native.__file__), np.uint8)
+    return _native.checksum(content).to_bytes(8, "little")
+
+
+class CachedPanels:
+    """Panels that are kept on disk; implements `octavo.backends.native.panels.Panels`."""
+
+    def __init__(self, store: _native.Store, team: _native.Team, cache: PackedCache) -> None:
+        self._store, self._team = store, team
+        self._fresh = FreshPanels(store, team)
+        self._sources = Sources(cache.files)
+        key = blake2b(self._sources.digest + build_digest(), digest_size=16)
+        self._name = key.hexdigest()
+        self._made: dict[str, _native.Matrix] = {}
+        self._must_write = False
+        self._checks = _Checks()
+        self._entries: dict[str, Entry] = {}
+        self._directory: PackedDirectory | None = None
+        self._path = cache.path
+        try:
+            self._directory = PackedDirectory(cache.path, cache.most_bytes)
+            self._path = self._directory.path_of(self._name)
+            self._open(self._directory)
+        except OSError as error:
+            _log.warning("packed weights are not kept: %s: %s", self._path, _reason(error))
+
+    def _open(self, directory: PackedDirectory) -> None:
+        descriptor = directory.open(self._name)
+        if descriptor is None:
+            return
+        try:
+            self._entries = map_file(descriptor)
+        except ValueError as error:
+            _log.warning("%s: %s; the weights are packed anew", self._path, error)
+        finally:
+            os.close(descriptor)
+
+    def matrix(self, rows: MatrixRows) -> _native.Matrix:
+        recipe = self._sources.recipe(rows)
+        entry = self._entries.get(recipe)
+        if entry is None:
+            native = self._fresh.matrix(rows)
+            self._must_write = True
+        else:
+            native = self._store.place(
+                rows.format, rows.outputs, rows.inputs, entry.panels, entry.panels
+            )
+            check = _Check(native, entry, rows)
+            if rows.is_file:
+                self._checks.add(check)
+            elif check.is_damaged():  # at once, so that the memory of the rows can be freed
+                self._repair([check])
+        self._made[recipe] = native
+        return native
+
+    def begin(self) -> None:
+        self._checks.begin(self._team.size - 1)
+        self._fresh.begin()
+
+    def finish(self) -> None:
+        self._repair(self._checks.results())
+        self._fresh.finish()
+        if self._must_write:
+            self._write()
+        elif self._made:
+            _log.info("packed weights: %d matrices mapped from %s", len(self._made), self._path)
+        self._must_write, self._made, self._entries = False, {}, {}
+
+    def _repair(self, damaged: list[_Check]) -> None:
+        if not damaged:
+            return
+        self._must_write = True
+        _log.warning("%s: %d matrices are damaged; they are packed anew", self._path, len(damaged))
+        for check in damaged:
+            found = PackableRows(check.rows)
+            self._store.pack_over(
+                check.matrix, found.stored, found.addresses, found.parts, found.pages
+            )
+        self._fresh.finish()
+
+    def _write(self) -> None:
+        """Write all matrices for the next start; where that fails, log why."""
+        if self._directory is None:
+            return
+        views = {recipe: matrix.panels for recipe, matrix in self._made.items()}
+        made = {recipe: (view, _native.checksum(view)) for recipe, view in views.items()}
+        size = file_bytes(made)
+
+        def write(descriptor: int) -> None:
+            self._sources.check(os.fstat(descriptor).st_mtime)
+            write_file(descriptor, made)
+
+        try:
+            self._directory.replace(self._name, size, write)
+        except OSError as error:
+            _log.warning("packed weights are not kept: %s: %s", self._path, _reason(error))
+            return
+        _log.info("packed weights: %d matrices kept in %s", len(made), self._path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """A matrix from the file, and the rows that it is packed from if it is damaged."""
+
+    matrix: _native.Matrix
+    entry: Entry
+    rows: MatrixRows
+
+    def is_damaged(self) -> bool:
+        return _native.checksum(self.entry.panels) != self.entry.checksum
+
+
+class _Checks:
+    """Comparisons of checksums, in threads that run beside the interpreter."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Check] = deque()
+        self._damaged: list[_Check] = []
+        self._threads: list[threading.Thread] = []
+
+    def add(self, check: _Check) -> None:
+        self._waiting.append(check)
+
+    def begin(self, count: int) -> None:
+        """Start this many threads for what was added."""
+        by_size = sorted(self._waiting, key=lambda check: -check.matrix.num_bytes)
+        self._waiting = deque(by_size)  # the largest first, so that threads end together
+        for _ in range(min(count, len(by_size))):
+            thread = threading.Thread(target=self._work, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def results(self) -> list[_Check]:
+        """Make what is left, wait for the threads, and return what is damaged."""
+        self._work()
+        for thread in self._threads:
+            thread.join()
+        found, self._damaged, self._threads = self._damaged, [], []
+        return found
+
+    def _work(self) -> None:
+        while True:
+            try:
+                check = self._waiting.popleft()
+            except IndexError:
+                return
+            if check.is_damaged():
+                self._damaged.append(check)
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

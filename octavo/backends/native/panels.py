@@ -1,0 +1,99 @@
+"""Panels of matrices: packed from stored rows by threads, while the caller does other things."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.backends.native import _native
+from octavo.backends.native.eight_bits import eight_bits
+from octavo.backends.stored_rows import StoredRows
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixRows:
+    """The stored rows of one matrix, all of one type, and the format that they are packed in."""
+
+    parts: Sequence[StoredRows]
+    format: _native.Format
+    inputs: int
+    order: NDArray[np.int64] | None = None  # of all rows; -1: a row of zeros
+
+    @property
+    def outputs(self) -> int:
+        return sum(map(len, self.parts)) if self.order is None else len(self.order)
+
+    @property
+    def is_file(self) -> bool:
+        """True if the rows lie in a mapped file, so that they can be read at any time."""
+        return all(part.is_file for part in self.parts)
+
+
+class PackableRows:
+    """Rows in a type that can be packed as they are: converted first, if need be."""
+
+    def __init__(self, rows: MatrixRows) -> None:
+        parts = rows.parts
+        if not can_pack(parts[0].type, rows.format):
+            is_int8 = rows.format == _native.Format.U8
+            convert = eight_bits if is_int8 else lambda part: StoredRows.of(part.floats())
+            parts = [convert(part) for part in parts]
+        addresses = np.concatenate([part.addresses() for part in parts])
+        if rows.order is not None:
+            found = addresses[np.maximum(rows.order, 0)]
+            addresses = np.where(rows.order < 0, np.uint64(0), found)
+        self.parts = parts
+        self.addresses = addresses
+        self.stored = getattr(_native.Stored, parts[0].type)
+        self.pages = [part.span for part in parts if part.is_file and len(part)]
+        self.is_file = all(part.is_file for part in parts)
+
+
+class Panels(Protocol):
+    """The maker of a model's packed matrices."""
+
+    def matrix(self, rows: MatrixRows) -> _native.Matrix:
+        """Return the matrix, whose panels are complete after `finish`."""
+
+    def begin(self) -> None:
+        """Start in threads what the matrices so far need."""
+
+    def finish(self) -> None:
+        """Return when the panels of all matrices are complete."""
+
+
+class FreshPanels:
+    """Panels that are packed at every start; implements `Panels`.
+
+    Rows in a file are only queued. Rows that were computed are packed at once, so that their
+    memory can be freed.
+    """
+
+    def __init__(self, store: _native.Store, team: _native.Team) -> None:
+        self._store = store
+        self._team = team
+
+    def matrix(self, rows: MatrixRows) -> _native.Matrix:
+        found = PackableRows(rows)
+        native = self._store.pack(
+            found.stored, rows.format, rows.inputs, found.addresses, found.parts, found.pages
+        )
+        if not found.is_file:
+            self.finish()
+        return native
+
+    def begin(self) -> None:
+        self._store.begin(self._team)
+
+    def finish(self) -> None:
+        self._store.finish(self._team)
+
+
+def can_pack(type_: str, format_: _native.Format) -> bool:
+    """Return whether rows of a stored type can be packed without converting them to floats."""
+    stored = getattr(_native.Stored, type_, None)
+    return stored is not None and bool(_native.can_pack(stored, format_))

@@ -1,0 +1,1 @@
+"""Tests of single kernels: products, attention, packing, sampling, log-probabilities."""
