@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     paths = _paths(arguments)
     config = _settings(arguments)
     timing = timing_of(arguments)
-    file = open_requests(paths)
+    file = open_requests(paths, lambda warning: sys.stderr.write(f"{warning}\n"))
     try:
         llm = AsyncLLM(
             arguments.model, engine="process", timing=timing, **engine_options(arguments)

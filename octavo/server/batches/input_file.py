@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -36,9 +36,15 @@ class FoundError:
 class InputFile:
     """An open file of requests, whose lines are found and checked piece by piece."""
 
-    def __init__(self, path: Path, bounds: Bounds) -> None:
+    def __init__(
+        self,
+        path: Path,
+        bounds: Bounds,
+        on_line: Callable[[int, RequestLine], None] = lambda number, line: None,
+    ) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._bounds = bounds
+        self._on_line = on_line  # takes each valid line, with its number from 1
         self._starts = array("Q")  # of the lines that are not blank
         self._lengths = array("Q")
         self._rest: list[bytes] = []  # the beginning of a line whose end has not been read
@@ -129,6 +135,7 @@ class InputFile:
             message = f"custom_id {line.custom_id[:64]!r} is that of an earlier line too"
             self._refuse(self._num_seen, "duplicate_custom_id", message, "custom_id")
         self._seen.add(name)
+        self._on_line(self._num_seen, line)
 
     def _refuse(self, line: int | None, code: str, message: str, param: str | None = None) -> None:
         self.errors.append(FoundError(line, LineError(code, message, param)))

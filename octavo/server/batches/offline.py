@@ -17,6 +17,7 @@ from octavo.server.batches.calls import Calls, batch_urls
 from octavo.server.batches.input_file import MAX_ERRORS, Bounds, InputFile
 from octavo.server.batches.pump import Job, Pump
 from octavo.server.batches.results import ResultsFile
+from octavo.server.batches.unknown_fields import UnknownFields
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
@@ -52,13 +53,19 @@ class Outcome:
     num_before: int  # that an earlier process has left
 
 
-def open_requests(paths: Paths) -> InputFile:
-    """Open and check the whole file of requests; raise RequestError with the lines at fault."""
+def open_requests(paths: Paths, warn: Callable[[str], object] = lambda warning: None) -> InputFile:
+    """Open and check the whole file of requests; raise RequestError with the lines at fault.
+
+    `warn` takes a line for each field that has no effect.
+    """
     urls: Collection[str] = batch_urls(ROUTES)
-    file = InputFile(paths.requests, Bounds(urls, MAX_LINES, MAX_BODY_BYTES))
+    unknown = UnknownFields(ROUTES)
+    file = InputFile(paths.requests, Bounds(urls, MAX_LINES, MAX_BODY_BYTES), unknown.note)
     while file.read_piece():
         pass
     if not file.errors:
+        for warning in unknown.warnings:
+            warn(warning)
         return file
     file.close()
     shown = [

@@ -210,6 +210,21 @@ def test_all_that_is_wrong_with_a_line_is_named_at_once(
         assert words in found
 
 
+def test_fields_without_effect_are_named_once(tmp_path: Path) -> None:
+    paths, warnings = paths_in(tmp_path), list[str]()
+    lines = [request(each) for each in range(6)]
+    for line in lines[2:]:
+        line["body"].update({"max_token": 5, "user": "me", "best_of": 1, "x" * 300: 0})
+    lines[4] = {**lines[4], "url": "/v1/embeddings", "body": {"inputs": "x", "input": "x"}}
+    write(paths.requests, lines)
+    open_requests(paths, warnings.append).close()
+    assert warnings == [
+        "line 3: body: unknown field 'max_token'; did you mean 'max_tokens'? (it has no effect)",
+        f"line 3: body: unknown field {'x' * 192!r} (it has no effect)",
+        "line 5: body: unknown field 'inputs'; did you mean 'input'? (it has no effect)",
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "words"), [("absent", "cannot be read: no such file"), (".", "cannot be read: is a")]
 )
