@@ -7,7 +7,6 @@ are accepted, and named once in the log with the reason.
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import math
@@ -185,6 +184,8 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
             if value is not None:
                 kept[name] = value
         else:
+            import difflib  # here, for errors only
+
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
             raise ConfigError(f"there is no option {name!r}; {hint}")
@@ -256,6 +257,8 @@ def _check_override(given: Any) -> None:
         raise _wrong_override(option, f"it is a {type(given).__name__}; it must be an object")
     for name in given:
         if name not in _GENERATION:
+            import difflib  # here, for errors only
+
             near = difflib.get_close_matches(str(name), _GENERATION, n=1)
             hint = f"did you mean {near[0]}" if near else f"there are: {', '.join(_GENERATION)}"
             raise _wrong_override(option, f"there is no field {str(name)[:100]!r}; {hint}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -65,6 +64,8 @@ def read_speculative_config(given: object) -> SpeculativeConfig:
     known = [field.name for field in fields(SpeculativeConfig)]
     for name in given:
         if name not in known:
+            import difflib  # here, for errors only
+
             near = difflib.get_close_matches(str(name), known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
             raise _error(f"there is no key {name!r}; {hint}")

@@ -17,7 +17,6 @@ from octavo.api.outputs import RequestError, RequestOutput
 from octavo.api.pooling.tasks import no_text
 from octavo.api.prompts import Input, Prompt, read_prompt
 from octavo.api.reading import Reading
-from octavo.api.shape_checker import SHARED
 from octavo.api.text_model import TextModel
 from octavo.core.config import MAX_PRIORITY
 from octavo.core.pooling import Pooling
@@ -31,7 +30,7 @@ from octavo.core.sampling_params import (
 )
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.grammar.checked import CheckedShape, job_of
-from octavo.wire.message_types import MAX_FRAME_BYTES
+from octavo.wire.limits import MAX_FRAME_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -236,6 +235,8 @@ def _grammar(model: TextModel, shape: StructuredOutputsParams) -> str:
     """Return the grammar of a shape, in the grammar engine's own language."""
     checked = model.checked_shapes.get(shape)
     if checked is None:
+        from octavo.api.shape_checker import SHARED  # here, since few processes check shapes
+
         checked = SHARED.check(job_of(shape, model.facts.vocabulary))
         if not checked.is_passing:
             model.checked_shapes.put(shape, checked)

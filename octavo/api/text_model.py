@@ -11,10 +11,6 @@ from typing import TYPE_CHECKING, Any
 from octavo.api.outputs import RequestError
 from octavo.core.sampling_params import SamplingParams, ThinkingMarks
 from octavo.engine_arguments import EngineArguments
-from octavo.formats.description import Formats
-from octavo.formats.protocol import FormatError
-from octavo.formats.registry import detect
-from octavo.formats.thinking import MarkTokens
 from octavo.grammar.checked import CheckedShapes
 from octavo.loader import ModelFiles, resolve
 from octavo.models.generation import GenerationDefaults
@@ -23,6 +19,8 @@ from octavo.text.tokenizer import Tokenizer
 from octavo.wire.facts import EngineFacts
 
 if TYPE_CHECKING:
+    from octavo.formats.description import Formats
+    from octavo.formats.thinking import MarkTokens
     from octavo.loader import Checkpoint
     from octavo.text.chat.template import ChatTemplate
 
@@ -71,6 +69,8 @@ class TextModel:
 
     def set_formats(self, formats: Formats) -> None:
         """Take these formats for the model's own, instead of those that its template shows."""
+        from octavo.formats.thinking import MarkTokens
+
         self._given_marks = MarkTokens(formats, self.tokenizer.added_tokens, self._token_of)
 
     @property
@@ -81,6 +81,10 @@ class TextModel:
     @property
     def _marks(self) -> MarkTokens:
         if self._given_marks is None:
+            # Here, since few requests limit their reasoning.
+            from octavo.formats.registry import detect
+            from octavo.formats.thinking import MarkTokens
+
             templates, added = self.tokenizer.chat_templates, self.tokenizer.added_tokens
             template = templates.get("tool_use") or templates.get("default") or ""
             self._given_marks = MarkTokens(
@@ -93,6 +97,8 @@ class TextModel:
 
         Raise RequestError for a model whose reasoning cannot have a budget.
         """
+        from octavo.formats.protocol import FormatError
+
         try:
             return self._marks.before(self.end_of(prompt))
         except FormatError as error:

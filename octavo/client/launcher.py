@@ -37,7 +37,8 @@ from octavo.wire.channel import (
     read_identity,
 )
 from octavo.wire.crash_record import CrashRecord
-from octavo.wire.message_types import MAX_FRAME_BYTES, WireError
+from octavo.wire.limits import MAX_FRAME_BYTES
+from octavo.wire.message_types import WireError
 
 log = logging.getLogger(__name__)
 

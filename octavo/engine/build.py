@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import secrets
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -146,7 +146,7 @@ def _build(
     executor: Executor = InlineExecutor(runner)
     if wrap is not None:
         executor = wrap(executor)
-    core = EngineCore(config.core, executor, clock, secrets.token_bytes(32))
+    core = EngineCore(config.core, executor, clock, os.urandom(32))
     _warn_if_short(core.longest_tokens, config)
     parts.end()
     log.info("%s is ready after %.1f s", opened.architecture, clock() - parts.began)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Protocol
 
@@ -75,6 +74,8 @@ def _unknown(name: str) -> SourceError:
         beside = []
     known = [*ALIASES, *cached_names(), *beside]
     folded = {other.casefold(): other for other in known}
+    import difflib  # here, for errors only
+
     near = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(quote(folded[key]) for key in near)}? " if near else ""
     return SourceError(f"there is no model {quote(name)}", advice=hint + FORMS)

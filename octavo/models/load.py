@@ -14,8 +14,6 @@ from octavo.models.build import checked_needs
 from octavo.models.checkpoint_weights import CheckpointWeights, Weights, named_as_declared
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.generation import GenerationDefaults, defaults_from_gguf, defaults_in
-from octavo.models.gguf.gguf_weights import GgufWeights
-from octavo.models.gguf.to_config import read_config, stored_names
 from octavo.models.pooling import PoolingFacts
 from octavo.models.pooling_heads import PoolingHead
 from octavo.models.read_pooling import read_pooling
@@ -54,6 +52,10 @@ def open_model(
     """
     checkpoint = source.open()
     if source.is_gguf:
+        # Here, since other models need none of it.
+        from octavo.models.gguf.gguf_weights import GgufWeights
+        from octavo.models.gguf.to_config import read_config, stored_names
+
         values = merged(read_config(checkpoint), overrides or {})
         weights: Weights = GgufWeights(checkpoint, values)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib import import_module
 from typing import NamedTuple, Protocol
 
@@ -101,6 +100,8 @@ def kind_of(architecture: str) -> Kind:
 def family_of(architecture: str) -> Family:
     """Import and return the class that implements an architecture."""
     if architecture not in FAMILIES:
+        import difflib  # here, for errors only
+
         near = difflib.get_close_matches(architecture, FAMILIES, n=3, cutoff=0.3)
         raise ConfigurationError(
             f"config: architectures: {quote(architecture)} is not supported; the nearest that are: "

@@ -14,8 +14,8 @@ import time
 
 import zmq
 
+from octavo.wire.limits import MAX_FRAME_BYTES
 from octavo.wire.message_types import (
-    MAX_FRAME_BYTES,
     FromEngine,
     FromEngineFrame,
     Heartbeat,

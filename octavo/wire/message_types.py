@@ -23,8 +23,8 @@ from octavo.core.snapshot import EngineLoad, EngineSnapshot
 from octavo.core.stats import RequestStats
 from octavo.engine_arguments import EngineArguments
 from octavo.wire.facts import EngineFacts
+from octavo.wire.limits import MAX_FRAME_BYTES
 
-MAX_FRAME_BYTES = 64 << 20
 MAX_LISTED = 1 << 16  # requests, events or numbers in one frame
 MAX_TEXT = 1 << 16  # characters of an error message
 

@@ -78,7 +78,7 @@ def test_a_check_that_is_interrupted_leaves_no_answer_to_the_next(
 def test_only_what_the_process_answers_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octavo.api.shape_checker.MODULE", "octavo.no_such_program")
     checker = ShapeChecker()
-    monkeypatch.setattr("octavo.api.requests.SHARED", checker)
+    monkeypatch.setattr("octavo.api.shape_checker.SHARED", checker)
     model: Any = SimpleNamespace(
         checked_shapes=CheckedShapes(), facts=SimpleNamespace(vocabulary=300)
     )

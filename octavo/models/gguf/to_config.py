@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from octavo.loader import Checkpoint
@@ -72,6 +71,8 @@ def _check_pattern(keys: GgufKeys, values: dict[str, Any]) -> None:
 
 def _unknown(keys: GgufKeys) -> UnsupportedFormatError:
     name = keys.architecture
+    import difflib  # here, for errors only
+
     near = difflib.get_close_matches(name, ARCHITECTURES, n=3, cutoff=0.4) or sorted(ARCHITECTURES)
     return UnsupportedFormatError(
         f"general.architecture {quote(name)} is not supported; the nearest that are:"

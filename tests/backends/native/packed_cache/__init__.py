@@ -1,1 +1,1 @@
-"""Tests of single kernels: products, attention, packing, sampling, log-probabilities."""
+"""Tests of packed weights that are kept on disk."""
