@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
 from octavo import AsyncLLM, RequestError, RequestOutputKind, SamplingParams
 from octavo.api.outputs import EngineDeadError, RequestOutput
@@ -106,6 +107,8 @@ def test_a_real_model_gives_the_same_text_inline_and_in_a_killed_process(
         assert run(all_streams(outside, kills=True)) == expected
         facts = outside.facts
         assert facts.architecture == "LlamaForCausalLM"
+        sizes = [each.size for each in load_file(f"{directory}/model.safetensors").values()]
+        assert (facts.num_parameters, facts.weight_type) == (sum(sizes), "F32")
         assert facts.vocabulary == 300
         assert facts.memory_bytes["KV cache"] > 0
         assert "load the weights to the end" in dict(facts.start_seconds)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from octavo.server.batches.calls import Calls, Reply
 from octavo.server.batches.disk import in_thread
@@ -153,11 +153,6 @@ class Pump:
         """Begin no more lines of a job."""
         if job in self._jobs:
             self._jobs.remove(job)
-
-    @property
-    def jobs(self) -> Iterable[Job]:
-        """The jobs that are being answered."""
-        return tuple(self._jobs)
 
     def fill(self) -> None:
         """Begin lines while there is room, of each job in turn; call it when there may be."""

@@ -56,6 +56,7 @@ class _Work:
 
     def __init__(self) -> None:
         self.has_turn = False
+        self.job: Job | None = None  # whose results count until the files of the output do
         self.is_cancelled = asyncio.Event()
 
 
@@ -75,12 +76,15 @@ class Batches:
             len(server.config.api_keys),
             server.access.knows,
             store.bytes_by_owner,
-            lambda: [(job.owner, job.num_bytes) for job in self._pump.jobs],
+            lambda: [(job.owner, job.num_bytes) for job in self._jobs()],
         )
         self._work: dict[str, _Work] = {}
         self._turns: dict[str, asyncio.Semaphore] = {}  # by key
         self._tasks: set[asyncio.Task[None]] = set()
         self._add_metrics()
+
+    def _jobs(self) -> list[Job]:
+        return [work.job for work in self._work.values() if work.job is not None]
 
     def start(self) -> None:
         """Continue what the last server has left."""
@@ -192,7 +196,7 @@ class Batches:
         batch.request_counts.total = file.num_lines
         if batch.status == "validating":
             await self._enter(stored, "in_progress")
-        job = Job(batch.id, stored.owner, file, results, is_background=True)
+        job = work.job = Job(batch.id, stored.owner, file, results, is_background=True)
         self._count(stored, results)
         if stored.outcome is None:
             self._pump.add(job)
@@ -211,6 +215,7 @@ class Batches:
         assert stored.outcome is not None
         batch.output_file_id = await self._output(stored, results, errors=False)
         batch.error_file_id = await self._output(stored, results, errors=True)
+        work.job = None
         await self._enter(stored, stored.outcome)
 
     async def _until_end(self, stored: StoredBatch, work: _Work, job: Job) -> str:
