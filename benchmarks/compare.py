@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))  # so that the program can be called by its path
 from benchmarks.peers import rows  # noqa: E402
 from benchmarks.peers.cases import CASES, Case  # noqa: E402
 from benchmarks.peers.engines import Engine, Metrics  # noqa: E402
-from benchmarks.peers.found import KINDS, Places, find  # noqa: E402
+from benchmarks.peers.found import KINDS, TIERS, Places, find  # noqa: E402
 from benchmarks.peers.report import Results, tables, write_docs  # noqa: E402
 from octavo.observe.machine import memory, num_cores, processor  # noqa: E402
 
@@ -74,7 +74,10 @@ def arguments() -> argparse.Namespace:
         "--cases", type=listed(list(CASES)), default=list(CASES), help=",".join(CASES)
     )
     parser.add_argument(
-        "--peers", type=listed(list(KINDS)), default=list(KINDS), help=",".join(KINDS)
+        "--peers",
+        type=listed([*KINDS, TIERS]),
+        default=list(KINDS),
+        help=f"{','.join(KINDS)}, or {TIERS} (ours, each with one tier for everything)",
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="a few tokens, to see it all start")

@@ -17,10 +17,13 @@ from benchmarks.peers.engines import (
     WorkerEngine,
 )
 from benchmarks.peers.servers import ServerEngine
+from octavo.backends.native import _native
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+INT8_BITS = 8.5  # of each weight: a code, and its share of a scale for 32
 LENGTHS = {"max_model_len": 2304, "max_num_seqs": 64}
 KINDS = ("octavo", "llama", "ik", "vllm", "zentorch", "openvino", "transformers")
+TIERS = "tiers"  # the kind of engines of ours that use one tier for everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Places:
 
     def has(self, kind: str) -> bool:
         """Return whether a kind of engine is installed."""
-        if kind == "octavo":
+        if kind in ("octavo", TIERS):
             return True
         place: Path = getattr(self, kind)
         return (place / "llama-bench" if kind in ("llama", "ik") else place).exists()
@@ -56,6 +59,7 @@ def find(places: Places, kinds: list[str], names: set[str]) -> list[Engine]:
         "zentorch": _vllm,
         "openvino": _openvino,
         "transformers": _transformers,
+        TIERS: _tiers,
     }
     places.models.mkdir(parents=True, exist_ok=True)
     found: list[Engine] = []
@@ -78,13 +82,17 @@ def _plain(places: Places) -> models.Weights:
     return models.smollm2_bf16(places.models, quantize if quantize.exists() else None)
 
 
-def _octavo(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
+def _environment(places: Places) -> dict[str, str]:
     # Compiled once, as what is installed is; wherever the shell says not to write it.
     compiled = {
         "PYTHONDONTWRITEBYTECODE": "",
         "PYTHONPYCACHEPREFIX": str(places.log.parent / "bytecode"),
     }
-    path = {"PYTHONPATH": str(ROOT), **compiled}
+    return {"PYTHONPATH": str(ROOT), **compiled}
+
+
+def _octavo(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
+    path = _environment(places)
     options = {**LENGTHS, "num_threads": places.threads}
     plain = _plain(places)
     four, directory = str(models.smollm2().gguf), str(plain.directory)
@@ -95,14 +103,20 @@ def _octavo(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
 
     yield worker(rows.GGUF, four)
     yield worker(rows.BF16, directory, dtype="bfloat16")
-    if rows.LARGE in names or rows.MEMORY in names:
+    if names & {rows.LARGE, rows.LARGE_INT8, rows.MEMORY, rows.MEMORY_INT8}:
         large = models.llama_1b(places.models)
         assert large.directory is not None
         # The directory holds no tokenizer: the GGUF beside it does, and nothing here needs it.
-        tokenizer = str(large.gguf)
-        yield worker(rows.LARGE, str(large.directory), False, tokenizer=tokenizer, dtype="bfloat16")
+        both = {"tokenizer": str(large.gguf), "dtype": "bfloat16"}
+        yield worker(rows.LARGE, str(large.directory), False, **both)
+        yield worker(rows.LARGE_INT8, str(large.directory), False, cpu_weights="int8", **both)
         size = (large.directory / "model.safetensors").stat().st_size
         yield MemoryReader(rows.MEMORY, size, places.threads)
+        yield MemoryReader(rows.MEMORY_INT8, round(size / 16 * INT8_BITS), places.threads)
+    if names & {rows.LARGE_Q4_K, rows.MEMORY_Q4_K} and places.has("llama"):
+        quantized = models.llama_1b_q4_k(places.models, places.llama / "llama-quantize")
+        yield worker(rows.LARGE_Q4_K, str(quantized), False)
+        yield MemoryReader(rows.MEMORY_Q4_K, quantized.stat().st_size, places.threads)
     for name, model, dtype in zip(
         rows.SERVED, (four, directory), ("auto", "bfloat16"), strict=True
     ):
@@ -113,6 +127,19 @@ def _octavo(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
             *("--num-threads", str(places.threads)),
         )
         yield ServerEngine(name, command, path, places.log)
+
+
+def _tiers(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
+    del kind, names
+    options = {**LENGTHS, "num_threads": places.threads}
+    plain = _plain(places).directory
+    sources = {rows.GGUF: (str(models.smollm2().gguf), "auto"), rows.BF16: (str(plain), "bfloat16")}
+    for ours, (model, dtype) in sources.items():
+        for name, tier in rows.forced(ours).items():
+            if tier in _native.tiers():
+                path = {**_environment(places), "OCTAVO_CPU_ISA": tier}
+                told = {**options, "dtype": dtype}
+                yield WorkerEngine(name, sys.executable, "octavo", model, told, path, places.log)
 
 
 def _llama(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
@@ -126,9 +153,11 @@ def _llama(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
     offline = (rows.LLAMA_GGUF, rows.LLAMA_BF16, rows.LLAMA_Q8)
     for name, file in zip(offline, files, strict=True):
         yield LlamaEngine(name, places.llama, file, threads)
-    if rows.LLAMA_LARGE in names:
+    if names & {rows.LLAMA_LARGE, rows.LLAMA_LARGE_Q4_K}:
         large = models.llama_1b(places.models)
         yield LlamaEngine(rows.LLAMA_LARGE, places.llama, large.gguf, threads)
+        quantized = models.llama_1b_q4_k(places.models, quantize)
+        yield LlamaEngine(rows.LLAMA_LARGE_Q4_K, places.llama, quantized, threads)
     for name, file in zip(rows.LLAMA_SERVED, files, strict=True):
         command = (
             *(str(places.llama / "llama-server"), "-m", str(file), "--port", "{port}"),

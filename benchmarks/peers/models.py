@@ -5,6 +5,7 @@ smollm2-bf16 the same weights, dequantised to bf16: safetensors, and a BF16 GGUF
 smollm2-q8_0 the same in eight bits: a GGUF file
 smollm2-openvino  the bf16 weights as OpenVINO reads them, in fp16, computed in bf16
 llama-1b     the shape of a 1B Llama with random weights in bf16, in both forms
+llama-1b-q4_k     the same with all matrices in Q4_K: a GGUF file
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ def openvino(directory: Path, python: Path) -> Path:
     return made
 
 
-def _quantize(quantize: Path, source: Path, target: Path, type_name: str) -> None:
-    command = [str(quantize), "--allow-requantize", str(source), str(target), type_name]
+def _quantize(quantize: Path, source: Path, target: Path, type_name: str, *more: str) -> None:
+    command = [str(quantize), "--allow-requantize", *more, str(source), str(target), type_name]
     subprocess.run(command, check=True, capture_output=True)
 
 
@@ -113,6 +114,14 @@ def llama_1b(to: Path) -> Weights:
         _write_gguf(tensors, gguf)
         (directory / "config.json").write_text(json.dumps(ONE_BILLION, indent=1))
     return Weights(directory, gguf)
+
+
+def llama_1b_q4_k(to: Path, quantize: Path) -> Path:
+    """Quantise the random weights, the embeddings too, without a mixture of types."""
+    gguf = to / "llama-1b-q4_k.gguf"
+    if not gguf.exists():
+        _quantize(quantize, llama_1b(to).gguf, gguf, "Q4_K_S", "--pure")
+    return gguf
 
 
 def _gguf(source: ModelFiles) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.peers.cases import CASES
 from benchmarks.peers.engines import Metrics
-from benchmarks.peers.rows import ROWS, Row
+from benchmarks.peers.rows import BF16, GGUF, ROWS, TIER_CASES, TIER_MUST, Row, forced
 
 BEGIN, END = "<!-- compare.py writes from here -->", "<!-- to here -->"
 UNITS = {
@@ -79,8 +79,9 @@ def _rounded(metrics: Metrics) -> Metrics:
 
 
 def tables(results: Results) -> str:
-    """Return the tables of targets, of latencies and of all figures."""
-    parts = [list(targets(results)), list(latencies(results)), list(everything(results))]
+    """Return the tables of targets, of forced tiers, of latencies and of all figures."""
+    made = (targets, tiers, latencies, everything)
+    parts = [list(make(results)) for make in made]
     return "\n\n".join("\n".join(part) for part in parts if len(part) > 2)
 
 
@@ -137,6 +138,36 @@ def best_peer(results: Results, row: Row) -> str | None:
     return choose(found, key=found.__getitem__) if found else None
 
 
+def tiers(results: Results) -> Iterator[str]:
+    """Return what the engine chose for itself beside each tier alone."""
+    yield "| case | octavo | the engine's choice | one tier alone | choice / best tier | must | |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for case in TIER_CASES:
+        for engine in (GGUF, BF16):
+            ours = results.values(case, engine)
+            alone = {
+                tier: values
+                for name, tier in forced(engine).items()
+                if (values := results.values(case, name))
+            }
+            if not ours or not alone:
+                continue
+            medians = {tier: statistics.median(values.values()) for tier, values in alone.items()}
+            best = alone[max(medians, key=medians.__getitem__)]
+            ratios = [ours[index] / best[index] for index in ours if best.get(index)]
+            met = bool(ratios) and statistics.median(ratios) >= TIER_MUST
+            cells = [
+                CASES[case].name,
+                engine.removeprefix("octavo "),
+                f"{_spread(list(ours.values()))} tok/s",
+                ", ".join(f"{tier} {median:.4g}" for tier, median in medians.items()),
+                _spread(ratios, "{:.2f}") if ratios else "–",
+                f"≥ {TIER_MUST:g}×",
+                "met" if met else "**missed**",
+            ]
+            yield f"| {' | '.join(cells)} |"
+
+
 def latencies(results: Results) -> Iterator[str]:
     """Return the latencies that clients saw, and the servers' memory."""
     yield (
@@ -160,7 +191,8 @@ def latencies(results: Results) -> Iterator[str]:
 
 def everything(results: Results) -> Iterator[str]:
     """Return medians of tokens a second: a row for each case, a column for each engine."""
-    measured = [key for key in results.rounds if results.values(*key)]
+    alone = forced(GGUF) | forced(BF16)  # they have a table of their own
+    measured = [key for key in results.rounds if results.values(*key) and key[1] not in alone]
     engines = [engine for case, engine in measured if not CASES[case].streams]
     engines = list(dict.fromkeys(sorted(engines, key=lambda name: not name.startswith("octavo"))))
     yield f"| tok/s | {' | '.join(engines)} |"

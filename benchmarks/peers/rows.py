@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from benchmarks.peers.cases import HTTP_REQUESTS, STREAMS
 
 # Engines, by the names that tables have.
-GGUF, BF16, LARGE = "octavo gguf", "octavo bf16", "octavo 1b"
+GGUF, BF16 = "octavo gguf", "octavo bf16"
+LARGE, LARGE_INT8, LARGE_Q4_K = "octavo 1b bf16", "octavo 1b int8", "octavo 1b q4_k"
 SERVED = ("octavo serve gguf", "octavo serve bf16")
 LLAMA_GGUF, LLAMA_BF16, LLAMA_Q8 = "llama.cpp q4_1", "llama.cpp bf16", "llama.cpp q8_0"
 IK_GGUF, IK_BF16 = "ik_llama.cpp q4_1", "ik_llama.cpp bf16"
-LLAMA_LARGE = "llama.cpp 1b"
+LLAMA_LARGE, LLAMA_LARGE_Q4_K = "llama.cpp 1b bf16", "llama.cpp 1b q4_k"
 LLAMA_SERVED = ("llama-server q4_1", "llama-server bf16", "llama-server q8_0")
 VLLM, ZENTORCH = "vllm bf16", "vllm+zentorch bf16"
 VLLM_SERVED = ("vllm serve bf16", "vllm+zentorch serve bf16")
 OPENVINO, TRANSFORMERS = "openvino bf16", "transformers bf16"
-MEMORY = "reading the weights"
+# A loop that reads as many bytes as the weights of each format have.
+MEMORY, MEMORY_INT8, MEMORY_Q4_K = "reading bf16", "reading int8", "reading q4_k"
 EVERYONE = (LLAMA_GGUF, LLAMA_BF16, LLAMA_Q8, VLLM, ZENTORCH, OPENVINO)
 
 
@@ -44,7 +46,10 @@ def _rows() -> Iterator[Row]:
     yield Row("decode1", GGUF, (LLAMA_GGUF,), 1.8, 2.5)
     yield Row("decode1", BF16, (LLAMA_BF16,), 1.5, 2.0)
     yield Row("decode1-1b", LARGE, (LLAMA_LARGE,), 1.0, 1.0)
+    yield Row("decode1-1b", LARGE_Q4_K, (LLAMA_LARGE_Q4_K,), 1.0, 1.0)
     yield Row("decode1-1b", LARGE, (MEMORY,), 0.88, 0.95)
+    yield Row("decode1-1b", LARGE_INT8, (MEMORY_INT8,), 0.88, 0.95)
+    yield Row("decode1-1b", LARGE_Q4_K, (MEMORY_Q4_K,), 0.88, 0.95)
     yield Row("batch64", BF16, (VLLM, ZENTORCH, OPENVINO), 1.5, 1.7)
     yield Row("batch64", GGUF, (LLAMA_GGUF,), 4.0, 7.0)
     yield Row("batch64", GGUF, (VLLM,), 1.3, 2.0)
@@ -83,10 +88,22 @@ BESIDE = {
     "shared32": (ZENTORCH,),
 }
 
+# What the native engine chose for itself is compared with each of these for everything.
+TIERS = ("avx2", "avx512vnni", "avx512bf16", "amx", "neon", "neonbf16")
+TIER_CASES = ("decode1", "decode8", "decode16", "prefill512", "prefill2048", "batch64", "shared32")
+TIER_MUST = 0.97
+
+
+def forced(ours: str) -> dict[str, str]:
+    """Return the name of each engine of ours whose tier is forced, with the tier."""
+    return {f"{ours} {tier}": tier for tier in TIERS}
+
 
 def engines_of(case: str, rows: Iterable[Row] = ROWS) -> set[str]:
     """Return the names of the engines that a case is measured in."""
     named = set(BESIDE.get(case, ()))
+    if case in TIER_CASES:
+        named.update(*map(forced, (GGUF, BF16)))
     for row in rows:
         if row.case == case:
             named.update((row.ours, *row.peers))

@@ -143,7 +143,7 @@ def test_a_bound_of_reading_tells_its_bandwidth() -> None:
     told.note("decode1-1b", rows.LARGE, 0, {"tok/s": 18})
     told.note("decode1-1b", rows.MEMORY, 0, {"tok/s": 20, "GB/s": 41.5})
     line = next(line for line in targets(told) if "reading" in line)
-    assert "| 18 tok/s | reading the weights | 20: 41.5 GB/s | 0.90 | ≥ 0.88× | 0.95× | met" in line
+    assert "| 18 tok/s | reading bf16 | 20: 41.5 GB/s | 0.90 | ≥ 0.88× | 0.95× | met" in line
 
 
 def test_a_bound_is_held_to_our_own_figure() -> None:
