@@ -10,6 +10,8 @@
 //   dot<small>       adds to each lane the products of its four bytes; `small` says that codes are
 //                    below 64
 //   kTakesOffsetOff  whether `dot` of codes that are not small subtracts their offset of 128
+//   kDotsHighCodes   whether `dot` is exact for all bytes, small or not: where it is, add_sixteenth
+//                    adds the sixteenth part of sums that are multiples of 16
 //   widened          a byte for each lane; those that are shifted to the right are not negative
 //   powers_less_128  2^(e - 128) for e from 0 to 255, the two least of which are denormal
 #pragma once
@@ -32,6 +34,10 @@ constexpr bool has_small_codes(Format format) { return layout_of(format).offset 
 
 constexpr bool has_six_bit_scales(Format format) {
   return format == Format::U4K || format == Format::U5K;
+}
+
+constexpr bool has_four_bits(Format format) {
+  return format == Format::U4 || format == Format::U4Min || format == Format::U4K;
 }
 
 constexpr bool has_five_bits(Format format) {
@@ -86,6 +92,12 @@ OCTAVO_INLINE Codes decode(const uint8_t* codes) {
       return four_bits;
     }
   }
+}
+
+// The codes of an odd step in the high halves of their bytes, and so sixteen times as large.
+template <Format format, int step>
+OCTAVO_INLINE Codes decode_high(const uint8_t* codes) {
+  return masked(load_codes(codes + step / 2 * kCodeRow), 0xF0);
 }
 
 // One code, with its offset, for looking up single rows.

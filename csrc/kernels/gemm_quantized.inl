@@ -31,26 +31,35 @@ OCTAVO_INLINE void ask(const uint8_t* group, size_t ahead) {
   }
 }
 
+// With one row, a shift of the sums in each group replaces the shift of every load of codes, and
+// two short chains of sums replace a long one.
+template <Format format, int rows>
+constexpr bool kSplitsSums = kDotsHighCodes && rows == 1 && has_four_bits(format);
+
+// `odd` are the sums of odd steps, sixteen times as large, where sums are split.
 template <Format format, int rows, int vectors, int step, int end>
-OCTAVO_INLINE void dot_steps(Integers (&sums)[rows][vectors], const uint8_t* codes,
-                             const uint8_t* group, size_t ahead, const uint8_t* x,
-                             size_t x_stride) {
+OCTAVO_INLINE void dot_steps(Integers (&sums)[rows][vectors], Integers (&odd)[rows][vectors],
+                             const uint8_t* codes, const uint8_t* group, size_t ahead,
+                             const uint8_t* x, size_t x_stride) {
   if constexpr (step < end) {
     if (ahead) ask<format, step>(group, ahead);
+    constexpr bool kHigh = kSplitsSums<format, rows> && step % 2;
     Codes weights[vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++) {
-      weights[v] = decode<format, step>(codes + v * kLanes * 4);
+      const uint8_t* four = codes + v * kLanes * 4;
+      weights[v] = kHigh ? decode_high<format, step>(four) : decode<format, step>(four);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
       const Four four = splat_four(x + r * x_stride + step * 4);
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; v++) {
-        sums[r][v] = dot<has_small_codes(format)>(sums[r][v], weights[v], four);
+        Integers& sum = kHigh ? odd[r][v] : sums[r][v];
+        sum = dot<has_small_codes(format)>(sum, weights[v], four);
       }
     }
-    dot_steps<format, rows, vectors, step + 1, end>(sums, codes, group, ahead, x, x_stride);
+    dot_steps<format, rows, vectors, step + 1, end>(sums, odd, codes, group, ahead, x, x_stride);
   }
 }
 
@@ -94,8 +103,9 @@ OCTAVO_INLINE Floats load_minimum(Place at, int first) {
   const Floats minimum = load_halves(at.header + kHeaderLine + first * 2);
   if constexpr (has_six_bit_scales(format)) {
     const uint8_t* bits = at.header + kSixBits + at.group * kSixBitsGroup;
-    const Integers four = widened(bits + kPanel + first % 16) >> (first / 16 * 4) & 15;
-    return minimum * to_floats(widened(bits + first) >> 6 | four << 2);
+    const Integers four = widened(bits + kPanel + first % 16);
+    const Integers above = first < 16 ? four << 2 : four >> 2;
+    return minimum * to_floats(with_bits(widened(bits + first) >> 6, above, 0x3C));
   }
   return minimum;
 }
@@ -106,19 +116,23 @@ OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], Place at, int first,
                             const uint8_t* codes, size_t ahead, const uint8_t* x,
                             size_t x_stride) {
   constexpr int kPartSteps = kSteps / layout_of(format).parts;
-  Integers dots[rows][vectors];
+  Integers dots[rows][vectors], odd[rows][vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; v++) dots[r][v] = start<format>(x + r * x_stride, part);
+    for (int v = 0; v < vectors; v++) {
+      dots[r][v] = start<format>(x + r * x_stride, part);
+      odd[r][v] = no_integers();
+    }
   }
   dot_steps<format, rows, vectors, part * kPartSteps, (part + 1) * kPartSteps>(
-      dots, codes, at.header + at.group * group_bytes(format), ahead, x, x_stride);
+      dots, odd, codes, at.header + at.group * group_bytes(format), ahead, x, x_stride);
 #pragma GCC unroll 8
   for (int v = 0; v < vectors; v++) {
     const Floats scale = load_scale<format>(at, part, first + v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
+      if constexpr (kSplitsSums<format, rows>) dots[r][v] = add_sixteenth(dots[r][v], odd[r][v]);
       const Floats product =
           to_floats(dots[r][v]) * splat(read_float(x + r * x_stride + kPreparedScale));
       sums[r][v] = fma(product, scale, sums[r][v]);

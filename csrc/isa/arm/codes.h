@@ -44,7 +44,9 @@ inline Integers widened_signed(const uint8_t* p) {
   return {vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u8(four_bytes(p)))))};
 }
 inline Integers operator&(Integers a, int mask) { return {vandq_s32(a.v, vdupq_n_s32(mask))}; }
-inline Integers operator|(Integers a, Integers b) { return {vorrq_s32(a.v, b.v)}; }
+inline Integers with_bits(Integers a, Integers b, int mask) {
+  return {vorrq_s32(a.v, (b & mask).v)};
+}
 inline Integers operator<<(Integers a, int left) { return {vshlq_s32(a.v, vdupq_n_s32(left))}; }
 inline Integers operator>>(Integers a, int right) { return {vshlq_s32(a.v, vdupq_n_s32(-right))}; }
 inline Floats powers_less_128(Integers e) {

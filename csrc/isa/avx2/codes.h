@@ -14,6 +14,7 @@ struct Codes { __m256i v; };
 struct Four { __m256i v; };
 struct Integers { __m256i v; };
 constexpr bool kTakesOffsetOff = true;
+constexpr bool kDotsHighCodes = false;
 
 inline Codes load_codes(const uint8_t* p) {
   return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
@@ -59,7 +60,9 @@ inline Integers widened_signed(const uint8_t* p) {
 inline Integers operator&(Integers a, int mask) {
   return {_mm256_and_si256(a.v, _mm256_set1_epi32(mask))};
 }
-inline Integers operator|(Integers a, Integers b) { return {_mm256_or_si256(a.v, b.v)}; }
+inline Integers with_bits(Integers a, Integers b, int mask) {
+  return {_mm256_or_si256(a.v, (b & mask).v)};
+}
 inline Integers operator<<(Integers a, int left) {
   return {_mm256_sll_epi32(a.v, _mm_cvtsi32_si128(left))};
 }

@@ -14,6 +14,7 @@ struct Codes { __m512i v; };
 struct Four { __m512i v; };
 struct Integers { __m512i v; };
 constexpr bool kTakesOffsetOff = false;
+constexpr bool kDotsHighCodes = true;
 
 inline Codes load_codes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 inline Codes masked(Codes a, int mask) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(mask))}; }
@@ -36,6 +37,9 @@ template <bool small>
 OCTAVO_INLINE Integers dot(Integers sum, Codes a, Four b) {
   return {_mm512_dpbusd_epi32(sum.v, a.v, b.v)};
 }
+inline Integers add_sixteenth(Integers a, Integers b) {
+  return {_mm512_add_epi32(a.v, _mm512_srai_epi32(b.v, 4))};
+}
 inline Floats to_floats(Integers a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline Integers widened(const uint8_t* p) {
   return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
@@ -46,7 +50,9 @@ inline Integers widened_signed(const uint8_t* p) {
 inline Integers operator&(Integers a, int mask) {
   return {_mm512_and_si512(a.v, _mm512_set1_epi32(mask))};
 }
-inline Integers operator|(Integers a, Integers b) { return {_mm512_or_si512(a.v, b.v)}; }
+inline Integers with_bits(Integers a, Integers b, int mask) {
+  return {_mm512_ternarylogic_epi32(a.v, b.v, _mm512_set1_epi32(mask), 0xF8)};
+}
 inline Integers operator<<(Integers a, int left) {
   return {_mm512_sll_epi32(a.v, _mm_cvtsi32_si128(left))};
 }

@@ -11,6 +11,7 @@ struct Codes { uint8x16_t v; };
 
 // A large code loses its offset of 128, which makes it signed; a small one is below 64.
 constexpr bool kTakesOffsetOff = true;
+constexpr bool kDotsHighCodes = false;
 
 template <bool small>
 OCTAVO_INLINE Integers dot(Integers sum, Codes a, Four b) {

@@ -22,6 +22,7 @@ struct Codes {
 };
 
 constexpr bool kTakesOffsetOff = false;
+constexpr bool kDotsHighCodes = false;
 
 template <bool small>
 OCTAVO_INLINE Integers dot(Integers sum, Codes a, Four b) {

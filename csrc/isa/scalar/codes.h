@@ -12,6 +12,7 @@ struct Codes { uint32_t v; };
 struct Four { uint32_t v; };
 struct Integers { int32_t v; };
 constexpr bool kTakesOffsetOff = false;
+constexpr bool kDotsHighCodes = false;
 
 inline Codes load_codes(const uint8_t* p) { return {read_four(p)}; }
 inline Codes masked(Codes a, int mask) {
@@ -44,7 +45,7 @@ inline Floats to_floats(Integers a) { return {static_cast<float>(a.v)}; }
 inline Integers widened(const uint8_t* p) { return {*p}; }
 inline Integers widened_signed(const uint8_t* p) { return {static_cast<int8_t>(*p)}; }
 inline Integers operator&(Integers a, int mask) { return {a.v & mask}; }
-inline Integers operator|(Integers a, Integers b) { return {a.v | b.v}; }
+inline Integers with_bits(Integers a, Integers b, int mask) { return {a.v | (b.v & mask)}; }
 inline Integers operator<<(Integers a, int left) { return {a.v << left}; }
 inline Integers operator>>(Integers a, int right) { return {a.v >> right}; }
 inline Floats powers_less_128(Integers e) {
