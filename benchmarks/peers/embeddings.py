@@ -3,6 +3,7 @@
     make peers                                  install them (once)
     python -m benchmarks.peers.embeddings       offline, and over HTTP with 1 and 32 clients
     python -m benchmarks.peers.embeddings --rounds 3 --texts 128 --clients 32
+    python -m benchmarks.peers.embeddings --engines octavo,fastembed    some of them only
 
 Texts of 16 to 256 tokens are mixed. Offline, an engine gets all of them at once (llama-server in
 one request); over HTTP, each client sends one text after the other. The figures are texts a second,
@@ -233,13 +234,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--texts", type=int, default=1000)
     parser.add_argument("--clients", default="1,32")
+    parser.add_argument("--engines", default="", help="names with commas between; all of them")
     parser.add_argument("--installed", type=Path, default=PEERS)
     parser.add_argument("--models", type=Path, default=ROOT / "build" / "models")
     asked = parser.parse_args()
     directory, log = resolve("minilm").directory, ROOT / "build" / "embeddings.log"
     log.parent.mkdir(exist_ok=True)
-    texts, clients = make_texts(directory, asked.texts), [*map(int, asked.clients.split(","))]
+    texts = make_texts(directory, asked.texts)
+    clients = [int(count) for count in asked.clients.split(",") if count]
     libraries, servers = find(asked, directory, log)
+    if asked.engines:
+        names = asked.engines.split(",")
+        libraries = [library for library in libraries if library.name in names]
+        servers = [server for server in servers if server.name in names]
     found: dict[tuple[str, str], list[float]] = {}
     vectors: dict[str, list[list[float]]] = {}
     try:
