@@ -39,6 +39,12 @@ needs_two_orders = pytest.mark.skipif(
 )
 
 
+def two_orders() -> tuple[str, str]:
+    """Return the best tier of the order that all processors have, and that of another."""
+    best = tiers_by_order(_native.tiers(), orders())
+    return best.pop("fma"), best.popitem()[1]
+
+
 class PlantedTrials:
     """Trials whose times are given."""
 
@@ -188,19 +194,20 @@ def test_a_time_that_was_not_measured_is_named_so() -> None:
     assert "1.5 µs (wide, not measured by default)" in text
 
 
+@needs_two_orders
 def test_the_measured_order_decides_the_tier_and_is_kept(tmp_path: Path) -> None:
-    best = tiers_by_order(_native.tiers(), orders())
-    slow = Plant(**{best["pairs"]: 2.0, best["fma"]: 1.0})
-    fast = Plant(**{best["pairs"]: 1.0, best["fma"]: 2.0})
+    fma, other = two_orders()
+    slow = Plant(**{other: 2.0, fma: 1.0})
+    fast = Plant(**{other: 1.0, fma: 2.0})
     path = tmp_path / "new" / "kernels.jsonl"
     file = MeasuredFile(path, "a machine")
-    assert measured_tier(file, slow) == best["fma"]
-    assert measured_tier(None, fast) == best["pairs"]
+    assert measured_tier(file, slow) == fma
+    assert measured_tier(None, fast) == other
     file.close()
     never = Plant()
-    assert measured_tier(MeasuredFile(path, "a machine"), never) == best["fma"]
+    assert measured_tier(MeasuredFile(path, "a machine"), never) == fma
     assert never.made == []
-    assert measured_tier(MeasuredFile(path, "another machine"), fast) == best["pairs"]
+    assert measured_tier(MeasuredFile(path, "another machine"), fast) == other
 
 
 def test_results_take_effect_when_they_are_there_and_are_kept(tmp_path: Path) -> None:
@@ -305,15 +312,15 @@ def test_measurements_wait_while_steps_run_and_for_a_while_after_them() -> None:
 
 @needs_two_orders
 def test_kernels_of_other_bits_are_refused() -> None:
-    best = tiers_by_order(_native.tiers(), orders())
-    program = _native.Program(best["pairs"], _native.Team(1, False))
-    program.choose(_native.Format.U4K, 0, best["fma"], 64)
+    fma, other = two_orders()
+    program = _native.Program(other, _native.Team(1, False))
+    program.choose(_native.Format.U4K, 0, fma, 64)
     with pytest.raises(ValueError, match="order 'fma'"):
-        program.choose(_native.Format.BF16, 0, best["fma"], 64)
+        program.choose(_native.Format.BF16, 0, fma, 64)
     with pytest.raises(ValueError, match="class of rows 4"):
-        program.choose(_native.Format.U4K, 4, best["pairs"], 64)
+        program.choose(_native.Format.U4K, 4, other, 64)
     with pytest.raises(ValueError, match="never negative"):
-        program.choose(_native.Format.U4K, 0, best["pairs"], -2)
+        program.choose(_native.Format.U4K, 0, other, -2)
 
 
 def results(backend: NativeBackend) -> list[Floats]:
