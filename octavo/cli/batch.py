@@ -157,7 +157,9 @@ def _paths(arguments: argparse.Namespace) -> Paths:
     output = arguments.output or arguments.output_file
     if requests is None or output is None:
         raise UsageError("name the file of requests and that of results: octavo batch IN OUT")
+    _check_is_file(output)
     errors = arguments.errors or output.with_name(f"{output.stem}.errors{output.suffix}")
+    _check_is_file(errors)
     paths = Paths(requests, output, errors)
     if len({path.resolve() for path in (requests, output, errors)}) < 3:
         raise UsageError("requests, results and errors need a file each")
@@ -169,6 +171,14 @@ def _paths(arguments: argparse.Namespace) -> Paths:
             if path.exists():
                 raise UsageError(f"{path} is there already; add --overwrite to replace it")
     return paths
+
+
+def _check_is_file(output: Path) -> None:
+    """Refuse an output that is no regular file: a new file would take its place at the end."""
+    if output.is_dir():
+        raise UsageError(f"{output} is a directory; name a file in it for the results")
+    if output.exists() and not output.is_file():
+        raise UsageError(f"{output} is no regular file, and would be replaced by one; name another")
 
 
 def _check_readable(requests: Path) -> None:

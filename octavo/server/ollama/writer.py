@@ -155,7 +155,8 @@ class OllamaWriter:
             began = stats.first_planned_at or stats.added_at
             answer.prompt_eval_duration = _nanoseconds(stats.first_token_at - began)
             if stats.finished_at is not None:
-                answer.eval_duration = _nanoseconds(stats.finished_at - stats.first_token_at)
+                # Clients divide the number of tokens by this, also when there is one token.
+                answer.eval_duration = _nanoseconds(stats.finished_at - stats.first_token_at) or 1
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -43,7 +43,7 @@ _WRONG_CHOICE = "Invalid enum value "
 _MISSING = re.compile(r"required field (\w+)")
 # In a pattern, as msgspec writes it: "$" of ECMAScript, which differs from Python's.
 _END_OF_TEXT = r"(?![\\s\\S])"
-_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?\Z", re.DOTALL)
+_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key`? in `?)?\$(?P<path>.*)`)?\Z", re.DOTALL)
 
 
 def decode_by_field(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]:
@@ -138,7 +138,8 @@ class _Field:
             given = what.removeprefix(_WRONG_CHOICE)
             value = given[1:-1] if given.startswith("'") else int(given)
             return not_among(self.name + path, choices, value, others)
-        what = with_given(what, part, path)
+        if not is_key:
+            what = with_given(what, part, path)
         if missing := _MISSING.search(what):
             names = misplaced(part, self.type(), path, missing[1])
             path = f"{self.name}{path}.{missing[1]}"

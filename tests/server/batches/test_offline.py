@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,28 @@ def test_lines_are_found_whatever_pieces_the_file_is_read_in(
         with contextlib.closing(open_requests(paths)) as file:
             found = [file.line(each).custom_id for each in range(file.num_lines)]
             assert found == ids(lines)
+
+
+@pytest.mark.parametrize("option", ["--output-file", "--errors"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *((".", "is a directory"), ("/", "is a directory"), ("", "is a directory")),
+        *(("made", "is a directory"), ("pipe", "no regular file"), ("/dev/null", "no regular")),
+    ],
+)
+def test_outputs_that_are_no_files_are_refused_before_the_model_is_loaded(
+    option: str, name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "in.jsonl", [LINE])
+    (tmp_path / "made").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    named = str(tmp_path / name) if name in ("made", "pipe") else name
+    outputs = {"--output-file": str(tmp_path / "out.jsonl"), option: named}
+    arguments = [each for pair in outputs.items() for each in pair]
+    for more in ([], ["--overwrite"]):
+        assert main(["batch", "--input-file", str(path), *arguments, *more]) == USAGE
+        assert words in capsys.readouterr().err
 
 
 def test_an_output_is_replaced_only_if_asked(

@@ -83,6 +83,17 @@ def test_both_routes_say_the_same_whole_and_in_lines(directory: Path) -> None:
     run(directory, test)
 
 
+def test_an_answer_of_one_token_has_a_duration_to_divide_by(directory: Path) -> None:
+    async def test(client: Client) -> None:
+        body = {**PROMPT, "raw": True, "options": {"num_predict": 1}}
+        whole, lines = await answers(client, "/api/generate", body)
+        for last in (whole, lines[-1]):
+            assert last["eval_count"] == 1
+            assert last["eval_duration"] > 0
+
+    run(directory, test)
+
+
 def test_options_mean_what_they_mean_elsewhere(directory: Path) -> None:
     theirs = {
         "temperature": 0.7,

@@ -14,6 +14,7 @@ from octavo.server.http.errors import ApiError
 from octavo.server.openai.dialect import error_body
 from octavo.server.openai.schema.chat import ChatRequest
 from octavo.server.openai.schema.completion import CompletionRequest
+from octavo.server.responses.schema import ResponsesRequest
 from octavo.server.routes import ROUTES
 from octavo.server.schema import by_field
 from octavo.server.schema import decode as module
@@ -48,6 +49,13 @@ def test_a_field_of_another_route_is_named_with_it(kind: type[Any], name: str, p
         decode(json.dumps({name: []}).encode(), kind)
     with pytest.raises(ApiError, match=r"is missing$"):
         decode(b'{"seed": 1}', kind)
+
+
+def test_a_wrong_name_in_an_object_is_called_a_key() -> None:
+    body = {"input": "a", "metadata": {"k" * 65: "v"}}
+    expected = r"^metadata: expected string of length <= 64, as a key$"
+    with pytest.raises(ApiError, match=expected):
+        decode(json.dumps(body).encode(), ResponsesRequest)
 
 
 def test_a_valid_request_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
