@@ -12,7 +12,7 @@
 // copy in which the cells that it does not see are zeros.
 #pragma once
 
-#include "kernels/attention_vector.inl"
+#include "kernels/attention_write.inl"
 
 namespace octavo {
 namespace OCTAVO_TIER {
@@ -24,8 +24,8 @@ namespace attend {
 constexpr int kScoreBlocks = kScoreVectors * kLanes / kBlockTokens;
 constexpr int kSplitBlocks = kSplit / kBlockTokens;
 constexpr int kScoreStride = kSplit + kBlockTokens;  // not 2 KiB; with space after an odd end
-constexpr int kMostHeadDim = 512;  // of a row that is converted on the stack
-constexpr float kInfinity = __builtin_inff();
+// Words from a query to the next: constant, for kernels; not a whole KiB.
+constexpr int query_stride(bool pairs) { return kMostHeadDim / (pairs ? 2 : 1) + 16; }
 
 inline int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
 inline int record_floats(int head_dim) { return kRecordHead + padded(head_dim); }
@@ -69,8 +69,7 @@ inline void finish(const float* state, int head_dim, float* out) {
 
 // The parts of a thread's scratch memory.
 struct Scratch {
-  uint32_t* queries;  // of each group [head_dim / 2][its queries], two floats each or two bf16
-  uint32_t* one_query;
+  uint32_t* queries;  // [kAttentionRows · group][query_stride], floats or pairs of bf16
   float* scores;      // [kQueries][kScoreStride]; later the weights
   float* records;     // [kQueries][record]
   uint8_t* clean;     // copies of two blocks of values
@@ -115,11 +114,16 @@ struct Blocks {
 inline Blocks find_blocks(const Item& item, Range range, int split) {
   Blocks blocks{range.low / kBlockTokens, (range.high + kBlockTokens - 1) / kBlockTokens, {}};
   const int size = item.cache.block_size;
+  const int position = split * kSplit + blocks.first * kBlockTokens;
+  const int32_t* block = item.sequence.table + position / size;
+  int inside = position % size;
   for (int b = blocks.first; b < blocks.end; ++b) {
-    const int position = split * kSplit + b * kBlockTokens;
-    const size_t block = static_cast<size_t>(item.sequence.table[position / size]);
     blocks.cells[b] =
-        block * item.cache.block_cells + item.kv_head * size + position % size;
+        static_cast<size_t>(*block) * item.cache.block_cells + item.kv_head * size + inside;
+    inside += kBlockTokens;
+    if (inside < size) continue;
+    inside = 0;
+    ++block;
   }
   blocks.cells[blocks.end] = blocks.cells[blocks.end - 1];  // scores take two blocks at a time
   return blocks;
@@ -183,8 +187,8 @@ void make_scores(const Item& item, const Blocks& blocks, const uint32_t* queries
     }
     Floats sums[kRows][kScoreVectors] = {};
     constexpr int kWords = Cells<kFormat>::kPairs ? 1 : 2;
-    add_products<kFormat, kWords, kRows * kWords, false>(sums, from, kBlockTokens, head_dim / 2,
-                                                         queries);
+    add_products<kFormat, query_stride(Cells<kFormat>::kPairs), kWords, false>(
+        sums, from, kBlockTokens, head_dim / 2, queries);
     for (int m = 0; m < kRows; ++m) {
       float* scores = item.scratch.scores + m * kScoreStride + b * kBlockTokens;
       for (int v = 0; v < kScoreVectors; ++v) {
@@ -235,13 +239,24 @@ inline bool are_scaled(const AttentionShape& shape) {
   return shape.softcap > 0.0f || shape.distances;
 }
 
-// Caps one query's scores in place and masks those that it does not see; returns the largest
-// visible ones, lane by lane. `make_weights` multiplies by the scale if they are not scaled here.
-inline Floats mask_scores(const AttentionShape& shape, Range seen, const Distances& distances,
-                          float* scores) {
-  Floats most = splat(-kInfinity);
+// The larger ones of `most` and of all scores from `at` to `end`, whole vectors, lane by lane.
+inline Floats largest_among(const float* scores, int at, int end, Floats most) {
+  Floats others[3] = {most, most, most};  // four chains of operations overlap
+  for (; at + 4 * kLanes <= end; at += 4 * kLanes) {
+    most = larger(load<Floats>(scores + at), most);
+    for (int i = 0; i < 3; ++i)
+      others[i] = larger(load<Floats>(scores + at + (i + 1) * kLanes), others[i]);
+  }
+  for (; at < end; at += kLanes) most = larger(load<Floats>(scores + at), most);
+  return larger(larger(others[0], others[1]), larger(others[2], most));
+}
+
+// Caps the scores of one query's vectors from `at` to `end` in place and masks those that it does
+// not see; returns the larger ones of `most` and of those visible, lane by lane.
+inline Floats mask_vectors(const AttentionShape& shape, Range seen, const Distances& distances,
+                           int at, int end, float* scores, Floats most) {
   const Floats scale = splat(shape.scale);
-  for (int at = seen.low / kLanes * kLanes; at < seen.high; at += kLanes) {
+  for (; at < end; at += kLanes) {
     Floats x = load<Floats>(scores + at);
     if (shape.softcap > 0.0f) {
       x = hyperbolic_tangent(x * scale / splat(shape.softcap)) * splat(shape.softcap);
@@ -260,6 +275,20 @@ inline Floats mask_scores(const AttentionShape& shape, Range seen, const Distanc
   return most;
 }
 
+// The same for all that the query sees. `make_weights` multiplies by the scale if the scores are
+// not scaled here. Vectors that it sees whole, and whose scores stay as they are, are only read.
+inline Floats mask_scores(const AttentionShape& shape, Range seen, const Distances& distances,
+                          float* scores) {
+  const int begin = seen.low / kLanes * kLanes;
+  const int low = (seen.low + kLanes - 1) / kLanes * kLanes, high = seen.high / kLanes * kLanes;
+  Floats most = splat(-kInfinity);
+  if (are_scaled(shape) || low >= high)
+    return mask_vectors(shape, seen, distances, begin, seen.high, scores, most);
+  most = mask_vectors(shape, seen, distances, begin, low, scores, most);
+  most = largest_among(scores, low, high, most);
+  return mask_vectors(shape, seen, distances, high, seen.high, scores, most);
+}
+
 // Replaces the scores of all blocks by weights exp(scale · (score - most)), zero where the query
 // sees nothing; returns their sums, lane by lane.
 template <CacheFormat kFormat>
@@ -269,11 +298,11 @@ Floats make_weights(const Item& item, const Blocks& blocks, Range seen, float sc
   const Floats base = splat(most == -kInfinity ? 0.0f : most);
   const Floats factor = splat(scale * 1.44269504f);  // exp(x) = 2^(x / ln 2)
   Floats sum = Floats{};
-  for (int at = blocks.first * kBlockTokens; at < blocks.end * kBlockTokens; at += kLanes) {
-    if (at + kLanes <= seen.low || at >= seen.high) {
-      store_weights<kPairs>(scores, at, Floats{});
-      continue;
-    }
+  const int end = blocks.end * kBlockTokens;
+  int at = blocks.first * kBlockTokens;
+  for (; at + kLanes <= seen.low && at < end; at += kLanes)
+    store_weights<kPairs>(scores, at, Floats{});
+  for (; at < seen.high && at < end; at += kLanes) {
     Floats weights = power_of_two(load<Floats>(scores + at) - base, factor);
     sum += weights;
     if constexpr (kFormat == CacheFormat::Int8) {
@@ -285,6 +314,7 @@ Floats make_weights(const Item& item, const Blocks& blocks, Range seen, float sc
     }
     store_weights<kPairs>(scores, at, weights);
   }
+  for (; at < end; at += kLanes) store_weights<kPairs>(scores, at, Floats{});
   return sum;
 }
 
@@ -339,13 +369,6 @@ void sum_values(const Item& item, const Blocks& blocks,
 
 // ---- cells that only some queries see ----
 
-// The element of a block's token and dimension.
-template <CacheFormat kFormat>
-inline size_t value_at(int token, int dim, int head_dim) {
-  if (kFormat == CacheFormat::F32) return static_cast<size_t>(token) * head_dim + dim;
-  return static_cast<size_t>(token / 2 * head_dim + dim) * 2 + token % 2;
-}
-
 // Whether all values of tokens [low, high) of the blocks are finite. A float is not finite if
 // all bits of its exponent are set; adding one to them then carries into the sign bit.
 template <CacheFormat kFormat>
@@ -389,26 +412,24 @@ void clean_block(const Item& item, Range seen, int b, Element* copy, ValueBlocks
 
 // ---- groups of queries ----
 
-// Copies the queries into the order in which products read them: each step's words of all `count`.
+// Copies the queries to where products read them.
 template <bool kPairs>
 void copy_queries(const Item& item, int first, int count, uint32_t* to) {
   const int head_dim = item.cache.head_dim;
   for (int m = 0; m < count; ++m) {
     const int head = (first + m) % item.group;
     const float* q = item.q[(first + m) / item.group] + head * head_dim;
-    uint32_t* words = to + m * (kPairs ? 1 : 2);
-    if constexpr (kPairs) {
-      uint16_t rounded[kMostHeadDim];
-      for (int d = 0; d < head_dim; ++d) rounded[d] = static_cast<uint16_t>(bf16_bits(q[d]));
-      for (int d = 0; d < head_dim / 2; ++d)
-        __builtin_memcpy(words + d * count, rounded + 2 * d, sizeof *words);
-    } else {
-      for (int d = 0; d < head_dim / 2; ++d) {
-        words[d * count * 2] = float_bits(q[2 * d]);
-        words[d * count * 2 + 1] = float_bits(q[2 * d + 1]);
-      }
-    }
+    uint32_t* words = to + m * query_stride(kPairs);
+    if constexpr (kPairs) round_to_bf16(q, head_dim, reinterpret_cast<uint16_t*>(words));
+    else __builtin_memcpy(words, q, sizeof(float) * head_dim);
   }
+}
+
+// Prefetches the rows of queries [first, end).
+inline void ask_for_queries(const Item& item, int first, int end) {
+  const int rows = (end - 1) / item.group + 1;
+  for (int row = first / item.group; row < rows; ++row)
+    ask_for_bytes(item.q[row], sizeof(float) * item.group * item.cache.head_dim);
 }
 
 // Queries first … first+kRows-1 of an item over one split, to scratch.records.
@@ -417,13 +438,13 @@ void attend_group(const Item& item, const uint32_t* queries, int first, int spli
 
 // The same, each query by itself: if some see a number that is not finite and others do not.
 template <CacheFormat kFormat>
-void attend_apart(const Item& item, int first, int count, int split) {
+void attend_apart(const Item& item, const uint32_t* queries, int first, int count, int split) {
   const int record = record_floats(item.cache.head_dim);
   for (int m = 0; m < count; ++m) {
     Item alone = item;
     alone.scratch.records += m * record;
-    copy_queries<Cells<kFormat>::kPairs>(item, first + m, 1, item.scratch.one_query);
-    attend_group<kFormat, 1>(alone, item.scratch.one_query, first + m, split, false);
+    const uint32_t* query = queries + m * query_stride(Cells<kFormat>::kPairs);
+    attend_group<kFormat, 1>(alone, query, first + m, split, false);
   }
 }
 
@@ -455,7 +476,7 @@ void attend_group(const Item& item, const uint32_t* queries, int first, int spli
   const int high = shared.high > low ? shared.high : low;
   const bool clean = finite<kFormat>(item, blocks, begin, low) &&
                      finite<kFormat>(item, blocks, high, end);
-  if (!clean && kRows > 1) return attend_apart<kFormat>(item, first, kRows, split);
+  if (!clean && kRows > 1) return attend_apart<kFormat>(item, queries, first, kRows, split);
   if (!clean) {
     Element* copies = reinterpret_cast<Element*>(item.scratch.clean);
     clean_block<kFormat>(item, all, blocks.first, copies, values);
@@ -498,10 +519,9 @@ inline void attend_some(const Item& item, const uint32_t* queries, int first, in
 
 size_t scratch_parts(const AttentionShape& shape, uint8_t* base, Scratch* scratch) {
   const int group = shape.heads / shape.kv_heads, record = record_floats(shape.head_dim);
-  constexpr int kParts = 6;
+  constexpr int kParts = 5;
   const size_t sizes[kParts] = {
-      sizeof(uint32_t) * kAttentionRows * group * shape.head_dim,
-      sizeof(uint32_t) * shape.head_dim,
+      sizeof(uint32_t) * kAttentionRows * group * query_stride(false),
       sizeof(float) * kQueries * kScoreStride,
       sizeof(float) * kQueries * record,
       sizeof(float) * 2 * kBlockTokens * shape.head_dim,
@@ -514,11 +534,10 @@ size_t scratch_parts(const AttentionShape& shape, uint8_t* base, Scratch* scratc
   }
   if (scratch) {
     *scratch = {reinterpret_cast<uint32_t*>(base + offsets[0]),
-                reinterpret_cast<uint32_t*>(base + offsets[1]),
+                reinterpret_cast<float*>(base + offsets[1]),
                 reinterpret_cast<float*>(base + offsets[2]),
-                reinterpret_cast<float*>(base + offsets[3]),
-                base + offsets[4],
-                reinterpret_cast<float*>(base + offsets[5])};
+                base + offsets[3],
+                reinterpret_cast<float*>(base + offsets[4])};
   }
   return end;
 }
@@ -534,12 +553,17 @@ void attend_item(const Item& item, int rows, int first_split, int end_split,
   const int record = record_floats(item.cache.head_dim), queries = rows * item.group;
   const int groups = (queries + kQueries - 1) / kQueries;
   const auto begins = [&](int g) { return queries * g / groups; };  // even: 13 queries are 6 and 7
-  const auto words = [&](int g) { return item.scratch.queries + begins(g) * item.cache.head_dim; };
-  for (int g = 0; g < groups; ++g)
-    copy_queries<Cells<kFormat>::kPairs>(item, begins(g), begins(g + 1) - begins(g), words(g));
+  constexpr bool kPairs = Cells<kFormat>::kPairs;
+  const auto words = [&](int g) { return item.scratch.queries + begins(g) * query_stride(kPairs); };
+  // Few lines are asked for at once, each a group before it is needed: more would wait for others.
+  ask_for_queries(item, 0, begins(1));
   for (int split = first_split; split < end_split; ++split) {
     for (int g = 0; g < groups; ++g) {
       const int first = begins(g), count = begins(g + 1) - first;
+      if (split == first_split) {
+        copy_queries<kPairs>(item, first, count, words(g));
+        if (g + 1 < groups) ask_for_queries(item, begins(g + 1), begins(g + 2));
+      }
       attend_some<kFormat>(item, words(g), first, count, split, g == 0);
       for (int m = 0; m < count; ++m) {
         const float* part = item.scratch.records + m * record;
@@ -581,13 +605,10 @@ void attention(const Cache& cache, const AttentionShape& shape, const SequenceRo
   Item item{cache, shape, part, kv_head, group, queries, {}};
   scratch_parts(shape, scratch, &item.scratch);
   const size_t column = size_t(kv_head) * group * shape.head_dim;
-  const size_t width = sizeof(float) * group * shape.head_dim;
   for (int i = 0; i < rows; ++i) {
     const size_t row = part.first_row + i;
     queries[i] = q + row * q_stride + column;
-    ask_for_bytes(queries[i], width);
     if (partials) parts[i] = partials + size_t(i) * group * record;
-    else ask_for_bytes<true>(out + row * out_stride + column, width);
   }
   if (!partials) {
     for (int query = 0; query < rows * group; ++query) {
@@ -637,122 +658,6 @@ void merge_attention(const AttentionShape& shape, int first_row, int rows, int k
       fold(state, partials + (size_t(split) * queries + query) * record, shape.head_dim);
     finish(state, shape.head_dim,
            out + size_t(first_row + query / group) * out_stride + head * shape.head_dim);
-  }
-}
-
-// ---- writing the cache ----
-
-template <typename Element>
-inline Element stored(float value);
-template <>
-inline float stored<float>(float value) { return value; }
-template <>
-inline uint16_t stored<uint16_t>(float value) { return static_cast<uint16_t>(bf16_bits(value)); }
-
-// Writes one head's key or value of a token into its block. If cells are pairs, two dimensions of a
-// key are moved at once.
-template <CacheFormat kFormat, typename Element>
-inline void put_key(Element* block, int token, const Element* x, int head_dim) {
-  if constexpr (kFormat == CacheFormat::F32) {
-    for (int d = 0; d < head_dim; ++d) block[d * kBlockTokens + token] = x[d];
-  } else {
-    for (int d = 0; d < head_dim; d += 2)
-      __builtin_memcpy(block + d * kBlockTokens + 2 * token, x + d, 2 * sizeof(Element));
-  }
-}
-template <CacheFormat kFormat, typename Element>
-inline void put_value(Element* block, int token, const Element* x, int head_dim) {
-  for (int d = 0; d < head_dim; ++d) block[value_at<kFormat>(token, d, head_dim)] = x[d];
-}
-// Writes the values of two tokens that are a pair, whole words at a time. For a single token only
-// its own half may be written: another thread may be writing the other half.
-template <CacheFormat kFormat, typename Element>
-inline void put_values(Element* block, int token, const Element* x, const Element* next,
-                       int head_dim) {
-  Element* pairs = block + static_cast<size_t>(token) * head_dim;
-  for (int d = 0; d < head_dim; ++d) {
-    const Element pair[2] = {x[d], next[d]};
-    __builtin_memcpy(pairs + 2 * d, pair, sizeof pair);
-  }
-}
-
-// Codes of one row in [-127, 127] and their scale. If a number is not finite the
-// scale is NaN, so that every query that sees it gets NaN.
-inline float quantise(const float* x, int size, int8_t* codes) {
-  float most = 0.0f;
-  bool finite = true;
-  for (int i = 0; i < size; ++i) {
-    const float magnitude = x[i] < 0.0f ? -x[i] : x[i];
-    most = magnitude > most ? magnitude : most;
-    finite &= magnitude < kInfinity;  // which NaN is not
-  }
-  float scale = most / 127.0f;
-  if (!finite) scale = __builtin_nanf("");
-  if (scale < 1.17549435e-38f) scale = 0.0f;  // so small that dividing by it would overflow
-  const bool useful = scale > 0.0f;
-  for (int i = 0; i < size; ++i)
-    codes[i] = useful ? static_cast<int8_t>(__builtin_rintf(x[i] / scale)) : int8_t{0};
-  return scale;
-}
-
-// Converts a head's row to the type of the cells; returns their scale, if they have one.
-template <CacheFormat kFormat, typename Element>
-inline float convert(const float* x, int head_dim, Element* row) {
-  if constexpr (kFormat == CacheFormat::Int8) {
-    return quantise(x, head_dim, row);
-  } else {
-    for (int d = 0; d < head_dim; ++d) row[d] = stored<Element>(x[d]);
-    return 1.0f;
-  }
-}
-
-// Writes the rows of `count` tokens, a pair or a single one; the first is at `inside` of its block.
-template <CacheFormat kFormat>
-void write_tokens(const Cache& cache, const float* k, const float* v, size_t stride, size_t block,
-                  int inside, int count) {
-  using Element = typename Cells<kFormat>::Element;
-  const int head_dim = cache.head_dim, token = inside % kBlockTokens;
-  Element rows[2][kMostHeadDim];
-  for (int h = 0; h < cache.kv_heads; ++h) {
-    const size_t cell = block * cache.block_cells + h * cache.block_size + inside;
-    Element* keys = static_cast<Element*>(cache.keys) + (cell - token) * head_dim;
-    Element* values = static_cast<Element*>(cache.values) + (cell - token) * head_dim;
-    for (int i = 0; i < count; ++i) {
-      const size_t from = i * stride + size_t(h) * head_dim;
-      [[maybe_unused]] const float scale = convert<kFormat>(k + from, head_dim, rows[i]);
-      if constexpr (kFormat == CacheFormat::Int8) cache.key_scales[cell + i] = scale;
-      put_key<kFormat>(keys, token + i, rows[i], head_dim);
-    }
-    for (int i = 0; i < count; ++i) {
-      const size_t from = i * stride + size_t(h) * head_dim;
-      [[maybe_unused]] const float scale = convert<kFormat>(v + from, head_dim, rows[i]);
-      if constexpr (kFormat == CacheFormat::Int8) cache.value_scales[cell + i] = scale;
-    }
-    if (count == 2) put_values<kFormat>(values, token, rows[0], rows[1], head_dim);
-    else put_value<kFormat>(values, token, rows[0], head_dim);
-  }
-}
-
-template <CacheFormat kFormat>
-void write_rows(const Cache& cache, const float* k, const float* v, size_t stride,
-                const SequenceRows& sequence) {
-  for (int r = 0; r < sequence.rows;) {
-    const int position = sequence.first_position + r;
-    const size_t block = static_cast<size_t>(sequence.table[position / cache.block_size]);
-    const size_t from = size_t(sequence.first_row + r) * stride;
-    const bool pair = kFormat != CacheFormat::F32 && position % 2 == 0 && r + 1 < sequence.rows;
-    write_tokens<kFormat>(cache, k + from, v + from, stride, block, position % cache.block_size,
-                          pair ? 2 : 1);
-    r += pair ? 2 : 1;
-  }
-}
-
-void write_kv(const Cache& cache, const float* k, const float* v, size_t stride,
-              const SequenceRows& sequence) {
-  switch (cache.format) {
-    case CacheFormat::F32: return write_rows<CacheFormat::F32>(cache, k, v, stride, sequence);
-    case CacheFormat::BF16: return write_rows<CacheFormat::BF16>(cache, k, v, stride, sequence);
-    case CacheFormat::Int8: return write_rows<CacheFormat::Int8>(cache, k, v, stride, sequence);
   }
 }
 

@@ -17,6 +17,8 @@
 #include <pairs.h>
 #include <vectors.h>
 
+#include <utility>
+
 #include "kernels/vector_types.inl"
 
 namespace octavo {
@@ -30,21 +32,25 @@ inline Ints lane_numbers() {
   return lanes;
 }
 
-// The sum and the largest of all lanes, halves first.
-inline float sum_of(Floats x) {
-  float lanes[kLanes];
-  store(lanes, x);
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-  return lanes[0];
+// The lanes, each from `by` further on; after the last one comes the first one.
+template <int by, int... lane>
+inline Floats turned(Floats x, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(x, x, (lane + by) % kLanes...);
 }
+
+// The sum and the largest of all lanes, halves first.
+template <int half = kLanes / 2>
+inline float sum_of(Floats x) {
+  x += turned<half>(x, std::make_integer_sequence<int, kLanes>{});
+  if constexpr (half > 1) return sum_of<half / 2>(x);
+  else return x[0];
+}
+template <int half = kLanes / 2>
 inline float largest_of(Floats x) {
-  float lanes[kLanes];
-  store(lanes, x);
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int lane = 0; lane < half; ++lane)
-      lanes[lane] = lanes[lane + half] > lanes[lane] ? lanes[lane + half] : lanes[lane];
-  return lanes[0];
+  const Floats other = turned<half>(x, std::make_integer_sequence<int, kLanes>{});
+  x = select(other > x, other, x);
+  if constexpr (half > 1) return largest_of<half / 2>(x);
+  else return x[0];
 }
 
 // exp(x) for x ≤ 0, to about one unit in the last place, the same bits in every lane. Exactly 1 at
@@ -97,11 +103,17 @@ inline uint32_t float_bits(float value) {
   return bits;
 }
 
-// To bf16, to nearest even; NaN stays NaN.
-inline uint32_t bf16_bits(float value) {
-  const uint32_t bits = float_bits(value);
-  const uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-  return (bits & 0x7FFFFFFFu) > 0x7F800000u ? (bits >> 16) | 0x40u : rounded;
+// Rounds a multiple of 8 numbers to bf16, to nearest even; NaN stays NaN.
+inline void round_to_bf16(const float* from, int count, uint16_t* to) {
+  typedef uint32_t Words __attribute__((vector_size(32)));
+  typedef uint16_t Halves __attribute__((vector_size(16)));
+  for (int i = 0; i < count; i += 8) {
+    const Words bits = load<Words>(from + i);
+    const Words rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+    const Words quiet = (bits >> 16) | 0x40u;
+    store(to + i, __builtin_convertvector((bits & 0x7FFFFFFFu) > 0x7F800000u ? quiet : rounded,
+                                          Halves));
+  }
 }
 
 // ---- cells of the cache, two inputs of a sum at a time ----

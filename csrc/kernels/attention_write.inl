@@ -1,0 +1,129 @@
+// Writes keys and values into the cache, in the layout in which attention reads them (table.h).
+#pragma once
+
+#include "kernels/attention_vector.inl"
+
+namespace octavo {
+namespace OCTAVO_TIER {
+namespace {
+namespace attend {
+
+constexpr int kMostHeadDim = 512;
+constexpr float kInfinity = __builtin_inff();
+
+// The element of a block's token and dimension.
+template <CacheFormat kFormat>
+inline size_t value_at(int token, int dim, int head_dim) {
+  if (kFormat == CacheFormat::F32) return static_cast<size_t>(token) * head_dim + dim;
+  return static_cast<size_t>(token / 2 * head_dim + dim) * 2 + token % 2;
+}
+
+// Writes one head's key or value of a token into its block. If cells are pairs, two dimensions of a
+// key are moved at once.
+template <CacheFormat kFormat, typename Element>
+inline void put_key(Element* block, int token, const Element* x, int head_dim) {
+  if constexpr (kFormat == CacheFormat::F32) {
+    for (int d = 0; d < head_dim; ++d) block[d * kBlockTokens + token] = x[d];
+  } else {
+    for (int d = 0; d < head_dim; d += 2)
+      __builtin_memcpy(block + d * kBlockTokens + 2 * token, x + d, 2 * sizeof(Element));
+  }
+}
+template <CacheFormat kFormat, typename Element>
+inline void put_value(Element* block, int token, const Element* x, int head_dim) {
+  for (int d = 0; d < head_dim; ++d) block[value_at<kFormat>(token, d, head_dim)] = x[d];
+}
+// Writes the values of two tokens that are a pair, whole words at a time. For a single token only
+// its own half may be written: another thread may be writing the other half.
+template <CacheFormat kFormat, typename Element>
+inline void put_values(Element* block, int token, const Element* x, const Element* next,
+                       int head_dim) {
+  Element* pairs = block + static_cast<size_t>(token) * head_dim;
+  for (int d = 0; d < head_dim; ++d) {
+    const Element pair[2] = {x[d], next[d]};
+    __builtin_memcpy(pairs + 2 * d, pair, sizeof pair);
+  }
+}
+
+// Codes of one row in [-127, 127] and their scale. If a number is not finite the
+// scale is NaN, so that every query that sees it gets NaN.
+inline float quantise(const float* x, int size, int8_t* codes) {
+  float most = 0.0f;
+  bool finite = true;
+  for (int i = 0; i < size; ++i) {
+    const float magnitude = x[i] < 0.0f ? -x[i] : x[i];
+    most = magnitude > most ? magnitude : most;
+    finite &= magnitude < kInfinity;  // which NaN is not
+  }
+  float scale = most / 127.0f;
+  if (!finite) scale = __builtin_nanf("");
+  if (scale < 1.17549435e-38f) scale = 0.0f;  // so small that dividing by it would overflow
+  const bool useful = scale > 0.0f;
+  for (int i = 0; i < size; ++i)
+    codes[i] = useful ? static_cast<int8_t>(__builtin_rintf(x[i] / scale)) : int8_t{0};
+  return scale;
+}
+
+// Converts a head's row to the type of the cells; returns their scale, if they have one.
+template <CacheFormat kFormat, typename Element>
+inline float convert(const float* x, int head_dim, Element* row) {
+  if constexpr (kFormat == CacheFormat::Int8) return quantise(x, head_dim, row);
+  if constexpr (kFormat == CacheFormat::BF16) round_to_bf16(x, head_dim, row);
+  if constexpr (kFormat == CacheFormat::F32) __builtin_memcpy(row, x, sizeof(float) * head_dim);
+  return 1.0f;
+}
+
+// Writes the rows of `count` tokens, a pair or a single one; the first is at `inside` of its block.
+template <CacheFormat kFormat>
+void write_tokens(const Cache& cache, const float* k, const float* v, size_t stride, size_t block,
+                  int inside, int count) {
+  using Element = typename Cells<kFormat>::Element;
+  const int head_dim = cache.head_dim, token = inside % kBlockTokens;
+  Element rows[2][kMostHeadDim];
+  for (int h = 0; h < cache.kv_heads; ++h) {
+    const size_t cell = block * cache.block_cells + h * cache.block_size + inside;
+    Element* keys = static_cast<Element*>(cache.keys) + (cell - token) * head_dim;
+    Element* values = static_cast<Element*>(cache.values) + (cell - token) * head_dim;
+    for (int i = 0; i < count; ++i) {
+      const size_t from = i * stride + size_t(h) * head_dim;
+      [[maybe_unused]] const float scale = convert<kFormat>(k + from, head_dim, rows[i]);
+      if constexpr (kFormat == CacheFormat::Int8) cache.key_scales[cell + i] = scale;
+      put_key<kFormat>(keys, token + i, rows[i], head_dim);
+    }
+    for (int i = 0; i < count; ++i) {
+      const size_t from = i * stride + size_t(h) * head_dim;
+      [[maybe_unused]] const float scale = convert<kFormat>(v + from, head_dim, rows[i]);
+      if constexpr (kFormat == CacheFormat::Int8) cache.value_scales[cell + i] = scale;
+    }
+    if (count == 2) put_values<kFormat>(values, token, rows[0], rows[1], head_dim);
+    else put_value<kFormat>(values, token, rows[0], head_dim);
+  }
+}
+
+template <CacheFormat kFormat>
+void write_rows(const Cache& cache, const float* k, const float* v, size_t stride,
+                const SequenceRows& sequence) {
+  for (int r = 0; r < sequence.rows;) {
+    const int position = sequence.first_position + r;
+    const size_t block = static_cast<size_t>(sequence.table[position / cache.block_size]);
+    const size_t from = size_t(sequence.first_row + r) * stride;
+    const bool pair = kFormat != CacheFormat::F32 && position % 2 == 0 && r + 1 < sequence.rows;
+    write_tokens<kFormat>(cache, k + from, v + from, stride, block, position % cache.block_size,
+                          pair ? 2 : 1);
+    r += pair ? 2 : 1;
+  }
+}
+
+void write_kv(const Cache& cache, const float* k, const float* v, size_t stride,
+              const SequenceRows& sequence) {
+  switch (cache.format) {
+    case CacheFormat::F32: return write_rows<CacheFormat::F32>(cache, k, v, stride, sequence);
+    case CacheFormat::BF16: return write_rows<CacheFormat::BF16>(cache, k, v, stride, sequence);
+    case CacheFormat::Int8: return write_rows<CacheFormat::Int8>(cache, k, v, stride, sequence);
+  }
+}
+
+}  // namespace attend
+}  // namespace
+}  // namespace OCTAVO_TIER
+}  // namespace octavo
