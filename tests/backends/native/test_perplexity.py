@@ -63,10 +63,12 @@ def test_rounded_weights_are_those_that_the_format_keeps(
     path = write_model(tmp_path, "BF16")
     kept = ready(path, NativeBackend(NativeOptions(weights=weights, num_threads=1)))
     exact = ready(path, Rounded(weights))
-    pairs = zip(kept.instructions, exact.instructions, strict=True)
-    matrices = [(one.matrix, other.matrix) for one, other in pairs if one.op == "Gemm"]
+    matrices, others = (
+        [each.matrix for each in listing.instructions if each.op == "Gemm"]
+        for listing in (kept, exact)
+    )
     assert matrices
-    for one, other in matrices:
+    for one, other in zip(matrices, others, strict=True):
         assert isinstance(one, Matrix)
         assert isinstance(other, Matrix)
         for row in range(min(one.pieces[0].native.outputs, 40)):
