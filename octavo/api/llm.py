@@ -24,7 +24,7 @@ from octavo.api.pooling.inputs import cut, pairs_of, read_pair
 from octavo.api.pooling.params import PoolingParams
 from octavo.api.pooling.results import classified, compared, embedded, pooled, scored
 from octavo.api.pooling.tasks import DEFAULTS, Task, Wanted, is_cross_encoder, wanted
-from octavo.api.prompts import Input, Prompt, is_many, read_prompt
+from octavo.api.prompts import Input, Prompt, as_many, read_prompt
 from octavo.api.requests import PLAIN, Options, check_request
 from octavo.core.request import ResetPrefixCache
 from octavo.core.sampling_params import (
@@ -103,7 +103,7 @@ class LLM:
         before anything is begun. A request that fails later has the finish reason "error" and
         the message in `outputs[0].error`; the others are complete.
         """
-        inputs = self._read_all(prompts)
+        inputs = self._read_all(as_many(prompts))
         levels = _for_each(0 if priority is None else priority, len(inputs), "priority")
         options = [Options(level, cache_scope=cache_salt or "") for level in levels]
         return self._run(inputs, sampling_params, use_tqdm, options)
@@ -235,8 +235,7 @@ class LLM:
         use_tqdm: bool,
     ) -> list[RequestOutput]:
         """Compute what a task needs of each prompt."""
-        many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
-        inputs = [cut(prompt, self._model, params) for prompt in many]
+        inputs = [cut(prompt, self._model, params) for prompt in as_many(prompts)]
         return self._run(self._read_all(inputs), asked.sampling, use_tqdm)
 
     def beam_search(
@@ -253,7 +252,7 @@ class LLM:
         def run(inputs: Sequence[Input], sampling: SamplingParams) -> list[RequestOutput]:
             return self._run(inputs, sampling, False, [Options(is_beam=True)] * len(inputs))
 
-        for read in self._read_all(prompts):
+        for read in self._read_all(as_many(prompts)):
             beams = search(read, params, model, run)
             for beam in beams:
                 kept = beam.token_ids[:-1] if beam.finish_reason == "stop" else beam.token_ids
@@ -263,11 +262,10 @@ class LLM:
             results.append(RequestOutput(name, read.text, list(read.token_ids), beams, True))
         return results
 
-    def _read_all(self, prompts: Prompt | Sequence[Prompt]) -> list[Input]:
-        many: Sequence[Any] = prompts if is_many(prompts) else [prompts]  # type: ignore[assignment]
+    def _read_all(self, prompts: Sequence[Prompt]) -> list[Input]:
         inputs = []
-        for index, prompt in enumerate(many):
-            with about(place(index, len(many))):
+        for index, prompt in enumerate(prompts):
+            with about(place(index, len(prompts))):
                 inputs.append(
                     read_prompt(prompt, self._model.tokenizer, self._model.facts.vocabulary)
                 )

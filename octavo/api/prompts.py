@@ -93,12 +93,13 @@ def check_ids(ids: Sequence[Any], vocabulary: int) -> array[int]:
     return checked
 
 
-def is_many(prompts: Any) -> bool:
-    """Return whether this is a list of prompts, not one prompt that is a list of ids."""
-    prompts = plain(prompts)  # an array may be of ids, of rows of them, or of texts
-    if isinstance(prompts, str | Mapping) or not isinstance(prompts, Sequence):
-        return False
-    return not prompts or not all(_is_id(item) for item in prompts)
+def as_many(prompts: Prompt | Sequence[Prompt]) -> Sequence[Any]:
+    """Return a list of prompts: the one that is given, or one prompt, alone in a list."""
+    listed: Any = plain(prompts)  # an array may be of ids, of rows of them, or of texts
+    is_one = isinstance(listed, str | Mapping) or not isinstance(listed, Sequence)
+    if is_one or (listed and all(_is_id(item) for item in listed)):  # one that is a list of ids
+        return [prompts]
+    return prompts  # type: ignore[return-value]
 
 
 def _is_id(item: Any) -> bool:

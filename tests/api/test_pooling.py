@@ -37,6 +37,14 @@ def vectors_of(llm: LLM, texts: Any, **settings: Any) -> np.ndarray:
     return np.array([output.outputs.embedding for output in outputs])
 
 
+def test_ids_are_a_prompt_and_a_number_is_none(llm: LLM) -> None:
+    ids = llm.embed("ab")[0].prompt_token_ids
+    (alone,), (listed,) = llm.embed(ids), llm.embed([ids])
+    assert alone.outputs.embedding == listed.outputs.embedding
+    with pytest.raises(RequestError):
+        llm.embed(5)  # type: ignore[arg-type]
+
+
 def test_a_score_is_the_cosine_of_embeddings(llm: LLM) -> None:
     vectors = vectors_of(llm, [*TEXTS])
     scores = llm.score(TEXTS[0], list(TEXTS))

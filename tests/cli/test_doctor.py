@@ -91,9 +91,10 @@ def test_little_memory_and_small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cache_that_cannot_be_written(caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    ours, hub = doctor.caches()
+    ours, packed, hub = doctor.caches()
     assert "cannot be written" in ours.found
     assert "OCTAVO_CACHE" in ours.advice
+    assert not packed.advice
     assert not hub.advice
     assert str(caches) in ours.found
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from octavo.api import worker_launch
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.grammar.checked import job_of
 from octavo.server import prompt_pool, worker_process
@@ -172,7 +173,7 @@ def test_an_unexpected_error_fails_one_request(
         async with pool_of(directory) as pool:
             await pool.start()
             with monkeypatch.context() as patch:
-                patch.setattr(worker_process, "_decoder", Broken())
+                patch.setattr(worker_launch, "_decoder", Broken())
                 with pytest.raises(RuntimeError, match="a bug"):
                     await pool.prepare(HELLO)
             assert (await pool.prepare(HELLO)).token_ids

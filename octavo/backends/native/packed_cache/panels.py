@@ -38,10 +38,20 @@ class PackedCache:
         return CachedPanels(store, team, self)
 
 
-def build_digest() -> bytes:
-    """Return a digest of the module that packs: another build may pack otherwise."""
+_ROOT = Path(__file__).parents[3]
+# What weights pass through before they are packed: some types are converted in Python.
+_CONVERTING = ("quant", "models", "loader", "backends/native")
+
+
+def build_digest(root: Path = _ROOT) -> bytes:
+    """Return a digest of the code that reads, converts and packs: other code may pack otherwise."""
     content = np.fromfile(str(_native.__file__), np.uint8)
-    return _native.checksum(content).to_bytes(8, "little")
+    found = blake2b(_native.checksum(content).to_bytes(8, "little"), digest_size=16)
+    for package in _CONVERTING:
+        for path in sorted((root / package).rglob("*.py")):
+            source = path.read_bytes()
+            found.update(f"{path.relative_to(root)} {len(source)}\n".encode() + source)
+    return found.digest()
 
 
 class CachedPanels:

@@ -2,9 +2,9 @@
 
 A file counts as the same while its inode, size and times of change are, and so do samples of its
 content. No program can set the time of the last change of an inode (`ctime`), so whatever writes
-to a file, or puts another in its place, is noticed; samples are for file systems without it. A
-digest of everything would take as long as packing. A copy of a file is another file: that costs
-time, and never wrong weights.
+to a file, or puts another in its place, is noticed. On file systems whose inodes and times are
+fixed (squashfs, erofs), only the samples tell files of equal size apart. A digest of everything
+would take as long as packing. A copy of a file is another file, which costs time alone.
 """
 
 from __future__ import annotations

@@ -149,6 +149,17 @@ def test_a_matrix_that_the_file_has_not_is_packed_and_added(model: Model) -> Non
     assert file.stat().st_ino == inode
 
 
+def test_a_change_of_what_converts_weights_is_another_build(tmp_path: Path) -> None:
+    source = tmp_path / "quant" / "fp8.py"
+    source.parent.mkdir()
+    source.write_text("a = 1")
+    before = panels.build_digest(tmp_path)
+    assert panels.build_digest(tmp_path) == before
+    source.write_text("a = 2")
+    assert panels.build_digest(tmp_path) != before
+    assert panels.build_digest() not in (before, panels.build_digest(tmp_path))
+
+
 def test_another_build_and_a_changed_source_have_files_of_their_own(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
