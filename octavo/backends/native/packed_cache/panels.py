@@ -196,7 +196,12 @@ class _Checks:
                 check = self._waiting.popleft()
             except IndexError:
                 return
-            if check.is_damaged():
+            try:
+                is_damaged = check.is_damaged()
+            except Exception:
+                _log.exception("a matrix cannot be compared with its checksum")
+                is_damaged = True
+            if is_damaged:
                 self._damaged.append(check)
 
 

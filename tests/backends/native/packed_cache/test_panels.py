@@ -9,6 +9,8 @@ import resource
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,6 +116,24 @@ def clear(file: Path) -> None:
 
 def grow(file: Path) -> None:
     os.truncate(file, file.stat().st_size + 4096)
+
+
+class Incomparable:
+    """A check that fails."""
+
+    matrix = SimpleNamespace(num_bytes=1)
+
+    def is_damaged(self) -> bool:
+        raise MemoryError
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_matrix_that_cannot_be_compared_counts_as_damaged(threads: int) -> None:
+    checks = panels._Checks()
+    check: Any = Incomparable()
+    checks.add(check)
+    checks.begin(threads)
+    assert checks.results() == [check]
 
 
 @pytest.mark.parametrize(
