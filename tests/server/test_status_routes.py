@@ -254,6 +254,24 @@ def test_a_request_behind_a_full_engine_names_the_slots(directory: Path) -> None
     asyncio.run(main())
 
 
+def test_an_aborted_answer_is_not_a_complete_one_for_ollamas_clients(directory: Path) -> None:
+    gate = threading.Event()
+    engine = FakeEngine(directory, runner=ChainRunner(lambda: gate.wait(LIMIT)))
+
+    async def main() -> None:
+        async with serving(directory, engine) as client:
+            admin = Client(client.server, ADMIN_ROUTES, checks_access=False)
+            body = {"model": "tiny", "prompt": "x", "stream": False}
+            headers = {"x-request-id": "long"}
+            asked = asyncio.ensure_future(client.post("/api/generate", json=body, headers=headers))
+            await until(lambda: bool(engine.core.scheduler.running) or asked.done())
+            await admin.post("/abort_requests", json={"request_ids": ["long"]})
+            gate.set()
+            assert (await asked).json()["done_reason"] == "abort"
+
+    asyncio.run(main())
+
+
 def test_the_routes_for_operators(directory: Path, caplog: Any) -> None:
     caplog.set_level("DEBUG", "octavo")  # restores the level that /log_level sets
     gate = threading.Event()

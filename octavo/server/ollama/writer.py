@@ -145,7 +145,8 @@ class OllamaWriter:
     def _end(self, answer: OllamaAnswer, counts: TokenCounts) -> None:
         """Add how the answer ended, and the numbers."""
         reason = UNSET if self._finish is None else self._finish.reason
-        answer.done, answer.done_reason = True, "length" if reason == "length" else "stop"
+        answer.done = True
+        answer.done_reason = reason if reason in ("length", "abort") else "stop"
         answer.total_duration = _nanoseconds(self._clock() - self._began)
         answer.load_duration = 0
         answer.prompt_eval_count, answer.eval_count = counts.prompt, counts.generated
