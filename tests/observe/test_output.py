@@ -90,7 +90,8 @@ def test_streams_that_lead_nowhere_do_not_end_the_process() -> None:
 with output.output_never_blocks():
     print("one", flush=True)
     print("two", file=sys.stderr)
-    until(lambda: output.num_dropped_lines() == 2)
+    # If the first one is dropped early, its report is dropped too, which makes three.
+    until(lambda: output.num_dropped_lines() >= 2)
 answer("still there")
 """
     )
