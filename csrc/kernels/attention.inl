@@ -275,47 +275,52 @@ inline Floats mask_vectors(const AttentionShape& shape, Range seen, const Distan
   return most;
 }
 
-// The same for all that the query sees. `make_weights` multiplies by the scale if the scores are
-// not scaled here. Vectors that it sees whole, and whose scores stay as they are, are only read.
+// The same for all blocks that the query sees. `make_weights` multiplies by the scale if the scores
+// are not scaled here. Vectors that it sees whole, and whose scores stay as they are, are only read.
 inline Floats mask_scores(const AttentionShape& shape, Range seen, const Distances& distances,
                           float* scores) {
-  const int begin = seen.low / kLanes * kLanes;
+  const int begin = seen.low / kBlockTokens * kBlockTokens;
+  const int end = (seen.high + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
   const int low = (seen.low + kLanes - 1) / kLanes * kLanes, high = seen.high / kLanes * kLanes;
   Floats most = splat(-kInfinity);
   if (are_scaled(shape) || low >= high)
-    return mask_vectors(shape, seen, distances, begin, seen.high, scores, most);
+    return mask_vectors(shape, seen, distances, begin, end, scores, most);
   most = mask_vectors(shape, seen, distances, begin, low, scores, most);
   most = largest_among(scores, low, high, most);
-  return mask_vectors(shape, seen, distances, high, seen.high, scores, most);
+  return mask_vectors(shape, seen, distances, high, end, scores, most);
 }
 
 // Replaces the scores of all blocks by weights exp(scale · (score - most)), zero where the query
-// sees nothing; returns their sums, lane by lane.
+// sees nothing; returns their sums, column by column.
 template <CacheFormat kFormat>
-Floats make_weights(const Item& item, const Blocks& blocks, Range seen, float scale, float most,
-                   float* scores) {
+Columns make_weights(const Item& item, const Blocks& blocks, Range seen, float scale, float most,
+                    float* scores) {
   constexpr bool kPairs = Cells<kFormat>::kPairs;
   const Floats base = splat(most == -kInfinity ? 0.0f : most);
   const Floats factor = splat(scale * 1.44269504f);  // exp(x) = 2^(x / ln 2)
-  Floats sum = Floats{};
+  Columns sums{};
   const int end = blocks.end * kBlockTokens;
   int at = blocks.first * kBlockTokens;
-  for (; at + kLanes <= seen.low && at < end; at += kLanes)
-    store_weights<kPairs>(scores, at, Floats{});
-  for (; at < seen.high && at < end; at += kLanes) {
-    Floats weights = power_of_two(load<Floats>(scores + at) - base, factor);
-    sum += weights;
-    if constexpr (kFormat == CacheFormat::Int8) {
-      const float* scales =
-          item.cache.value_scales + blocks.cells[at / kBlockTokens] + at % kBlockTokens;
-      weights *= load<Floats>(scales);
-      if (at < seen.low || at + kLanes > seen.high)
-        weights = select(within(seen, at), weights, Floats{});
+  for (; at + kBlockTokens <= seen.low && at < end; at += kBlockTokens)
+    for (int v = 0; v < kBlockVectors; ++v)
+      store_weights<kPairs>(scores, at + v * kLanes, Floats{});
+  for (; at < seen.high && at < end; at += kBlockTokens) {
+    for (int v = 0; v < kBlockVectors; ++v) {
+      const int first = at + v * kLanes;
+      Floats weights = power_of_two(load<Floats>(scores + first) - base, factor);
+      sums.of[v] += weights;
+      if constexpr (kFormat == CacheFormat::Int8) {
+        const float* scales =
+            item.cache.value_scales + blocks.cells[at / kBlockTokens] + first % kBlockTokens;
+        weights *= load<Floats>(scales);
+        if (first < seen.low || first + kLanes > seen.high)
+          weights = select(within(seen, first), weights, Floats{});
+      }
+      store_weights<kPairs>(scores, first, weights);
     }
-    store_weights<kPairs>(scores, at, weights);
   }
   for (; at < end; at += kLanes) store_weights<kPairs>(scores, at, Floats{});
-  return sum;
+  return sums;
 }
 
 // ---- sums of values ----
@@ -487,20 +492,21 @@ void attend_group(const Item& item, const uint32_t* queries, int first, int spli
   // Each loop's queries are independent: their chains of operations overlap.
   const float scale = are_scaled(item.shape) ? 1.0f : item.shape.scale;
   float* const scores = item.scratch.scores;
-  Floats lanes[kRows];
+  Floats largest[kRows];
+  Columns sums[kRows];
   float most[kRows];
   for (int m = 0; m < kRows; ++m)
-    lanes[m] = mask_scores(item.shape, seen[m], distances_of(item, first + m, split),
-                           scores + m * kScoreStride);
-  for (int m = 0; m < kRows; ++m) most[m] = largest_of(lanes[m]);
+    largest[m] = mask_scores(item.shape, seen[m], distances_of(item, first + m, split),
+                             scores + m * kScoreStride);
+  for (int m = 0; m < kRows; ++m) most[m] = largest_of(largest[m]);
   for (int m = 0; m < kRows; ++m) {
-    lanes[m] = make_weights<kFormat>(item, blocks, seen[m], scale, most[m],
-                                     scores + m * kScoreStride);
+    sums[m] = make_weights<kFormat>(item, blocks, seen[m], scale, most[m],
+                                    scores + m * kScoreStride);
   }
   for (int m = 0; m < kRows; ++m) {
     float* head = item.scratch.records + m * record;
     head[0] = most[m] * scale;
-    head[1] = sum_of(lanes[m]);
+    head[1] = sum_of(sums[m]);
   }
   sum_values<kFormat, kRows>(item, blocks, values);
 }

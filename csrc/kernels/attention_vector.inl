@@ -1,7 +1,7 @@
 // The vector operations of attention, as wide as the tier's registers.
 //
 // Each tier defines in its own vectors.h and pairs.h, inside the namespace `attend`:
-//   fused            a · b + c, rounded once where the tier can
+//   fused            a · b + c, rounded once
 //   larger           the larger number; where x is NaN, the other
 //   set_lanes        a bit for each lane of a mask of 64-bit lanes that is set
 //   read_floats, read_words, read_codes
@@ -38,13 +38,26 @@ inline Floats turned(Floats x, std::integer_sequence<int, lane...>) {
   return __builtin_shufflevector(x, x, (lane + by) % kLanes...);
 }
 
-// The sum and the largest of all lanes, halves first.
+// Sixteen sums, of each block's tokens: however many lanes a tier has, the same numbers are added.
+constexpr int kBlockVectors = kBlockTokens / kLanes;
+struct Columns {
+  Floats of[kBlockVectors];
+};
+
+// The sum of all lanes and columns, halves first: in every tier alike.
 template <int half = kLanes / 2>
 inline float sum_of(Floats x) {
   x += turned<half>(x, std::make_integer_sequence<int, kLanes>{});
   if constexpr (half > 1) return sum_of<half / 2>(x);
   else return x[0];
 }
+inline float sum_of(Columns columns) {
+  for (int half = kBlockVectors / 2; half > 0; half /= 2)
+    for (int v = 0; v < half; ++v) columns.of[v] += columns.of[v + half];
+  return sum_of(columns.of[0]);
+}
+
+// The largest of all lanes.
 template <int half = kLanes / 2>
 inline float largest_of(Floats x) {
   const Floats other = turned<half>(x, std::make_integer_sequence<int, kLanes>{});

@@ -221,22 +221,30 @@ inline Doubles exponential(Doubles x) {
 }
 
 double shares(const float* logits, int size, double temperature, double most, double* out) {
-  Doubles sum{};
-  for (int i = 0; i < size; i += kWordLanes) {
-    float some[kWordLanes];
-    const bool whole = i + kWordLanes <= size;
-    for (int lane = 0; !whole && lane < kWordLanes; ++lane)
-      some[lane] = i + lane < size ? logits[i + lane] : -__builtin_inff();
-    const HalfFloats x = attend::load<HalfFloats>(whole ? logits + i : some);
-    const Doubles behind = __builtin_convertvector(x, Doubles) / temperature - most;
-    const Doubles share = exponential(behind);
-    sum += share;
-    if (whole) attend::store(out + i, share);
-    else for (int lane = 0; i + lane < size; ++lane) out[i + lane] = share[lane];
+  constexpr int kSums = 8, kVectors = kSums / kWordLanes;
+  Doubles sums[kVectors]{};
+  const auto add = [&](const float* some, double* to) {
+    for (int v = 0; v < kVectors; ++v) {
+      const HalfFloats x = attend::load<HalfFloats>(some + v * kWordLanes);
+      const Doubles behind = __builtin_convertvector(x, Doubles) / temperature - most;
+      const Doubles share = exponential(behind);
+      sums[v] += share;
+      attend::store(to + v * kWordLanes, share);
+    }
+  };
+  int i = 0;
+  for (; i + kSums <= size; i += kSums) add(logits + i, out + i);
+  if (i < size) {
+    float rest[kSums];
+    double last[kSums];
+    for (int lane = 0; lane < kSums; ++lane)
+      rest[lane] = i + lane < size ? logits[i + lane] : -__builtin_inff();
+    add(rest, last);
+    for (int lane = 0; i + lane < size; ++lane) out[i + lane] = last[lane];
   }
-  double total = 0.0;
-  for (int lane = 0; lane < kWordLanes; ++lane) total += sum[lane];
-  return total;
+  double sum = 0.0;
+  for (int lane = 0; lane < kSums; ++lane) sum += sums[lane / kWordLanes][lane % kWordLanes];
+  return sum;
 }
 
 double total(const float* logits, int size, double most) {

@@ -235,7 +235,8 @@ struct KernelTable {
                   uint8_t* scratch);
   int32_t (*draw_among)(const float* logits, const int32_t* tokens, int count, double temperature,
                         uint64_t one, uint64_t two);
-  // out[i] = exp(logits[i] / temperature - most), none above 1; returns their sum.
+  // out[i] = exp(logits[i] / temperature - most), none above 1; returns their sum, in 8 partial
+  // sums that are made as those of `total`.
   double (*shares)(const float* logits, int size, double temperature, double most, double* out);
   // The parts of log-probabilities. maxima[b] becomes the largest of logits b · kLogitBlock …;
   // returns the largest of all, NaN if any is not finite.

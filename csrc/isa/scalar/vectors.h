@@ -8,8 +8,15 @@ namespace OCTAVO_TIER {
 namespace {
 namespace attend {
 
-inline Floats fused(Floats a, Floats b, Floats c) { return a * b + c; }
-inline Doubles fused(Doubles a, Doubles b, Doubles c) { return a * b + c; }
+// Rounded once, as in every tier: by an instruction, or the C library.
+inline Floats fused(Floats a, Floats b, Floats c) {
+  for (int lane = 0; lane < kLanes; ++lane) c[lane] = __builtin_fmaf(a[lane], b[lane], c[lane]);
+  return c;
+}
+inline Doubles fused(Doubles a, Doubles b, Doubles c) {
+  for (int lane = 0; lane < kWordLanes; ++lane) c[lane] = __builtin_fma(a[lane], b[lane], c[lane]);
+  return c;
+}
 inline Floats larger(Floats x, Floats other) { return x > other ? x : other; }
 inline uint32_t set_lanes(WordMask mask) {
   uint32_t lanes = 0;

@@ -49,8 +49,10 @@ def test_products_read_all_weights_once_however_many_rows_there_are() -> None:
 
 def test_a_backend_measures_the_machines_peak_rates() -> None:
     """The rates are plausible, and every tier can measure them."""
-    peaks = NativeBackend().peak_rates(0.0)
-    assert peaks.read > 1e8
+    backend = NativeBackend()
+    assert backend.read_rate(0.0) > 1e8
+    peaks = backend.peak_rates(1.0, 0.0)
+    assert peaks.read == 1.0
     assert peaks.int8 > 1e8
     team = _native.Team(1, False)
     for tier in _native.tiers():
