@@ -5,12 +5,13 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind/parts.h"
+#include "interface.inc"
 #include "program/attention_plan.h"
 #include "runtime/processor.h"
 
 NB_MODULE(_native, m) {
   octavo::translate_errors();
-  m.attr("INTERFACE") = octavo::kInterface;
+  m.attr("INTERFACE") = kInterface;
   m.def("tiers", [] {
     std::vector<std::string> names;
     for (const octavo::KernelTable* tier : octavo::runnable_tiers()) names.emplace_back(tier->name);

@@ -5,9 +5,6 @@
 
 namespace octavo {
 
-// The same number as in octavo/backends/interface.py, which says when to raise it.
-constexpr int kInterface = 1;
-
 void translate_errors();                     // errors.cpp
 void bind_step(nanobind::module_& m);        // step.cpp
 void bind_weights(nanobind::module_& m);     // weights.cpp

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from octavo.backends import select as module
-from octavo.backends.interface import INTERFACE, OldModuleError, check_interface
+from octavo.backends.interface import OldModuleError, check_interface, interface
 from octavo.backends.select import Caps, NoBackendError, select
 
 
@@ -55,7 +55,7 @@ def test_a_module_that_was_built_from_other_sources_is_refused() -> None:
     pytest.importorskip("octavo.backends.native._native")
     code = """
 import octavo.backends.interface as interface
-interface.INTERFACE += 1
+interface.interface = lambda root: "another"
 from octavo.backends.select import NoBackendError, select
 try:
     select("auto")
@@ -66,16 +66,42 @@ print(select("torch").name)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if "PyTorch is not installed" not in done.stderr:
         assert done.stdout.endswith("torch\n"), done.stderr
-    assert f"has interface {INTERFACE}" in done.stdout
+    assert "was built from other sources" in done.stdout
     assert "build it again" in done.stdout
 
 
-def test_python_and_the_module_have_one_number() -> None:
-    header = Path(__file__).parents[2] / "csrc/bind/parts.h"
-    assert f"constexpr int kInterface = {INTERFACE};" in header.read_text()
-    check_interface(INTERFACE, "")
-    with pytest.raises(OldModuleError, match=f"has interface {INTERFACE - 1}"):
-        check_interface(INTERFACE - 1, "_native.so")
+def test_sources_that_differ_are_another_interface(tmp_path: Path) -> None:
+    """A change cannot be forgotten: a digest is compiled in, and compared in a checkout alone."""
+    check_interface(None, "_native.so", tmp_path)  # an installed package has no sources
+    for folder in ("bind", "program", "step"):
+        (tmp_path / "csrc" / folder).mkdir(parents=True)
+    source = tmp_path / "csrc/program/instruction.h"
+    source.write_text("int a;")
+    found = interface(tmp_path)
+    check_interface(found, "_native.so", tmp_path)
+    (tmp_path / "csrc/program/notes").write_text("no source")
+    (tmp_path / "csrc/program/.#instruction.h").symlink_to("an-editor@locks-it")
+    check_interface(found, "_native.so", tmp_path)
+    source.write_text("int b;")
+    with pytest.raises(OldModuleError, match=r"module _native\.so was built from other sources"):
+        check_interface(found, "_native.so", tmp_path)
+    source.rename(source.with_name("other.h"))
+    with pytest.raises(OldModuleError):
+        check_interface(found, "_native.so", tmp_path)
+
+
+def test_sources_that_may_not_be_read_are_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Importing the package fails for no user: the error would be about a file that is not used."""
+
+    def refuse(root: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(root / "csrc"))
+
+    for folder in ("bind", "program", "step"):
+        (tmp_path / "csrc" / folder).mkdir(parents=True)
+    monkeypatch.setattr("octavo.backends.interface.interface", refuse)
+    check_interface(None, "_native.so", tmp_path)
 
 
 def test_the_native_road_imports_no_torch() -> None:

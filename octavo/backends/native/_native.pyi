@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from octavo.backends.base import Floats, Ints
 from octavo.backends.step import Draws, HostBatch, Words
 
-INTERFACE: int
+INTERFACE: str
 PANEL: int
 BLOCK_TOKENS: int
 SPLIT_TOKENS: int
