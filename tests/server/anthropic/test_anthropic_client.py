@@ -27,8 +27,10 @@ def options_of(port: int, key: str = KEY) -> Any:
 
 
 def test_the_client_reads_what_the_server_writes(directory: Path) -> None:
-    with listening(directory, api_keys=(KEY,)) as life:
-        client = anthropic.Anthropic(**options_of(life.port))
+    with (
+        listening(directory, api_keys=(KEY,)) as life,
+        anthropic.Anthropic(**options_of(life.port)) as client,
+    ):
         greedy = {"temperature": 0}  # the newest client has no argument for it
         common: Any = {"model": "tiny", "messages": HELLO, "max_tokens": 9, "extra_body": greedy}
         whole = client.messages.create(**common, system="Be brief.")
@@ -67,12 +69,15 @@ def test_the_asynchronous_client_streams(directory: Path) -> None:
 
 def test_the_client_raises_the_errors_of_the_statuses(directory: Path) -> None:
     with listening(directory, api_keys=(KEY,)) as life:
-        with pytest.raises(anthropic.AuthenticationError):
-            anthropic.Anthropic(**options_of(life.port, "wrong")).models.list()
-        client = anthropic.Anthropic(**options_of(life.port))
-        with pytest.raises(anthropic.NotFoundError):
-            client.messages.create(model="another", messages=HELLO, max_tokens=1)
-        with pytest.raises(anthropic.BadRequestError) as caught:
-            client.messages.create(model="tiny", messages=[], max_tokens=1)
+        with (
+            anthropic.Anthropic(**options_of(life.port, "wrong")) as wrong,
+            pytest.raises(anthropic.AuthenticationError),
+        ):
+            wrong.models.list()
+        with anthropic.Anthropic(**options_of(life.port)) as client:
+            with pytest.raises(anthropic.NotFoundError):
+                client.messages.create(model="another", messages=HELLO, max_tokens=1)
+            with pytest.raises(anthropic.BadRequestError) as caught:
+                client.messages.create(model="tiny", messages=[], max_tokens=1)
         assert isinstance(caught.value.body, dict)
         assert caught.value.body["error"]["type"] == "invalid_request_error"

@@ -13,14 +13,16 @@ from tests.server.make import LIMIT, listening
 
 
 def test_the_client_stores_begins_and_reads(directory: Path, tmp_path: Path) -> None:
-    with listening(directory, batch_dir=tmp_path / "batches") as life:
-        client = openai.OpenAI(
+    with (
+        listening(directory, batch_dir=tmp_path / "batches") as life,
+        openai.OpenAI(
             base_url=f"http://127.0.0.1:{life.port}/v1",
             api_key="none",
             max_retries=0,
             timeout=LIMIT,
             _strict_response_validation=True,
-        )
+        ) as client,
+    ):
         data = text_of([request(each) for each in range(12)]).encode()
         file = client.files.create(file=("a.jsonl", data), purpose="batch")
         assert (file.bytes, file.filename, file.purpose) == (len(data), "a.jsonl", "batch")

@@ -70,11 +70,10 @@ SAMPLING: dict[str, Any] = {"max_tokens": 7, "temperature": 0.8, "seed": 3, "log
 
 
 def test_answers_are_those_of_http(life: Any) -> None:
-    http = httpx.Client(base_url=f"http://127.0.0.1:{life.port}", timeout=LIMIT)
-    http.headers["authorization"] = f"Bearer {KEY}"
     body = {"prompt": "The quick", "return_token_ids": True, "logit_bias": {"9": 1.5}, **SAMPLING}
-    there = http.post("/v1/completions", json=body).json()
-    http.close()
+    url = f"http://127.0.0.1:{life.port}/v1/completions"
+    headers = {"authorization": f"Bearer {KEY}"}
+    there = httpx.post(url, json=body, headers=headers, timeout=LIMIT).json()
     with Stub(life) as stub:
         sampling = stub.messages.SamplingParams(**SAMPLING, logit_bias={9: 1.5})
         whole = stub.call("Generate", prompt="The quick", sampling_params=sampling)

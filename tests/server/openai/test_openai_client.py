@@ -56,10 +56,10 @@ def use(client: Any) -> None:
     whole = complete(**body, logprobs=2)
     assert len(whole.choices[0].logprobs.tokens) == 5
     # OpenAI too sends "finish_reason": null before the end, which its own strict type refuses.
-    lenient: Any = OpenAI(base_url=client.base_url, api_key=client.api_key)
-    parts = lenient.completions.create(**body, stream=True)
-    assert "".join(part.choices[0].text for part in parts) == whole.choices[0].text
-    lenient.close()
+    lenient: Any
+    with OpenAI(base_url=client.base_url, api_key=client.api_key) as lenient:
+        parts = lenient.completions.create(**body, stream=True)
+        assert "".join(part.choices[0].text for part in parts) == whole.choices[0].text
     raw = client.chat.completions.with_raw_response.create(**common)
     assert raw.headers["x-request-id"] == raw.parse().id.removeprefix("chatcmpl-")
 
