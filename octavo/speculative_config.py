@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from octavo.core.config import ConfigError
+from octavo.nearest import nearest_or_all
 
 # Drafts of a sequence in one step. Each needs a row of logits, and long drafts are seldom right.
 MOST_TOKENS = 64
@@ -64,11 +65,7 @@ def read_speculative_config(given: object) -> SpeculativeConfig:
     known = [field.name for field in fields(SpeculativeConfig)]
     for name in given:
         if name not in known:
-            import difflib  # here, for errors only
-
-            near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
-            raise _error(f"there is no key {name!r}; {hint}")
+            raise _error(f"there is no key {name!r}; {nearest_or_all(str(name), known)}")
     chosen = {name: value for name, value in given.items() if value is not None}
     if "method" not in chosen:
         raise _error(f"the key 'method' is missing; write it {_EXAMPLE}")

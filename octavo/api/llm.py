@@ -23,7 +23,14 @@ from octavo.api.outputs import (
 from octavo.api.pooling.inputs import cut, pairs_of, read_pair
 from octavo.api.pooling.params import PoolingParams
 from octavo.api.pooling.results import classified, compared, embedded, pooled, scored
-from octavo.api.pooling.tasks import DEFAULTS, Task, Wanted, is_cross_encoder, wanted
+from octavo.api.pooling.tasks import (
+    DEFAULTS,
+    Task,
+    Wanted,
+    check_generates,
+    is_cross_encoder,
+    wanted,
+)
 from octavo.api.prompts import Input, Prompt, as_many, read_prompt
 from octavo.api.requests import PLAIN, Options, check_request
 from octavo.core.request import ResetPrefixCache
@@ -125,6 +132,7 @@ class LLM:
         The template runs in this process: a sandbox keeps it from everything but its variables,
         and its size and its output are limited, but not its time and memory.
         """
+        check_generates(self._model.facts)
         template = self._model.template(chat_template, with_tools=bool(tools))
         many = conversations(messages)
         prompts: list[Prompt] = []

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
+
+from msgspec import Struct, structs
 
 from octavo.api.continuation import Continuation, Meter
 from octavo.api.outputs import RequestError, RequestOutput
-from octavo.api.pooling.tasks import no_text
+from octavo.api.pooling.tasks import check_generates
 from octavo.api.prompts import Input, Prompt, read_prompt
 from octavo.api.reading import Reading
 from octavo.api.text_model import TextModel
@@ -40,8 +42,7 @@ VECTOR_BYTES = MAX_FRAME_BYTES - (64 << 10)  # of one prompt, in a message of th
 _FIELDS = tuple(field.name for field in fields(SamplingParams))
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """A request's settings besides its sampling."""
 
     priority: int = 0
@@ -67,8 +68,7 @@ class Options:
 PLAIN = Options()
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedRequest:
+class CheckedRequest(Struct, frozen=True):
     """A prompt and its parameters, within every bound of the model and the engine."""
 
     prompt: Input
@@ -78,8 +78,7 @@ class CheckedRequest:
     meter: Meter | None = None  # counts the tokens of all continuations as they come
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(Struct):
     """One open request and its continuations."""
 
     output: RequestOutput
@@ -144,8 +143,8 @@ def check_request(
 def _check_tasks(model: TextModel, sampling: SamplingParams) -> None:
     """Refuse what the model cannot do: text from an encoder, scores without a classifier."""
     pooling, facts = sampling.pooling, model.facts.pooling
-    if not sampling.is_about_prompt and "generate" not in facts.tasks:
-        raise no_text(model.facts)
+    if not sampling.is_about_prompt:
+        check_generates(model.facts)
     has = {"": True, "embed": facts.embed_head == "embed", "classify": bool(facts.labels)}
     if pooling is not None and not has[pooling.head]:
         raise RequestError(
@@ -318,7 +317,7 @@ class RequestTable:
             return request
         number = self._num_opened + num_before + 1
         mixed = self._model.seed * 0x9E3779B97F4A7C15 + number * 0xD1B54A32D192ED03
-        return replace(request, sampling=_changed(request.sampling, seed=mixed % 2**63))
+        return structs.replace(request, sampling=_changed(request.sampling, seed=mixed % 2**63))
 
     def open(self, request_id: str, request: CheckedRequest, arrival: float) -> list[Request]:
         """Begin a request; return what the core must be given, in this order.

@@ -61,9 +61,9 @@ def _execute(command: Command, words: list[str]) -> int:
 
 
 def _unknown(name: str) -> int:
-    from difflib import get_close_matches
+    from octavo.nearest import nearest  # here, for errors only
 
-    near = get_close_matches(name, COMMANDS, n=1)
+    near = nearest(name, COMMANDS)
     hint = f"did you mean `octavo {near[0]}`?" if near else f"there are: {', '.join(COMMANDS)}"
     kind = "option" if name.startswith("-") else "command"
     sys.stderr.write(f"octavo: there is no {kind} {name[:80]!r}; {hint}\n")

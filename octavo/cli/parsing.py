@@ -6,10 +6,10 @@ import argparse
 import math
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from octavo.foreign_options import MISSING
+from octavo.nearest import nearest
 
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)b?", re.IGNORECASE)
 _UNITS = " kmgt"
@@ -93,7 +93,7 @@ class Parser(argparse.ArgumentParser):
         reason = MISSING.get(name.removeprefix("--").replace("-", "_"))
         if reason is not None:
             return f"{name} is not supported: {reason}"
-        near = get_close_matches(name, self.flags(), n=1, cutoff=_LIKENESS)
+        near = nearest(name, self.flags(), likeness=_LIKENESS)
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"there is no option {name}{hint}"
 

@@ -13,7 +13,10 @@ _MISSING = {
     "uvicorn": "the server needs uvicorn, which is not installed; pip install octavo",
 }
 
-_THEIRS = ("ServerSettingsError", "ServerStartError", "EngineStartError", "TokenizerError")
+_THEIRS = (
+    *("ServerSettingsError", "ServerStartError", "EngineStartError", "TokenizerError"),
+    *("NoBackendError", "OldModuleError"),
+)
 
 
 def explain(error: Exception, spellings: Mapping[str, str] | None = None) -> str:

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from octavo.layers import Model, ModelSpec
 from octavo.loader.errors import quote
 from octavo.models.config_reader import Config, ConfigurationError
+from octavo.nearest import nearest
 
 
 class Family(Protocol):
@@ -100,9 +101,7 @@ def kind_of(architecture: str) -> Kind:
 def family_of(architecture: str) -> Family:
     """Import and return the class that implements an architecture."""
     if architecture not in FAMILIES:
-        import difflib  # here, for errors only
-
-        near = difflib.get_close_matches(architecture, FAMILIES, n=3, cutoff=0.3)
+        near = nearest(architecture, FAMILIES, most=3, likeness=0.3)
         raise ConfigurationError(
             f"config: architectures: {quote(architecture)} is not supported; the nearest that are: "
             f"{', '.join(near) or ', '.join(sorted(FAMILIES))}"

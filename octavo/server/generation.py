@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
 from octavo.api.requests import CheckedRequest

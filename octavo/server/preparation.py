@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from octavo.api.outputs import RequestError
-from octavo.api.pooling.tasks import no_text
+from octavo.api.pooling.inputs import check_most
+from octavo.api.pooling.tasks import check_generates
 from octavo.api.prompts import Input, check_ids
 from octavo.api.requests import (
     PLAIN,
@@ -36,6 +39,7 @@ from octavo.wire.facts import EngineFacts
 
 NO_SHAPE = CheckedShape()
 TOOL_FIELDS = ("tools", "functions")  # the fields of errors that are not about a shape
+PLACES = {"embed": "/v1/embeddings", "classify": "/classify", "score": "/score, /rerank"}
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
@@ -93,6 +97,15 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
     return PreparedRequest(asked, prompts, sampling, checked, _warnings(asked, shape))
 
 
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turn errors of the checks into responses."""
+    try:
+        yield
+    except RequestError as error:
+        raise invalid(str(error), error.param, error.code) from None
+
+
 def jobs_of(
     asked: GenerationRequest | PromptJob, facts: EngineFacts, *, logs_prompts: bool
 ) -> list[PromptJob]:
@@ -103,10 +116,11 @@ def jobs_of(
     """
     if isinstance(asked, PromptJob):
         return [asked]
-    if not asked.is_about_prompts and "generate" not in facts.pooling.tasks:
-        error = no_text(facts)
-        raise invalid(str(error), error.param, error.code)
     keep = asked.keep_tokens
+    with refusals():
+        if not asked.is_about_prompts:
+            check_generates(facts, PLACES)
+        check_most(keep, facts.longest_tokens, "what the answer leaves free")
     if keep == -1:
         wanted = asked.max_tokens or asked.default_max_tokens or 1
         keep = max(1, facts.longest_tokens - wanted)

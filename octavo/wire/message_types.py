@@ -108,6 +108,7 @@ class StartEngine(Struct, tag=0, array_like=True, frozen=True, forbid_unknown_fi
     arguments: EngineArguments
     log_level: int
     flags: dict[Name, Name] = {}  # how the log spells settings; see octavo.observe.log
+    is_first: bool = True  # False: an engine of this client has been ready before
 
 
 class AddRequests(Struct, tag=1, array_like=True, frozen=True, forbid_unknown_fields=True):

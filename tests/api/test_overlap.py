@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from octavo import LLM, AsyncLLM, SamplingParams
 from octavo.api.outputs import EngineDeadError, RequestOutput
@@ -51,7 +52,7 @@ def set_depth(patch: pytest.MonkeyPatch, depth: int) -> None:
 
     def resolved(*arguments: Any, **named: Any) -> Any:
         config = resolve(*arguments, **named)
-        return replace(config, core=replace(config.core, pipeline_depth=depth))
+        return structs.replace(config, core=replace(config.core, pipeline_depth=depth))
 
     patch.setattr("octavo.engine.build.resolve", resolved)
 

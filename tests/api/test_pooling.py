@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from octavo import LLM, AsyncLLM, PoolingParams
 from octavo.api.outputs import RequestError
@@ -79,6 +79,17 @@ def test_a_task_that_the_model_does_not_serve(llm: LLM) -> None:
         llm.score("a", "b", instruction="c")
 
 
+def test_a_conversation_with_an_embedding_model_is_refused_for_that(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model may have no chat template either, but that is not what is wrong."""
+    pooling = replace(llm._model.facts.pooling, tasks=("embed",))
+    monkeypatch.setattr(llm._model, "facts", replace(llm._model.facts, pooling=pooling))
+    monkeypatch.setattr(llm.get_tokenizer(), "chat_templates", {})
+    with pytest.raises(RequestError, match="is an embedding model and generates no text; it s"):
+        llm.chat([{"role": "user", "content": "x"}])
+
+
 def test_dimensions_are_the_first_and_have_length_one(llm: LLM) -> None:
     whole = vectors_of(llm, TEXTS[0], use_activation=False)[0]
     cut = vectors_of(llm, TEXTS[0], dimensions=5)[0]
@@ -95,6 +106,8 @@ def test_texts_and_token_ids_are_cut_at_their_end(llm: LLM) -> None:
     long = [5] * 200
     with pytest.raises(RequestError, match="the prompt has 200 tokens"):
         llm.embed([long])
+    with pytest.raises(RequestError, match=r"truncate_prompt_tokens=129 is more than this .* 128"):
+        llm.embed("x", PoolingParams(truncate_prompt_tokens=129))
     (output,) = llm.embed([long], PoolingParams(truncate_prompt_tokens=-1))
     assert len(output.prompt_token_ids) == longest_prompt(llm._model.facts) == 128
 

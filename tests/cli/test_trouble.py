@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from octavo import RequestError
+from octavo.backends.interface import OldModuleError
+from octavo.backends.select import NoBackendError
 from octavo.cli import main
 from octavo.cli.commands import FAILED, USAGE
 from octavo.cli.trouble import as_flags, explain
@@ -52,6 +54,12 @@ def test_what_is_missing(error: Exception, beginning: str) -> None:
 def test_defects(error: Exception) -> None:
     assert explain(error).startswith(type(error).__name__)
     assert "bug in Octavo. --debug" in explain(error)
+
+
+@pytest.mark.parametrize("kind", [NoBackendError, OldModuleError])
+def test_a_module_that_must_be_built_again_is_no_bug(kind: type[Exception]) -> None:
+    """`git pull` without another build leads there, and the message says what to do."""
+    assert explain(kind("build it again (`make setup`)")) == "build it again (`make setup`)"
 
 
 @pytest.mark.parametrize(

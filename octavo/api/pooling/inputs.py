@@ -26,9 +26,22 @@ def longest_prompt(facts: EngineFacts) -> int:
 
 def most_tokens(facts: EngineFacts, truncate_prompt_tokens: int | None) -> int | None:
     """Return the tokens that are left of a longer text; None if it is not cut."""
+    longest = longest_prompt(facts)
     if truncate_prompt_tokens == TO_FIT:
-        return longest_prompt(facts)
+        return longest
+    check_most(truncate_prompt_tokens, longest, "as many")
     return truncate_prompt_tokens
+
+
+def check_most(truncate_prompt_tokens: int | None, longest: int, to_fit: str) -> None:
+    """Refuse to keep more of a text than the model reads; `to_fit` says what -1 keeps."""
+    if truncate_prompt_tokens is not None and truncate_prompt_tokens > longest:
+        name = "truncate_prompt_tokens"
+        raise RequestError(
+            f"{name}={truncate_prompt_tokens} is more than this model reads: {longest} tokens; "
+            f"give at most that, or -1 for {to_fit}",
+            param=name,
+        )
 
 
 def prefix_of(facts: EngineFacts, prompt_name: str | None) -> str:

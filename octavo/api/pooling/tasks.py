@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, get_args
+
+from msgspec import Struct
 
 from octavo.api.outputs import RequestError, RequestOutput
 from octavo.api.pooling.params import PoolingParams
@@ -28,8 +29,7 @@ _SERVES = {  # the model's own name of what a task needs
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """One request for a vector: what the engine computes, and what is made of its result."""
 
     pooling: Pooling
@@ -116,10 +116,16 @@ def not_served(facts: EngineFacts, task: str) -> RequestError:
     )
 
 
-def no_text(facts: EngineFacts) -> RequestError:
-    """Return the error for a request to generate with a model that does not."""
-    return RequestError(
-        f"{facts.name} generates no text; it serves: {', '.join(facts.pooling.tasks)}",
+def check_generates(facts: EngineFacts, places: Mapping[str, str] | None = None) -> None:
+    """Refuse to generate with a model that does not; `places` says where a task is served."""
+    tasks = facts.pooling.tasks
+    if "generate" in tasks:
+        return
+    kind = "a classifier" if "classify" in tasks else "an embedding model"
+    kind = "a reranker" if "score" in tasks else kind
+    served = [f"{task} ({places[task]})" if places else task for task in tasks]
+    raise RequestError(
+        f"{facts.name} is {kind} and generates no text; it serves: {', '.join(served)}",
         param="model",
         code=NOT_SERVED,
     )

@@ -7,7 +7,6 @@ refused or, if the request asks for that, left out with a warning.
 
 from __future__ import annotations
 
-import difflib
 import json
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from octavo.grammar.json_schema.keywords import ALL, EXTENSIONS, KEYWORDS
 from octavo.grammar.json_schema.narrowed import without_marks
 from octavo.grammar.json_schema.references import DanglingError, Place, References, step
 from octavo.grammar.json_schema.values import CHECKS, type_of
+from octavo.nearest import nearest
 
 MAX_DEPTH = 64  # of a schema
 MAX_SCHEMAS = 20_000  # in one document, each as often as it is used
@@ -159,7 +159,7 @@ class Simplifier:
             keyword = KEYWORDS.get(name)
             if keyword is None:
                 if not name.startswith(EXTENSIONS):
-                    near = difflib.get_close_matches(name[:64], KEYWORDS, n=1)
+                    near = nearest(name, KEYWORDS)
                     hint = f"; did you mean {near[0]!r}?" if near else ""
                     self.leave(place, name, "the keyword is unknown", hint)
                 continue

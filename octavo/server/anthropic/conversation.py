@@ -28,6 +28,8 @@ def conversation_job(request: CountRequest, server: Server, tools: ToolUse) -> P
             chat.append({"role": message.role, "content": message.content})
         elif message.role == "assistant":
             chat.append(_answer(message.content, where))
+        elif not message.content:
+            raise invalid(f"{where} is empty: give at least one block", where)
         else:
             chat += _turns(message.role, message.content, where)
     for turn in chat:

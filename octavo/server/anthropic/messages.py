@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from octavo.api.outputs import RequestOutput
+from octavo.api.pooling.tasks import check_generates
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
 from octavo.server.answers.call_ids import made_id
 from octavo.server.anthropic.conversation import conversation_job, with_own_field
@@ -28,6 +29,7 @@ from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.large_bodies import prompt_of, read
 from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
+from octavo.server.preparation import PLACES, refusals
 from octavo.server.server import Server
 from octavo.text.prompt_worker import PromptJob
 
@@ -88,6 +90,8 @@ async def count_tokens(exchange: Exchange) -> None:
 
 def _count_job(server: Server, request: CountRequest) -> PromptJob:
     server.check_model(request.model)
+    with refusals():
+        check_generates(server.llm.facts, PLACES)
     job = conversation_job(request, server, tool_use(request))
     return msgspec.structs.replace(job, wants_text=False)
 

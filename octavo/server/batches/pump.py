@@ -140,9 +140,8 @@ class Pump:
         self._resting: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.on_result: Callable[[Job], None] = lambda job: None
-        self.fits: Callable[[Job, int], bool] = lambda job, more: (
-            True
-        )  # bytes for which there is room
+        # Whether a job has room for so many bytes more.
+        self.fits: Callable[[Job, int], bool] = lambda job, more: True
 
     def add(self, job: Job) -> None:
         """Begin to answer the lines of a job."""

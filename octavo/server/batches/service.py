@@ -28,6 +28,7 @@ from octavo.server.batches.results import ResultsFile
 from octavo.server.batches.room import Room
 from octavo.server.batches.schema import (
     ENDED,
+    Batch,
     BatchError,
     BatchErrors,
     FileObject,
@@ -196,6 +197,8 @@ class Batches:
         batch.request_counts.total = file.num_lines
         if batch.status == "validating":
             await self._enter(stored, "in_progress")
+        for errors in (False, True):  # of a server that stopped before it had written both
+            self.store.drop_file(_output_name(batch, errors=errors))
         job = work.job = Job(batch.id, stored.owner, file, results, is_background=True)
         self._count(stored, results)
         if stored.outcome is None:
@@ -213,9 +216,10 @@ class Batches:
                 stored.outcome = "expired" if code == "batch_expired" else "cancelled"
             await self._enter(stored, "finalizing")
         assert stored.outcome is not None
-        batch.output_file_id = await self._output(stored, results, errors=False)
-        batch.error_file_id = await self._output(stored, results, errors=True)
-        work.job = None
+        output = await self._output(stored, results, errors=False)
+        failed = await self._output(stored, results, errors=True)
+        work.job = None  # with no await in between, so that no byte counts twice or not at all
+        batch.output_file_id, batch.error_file_id = map(self._add, (output, failed))
         await self._enter(stored, stored.outcome)
 
     async def _until_end(self, stored: StoredBatch, work: _Work, job: Job) -> str:
@@ -246,14 +250,12 @@ class Batches:
 
     async def _output(
         self, stored: StoredBatch, results: ResultsFile, *, errors: bool
-    ) -> str | None:
-        """Write the results, or the errors, as a file; return its id, None if there are none."""
+    ) -> StoredFile | None:
+        """Write the results, or the errors, as a file; return None if there are none."""
         num_results = results.num_errors if errors else len(results) - results.num_errors
         if not num_results:
             return None
-        batch, kind = stored.batch, "errors" if errors else "output"
-        # The same name each time, so that a kill in between leaves no second one.
-        name = f"file-{batch.id.removeprefix('batch_')}-{kind}"
+        batch, name = stored.batch, _output_name(stored.batch, errors=errors)
         path = self.store.contents(name)
         await self.on_disk(partial(results.copy, path, errors=errors))
         now = self._server.wall_time()
@@ -263,13 +265,19 @@ class Batches:
             bytes=path.stat().st_size,
             created_at=now,
             expires_at=now + int(kept),
-            filename=f"{batch.id}_{kind}.jsonl",
+            filename=f"{batch.id}_{'errors' if errors else 'output'}.jsonl",
             purpose="batch_output",
         )
         made = StoredFile(owner=stored.owner, file=described)
         await self.on_disk(self.store.save_file, made)
+        return made
+
+    def _add(self, made: StoredFile | None) -> str | None:
+        """Add a written file to the list; return its id."""
+        if made is None:
+            return None
         self.store.add_file(made)
-        return name
+        return made.file.id
 
     async def _enter(self, stored: StoredBatch, status: Any) -> None:
         """Set the state of a batch when the disk has it."""
@@ -340,6 +348,11 @@ class Batches:
 def _report(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         log.error("a batch could not go on", exc_info=task.exception())
+
+
+def _output_name(batch: Batch, *, errors: bool) -> str:
+    """Return the same name each time, so that a kill in between leaves no second file."""
+    return f"file-{batch.id.removeprefix('batch_')}-{'errors' if errors else 'output'}"
 
 
 def _as_sent(found: FoundError) -> BatchError:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from octavo.api.requests import CheckedRequest
 from octavo.server.http.errors import ApiError
@@ -116,7 +116,7 @@ async def restore(server: Server, head: Head, owner: str) -> PreparedRequest:
 
 
 def _with_seed(checked: CheckedRequest, seed: int) -> CheckedRequest:
-    return replace(checked, sampling=replace(checked.sampling, seed=seed))
+    return structs.replace(checked, sampling=replace(checked.sampling, seed=seed))
 
 
 def _unreadable() -> ApiError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.api.continuation import Meter

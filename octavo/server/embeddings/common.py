@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from octavo.api.outputs import RequestError, RequestOutput
+from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.inputs import most_tokens, prefix_of
 from octavo.api.pooling.params import PoolingParams
 from octavo.api.pooling.tasks import Task, Wanted, wanted
@@ -27,6 +26,7 @@ from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.dialect import error_body
 from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
+from octavo.server.preparation import refusals
 from octavo.server.schema.prompts import separate
 from octavo.server.server import Server
 from octavo.text.prompt_worker import PromptJob
@@ -34,15 +34,6 @@ from octavo.text.prompt_worker import PromptJob
 _SUBJECT = re.compile(r"^(the )?prompt\b")
 Prompts = list[PromptJob | list[int]]
 _DATA = b'"data":[]'  # in a response; in a string its quotes would be escaped
-
-
-@contextmanager
-def refusals() -> Iterator[None]:
-    """Turn errors of the checks into responses."""
-    try:
-        yield
-    except RequestError as error:
-        raise invalid(str(error), error.param, error.code) from None
 
 
 def wanted_of(server: Server, task: Task, request: PooledRequest) -> Wanted:
@@ -71,13 +62,15 @@ def pooled_request(
     if request.truncate_prompt_tokens == 0:
         name = "truncate_prompt_tokens"
         raise invalid(f"{name}=0 leaves nothing of a text; give 1 at least, or -1", name)
+    with refusals():
+        most = most_tokens(server.llm.facts, request.truncate_prompt_tokens)
     return GenerationRequest(
         prompts=prompts,
         sampling={"pooling": asked.pooling, "detokenize": False, "temperature": 0.0},
         writer=partial(writer, request, asked),
         named=partial(_named, place),
         max_tokens=0,
-        keep_tokens=most_tokens(server.llm.facts, request.truncate_prompt_tokens),
+        keep_tokens=most,
         keeps_end=False,
         keeps_frame=True,
         cache_salt=request.cache_salt,

@@ -15,7 +15,6 @@ from octavo.server.embeddings.common import (
     PooledWriter,
     Prompts,
     pooled_request,
-    refusals,
     wanted_of,
 )
 from octavo.server.embeddings.dialect import RERANK_ID, SCORE_ID
@@ -36,6 +35,7 @@ from octavo.server.embeddings.schema import (
 from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
+from octavo.server.preparation import refusals
 from octavo.server.schema.prompts import MAX_PROMPTS
 from octavo.server.server import Server
 from octavo.text.pairs import Pair

@@ -65,8 +65,9 @@ class Application:
     async def _answer(self, exchange: Exchange) -> None:
         try:
             route = self._routes.find(exchange)
-            if route is not None and route.dialect is not None:
-                exchange.dialect = route.dialect  # of errors too
+            dialect = self._routes.dialect_near(exchange.path) if route is None else route.dialect
+            if dialect is not None:
+                exchange.dialect = dialect  # of errors too
             if self._checks_access:
                 self.server.access.check_address(exchange.path, exchange.headers)
                 if "origin" in exchange.headers and self._is_preflight(exchange):

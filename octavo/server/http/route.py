@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
+from itertools import accumulate
+from operator import add
 
 import msgspec
 
+from octavo.nearest import nearest
 from octavo.server.http.dialect import Dialect
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
@@ -17,6 +19,7 @@ Handler = Callable[[Exchange], Awaitable[None]]
 Struct = type[msgspec.Struct]
 PARAMETER = "{id}"
 _MOST_SHOWN = 128  # characters of a path
+_MOST_PARTS = 8  # of a path, more than those of routes
 _LIKENESS = 0.8  # similarity of a path to the route that it may mean
 
 
@@ -46,6 +49,11 @@ class RouteTable:
         self._of_path: dict[str, dict[str, Route]] = {}  # by method
         for route in routes:
             self._of_path.setdefault(route.path, {})[route.method] = route
+        self._dialects: dict[str, Dialect | None] = {}  # by place; None: of several, or of none
+        for route in routes:
+            for place in _places(route.path):
+                if self._dialects.setdefault(place, route.dialect) is not route.dialect:
+                    self._dialects[place] = None
         # The longest first: /files/{id}/content is no file named ID/content.
         self._patterns = sorted((each for each in self._of_path if PARAMETER in each), key=len)
         self._patterns.reverse()
@@ -70,6 +78,15 @@ class RouteTable:
                 return self._of_path[pattern], parameter
         return {}, ""
 
+    def dialect_near(self, path: str) -> Dialect | None:
+        """Return the dialect of all routes at a path, below it, or below the first part of it."""
+        found = None
+        for place in _places(path):
+            if place not in self._dialects:
+                break
+            found = self._dialects[place]
+        return found
+
     def error(self, exchange: Exchange) -> ApiError:
         """Return the error for a request without a route: 404 for its path, 405 for its method."""
         here, _ = self._at(exchange.path)
@@ -88,6 +105,12 @@ class RouteTable:
             return ApiError(404, message, code="unsupported_route")
         advice = _advice(self._routes, exchange.path)
         return ApiError(404, f"there is no such route; {advice}", code="not_found")
+
+
+def _places(path: str) -> Iterator[str]:
+    """Yield /a, /a/b and so on: the first parts of a path."""
+    parts = path.split("/", _MOST_PARTS)[1:_MOST_PARTS]
+    return accumulate((f"/{part}" for part in parts), add)
 
 
 def _parameter(pattern: str, path: str) -> str | None:
@@ -110,7 +133,7 @@ def _advice(routes: Sequence[Route], path: str) -> str:
         if meant in known:
             return f"did you mean {meant}? {_base_url(known[meant])}"
     for meant in (path[:_MOST_SHOWN], "/v1" + bare):
-        near = get_close_matches(meant.lower(), known, n=1, cutoff=_LIKENESS)
+        near = nearest(meant.lower(), known, likeness=_LIKENESS)
         if near:
             return f"did you mean {near[0]}?"
     if "/docs" not in known:  # on the administration socket

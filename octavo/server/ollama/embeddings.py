@@ -11,13 +11,14 @@ from octavo.api.pooling.inputs import most_tokens, prefix_of
 from octavo.api.pooling.params import TO_FIT, PoolingParams
 from octavo.api.pooling.tasks import Wanted, wanted
 from octavo.server.answers.whole import WholeWriter
-from octavo.server.embeddings.common import encoded_each, refusals
+from octavo.server.embeddings.common import encoded_each
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.ollama.dialect import error_body
 from octavo.server.ollama.requests import check_name
 from octavo.server.ollama.schema import OllamaEmbeddingRequest, OllamaEmbedRequest
 from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
+from octavo.server.preparation import refusals
 from octavo.server.server import Server
 from octavo.text.prompt_worker import PromptJob
 

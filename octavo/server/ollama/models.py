@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -45,6 +46,7 @@ REFUSED = (
 _ADVICE = {f"/api/{name}": advice for _, name, advice in REFUSED}
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 _PEEKED_BYTES = 4096  # a longer request has a prompt
+_TASK_OF_CLASS = re.compile(r"(?:For[A-Z]\w*|Model)\Z")  # LlamaForCausalLM, BertModel
 _FOREVER = "9999-12-31T23:59:59Z"  # the model is not unloaded
 
 
@@ -142,19 +144,22 @@ async def show(exchange: Exchange) -> None:
     capabilities += ["thinking"] * (formats.reasoning is not None)
     weights = await _weights(server)
     family = _family(server)
+    info: dict[str, Any] = {
+        "general.architecture": family,
+        "general.basename": server.model_name,
+        "general.parameter_count": facts.num_parameters,
+        f"{family}.context_length": facts.max_model_len,
+        f"{family}.vocab_size": facts.vocabulary,
+    }
+    if facts.pooling.width:
+        info[f"{family}.embedding_length"] = facts.pooling.width
     shown = OllamaShown(
         modelfile=f"# served by Octavo\nFROM {server.model_name}\n",
         parameters=_parameters(server),
         template=server.config.chat_template
         or server.llm.model.tokenizer.chat_templates.get("default", ""),
         details=_details(server),
-        info={
-            "general.architecture": family,
-            "general.basename": server.model_name,
-            "general.parameter_count": facts.num_parameters,
-            f"{family}.context_length": facts.max_model_len,
-            f"{family}.vocab_size": facts.vocabulary,
-        },
+        info=info,
         capabilities=capabilities,
         modified_at=instant(weights.modified_at),
     )
@@ -228,7 +233,7 @@ def _shortened(count: int) -> str:
 def _family(server: Server) -> str:
     """Return the architecture, as names of this dialect are written."""
     name = server.llm.facts.architecture
-    return name.removesuffix("ForCausalLM").lower() or "unknown"
+    return _TASK_OF_CLASS.sub("", name).lower() or "unknown"
 
 
 def _parameters(server: Server) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from octavo.api.reading import Reading
 from octavo.formats.deltas import PlainText

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any
 
+from octavo.nearest import nearest
 from octavo.server.http.errors import ApiError, invalid
 
 _MOST_CHARACTERS = 64
@@ -19,7 +19,7 @@ def near_name(name: str, known: Iterable[Any]) -> str:
     """
     names = [each for each in known if isinstance(each, str)]
     given = name[:_MOST_CHARACTERS]
-    near = get_close_matches(given, names, n=1)
+    near = nearest(given, names)
     near = near or [each for each in names if _begins(given.lower(), each.lower())]
     return f"; did you mean {near[0]!r}?" if near else ""
 

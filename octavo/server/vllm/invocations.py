@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw, Struct
 
+from octavo.server.embeddings import vectors
+from octavo.server.embeddings.schema import ClassifyRequest, EmbeddingRequest
 from octavo.server.generate import generating
 from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange
@@ -19,7 +21,9 @@ from octavo.server.schema.decode import is_large
 _HANDLERS: Mapping[str, Handler] = {
     "messages": generating(ChatRequest, chat.translate),
     "prompt": generating(CompletionRequest, completions.translate),
+    "input": generating(EmbeddingRequest, vectors.embeddings),
 }
+_classify = generating(ClassifyRequest, vectors.classify)
 
 
 class _Kinds(Struct):
@@ -27,6 +31,7 @@ class _Kinds(Struct):
 
     messages: Raw = Raw(b"null")
     prompt: Raw = Raw(b"null")
+    input: Raw = Raw(b"null")
 
 
 _decode = msgspec.json.Decoder(_Kinds).decode
@@ -39,11 +44,14 @@ async def invoke(exchange: Exchange) -> None:
     if name is None:
         raise invalid(
             "the body has neither messages, as /v1/chat/completions takes them, nor a prompt, as "
-            "/v1/completions does; give one of them"
+            "/v1/completions does, nor an input, as /v1/embeddings and /classify do; give one of "
+            "them"
         )
     exchange.unread(body)
     del body
-    await _HANDLERS[name](exchange)
+    tasks = exchange.server.llm.facts.pooling.tasks
+    is_classifier = "classify" in tasks and "embed" not in tasks
+    await (_classify if name == "input" and is_classifier else _HANDLERS[name])(exchange)
 
 
 def _kind(body: bytes) -> str | None:

@@ -148,6 +148,7 @@ def test_the_tokens_are_counted_as_they_are_used(directory: Path) -> None:
         ({"messages": [{"role": "judge", "content": "x"}]}, "role"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "content[0].type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "content[0].text"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content is empty"),
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
     ],

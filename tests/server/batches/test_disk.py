@@ -7,7 +7,7 @@ import contextlib
 import errno
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from octavo.server.batches.disk import in_thread
 from octavo.server.batches.input_file import Bounds, InputFile
 from octavo.server.batches.lines import call_name
 from octavo.server.batches.room import MAX_UPLOADS, Room
+from octavo.server.batches.schema import StoredFile
+from octavo.server.batches.service import Batches
+from octavo.server.batches.store import Store
 from octavo.server.http.errors import ApiError
 from tests.server.batches.make import batches_in, begin, ended, lines_of, request, text_of, upload
 from tests.server.batches.test_service import LINES, run
@@ -93,6 +96,47 @@ def form_of(*parts: bytes) -> list[bytes]:
     head = b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--x\r\n'
     head += b'Content-Disposition: form-data; name="file"; filename="in.jsonl"\r\n\r\n'
     return [head, *parts, b"\r\n--x--\r\n"]
+
+
+def test_results_count_once_while_they_become_files(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another batch of the key would end for want of room that there is."""
+    seen: list[int] = []
+    on_disk, save_file = Batches.on_disk, Store.save_file
+
+    async def watched(self: Batches, act: Callable[..., Any], *values: Any) -> Any:
+        found = await on_disk(self, act, *values)
+        seen.extend(
+            self.room.used_bytes()
+            for stored in self.store.batches.values()
+            if stored.batch.status == "finalizing"
+        )
+        return found
+
+    def full(self: Store, stored: StoredFile) -> None:
+        if stored.file.filename.endswith("_errors.jsonl"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save_file(self, stored)
+
+    async def begins(client: Client) -> None:
+        lines = [*LINES[:20], *(request(each, temperature="hot") for each in range(20, 40))]
+        await begin(client, lines)
+        files = batches_in(client).store.contents("file").parent
+        await until(lambda: any(files.glob("*-errors")))
+
+    async def ends(client: Client) -> None:
+        (name,) = batches_in(client).store.batches
+        done = await ended(client, name)
+        files = [done[f"{kind}_file_id"] for kind in ("output", "error")]
+        sizes = [(await client.get(f"/v1/files/{each}")).json()["bytes"] for each in files]
+        assert max(seen) < batches_in(client).room.used_bytes() + min(sizes) // 2
+
+    monkeypatch.setattr(Batches, "on_disk", watched)
+    with monkeypatch.context() as patch:  # a server that stops between the two files
+        patch.setattr(Store, "save_file", full)
+        run(directory, tmp_path / "batches", begins)
+    run(directory, tmp_path / "batches", ends)
 
 
 def test_uploads_at_once_share_the_room(directory: Path, tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ import asyncio
 from array import array
 from base64 import b64decode
 from collections import Counter, deque
-from dataclasses import replace
 from math import exp, hypot
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from openai import OpenAI
 
 from octavo.api.pooling.tasks import Wanted
@@ -240,6 +240,12 @@ def test_classes_have_names_and_probabilities(directory: Path) -> None:
             "truncate_prompt_tokens",
             None,
         ),
+        (
+            "/v1/embeddings",
+            {"input": "x", "truncate_prompt_tokens": 257},
+            "truncate_prompt_tokens",
+            None,
+        ),
         ("/v1/embeddings", {"input": "x", "prompt_name": "passage"}, "prompt_name", None),
         ("/v1/embeddings", {"input": [[5], [5] * 257]}, "input[1]", "context_length_exceeded"),
         ("/v1/embeddings", {"messages": [{"role": "user"}]}, "messages", "unsupported_parameter"),
@@ -292,6 +298,7 @@ def test_every_route_that_generates_says_that_the_model_does_not(
         "/v1/completions": {"prompt": text},
         "/v1/responses": {"input": text},
         "/v1/messages": {"messages": messages, "max_tokens": 5},
+        "/v1/messages/count_tokens": {"messages": messages},
         "/api/chat": {"model": "tiny", "messages": messages},
         "/api/generate": {"model": "tiny", "prompt": text},
     }
@@ -300,9 +307,40 @@ def test_every_route_that_generates_says_that_the_model_does_not(
         for path, body in bodies.items():
             answer = await client.post(path, json=body)
             assert answer.status_code == 400, (path, answer.text)
-            assert "generates no text; it serves: embed" in answer.text, path
-            if path.startswith("/v1/") and path != "/v1/messages":
+            expected = "is an embedding model and generates no text; it serves: embed (/v1/embedd"
+            assert expected in answer.text, path
+            if path.startswith("/v1/") and not path.startswith("/v1/messages"):
                 assert answer.json()["error"]["code"] == "task_not_served", path
+
+    run(directory, test, EMBEDDER_ALONE)
+
+
+@pytest.mark.parametrize("size", [1, 200_000])  # the latter is not parsed in the event loop
+@pytest.mark.parametrize(("path", "pooling"), [("embeddings", EMBEDDER), ("classify", CLASSIFIER)])
+def test_sagemakers_route_takes_an_input(
+    directory: Path, size: int, path: str, pooling: PoolingFacts
+) -> None:
+    async def test(client: Client) -> None:
+        body = {"input": "The dog" + " " * size, "truncate_prompt_tokens": 3}
+        there = await client.post(f"/v1/{path}" if path == "embeddings" else "/classify", json=body)
+        here = await client.post("/invocations", json=body)
+        assert (here.status_code, there.status_code) == (200, 200)
+        assert here.json()["data"] == there.json()["data"]
+
+    run(directory, test, pooling)
+
+
+def test_ollamas_description_has_the_length_of_vectors(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(client: Client) -> None:
+        facts = client.server.llm.facts
+        named = replace(facts, architecture="XLMRobertaModel")
+        monkeypatch.setattr(FakeEngine, "facts", named)
+        shown = (await client.post("/api/show", json={"model": "tiny"})).json()
+        assert shown["capabilities"] == ["embedding"]
+        assert shown["details"]["family"] == "xlmroberta"
+        assert shown["model_info"]["xlmroberta.embedding_length"] == WIDTH
 
     run(directory, test, EMBEDDER_ALONE)
 

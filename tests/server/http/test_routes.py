@@ -103,9 +103,43 @@ def test_another_path_gets_the_list_of_routes(directory: Path, path: str) -> Non
 )
 def test_a_route_of_another_server_is_not_supported_yet(directory: Path, path: str) -> None:
     for method in ("POST", "GET"):
-        error = error_of(directory, path, method)
-        assert error["code"] == "unsupported_route"
-        assert error["message"].startswith(f"{path} is not supported yet: ")
+        error: Any = error_of(directory, path, method)
+        message = error if isinstance(error, str) else error["message"]
+        assert message.startswith(f"{path} is not supported yet: ")
+        if "param" in error:  # in OpenAI's shape
+            assert error["code"] == "unsupported_route"
+
+
+@pytest.mark.parametrize(
+    ("path", "shape"),
+    [
+        ("/v1/messages/batches", "anthropic"),
+        ("/v1/messages/batches/x/results" + "/y" * 1000, "anthropic"),
+        ("/v1/messages", "anthropic"),  # with another method
+        ("/api/nothing", "ollama"),
+        ("/api/chat/x", "ollama"),
+        ("/api", "ollama"),
+        ("/v1/nothing", "openai"),
+        ("/apis/x", "openai"),
+        ("/", "openai"),
+    ],
+)
+def test_an_unknown_path_has_the_errors_of_the_routes_beside_it(
+    directory: Path, path: str, shape: str
+) -> None:
+    async def main() -> None:
+        async with serving(directory) as client:
+            answer = await client.request("DELETE", path)
+            body = answer.json()
+            assert answer.status_code in (404, 405)
+            if shape == "ollama":
+                assert isinstance(body["error"], str)
+            elif shape == "anthropic":
+                assert (body["type"], set(body["error"])) == ("error", {"type", "message"})
+            else:
+                assert set(body["error"]) == {"message", "type", "param", "code"}
+
+    asyncio.run(main())
 
 
 def test_an_operators_route_names_the_socket_that_has_it(directory: Path) -> None:

@@ -79,6 +79,7 @@ MESSAGES = [{"role": "user", "content": "x"}]
         ),
         ({"truncation_side": "mid"}, "truncation_side", "one of 'left', 'right', got 'mid'"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "leaves nothing"),
+        ({"truncate_prompt_tokens": 257}, "truncate_prompt_tokens", "model reads: 256 tokens"),
         ({"allowed_token_ids": []}, "allowed_token_ids", "no token could be chosen"),
         ({"prompt": []}, "prompt", "empty list"),
         ({"prompt": ""}, "prompt", "no tokens"),
