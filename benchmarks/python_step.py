@@ -107,8 +107,8 @@ class _Runner:
         self._runner = runner
         self._clock = clock
 
-    def submit(self, batch: Any, draws: Any) -> Any:
-        step = self._runner.submit(batch, draws)
+    def submit(self, batch: Any, draws: Any, masks: Any) -> Any:
+        step = self._runner.submit(batch, draws, masks)
         return _Step(self._clock.timed(step.wait), step.take, step.done)
 
 

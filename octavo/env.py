@@ -83,10 +83,11 @@ def environment_without_secrets() -> dict[str, str]:
     """Return the environment of a child that processes hostile input: what Python needs, no keys.
 
     PYTHONPATH leads to this package also where it is run from its sources. The tokenizers' library
-    starts no threads there.
+    starts no threads there, and numpy's none that would keep a core busy for 100 ms of its start.
     """
     kept = {name: os.environ[name] for name in _HARMLESS if name in os.environ}
-    return {**kept, "PYTHONPATH": child_module_path(), "TOKENIZERS_PARALLELISM": "false"}
+    threads = {"TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1"}
+    return {**kept, "PYTHONPATH": child_module_path(), **threads}
 
 
 def child_module_path() -> str:

@@ -6,7 +6,9 @@ Every automatic choice is made here, once, and logged with its reason.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import Struct
 
 from octavo import env
 from octavo.backends.base import FLOAT_TYPES, Footprint, KVLayout, StepSize
@@ -28,8 +30,7 @@ _PROMPT_LOGITS_BYTES = 30 << 20
 _LEAST_PROMPT_LOGPROB_TOKENS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
+class EngineConfig(Struct, frozen=True):
     """The complete configuration of an engine."""
 
     arguments: EngineArguments

@@ -1,5 +1,7 @@
 """The environment's variables, and what holds without them."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,15 @@ def test_measures_kernels(monkeypatch: pytest.MonkeyPatch, value: str, *, expect
     monkeypatch.setenv("OCTAVO_CPU_CALIBRATION", "sometimes")
     with pytest.raises(ValueError, match="must be on or off"):
         env.measures_kernels()
+
+
+def test_a_child_without_secrets_has_one_thread_beside_numpy() -> None:
+    program = "import numpy, os; print(len(os.listdir('/proc/self/task')))"
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        env=env.environment_without_secrets(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.strip() == "1"

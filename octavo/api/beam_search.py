@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from octavo.api.outputs import CompletionOutput, RequestError, RequestOutput
 from octavo.api.prompts import Input
 from octavo.api.text_model import TextModel
@@ -43,8 +45,7 @@ class BeamSearchParams:
             raise RequestError(f"max_tokens={self.max_tokens} must be at least 1")
 
 
-@dataclass(frozen=True, slots=True)
-class _Beam:
+class _Beam(Struct, frozen=True):
     tokens: tuple[int, ...]
     logprob: float
     ended: bool = False

@@ -5,8 +5,9 @@ from __future__ import annotations
 import operator
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from octavo.api.outputs import RequestError
 from octavo.text.token_table import TokenTable
@@ -17,8 +18,7 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 _KEYS = {"prompt", "prompt_token_ids"}
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(Struct, frozen=True):
     """A prompt as the core takes it: its token ids have been checked."""
 
     text: str | None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from octavo.formats.deltas import (
     Delta,
@@ -18,8 +19,7 @@ from octavo.formats.deltas import (
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """A way to read answers. Each answer gets a parser of its own."""
 
     make_parser: Callable[[], Parser]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from octavo.backends.stored_rows import StoredRows
@@ -36,8 +36,7 @@ class UnsupportedKVError(ValueError):
     """A kind of KV that no backend can keep yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class KVLayout:
+class KVLayout(Struct, frozen=True):
     """The layout of the KV cache: groups of layers that share block tables.
 
     If all groups keep keys and values of one shape, a block belongs to one group at a time, so
@@ -95,8 +94,7 @@ class KVLayout:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class StepSize:
+class StepSize(Struct, frozen=True):
     """The sizes of the largest possible step."""
 
     rows: int
@@ -122,8 +120,7 @@ class ForwardResult(NamedTuple):
     hidden: Floats  # [hidden_rows, hidden size]: the input of the head, after the last norm
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSize:
+class TensorSize(Struct, frozen=True):
     """The size of a tensor that a layer will hold, known before the tensor is read."""
 
     type: str  # GGUF's name for the rows that will be packed; F32 where they are computed first

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Literal
+
+from msgspec import Struct
 
 from octavo.backends.interface import OldModuleError
 
 Name = Literal["native", "torch"]
 
 
-@dataclass(frozen=True, slots=True)
-class Caps:
+class Caps(Struct, frozen=True):
     """The ability of a backend to run here."""
 
     name: Name
@@ -21,8 +21,7 @@ class Caps:
     is_old: bool = False  # it was built from other sources, so it must be built again
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """The chosen backend and the reason for it."""
 
     name: Name

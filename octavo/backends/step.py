@@ -18,11 +18,11 @@ After each accepted draft the next row is drawn. A draft is accepted if it equal
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from octavo.backends.base import Floats, Ints
@@ -80,8 +80,7 @@ def _no_bias() -> Floats:
     return np.zeros(0, np.float32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SlotSampling:
+class SlotSampling(Struct, frozen=True, eq=False):
     """The way in which a slot's tokens are drawn; fixed while the slot is open.
 
     All ids are in the vocabulary.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
@@ -13,8 +14,7 @@ Floats = NDArray[np.float32]
 Order = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class RowLayout:
+class RowLayout(Struct, frozen=True):
     """The layout of a stored row: groups of inputs side by side, each with its own scales."""
 
     name: str  # GGUF's where it has one (F32, BF16, Q4_K …), else the quantisation method's
@@ -31,8 +31,7 @@ def _decode_floats(rows: Bytes) -> Floats:
 FLOAT_LAYOUT = RowLayout("F32", 1, 4, _decode_floats)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRows:
+class StoredRows(Struct, frozen=True):
     """Rows of a matrix in the bytes of their format.
 
     Row i is `rows[order[i]]`, and its j-th stored input is the matrix's input `columns[j]`; None

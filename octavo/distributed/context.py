@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class ParallelContext:
+class ParallelContext(Struct, frozen=True):
     """A rank in tensor parallelism, where each of `ranks` holds a slice of every matrix."""
 
     rank: int = 0

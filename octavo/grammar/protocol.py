@@ -7,10 +7,10 @@ built again after a preemption or a restart.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint32]
@@ -32,8 +32,7 @@ class GrammarError(ValueError):
         self.line = line
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
+class Vocabulary(Struct, frozen=True):
     """The tokens of a model, as grammars see them."""
 
     tokens: Sequence[bytes]  # by id; empty for an id without text

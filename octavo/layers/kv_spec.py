@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from octavo.layers.module import Module
 
 KVKind = Literal["full", "latent", "state", "cross", "none"]
 
 
-@dataclass(frozen=True, slots=True)
-class KVSpec:
+class KVSpec(Struct, frozen=True):
     """The vectors that one layer keeps, of `dim` numbers each.
 
     full    keys and values of each position, or of the last `window` ones

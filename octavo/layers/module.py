@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+
+from msgspec import Struct
 
 # A weight in a backend's own form, or a symbol of the program being recorded. Layers use + and *
 # on values, and call `ops` for everything else.
@@ -15,8 +16,7 @@ Value = Any
 Collective = Literal["sum", "gather"]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """Rows of a projection that belong together, for example the queries."""
 
     name: str
@@ -25,8 +25,7 @@ class Part:
     replicable: bool = False  # with fewer units than ranks, ranks hold copies (KV heads)
 
 
-@dataclass(frozen=True, slots=True)
-class TensorDeclaration:
+class TensorDeclaration(Struct, frozen=True):
     """One tensor that a layer needs from the checkpoint."""
 
     shape: tuple[int, ...]

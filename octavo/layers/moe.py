@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from octavo.layers.linear import GateUpLinear, Linear
 from octavo.layers.mlp import GatedMLP
 from octavo.layers.module import Module, TensorDeclaration, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Routing:
+class Routing(Struct, frozen=True):
     """The rule by which scores become the weights of the chosen experts."""
 
     top_k: int

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Rope:
+class Rope(Struct, frozen=True):
     """A frequency for each pair of dimensions; the functions below compute them."""
 
     frequencies: tuple[float, ...]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from octavo.layers.moe import Routing
 from octavo.layers.rope import Rope
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertSpec:
+class ExpertSpec(Struct, frozen=True):
     """The mixture of experts in one layer."""
 
     experts: int
@@ -20,8 +20,7 @@ class ExpertSpec:
     bias: bool = False  # the router and the experts have biases
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
+class ModelSpec(Struct, frozen=True):
     """Hyper-parameters. Whatever varies between or inside families is a field here."""
 
     vocabulary: int

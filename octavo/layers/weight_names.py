@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
+class StoredTensor(Struct, frozen=True):
     """A checkpoint tensor whose rows or axes are in another order than the layer's.
 
     `rows[i]` is the checkpoint's row that becomes row i of the layer; None keeps their order.
@@ -19,8 +19,7 @@ class StoredTensor:
     skipped: int = 0  # leading rows that the layer does not have
 
 
-@dataclass(frozen=True, slots=True)
-class Slices:
+class Slices(Struct, frozen=True):
     """A tensor that the checkpoint keeps in slices along its first axis, by expert or by head.
 
     `@` in a name is the slice's number. Several names are stacked along the output, as for any
@@ -30,8 +29,7 @@ class Slices:
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FirstOf:
+class FirstOf(Struct, frozen=True):
     """A tensor that checkpoints keep in different ways; the first way that is present is used."""
 
     ways: tuple[str | StoredTensor | Slices | tuple[str, ...], ...]

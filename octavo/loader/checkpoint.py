@@ -1,11 +1,11 @@
 """Checkpoints: tensors by name from memory-mapped files, independent of the format."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from octavo.loader.errors import CheckpointError, CorruptFileError, TensorMismatchError, quote
@@ -16,14 +16,13 @@ from octavo.loader.tensor_type import TensorType
 _MOST_NAMES_IN_A_MESSAGE = 5
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(Struct, frozen=True):
     """The place and type of one tensor; the last axis of `shape` varies fastest, as in numpy."""
 
     name: str
     shape: tuple[int, ...]
     type: TensorType
-    file: MappedFile = field(repr=False)
+    file: MappedFile
     offset: int  # of its first byte, from the start of the file
     num_bytes: int
 

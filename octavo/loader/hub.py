@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import importlib
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 from octavo import env
 from octavo.loader.errors import CheckpointError, DownloadError, SourceError, quote
@@ -26,8 +26,7 @@ _MOST_REFERENCE_BYTES = 1024
 _ANSWER_SECONDS = 10.0  # for the hub's first answer; without one, retries are useless
 
 
-@dataclass(frozen=True, slots=True)
-class HubName:
+class HubName(NamedTuple):
     """A repository at a revision; `select` chooses one of several GGUF files."""
 
     repository: str

@@ -11,6 +11,7 @@ from octavo.loader.model_files import ModelFiles, files_in
 from octavo.loader.pinned import ALIASES
 from octavo.loader.pypi import WheelSource
 from octavo.loader.weight_files import PICKLE_SUFFIXES, refuse_pickle
+from octavo.nearest import nearest
 
 FORMS = (
     "a model is a directory, a .gguf file, ORG/NAME[@REVISION][:GGUF-FILE] on the Hugging Face hub,"
@@ -74,8 +75,6 @@ def _unknown(name: str) -> SourceError:
         beside = []
     known = [*ALIASES, *cached_names(), *beside]
     folded = {other.casefold(): other for other in known}
-    import difflib  # here, for errors only
-
-    near = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.6)
+    near = nearest(name.casefold(), folded, most=3)
     hint = f"did you mean {' or '.join(quote(folded[key]) for key in near)}? " if near else ""
     return SourceError(f"there is no model {quote(name)}", advice=hint + FORMS)

@@ -1,15 +1,15 @@
 """Storage types of tensors: plain numbers, or blocks of quantised ones."""
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 # The limits of what numpy can address; anything beyond is a damaged or hostile file.
 MAX_DIMENSIONS = 32
 MAX_TENSOR_BYTES = 1 << 62
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(Struct, frozen=True):
     """A storage type: `block_elements` consecutive elements of a row share `block_bytes` bytes."""
 
     name: str

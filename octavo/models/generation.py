@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from octavo.loader.errors import errors_at
 from octavo.loader.metadata import Metadata
@@ -26,8 +28,7 @@ _GGUF_SAMPLING = {
 MAX_END_TOKENS = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationDefaults:
+class GenerationDefaults(Struct, frozen=True):
     """The defaults of one model; None means that its files have none."""
 
     bos_id: int | None = None

@@ -5,8 +5,9 @@ Also the first Gemma and the first GLM-4: a norm before attention and before a g
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from octavo.layers import CausalLM, ModelSpec
 from octavo.models.config_reader import Config, ConfigurationError, refuse_encoder

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from octavo.layers import Model, ModelSpec
 from octavo.loader import Checkpoint, ModelFiles
@@ -26,8 +28,7 @@ from octavo.quant.weight_format import WeightFormat
 BEHIND_DECODERS = ("lm_head.", "score.")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedModel:
+class OpenedModel(Struct, frozen=True):
     """A model without a backend; the next step is `build.bind(model, backend, weights)`."""
 
     architecture: str

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from octavo.layers import (
     Embedding,
@@ -22,8 +24,7 @@ from octavo.layers.moe import ExpertMatrices
 from octavo.models.config_reader import ConfigurationError
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(Struct, frozen=True):
     """One tensor of one layer, and the checkpoint's tensors that it is made of."""
 
     module: Module

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
+
+from msgspec import Struct, field
 
 # The words of octavo/core/pooling.py, which a model's files know nothing of.
 Kind = Literal["last", "mean", "cls", "all"]
@@ -21,8 +22,7 @@ class Answers(NamedTuple):
     is_difference: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PoolingFacts:
+class PoolingFacts(Struct, frozen=True):
     """The tasks of a model, and the defaults of those that are about a prompt."""
 
     tasks: tuple[Task, ...] = ("generate", "embed")

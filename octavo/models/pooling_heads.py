@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from octavo.backends.base import Floats
 from octavo.loader.errors import TensorMismatchError
@@ -17,8 +17,7 @@ from octavo.models.sentence_files import DenseLayer
 Function = Callable[[Floats], Floats]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Layer:
+class Layer(Struct, frozen=True, eq=False):
     """A product, what follows it, and a norm."""
 
     weight: Floats  # [outputs, inputs]
@@ -35,8 +34,7 @@ class Layer:
         return y if self.norm is None else _normalised(y, *self.norm)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PoolingHead:
+class PoolingHead(Struct, frozen=True, eq=False):
     """The layers behind pooling, applied to each vector by itself."""
 
     layers: Sequence[Layer]
@@ -53,8 +51,7 @@ class PoolingHead:
         return vectors.astype(np.float32)
 
 
-@dataclass(frozen=True, slots=True)
-class LayerNames:
+class LayerNames(Struct, frozen=True):
     """The names in a checkpoint of one layer of a head."""
 
     name: str

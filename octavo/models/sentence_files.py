@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+
+from msgspec import Struct
 
 from octavo.loader.errors import CorruptFileError, UnsupportedFormatError, quote
 from octavo.loader.strict_json import parse_object, read_object
@@ -32,8 +33,7 @@ _ACTIVATIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DenseLayer:
+class DenseLayer(Struct, frozen=True):
     """A dense layer behind pooling: the directory of its weights, and its activation."""
 
     directory: Path
@@ -43,8 +43,7 @@ class DenseLayer:
     activation: str
 
 
-@dataclass(frozen=True, slots=True)
-class SentenceModel:
+class SentenceModel(Struct, frozen=True):
     """The settings of a model of embeddings, as its files state them."""
 
     kind: Kind = "mean"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from octavo.distributed.context import ParallelContext
 from octavo.layers import Attention, Embedding, LayerNorm, Linear, Model, Part

@@ -7,8 +7,9 @@ import ctypes
 import os
 import resource
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 ROOT = Path("/")
 # Instruction sets that kernels use, by the CPU flags of the operating system.
@@ -53,8 +54,7 @@ _REMEDIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """Memory in bytes: the machine's, or that of the strictest limit of this process."""
 
     total: int

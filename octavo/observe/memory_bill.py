@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 # Left for other processes when the size of the KV cache is not set.
 HEADROOM_BYTES = 512 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBytes:
+class StoredBytes(Struct, frozen=True):
     """The tensors of a checkpoint that have one storage type."""
 
     type: str
@@ -18,8 +18,7 @@ class StoredBytes:
     num_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryBill:
+class MemoryBill(Struct, frozen=True):
     """The memory that an engine needs, computed from headers without reading a weight."""
 
     stored: tuple[StoredBytes, ...]

@@ -7,10 +7,10 @@ A backend allocates the buffers and translates the instructions into its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from octavo.layers import Rope, Routing
@@ -69,8 +69,7 @@ class UnsupportedError(NotImplementedError):
         )
 
 
-@dataclass(eq=False, slots=True)
-class Buffer:
+class Buffer(Struct, eq=False):
     """Memory for rows of `width` floats each."""
 
     space: Space
@@ -86,14 +85,13 @@ class Arithmetic(Protocol):
     def new_like(self, x: Value) -> Value: ...
 
 
-@dataclass(eq=False, slots=True)
-class Value:
+class Value(Struct, eq=False):
     """A range of a buffer's columns, which layers pass on while a forward pass is recorded."""
 
     buffer: Buffer
     first: int
     width: int
-    recorder: Arithmetic = field(repr=False)
+    recorder: Arithmetic
 
     @property
     def key(self) -> tuple[Buffer, int, int]:
@@ -111,8 +109,7 @@ class Value:
         return self.recorder.multiply(self, other)
 
 
-@dataclass(frozen=True, slots=True)
-class Norm:
+class Norm(Struct, frozen=True):
     """A normalisation of rows, or of each head's part of them."""
 
     weight: Vector
@@ -124,8 +121,7 @@ class Norm:
     weight_a_head: bool = False  # each head has weights of its own
 
 
-@dataclass(frozen=True, slots=True)
-class Distances:
+class Distances(Struct, frozen=True):
     """Addends of scores by the distance from the query to the position.
 
     `buckets` has the bucket of each distance from -reach to reach; those beyond are as far.
@@ -139,8 +135,7 @@ class Distances:
         return len(self.buckets) // 2
 
 
-@dataclass(frozen=True, slots=True)
-class Attend:
+class Attend(Struct, frozen=True):
     """The parameters of an attention instruction."""
 
     heads: int
@@ -158,8 +153,7 @@ class Attend:
     distances: Distances | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Mixture:
+class Mixture(Struct, frozen=True):
     """The gated MLPs of all experts."""
 
     gate_up: Experts
@@ -169,8 +163,7 @@ class Mixture:
     activation: str
 
 
-@dataclass(eq=False, slots=True)
-class Prepared:
+class Prepared(Struct, eq=False):
     """Rows in the form in which a kind of matrix reads its input."""
 
     space: Space
@@ -178,8 +171,7 @@ class Prepared:
     kind: str
 
 
-@dataclass(eq=False, slots=True)
-class Instruction:
+class Instruction(Struct, eq=False):
     """One instruction; `op` determines which of the fields are used."""
 
     op: Op

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 # Floats in the backend's own form: a norm's weights, a bias. The program does not look inside.
 Vector = Any
@@ -44,8 +45,7 @@ class Experts(Protocol):
     def kind(self) -> str: ...
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Adapters:
+class Adapters(Struct, frozen=True, eq=False):
     """Low-rank additions to one product, one for each adapter that a row can have."""
 
     down: Vector  # [adapters, rank, inputs]

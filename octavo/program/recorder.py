@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import cast
+
+from msgspec import Struct
 
 from octavo.layers import Attention, LayerNorm, Model, Module, Ops, RMSNorm, Rope, Routing
 from octavo.layers.moe import ExpertMatrices
@@ -35,29 +36,26 @@ ACTIVATIONS = {
 GATES = {**ACTIVATIONS, "clamped_swiglu": "ClampedSwiglu"}
 
 
-@dataclass(frozen=True, slots=True)
-class Ids:
+class Ids(Struct, frozen=True):
     """A symbol for the token ids of a step, the tokens' positions, or the types of their texts."""
 
     of: IdsOf
 
 
-@dataclass(frozen=True, slots=True)
-class WantedRows:
+class WantedRows(Struct, frozen=True):
     """A symbol for the rows whose logits or hidden states are wanted."""
 
     space: Space
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedBatch:
+class RecordedBatch(Struct, frozen=True):
     """The symbols of a batch of any size."""
 
-    token_ids: Ids = field(default=Ids("Tokens"))
-    positions: Ids = field(default=Ids("Positions"))
-    types: Ids = field(default=Ids("Types"))
-    logits_rows: WantedRows = field(default=WantedRows("Logits"))
-    hidden_rows: WantedRows = field(default=WantedRows("Hidden"))
+    token_ids: Ids = Ids("Tokens")
+    positions: Ids = Ids("Positions")
+    types: Ids = Ids("Types")
+    logits_rows: WantedRows = WantedRows("Logits")
+    hidden_rows: WantedRows = WantedRows("Hidden")
 
 
 def record(model: Model) -> Listing:

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import Struct
 
 from octavo.backends.stored_rows import Bytes, Floats, RowLayout, StoredRows
 from octavo.loader import Checkpoint
@@ -45,8 +45,7 @@ _UNUSED = (
 _ELEMENTS_AT_ONCE = 1 << 17  # so that temporary arrays stay in a core's own cache
 
 
-@dataclass(frozen=True, slots=True)
-class Fp8:
+class Fp8(Struct, frozen=True):
     """The format, with the settings of one checkpoint."""
 
     block: tuple[int, int] | None  # outputs and inputs that share a scale; None: rows, or all
@@ -64,8 +63,7 @@ class Fp8:
         yield from (name for name in checkpoint.tensors if name.endswith(_UNUSED))
 
 
-@dataclass(frozen=True, slots=True)
-class Fp8Matrix:
+class Fp8Matrix(Struct, frozen=True):
     """A matrix and its scales."""
 
     checkpoint: Checkpoint

@@ -18,11 +18,11 @@ the rows are of these types, which backends may know.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from octavo.backends.stored_rows import Bytes, Floats, Order, RowLayout, StoredRows
@@ -46,8 +46,7 @@ _GGUF_BLOCKS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Gptq:
+class Gptq(Struct, frozen=True):
     """The format, with the settings of one checkpoint."""
 
     bits: int
@@ -80,8 +79,7 @@ class Gptq:
                 yield bias
 
 
-@dataclass(frozen=True, slots=True)
-class GptqMatrix:
+class GptqMatrix(Struct, frozen=True):
     """The matrix of one module."""
 
     checkpoint: Checkpoint

@@ -9,10 +9,10 @@ first 16 elements.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from octavo.backends.stored_rows import Bytes, StoredRows
@@ -27,8 +27,7 @@ BYTES = 16  # of a group
 BLOCKS, SCALES = "_blocks", "_scales"
 
 
-@dataclass(frozen=True, slots=True)
-class Mxfp4Matrix:
+class Mxfp4Matrix(Struct, frozen=True):
     """A matrix, or a stack of them, asked for by the name of its blocks."""
 
     checkpoint: Checkpoint

@@ -6,7 +6,7 @@ A stacked projection is a list of parts, each a run of rows. A rank owns a run o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from octavo.backends.stored_rows import StoredRows
 from octavo.distributed.context import ParallelContext
@@ -14,8 +14,7 @@ from octavo.layers import Linear, Part
 from octavo.loader.errors import CheckpointError
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """A contiguous run of rows or inputs."""
 
     start: int

@@ -8,8 +8,8 @@ that the model was trained on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from msgspec import Struct
 from tokenizers import Regex, pre_tokenizers
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -43,8 +43,7 @@ def _letters(code_points: str) -> str:
     return f"A-Za-z{''.join(escaped)}"
 
 
-@dataclass(frozen=True)
-class PreTokenizer:
+class PreTokenizer(Struct, frozen=True):
     """The settings that a name in `tokenizer.ggml.pre` implies."""
 
     build: Callable[[], pre_tokenizers.PreTokenizer]

@@ -6,8 +6,8 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 
+from msgspec import Struct
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
@@ -34,8 +34,7 @@ SPACE = "▁"  # how SentencePiece writes a space
 SENTENCEPIECE_IDS = {"bos_token": 1, "eos_token": 2, "unk_token": 0}
 
 
-@dataclass(frozen=True)
-class Built:
+class Built(Struct, frozen=True):
     """A tokenizer without its special tokens, and the defaults of its kind."""
 
     backend: Backend

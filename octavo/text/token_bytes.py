@@ -12,10 +12,10 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from math import prod
 from typing import Protocol
 
+from msgspec import Struct, field
 from tokenizers import Tokenizer as Backend
 
 REPLACEMENT = "\ufffd"
@@ -51,8 +51,7 @@ def byte_alphabet() -> dict[str, int]:
     return spelled | {chr(0x100 + index): byte for index, byte in enumerate(others)}
 
 
-@dataclass(frozen=True)
-class Spelling:
+class Spelling(Struct, frozen=True):
     """The rules by which the strings of a vocabulary spell text."""
 
     alphabet: dict[str, int] = field(default_factory=dict)  # of a byte-level vocabulary

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from octavo.loader import ModelFiles
 from octavo.models.generation import GenerationDefaults
 from octavo.models.pooling import PoolingFacts
 
 
-@dataclass(frozen=True, slots=True)
-class EngineFacts:
+class EngineFacts(Struct, frozen=True):
     """Facts that an engine reports when it is ready."""
 
     name: str  # what the user typed

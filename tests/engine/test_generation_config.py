@@ -74,7 +74,7 @@ def test_another_place_may_have_them(model: Path, tmp_path: Path) -> None:
         ({OVERRIDE: "{"}, "'{' is not JSON; write an object"),
         ({OVERRIDE: "[1]"}, "it is a list; it must be an object"),
         ({OVERRIDE: 3}, "it is a int; it must be an object"),
-        ({OVERRIDE: {"temprature": 1}}, "no field 'temprature'; did you mean temperature;"),
+        ({OVERRIDE: {"temprature": 1}}, "no field 'temprature'; did you mean temperature"),
         ({OVERRIDE: {"stop": "x"}}, "no field 'stop'; .*temperature"),
         ({OVERRIDE: {"top_p": 7}}, "top_p=7"),
         ({OVERRIDE: {"max_new_tokens": 0}}, "max_new_tokens=0 must be at least 1"),

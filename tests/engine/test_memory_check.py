@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from octavo import resolve as resolving
 from octavo.backends.base import KVLayout
@@ -234,7 +235,7 @@ def test_a_cache_too_small_for_a_token_is_refused_and_a_small_one_is_logged(
     build_engine(replace(few, max_model_len=17))
     assert not caplog.text
     group = layout.groups[0]
-    windowed = KVLayout((group, group._replace(spec=replace(group.spec, window=32))))
+    windowed = KVLayout((group, group._replace(spec=structs.replace(group.spec, window=32))))
     with pytest.raises(ConfigError, match=r"override=2 leaves no .* token: .*; give 3 at least"):
         resolve(few, opened, windowed)
 
@@ -248,7 +249,7 @@ def test_weights_that_are_quantised_already_stay_so_with_a_warning(
     asked = EngineArguments(str(directory), backend="native", cpu_weights="int8")
     resolve(asked, opened, layout)
     assert not caplog.text
-    sizes = [replace(size, type="Q4_1", inputs=64) for size in tensor_sizes(opened)]
+    sizes = [structs.replace(size, type="Q4_1", inputs=64) for size in tensor_sizes(opened)]
     monkeypatch.setattr(resolving, "tensor_sizes", lambda _: sizes)
     resolve(replace(asked, cpu_weights="auto"), opened, layout)
     assert not caplog.text

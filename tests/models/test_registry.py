@@ -15,7 +15,7 @@ from octavo.models.registry import FAMILIES, family_of
 FILES = sorted({module for module, _ in FAMILIES.values()})
 ALLOWED = ("octavo.layers", "octavo.models.config_reader")
 # The parts of the standard library that a declaration needs.
-PLAIN = ("__future__", "collections.abc", "dataclasses", "math", "typing")
+PLAIN = ("__future__", "collections.abc", "math", "msgspec.structs", "typing")
 
 
 def test_the_error_for_an_unknown_architecture_lists_the_nearest() -> None:

@@ -19,3 +19,27 @@ def test_the_collector_is_restored(is_on: bool) -> None:
         assert gc.isenabled() is is_on
     finally:
         (gc.enable if was_on else gc.disable)()
+
+
+def test_objects_of_the_block_are_not_looked_through_by_the_next_collection() -> None:
+    was_on = gc.isenabled()
+    gc.enable()
+    try:
+        with no_collection():
+            made: list[list[int]] = [[] for _ in range(2 * gc.get_threshold()[0])]
+        young = gc.get_objects(generation=0)
+        assert not any(each is made for each in young)
+        assert any(each is made for each in gc.get_objects(generation=2))
+    finally:
+        (gc.enable if was_on else gc.disable)()
+
+
+def test_frozen_objects_stay_frozen() -> None:
+    gc.freeze()
+    try:
+        before = gc.get_freeze_count()
+        with no_collection():
+            pass
+        assert gc.get_freeze_count() == before > 0
+    finally:
+        gc.unfreeze()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill, StoredBytes, by_type, difference
 

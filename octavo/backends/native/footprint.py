@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from octavo.backends.base import KVLayout, StepSize, TensorSize
 from octavo.backends.native import _native
@@ -19,8 +19,7 @@ _KV_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 _SCALE_BYTES = {"int8": 4}  # of each vector of a head
 
 
-@dataclass(frozen=True, slots=True)
-class NativeFootprint:
+class NativeFootprint(Struct, frozen=True):
     """The native engine's memory for a model; implements `octavo.backends.base.Footprint`."""
 
     weights: CpuWeights

@@ -8,7 +8,8 @@ the first use of the other.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from octavo.program.listing import Buffer, Instruction, Listing, Prepared, Space
 
@@ -29,8 +30,7 @@ _BY_ROWS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(Struct, frozen=True):
     """A run of bytes a row."""
 
     space: Space
@@ -46,8 +46,7 @@ class Extent:
         )
 
 
-@dataclass(slots=True)
-class Layout:
+class Layout(Struct):
     """The extent of every buffer, and the bytes a row of every area."""
 
     extents: dict[int, Extent] = field(default_factory=dict)  # by the id of a Buffer or Prepared
@@ -161,8 +160,7 @@ def _first_fit(taken: list[tuple[int, Extent]], space: Space, area: str, row_byt
 # barriers
 
 
-@dataclass(frozen=True, slots=True)
-class _Access:
+class _Access(Struct, frozen=True):
     extent: Extent
     writes: bool
     by_rows: Space | None  # each thread touches only its even share of this space's rows

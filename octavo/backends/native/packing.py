@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from octavo.backends.base import FLOAT_TYPES
@@ -53,16 +54,14 @@ _WANTED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Vector:
+class Vector(Struct, frozen=True):
     """A few floats: a norm's weights, a bias."""
 
     values: NDArray[np.float32]
     address: int
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """A packed run of a matrix's outputs."""
 
     native: _native.Matrix
@@ -75,8 +74,7 @@ class Piece:
         return {"F32": "float", "F16": "float", "BF16": "bf16"}.get(name, "int8")
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(Struct, frozen=True):
     """A weight [outputs, inputs], in one piece or in several side by side."""
 
     pieces: tuple[Piece, ...]
@@ -103,8 +101,7 @@ class Matrix:
         return "+".join(dict.fromkeys(piece.native.format.name for piece in self.pieces))
 
 
-@dataclass(frozen=True, slots=True)
-class Experts:
+class Experts(Struct, frozen=True):
     """A matrix for each expert, all of one format."""
 
     matrices: tuple[Matrix, ...]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from octavo.backends.native import _native
@@ -14,8 +14,7 @@ from octavo.backends.native.eight_bits import eight_bits
 from octavo.backends.stored_rows import StoredRows
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixRows:
+class MatrixRows(Struct, frozen=True):
     """The stored rows of one matrix, all of one type, and the format that they are packed in."""
 
     parts: Sequence[StoredRows]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import cast
+
+from msgspec.structs import replace
 
 from octavo.backends.native.packing import Matrix
 from octavo.program.listing import Instruction, Listing, Prepared

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from octavo.models.gguf.keys import GgufKeys
 from octavo.models.gguf.rope import partial_rotation
@@ -12,8 +13,7 @@ from octavo.models.gguf.rope import partial_rotation
 Values = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
+class Architecture(Struct, frozen=True):
     """The rules that turn one architecture's metadata into a config.json."""
 
     name: str  # in config.json's `architectures`

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from octavo.backends.stored_rows import Floats, StoredRows
 from octavo.loader import Checkpoint, CheckpointError, TensorInfo, check_tensors
@@ -20,8 +20,7 @@ _MOST_EXPERTS = 1 << 16
 _SUFFIXES = (".weight", ".bias")
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(Struct, frozen=True):
     """The stored tensors that one original tensor is made of."""
 
     stored: tuple[str, ...]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from octavo.models.gguf.undo import (
     AS_STORED,
@@ -17,8 +18,7 @@ from octavo.models.gguf.undo import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Original:
+class Original(Struct, frozen=True):
     """A Hugging Face tensor: `*` is the number of the block, `@` that of the expert or head.
 
     If only this side has `@`, the stored tensor holds all of them along its first axis.

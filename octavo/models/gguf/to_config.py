@@ -9,6 +9,7 @@ from octavo.loader.errors import CorruptFileError, UnsupportedFormatError, quote
 from octavo.models.gguf.architectures import ARCHITECTURES, INTEGERS, NUMBERS
 from octavo.models.gguf.keys import GgufKeys
 from octavo.models.gguf.rope import ROPE_KEYS, rope_parameters
+from octavo.nearest import nearest
 
 
 def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -71,9 +72,7 @@ def _check_pattern(keys: GgufKeys, values: dict[str, Any]) -> None:
 
 def _unknown(keys: GgufKeys) -> UnsupportedFormatError:
     name = keys.architecture
-    import difflib  # here, for errors only
-
-    near = difflib.get_close_matches(name, ARCHITECTURES, n=3, cutoff=0.4) or sorted(ARCHITECTURES)
+    near = nearest(name, ARCHITECTURES, most=3, likeness=0.4) or sorted(ARCHITECTURES)
     return UnsupportedFormatError(
         f"general.architecture {quote(name)} is not supported; the nearest that are:"
         f" {', '.join(near)}",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from octavo.loader.errors import TensorMismatchError
@@ -15,8 +15,7 @@ Floats = NDArray[np.float32]
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
+class Heads(Struct, frozen=True):
     """The numbers of heads, which the order of rows depends on."""
 
     heads: int
@@ -37,8 +36,7 @@ class Undo(Protocol):
         """Return the values of the original."""
 
 
-@dataclass(frozen=True, slots=True)
-class AsStored:
+class AsStored(Struct, frozen=True):
     """A tensor that was not changed."""
 
     moves_rows: ClassVar[bool] = True
@@ -50,8 +48,7 @@ class AsStored:
         return stored[0]
 
 
-@dataclass(frozen=True, slots=True)
-class PairedRows:
+class PairedRows(Struct, frozen=True):
     """A change that puts rows i and i + half of each head side by side, to rotate neighbours."""
 
     moves_rows: ClassVar[bool] = True
@@ -68,8 +65,7 @@ class PairedRows:
         return pairs.swapaxes(1, 2).reshape(stored[0].shape)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupedRows:
+class GroupedRows(Struct, frozen=True):
     """A change that sorts rows by kind, from groups of a KV head (queries, key, value)."""
 
     moves_rows: ClassVar[bool] = True
@@ -88,8 +84,7 @@ class GroupedRows:
         return np.concatenate(grouped, axis=1).reshape(stored[0].shape)
 
 
-@dataclass(frozen=True, slots=True)
-class PlusOne:
+class PlusOne(Struct, frozen=True):
     """A change that adds one, because the model multiplies by 1 + weight."""
 
     moves_rows: ClassVar[bool] = False
@@ -101,8 +96,7 @@ class PlusOne:
         return stored[0] - np.float32(1)
 
 
-@dataclass(frozen=True, slots=True)
-class Transposed:
+class Transposed(Struct, frozen=True):
     """A change from [in, out] to [out, in]."""
 
     moves_rows: ClassVar[bool] = False
@@ -115,8 +109,7 @@ class Transposed:
         return np.ascontiguousarray(stored[0].swapaxes(-1, -2))
 
 
-@dataclass(frozen=True, slots=True)
-class OneRow:
+class OneRow(Struct, frozen=True):
     """A change that may remove the first axis of a matrix with one row."""
 
     moves_rows: ClassVar[bool] = False
@@ -128,8 +121,7 @@ class OneRow:
         return stored[0].reshape(self.shape([stored[0].shape]))
 
 
-@dataclass(frozen=True, slots=True)
-class Interleaved:
+class Interleaved(Struct, frozen=True):
     """A change that splits the alternating gate and up outputs of a matrix or bias."""
 
     moves_rows: ClassVar[bool] = False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from octavo.layers import Rope
 from octavo.program.listing import Instruction, Listing, Norm, Value

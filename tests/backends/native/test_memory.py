@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from octavo.backends.base import StepSize
 from tests.backends.native.test_team import run_alone

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from octavo.backends.base import KVLayers, KVLayout

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from octavo.backends.step import NO_TOKEN_LEFT, NOT_FINITE
 from octavo.backends.torch.sampling.filters import survivors
