@@ -21,6 +21,7 @@ from octavo.core.config import ConfigError
 from octavo.core.sampling_params import RequestError, SamplingParams
 from octavo.foreign_options import FIXED, INERT, MISSING
 from octavo.loader import DEFAULT_MODEL
+from octavo.nearest import nearest_or_all
 from octavo.speculative_config import SpeculativeConfig, read_speculative_config
 
 log = logging.getLogger(__name__)
@@ -184,11 +185,7 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
             if value is not None:
                 kept[name] = value
         else:
-            import difflib  # here, for errors only
-
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
-            raise ConfigError(f"there is no option {name!r}; {hint}")
+            raise ConfigError(f"there is no option {name!r}; {nearest_or_all(name, known)}")
     if ignored:
         log.warning("taken for compatibility, without effect: %s", ", ".join(ignored))
     for name in ("model", "tokenizer", "packed_cache"):
@@ -257,10 +254,7 @@ def _check_override(given: Any) -> None:
         raise _wrong_override(option, f"it is a {type(given).__name__}; it must be an object")
     for name in given:
         if name not in _GENERATION:
-            import difflib  # here, for errors only
-
-            near = difflib.get_close_matches(str(name), _GENERATION, n=1)
-            hint = f"did you mean {near[0]}" if near else f"there are: {', '.join(_GENERATION)}"
+            hint = nearest_or_all(str(name), _GENERATION)
             raise _wrong_override(option, f"there is no field {str(name)[:100]!r}; {hint}")
     sampling = {"max_tokens" if name == "max_new_tokens" else name: given[name] for name in given}
     try:

@@ -221,7 +221,6 @@ def _add_backend_options(group: argparse._ArgumentGroup) -> None:
         group,
         "packed_cache_bytes",
         "size of all packed weights in that directory; those used longest ago are removed",
-        "--packed-cache-size",
         type=byte_count,
         metavar="SIZE",
     )

@@ -234,7 +234,7 @@ class ProcessClient:
         if facts is not None and facts.accumulation_order:  # open streams continue with equal bits
             arguments = replace(arguments, accumulation_order=facts.accumulation_order)
         level = logging.getLogger("octavo").getEffectiveLevel()
-        return StartEngine(arguments, level, flags_in_use())
+        return StartEngine(arguments, level, flags_in_use(), is_first=facts is None)
 
     def wants_spare(self) -> bool:
         return self._arguments.spare_engine

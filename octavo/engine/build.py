@@ -6,8 +6,10 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct, structs
 
 from octavo import env
 from octavo.backends.base import Arithmetic, LogitsBackend
@@ -17,7 +19,7 @@ from octavo.core.sampling_params import LogitsProcessor
 from octavo.engine.cache_size import final_blocks, reserve_step
 from octavo.engine.grammars import prepare_grammars
 from octavo.engine.memory_check import MemoryCheck
-from octavo.engine.packed_weights import packed_cache
+from octavo.engine.packed_weights import check_packed_cache, packed_cache
 from octavo.engine.shortage import describe_shortage
 from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
@@ -40,8 +42,7 @@ from octavo.wire.facts import EngineFacts
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltEngine:
+class BuiltEngine(Struct, frozen=True):
     """An engine that is ready, with its settings and the facts that the front end needs."""
 
     core: EngineCore
@@ -80,12 +81,16 @@ def build_engine(
     clock: Callable[[], float] = time.monotonic,
     wrap: Callable[[Executor], Executor] | None = None,
     meanwhile: Callable[[OpenedModel, ModelFiles], None] | None = None,
+    is_first: bool = True,
 ) -> BuiltEngine:
     """Load the model that the arguments name, and return an engine that is ready to step.
 
     `wrap` may wrap the executor. `meanwhile` is called while background threads load the weights.
+    An engine that is not the first replaces one, so it starts even if it has to pack its weights.
     """
     _check_processors(processors)
+    if is_first:
+        check_packed_cache(arguments)
     if arguments.spare_engine and wrap is None:
         raise ConfigError(
             "spare_engine needs an engine in a process of its own, and this one runs in the "
@@ -131,7 +136,7 @@ def _build(
     free_bytes = memory().available
     step_bytes = reserve_step(config, backend, free_bytes)
     num_blocks = final_blocks(config, layout, free_bytes, step_bytes)
-    config = replace(config, core=replace(config.core, num_blocks=num_blocks))
+    config = structs.replace(config, core=replace(config.core, num_blocks=num_blocks))
     backend.make_cache(num_blocks)
     runner = ModelRunner(
         backend,
@@ -210,7 +215,7 @@ def make_backend(config: EngineConfig, checkpoint: Checkpoint) -> LogitsBackend:
             instruction_set=arguments.cpu_isa or env.cpu_instruction_set(),
             accumulation_order=arguments.accumulation_order,
             measured_file=_measured_file(),
-            packed_cache=packed_cache(arguments, checkpoint),
+            packed_cache=packed_cache(arguments, checkpoint, footprint.weights),
         )
     )
 

@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from octavo.backends.interface import OldModuleError
 from octavo.confine.process import confine, give_up_privileges
 from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
@@ -77,7 +78,7 @@ _GC_THRESHOLDS = (10_000, 20, 1000)
 
 
 # Errors whose message needs neither the error's type nor a traceback.
-_SELF_EXPLANATORY = (ValueError, OSError, CheckpointError)
+_SELF_EXPLANATORY = (ValueError, OSError, CheckpointError, OldModuleError)
 
 
 class CoreAndFacts(NamedTuple):
@@ -117,7 +118,7 @@ def main(argv: list[str]) -> int:
             progress.num_tokens = num_tokens
 
         wrap = partial(RecordingExecutor, record=record, report_size=note_size)
-        engine = _build(options.factory, start.arguments, wrap)
+        engine = _build(options.factory, start, wrap)
         if isinstance(engine, EngineFailed):
             channel.send(engine)
             return 3
@@ -299,11 +300,13 @@ class EngineLoop:
             self._send(StepOutput((failed,), output.load, output.snapshot))
 
 
-def build_model_engine(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
+def build_model_engine(
+    arguments: EngineArguments, wrap: Wrap, *, is_first: bool = True
+) -> CoreAndFacts:
     """Build the engine of a real model: the default factory."""
     from octavo.engine.build import build_engine
 
-    engine = build_engine(arguments, wrap=wrap)
+    engine = build_engine(arguments, wrap=wrap, is_first=is_first)
     return CoreAndFacts(engine.core, engine.facts, GrammarLoader(engine.grammars))
 
 
@@ -350,14 +353,14 @@ def _confine() -> None:
         log.warning("the engine's process is not confined: %s", missing)
 
 
-def _build(name: str | None, arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts | EngineFailed:
+def _build(name: str | None, start: StartEngine, wrap: Wrap) -> CoreAndFacts | EngineFailed:
     """Build the engine, or return the reason why it cannot be built."""
     try:
-        factory: Factory = build_model_engine
+        factory: Factory = partial(build_model_engine, is_first=start.is_first)
         if name is not None:
             module, _, function = name.partition(":")
             factory = getattr(importlib.import_module(module), function)
-        return factory(arguments, wrap)
+        return factory(start.arguments, wrap)
     except Exception as error:
         if is_shortage(error):
             return EngineFailed(describe_shortage("load the engine", error)[:MAX_TEXT])

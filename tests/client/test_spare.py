@@ -270,6 +270,7 @@ def test_a_spare_engine_has_the_size_of_the_one_that_serves() -> None:
         assert arguments.num_gpu_blocks_override == client.facts.num_blocks
         assert arguments.max_model_len == client.facts.max_model_len
         assert client.start_message(None).arguments.num_gpu_blocks_override is None
+        assert not client.start_message(None).is_first
 
 
 @pytest.mark.parametrize("asked", ["", "fma"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,11 @@ import pytest
 
 from octavo import LLM, AsyncLLM, ConfigError, SamplingParams
 from octavo.backends.native.packed_cache import sources
+from octavo.backends.native.packed_cache.directory import PackedDirectory
 from octavo.cli.engine_options import add_engine_options, add_model, engine_arguments
 from octavo.cli.parsing import Parser
 from octavo.client.restart_policy import Timing
+from octavo.engine.build import build_engine
 from octavo.engine_arguments import EngineArguments, read_arguments
 from tests.api.tiny import make_model
 from tests.client.clients import eventually
@@ -49,7 +53,7 @@ def is_mapped(file: Path, inode: int) -> bool:
 
 
 def test_an_offline_engine_maps_what_an_earlier_one_packed(tmp_path: Path) -> None:
-    """Panels are the same for every instruction set; each format of weights has its own."""
+    """Instruction sets share a file; each setting of weights has one, and replaces no other."""
     model, place = make_model(tmp_path), tmp_path / "packed"
     packed = answer(model)
     assert answer(model, packed_cache=place) == packed
@@ -63,8 +67,11 @@ def test_an_offline_engine_maps_what_an_earlier_one_packed(tmp_path: Path) -> No
     assert is_mapped(file, inode)
     as_int8 = answer(model, cpu_weights="int8")
     for _ in range(2):
+        inode = age(file)
         assert answer(model, cpu_weights="int8", packed_cache=place) == as_int8
-    assert answer(model, packed_cache=place) == packed
+        assert len(list(place.iterdir())) == 2
+        assert answer(model, packed_cache=place) == packed
+        assert is_mapped(file, inode)
 
 
 def test_the_place_by_default_is_in_the_cache_directory(
@@ -80,7 +87,7 @@ def test_the_place_by_default_is_in_the_cache_directory(
     [
         ([], None, 64 << 30),
         (["--packed-cache"], "auto", 64 << 30),
-        (["--packed-cache=here", "--packed-cache-size", "2GiB"], "here", 2 << 30),
+        (["--packed-cache=here", "--packed-cache-bytes", "2GiB"], "here", 2 << 30),
     ],
 )
 def test_the_flags_give_the_directory_and_the_size(
@@ -103,6 +110,77 @@ def test_values_without_a_sense_are_refused(tmp_path: Path) -> None:
         pytest.skip("PyTorch is not installed")
     with pytest.raises(ConfigError, match="is for weights that the native engine packs"):
         LLM(str(make_model(tmp_path)), backend="torch", packed_cache=tmp_path)
+
+
+@pytest.mark.parametrize("named", ["", "~no such user/packed", "a\0b"])
+def test_a_name_of_no_directory_is_refused(named: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="packed_cache="):
+        LLM(str(make_model(tmp_path)), packed_cache=named)
+
+
+def in_the_way(place: Path) -> None:
+    place.write_text("a file")
+
+
+def writable_by_all(place: Path) -> None:
+    place.mkdir()
+    place.chmod(0o777)
+
+
+def under_a_file(place: Path) -> None:
+    place.parent.rmdir()
+    place.parent.write_text("a file")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (in_the_way, "Not a directory"),
+        (writable_by_all, r"other users may write to it \(chmod go-w\)"),
+        (under_a_file, "File exists|Not a directory"),
+    ],
+)
+def test_a_directory_that_cannot_be_used_ends_the_start_before_the_model_is_opened(
+    make: Callable[[Path], None], reason: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "directory" / "packed"
+    place.parent.mkdir()
+    make(place)
+    arguments = EngineArguments(str(tmp_path / "no model"), packed_cache=str(place))
+    with pytest.raises(ConfigError, match=rf"packed_cache='{place}' cannot be used: ({reason})"):
+        build_engine(arguments)
+
+
+def test_a_directory_that_can_only_be_read_is_used_for_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An engine that replaces another starts in any case, and a full disk ends no start."""
+
+    def refuse(number: int) -> None:
+        def make(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(PackedDirectory, "_make", make)
+
+    model, place = make_model(tmp_path), tmp_path / "packed"
+    arguments = EngineArguments(
+        str(model), max_model_len=64, backend="native", packed_cache=str(place)
+    )
+    refuse(errno.EROFS)
+    with pytest.raises(ConfigError, match=f"Read-only file system.*user {os.geteuid()} owns"):
+        build_engine(arguments)
+    build_engine(arguments, is_first=False)
+    refuse(errno.ENOSPC)
+    build_engine(arguments)
+    assert caplog.text.count("packed weights are not kept") == 2
+    monkeypatch.undo()
+    monkeypatch.setattr(sources, "SETTLED_SECONDS", -1.0)
+    build_engine(arguments)
+    (file,) = place.iterdir()
+    inode = age(file)
+    refuse(errno.EROFS)
+    build_engine(arguments)
+    assert is_mapped(file, inode)
 
 
 @pytest.mark.slow

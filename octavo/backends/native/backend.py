@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from octavo.backends.base import Arithmetic, ForwardResult, Ints, KVLayout, StepSize
@@ -44,8 +44,7 @@ _NO_DRAWS = Draws((), (), NO_ROWS, NO_ROWS)
 _CACHES = {"float32": "F32", "bfloat16": "BF16", "int8": "Int8"}
 
 
-@dataclass(frozen=True, slots=True)
-class NativeOptions:
+class NativeOptions(Struct, frozen=True):
     """Options of the native backend."""
 
     kv_dtype: KvDtype = "bfloat16"
@@ -60,8 +59,7 @@ class NativeOptions:
     packed_cache: PackedCache | None = None  # of weights; None: they are packed at every start
 
 
-@dataclass(frozen=True, slots=True)
-class PeakRates:
+class PeakRates(Struct, frozen=True):
     """Upper bounds of the machine, measured: what all threads reach together in a second."""
 
     read: float  # bytes
@@ -293,10 +291,14 @@ class NativeBackend:
         """Return the caller's seconds in each instruction, and those of waiting before it."""
         return self._recorded.seconds, self._recorded.waits
 
-    def peak_rates(self, seconds: float) -> PeakRates:
-        """Measure what this machine can do at best, each rate for so long."""
+    def read_rate(self, seconds: float) -> float:
+        """Measure the bytes a second that all threads read together at best."""
+        return _native.read_rate(self.tier, self._team, _READ_BYTES, seconds)
+
+    def peak_rates(self, read: float, seconds: float) -> PeakRates:
+        """Measure what this machine computes at best, each rate for so long; `read` is known."""
         rates = [
             _native.operation_rate(self.tier, self._team, products, seconds)
             for products in (_native.Products.Int8, _native.Products.Bf16, _native.Products.Float)
         ]
-        return PeakRates(_native.read_rate(self.tier, self._team, _READ_BYTES, seconds), *rates)
+        return PeakRates(read, *rates)

@@ -31,6 +31,12 @@ def choose_tier(asked: str, order: str = "") -> str:
             f"the instruction set {asked!r} is not one of those that this processor runs: choose "
             f"one of {', '.join(order_of)}, or none (OCTAVO_CPU_ISA unset) for the best"
         )
+    if order and order not in order_of.values():
+        raise ValueError(
+            f"accumulation_order={order!r}: no instruction set of this processor adds products up "
+            f"in that order; there are {', '.join(dict.fromkeys(order_of.values()))}, and every "
+            "processor has fma"
+        )
     if asked and order and order_of[asked] != order:
         raise ValueError(
             f"the instruction set {asked!r} adds products up in the order {order_of[asked]!r}, and "
@@ -38,14 +44,7 @@ def choose_tier(asked: str, order: str = "") -> str:
         )
     if asked:
         return asked
-    tiers = [tier for tier in order_of if order in ("", order_of[tier])]
-    if not tiers:
-        raise ValueError(
-            f"accumulation_order={order!r}: no instruction set of this processor adds products up "
-            f"in that order; there are {', '.join(dict.fromkeys(order_of.values()))}, and every "
-            "processor has fma"
-        )
-    return tiers[-1]
+    return [tier for tier in order_of if order in ("", order_of[tier])][-1]
 
 
 @cache  # an engine asks more than once

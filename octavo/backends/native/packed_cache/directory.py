@@ -2,7 +2,9 @@
 
 A file appears under its name when it is complete (it is renamed), so two processes that write the
 same one at once do no harm. Nothing is opened through a link, and nothing is used that others
-could have written. When a file needs room, those that were not used for the longest time go.
+could have written. When a file needs room, those that were not used for the longest time go; the
+files that others are writing count too. A writer has its unfinished file locked: one without a
+lock was left by a writer that is dead, and is removed when a directory is opened or written to.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import stat
 import weakref
@@ -17,6 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _SUFFIX, _UNFINISHED = ".panels", ".unfinished"
+_IS_UNFINISHED = re.compile(r".+\.[0-9a-f]{16}\.unfinished")  # no file of anything else
+_MOST_TRIES = 16
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -33,6 +38,16 @@ class PackedDirectory:
         self._directory = os.open(path, flags)
         self.close = weakref.finalize(self, os.close, self._directory)
         _check_owner(self._directory)
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self._directory):
+                self._remove_if_left(name)
+
+    def check_use(self) -> None:
+        """Raise OSError if no file can be made here, and there is none to map either."""
+        if not any(name.endswith(_SUFFIX) for name in os.listdir(self._directory)):
+            unfinished, descriptor = self._make("check")
+            self._remove(unfinished)
+            os.close(descriptor)
 
     def path_of(self, name: str) -> Path:
         return self.path / (name + _SUFFIX)
@@ -57,12 +72,15 @@ class PackedDirectory:
 
     def replace(self, name: str, num_bytes: int, write: Callable[[int], None]) -> None:
         """Write a file of this size, and put it in the place of the one of that name."""
-        self._make_room(num_bytes, name + _SUFFIX)
-        unfinished = f"{name}.{secrets.token_hex(8)}{_UNFINISHED}"
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(unfinished, flags, 0o600, dir_fd=self._directory)
+        if num_bytes > self.most_bytes:
+            raise OSError(
+                f"the file would have {num_bytes:,} bytes, and all together may have "
+                f"{self.most_bytes:,} (packed_cache_bytes)"
+            )
+        unfinished, descriptor = self._make(name)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
+            os.ftruncate(descriptor, num_bytes)  # from now on, it counts for other writers
+            self._make_room(name + _SUFFIX)
             write(descriptor)
             directories = {"src_dir_fd": self._directory, "dst_dir_fd": self._directory}
             os.rename(unfinished, name + _SUFFIX, **directories)
@@ -73,41 +91,70 @@ class PackedDirectory:
         finally:
             os.close(descriptor)
 
-    def _make_room(self, num_bytes: int, name: str) -> None:
-        """Remove what writers left that were killed, and the files used longest ago."""
-        if num_bytes > self.most_bytes:
-            raise OSError(
-                f"the file would have {num_bytes:,} bytes, and all together may have "
-                f"{self.most_bytes:,} (packed_cache_bytes)"
-            )
-        files = []
+    def _make(self, name: str) -> tuple[str, int]:
+        """Make an unfinished file, which is locked until it is closed.
+
+        Another process may find it before it is locked, and remove it: then another one is made.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        for _ in range(_MOST_TRIES):
+            unfinished = f"{name}.{secrets.token_hex(8)}{_UNFINISHED}"
+            descriptor = os.open(unfinished, flags, 0o600, dir_fd=self._directory)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.stat(unfinished, dir_fd=self._directory, follow_symlinks=False)
+            except BaseException as error:
+                self._remove(unfinished)
+                os.close(descriptor)
+                if not isinstance(error, (BlockingIOError, FileNotFoundError)):
+                    raise
+            else:
+                return unfinished, descriptor
+        raise OSError(f"other processes removed {_MOST_TRIES} files before they were locked")
+
+    def _make_room(self, replaced: str) -> None:
+        """Remove the file that is replaced, and those used longest ago, until all have room."""
+        files, unfinished = [], 0
         for each, found in self._entries():
-            if each.endswith(_UNFINISHED):
-                self._remove_if_left(each)
-            elif each.endswith(_SUFFIX) and each != name:
-                files.append((found.st_mtime_ns, each, found.st_size))
-        total = sum(size for _, _, size in files) + num_bytes
-        for _, each, size in sorted(files):
+            if _IS_UNFINISHED.fullmatch(each):
+                unfinished += found.st_size
+            elif each.endswith(_SUFFIX):
+                files.append((each != replaced, found.st_mtime_ns, each, found.st_size))
+        if unfinished > self.most_bytes:
+            raise OSError(
+                f"with those that others are writing there would be {unfinished:,} bytes, and all "
+                f"together may have {self.most_bytes:,} (packed_cache_bytes)"
+            )
+        total = unfinished + sum(size for *_, size in files)
+        for _, _, each, size in sorted(files):
             if total <= self.most_bytes:
                 break
             self._remove(each)
             total -= size
 
     def _entries(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield all files, without those that writers have left."""
         for name in os.listdir(self._directory):
+            if self._remove_if_left(name):
+                continue
             with contextlib.suppress(FileNotFoundError):
                 yield name, os.stat(name, dir_fd=self._directory, follow_symlinks=False)
 
-    def _remove_if_left(self, name: str) -> None:
-        """Remove an unfinished file, unless the process that writes it still has it locked."""
+    def _remove_if_left(self, name: str) -> bool:
+        """Remove an unfinished file unless its writer has it locked; return whether it is gone."""
+        if not _IS_UNFINISHED.fullmatch(name):
+            return False
         with contextlib.suppress(OSError):
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            # To write, since network file systems lock only such descriptors.
+            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             descriptor = os.open(name, flags, dir_fd=self._directory)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._remove(name)
+                return True
             finally:
                 os.close(descriptor)
+        return False
 
     def _remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -121,3 +168,8 @@ def _check_owner(descriptor: int) -> None:
         raise PermissionError(f"it belongs to user {found.st_uid}, and this is {os.geteuid()}")
     if found.st_mode & _OTHERS_WRITE:
         raise PermissionError("other users may write to it (chmod go-w)")
+
+
+def reason(error: OSError) -> str:
+    """Return what the system says, without the path."""
+    return error.strerror or str(error)

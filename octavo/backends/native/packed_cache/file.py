@@ -37,21 +37,33 @@ class Entry:
     checksum: int
 
 
-def write_file(descriptor: int, matrices: Mapping[str, tuple[Bytes, int]]) -> None:
-    """Write panels with their checksums; raise OSError where the disk is full."""
-    header, offsets, end = _lay_out(matrices)
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, end)  # a full disk is noticed before anything is written
-    _write(descriptor, memoryview(header), 0)
-    for (panels, _), offset in zip(matrices.values(), offsets, strict=True):
-        _write(descriptor, panels.data, offset)
-    os.ftruncate(descriptor, end)
-    os.fsync(descriptor)
+class LaidOutFile:
+    """A file that can be written: where each matrix lies in it, and its size."""
 
+    def __init__(self, matrices: Mapping[str, tuple[Bytes, int]]) -> None:
+        # The longest header that these matrices can have, so that offsets do not depend on it.
+        room = _pages(_START + _DIGEST_BYTES + 64 + sum(len(name) + 80 for name in matrices))
+        entries: dict[str, list[int]] = {}
+        self._places: list[tuple[int, Bytes]] = []
+        end = room
+        for name, (panels, checksum) in matrices.items():
+            entries[name] = [end, len(panels), checksum]
+            self._places.append((end, panels))
+            end = _pages(end + len(panels))
+        self.num_bytes = end
+        text = json.dumps({"bytes": end, "matrices": entries}, separators=(",", ":")).encode()
+        digest = blake2b(text, digest_size=_DIGEST_BYTES).digest()
+        self._header = _MAGIC + len(text).to_bytes(8, "little") + digest + text
+        assert len(self._header) <= room
 
-def file_bytes(matrices: Mapping[str, tuple[Bytes, int]]) -> int:
-    """Return the size of the file of these matrices."""
-    return _lay_out(matrices)[2]
+    def write(self, descriptor: int) -> None:
+        """Write the header and all panels to a file of this size; raise OSError on a full disk."""
+        if hasattr(os, "posix_fallocate"):  # a full disk is noticed before anything is written
+            os.posix_fallocate(descriptor, 0, self.num_bytes)
+        _write(descriptor, memoryview(self._header), 0)
+        for offset, panels in self._places:
+            _write(descriptor, panels.data, offset)
+        os.fsync(descriptor)
 
 
 def map_file(descriptor: int) -> dict[str, Entry]:
@@ -75,25 +87,6 @@ def map_file(descriptor: int) -> dict[str, Entry]:
         recipe: Entry(whole[offset : offset + num_bytes], checksum)
         for recipe, (offset, num_bytes, checksum) in header["matrices"].items()
     }
-
-
-def _lay_out(matrices: Mapping[str, tuple[Bytes, int]]) -> tuple[bytes, list[int], int]:
-    """Return the header, the offset of each matrix, and the size of the file."""
-    # The longest header that these matrices can have, so that offsets do not depend on it.
-    room = _pages(_START + _DIGEST_BYTES + 64 + sum(len(name) + 80 for name in matrices))
-    offsets, end = [], room
-    for panels, _ in matrices.values():
-        offsets.append(end)
-        end = _pages(end + len(panels))
-    entries = {
-        name: [offset, len(panels), checksum]
-        for offset, (name, (panels, checksum)) in zip(offsets, matrices.items(), strict=True)
-    }
-    text = json.dumps({"bytes": end, "matrices": entries}, separators=(",", ":")).encode()
-    digest = blake2b(text, digest_size=_DIGEST_BYTES).digest()
-    header = _MAGIC + len(text).to_bytes(8, "little") + digest + text
-    assert len(header) <= room
-    return header, offsets, end
 
 
 def _pages(num_bytes: int) -> int:

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from octavo.backends.native import _native
-from octavo.backends.native.packed_cache.directory import PackedDirectory
-from octavo.backends.native.packed_cache.file import Entry, file_bytes, map_file, write_file
+from octavo.backends.native.packed_cache.directory import PackedDirectory, reason
+from octavo.backends.native.packed_cache.file import Entry, LaidOutFile, map_file
 from octavo.backends.native.packed_cache.sources import SourceFile, Sources
 from octavo.backends.native.panels import FreshPanels, MatrixRows, PackableRows
 
@@ -33,6 +33,7 @@ class PackedCache:
     path: Path
     most_bytes: int
     files: tuple[SourceFile, ...]
+    weights: str  # the formats that were asked for, each of which has a file of its own
 
     def panels(self, store: _native.Store, team: _native.Team) -> CachedPanels:
         return CachedPanels(store, team, self)
@@ -49,6 +50,8 @@ def build_digest(root: Path = _ROOT) -> bytes:
     found = blake2b(_native.checksum(content).to_bytes(8, "little"), digest_size=16)
     for package in _CONVERTING:
         for path in sorted((root / package).rglob("*.py")):
+            if path.name.startswith("."):  # the lock of an editor, a link that leads nowhere
+                continue
             source = path.read_bytes()
             found.update(f"{path.relative_to(root)} {len(source)}\n".encode() + source)
     return found.digest()
@@ -62,6 +65,7 @@ class CachedPanels:
         self._fresh = FreshPanels(store, team)
         self._sources = Sources(cache.files)
         key = blake2b(self._sources.digest + build_digest(), digest_size=16)
+        key.update(cache.weights.encode())
         self._name = key.hexdigest()
         self._made: dict[str, _native.Matrix] = {}
         self._must_write = False
@@ -74,7 +78,7 @@ class CachedPanels:
             self._path = self._directory.path_of(self._name)
             self._open(self._directory)
         except OSError as error:
-            _log.warning("packed weights are not kept: %s: %s", self._path, _reason(error))
+            _log.warning("packed weights are not kept: %s: %s", self._path, reason(error))
 
     def _open(self, directory: PackedDirectory) -> None:
         descriptor = directory.open(self._name)
@@ -100,7 +104,7 @@ class CachedPanels:
             check = _Check(native, entry, rows)
             if rows.is_file:
                 self._checks.add(check)
-            elif check.is_damaged():  # at once, so that the memory of the rows can be freed
+            elif not check.is_intact():  # at once, so that the memory of the rows can be freed
                 self._repair([check])
         self._made[recipe] = native
         return native
@@ -134,18 +138,20 @@ class CachedPanels:
         """Write all matrices for the next start; where that fails, log why."""
         if self._directory is None:
             return
-        views = {recipe: matrix.panels for recipe, matrix in self._made.items()}
-        made = {recipe: (view, _native.checksum(view)) for recipe, view in views.items()}
-        size = file_bytes(made)
+        made = {}
+        for recipe, matrix in self._made.items():
+            panels = matrix.panels
+            made[recipe] = (panels, _native.checksum(panels))
+        file = LaidOutFile(made)
 
         def write(descriptor: int) -> None:
             self._sources.check(os.fstat(descriptor).st_mtime)
-            write_file(descriptor, made)
+            file.write(descriptor)
 
         try:
-            self._directory.replace(self._name, size, write)
+            self._directory.replace(self._name, file.num_bytes, write)
         except OSError as error:
-            _log.warning("packed weights are not kept: %s: %s", self._path, _reason(error))
+            _log.warning("packed weights are not kept: %s: %s", self._path, reason(error))
             return
         _log.info("packed weights: %d matrices kept in %s", len(made), self._path)
 
@@ -158,52 +164,58 @@ class _Check:
     entry: Entry
     rows: MatrixRows
 
-    def is_damaged(self) -> bool:
-        return _native.checksum(self.entry.panels) != self.entry.checksum
+    def is_intact(self) -> bool:
+        """Return whether the panels have their checksum; False where that cannot be found out."""
+        try:
+            return _native.checksum(self.entry.panels) == self.entry.checksum
+        except Exception:
+            _log.exception("a matrix cannot be compared with its checksum")
+            return False
 
 
 class _Checks:
-    """Comparisons of checksums, in threads that run beside the interpreter."""
+    """Comparisons of checksums, in threads that run beside the interpreter.
+
+    A matrix is used as it is only if a comparison has ended well, whatever becomes of its thread.
+    """
 
     def __init__(self) -> None:
-        self._waiting: deque[_Check] = deque()
-        self._damaged: list[_Check] = []
+        self._added: list[_Check] = []
+        self._waiting: deque[int] = deque()  # their numbers, until a thread takes them
+        self._intact: set[int] = set()
         self._threads: list[threading.Thread] = []
 
     def add(self, check: _Check) -> None:
-        self._waiting.append(check)
+        self._added.append(check)
 
     def begin(self, count: int) -> None:
         """Start this many threads for what was added."""
-        by_size = sorted(self._waiting, key=lambda check: -check.matrix.num_bytes)
-        self._waiting = deque(by_size)  # the largest first, so that threads end together
-        for _ in range(min(count, len(by_size))):
+        self._waiting = deque(
+            # The largest first, so that threads end together.
+            sorted(range(len(self._added)), key=lambda each: -self._added[each].matrix.num_bytes)
+        )
+        for _ in range(min(count, len(self._added))):
             thread = threading.Thread(target=self._work, daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no more threads: `results` does what is left
+                return
             self._threads.append(thread)
 
     def results(self) -> list[_Check]:
-        """Make what is left, wait for the threads, and return what is damaged."""
+        """Make what is left, wait for the threads, and return what is not known to be intact."""
         self._work()
         for thread in self._threads:
             thread.join()
-        found, self._damaged, self._threads = self._damaged, [], []
+        found = [check for each, check in enumerate(self._added) if each not in self._intact]
+        self._added, self._intact, self._threads = [], set(), []
         return found
 
     def _work(self) -> None:
         while True:
             try:
-                check = self._waiting.popleft()
+                each = self._waiting.popleft()
             except IndexError:
                 return
-            try:
-                is_damaged = check.is_damaged()
-            except Exception:
-                _log.exception("a matrix cannot be compared with its checksum")
-                is_damaged = True
-            if is_damaged:
-                self._damaged.append(check)
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)
+            if self._added[each].is_intact():
+                self._intact.add(each)

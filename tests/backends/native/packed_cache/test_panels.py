@@ -6,21 +6,22 @@ import errno
 import fcntl
 import os
 import resource
+import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from octavo.backends.native import _native
 from octavo.backends.native.packed_cache import panels, sources
 from octavo.backends.native.packed_cache.directory import PackedDirectory
 from octavo.backends.native.packed_cache.panels import PackedCache
 from octavo.backends.native.packed_cache.sources import SourceFile
-from octavo.backends.native.packing import Matrix, Packer
+from octavo.backends.native.packing import CpuWeights, Matrix, Packer
 from octavo.backends.stored_rows import StoredRows
 from octavo.layers import GateUpLinear, Linear
 from octavo.loader.mapped_file import MappedFile
@@ -47,14 +48,16 @@ class Model:
     def files(self) -> list[Path]:
         return sorted(self.cache.glob("*.panels"))
 
-    def start(self, most_bytes: int = 1 << 30, *, is_cached: bool = True) -> list[bytes]:
+    def start(
+        self, most_bytes: int = 1 << 30, *, is_cached: bool = True, weights: CpuWeights = "auto"
+    ) -> list[bytes]:
         """Pack or map everything, as an engine does that starts; return all panels."""
         file = MappedFile(self.path)
         content = np.frombuffer(file.buffer, np.uint8)
         source = SourceFile.of(self.path, file.opened, content)
-        cache = PackedCache(self.cache, most_bytes, (source,))
+        cache = PackedCache(self.cache, most_bytes, (source,), weights)
         team = _native.Team(2, False)
-        packer = Packer(team, "auto", cache.panels) if is_cached else Packer(team, "auto")
+        packer = Packer(team, weights, cache.panels) if is_cached else Packer(team, weights)
         made: list[Matrix] = []
         at = 0
         for name in self.names:
@@ -119,21 +122,46 @@ def grow(file: Path) -> None:
 
 
 class Incomparable:
-    """A check that fails."""
+    """Panels whose comparison ends its thread, or fails."""
 
-    matrix = SimpleNamespace(num_bytes=1)
+    def __init__(self, error: type[BaseException]) -> None:
+        self._error = error
 
-    def is_damaged(self) -> bool:
-        raise MemoryError
+    @property
+    def panels(self) -> None:
+        raise self._error
 
 
-@pytest.mark.parametrize("threads", [0, 1])
-def test_a_matrix_that_cannot_be_compared_counts_as_damaged(threads: int) -> None:
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    ("threads", "error"), [(0, MemoryError), (1, MemoryError), (1, SystemExit)]
+)
+def test_a_matrix_that_was_not_compared_is_not_taken_as_intact(
+    threads: int, error: type[BaseException]
+) -> None:
     checks = panels._Checks()
-    check: Any = Incomparable()
+    matrix: Any = SimpleNamespace(num_bytes=1)
+    entry: Any = Incomparable(error)
+    rows: Any = None
+    check = panels._Check(matrix, entry, rows)
     checks.add(check)
     checks.begin(threads)
+    for thread in checks._threads:
+        thread.join()
     assert checks.results() == [check]
+
+
+def test_without_another_thread_everything_is_compared_all_the_same(
+    model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    expected = model.start()
+    flip(200_000)(model.files[0])
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert model.start() == expected
+    assert "1 matrices are damaged" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -174,6 +202,7 @@ def test_a_change_of_what_converts_weights_is_another_build(tmp_path: Path) -> N
     source.parent.mkdir()
     source.write_text("a = 1")
     before = panels.build_digest(tmp_path)
+    source.with_name(f".#{source.name}").symlink_to("an-editor@locks-it")
     assert panels.build_digest(tmp_path) == before
     source.write_text("a = 2")
     assert panels.build_digest(tmp_path) != before
@@ -205,6 +234,15 @@ def test_a_source_that_changes_while_it_is_packed_is_not_kept(
     monkeypatch.setattr(sources, "SETTLED_SECONDS", 1e6)
     model.start()
     assert list(model.cache.iterdir()) == []
+
+
+def test_each_setting_of_weights_has_a_file_that_stays(model: Model) -> None:
+    settings: list[CpuWeights] = ["auto", "int8", "auto", "int8"]
+    found = [model.start(weights=each) for each in settings[:2]]
+    inodes = [file.stat().st_ino for file in model.files]
+    assert len(inodes) == 2
+    assert [model.start(weights=each) for each in settings[2:]] == found
+    assert [file.stat().st_ino for file in model.files] == inodes
 
 
 def test_files_stay_below_a_size_and_the_longest_unused_go_first(
@@ -308,7 +346,7 @@ def test_writers_at_once_and_killed_ones_do_no_harm(tmp_path: Path) -> None:
     def void(_: int) -> None:
         """Discard the number of bytes."""
 
-    left = directory.path / "name.0123.unfinished"
+    left = directory.path / f"name.{16 * '0'}.unfinished"
     left.write_bytes(b"left")
     directory.replace("name", 5, first)
     assert directory.path_of("name").read_bytes() == b"first"
@@ -317,6 +355,84 @@ def test_writers_at_once_and_killed_ones_do_no_harm(tmp_path: Path) -> None:
     assert written is not None
     fcntl.flock(written, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its writer holds it no more
     os.close(written)
+    directory.close()
+
+
+def test_a_file_that_another_writes_counts_and_one_of_a_dead_writer_is_removed(
+    tmp_path: Path,
+) -> None:
+    directory = PackedDirectory(tmp_path / "packed", 10)
+    directory.replace("old", 4, lambda to: None)
+    left = directory.path / f"name.{16 * '0'}.unfinished"
+
+    def both(_: int) -> None:
+        """Write two more while the first one, of five bytes, is not finished."""
+        left.write_bytes(bytes(50))  # counts nothing: its writer is dead
+        directory.replace("second", 5, lambda to: None)
+        assert not left.exists()
+        assert not directory.path_of("old").exists()
+        with pytest.raises(OSError, match="would be 11 bytes"):
+            directory.replace("third", 6, lambda to: None)
+        assert directory.path_of("second").exists()
+
+    directory.replace("first", 5, both)
+    assert {path.name for path in directory.path.iterdir()} == {"first.panels", "second.panels"}
+    left.write_bytes(b"left")
+    PackedDirectory(tmp_path / "packed", 10).close()
+    assert not left.exists()
+    directory.close()
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["it holds the lock", "it is gone again"])
+def test_a_file_that_another_start_removes_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_over: bool
+) -> None:
+    """The other one takes it for that of a dead writer: nothing is refused, and nothing lost."""
+    directory = PackedDirectory(tmp_path / "packed", 1 << 20)
+    system = fcntl.flock
+
+    def flock(descriptor: int, flags: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", system)
+        (made,) = directory.path.iterdir()
+        other = os.open(made, os.O_RDWR)
+        system(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        made.unlink()
+        if is_over:
+            os.close(other)
+        try:
+            system(descriptor, flags)
+        finally:
+            if not is_over:
+                os.close(other)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    directory.check_use()
+    monkeypatch.setattr(fcntl, "flock", flock)
+    directory.replace("name", 5, lambda to: os.ftruncate(to, 5))
+    assert [path.name for path in directory.path.iterdir()] == ["name.panels"]
+    directory.close()
+
+
+def test_files_that_are_none_of_the_cache_stay(tmp_path: Path) -> None:
+    """A directory of the user's own may have files that are called unfinished."""
+    (tmp_path / "thesis.unfinished").write_bytes(b"chapter one")
+    directory = PackedDirectory(tmp_path, 10)
+    directory.replace("name", 5, lambda to: None)
+    directory.close()
+    assert (tmp_path / "thesis.unfinished").read_bytes() == b"chapter one"
+
+
+def test_the_file_that_is_replaced_goes_first_where_both_have_no_room(tmp_path: Path) -> None:
+    directory = PackedDirectory(tmp_path / "packed", 10)
+    directory.replace("other", 4, lambda to: None)
+    directory.replace("name", 5, lambda to: None)
+
+    def write(_: int) -> None:
+        sizes = [path.stat().st_size for path in directory.path.iterdir()]
+        assert sorted(sizes) == [4, 6]
+
+    directory.replace("name", 6, write)
+    assert directory.path_of("other").exists()
     directory.close()
 
 
