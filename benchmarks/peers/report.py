@@ -95,7 +95,7 @@ def targets(results: Results) -> Iterator[str]:
             continue
         peer = best_peer(results, row)
         theirs = results.values(row.case, peer, row.metric) if peer else {}
-        ratios = [ours[index] / theirs[index] for index in ours if theirs.get(index)]
+        ratios = by_round(ours, theirs)
         unit, times = UNITS[row.metric], "" if row.is_bound else "×"
         cells = [
             CASES[row.case].name,
@@ -109,6 +109,11 @@ def targets(results: Results) -> Iterator[str]:
             verdict(row, list(ours.values()), ratios),
         ]
         yield f"| {' | '.join(cells)} |"
+
+
+def by_round(ours: dict[int, float], theirs: dict[int, float]) -> list[float]:
+    """Return the ratio of each round in which both were measured."""
+    return [ours[index] / theirs[index] for index in ours if theirs.get(index)]
 
 
 def bandwidth(results: Results, row: Row, peer: str | None) -> str:
@@ -144,26 +149,25 @@ def tiers(results: Results) -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for case in TIER_CASES:
         for engine in (GGUF, BF16):
-            ours = results.values(case, engine)
-            alone = {
-                tier: values
-                for name, tier in forced(engine).items()
-                if (values := results.values(case, name))
-            }
-            if not ours or not alone:
+            names = forced(engine)
+            row = Row(case, engine, tuple(names), TIER_MUST, 1.0)
+            ours, best = results.values(case, engine), best_peer(results, row)
+            if not ours or best is None:
                 continue
-            medians = {tier: statistics.median(values.values()) for tier, values in alone.items()}
-            best = alone[max(medians, key=medians.__getitem__)]
-            ratios = [ours[index] / best[index] for index in ours if best.get(index)]
-            met = bool(ratios) and statistics.median(ratios) >= TIER_MUST
+            alone = {tier: results.values(case, name) for name, tier in names.items()}
+            ratios = by_round(ours, results.values(case, best))
             cells = [
                 CASES[case].name,
                 engine.removeprefix("octavo "),
                 f"{_spread(list(ours.values()))} tok/s",
-                ", ".join(f"{tier} {median:.4g}" for tier, median in medians.items()),
+                ", ".join(
+                    f"{tier} {statistics.median(values.values()):.4g}"
+                    for tier, values in alone.items()
+                    if values
+                ),
                 _spread(ratios, "{:.2f}") if ratios else "–",
-                f"≥ {TIER_MUST:g}×",
-                "met" if met else "**missed**",
+                f"≥ {row.must:g}×",
+                verdict(row, list(ours.values()), ratios),
             ]
             yield f"| {' | '.join(cells)} |"
 

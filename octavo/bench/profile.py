@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,9 @@ from octavo.program.listing import Instruction
 from octavo.resolve import resolve
 
 FILL_ROWS = 256  # of a chunk, while the cache is filled
+# Memory that other machines share changes its speed within seconds, so it is measured between the
+# steps that read it.
+_READ_TURNS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class Profile:
     threads: int
     rows: int
     step_seconds: float  # as Python sees it; the median
+    outside_seconds: float  # of a step, in no instruction; the median of the steps' own differences
     peak_rates: PeakRates
     kernels: tuple[str, ...]  # what computes the products of each format, if that was measured
     lines: tuple[Line, ...]
@@ -93,13 +98,16 @@ def profile(
     copies = _fill(backend, tables, sequences)
     batch = _batch(tables, sequences)
     backend.forward(batch._replace(copies=copies))
-    walls, timings = [], []
-    for _ in range(steps):
+    walls, outside, timings, reads = [], [], [], []
+    for index in range(steps):
+        if index * _READ_TURNS % steps < _READ_TURNS:
+            reads.append(backend.read_rate(peak_seconds / _READ_TURNS))
         backend.profile(True)
         began = time.perf_counter()
         backend.forward(batch)
         walls.append(time.perf_counter() - began)
         timings.append(backend.timings())
+        outside.append(walls[-1] - float(np.sum(timings[-1])))
     # Medians of each instruction: a disturbance of one step is no property of an instruction.
     times, waits = np.median(timings, axis=0)
     kv_bytes = config.bill.block_bytes / layout.block_bytes(size, 1)
@@ -107,8 +115,9 @@ def profile(
         backend.tier,
         backend.threads,
         len(batch.token_ids),
-        sorted(walls)[len(walls) // 2],
-        backend.peak_rates(peak_seconds),
+        statistics.median(walls),
+        statistics.median(outside),
+        backend.peak_rates(statistics.median(reads), peak_seconds),
         tuple(
             f"{format_}: {describe_choices(backend.tier, choices)}"
             for format_, choices in backend.choices.items()

@@ -4,14 +4,13 @@ The step decodes --streams sequences after --context tokens each, or with --prom
 chunk of a prompt. Times are those of the calling thread, as medians over the steps. A phase begins
 at a barrier; waiting for other threads is listed separately. The bytes and operations of a phase
 are counted from its shapes, and compared with the peak rates of this machine, which are measured in
-the same run with the same threads. Run it on an idle machine.
+the same run with the same threads, reading between the steps. Run it on an idle machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from octavo.cli.engine_options import add_engine_options, engine_arguments
@@ -51,7 +50,7 @@ def add_arguments(parser: Parser) -> None:
         type=seconds,
         default=0.5,
         metavar="SECONDS",
-        help="for each measurement of a peak rate (0.5)",
+        help="for the measurement of each peak rate (0.5)",
     )
     parser.add_argument("--json", action="store_true", help="as JSON, in seconds and bytes")
     add_engine_options(parser)
@@ -77,7 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         import json
 
-        sys.stdout.write(json.dumps(asdict(found), indent=1) + "\n")
+        from msgspec import to_builtins
+
+        sys.stdout.write(json.dumps(to_builtins(found), indent=1) + "\n")
     else:
         sys.stdout.write(as_text(asked.model, found))
     return 0
@@ -100,8 +101,9 @@ def _check_words(what: str | None, model: str | None) -> None:
 def as_text(model: str, found: Profile) -> str:
     """Format the table, with the peak rates above it."""
     peaks, total = found.peak_rates, found.native_seconds
+    unit = "row" if found.rows == 1 else "rows"
     head = (
-        f"{model}: a step of {found.rows:,} rows takes {1e3 * found.step_seconds:.3f} ms (the "
+        f"{model}: a step of {found.rows:,} {unit} takes {1e3 * found.step_seconds:.3f} ms (the "
         f"median); {found.threads} threads, {found.tier}\n"
         f"This machine reads {peaks.read / 1e9:.1f} GB/s and computes {peaks.int8 / 1e9:,.0f} "
         f"GOP/s in int8, {peaks.bf16 / 1e9:,.0f} in bf16, {peaks.float / 1e9:,.0f} in fp32.\n"
@@ -122,15 +124,16 @@ def as_text(model: str, found: Profile) -> str:
 
 def _summary(found: Profile) -> str:
     """Describe what the shares refer to, and the time outside of all phases."""
-    total, step = found.native_seconds, found.step_seconds
+    total = found.native_seconds
     waited = found.waited_seconds / total if total else 0.0
-    outside = max(0.0, step - total)
+    outside = 1e3 * found.outside_seconds
     text = (
-        f"\nShares are of the {1e3 * total:.3f} ms of all phases, waiting included, which is "
-        f"{waited:.0%} of them. {1e3 * outside:.3f} ms of the step are outside of any phase: "
-        "Python, and the call of the native code.\n"
+        f"\nShares are of the {1e3 * total:.3f} ms of all phases; {waited:.0%} of it is waiting "
+        f"for other threads. {outside:.3f} ms of the step are outside of any phase: Python, and "
+        "the call of the native code. Each figure is a median over the steps, so that together "
+        "they may be less than the median step.\n"
     )
-    if found.waited_seconds > step * _MUCH_WAITING:
+    if found.waited_seconds > found.step_seconds * _MUCH_WAITING:
         text += (
             "Warning: more than a third of the step is waiting for other threads; something else "
             "may be running, which these times then include.\n"

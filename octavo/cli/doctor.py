@@ -9,7 +9,7 @@ import argparse
 import importlib.util
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -184,7 +184,7 @@ def backends() -> list[Finding]:
         for name, reason in _native.dropped_tiers().items():
             advice = "the next best kernels are used; look for a newer Linux kernel or microcode"
             findings.append(Finding(f"kernels for {name}", f"not used: {reason}", advice))
-        findings += [Finding("kernels", found) for found in _measured_kernels()]
+        findings += _kernels(_native.tiers())
     else:
         advice = "install a C++ compiler and CMake, then install Octavo again"
         is_fatal = torch.refusal is not None
@@ -201,6 +201,23 @@ def backends() -> list[Finding]:
             )
         )
     return findings
+
+
+def _kernels(tiers: Sequence[str]) -> list[Finding]:
+    """Report the kernels in use, or the variables with which no engine starts."""
+    from octavo import env
+
+    for read in (env.measures_kernels, env.cpu_threads):
+        try:
+            read()
+        except ValueError as error:
+            return [Finding("kernels", str(error), "mend or unset the variable", is_fatal=True)]
+    asked = env.cpu_instruction_set()
+    if asked and asked not in tiers:
+        found = f"OCTAVO_CPU_ISA={asked!r} is none of those that this processor runs"
+        advice = f"unset OCTAVO_CPU_ISA, or set it to one of {', '.join(tiers)}"
+        return [Finding("kernels", found, advice, is_fatal=True)]
+    return [Finding("kernels", found) for found in _measured_kernels()]
 
 
 def _measured_kernels() -> list[str]:

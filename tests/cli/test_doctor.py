@@ -129,3 +129,21 @@ def test_the_measured_kernels_are_shown(tmp_path: Path, monkeypatch: pytest.Monk
     ]
     monkeypatch.setenv("OCTAVO_CPU_ISA", "avx2")
     assert kernels() == ["avx2 for everything, by OCTAVO_CPU_ISA"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "advice"),
+    [
+        ("OCTAVO_CPU_ISA", "avx9", "scalar"),
+        ("OCTAVO_CPU_CALIBRATION", "no", "unset"),
+        ("OCTAVO_CPU_THREADS", "two", "unset"),
+    ],
+)
+def test_a_variable_with_which_no_engine_starts_is_fatal(
+    variable: str, value: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    (found,) = [each for each in doctor.backends() if each.what == "kernels"]
+    assert found.is_fatal
+    assert f"{variable}={value!r}" in found.found
+    assert advice in found.advice
