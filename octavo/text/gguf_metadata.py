@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import methodcaller
 from typing import TypeVar
 
 from octavo.loader.errors import quote
+from octavo.loader.metadata import Metadata
 from octavo.text.token_bytes import TokenizerError
 
 Item = TypeVar("Item")
-
-_has_space = methodcaller("__contains__", " ")
 
 PREFIX = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
@@ -98,13 +96,13 @@ class Vocabulary:
 
     def merges(self) -> list[tuple[str, str]]:
         """Return the merged pairs that the file lists, best first."""
+        if isinstance(self._metadata, Metadata):
+            pairs = self._metadata.pairs(f"{PREFIX}merges")
+            if pairs is not None:
+                return pairs
         merges = self.items("merges", str)
         if merges is None:
             raise TokenizerError(f"{PREFIX}merges is missing; this kind of vocabulary needs it")
-        # Fast path: nearly always each entry has one space, between its two pieces.
-        pieces = " ".join(merges).split(" ")
-        if len(pieces) == 2 * len(merges) and all(pieces) and all(map(_has_space, merges)):
-            return list(zip(pieces[::2], pieces[1::2], strict=True))
         # A piece may begin with a space, but has no other one.
         cuts = (merge.find(" ", 1) for merge in merges)
         return [(merge[:cut], merge[cut + 1 :]) for merge, cut in zip(merges, cuts, strict=True)]

@@ -5,7 +5,7 @@ from struct import Struct, calcsize, unpack_from
 from typing import NoReturn
 
 from octavo.loader.errors import CorruptFileError
-from octavo.loader.gguf.strings import find_lengths, split
+from octavo.loader.gguf.strings import find_lengths, split, split_pairs
 from octavo.loader.gguf.types import BOOL_CODE, SCALAR_FORMATS
 from octavo.loader.mapped_file import MappedFile
 
@@ -108,6 +108,13 @@ class Cursor:
             raise self.corrupt(f"{what} changed while it was in use")
         self.position = end
         return texts
+
+    def pairs(self, count: int, end: int) -> list[tuple[str, str]] | None:
+        """Read the two words of each string, as `strings` does; return None for other strings."""
+        places = find_lengths(self.file.buffer, self.position, count)
+        if places is None or self.position + places[-1] != end:
+            return None
+        return split_pairs(self.file.buffer, self.position, places)
 
     def skip_strings(self, count: int, what: str) -> None:
         """Move over `count` strings; this loop is fast, since vocabularies have 100,000s."""

@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from msgspec import Struct
+
 from octavo.loader.checkpoint import Checkpoint, TensorInfo, check_layout
 from octavo.loader.errors import CorruptFileError, UnsupportedFormatError, quote
 from octavo.loader.gguf.cursor import DAMAGED, Cursor
@@ -123,6 +125,23 @@ def _read_metadata(cursor: Cursor, num_pairs: int) -> Metadata:
     return Metadata(cursor.file.path, decoders)
 
 
+class _Strings(Struct, frozen=True):
+    """A stored list of strings, decoded when it is called."""
+
+    file: MappedFile
+    start: int
+    num_strings: int
+    end: int
+    what: str
+
+    def __call__(self) -> list[str] | list[bytes]:
+        return Cursor(self.file, self.start).strings(self.num_strings, self.end, self.what)
+
+    def pairs(self) -> list[tuple[str, str]] | None:
+        """Return the two words of each string; None if one has not exactly two."""
+        return Cursor(self.file, self.start).pairs(self.num_strings, self.end)
+
+
 def _skip_value(cursor: Cursor, what: str) -> Callable[[], RawValue]:
     code, count = cursor.u32(f"the type of {what}"), None
     if code == ARRAY_CODE:
@@ -136,8 +155,7 @@ def _skip_value(cursor: Cursor, what: str) -> Callable[[], RawValue]:
             cursor.skip_string(what)
             return lambda: Cursor(file, start).string(what)
         cursor.skip_strings(count, what)
-        end = cursor.position
-        return lambda: Cursor(file, start).strings(count, end, what)
+        return _Strings(file, start, count, cursor.position, what)
     if code not in SCALAR_FORMATS:
         raise cursor.corrupt(f"{what} has the unknown type {code:,}")
     cursor.skip_scalars(code, 1 if count is None else count, what)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 _ZEROS = 7  # of a length below 256
 _LENGTH_BYTES = 8
-_LIKELY_BYTES = 16  # of a string with its length, for the first attempt
+_LIKELY_BYTES = 20  # of a string with its length, for the first attempt
 _MOST_BYTES = 8 + 255  # of the longest string with its length
 _LEAST = 64  # strings; with fewer, this is not faster
 
@@ -60,10 +60,42 @@ def split(
     buffer: mmap | bytes, position: int, places: NDArray[np.int64]
 ) -> list[str] | list[bytes]:
     """Return the texts at the `places` from `find_lengths`; as bytes if one is not valid UTF-8."""
-    emptied = np.frombuffer(buffer, np.uint8, int(places[-1]), position).copy()
-    emptied[places[:-1]] = 0
-    stored = emptied.tobytes()
+    joined = _joined(_stored(buffer, position, places), places, 0)
     try:
-        return stored.decode().split("\0" * _LENGTH_BYTES)[1:]
+        return joined.decode().split("\0")
     except UnicodeDecodeError:
-        return stored.split(bytes(_LENGTH_BYTES))[1:]
+        return joined.split(b"\0")
+
+
+def split_pairs(
+    buffer: mmap | bytes, position: int, places: NDArray[np.int64]
+) -> list[tuple[str, str]] | None:
+    """Return the two words of each text at the `places`; None if one has not exactly two."""
+    stored, starts, ends = (
+        _stored(buffer, position, places),
+        places[:-1] + _LENGTH_BYTES,
+        places[1:],
+    )
+    stored[places[:-1]] = 0  # a length may be the number of a space
+    spaces = np.flatnonzero(stored == ord(" "))
+    if len(spaces) != len(starts) or not ((starts < spaces) & (spaces < ends - 1)).all():
+        return None
+    try:
+        words = iter(_joined(stored, places, ord(" ")).decode().split(" "))
+    except UnicodeDecodeError:
+        return None
+    return list(zip(words, words, strict=True))
+
+
+def _stored(buffer: mmap | bytes, position: int, places: NDArray[np.int64]) -> NDArray[np.uint8]:
+    return np.frombuffer(buffer, np.uint8, int(places[-1]), position).copy()
+
+
+def _joined(stored: NDArray[np.uint8], places: NDArray[np.int64], separator: int) -> bytes:
+    """Return the texts with one byte between them instead of a length."""
+    is_kept = np.ones(len(stored), np.bool_)
+    is_kept[0] = False
+    for byte in range(1, _LENGTH_BYTES):
+        is_kept[places[:-1] + byte] = False
+    stored[places[:-1]] = separator
+    return stored[is_kept].tobytes()

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from octavo.loader.gguf.strings import find_lengths, split
+from octavo.loader.gguf.strings import find_lengths, split, split_pairs
 
 
 def stored(texts: list[bytes]) -> bytes:
@@ -33,6 +33,30 @@ def test_all_strings_are_found_at_any_offset(longest: int, behind: bytes) -> Non
     if longest < 128:
         assert places is not None
         assert split(stored(encoded), 0, places) == valid
+
+
+def pairs_in(texts: list[bytes]) -> list[tuple[str, str]] | None:
+    before = b"\x20" * 9
+    places = find_lengths(before + stored(texts), len(before), len(texts))
+    assert places is not None
+    return split_pairs(before + stored(texts), len(before), places)
+
+
+def test_pairs_are_the_words_around_a_space() -> None:
+    pairs = [("ä" * (1 + index % 9), "x" * (1 + index % 70)) for index in range(300)]
+    texts = [f"{one} {other}".encode() for one, other in pairs]
+    assert {len(text) for text in texts} >= {0x20}, "a length that is the number of a space"
+    assert pairs_in(texts) == pairs
+
+
+@pytest.mark.parametrize("odd", [b"none", b" x", b"x ", b" ", b"a b c", b"a  b", b"\xff a"])
+@pytest.mark.parametrize("index", [0, 40, 99])
+def test_texts_that_are_no_pairs_are_left_to_the_slow_reader(odd: bytes, index: int) -> None:
+    texts = [b"one other"] * 100
+    texts[index] = odd
+    assert pairs_in(texts) is None
+    texts[index - 1] = b"oneother"  # as many spaces as texts, where the odd one has two
+    assert pairs_in(texts) is None
 
 
 @pytest.mark.parametrize(
