@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
-from octavo.server.embeddings import vectors
-from octavo.server.embeddings.schema import ClassifyRequest, EmbeddingRequest
+from octavo.server.embeddings import scores, vectors
+from octavo.server.embeddings.schema import (
+    PAIRED,
+    ClassifyRequest,
+    EmbeddingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
 from octavo.server.generate import generating
 from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange
@@ -18,22 +22,18 @@ from octavo.server.openai.schema.chat import ChatRequest
 from octavo.server.openai.schema.completion import CompletionRequest
 from octavo.server.schema.decode import is_large
 
-_HANDLERS: Mapping[str, Handler] = {
+_HANDLERS: dict[str, Handler] = {  # by the field that only this request has
     "messages": generating(ChatRequest, chat.translate),
     "prompt": generating(CompletionRequest, completions.translate),
     "input": generating(EmbeddingRequest, vectors.embeddings),
+    "query": generating(RerankRequest, scores.rerank),
+    **dict.fromkeys((first for first, _ in PAIRED), generating(ScoreRequest, scores.score)),
 }
 _classify = generating(ClassifyRequest, vectors.classify)
 
 
-class _Kinds(Struct):
-    """The fields that distinguish the requests; the others are skipped."""
-
-    messages: Raw = Raw(b"null")
-    prompt: Raw = Raw(b"null")
-    input: Raw = Raw(b"null")
-
-
+# The fields that distinguish the requests; the others are skipped.
+_Kinds = msgspec.defstruct("_Kinds", [(name, Raw, Raw(b"null")) for name in _HANDLERS])
 _decode = msgspec.json.Decoder(_Kinds).decode
 
 
@@ -44,8 +44,8 @@ async def invoke(exchange: Exchange) -> None:
     if name is None:
         raise invalid(
             "the body has neither messages, as /v1/chat/completions takes them, nor a prompt, as "
-            "/v1/completions does, nor an input, as /v1/embeddings and /classify do; give one of "
-            "them"
+            "/v1/completions does, nor an input, as /v1/embeddings and /classify do, nor a query "
+            "with documents, as /rerank does, nor a pair of texts, as /score does; give one of them"
         )
     exchange.unread(body)
     del body

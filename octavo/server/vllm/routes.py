@@ -44,7 +44,9 @@ VLLM_ROUTES: Sequence[Route] = (
         "Continue token ids with token ids.",
         *(TokensRequest, TokensResponse, TokensChunk),
     ),
-    Route("POST", "/invocations", invoke, "Any of chat, text and embeddings, for SageMaker."),
+    Route(
+        "POST", "/invocations", invoke, "Any of chat, text, embeddings and scores, for SageMaker."
+    ),
     Route("GET", "/tokenizer_info", tokenizer_info, "The tokenizer's configuration."),
     Route("GET", "/load", load, "The number of requests that wait or run."),
     Route("GET", "/ping", status_routes.ready, "The same as /health/ready, for SageMaker."),

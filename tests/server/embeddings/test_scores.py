@@ -60,6 +60,8 @@ def test_without_a_cross_encoder_a_score_is_the_cosine_of_embeddings(
         assert body["id"].startswith("score-")
         assert [each["index"] for each in body["data"]] == [0, 1, 2]
         assert [each["score"] for each in body["data"]] == pytest.approx(expected)
+        here = (await client.post("/invocations", json={one: QUERY, other: TEXTS})).json()
+        assert here["data"] == body["data"]
         counts = [len(await ids_of(client, text)) for text in (QUERY, *TEXTS)]
         assert body["usage"]["total_tokens"] == sum(counts)
         each = (await client.post(path, json={one: [*TEXTS[1:], QUERY], other: TEXTS})).json()
@@ -93,6 +95,8 @@ def test_documents_come_in_the_order_of_their_scores(directory: Path, path: str)
         assert answer["id"].startswith("rerank-")
         expected = sorted(range(4), key=lambda index: -data[index]["score"])
         assert [each["index"] for each in answer["results"]] == expected
+        here = (await client.post("/invocations", json=body)).json()
+        assert [each["index"] for each in here["results"]] == expected
         for each in answer["results"]:
             assert each["relevance_score"] == data[each["index"]]["score"]
             returns = path != "/v2/rerank"
