@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from octavo import LLM, AsyncLLM, RequestError, SamplingParams
 from octavo.cli.chat.loop import chat
 from octavo.cli.chat.session import ChatSession
 from octavo.core.sampling_params import RequestOutputKind
+from octavo.models.pooling import PoolingFacts
 
 
 class Person:
@@ -23,6 +26,17 @@ class Person:
         if isinstance(line, str):
             return line
         raise line
+
+
+class Encoder:
+    """A model that gives vectors, and no text."""
+
+    def __init__(self) -> None:
+        self.facts = SimpleNamespace(name="bge", pooling=PoolingFacts(tasks=("embed",)))
+        self.is_open = True
+
+    def close(self) -> None:
+        self.is_open = False
 
 
 class Echo:
@@ -41,6 +55,13 @@ class Echo:
 
     def forget(self) -> None:
         self.heard.clear()
+
+
+def test_a_model_without_text_holds_no_conversation() -> None:
+    model: Any = Encoder()
+    with pytest.raises(RequestError, match="bge is an embedding model and generates no text"):
+        ChatSession(model, lambda recommended: recommended)
+    assert not model.is_open
 
 
 def test_lines_until_the_end() -> None:

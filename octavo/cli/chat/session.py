@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from octavo.api.async_llm import AsyncLLM
+from octavo.api.pooling.tasks import check_generates
 from octavo.api.prompts import Prompt
 from octavo.core.sampling_params import RequestError, SamplingParams
 from octavo.text.chat.template import ChatTemplate, choose_template
@@ -34,6 +35,7 @@ class ChatSession:
         self._shows_speed = shows_speed
         self._system = system
         try:
+            check_generates(llm.facts)
             self._tokenizer: Tokenizer = asyncio.run(llm.get_tokenizer())
             self._sampling = settle(llm.get_default_sampling_params())
             self._template = None if is_raw else _template(self._tokenizer, template)
