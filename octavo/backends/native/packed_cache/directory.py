@@ -1,10 +1,11 @@
 """The directory of packed weights: only its owner writes there, and it stays below a size.
 
 A file appears under its name when it is complete (it is renamed), so two processes that write the
-same one at once do no harm. Nothing is opened through a link, and nothing is used that others
-could have written. When a file needs room, those that were not used for the longest time go; the
-files that others are writing count too. A writer has its unfinished file locked: one without a
-lock was left by a writer that is dead, and is removed when a directory is opened or written to.
+same one at once do no harm. No file is opened through a link, and nothing is used that others could
+have written; the directory's path may be a link to one that this user owns. When a file needs room,
+those that were not used for the longest time go; the files that others are writing count too. A
+writer has its unfinished file locked: one without a lock was left by a writer that is dead, and is
+removed when a directory is opened or written to.
 """
 
 from __future__ import annotations
@@ -34,8 +35,7 @@ class PackedDirectory:
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._directory = os.open(path, flags)
+        self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.close = weakref.finalize(self, os.close, self._directory)
         _check_owner(self._directory)
         with contextlib.suppress(OSError):

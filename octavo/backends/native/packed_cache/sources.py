@@ -77,7 +77,7 @@ class SourceFile:
                     digest = _whole_digest(mapped)
                     del mapped  # a mapping that an array refers to cannot be closed
                     return digest == self.digest
-        except OSError:
+        except (OSError, ValueError):  # ValueError: it has become shorter than it was
             return False
 
 

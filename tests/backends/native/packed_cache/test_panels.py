@@ -301,7 +301,7 @@ def shared(directory: Path) -> None:
 
 
 def linked(directory: Path) -> None:
-    (directory.parent / "elsewhere").mkdir()
+    shared(directory.parent / "elsewhere")
     directory.symlink_to(directory.parent / "elsewhere")
 
 
@@ -317,6 +317,13 @@ def test_a_directory_that_others_could_write_is_not_used(
     assert model.start() == model.start(is_cached=False)
     assert "packed weights are not kept" in caplog.text
     assert model.cache.is_file() or list(model.cache.iterdir()) == []
+
+
+def test_the_directory_may_be_a_link(model: Model) -> None:
+    (model.cache.parent / "elsewhere").mkdir(0o700)
+    model.cache.symlink_to(model.cache.parent / "elsewhere")
+    assert model.start() == model.start(is_cached=False)
+    assert len(model.files) == 1
 
 
 def test_neither_links_nor_pipes_are_opened(model: Model) -> None:

@@ -82,6 +82,9 @@ def test_a_change_without_a_time_is_noticed_before_panels_are_kept(
     with pytest.raises(OSError, match="has just been changed"):
         Sources([file]).check(0.0)
     assert replace(file, is_whole=False).is_unchanged(0.0)  # by its times alone it is the same
+    path.write_bytes(b"")  # too short to be mapped
+    monkeypatch.setattr(sources, "_facts", lambda path, found: (100,))
+    assert not replace(file, is_whole=True).is_unchanged(0.0)
     path.unlink()
     assert not file.is_unchanged(0.0)
 
