@@ -27,6 +27,7 @@ from octavo.speculative_config import SpeculativeConfig, read_speculative_config
 log = logging.getLogger(__name__)
 
 CpuWeights = Literal["auto", "bf16", "int8", "int8-64", "int8-128", "int4", "int4-64", "int4-128"]
+_PACKED_BYTES = 64 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class EngineArguments:
     # A directory for packed weights, which later starts map; auto: packed, beside downloads; None:
     # they are packed at every start.
     packed_cache: str | None = None
-    packed_cache_bytes: int = 64 << 30  # of all models in that directory
+    packed_cache_bytes: int = _PACKED_BYTES  # of all models in that directory
     max_model_len: int | None = None  # positions of a sequence; None: as many as the model supports
     block_size: int = 16  # tokens of a KV block
     num_gpu_blocks_override: int | None = None  # KV blocks, instead of as many as fit
@@ -101,6 +102,11 @@ class EngineArguments:
         for name in ("cpu_isa", "accumulation_order"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be a name")
+        if self.packed_cache is None and self.packed_cache_bytes != _PACKED_BYTES:
+            raise ConfigError(
+                f"packed_cache_bytes={self.packed_cache_bytes} limits packed weights on disk, and "
+                "none are kept there without packed_cache: give that too, or leave this out"
+            )
         if not isinstance(self.generation_config, str):
             raise ConfigError(
                 f"generation_config={self.generation_config!r} must be auto, vllm, or the place of "

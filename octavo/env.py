@@ -7,6 +7,7 @@ from pathlib import Path
 # The variables that a Python process may need to start; none holds a secret.
 _HARMLESS = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME", "TZ")
 _API_KEY = "OCTAVO_API_KEY"
+CPU_ISA, CPU_THREADS = "OCTAVO_CPU_ISA", "OCTAVO_CPU_THREADS"
 _TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 
 
@@ -42,7 +43,7 @@ def hub_offline() -> bool:
 
 def cpu_instruction_set() -> str:
     """Return OCTAVO_CPU_ISA, the instruction set of the native kernels; empty for the best."""
-    return os.environ.get("OCTAVO_CPU_ISA", "").strip()
+    return os.environ.get(CPU_ISA, "").strip()
 
 
 def measures_kernels() -> bool:
@@ -65,11 +66,11 @@ def packed_weights_directory() -> Path:
 
 def cpu_threads() -> int:
     """Return OCTAVO_CPU_THREADS, the threads of the native engine; 0 if it is unset."""
-    text = os.environ.get("OCTAVO_CPU_THREADS", "").strip()
+    text = os.environ.get(CPU_THREADS, "").strip()
     if not text:
         return 0
     if not text.isdecimal():
-        raise ValueError(f"OCTAVO_CPU_THREADS={text!r} must be a whole number, 0 or more")
+        raise ValueError(f"{CPU_THREADS}={text!r} must be a whole number, 0 or more")
     return int(text)
 
 

@@ -10,9 +10,8 @@ from dataclasses import replace
 
 from msgspec import Struct
 
-from octavo import env
 from octavo.backends.base import FLOAT_TYPES, Footprint, KVLayout, StepSize
-from octavo.backends.select import Name, select
+from octavo.backends.select import Name
 from octavo.core.config import ConfigError, CoreConfig
 from octavo.engine_arguments import EngineArguments
 from octavo.layers import ModelSpec
@@ -21,6 +20,7 @@ from octavo.models.load import OpenedModel
 from octavo.observe.machine import memory
 from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill
 from octavo.runner.kv_cache import groups_of, num_blocks_in, readable
+from octavo.usable import choose_backend, choose_dtype, is_packed
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def resolve(
     `bounds_grammars` says that the memory of grammars is bounded (engine/grammars.py).
     """
     spec = opened.spec
-    choice = select(arguments.backend, block_size=arguments.block_size)
+    choice = choose_backend(arguments)
     is_fallback = choice.name == "torch" and arguments.backend == "auto"
     level = logging.WARNING if is_fallback else logging.INFO  # it is slower, and takes more memory
     log.log(level, "backend=%s: %s", choice.name, choice.reason)
@@ -148,17 +148,10 @@ def _max_drafts(arguments: EngineArguments) -> int:
     return speculation.num_speculative_tokens
 
 
-def choose_dtype(arguments: EngineArguments, backend: Name) -> str:
-    """Choose the type of the KV cache, and of torch's weights."""
-    if arguments.dtype != "auto":
-        return arguments.dtype
-    return "bfloat16" if backend == "native" else "float32"
-
-
 def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout) -> MemoryBill:
     """Compute the engine's memory from the headers of the model's files."""
     cuts_prompts = arguments.enable_chunked_prefill and not layout.keeps_nothing
-    choice = select(arguments.backend, block_size=arguments.block_size)
+    choice = choose_backend(arguments)
     footprint = _footprint(arguments, choice.name)
     largest_step = _largest_step(arguments, opened.spec, cuts_prompts)
     has_grammars = opened.spec.has_head
@@ -209,59 +202,19 @@ def _bill(
 
 
 def _footprint(arguments: EngineArguments, backend: Name) -> Footprint:
-    """Return the chosen backend's footprint; refuse arguments that it does not have."""
-    dtype = choose_dtype(arguments, backend)
-    is_packed = backend == "native" and dtype != "float32"
-    for name in ("cpu_weights", "kv_cache_dtype"):
-        value = getattr(arguments, name)
-        if value != "auto" and not is_packed:
-            raise ConfigError(
-                f"{name}={value!r} is something that the native backend has, and not beside "
-                "dtype='float32', which keeps everything exact; leave one of them out"
-            )
+    """Return the footprint of the chosen backend."""
     if backend == "torch":
         from octavo.backends.torch.footprint import TorchFootprint
 
-        if arguments.num_threads:
-            raise ConfigError(
-                f"num_threads={arguments.num_threads} is the native engine's, and the torch "
-                "backend computes here, which takes its number from OMP_NUM_THREADS; set that, or "
-                "leave this out"
-            )
-        for name in ("cpu_isa", "accumulation_order"):
-            if value := getattr(arguments, name):
-                raise ConfigError(
-                    f"{name}={value!r} is about the native engine's kernels, and the torch backend "
-                    "computes here, which chooses its own; leave it out"
-                )
-        if arguments.packed_cache is not None:
-            raise ConfigError(
-                f"packed_cache={arguments.packed_cache!r} is for weights that the native engine "
-                "packs, and the torch backend computes here; leave it out"
-            )
-        return TorchFootprint(dtype)
+        return TorchFootprint(choose_dtype(arguments, backend))
     from octavo.backends.native.footprint import NativeFootprint
 
-    _check_native(arguments)
-    if not is_packed:
+    if not is_packed(arguments, backend):
         return NativeFootprint("float32", "float32")
     kv_dtype = arguments.kv_cache_dtype
     is_asked = arguments.dtype == "bfloat16" and arguments.cpu_weights == "auto"
     weights = "bfloat16" if is_asked else arguments.cpu_weights
     return NativeFootprint(weights, "bfloat16" if kv_dtype == "auto" else kv_dtype)
-
-
-def _check_native(arguments: EngineArguments) -> None:
-    """Refuse arguments with which the engine cannot be made, or would mostly wait."""
-    from octavo.backends.native.tiers import check_threads, choose_tier
-
-    try:
-        check_threads(arguments.num_threads or env.cpu_threads())
-        asked = arguments.cpu_isa or env.cpu_instruction_set()
-        choose_tier(asked, arguments.accumulation_order)
-        env.measures_kernels()  # refuses another value than on or off
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
 
 
 def _warn_if_quantised(arguments: EngineArguments, opened: OpenedModel) -> None:

@@ -9,7 +9,7 @@ import argparse
 import importlib.util
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -184,7 +184,7 @@ def backends() -> list[Finding]:
         for name, reason in _native.dropped_tiers().items():
             advice = "the next best kernels are used; look for a newer Linux kernel or microcode"
             findings.append(Finding(f"kernels for {name}", f"not used: {reason}", advice))
-        findings += _kernels(_native.tiers())
+        findings += _kernels()
     else:
         advice = "install a C++ compiler and CMake, then install Octavo again"
         is_fatal = torch.refusal is not None
@@ -203,20 +203,16 @@ def backends() -> list[Finding]:
     return findings
 
 
-def _kernels(tiers: Sequence[str]) -> list[Finding]:
+def _kernels() -> list[Finding]:
     """Report the kernels in use, or the variables with which no engine starts."""
-    from octavo import env
+    from octavo.core.config import ConfigError
+    from octavo.engine_arguments import EngineArguments
+    from octavo.usable import choose_backend
 
-    for read in (env.measures_kernels, env.cpu_threads):
-        try:
-            read()
-        except ValueError as error:
-            return [Finding("kernels", str(error), "mend or unset the variable", is_fatal=True)]
-    asked = env.cpu_instruction_set()
-    if asked and asked not in tiers:
-        found = f"OCTAVO_CPU_ISA={asked!r} is none of those that this processor runs"
-        advice = f"unset OCTAVO_CPU_ISA, or set it to one of {', '.join(tiers)}"
-        return [Finding("kernels", found, advice, is_fatal=True)]
+    try:
+        choose_backend(EngineArguments(backend="native"))
+    except ConfigError as error:
+        return [Finding("kernels", str(error), "mend or unset the variable", is_fatal=True)]
     return [Finding("kernels", found) for found in _measured_kernels()]
 
 

@@ -197,8 +197,8 @@ def _add_backend_options(group: argparse._ArgumentGroup) -> None:
     _add(
         group,
         "accumulation_order",
-        "how bf16 products are added up, on which the last bits of results depend: fma is the "
-        "same on every processor (default: the faster order of this one)",
+        "how bf16 products are added up, on which the last bits of results depend: fma, which "
+        "every processor has, or pairs, by AVX-512's instruction for bf16 (default: the faster)",
         metavar="NAME",
     )
     _add(

@@ -76,10 +76,12 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.server.http.middleware import check_middlewares
     from octavo.server.http.sockets import check_addresses
     from octavo.server.http.tls import make_context
+    from octavo.usable import check_first_start
 
     config = server_settings(arguments)
     timing = timing_of(arguments)
     asked = read_arguments(model_of(arguments), engine_options(arguments))
+    check_first_start(asked)
     check_addresses(config)
     if config.ssl_certfile is not None:
         make_context(config)

@@ -19,7 +19,7 @@ from octavo.core.sampling_params import LogitsProcessor
 from octavo.engine.cache_size import final_blocks, reserve_step
 from octavo.engine.grammars import prepare_grammars
 from octavo.engine.memory_check import MemoryCheck
-from octavo.engine.packed_weights import check_packed_cache, packed_cache
+from octavo.engine.packed_weights import packed_cache
 from octavo.engine.shortage import describe_shortage
 from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
@@ -37,6 +37,7 @@ from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
 from octavo.runner.speculate.ngram import NgramProposer
 from octavo.runner.speculate.proposer import Proposer
+from octavo.usable import check_first_start
 from octavo.wire.facts import EngineFacts
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ def build_engine(
     """
     _check_processors(processors)
     if is_first:
-        check_packed_cache(arguments)
+        check_first_start(arguments)
     if arguments.spare_engine and wrap is None:
         raise ConfigError(
             "spare_engine needs an engine in a process of its own, and this one runs in the "

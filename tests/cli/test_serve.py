@@ -124,6 +124,10 @@ def test_ctrl_c_while_it_starts(tiny: str) -> None:
     ("words", "code", "message"),
     [
         (["nosuch"], FAILED, "there is no model 'nosuch'"),
+        (["nosuch", "--cpu-isa", "sse9"], USAGE, "--cpu-isa='sse9' is none of the instruction"),
+        (["nosuch", "--num-threads", "9999"], USAGE, "--num-threads=9999 is far more than"),
+        (["nosuch", "--packed-cache=/proc/no"], USAGE, "--packed-cache='/proc/no' cannot be used"),
+        (["nosuch", "--packed-cache-bytes", "1GiB"], USAGE, "without --packed-cache"),
         (["--host", "0.0.0.0"], USAGE, "--insecure-no-auth"),
         (["--port", "70000"], USAGE, "--port=70000 must be between"),
         (["--host", "192.0.2.1", "--insecure-no-auth"], FAILED, "choose another --host"),

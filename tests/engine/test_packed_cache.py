@@ -106,10 +106,14 @@ def test_values_without_a_sense_are_refused(tmp_path: Path) -> None:
         read_arguments("model", {"packed_cache": 3})
     with pytest.raises(ConfigError, match="packed_cache_bytes=0 must be at least 1"):
         EngineArguments("model", packed_cache_bytes=0)
+    with pytest.raises(ConfigError, match=r"packed_cache_bytes=5 limits .* without packed_cache"):
+        EngineArguments("model", packed_cache_bytes=5)
     if find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
+    place = tmp_path / "packed"
     with pytest.raises(ConfigError, match="is for weights that the native engine packs"):
-        LLM(str(make_model(tmp_path)), backend="torch", packed_cache=tmp_path)
+        LLM("no model", backend="torch", packed_cache=place)
+    assert not place.exists()
 
 
 @pytest.mark.parametrize("named", ["", "~no such user/packed", "a\0b"])

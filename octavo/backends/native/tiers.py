@@ -19,17 +19,17 @@ def orders() -> dict[str, str]:
     return {tier: _native.accumulation_order(tier) for tier in _native.tiers()}
 
 
-def choose_tier(asked: str, order: str = "") -> str:
+def choose_tier(asked: str, order: str = "", *, asked_by: str = "cpu_isa") -> str:
     """Return the requested instruction set, or the best one (with this order of sums, if any).
 
-    Raise ValueError if there is none.
+    Raise ValueError if there is none; `asked_by` is the setting that it names.
     """
     _warn_of_dropped(tuple(_native.dropped_tiers().items()))
     order_of = orders()
     if asked and asked not in order_of:
         raise ValueError(
-            f"the instruction set {asked!r} is not one of those that this processor runs: choose "
-            f"one of {', '.join(order_of)}, or none (OCTAVO_CPU_ISA unset) for the best"
+            f"{asked_by}={asked!r} is none of the instruction sets that this processor runs: "
+            f"choose one of {', '.join(order_of)}, or leave it out for the best"
         )
     if order and order not in order_of.values():
         raise ValueError(
@@ -39,7 +39,7 @@ def choose_tier(asked: str, order: str = "") -> str:
         )
     if asked and order and order_of[asked] != order:
         raise ValueError(
-            f"the instruction set {asked!r} adds products up in the order {order_of[asked]!r}, and "
+            f"{asked_by}={asked!r} adds products up in the order {order_of[asked]!r}, and "
             f"accumulation_order={order!r} is wanted: leave one of them out"
         )
     if asked:
@@ -54,12 +54,15 @@ def _warn_of_dropped(tiers: tuple[tuple[str, str], ...]) -> None:
         log.warning(text, name, reason)
 
 
-def check_threads(num_threads: int) -> None:
-    """Raise ValueError if so many threads would mostly wait for each other; 0 is the default."""
+def check_threads(num_threads: int, asked_by: str) -> None:
+    """Raise ValueError if so many threads would mostly wait for each other; 0 is the default.
+
+    `asked_by` is the setting that it names.
+    """
     cores, _ = num_cores()
     if num_threads > _MOST_THREADS_A_CORE * cores:
         raise ValueError(
-            f"num_threads={num_threads} is far more than the {cores} processors that this process "
+            f"{asked_by}={num_threads} is far more than the {cores} processors that this process "
             "may use: threads would wait for each other in every step; leave it out, or ask for "
             f"{cores} at most"
         )
