@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 _MOST_CHARACTERS = 64  # of a name; the comparison's time grows with their square
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1, likeness: float = 0.6) -> list[str]:
     """Return at most `most` of the known names that are like `name`, the nearest first."""
-    from difflib import get_close_matches  # here: a start without errors does not need it
-
     return get_close_matches(name[:_MOST_CHARACTERS], list(known), n=most, cutoff=likeness)
 
 

@@ -58,7 +58,7 @@ def only(outputs: list[RequestOutput]) -> Any:
         ({"cpu_weights": "int4-16"}, "cpu_weights='int4-16' must be one of auto, bf16, int8,"),
         ({"kv_cache_dtype": "int4"}, "kv_cache_dtype='int4' must be one of auto, int8"),
         ({"cpu_isa": 512}, "cpu_isa=512 must be a name"),
-        ({"cpu_isa": "sse9"}, "the instruction set 'sse9' is not one of those"),
+        ({"cpu_isa": "sse9"}, "cpu_isa='sse9' is none of the instruction sets"),
         ({"accumulation_order": "sideways"}, "no instruction set of this processor adds products"),
         ({"cpu_isa": "scalar", "accumulation_order": "pairs"}, "leave one of them out"),
         ({"cpu_isa": "scalar", "accumulation_order": "bf16"}, "every processor has fma"),
