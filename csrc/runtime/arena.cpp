@@ -31,10 +31,11 @@ Pages::Pages(size_t bytes, bool huge) {
   }
   if (!huge) return;
   const uintptr_t at = reinterpret_cast<uintptr_t>(data_);
-  const size_t skip = rounded(at, kHugePage) - at;
+  const size_t skip = rounded(at, kHugePage) - at, rest = kHugePage - skip;
   if (skip) unmap_pages(data_, skip);
   data_ += skip;
-  bytes_ -= skip;
+  bytes_ -= kHugePage;
+  unmap_pages(data_ + bytes_, rest);
   prefer_huge_pages(data_, bytes_);
 }
 

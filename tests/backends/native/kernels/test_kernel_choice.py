@@ -381,5 +381,6 @@ def test_an_order_of_sums_can_be_asked_for(tmp_path: Path) -> None:
         assert backend.arithmetic == (tier, order)
     with pytest.raises(ValueError, match="every processor has fma"):
         choose_tier("", "sideways")
-    with pytest.raises(ValueError, match="leave one of them out"):
-        choose_tier("scalar", "pairs")
+    for order in set(orders().values()) - {orders()["scalar"]}:
+        with pytest.raises(ValueError, match="leave one of them out"):
+            choose_tier("scalar", order)
