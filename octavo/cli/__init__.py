@@ -19,11 +19,24 @@ def main(words: Sequence[str] | None = None) -> int:
     if words is not None:
         return _dispatch(list(words))
     code = _dispatch(sys.argv[1:])
-    if code == INTERRUPTED:  # a third Ctrl-C must not disturb the exit
-        from signal import SIG_IGN, SIGINT, signal
-
-        signal(SIGINT, SIG_IGN)
+    if code == INTERRUPTED:
+        _leave()
     return code
+
+
+def _leave() -> None:
+    """End an interrupted process; a step that still runs, perhaps for seconds, is not awaited."""
+    from contextlib import suppress
+    from os import _exit
+    from signal import SIG_IGN, SIGINT, signal
+    from threading import active_count
+
+    signal(SIGINT, SIG_IGN)  # a third Ctrl-C must not disturb the exit
+    if active_count() > 1:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # its reader has gone, or it is closed
+                stream.flush()
+        _exit(INTERRUPTED)
 
 
 def _dispatch(rest: list[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import threading
 import time
@@ -62,6 +63,8 @@ class InlineClient:
             self._deliver, self._died = deliver, died
             self._loop = asyncio.get_running_loop()
             if not self._thread.is_alive():
+                # A step that still runs when the interpreter has gone ends the process with SIGABRT.
+                atexit.register(self.close)
                 self._thread.start()
 
     def send(self, events: Sequence[Event]) -> None:
@@ -96,6 +99,7 @@ class InlineClient:
             self._wake.notify()
         if self._thread.is_alive():
             self._thread.join()
+        atexit.unregister(self.close)
         self._core = None  # frees the weights and the cache
 
     def _run(self) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
+from octavo.cli.commands import INTERRUPTED
 from octavo.env import child_environment
 from octavo.loader.pinned import DEFAULT_MODEL
 
@@ -65,3 +68,41 @@ def test_it_answers() -> None:
     words = ("--temperature", "0", "--max-tokens", "8", "--max-model-len", "256")
     prompt = "What is the capital of France? Answer in one word."
     assert "Paris" in run("-m", "octavo", "run", *words, "--model", DEFAULT_MODEL, prompt)
+
+
+# It ends while the engine's thread computes a step of a second or two.
+LEAVE = """
+import asyncio
+from octavo import AsyncLLM, SamplingParams
+
+async def main():
+    llm = AsyncLLM(cpu_isa="scalar", num_threads=1)
+    stream = llm.generate("Two upon a time " * 15, SamplingParams(max_tokens=2))
+    first = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0.1)
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_may_end_during_a_step() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LEAVE], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_twice_ends_the_program_during_a_step() -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "octavo", "run", "--raw", "Once upon a time"]
+    command += ["--cpu-isa", "scalar", "--num-threads", "1", "--max-tokens", "3000"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.03)  # the first is handled, and the program waits for the end of a step
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == INTERRUPTED
+    assert errors.strip() == b""
