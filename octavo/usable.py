@@ -22,7 +22,7 @@ def check_first_start(arguments: EngineArguments) -> None:
     """
     choose_backend(arguments)
     if arguments.packed_cache is not None:
-        _check_directory(packed_directory(arguments.packed_cache), arguments.packed_cache_bytes)
+        _check_directory(arguments.packed_cache, arguments.packed_cache_bytes)
 
 
 def choose_backend(arguments: EngineArguments) -> Choice:
@@ -58,13 +58,16 @@ def packed_directory(named: str) -> Path:
     if not named or "\0" in named:
         raise ConfigError(f"packed_cache={named!r} names no directory")
     try:
+        os.fsencode(named)
         return Path(named).expanduser().absolute()
-    except RuntimeError as error:  # `~name` of a user who does not exist
+    # `~name` of a user who does not exist, or characters that no path can have.
+    except (RuntimeError, UnicodeEncodeError) as error:
         raise ConfigError(f"packed_cache={named!r} cannot be used: {error}") from error
 
 
-def _check_directory(path: Path, most_bytes: int) -> None:
+def _check_directory(named: str, most_bytes: int) -> None:
     """Refuse a directory in which no packed weights can be kept or found."""
+    path = packed_directory(named)
     from octavo.backends.native.packed_cache.directory import PackedDirectory, reason
 
     try:
@@ -74,9 +77,10 @@ def _check_directory(path: Path, most_bytes: int) -> None:
     except OSError as error:
         if error.errno in _FULL:
             return
+        variable = " (OCTAVO_CACHE says where that is)" if named == "auto" else ""
         raise ConfigError(
             f"packed_cache={str(path)!r} cannot be used: {reason(error)}; name a directory that "
-            f"user {os.geteuid()} owns and may write to, or leave it out"
+            f"user {os.geteuid()} owns and may write to{variable}, or leave it out"
         ) from error
 
 

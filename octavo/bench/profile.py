@@ -20,10 +20,12 @@ from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
+from octavo.observe.machine import memory
 from octavo.program.describe import describe_one
 from octavo.program.listing import Instruction
 from octavo.resolve import resolve
 
+MOST_ROWS = 1 << 20  # of a step of the native engine
 FILL_ROWS = 256  # of a chunk, while the cache is filled
 # Memory that other machines share changes its speed within seconds, so it is measured between the
 # steps that read it.
@@ -76,6 +78,9 @@ def profile(
     """Load the model, fill the cache and run the step so many times."""
     if arguments.backend == "torch":
         raise ConfigError("only the native engine can be profiled: leave out backend='torch'")
+    rows = sum(each.rows for each in sequences)
+    if rows > MOST_ROWS:
+        raise ConfigError(f"a step has at most {MOST_ROWS:,} rows, and {rows:,} are asked for")
     source = resolve_source(arguments.model)
     opened = open_model(source, arguments.max_model_len, arguments.hf_overrides)
     layout = place_layers(opened.model)
@@ -87,6 +92,12 @@ def profile(
     blocks = 1 + width * len(sequences) * len(layout.windows)
     asked = replace(arguments, backend="native", num_gpu_blocks_override=max(2, blocks))
     config = resolve(asked, opened, layout)
+    needed, free = config.bill.with_blocks(config.core.num_blocks), memory().available
+    if needed > free:
+        raise ConfigError(
+            f"{len(sequences):,} sequences of {longest:,} positions need {needed / 2**30:.1f} GiB "
+            f"with the model, and {free / 2**30:.1f} GiB are free; lower --streams or --context"
+        )
     backend = make_backend(config, opened.checkpoint)
     assert isinstance(backend, NativeBackend)
     bind(opened.model, backend, opened.weights)

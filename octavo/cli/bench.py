@@ -33,9 +33,7 @@ def add_arguments(parser: Parser) -> None:
         "what", metavar="profile", nargs="?", help="the time of a step, phase by phase"
     )
     parser.add_argument("model_word", metavar="MODEL", nargs="?", help="the model")
-    parser.add_argument(
-        "--streams", type=int, default=1, metavar="COUNT", help="sequences that decode (1)"
-    )
+    parser.add_argument("--streams", type=int, metavar="COUNT", help="sequences that decode (1)")
     parser.add_argument(
         "--context", type=int, default=128, metavar="TOKENS", help="before the step (128)"
     )
@@ -59,6 +57,8 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure the step and print the table, or JSON."""
     _check_words(arguments.what, arguments.model_word)
+    if arguments.streams is not None and arguments.prompt is not None:
+        raise UsageError("--prompt is a chunk of one sequence, and --streams decode; give only one")
     least = {"streams": 1, "context": 0, "prompt": 1, "steps": 1}
     for name, smallest in least.items():
         value = getattr(arguments, name)
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.bench.profile import profile
 
     if arguments.prompt is None:
-        sequences = [SequenceSize(arguments.context, 1)] * arguments.streams
+        sequences = [SequenceSize(arguments.context, 1)] * (arguments.streams or 1)
     else:
         sequences = [SequenceSize(arguments.context, arguments.prompt)]
     asked = engine_arguments(arguments)

@@ -253,9 +253,9 @@ def _is_writable(path: Path) -> bool:
     """Return whether files, or the directory itself, can be created there."""
     import os
 
-    while not path.exists():
+    while not os.path.lexists(path):
         path = path.parent
-    return os.access(path, os.W_OK)
+    return path.is_dir() and os.access(path, os.W_OK)
 
 
 CHECKS: tuple[Callable[[], list[Finding]], ...] = (

@@ -198,7 +198,8 @@ def _add_backend_options(group: argparse._ArgumentGroup) -> None:
         group,
         "accumulation_order",
         "how bf16 products are added up, on which the last bits of results depend: fma, which "
-        "every processor has, or pairs, by AVX-512's instruction for bf16 (default: the faster)",
+        "every processor has; pairs, by AVX-512's instruction for bf16; tiles, by AMX; dot, by "
+        "ARM's (default: what was measured to be fastest)",
         metavar="NAME",
     )
     _add(
@@ -211,8 +212,9 @@ def _add_backend_options(group: argparse._ArgumentGroup) -> None:
     _add(
         group,
         "packed_cache",
-        "keep the native engine's packed weights in this directory (without one: in Octavo's cache "
-        "directory) and map them at later starts, which then read no weights of the model",
+        "keep the native engine's packed weights in this directory (without one, or as auto: in "
+        "Octavo's cache directory) and map them at later starts, which then read no weights of the "
+        "model; only =DIR names the directory, since the word behind the flag is the model",
         nargs="?",
         const="auto",
         metavar="DIR",
@@ -220,7 +222,8 @@ def _add_backend_options(group: argparse._ArgumentGroup) -> None:
     _add(
         group,
         "packed_cache_bytes",
-        "size of all packed weights in that directory; those used longest ago are removed",
+        "size of all packed weights in that directory; those used longest ago are removed when "
+        "others are written",
         type=byte_count,
         metavar="SIZE",
     )

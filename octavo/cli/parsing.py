@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
         `--max_model_len` means `--max-model-len`, as in vLLM.
         """
         if args is not None:
-            args = self._dashed(args)
+            args = self._attached(self._dashed(args))
             self._refuse_values(args)
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
@@ -75,6 +75,19 @@ class Parser(argparse.ArgumentParser):
                     both = f"{action.option_strings[0]}, or {name} for the opposite"
                 self.error(f"{name} takes no value; write {both}")
 
+    def _attached(self, words: Sequence[str]) -> list[str]:
+        """Give flags whose value is optional the one they mean alone: theirs follows only a `=`.
+
+        The word behind such a flag is an argument of the command, such as the model.
+        """
+        end = words.index("--") if "--" in words else len(words)
+        alone = {
+            flag: f"{flag}={action.const}"
+            for flag, action in self._option_string_actions.items()
+            if action.nargs == argparse.OPTIONAL
+        }
+        return [*(alone.get(word, word) for word in words[:end]), *words[end:]]
+
     def _dashed(self, words: Sequence[str]) -> list[str]:
         """Replace underscores in long options by dashes; after `--` all words are values."""
         end = words.index("--") if "--" in words else len(words)
@@ -89,13 +102,21 @@ class Parser(argparse.ArgumentParser):
     def _about_unknown(self, words: list[str]) -> str:
         name = words[0].partition("=")[0]
         if not name.startswith("-"):
-            return f"{words[0]!r} is one argument too many"
+            return f"{words[0]!r} is one argument too many{self._meant_as_value(words[0])}"
         reason = MISSING.get(name.removeprefix("--").replace("-", "_"))
         if reason is not None:
             return f"{name} is not supported: {reason}"
         near = nearest(name, self.flags(), likeness=_LIKENESS)
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"there is no option {name}{hint}"
+
+    def _meant_as_value(self, word: str) -> str:
+        """Say how to write an argument that is too many if it is the value of a flag."""
+        for action in self.visible_actions():
+            if action.option_strings and action.nargs == argparse.OPTIONAL:
+                flag = action.option_strings[0]
+                return f"; if it belongs to {flag}, write {flag}={word}"
+        return ""
 
 
 def byte_count(text: str) -> int:

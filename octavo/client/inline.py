@@ -63,7 +63,7 @@ class InlineClient:
             self._deliver, self._died = deliver, died
             self._loop = asyncio.get_running_loop()
             if not self._thread.is_alive():
-                # A step that still runs when the interpreter has gone ends the process with SIGABRT.
+                # A step must not still run when the interpreter goes: the process would abort.
                 atexit.register(self.close)
                 self._thread.start()
 

@@ -12,6 +12,7 @@ from octavo.bench.profile import Line, Profile
 from octavo.cli import main
 from octavo.cli.bench import as_text
 from octavo.cli.commands import OK, USAGE
+from octavo.observe import machine
 
 SHORT = ("--steps", "3", "--peak-seconds", "0", "--num-threads", "2")
 
@@ -90,6 +91,8 @@ def test_a_prompt(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "code", "message"),
     [
         (("--streams", "0"), USAGE, "--streams 0 must be at least 1"),
+        (("--streams", "2", "--prompt", "3"), USAGE, "--prompt is a chunk of one sequence"),
+        (("--streams", "10000000"), USAGE, "a step has at most 1,048,576 rows"),
         (("--prompt", "0"), USAGE, "--prompt 0 must be at least 1"),
         (("--context", "128"), USAGE, "129 positions are more than the model's 128"),
         (("--backend", "torch"), USAGE, "only the native engine can be profiled"),
@@ -100,6 +103,15 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     assert main(["bench", "profile", tiny, *words, *SHORT]) == code
     assert message in capsys.readouterr().err
+
+
+def test_more_memory_than_there_is_is_refused(
+    tiny: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    little = machine.Memory(1 << 30, 1 << 20, "the container")
+    monkeypatch.setattr("octavo.bench.profile.memory", lambda: little)
+    assert main(["bench", "profile", tiny, "--context", "20", *SHORT]) == USAGE
+    assert "lower --streams or --context" in capsys.readouterr().err
 
 
 def test_there_is_nothing_else_to_measure(capsys: pytest.CaptureFixture[str]) -> None:

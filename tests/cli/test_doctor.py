@@ -89,6 +89,15 @@ def test_little_memory_and_small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "transparent_hugepage" in pages.advice
 
 
+def test_a_cache_that_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    (tmp_path / "lost").symlink_to(tmp_path / "nowhere")
+    for place in (file, file / "below", tmp_path / "lost"):
+        monkeypatch.setenv("OCTAVO_CACHE", str(place))
+        assert "OCTAVO_CACHE" in doctor.caches()[0].advice
+
+
 def test_a_cache_that_cannot_be_written(caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: False)
     ours, packed, hub = doctor.caches()

@@ -92,6 +92,22 @@ def test_only_options_are_respelled() -> None:
     assert parser.spellings(["--", "--max_model_len"])["max_model_len"] == "--max-model-len"
 
 
+def test_an_optional_value_follows_an_equals_sign() -> None:
+    parser = make_parser()
+    parser.add_argument("--cache", nargs="?", const="auto", metavar="DIR")
+    for words, cache, word in (
+        (["--cache"], "auto", None),
+        (["--cache", "a"], "auto", "a"),
+        (["--cache=b", "a"], "b", "a"),
+        (["--cache=", "a"], "", "a"),
+        (["--", "--cache"], None, "--cache"),
+    ):
+        found = parser.parse_args(words)
+        assert (found.cache, found.word) == (cache, word)
+    with pytest.raises(UsageError, match=r"'b' is one argument too many; .* --cache=b"):
+        parser.parse_args(["a", "--cache", "b"])
+
+
 def test_a_table_is_as_wide_as_it_must_be() -> None:
     rows = [("a", "1"), ("long", "100")]
     assert table(rows, indent="  ", right=(1,)) == "  a       1\n  long  100\n"

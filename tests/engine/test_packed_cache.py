@@ -116,7 +116,7 @@ def test_values_without_a_sense_are_refused(tmp_path: Path) -> None:
     assert not place.exists()
 
 
-@pytest.mark.parametrize("named", ["", "~no such user/packed", "a\0b"])
+@pytest.mark.parametrize("named", ["", "~no such user/packed", "a\0b", "\ud800"])
 def test_a_name_of_no_directory_is_refused(named: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="packed_cache="):
         LLM(str(make_model(tmp_path)), packed_cache=named)

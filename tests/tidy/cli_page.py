@@ -68,12 +68,11 @@ def spelled(action: argparse.Action) -> str:
         value = "{" + ",".join(map(str, action.choices)) + "}"
     else:
         value = str(action.metavar or "")
-    takes_value = action.nargs != 0 and value
     if not action.option_strings:
         return f"`{value}`"
-    return ", ".join(
-        f"`{flag} {value}`" if takes_value else f"`{flag}`" for flag in action.option_strings
-    ).replace("|", "\\|")
+    is_optional = action.nargs == argparse.OPTIONAL
+    end = "" if action.nargs == 0 or not value else f"[={value}]" if is_optional else f" {value}"
+    return ", ".join(f"`{flag}{end}`" for flag in action.option_strings).replace("|", "\\|")
 
 
 if __name__ == "__main__":

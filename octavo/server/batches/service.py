@@ -219,8 +219,7 @@ class Batches:
         output = await self._output(stored, results, errors=False)
         failed = await self._output(stored, results, errors=True)
         work.job = None  # with no await in between, so that no byte counts twice or not at all
-        batch.output_file_id, batch.error_file_id = map(self._add, (output, failed))
-        await self._enter(stored, stored.outcome)
+        await self._enter(stored, stored.outcome, (self._add(output), self._add(failed)))
 
     async def _until_end(self, stored: StoredBatch, work: _Work, job: Job) -> str:
         """Wait until all lines have results; return the code of what ends the batch before."""
@@ -279,14 +278,21 @@ class Batches:
         self.store.add_file(made)
         return made.file.id
 
-    async def _enter(self, stored: StoredBatch, status: Any) -> None:
-        """Set the state of a batch when the disk has it."""
+    async def _enter(
+        self, stored: StoredBatch, status: Any, files: tuple[str | None, str | None] = (None, None)
+    ) -> None:
+        """Set the state of a batch, and the ids of its results, when the disk has them."""
+        now = self._server.wall_time()
+
+        def change(batch: Batch) -> None:
+            batch.status = status
+            setattr(batch, f"{status}_at", now)
+            batch.output_file_id, batch.error_file_id = files
+
         changed = copy.deepcopy(stored)
-        changed.batch.status = status
-        setattr(changed.batch, f"{status}_at", self._server.wall_time())
+        change(changed.batch)
         await self.save(changed)
-        stored.batch.status = status
-        setattr(stored.batch, f"{status}_at", getattr(changed.batch, f"{status}_at"))
+        change(stored.batch)
 
     # all batches
 

@@ -21,7 +21,7 @@ from octavo.server.batches.disk import in_thread
 from octavo.server.batches.input_file import Bounds, InputFile
 from octavo.server.batches.lines import call_name
 from octavo.server.batches.room import MAX_UPLOADS, Room
-from octavo.server.batches.schema import StoredFile
+from octavo.server.batches.schema import StoredBatch, StoredFile
 from octavo.server.batches.service import Batches
 from octavo.server.batches.store import Store
 from octavo.server.http.errors import ApiError
@@ -137,6 +137,33 @@ def test_results_count_once_while_they_become_files(
         patch.setattr(Store, "save_file", full)
         run(directory, tmp_path / "batches", begins)
     run(directory, tmp_path / "batches", ends)
+
+
+def test_ids_of_results_appear_with_the_state_that_the_disk_has(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_batch, has_room, was_refused = Store.save_batch, False, False
+
+    def save(self: Store, stored: StoredBatch) -> None:
+        nonlocal was_refused
+        if stored.batch.status == "completed" and not has_room:
+            was_refused = True
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save_batch(self, stored)
+
+    async def test(client: Client) -> None:
+        nonlocal has_room
+        name = (await begin(client, LINES[:2]))["id"]
+        await until(lambda: was_refused)
+        unsaved = (await client.get(f"/v1/batches/{name}")).json()
+        assert (unsaved["status"], unsaved["output_file_id"]) == ("finalizing", None)
+        has_room = True
+        done = await ended(client, name)
+        assert (await client.get(f"/v1/files/{done['output_file_id']}")).status_code == 200
+
+    monkeypatch.setattr(Store, "save_batch", save)
+    monkeypatch.setattr("octavo.server.batches.service.DISK_SECONDS", 0.05)
+    run(directory, tmp_path / "batches", test)
 
 
 def test_uploads_at_once_share_the_room(directory: Path, tmp_path: Path) -> None:

@@ -75,10 +75,15 @@ class CachedPanels:
         self._path = cache.path
         try:
             self._directory = PackedDirectory(cache.path, cache.most_bytes)
-            self._path = self._directory.path_of(self._name)
-            self._open(self._directory)
         except OSError as error:
             _log.warning("packed weights are not kept: %s: %s", self._path, reason(error))
+            return
+        self._path = self._directory.path_of(self._name)
+        try:
+            self._open(self._directory)
+        except (OSError, ValueError) as error:
+            why = reason(error) if isinstance(error, OSError) else error
+            _log.warning("%s: %s; the weights are packed anew", self._path, why)
 
     def _open(self, directory: PackedDirectory) -> None:
         descriptor = directory.open(self._name)
@@ -86,8 +91,6 @@ class CachedPanels:
             return
         try:
             self._entries = map_file(descriptor)
-        except ValueError as error:
-            _log.warning("%s: %s; the weights are packed anew", self._path, error)
         finally:
             os.close(descriptor)
 

@@ -326,7 +326,7 @@ def test_the_directory_may_be_a_link(model: Model) -> None:
     assert len(model.files) == 1
 
 
-def test_neither_links_nor_pipes_are_opened(model: Model) -> None:
+def test_neither_links_nor_pipes_are_opened(model: Model, caplog: pytest.LogCaptureFixture) -> None:
     expected = model.start()
     (file,) = model.files
     other = file.parent.parent / "other"
@@ -338,6 +338,8 @@ def test_neither_links_nor_pipes_are_opened(model: Model) -> None:
     os.mkfifo(file)
     assert model.start() == expected
     assert other.read_bytes() == intact
+    assert caplog.text.count("the weights are packed anew") == 2
+    assert "not kept" not in caplog.text
 
 
 def test_writers_at_once_and_killed_ones_do_no_harm(tmp_path: Path) -> None:
