@@ -21,19 +21,12 @@ class Machine:
 
     newer: re.Pattern[str]
     best_tier: str
-    tools: str = ""  # what the names of the programs that read its objects begin with
-    builds: str = "*"
 
 
 MACHINES = {
     "x86_64": Machine(re.compile(r"%[yz]mm\d"), "avx512bf16"),
     "aarch64": Machine(re.compile(r"\t(?:us|s|u|bf)(?:dot|mmla)\t|\tbfcvt|\tz\d"), "neonbf16"),
 }
-if platform.machine() == "x86_64":  # and what `make test-arm` built here
-    MACHINES["aarch64"] = Machine(
-        MACHINES["aarch64"].newer, "neonbf16", "aarch64-linux-gnu-", "arm/native"
-    )
-
 each_machine = pytest.mark.parametrize(
     "machine", [name for name in MACHINES if name in ("aarch64", platform.machine())]
 )
@@ -41,9 +34,19 @@ each_machine = pytest.mark.parametrize(
 
 def objects(machine: str, pattern: str) -> list[Path]:
     """Return the newest build's objects of these sources; skip if nothing was built here."""
-    found = ROOT.glob(f"build/{MACHINES[machine].builds}/CMakeFiles/octavo_core.dir/csrc")
-    # Builds with sanitizers have other flags, and are not shipped.
-    builds = [path.parent for path in found if "/build/sanitize-" not in str(path)]
+    found = [
+        path
+        for builds in ("build/*", "build/arm/native")
+        for path in ROOT.glob(f"{builds}/CMakeFiles/octavo_core.dir/csrc")
+    ]
+    # A tree may have builds for several machines; those with sanitizers have other flags, and are
+    # not shipped.
+    builds = [
+        path.parent
+        for path in found
+        if (path / "isa" / MACHINES[machine].best_tier).is_dir()
+        and "/build/sanitize-" not in str(path)
+    ]
     if not builds:
         pytest.skip(f"the native engine was not built for {machine} in this directory")
     newest = max(builds, key=lambda path: (path / "csrc").stat().st_mtime).parent
@@ -51,9 +54,11 @@ def objects(machine: str, pattern: str) -> list[Path]:
 
 
 def output_of(machine: str, program: str, *arguments: str | Path) -> str:
-    command = MACHINES[machine].tools + program
-    if shutil.which(command) is None:
-        pytest.skip(f"{command} is not installed")
+    # Under an emulator, the program without a prefix is the host's.
+    commands = (f"{machine}-linux-gnu-{program}", program)
+    command = next((each for each in commands if shutil.which(each)), None)
+    if command is None:
+        pytest.skip(f"{program} is not installed")
     return subprocess.run([command, *arguments], check=True, capture_output=True, text=True).stdout
 
 
