@@ -95,8 +95,9 @@ def profile(
     needed, free = config.bill.with_blocks(config.core.num_blocks), memory().available
     if needed > free:
         raise ConfigError(
-            f"{len(sequences):,} sequences of {longest:,} positions need {needed / 2**30:.1f} GiB "
-            f"with the model, and {free / 2**30:.1f} GiB are free; lower --streams or --context"
+            f"a step of {rows:,} rows, in sequences of up to {longest:,} positions, needs "
+            f"{needed / 2**30:.1f} GiB with the model, and {free / 2**30:.1f} GiB are free; "
+            "measure a smaller step or a smaller model"
         )
     backend = make_backend(config, opened.checkpoint)
     assert isinstance(backend, NativeBackend)

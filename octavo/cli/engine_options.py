@@ -79,7 +79,10 @@ def model_of(arguments: argparse.Namespace) -> str:
     """Return the model that the user named."""
     word, flag = arguments.model_word, getattr(arguments, "model", None)
     if word is not None and flag not in (None, word):
-        raise UsageError(f"two models are named, {word!r} and --model {flag!r}; name one")
+        hint = ""
+        if getattr(arguments, "packed_cache", None) == "auto":
+            hint = f"; if {word!r} belongs to --packed-cache, write --packed-cache={word}"
+        raise UsageError(f"two models are named, {word!r} and --model {flag!r}; name one{hint}")
     served: list[str] = getattr(arguments, "served_model_name", None) or []
     if word is None and flag is None and len(served) > 1:
         command = shlex.join(["octavo", "serve", served[-1], "--served-model-name", *served[:-1]])

@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
             self._refuse_values(args)
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            self.error(self._about_unknown(unknown))
+            self.error(self._about_unknown(unknown, args or ()))
         return found
 
     def error(self, message: str) -> NoReturn:
@@ -99,10 +99,10 @@ class Parser(argparse.ArgumentParser):
         is_known = word.startswith("--") and dashed in self._option_string_actions
         return dashed + equals + value if is_known else word
 
-    def _about_unknown(self, words: list[str]) -> str:
+    def _about_unknown(self, words: list[str], given: Sequence[str]) -> str:
         name = words[0].partition("=")[0]
         if not name.startswith("-"):
-            return f"{words[0]!r} is one argument too many{self._meant_as_value(words[0])}"
+            return f"{words[0]!r} is one argument too many{self._meant_as_value(words[0], given)}"
         reason = MISSING.get(name.removeprefix("--").replace("-", "_"))
         if reason is not None:
             return f"{name} is not supported: {reason}"
@@ -110,12 +110,12 @@ class Parser(argparse.ArgumentParser):
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"there is no option {name}{hint}"
 
-    def _meant_as_value(self, word: str) -> str:
+    def _meant_as_value(self, word: str, given: Sequence[str]) -> str:
         """Say how to write an argument that is too many if it is the value of a flag."""
         for action in self.visible_actions():
-            if action.option_strings and action.nargs == argparse.OPTIONAL:
-                flag = action.option_strings[0]
-                return f"; if it belongs to {flag}, write {flag}={word}"
+            for flag in action.option_strings:
+                if action.nargs == argparse.OPTIONAL and f"{flag}={action.const}" in given:
+                    return f"; if it belongs to {flag}, write {flag}={word}"
         return ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -39,6 +40,7 @@ class InlineClient:
         self._deliver: Deliver = lambda events: None
         self._died: Died = lambda error: None
         self._is_closing = False
+        self._process = 0  # that the thread runs in
         self._snapshot = EngineSnapshot(num_blocks=facts.num_blocks)
         self._load = self._snapshot.load
         self.vitals = EngineVitals(time.monotonic())
@@ -64,7 +66,8 @@ class InlineClient:
             self._loop = asyncio.get_running_loop()
             if not self._thread.is_alive():
                 # A step must not still run when the interpreter goes: the process would abort.
-                atexit.register(self.close)
+                self._process = os.getpid()
+                atexit.register(self._exit)
                 self._thread.start()
 
     def send(self, events: Sequence[Event]) -> None:
@@ -99,8 +102,13 @@ class InlineClient:
             self._wake.notify()
         if self._thread.is_alive():
             self._thread.join()
-        atexit.unregister(self.close)
+        atexit.unregister(self._exit)
         self._core = None  # frees the weights and the cache
+
+    def _exit(self) -> None:
+        """Close at the end of the process, unless it was forked: then the thread is another's."""
+        if os.getpid() == self._process:
+            self.close()
 
     def _run(self) -> None:
         core = self._core

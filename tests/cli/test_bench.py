@@ -111,7 +111,7 @@ def test_more_memory_than_there_is_is_refused(
     little = machine.Memory(1 << 30, 1 << 20, "the container")
     monkeypatch.setattr("octavo.bench.profile.memory", lambda: little)
     assert main(["bench", "profile", tiny, "--context", "20", *SHORT]) == USAGE
-    assert "lower --streams or --context" in capsys.readouterr().err
+    assert "measure a smaller step or a smaller model" in capsys.readouterr().err
 
 
 def test_there_is_nothing_else_to_measure(capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,6 +106,8 @@ def test_an_optional_value_follows_an_equals_sign() -> None:
         assert (found.cache, found.word) == (cache, word)
     with pytest.raises(UsageError, match=r"'b' is one argument too many; .* --cache=b"):
         parser.parse_args(["a", "--cache", "b"])
+    with pytest.raises(UsageError, match="'b' is one argument too many; see"):
+        parser.parse_args(["a", "b"])
 
 
 def test_a_table_is_as_wide_as_it_must_be() -> None:
