@@ -67,9 +67,9 @@ def packed_directory(named: str) -> Path:
 
 def _check_directory(named: str, most_bytes: int) -> None:
     """Refuse a directory in which no packed weights can be kept or found."""
-    path = packed_directory(named)
     from octavo.backends.native.packed_cache.directory import PackedDirectory, reason
 
+    path = packed_directory(named)
     try:
         directory = PackedDirectory(path, most_bytes)
         directory.check_use()

@@ -24,6 +24,7 @@ from octavo.observe.machine import memory
 from octavo.program.describe import describe_one
 from octavo.program.listing import Instruction
 from octavo.resolve import resolve
+from octavo.runner.kv_cache import readable
 
 MOST_ROWS = 1 << 20  # of a step of the native engine
 FILL_ROWS = 256  # of a chunk, while the cache is filled
@@ -96,7 +97,7 @@ def profile(
     if needed > free:
         raise ConfigError(
             f"a step of {rows:,} rows, in sequences of up to {longest:,} positions, needs "
-            f"{needed / 2**30:.1f} GiB with the model, and {free / 2**30:.1f} GiB are free; "
+            f"{readable(needed)} with the model, and {readable(free)} are free; "
             "measure a smaller step or a smaller model"
         )
     backend = make_backend(config, opened.checkpoint)

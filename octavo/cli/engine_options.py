@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from octavo.cli.parsing import (
     Parser,
     UsageError,
+    attached_instead,
     byte_count,
     seconds,
     sequence_length,
@@ -81,7 +82,7 @@ def model_of(arguments: argparse.Namespace) -> str:
     if word is not None and flag not in (None, word):
         hint = ""
         if getattr(arguments, "packed_cache", None) == "auto":
-            hint = f"; if {word!r} belongs to --packed-cache, write --packed-cache={word}"
+            hint = attached_instead("--packed-cache", word)
         raise UsageError(f"two models are named, {word!r} and --model {flag!r}; name one{hint}")
     served: list[str] = getattr(arguments, "served_model_name", None) or []
     if word is None and flag is None and len(served) > 1:

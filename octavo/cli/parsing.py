@@ -115,8 +115,13 @@ class Parser(argparse.ArgumentParser):
         for action in self.visible_actions():
             for flag in action.option_strings:
                 if action.nargs == argparse.OPTIONAL and f"{flag}={action.const}" in given:
-                    return f"; if it belongs to {flag}, write {flag}={word}"
+                    return attached_instead(flag, word)
         return ""
+
+
+def attached_instead(flag: str, word: str) -> str:
+    """Return the end of an error: how a word is written that was meant as the value of a flag."""
+    return f"; if {word!r} belongs to {flag}, write {flag}={word}"
 
 
 def byte_count(text: str) -> int:

@@ -40,7 +40,6 @@ class InlineClient:
         self._deliver: Deliver = lambda events: None
         self._died: Died = lambda error: None
         self._is_closing = False
-        self._process = 0  # that the thread runs in
         self._snapshot = EngineSnapshot(num_blocks=facts.num_blocks)
         self._load = self._snapshot.load
         self.vitals = EngineVitals(time.monotonic())
@@ -66,8 +65,7 @@ class InlineClient:
             self._loop = asyncio.get_running_loop()
             if not self._thread.is_alive():
                 # A step must not still run when the interpreter goes: the process would abort.
-                self._process = os.getpid()
-                atexit.register(self._exit)
+                atexit.register(self._exit, os.getpid())
                 self._thread.start()
 
     def send(self, events: Sequence[Event]) -> None:
@@ -105,9 +103,9 @@ class InlineClient:
         atexit.unregister(self._exit)
         self._core = None  # frees the weights and the cache
 
-    def _exit(self) -> None:
-        """Close at the end of the process, unless it was forked: then the thread is another's."""
-        if os.getpid() == self._process:
+    def _exit(self, process: int) -> None:
+        """Close at the end of the thread's process; in one that was forked there is no thread."""
+        if os.getpid() == process:
             self.close()
 
     def _run(self) -> None:

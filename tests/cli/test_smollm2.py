@@ -87,7 +87,11 @@ asyncio.run(main())
 
 def test_a_program_may_end_during_a_step() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", LEAVE], capture_output=True, text=True, check=False
+        [sys.executable, "-W", "ignore", "-c", LEAVE],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=child_environment({}),
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -96,7 +100,11 @@ def test_ctrl_c_twice_ends_the_program_during_a_step() -> None:
     command = [sys.executable, "-W", "ignore", "-m", "octavo", "run", "--raw", "Once upon a time"]
     command += ["--cpu-isa", "scalar", "--num-threads", "1", "--max-tokens", "3000"]
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=child_environment({}),
     )
     assert process.stdout is not None
     assert process.stdout.read(1)
