@@ -2,13 +2,11 @@
 #include "program/program.h"
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <optional>
 #include <stdexcept>
 
 #include "bind/parts.h"
@@ -133,9 +131,9 @@ void bind_program(nb::module_& m) {
       .def("make_caches", &Program::make_caches, "format"_a, "layers"_a, "blocks"_a,
            "block_size"_a, "kv_heads"_a, "head_dim"_a)
       .def("choose", [](Program& self, Format format, int row_class, const std::string& tier,
-                        std::optional<int> ahead) {
-        self.choose(format, row_class, choose_tier(tier), ahead.value_or(kDefaultAhead));
-      }, "format"_a, "row_class"_a, "tier"_a, "ahead"_a = nb::none())
+                        int ahead) {
+        self.choose(format, row_class, choose_tier(tier), ahead);
+      }, "format"_a, "row_class"_a, "tier"_a, "ahead"_a)
       .def("set_profiling", &Program::set_profiling, "on"_a)
       .def_prop_ro("seconds", &Program::seconds)
       .def_prop_ro("waits", &Program::waits)

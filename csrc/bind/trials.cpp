@@ -2,12 +2,10 @@
 #include "choice/trials.h"
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -16,7 +14,6 @@
 #include "bind/parts.h"
 #include "choice/product_kernels.h"
 #include "program/program.h"
-#include "kernels/ahead.h"
 #include "runtime/processor.h"
 
 namespace nb = nanobind;
@@ -26,15 +23,15 @@ namespace octavo {
 
 namespace {
 
-// Tier, format, rows, prefetch distance (none: the default one), and whether panels are cold.
-using Described = std::tuple<std::string, Format, int, std::optional<int>, bool>;
+// Tier, format, rows, prefetch distance, and whether panels are cold.
+using Described = std::tuple<std::string, Format, int, int, bool>;
 
 std::vector<Trial> made(const std::vector<Described>& described) {
   std::vector<Trial> trials;
   for (const auto& [tier, format, rows, ahead, cold] : described) {
     if (rows < 1) throw std::invalid_argument("a trial needs at least one row");
     trials.push_back({&choose_tier(tier), format, rows,
-                      ahead.value_or(default_ahead(format, rows)), cold});
+                      ahead, cold});
   }
   return trials;
 }
@@ -57,7 +54,7 @@ void bind_trials(nb::module_& m) {
   m.attr("ROW_CLASS_ENDS") = nb::make_tuple(kRowClassEnds[0], kRowClassEnds[1], kRowClassEnds[2]);
   m.def("accumulation_order", [](const std::string& tier) { return choose_tier(tier).order; },
         "tier"_a);
-  m.def("default_ahead", &default_ahead, "format"_a, "rows"_a);
+  m.attr("DEFAULT_AHEAD") = kDefaultAhead;
 }
 
 }  // namespace octavo

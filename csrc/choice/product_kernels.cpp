@@ -5,8 +5,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "kernels/ahead.h"
-
 namespace octavo {
 
 ProductKernels::ProductKernels(const KernelTable& kernels) : first_(kernels) {
@@ -17,7 +15,7 @@ void ProductKernels::choose(Format format, int row_class, const KernelTable& ker
   if (row_class < 0 || row_class >= kRowClasses)
     throw std::invalid_argument("there is no class of rows " + std::to_string(row_class) +
                                 ", only 0 to " + std::to_string(kRowClasses - 1));
-  if (ahead < kDefaultAhead) throw std::invalid_argument("a prefetch distance is never negative");
+  if (ahead < 0) throw std::invalid_argument("a prefetch distance is never negative");
   if (format == Format::BF16 && std::strcmp(kernels.order, first_.order) != 0)
     throw std::invalid_argument(std::string("the kernels of ") + kernels.name +
                                 " add bf16 products up in the order '" + kernels.order +
@@ -30,9 +28,8 @@ void ProductKernels::choose(Format format, int row_class, const KernelTable& ker
 void ProductKernels::gemm(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
                     int end_panel, uint8_t* scratch, const Epilogue& epilogue) const {
   const Choice& choice = choices_[static_cast<int>(matrix.format)][row_class_of(rows)];
-  const int ahead =
-      choice.ahead == kDefaultAhead ? default_ahead(matrix.format, rows) : choice.ahead;
-  choice.kernels->gemm(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
+  choice.kernels->gemm(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue,
+                       choice.ahead);
 }
 
 }  // namespace octavo

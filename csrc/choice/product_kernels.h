@@ -22,11 +22,9 @@ constexpr int row_class_of(int rows) {
   return number;
 }
 
-constexpr int kDefaultAhead = -1;  // prefetch as far as default_ahead says
-
 class ProductKernels {
  public:
-  // All products by one tier's kernels, at the default distances.
+  // All products by one tier's kernels, at the default distance.
   explicit ProductKernels(const KernelTable& kernels);
 
   // Throws std::invalid_argument if these kernels could give other bits than the first ones, or

@@ -47,8 +47,8 @@ class Program {
   int64_t hidden_stride() const { return hidden_stride_; }
 
   // Computes the products of a format, for one class of rows, by these kernels from the next step
-  // on, with this prefetch distance or (kDefaultAhead) the default one. The bits stay the same;
-  // throws std::invalid_argument if they would not.
+  // on, with this prefetch distance. The bits stay the same; throws std::invalid_argument if they
+  // would not.
   void choose(Format format, int row_class, const KernelTable& kernels, int ahead);
 
   // Whether steps are running, for measurements that wait until none is.

@@ -7,7 +7,6 @@
 #include <new>
 #include <vector>
 
-#include "kernels/ahead.h"
 #include "kernels/numbers.h"
 #include "pack/pack.h"
 
@@ -117,7 +116,7 @@ class RandomProducts {
     epilogue.out_stride = kOutputs;
     kernels_.gemm(matrix_, rows_.get() + first * row_bytes_, rows, 0,
                   (kOutputs + kPanel - 1) / kPanel, scratch_.get(), epilogue,
-                  default_ahead(matrix_.format, rows));
+                  kDefaultAhead);
   }
 
   // Packing puts a zero there.

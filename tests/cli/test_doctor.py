@@ -130,7 +130,7 @@ def test_the_measured_kernels_are_shown(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("OCTAVO_CPU_CALIBRATION", "on")
     assert kernels() == ["not measured yet: the first engine that starts here does it"]
     file = MeasuredFile(env.measured_kernels_file(), machine_key())
-    file.note_order("fma", {Trial("wide", "BF16", 8, None, False): 2e-6})
+    file.note_order("fma", {Trial("wide", "BF16", 8, 8192, False): 2e-6})
     file.note_products("wide", "U8", [Choice(0, "wide", 2048, 2e-6, 1e-6)])
     assert kernels() == [
         "bf16 sums in the order fma: a warm panel takes wide 8 rows 2.0 µs",

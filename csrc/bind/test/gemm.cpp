@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "bind/test/parts.h"
-#include "kernels/ahead.h"
 #include "pack/pack.h"
 #include "runtime/processor.h"
 
@@ -166,7 +165,7 @@ void gemm(const std::string& tier, const PackedMatrix& packed, const Bytes2& pre
           const std::optional<Floats1>& bias, const std::optional<Floats2>& residual, float scale,
           float cap, const std::string& activation, bool gated,
           const std::optional<Ints1>& out_rows, const std::optional<Floats1>& row_weights,
-          std::optional<int> ahead) {
+          int ahead) {
   const KernelTable& kernels = choose_tier(tier);
   const Matrix& matrix = packed.matrix;
   if (prepared.shape(1) != kernels.prepared_bytes(matrix.format, matrix.inputs)) {
@@ -193,7 +192,7 @@ void gemm(const std::string& tier, const PackedMatrix& packed, const Bytes2& pre
   const int rows = static_cast<int>(prepared.shape(0));
   nb::gil_scoped_release release;
   kernels.gemm(matrix, prepared.data(), rows, first_panel, end_panel, scratch.get(), epilogue,
-               ahead.value_or(default_ahead(matrix.format, rows)));
+               ahead);
 }
 
 void unpack_row(const std::string& tier, const PackedMatrix& packed, int output,
@@ -224,7 +223,7 @@ void bind_test_gemm(nb::module_& m) {
         "end_panel"_a = -1, "first_output"_a = 0, "bias"_a = nb::none(),
         "residual"_a = nb::none(), "scale"_a = 1.0f, "cap"_a = 0.0f, "activation"_a = "none",
         "gated"_a = false, "out_rows"_a = nb::none(), "row_weights"_a = nb::none(),
-        "ahead"_a = nb::none());
+        "ahead"_a = kDefaultAhead);
   m.def("unpack_row", &unpack_row, "tier"_a, "matrix"_a, "output"_a, "out"_a);
 }
 

@@ -6,23 +6,22 @@ Nothing here measures or reads a clock: `measure.py` does, and tests plant times
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+from octavo.backends.native import _native
 
 # Of each class of rows, the number of rows that is measured.
 ROWS = (1, 4, 8, 48)
-# The distances in bytes that are tried. The default one, which is None, is among the others too:
-# what differs between the two is noise.
-DISTANCES: tuple[int | None, ...] = (None, 0, 2048, 4096, 8192, 16384)
-_FEW_DISTANCES: tuple[int | None, ...] = (None, 0, 8192)
+# The prefetch distances in bytes that are tried, the default one first.
+DISTANCES = (_native.DEFAULT_AHEAD, 0, 2048, 4096, 16384)
+_FEW_DISTANCES = DISTANCES[:2]
 _FLOATS = ("F32", "F16", "BF16")
 # For these rows, on warm panels, the order of bf16 sums decides how fast a product is. With fewer
 # rows it waits for memory, whatever the order.
 ORDER_ROWS = (8, 96)
-# A candidate replaces the default only if it is so much faster, which noise seldom is …
+# A candidate replaces the default only if it is so much faster, which noise seldom is.
 _GAIN = 0.95
-# … and not so much slower on panels that lie in a cache.
-_LOSS = 1.03
 
 
 class Trial(NamedTuple):
@@ -31,7 +30,7 @@ class Trial(NamedTuple):
     tier: str
     format: str
     rows: int
-    ahead: int | None  # bytes; None: the default for this format and number of rows
+    ahead: int  # bytes
     is_cold: bool
 
 
@@ -40,7 +39,7 @@ class Choice(NamedTuple):
 
     row_class: int
     tier: str
-    ahead: int | None
+    ahead: int
     default_seconds: float  # of the kernel that would have been taken without a measurement
     seconds: float
 
@@ -52,7 +51,7 @@ def tiers_by_order(tiers: Sequence[str], order_of: Mapping[str, str]) -> dict[st
 
 def order_trials(tiers: Iterable[str]) -> list[Trial]:
     """Return what is measured to choose between tiers with different orders of sums."""
-    return [Trial(tier, "BF16", rows, None, False) for tier in tiers for rows in ORDER_ROWS]
+    return [Trial(tier, "BF16", rows, DISTANCES[0], False) for tier in tiers for rows in ORDER_ROWS]
 
 
 def choose_order_tier(tiers: Sequence[str], seconds: Mapping[Trial, float]) -> str:
@@ -81,24 +80,23 @@ def product_trials(
     trials = []
     for rows in ROWS:
         distances = _FEW_DISTANCES if rows == ROWS[-1] else DISTANCES
-        kernels = [(base, ahead) for ahead in distances] + [(tier, None) for tier in others]
+        kernels = [(base, ahead) for ahead in distances] + [(tier, DISTANCES[0]) for tier in others]
         for tier, ahead in kernels:
             trials += [Trial(tier, format_, rows, ahead, is_cold) for is_cold in (True, False)]
     return trials
 
 
-def choose_products(
-    trials: Iterable[Trial],
-    seconds: Mapping[Trial, float],
-    default_ahead: Callable[[str, int], int],
-) -> list[Choice]:
-    """Return a format's choices; none for a class of rows that was not measured."""
+def choose_products(trials: Iterable[Trial], seconds: Mapping[Trial, float]) -> list[Choice]:
+    """Return a format's choices; none for a class of rows that was not measured.
+
+    Cold panels decide: the weights of nearly all models exceed the caches. What a candidate loses
+    on warm panels must be less than what it gains on cold ones.
+    """
     trials = list(trials)
     choices = []
     for row_class, rows in enumerate(ROWS):
         cold = [trial for trial in trials if trial.rows == rows and trial.is_cold]
-        same = cold[0]._replace(ahead=default_ahead(cold[0].format, rows))
-        default = min((cold[0], same), key=seconds.__getitem__)
+        default = cold[0]
         if not math.isfinite(seconds[default]):
             continue
         best = default
@@ -106,9 +104,9 @@ def choose_products(
             warm, default_warm = (
                 seconds[each._replace(is_cold=False)] for each in (trial, default)
             )
-            is_gain = seconds[trial] < _GAIN * seconds[default] and warm <= _LOSS * default_warm
+            is_gain = seconds[trial] < _GAIN * seconds[default]
+            is_gain = is_gain and seconds[trial] * warm < seconds[default] * default_warm
             if is_gain and seconds[trial] < seconds[best]:
                 best = trial
-        ahead = None if best is default else best.ahead
-        choices.append(Choice(row_class, best.tier, ahead, seconds[default], seconds[best]))
+        choices.append(Choice(row_class, best.tier, best.ahead, seconds[default], seconds[best]))
     return choices

@@ -40,10 +40,6 @@ def native_trials(trials: Sequence[Trial], seconds: float) -> _native.Trials:
     return _native.Trials(described, seconds)
 
 
-def _default_ahead(format_: str, rows: int) -> int:
-    return _native.default_ahead(getattr(_native.Format, format_), rows)
-
-
 def measured_tier(file: MeasuredFile | None, measure: Measure = native_trials) -> str:
     """Return the tier whose order of sums is fastest here: the measured one, or measure it."""
     order_of = orders()
@@ -111,7 +107,7 @@ class ProductCalibration:
             return False
         seconds = dict(zip(self._flat, running.best(), strict=True))
         for format_, trials in self._trials.items():
-            choices = choose_products(trials, seconds, _default_ahead)
+            choices = choose_products(trials, seconds)
             self.choices[format_] = choices
             if self._file is not None and choices:
                 self._file.note_products(self._base, format_, choices)

@@ -121,10 +121,9 @@ def describe_choices(base: str, choices: Iterable[Choice]) -> str:
     parts = []
     for choice in choices:
         what = "default"
-        if (choice.tier, choice.ahead) != (base, None):
-            ahead = "" if choice.ahead is None else f" {choice.ahead:,} bytes ahead"
-            what = (choice.tier if choice.tier != base else "") + ahead
-            what = f"{what.strip()}, {in_us(choice.default_seconds)} by default"
+        if (choice.tier, choice.ahead) != (base, _native.DEFAULT_AHEAD):
+            what = f"{choice.ahead:,} bytes ahead" if choice.tier == base else choice.tier
+            what = f"{what}, {in_us(choice.default_seconds)} by default"
         parts.append(f"to {ends[choice.row_class]} rows {in_us(choice.seconds)} ({what})")
     return "; ".join(parts)
 
@@ -136,7 +135,7 @@ def in_us(seconds: float) -> str:
 
 def _choice(row_class: Any, tier: Any, ahead: Any, default: Any, seconds: Any) -> Choice:
     """Return a choice from a line's values; raise ValueError for what no measurement gives."""
-    is_distance = ahead is None or (isinstance(ahead, int) and 0 <= ahead <= 1 << 20)
+    is_distance = isinstance(ahead, int) and 0 <= ahead <= 1 << 20
     if not (isinstance(row_class, int) and 0 <= row_class < len(ROWS) and is_distance):
         raise ValueError(f"no choice: {row_class!r}, {ahead!r}")
     return Choice(row_class, str(tier), ahead, float(default), float(seconds))

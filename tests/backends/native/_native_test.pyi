@@ -77,7 +77,7 @@ def gemm(
     gated: bool = False,
     out_rows: NDArray[np.int32] | None = None,
     row_weights: NDArray[np.float32] | None = None,
-    ahead: int | None = None,
+    ahead: int = ...,
 ) -> None: ...
 def unpack_row(tier: str, matrix: PackedMatrix, output: int, out: NDArray[np.float32]) -> None: ...
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.backends.native import _native
 from tests.backends.native.kernels.gemm_cases import TIERS, bits, multiply
 from tests.backends.native.kernels.test_gemm_float import FORMATS, matrix_of, numbers
 from tests.backends.native.kernels.test_gemm_quantized import ALL, matrix_in
 
-DISTANCES = (0, 64, 8192, 1 << 30)
+DISTANCES = (0, 64, 16384, 1 << 30)
 
 
 @pytest.mark.parametrize("format_name", [*FORMATS, *ALL])
@@ -26,10 +25,3 @@ def test_bits_do_not_depend_on_the_distance(tier: str, format_name: str) -> None
         expected = bits(multiply(tier, matrix, x))
         for ahead in DISTANCES:
             np.testing.assert_array_equal(bits(multiply(tier, matrix, x, ahead=ahead)), expected)
-
-
-def test_default_distances_begin_where_few_rows_end() -> None:
-    for format_name, first in (("BF16", 6), ("U8", 5), ("Mx4", 3), ("U4K", 2), ("U6", 1)):
-        format_ = getattr(_native.Format, format_name)
-        found = [_native.default_ahead(format_, rows) > 0 for rows in range(1, 8)]
-        assert found == [rows >= first for rows in range(1, 8)]
