@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))  # so that the program can be run by its path
 from benchmarks.core.cases import CASES, Effort  # noqa: E402
 from benchmarks.core.figures import Figure  # noqa: E402
 from benchmarks.core.world import watching_the_collector  # noqa: E402
+from octavo.observe.machine import processor  # noqa: E402
 
 
 def arguments() -> argparse.Namespace:
@@ -45,13 +46,8 @@ def arguments() -> argparse.Namespace:
 
 def machine() -> dict[str, object]:
     """Return the properties of the machine that the figures depend on."""
-    models: list[str] = []
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        lines = information.read_text().splitlines()
-        models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
-        "cpu": models[0] if models else platform.processor() or platform.machine(),
+        "cpu": processor()[0] or platform.processor() or platform.machine(),
         "num_cpus": os.cpu_count(),
         "load_average": list(os.getloadavg()),
         "system": f"{platform.system()} {platform.machine()}",

@@ -125,7 +125,11 @@ def num_cores(root: Path = ROOT) -> tuple[int, float | None]:
 
 
 def processor(root: Path = ROOT) -> tuple[str, list[str]]:
-    """Return the CPU's name and those of its instruction sets that kernels use."""
+    """Return the CPU's name and those of its instruction sets that kernels use.
+
+    Virtual machines give processors of several generations one name, such as "AMD EPYC", so that
+    the name ends with the family and the model where there are any.
+    """
     first: dict[str, str] = {}
     for line in _text(root / "proc/cpuinfo").splitlines():
         key, _, value = line.partition(":")
@@ -134,6 +138,8 @@ def processor(root: Path = ROOT) -> tuple[str, list[str]]:
     if not name and "cpu part" in first:
         numbers = first.get("cpu implementer", ""), first["cpu part"]
         name = ARM_PARTS.get(numbers, " ".join(("ARM", *numbers)))
+    if name and first.get("cpu family") and first.get("model"):
+        name += f" (family {first['cpu family']}, model {first['model']})"
     present = frozenset(first.get("flags", first.get("features", "")).split())
     return name, [known for flag, known in INSTRUCTION_SETS.items() if flag in present]
 

@@ -138,6 +138,10 @@ def test_a_system_without_proc(tmp_path: Path) -> None:
             CPU_INFO,
             ("A CPU", ["AVX2", "AVX-512", "AVX-512 VNNI"]),
         ),
+        (
+            "cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\nflags\t\t: avx2\n",
+            ("AMD EPYC (family 26, model 2)", ["AVX2"]),
+        ),
         ("Features\t: fp asimd asimddp\n", ("", ["NEON", "NEON dot product"])),
         (ARM_INFO, ("Neoverse V1", ARM_SETS)),
         (ARM_INFO.replace("0xd40", "0xfff"), ("ARM 0x41 0xfff", ARM_SETS)),
