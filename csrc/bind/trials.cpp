@@ -30,8 +30,7 @@ std::vector<Trial> made(const std::vector<Described>& described) {
   std::vector<Trial> trials;
   for (const auto& [tier, format, rows, ahead, cold] : described) {
     if (rows < 1) throw std::invalid_argument("a trial needs at least one row");
-    trials.push_back({&choose_tier(tier), format, rows,
-                      ahead, cold});
+    trials.push_back({&choose_tier(tier), format, rows, ahead, cold});
   }
   return trials;
 }

@@ -51,7 +51,11 @@ def tiers_by_order(tiers: Sequence[str], order_of: Mapping[str, str]) -> dict[st
 
 def order_trials(tiers: Iterable[str]) -> list[Trial]:
     """Return what is measured to choose between tiers with different orders of sums."""
-    return [Trial(tier, "BF16", rows, DISTANCES[0], False) for tier in tiers for rows in ORDER_ROWS]
+    return [
+        Trial(tier, "BF16", rows, _native.DEFAULT_AHEAD, False)
+        for tier in tiers
+        for rows in ORDER_ROWS
+    ]
 
 
 def choose_order_tier(tiers: Sequence[str], seconds: Mapping[Trial, float]) -> str:
@@ -80,7 +84,9 @@ def product_trials(
     trials = []
     for rows in ROWS:
         distances = _FEW_DISTANCES if rows == ROWS[-1] else DISTANCES
-        kernels = [(base, ahead) for ahead in distances] + [(tier, DISTANCES[0]) for tier in others]
+        kernels = [(base, ahead) for ahead in distances] + [
+            (tier, _native.DEFAULT_AHEAD) for tier in others
+        ]
         for tier, ahead in kernels:
             trials += [Trial(tier, format_, rows, ahead, is_cold) for is_cold in (True, False)]
     return trials
@@ -104,8 +110,10 @@ def choose_products(trials: Iterable[Trial], seconds: Mapping[Trial, float]) -> 
             warm, default_warm = (
                 seconds[each._replace(is_cold=False)] for each in (trial, default)
             )
-            is_gain = seconds[trial] < _GAIN * seconds[default]
-            is_gain = is_gain and seconds[trial] * warm < seconds[default] * default_warm
+            is_gain = (
+                seconds[trial] < _GAIN * seconds[default]
+                and seconds[trial] * warm < seconds[default] * default_warm
+            )
             if is_gain and seconds[trial] < seconds[best]:
                 best = trial
         choices.append(Choice(row_class, best.tier, best.ahead, seconds[default], seconds[best]))
