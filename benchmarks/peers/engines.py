@@ -13,7 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.native_kernels import best_seconds, peak_library
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.native_kernels import peak_library
 from benchmarks.peers import processes
 from benchmarks.peers.cases import Case, rate
 from octavo.backends.native import _native
@@ -256,9 +259,10 @@ class IkLlamaEngine(LlamaEngine):
 
 @dataclass
 class MemoryReader:
-    """A bound instead of an engine: reads all weights once for each token.
+    """A bound instead of an engine: reads all weights once for each token, in a plain loop.
 
-    It reads as fast as a plain loop does, with as many threads as the engines have.
+    It has as many threads as the engines, as much memory as their weights and as many tokens, so
+    that caches hold as much of it and the machine's other guests disturb it as long.
     """
 
     name: str
@@ -267,16 +271,24 @@ class MemoryReader:
     version: str = ""
 
     def measure(self, case: Case, seed: int) -> Metrics:
-        import numpy as np
-
-        del case, seed
+        del seed
         wide = any(tier.startswith("avx512") for tier in _native.tiers())
         loop = getattr(peak_library(), "read_all_512" if wide else "read_all_256")
-        size = 1 << 28
-        areas = [np.ones(size, np.uint8) for _ in range(self.threads)]
-        work = [lambda data=data.ctypes.data: loop(data, size) for data in areas]
-        bytes_a_second = self.threads * size / best_seconds(work, budget=1.0)
-        return {"tok/s": bytes_a_second / self.weight_bytes, "GB/s": bytes_a_second / 1e9}
+        share = self.weight_bytes // self.threads
+        areas = [np.ones(share, np.uint8) for _ in range(self.threads)]
+
+        def read(area: npt.NDArray[np.uint8]) -> None:
+            for _ in range(case.output_tokens):
+                loop(area.ctypes.data, share)
+
+        readers = [threading.Thread(target=read, args=(area,)) for area in areas]
+        began = time.perf_counter()
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        tokens_a_second = case.output_tokens / (time.perf_counter() - began)
+        return {"tok/s": tokens_a_second, "GB/s": tokens_a_second * self.weight_bytes / 1e9}
 
     def close(self) -> None:
         """Return at once: no process is left running."""

@@ -108,10 +108,11 @@ def _octavo(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
         assert large.directory is not None
         # The directory holds no tokenizer: the GGUF beside it does, and nothing here needs it.
         both = {"tokenizer": str(large.gguf), "dtype": "bfloat16"}
-        yield worker(rows.LARGE, str(large.directory), False, **both)
-        yield worker(rows.LARGE_INT8, str(large.directory), False, cpu_weights="int8", **both)
         size = (large.directory / "model.safetensors").stat().st_size
+        # Each reader follows its engine at once, since a shared memory changes its speed.
+        yield worker(rows.LARGE, str(large.directory), False, **both)
         yield MemoryReader(rows.MEMORY, size, places.threads)
+        yield worker(rows.LARGE_INT8, str(large.directory), False, cpu_weights="int8", **both)
         yield MemoryReader(rows.MEMORY_INT8, round(size / 16 * INT8_BITS), places.threads)
     if names & {rows.LARGE_Q4_K, rows.MEMORY_Q4_K} and places.has("llama"):
         quantized = models.llama_1b_q4_k(places.models, places.llama / "llama-quantize")

@@ -2,11 +2,11 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -14,7 +14,6 @@
 
 #include "bind/parts.h"
 #include "kernels/table.h"
-#include "runtime/arena.h"
 #include "runtime/processor.h"
 #include "runtime/team.h"
 
@@ -50,18 +49,27 @@ double best_seconds(Team& team, double seconds, Part part) {
   return best;
 }
 
-double read_rate(const std::string& tier, Team& team, size_t bytes, double seconds) {
+// Bytes a second of a loop over the matrices, which the threads share as they share products: what
+// a step cannot exceed, since the loop finds as much of the same memory in the caches.
+double read_rate(const std::string& tier, Team& team, const std::vector<Matrix>& matrices,
+                 double seconds) {
   const KernelTable& kernels = choose_tier(tier);
-  const size_t share = bytes / team.size() / kAlign * kAlign;
-  if (share == 0) throw std::invalid_argument("there is less than a line for each thread to read");
-  const Pages pages(share * team.size(), true);
-  const auto mine = [&](int worker) { return pages.data() + share * worker; };
-  team.run([&](int worker) { std::memset(mine(worker), 1, share); });
+  size_t bytes = 0;
+  for (const Matrix& matrix : matrices) bytes += matrix.panel_bytes * num_panels(matrix);
+  if (bytes == 0) throw std::invalid_argument("there is no matrix to read");
   std::atomic<uint64_t> seen{0};
   const double best = best_seconds(team, seconds, [&](int worker) {
-    seen.fetch_or(kernels.read_all(mine(worker), share), std::memory_order_relaxed);
+    uint64_t mine = 0;
+    for (const Matrix& matrix : matrices) {
+      const size_t panels = num_panels(matrix);
+      const size_t first = panels * worker / team.size();
+      const size_t end = panels * (worker + 1) / team.size();
+      mine |= kernels.read_all(matrix.data + first * matrix.panel_bytes,
+                               (end - first) * matrix.panel_bytes);
+    }
+    seen.fetch_or(mine, std::memory_order_relaxed);
   });
-  return share * team.size() / best;
+  return bytes / best;
 }
 
 double operation_rate(const std::string& tier, Team& team, Products products, double seconds) {
@@ -78,7 +86,7 @@ double operation_rate(const std::string& tier, Team& team, Products products, do
 void bind_peak_rates(nb::module_& m) {
   nb::enum_<Products>(m, "Products")
       .value("Float", Products::Float).value("Bf16", Products::Bf16).value("Int8", Products::Int8);
-  m.def("read_rate", &read_rate, "tier"_a, "team"_a, "bytes"_a, "seconds"_a,
+  m.def("read_rate", &read_rate, "tier"_a, "team"_a, "matrices"_a, "seconds"_a,
         nb::call_guard<nb::gil_scoped_release>());
   m.def("operation_rate", &operation_rate, "tier"_a, "team"_a, "products"_a, "seconds"_a,
         nb::call_guard<nb::gil_scoped_release>());

@@ -30,7 +30,7 @@ using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::
 using FilePages = std::vector<std::pair<uintptr_t, size_t>>;
 
 size_t num_bytes(const Matrix& matrix) {
-  return matrix.panel_bytes * ((matrix.outputs + kPanel - 1) / kPanel);
+  return matrix.panel_bytes * num_panels(matrix);
 }
 
 // Packed weights, kept until the store ends. Users of its matrices must keep the store alive.

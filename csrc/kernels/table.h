@@ -66,6 +66,8 @@ struct Matrix {
   Format format;
 };
 
+inline int num_panels(const Matrix& matrix) { return (matrix.outputs + kPanel - 1) / kPanel; }
+
 // Operations on a tile of outputs while it is in registers or the nearest cache.
 enum class Activation : uint8_t {
   None, Silu, GeluErf, GeluTanh, Relu, Relu2, ClampedSwiglu, Sigmoid

@@ -96,7 +96,7 @@ void Experts::multiply_in(const Instruction& i, Shares& shares, int worker_index
     context_.kernels.prepare(i.prepared.format, context_.at(i.x, pair_rows_[pair]), i.x.stride, 1,
                              i.prepared.inputs, prepared + pair * bytes);
   context_.team.barrier(worker_index);
-  const int panels = (i.pieces[0].matrix.outputs + kPanel - 1) / kPanel;
+  const int panels = num_panels(i.pieces[0].matrix);
   shares.take(worker_index, panels, context_.epoch, [&](int first, int end) {
     for (size_t expert = 0; expert < i.pieces.size(); ++expert) {
       const int start = pair_starts_[expert], rows = pair_starts_[expert + 1] - start;
@@ -120,7 +120,7 @@ void Experts::multiply_out(const Instruction& i, Shares& shares, int worker_inde
     context_.kernels.prepare(i.prepared.format, context_.at(i.x, start), i.x.stride, stop - start,
                              i.prepared.inputs, prepared + start * bytes);
   context_.team.barrier(worker_index);
-  const int outputs = i.pieces[0].matrix.outputs, panels = (outputs + kPanel - 1) / kPanel;
+  const int outputs = i.pieces[0].matrix.outputs, panels = num_panels(i.pieces[0].matrix);
   shares.take(worker_index, panels, context_.epoch, [&](int first, int end) {
     const int column = first * kPanel, columns = std::min(end * kPanel, outputs) - column;
     for (int row = 0; row < context_.step.rows(i.space); ++row)

@@ -118,10 +118,10 @@ void Program::gemm(const Instruction& i, Shares& shares, int index, Worker& work
                                 : reinterpret_cast<const uint8_t*>(context_.at(i.x));
   const int rows = context_.step.rows(i.prepared.space);
   int panels = 0;
-  for (const Piece& piece : i.pieces) panels += (piece.matrix.outputs + kPanel - 1) / kPanel;
+  for (const Piece& piece : i.pieces) panels += num_panels(piece.matrix);
   shares.take(index, panels, context_.epoch, [&](int first, int end) {
     for (const Piece& piece : i.pieces) {
-      const int count = (piece.matrix.outputs + kPanel - 1) / kPanel;
+      const int count = num_panels(piece.matrix);
       if (first < count && end > 0)
         context_.products.gemm(piece.matrix, prepared, rows, std::max(first, 0),
                                std::min(end, count), worker.kernel_scratch,

@@ -105,8 +105,9 @@ def as_text(model: str, found: Profile) -> str:
     head = (
         f"{model}: a step of {found.rows:,} {unit} takes {1e3 * found.step_seconds:.3f} ms (the "
         f"median); {found.threads} threads, {found.tier}\n"
-        f"This machine reads {peaks.read / 1e9:.1f} GB/s and computes {peaks.int8 / 1e9:,.0f} "
-        f"GOP/s in int8, {peaks.bf16 / 1e9:,.0f} in bf16, {peaks.float / 1e9:,.0f} in fp32.\n"
+        f"A plain loop reads these weights at {peaks.read / 1e9:.1f} GB/s. This machine computes "
+        f"{peaks.int8 / 1e9:,.0f} GOP/s in int8, {peaks.bf16 / 1e9:,.0f} in bf16, "
+        f"{peaks.float / 1e9:,.0f} in fp32.\n"
     )
     head += "".join(f"A cold panel of {line}\n" for line in found.kernels) + "\n"
     rows: list[tuple[str, ...]] = [_HEAD]

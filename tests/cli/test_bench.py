@@ -27,7 +27,7 @@ def test_the_phases_of_a_step(tiny: str, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["bench", "profile", tiny, "--context", "20", *SHORT]) == OK
     text = capsys.readouterr().out
     assert "a step of 1 row takes" in text
-    assert "This machine reads" in text
+    assert "A plain loop reads" in text
     lines = [line.split() for line in text.splitlines()]
     head = next(line for line in lines if line[:1] == ["PHASE"])
     assert head == ["PHASE", "INSTRUCTION", "CALLS", "WAIT", "MS", "SHARE", "MB", "GB/S", "GOP/S"]

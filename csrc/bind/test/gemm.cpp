@@ -73,7 +73,7 @@ Bytes allocate(size_t bytes) {
 struct PackedMatrix {
   Bytes bytes;
   Matrix matrix;
-  int panels() const { return (matrix.outputs + kPanel - 1) / kPanel; }
+  int panels() const { return num_panels(matrix); }
   size_t num_bytes() const { return panels() * matrix.panel_bytes; }
 };
 

@@ -23,6 +23,7 @@ from octavo.backends.native.passes import PASSES
 from octavo.backends.native.pending import NativePending, ProcessedPending
 from octavo.backends.native.refusals import refuse_unsupported
 from octavo.backends.native.tiers import choose_tier, orders
+from octavo.backends.native.work import product_weights
 from octavo.backends.step import NO_ROWS, Draws, HostBatch, Pending, Processor
 from octavo.backends.stored_rows import StoredRows
 from octavo.layers import Model, Module
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 BLOCK_TOKENS = _native.BLOCK_TOKENS  # kernels take so many tokens of a block together
-_READ_BYTES = 128 << 20  # of a measurement of memory: more than caches hold
 _POLL_SECONDS = 0.002  # while a measurement is awaited
 _NO_DRAWS = Draws((), (), NO_ROWS, NO_ROWS)
 _CACHES = {"float32": "F32", "bfloat16": "BF16", "int8": "Int8"}
@@ -292,8 +292,11 @@ class NativeBackend:
         return self._recorded.seconds, self._recorded.waits
 
     def read_rate(self, seconds: float) -> float:
-        """Measure the bytes a second that all threads read together at best."""
-        return _native.read_rate(self.tier, self._team, _READ_BYTES, seconds)
+        """Measure the bytes a second at which a loop reads the weights of all products at best.
+
+        The loop reads what a step reads: other memory would be in the caches more or less often.
+        """
+        return _native.read_rate(self.tier, self._team, product_weights(self.instructions), seconds)
 
     def peak_rates(self, read: float, seconds: float) -> PeakRates:
         """Measure what this machine computes at best, each rate for so long; `read` is known."""

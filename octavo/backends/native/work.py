@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from octavo.backends.native import _native
+from octavo.backends.native.packing import Matrix as PackedMatrix
 from octavo.program.listing import Instruction, Space
 from octavo.program.operands import Matrix
 
@@ -24,6 +26,18 @@ class Work:
 
     bytes_read: int = 0
     operations: int = 0
+
+
+def product_weights(instructions: Sequence[Instruction]) -> list[_native.Matrix]:
+    """Return each matrix that a product of these instructions reads, once."""
+    read: list[object] = []
+    for i in instructions:
+        if i.experts is not None and i.op != "SortPairs":
+            read.extend(i.experts.matrices)
+        elif i.op == "Gemm":
+            read.append(i.matrix)
+    pieces = [piece.native for m in read if isinstance(m, PackedMatrix) for piece in m.pieces]
+    return list({id(piece): piece for piece in pieces}.values())
 
 
 def work_of(i: Instruction, sequences: Sequence[SequenceSize], kv_bytes: float, top_k: int) -> Work:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from octavo.backends.native import _native
-from octavo.backends.native.backend import NativeBackend
 from octavo.backends.native.work import SequenceSize, Work, work_of
 from octavo.program.listing import Attend, Instruction
 from tests.backends.native.tiny import make_native
@@ -49,13 +48,13 @@ def test_products_read_all_weights_once_however_many_rows_there_are() -> None:
 
 def test_a_backend_measures_the_machines_peak_rates() -> None:
     """The rates are plausible, and every tier can measure them."""
-    backend = NativeBackend()
-    assert backend.read_rate(0.0) > 1e8
+    backend = make_native(FULL, 8, 16)
+    assert backend.read_rate(0.0) > 1e6
     peaks = backend.peak_rates(1.0, 0.0)
     assert peaks.read == 1.0
     assert peaks.int8 > 1e8
     team = _native.Team(1, False)
     for tier in _native.tiers():
         assert _native.operation_rate(tier, team, _native.Products.Float, 0.0) > 1e7
-    with pytest.raises(ValueError, match="less than a line for each thread"):
-        _native.read_rate(_native.tiers()[0], team, 10, 0.0)
+    with pytest.raises(ValueError, match="no matrix to read"):
+        _native.read_rate(_native.tiers()[0], team, [], 0.0)
