@@ -55,6 +55,7 @@ class EngineArguments:
     block_size: int = 16  # tokens of a KV block
     num_gpu_blocks_override: int | None = None  # KV blocks, instead of as many as fit
     kv_cache_memory_bytes: int | None = None  # memory for KV; None: a part of the free memory
+    preallocate_kv_cache: bool = False  # take all of it from the system at the start
     grammar_memory_bytes: int = 128 << 20  # for the grammars of all texts with a shape
     max_num_seqs: int = 64  # sequences running at once
     max_num_batched_tokens: int = 512  # tokens of a step
@@ -107,6 +108,11 @@ class EngineArguments:
                 f"packed_cache_bytes={self.packed_cache_bytes} limits packed weights on disk, and "
                 "none are kept there without packed_cache: give that too, or leave this out"
             )
+        if self.preallocate_kv_cache and self.spare_engine:
+            raise ConfigError(
+                "preallocate_kv_cache=True with spare_engine=True would take the memory of the KV "
+                "cache twice, once for an engine that may never need it: leave one of them out"
+            )
         if not isinstance(self.generation_config, str):
             raise ConfigError(
                 f"generation_config={self.generation_config!r} must be auto, vllm, or the place of "
@@ -143,6 +149,7 @@ _FLAGS = (
     "enable_prefix_caching",
     "enable_chunked_prefill",
     "async_scheduling",
+    "preallocate_kv_cache",
     "spare_engine",
 )
 _MAY_BE_NONE = ("max_model_len", "num_gpu_blocks_override", "kv_cache_memory_bytes")

@@ -60,6 +60,7 @@ class WorkerEngine:
     environment: Mapping[str, str] = field(default_factory=dict)
     log: Path = Path(os.devnull)
     kept: bool = True
+    steady: Mapping[str, object] = field(default_factory=dict)  # options, unless the start is timed
     version: str = ""
     _process: subprocess.Popen[str] | None = field(default=None, init=False)
 
@@ -94,7 +95,7 @@ class WorkerEngine:
     def _first_token(self, case: Case, seed: int) -> Metrics:
         """Measure a new process; before the first, the files may not be in memory."""
         for _ in range(1 if self.version else 2):
-            fresh = replace(self)
+            fresh = replace(self, steady={})
             began = time.perf_counter()
             try:
                 fresh._start()
@@ -114,7 +115,8 @@ class WorkerEngine:
         return {"one_us": one * 1e6, "further_us": further * 1e6}
 
     def _start(self) -> None:
-        settings = [f"{key}={json.dumps(value)}" for key, value in self.options.items()]
+        options = {**self.options, **self.steady}
+        settings = [f"{key}={json.dumps(value)}" for key, value in options.items()]
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
                 [self.python, str(WORKER), self.kind, self.model, *settings],

@@ -22,6 +22,8 @@ from octavo.backends.native import _native
 ROOT = Path(__file__).resolve().parent.parent.parent
 INT8_BITS = 8.5  # of each weight: a code, and its share of a scale for 32
 LENGTHS = {"max_model_len": 2304, "max_num_seqs": 64}
+# As much KV as vLLM has, taken at the start, as vLLM and llama.cpp take it.
+STEADY = {"kv_cache_memory_bytes": 1 << 30, "preallocate_kv_cache": True}
 KINDS = ("octavo", "llama", "ik", "vllm", "zentorch", "openvino", "transformers")
 TIERS = "tiers"  # the kind of engines of ours that use one tier for everything
 
@@ -99,7 +101,8 @@ def _octavo(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
 
     def worker(name: str, model: str, kept: bool = True, **more: object) -> WorkerEngine:
         told = {**options, **more}
-        return WorkerEngine(name, sys.executable, kind, model, told, path, places.log, kept)
+        of_ours = (name, sys.executable, kind, model, told, path, places.log, kept)
+        return WorkerEngine(*of_ours, steady=STEADY)
 
     yield worker(rows.GGUF, four)
     yield worker(rows.BF16, directory, dtype="bfloat16")
@@ -140,7 +143,8 @@ def _tiers(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
             if tier in _native.tiers():
                 path = {**_environment(places), "OCTAVO_CPU_ISA": tier}
                 told = {**options, "dtype": dtype}
-                yield WorkerEngine(name, sys.executable, "octavo", model, told, path, places.log)
+                of_ours = (name, sys.executable, "octavo", model, told, path, places.log)
+                yield WorkerEngine(*of_ours, steady=STEADY)
 
 
 def _llama(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:

@@ -129,7 +129,8 @@ void bind_program(nb::module_& m) {
       .def("add_rope", &Program::add_rope, "frequencies"_a, "interleaved"_a, "magnitude"_a)
       .def("set_scratch", &Program::set_scratch, "space"_a, "row_bytes"_a, "prepared_row_bytes"_a)
       .def("make_caches", &Program::make_caches, "format"_a, "layers"_a, "blocks"_a,
-           "block_size"_a, "kv_heads"_a, "head_dim"_a)
+           "block_size"_a, "kv_heads"_a, "head_dim"_a, "preallocated"_a,
+           nb::call_guard<nb::gil_scoped_release>())
       .def("choose", [](Program& self, Format format, int row_class, const std::string& tier,
                         int ahead) {
         self.choose(format, row_class, choose_tier(tier), ahead);

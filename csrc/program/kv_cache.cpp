@@ -51,4 +51,11 @@ void KvCache::copy_block(int64_t source, int64_t destination) {
                 block_scales_ * sizeof(float));
 }
 
+void KvCache::take(int part, int parts) {
+  constexpr size_t kPage = 4096;  // the smallest of any system
+  const size_t pages = pages_.bytes() / kPage;
+  for (size_t page = pages * part / parts; page < pages * (part + 1) / parts; ++page)
+    pages_.data()[page * kPage] = 0;
+}
+
 }  // namespace octavo

@@ -23,7 +23,7 @@ inline size_t cell_bytes(CacheFormat format, int head_dim) {
 class KvCache {
  public:
   KvCache() = default;
-  // Memory is taken when a block is written first.
+  // The system gives a block's memory when it is written first, or `take` is called.
   KvCache(CacheFormat format, int layers, int64_t blocks, int block_size, int kv_heads,
           int head_dim);
 
@@ -31,6 +31,9 @@ class KvCache {
   int64_t num_blocks() const { return num_blocks_; }
   int block_size() const { return block_size_; }
   void copy_block(int64_t source, int64_t destination);
+
+  // Takes one of `parts` equal parts of all memory from the system, before any block is written.
+  void take(int part, int parts);
 
  private:
   Pages pages_;

@@ -52,8 +52,9 @@ void Program::set_scratch(Space space, int64_t row_bytes, int64_t prepared_row_b
 }
 
 void Program::make_caches(CacheFormat format, int layers, int64_t blocks, int block_size,
-                          int kv_heads, int head_dim) {
+                          int kv_heads, int head_dim, bool preallocated) {
   context_.cache = KvCache(format, layers, blocks, block_size, kv_heads, head_dim);
+  if (preallocated) team_->run([&](int part) { context_.cache.take(part, team_->size()); });
 }
 
 void Program::copy_block(int64_t source, int64_t destination) {

@@ -31,7 +31,7 @@ class Program {
   int add_rope(std::vector<float> frequencies, bool interleaved, float magnitude);
   void set_scratch(Space space, int64_t row_bytes, int64_t prepared_row_bytes);
   void make_caches(CacheFormat format, int layers, int64_t blocks, int block_size, int kv_heads,
-                   int head_dim);
+                   int head_dim, bool preallocated);
 
   // Makes the memory of the largest step, without computing one, and returns its bytes: of `rows`
   // rows, so many wanted ones, and `sequences` of up to `positions`.

@@ -245,6 +245,12 @@ def _add_memory_options(group: argparse._ArgumentGroup) -> None:
     )
     _add(
         group,
+        "preallocate_kv_cache",
+        "take all of the KV cache's memory from the system at the start, so that no step waits for "
+        "it and a lack of memory shows at once (default: as blocks are first used)",
+    )
+    _add(
+        group,
         "grammar_memory_bytes",
         "memory for the grammars of all texts with a shape; where it is short, new ones wait",
         "--grammar-memory",

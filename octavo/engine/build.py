@@ -217,6 +217,7 @@ def make_backend(config: EngineConfig, checkpoint: Checkpoint) -> LogitsBackend:
             accumulation_order=arguments.accumulation_order,
             measured_file=_measured_file(),
             packed_cache=packed_cache(arguments, checkpoint, footprint.weights),
+            preallocates_kv=arguments.preallocate_kv_cache,
         )
     )
 

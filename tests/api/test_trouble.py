@@ -68,6 +68,8 @@ def only(outputs: list[RequestOutput]) -> Any:
         ({"max_num_seqs": 0}, "max_num_seqs=0 must be at least 1"),
         ({"seed": "a"}, "seed='a' must be a whole number"),
         ({"enable_prefix_caching": "no"}, "must be True or False"),
+        ({"preallocate_kv_cache": 1}, "preallocate_kv_cache=1 must be True or False"),
+        ({"preallocate_kv_cache": True, "spare_engine": True}, "leave one of them out"),
         ({"priority_ageing_seconds": -1}, "must be finite and not negative"),
         ({"priority_ageing_seconds": "1"}, "must be a number of seconds"),
         ({"max_num_seq": 3}, "there is no option 'max_num_seq'; did you mean max_num_seqs"),

@@ -57,6 +57,7 @@ def test_an_engine_as_asked_for() -> None:
         *("some/model", "--max-model-len", "32k", "--kv-cache-memory", "2GiB", "--max-num-seqs=8"),
         *("--no-enable-prefix-caching", "--dtype", "bfloat16", "--seed", "-3"),
         *("--max-num-batched-tokens", "1K", "--scheduling-policy", "priority"),
+        "--preallocate-kv-cache",
     )
     assert asked == EngineArguments(
         model="some/model",
@@ -68,6 +69,7 @@ def test_an_engine_as_asked_for() -> None:
         seed=-3,
         max_num_batched_tokens=1024,
         scheduling_policy="priority",
+        preallocate_kv_cache=True,
     )
 
 

@@ -134,6 +134,7 @@ class Program:
         block_size: int,
         kv_heads: int,
         head_dim: int,
+        preallocated: bool,
     ) -> None: ...
     def reserve(
         self, rows: int, logits: int, hidden: int, sequences: int, positions: int

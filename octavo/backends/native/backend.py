@@ -55,6 +55,7 @@ class NativeOptions(Struct, frozen=True):
     # Where results of measurements are kept. None: nothing is measured, and the best instruction
     # set by its name computes everything.
     measured_file: Path | None = None
+    preallocates_kv: bool = False  # the cache's memory is taken when the cache is made
     pinned: bool = False  # each thread stays on a core of its own
     packed_cache: PackedCache | None = None  # of weights; None: they are packed at every start
 
@@ -222,6 +223,7 @@ class NativeBackend:
             block_size,
             layout.kv_heads,
             layout.head_dim,
+            self._options.preallocates_kv,
         )
 
     @property

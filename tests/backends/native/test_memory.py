@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from octavo.backends.base import StepSize
+from octavo.observe.machine import own_bytes
 from tests.backends.native.test_team import run_alone
 from tests.backends.native.tiny import make_batch, make_native
 from tests.runner.tiny import FULL, VOCABULARY
@@ -101,3 +102,22 @@ def test_the_largest_steps_memory_is_reserved_without_computing_it() -> None:
     assert backend.reserve(SIZE, 0) == num_bytes
     larger = replace(SIZE, rows=3000, wanted_rows=3000)
     assert backend.reserve(larger, 0) > num_bytes
+
+
+@pytest.mark.skipif(not own_bytes(), reason="only Linux counts a process's own pages")
+@pytest.mark.parametrize("preallocates_kv", [False, True])
+@pytest.mark.parametrize("kv_dtype", ["float32", "int8"])
+def test_a_cache_takes_all_its_memory_at_once_where_that_is_asked_for(
+    kv_dtype: str, preallocates_kv: bool
+) -> None:
+    backend = make_native(FULL, 160, 16, kv_dtype=kv_dtype, preallocates_kv=preallocates_kv)
+    expected = backend.forward(make_batch((1, 0, 100))).logits.copy()
+    num_blocks, before = 80_000, own_bytes()
+    backend.make_cache(num_blocks)
+    taken = own_bytes() - before
+    cell_bytes = 8 * 4 if kv_dtype == "float32" else 8 + 4  # with its scale
+    cache_bytes = num_blocks * len(FULL) * 2 * 16 * cell_bytes
+    assert cache_bytes > 30 << 20
+    bounds = (0.9, 1.1) if preallocates_kv else (-0.1, 0.1)
+    assert bounds[0] * cache_bytes < taken < bounds[1] * cache_bytes
+    assert np.array_equal(backend.forward(make_batch((1, 0, 100))).logits, expected)

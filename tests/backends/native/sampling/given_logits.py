@@ -41,7 +41,7 @@ def make_backend(logits: Floats, tier: str = "", threads: int = 1) -> NativeBack
             getattr(where, f"{name}Out"), select.space, 0, 0, width, stride(width)
         )
         program.append(select)
-    program.make_caches(_native.CacheFormat.F32, 1, 2, 16, 1, 8)
+    program.make_caches(_native.CacheFormat.F32, 1, 2, 16, 1, 8, False)
     backend._program, backend._is_settled = program, True
     backend._runner = _native.StepRunner(backend.tier, program, backend._team, width, width, store)
     return backend
