@@ -17,7 +17,7 @@ from octavo.backends.native import _native
 from tests.backends.native import _native_test
 
 BYTES = {"f32": 4, "bf16": 2, "int8": 1}
-BLOCK_SIZE = 32
+BLOCK_SIZE = 16
 
 
 def read_speed(num_bytes: int) -> float:

@@ -76,6 +76,15 @@ struct Scratch {
   float* states;      // [kAttentionRows · group][record]
 };
 
+// What the thread reads next: the item, unless it is not known, and the blocks whose keys are still
+// to be prefetched, the first one last.
+struct Coming {
+  const struct Item* item = nullptr;
+  int first_split = 0;  // of the item
+  int count = 0;
+  size_t cells[kSplitBlocks];  // of each block, its first token's index over all heads' cells
+};
+
 struct Item {
   const Cache& cache;
   const AttentionShape& shape;
@@ -84,6 +93,7 @@ struct Item {
   int group;  // query heads of the KV head
   const float* const* q;  // of each row, its first query head's of this KV head
   Scratch scratch;
+  Coming* coming;
 };
 
 // The positions of a split that one query, or some, see: [low, high) from the split's first.
@@ -119,7 +129,7 @@ inline Blocks find_blocks(const Item& item, Range range, int split) {
   int inside = position % size;
   for (int b = blocks.first; b < blocks.end; ++b) {
     blocks.cells[b] =
-        static_cast<size_t>(*block) * item.cache.block_cells + item.kv_head * size + inside;
+        *block * item.cache.block_cells + item.kv_head * item.cache.head_cells + inside;
     inside += kBlockTokens;
     if (inside < size) continue;
     inside = 0;
@@ -155,12 +165,26 @@ inline __attribute__((always_inline)) void add_products(
 template <bool kToWrite = false>
 inline void ask_for_bytes(const void* from, size_t bytes) {
   const char* line = static_cast<const char*>(from);
-  for (size_t at = 0; at < bytes; at += kAlign) __builtin_prefetch(line + at, kToWrite, 2);
+  for (size_t at = 0; at < bytes; at += kAlign) __builtin_prefetch(line + at, kToWrite, 3);
 }
 
-template <typename Element>
-inline void ask_for(const Element* cells, int head_dim) {
-  ask_for_bytes(cells, sizeof(Element) * kBlockTokens * head_dim);
+// Prefetches 16 tokens' keys, or values, and their scales.
+template <CacheFormat kFormat>
+inline void ask_for_block(const Item& item, const void* cells, const float* scales, size_t cell) {
+  using Element = typename Cells<kFormat>::Element;
+  const int head_dim = item.cache.head_dim;
+  ask_for_bytes(static_cast<const Element*>(cells) + cell * head_dim,
+                sizeof(Element) * kBlockTokens * head_dim);
+  if constexpr (kFormat == CacheFormat::Int8)
+    ask_for_bytes(scales + cell, sizeof(float) * kBlockTokens);
+}
+template <CacheFormat kFormat>
+inline void ask_for_keys(const Item& item, size_t cell) {
+  ask_for_block<kFormat>(item, item.cache.keys, item.cache.key_scales, cell);
+}
+template <CacheFormat kFormat>
+inline void ask_for_values(const Item& item, size_t cell) {
+  ask_for_block<kFormat>(item, item.cache.values, item.cache.value_scales, cell);
 }
 
 // q · k for the group's queries and all blocks, to scores[query][position].
@@ -169,12 +193,11 @@ void make_scores(const Item& item, const Blocks& blocks, const uint32_t* queries
   using Element = typename Cells<kFormat>::Element;
   const int head_dim = item.cache.head_dim;
   const Element* keys = static_cast<const Element*>(item.cache.keys);
-  const Element* values = static_cast<const Element*>(item.cache.values);
   for (int b = blocks.first; b < blocks.end; b += kScoreBlocks) {
     if (first_use) {
       for (int ahead = b; ahead < b + kScoreBlocks && ahead < blocks.end; ++ahead) {
-        ask_for(values + blocks.cells[ahead] * head_dim, head_dim);
-        if (ahead + 2 < blocks.end) ask_for(keys + blocks.cells[ahead + 2] * head_dim, head_dim);
+        ask_for_values<kFormat>(item, blocks.cells[ahead]);
+        if (ahead + 2 < blocks.end) ask_for_keys<kFormat>(item, blocks.cells[ahead + 2]);
       }
     }
     const Element* from[kScoreVectors];
@@ -341,6 +364,10 @@ void add_values(const Item& item, const Blocks& blocks,
   const uint32_t* words = reinterpret_cast<const uint32_t*>(item.scratch.scores);
   Floats sums[kRows][kVectors] = {};
   for (int b = blocks.first; b < blocks.end; ++b) {
+    if (item.coming->count > 0) {
+      const int last = --item.coming->count;
+      ask_for_keys<kFormat>(item, item.coming->cells[last]);
+    }
     const Element* from[kVectors];
     for (int v = 0; v < kVectors; ++v)
       from[v] = values.at[b] + (dim + v * kLanes) * Cells<kFormat>::kLaneElements;
@@ -521,6 +548,18 @@ inline void attend_some(const Item& item, const uint32_t* queries, int first, in
   }
 }
 
+// ---- what is read next ----
+
+// Finds the blocks that an item's rows see of a split.
+inline void find_coming(const Item& item, int split, Coming& coming) {
+  const int last = item.sequence.rows * item.group - 1;
+  const Range seen{seen_by(item, 0, split).low, seen_by(item, last, split).high};
+  if (!seen.any()) return;
+  const Blocks blocks = find_blocks(item, seen, split);
+  for (int b = blocks.end - 1; b >= blocks.first; --b)
+    coming.cells[coming.count++] = blocks.cells[b];
+}
+
 // ---- the table's functions ----
 
 size_t scratch_parts(const AttentionShape& shape, uint8_t* base, Scratch* scratch) {
@@ -564,6 +603,10 @@ void attend_item(const Item& item, int rows, int first_split, int end_split,
   // Few lines are asked for at once, each a group before it is needed: more would wait for others.
   ask_for_queries(item, 0, begins(1));
   for (int split = first_split; split < end_split; ++split) {
+    Coming& coming = *item.coming;
+    coming.count = 0;
+    if (split + 1 < end_split) find_coming(item, split + 1, coming);
+    else if (coming.item) find_coming(*coming.item, coming.first_split, coming);
     for (int g = 0; g < groups; ++g) {
       const int first = begins(g), count = begins(g + 1) - first;
       if (split == first_split) {
@@ -600,34 +643,40 @@ void attend_rows(const Item& item, int rows, int first_split, int end_split,
   }
 }
 
-void attention(const Cache& cache, const AttentionShape& shape, const SequenceRows& sequence,
-               int first, int rows, int kv_head, int first_split, int end_split, const float* q,
-               size_t q_stride, float* out, size_t out_stride, float* partials, uint8_t* scratch) {
-  const SequenceRows part{sequence.first_row + first, rows, sequence.first_position + first,
-                          sequence.table, sequence.end};
+void attention(const Cache& cache, const AttentionShape& shape, const AttentionPart& part,
+               const AttentionPart* next, const float* q, size_t q_stride, float* out,
+               size_t out_stride, float* partials, uint8_t* scratch) {
   const int group = shape.heads / shape.kv_heads, record = record_floats(shape.head_dim);
+  const int rows = part.rows.rows, first_row = part.rows.first_row;
   const float* queries[kAttentionRows];
   float* parts[kAttentionRows];
-  Item item{cache, shape, part, kv_head, group, queries, {}};
+  Coming coming;
+  Item item{cache, shape, part.rows, part.kv_head, group, queries, {}, &coming};
   scratch_parts(shape, scratch, &item.scratch);
-  const size_t column = size_t(kv_head) * group * shape.head_dim;
+  const size_t column = size_t(part.kv_head) * group * shape.head_dim;
   for (int i = 0; i < rows; ++i) {
-    const size_t row = part.first_row + i;
-    queries[i] = q + row * q_stride + column;
+    queries[i] = q + (first_row + i) * q_stride + column;
     if (partials) parts[i] = partials + size_t(i) * group * record;
   }
   if (!partials) {
     for (int query = 0; query < rows * group; ++query) {
-      const float* sink = shape.sinks ? shape.sinks + kv_head * group + query % group : nullptr;
+      const float* sink =
+          shape.sinks ? shape.sinks + part.kv_head * group + query % group : nullptr;
       begin(item.scratch.states + size_t(query) * record, shape.head_dim, sink);
     }
   }
-  attend_rows(item, rows, first_split, end_split, partials ? parts : nullptr,
+  const AttentionPart& then = next ? *next : part;
+  const Item following{cache, shape, then.rows, then.kv_head, group, nullptr, {}, nullptr};
+  if (next) {
+    coming.item = &following;
+    coming.first_split = next->first_split;
+  }
+  attend_rows(item, rows, part.first_split, part.end_split, partials ? parts : nullptr,
               size_t(rows) * group * record);
   if (partials) return;
   for (int query = 0; query < rows * group; ++query) {
-    const int head = kv_head * group + query % group;
-    float* to = out + size_t(part.first_row + query / group) * out_stride + head * shape.head_dim;
+    const int head = part.kv_head * group + query % group;
+    float* to = out + size_t(first_row + query / group) * out_stride + head * shape.head_dim;
     finish(item.scratch.states + size_t(query) * record, shape.head_dim, to);
   }
 }
@@ -643,7 +692,8 @@ void attention_together(const Cache& cache, const AttentionShape& shape, const T
     queries[i] = rows[i].q;
     parts[i] = rows[i].partials;
   }
-  Item item{cache, shape, behind, kv_head, shape.heads / shape.kv_heads, queries, {}};
+  Coming coming;
+  Item item{cache, shape, behind, kv_head, shape.heads / shape.kv_heads, queries, {}, &coming};
   scratch_parts(shape, scratch, &item.scratch);
   attend_rows(item, count, split, split + 1, parts, 0);
 }

@@ -81,7 +81,7 @@ void write_tokens(const Cache& cache, const float* k, const float* v, size_t str
   const int head_dim = cache.head_dim, token = inside % kBlockTokens;
   Element rows[2][kMostHeadDim];
   for (int h = 0; h < cache.kv_heads; ++h) {
-    const size_t cell = block * cache.block_cells + h * cache.block_size + inside;
+    const size_t cell = block * cache.block_cells + h * cache.head_cells + inside;
     Element* keys = static_cast<Element*>(cache.keys) + (cell - token) * head_dim;
     Element* values = static_cast<Element*>(cache.values) + (cell - token) * head_dim;
     for (int i = 0; i < count; ++i) {

@@ -97,8 +97,8 @@ struct Epilogue {
 enum class CacheFormat : uint8_t { F32, BF16, Int8 };
 
 // One layer's cache. A cell is a token's key, or value, of one KV head: head_dim elements. Block b
-// of KV head h begins at cell b · block_cells + h · block_size of each array; where block_cells is
-// more than kv_heads · block_size, other layers' cells lie between. Inside, per 16 tokens: F32 keys
+// of KV head h begins at cell b · block_cells + h · head_cells of each array; other cells may lie
+// between. Inside, per 16 tokens: F32 keys
 // as [head_dim][16], values as [16][head_dim]; BF16 and Int8 keys as [head_dim/2][16][2], values as
 // [8][head_dim][2] (pairs of tokens), so that both products run over pairs. head_dim is a multiple
 // of 8 and at most 512. Int8 keeps one fp32 scale for each cell, in arrays beside.
@@ -111,7 +111,8 @@ struct Cache {
   int32_t block_size;
   int32_t kv_heads;
   int32_t head_dim;
-  int64_t block_cells;
+  int64_t head_cells;   // from a KV head to the next
+  int64_t block_cells;  // from a block to the next
 };
 
 struct AttentionShape {
@@ -138,6 +139,15 @@ struct SequenceRows {
   int32_t first_position;
   const int32_t* table;
   int32_t end = 0;
+};
+
+// Rows of a sequence, at most kAttentionRows, with one KV head and its group of query heads, and
+// the positions of splits [first_split, end_split).
+struct AttentionPart {
+  SequenceRows rows;
+  int32_t kv_head;
+  int32_t first_split;
+  int32_t end_split;
 };
 
 // A row of some sequence, where several attend to the same cells.
@@ -205,18 +215,16 @@ struct KernelTable {
   // attention.inl
   void (*write_kv)(const Cache& cache, const float* k, const float* v, size_t stride,
                    const SequenceRows& sequence);
-  // One item: rows first … first+rows-1 of a sequence (at most kAttentionRows), one KV head with
-  // its group of query heads, and the positions of splits [first_split, end_split). `q` and `out`
-  // point at row 0 of the step. Without `partials` the splits are all those that the rows see, and
-  // the result goes to out. With them the partial sums of each split go there in order,
+  // One part; the thread's next one, if it is known, has its first keys prefetched meanwhile. `q`
+  // and `out` point at row 0 of the step. Without `partials` the splits are all those that the rows
+  // see, and the result goes to out. With them the partial sums of each split go there in order,
   // attention_partial_floats(shape, rows) each, and merge_attention makes the same result of them.
   // `scratch` is the thread's own, attention_scratch(shape) bytes.
   size_t (*attention_scratch)(const AttentionShape& shape);
   size_t (*attention_partial_floats)(const AttentionShape& shape, int rows);
-  void (*attention)(const Cache& cache, const AttentionShape& shape, const SequenceRows& sequence,
-                    int first, int rows, int kv_head, int first_split, int end_split,
-                    const float* q, size_t q_stride, float* out, size_t out_stride,
-                    float* partials, uint8_t* scratch);
+  void (*attention)(const Cache& cache, const AttentionShape& shape, const AttentionPart& part,
+                    const AttentionPart* next, const float* q, size_t q_stride, float* out,
+                    size_t out_stride, float* partials, uint8_t* scratch);
   // One split for rows of several sequences, at most kAttentionRows, all of which see all of it:
   // the same sums. `table` is any of theirs, for in that split all name the same blocks.
   void (*attention_together)(const Cache& cache, const AttentionShape& shape,

@@ -28,7 +28,7 @@ NormShape heads_of(NormShape norm, int first, int count, int head_dim) {
 
 // A KV head's cells, as a cache that has no other head.
 Cache one_head(Cache cache, int kv_head) {
-  const int64_t first = int64_t{kv_head} * cache.block_size;
+  const int64_t first = int64_t{kv_head} * cache.head_cells;
   const int64_t bytes = first * static_cast<int64_t>(cell_bytes(cache.format, cache.head_dim));
   cache.keys = static_cast<uint8_t*>(cache.keys) + bytes;
   cache.values = static_cast<uint8_t*>(cache.values) + bytes;
@@ -150,7 +150,9 @@ void Attention::run(const Instruction& i, Shares& shares, int worker_index, Work
                      context_.at(i.out),
                      static_cast<size_t>(i.out.stride),
                      partials_.data()};
-  shares.take_next(static_cast<int>(plan.items().size()), context_.epoch, [&](int index) {
+  // A sequence's heads are neighbours in memory and among the items.
+  const int count = static_cast<int>(plan.items().size()), run = i.attention.kv_heads;
+  shares.take_next(count, context_.epoch, run, [&](int index, int coming) {
     const AttentionItem& item = plan.items()[index];
     if (item.first_member >= 0) return attend_together(i, item, alone, call, worker);
     if (alone) {
@@ -161,7 +163,7 @@ void Attention::run(const Instruction& i, Shares& shares, int worker_index, Work
       const int place = sequences[item.sequence].first_row;
       call.q = context_.at(i.x, step.wanted_rows()[place] - place);
     }
-    plan.run_item(index, call, worker.kernel_scratch);
+    plan.run_item(index, coming, call, worker.kernel_scratch);
   });
 }
 

@@ -246,7 +246,14 @@ void AttentionPlan::run_together(const AttentionItem& item, const AttentionCall&
     finish(members_[i].merge, call, scratch);
 }
 
-void AttentionPlan::run_item(size_t index, const AttentionCall& call, uint8_t* scratch) {
+AttentionPart AttentionPlan::part_of(const AttentionItem& item, const AttentionCall& call) const {
+  const SequenceRows& all = call.sequences[item.sequence];
+  return {{all.first_row + item.first, item.rows, all.first_position + item.first, all.table,
+           all.end},
+          item.kv_head, item.first_split, item.end_split};
+}
+
+void AttentionPlan::run_item(int index, int coming, const AttentionCall& call, uint8_t* scratch) {
   const AttentionItem& item = items_[index];
   if (item.first_member >= 0) {
     const float* queries[kAttentionRows];
@@ -261,18 +268,11 @@ void AttentionPlan::run_item(size_t index, const AttentionCall& call, uint8_t* s
     return run_together(item, call, queries, scratch);
   }
   float* partials = item.merge < 0 ? nullptr : call.partials + item.partials;
-  call.kernels->attention(call.cache, call.shape, call.sequences[item.sequence], item.first,
-                          item.rows, item.kv_head, item.first_split, item.end_split, call.q,
-                          call.q_stride, call.out, call.out_stride, partials, scratch);
+  const bool is_known = coming >= 0 && items_[coming].first_member < 0;
+  const AttentionPart next = is_known ? part_of(items_[coming], call) : AttentionPart{};
+  call.kernels->attention(call.cache, call.shape, part_of(item, call), is_known ? &next : nullptr,
+                          call.q, call.q_stride, call.out, call.out_stride, partials, scratch);
   if (item.merge >= 0) finish(item.merge, call, scratch);
-}
-
-void AttentionPlan::run(const AttentionCall& call, std::atomic<size_t>& next, uint8_t* scratch) {
-  for (;;) {
-    const size_t index = next.fetch_add(1, std::memory_order_relaxed);
-    if (index >= items_.size()) return;
-    run_item(index, call, scratch);
-  }
 }
 
 }  // namespace octavo

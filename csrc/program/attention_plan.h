@@ -5,8 +5,7 @@
 //   plan.make(kernels, shape, sequences, count, threads);   // once a step, by one thread
 //   partials: plan.partial_floats() floats, shared; scratch: kernels.attention_scratch(shape) a
 //   thread; then in each layer, after a barrier that makes q, K and V visible:
-//     next = 0;                                   // by one thread, before the barrier
-//     plan.run(call, next, scratch);              // by every thread: takes items while there are
+//     plan.run_item(index, coming, call, scratch);  // of each item, by any thread
 //   and a barrier before `out` is read. The thread that finishes the last part of a row merges it.
 //
 // If tables of sequences begin with the same blocks (a shared prefix), these are read once for rows
@@ -94,12 +93,12 @@ class AttentionPlan {
   const std::vector<AttentionMember>& members() const { return members_; }
   size_t partial_floats() const { return partial_floats_; }
 
-  void run_item(size_t index, const AttentionCall& call, uint8_t* scratch);
+  // `coming` is the item that the thread runs next, or -1 if that is not known.
+  void run_item(int index, int coming, const AttentionCall& call, uint8_t* scratch);
   // The same of an item of several sequences; queries[i] are of its i-th row, from the first of the
   // KV head's query heads on.
   void run_together(const AttentionItem& item, const AttentionCall& call,
                     const float* const* queries, uint8_t* scratch);
-  void run(const AttentionCall& call, std::atomic<size_t>& next, uint8_t* scratch);
 
  private:
   void find_shared(const KernelTable& kernels, const AttentionShape& shape,
@@ -107,6 +106,7 @@ class AttentionPlan {
   void cut(const KernelTable& kernels, const AttentionShape& shape, AttentionItem unit,
            int num_shared, int pieces);
   void put_together(const AttentionShape& shape, const SequenceRows* sequences);
+  AttentionPart part_of(const AttentionItem& item, const AttentionCall& call) const;
   void finish(int merge, const AttentionCall& call, uint8_t* scratch);
 
   std::vector<AttentionItem> items_;

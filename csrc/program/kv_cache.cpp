@@ -21,7 +21,7 @@ KvCache::KvCache(CacheFormat format, int layers, int64_t blocks, int block_size,
   block_scales_ = scale_bytes ? block_cells : 0;
   scales_ = reinterpret_cast<float*>(pages_.data() + bytes);
   for (int layer = 0; layer < layers; ++layer) {
-    const int64_t keys = 2 * layer * array_cells, values = keys + array_cells;
+    const int64_t keys = 2 * layer * array_cells, values = keys + block_size;
     Cache cache{};
     cache.keys = pages_.data() + keys * cell;
     cache.values = pages_.data() + values * cell;
@@ -33,6 +33,7 @@ KvCache::KvCache(CacheFormat format, int layers, int64_t blocks, int block_size,
     cache.block_size = block_size;
     cache.kv_heads = kv_heads;
     cache.head_dim = head_dim;
+    cache.head_cells = 2 * block_size;
     cache.block_cells = block_cells;
     layers_.push_back(cache);
   }

@@ -1,6 +1,6 @@
 // The KV cache: keys and values of all layers, by blocks.
 //
-// A block's cells of all layers lie together: [block][layer][keys, values][head][token], and then
+// A block's cells of all layers lie together: [block][layer][head][keys, values][token], and then
 // the same once more for scales. So a sequence reads from few pages of memory, huge ones where the
 // system has them, although every layer reads every block.
 #pragma once

@@ -34,6 +34,9 @@ struct Worker {
   Pages memory;
 };
 
+// Pieces for each thread from which on it matters little who ends last.
+constexpr int kManyPieces = 16;
+
 // Divides `count` pieces of work: each thread takes its own even share first, in order, and then
 // what is left of the shares of others (the system may have taken the processor away from one).
 class Shares {
@@ -54,11 +57,22 @@ class Shares {
     }
   }
 
-  // Calls work(piece) for each piece in order, in whichever thread is free.
+  // Calls work(piece, coming) for each piece in order, in whichever thread is free. If there are
+  // many pieces, a thread takes `run` neighbours at a time, and the first of the next run before it
+  // ends this one: `coming` is the thread's own next piece, or -1 if that is not known.
   template <typename Work>
-  void take_next(int count, uint32_t epoch, Work work) {
-    int piece;
-    while ((piece = claim(next_[0].value, epoch, count, 1)) >= 0) work(piece);
+  void take_next(int count, uint32_t epoch, int run, Work work) {
+    const bool many = count >= kManyPieces * run * static_cast<int>(next_.size());
+    if (!many) run = 1;
+    const auto take = [&] { return claim(next_[0].value, epoch, count, run); };
+    int first = take();
+    while (first >= 0) {
+      const int end = first + run < count ? first + run : count;
+      const int following = many ? take() : -1;
+      for (int piece = first; piece < end; ++piece)
+        work(piece, piece + 1 < end ? piece + 1 : following);
+      first = many ? following : take();
+    }
   }
 
  private:

@@ -15,6 +15,7 @@
 #include "program/attention_plan.h"
 #include "program/kv_cache.h"
 #include "runtime/processor.h"
+#include "runtime/workers.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -69,6 +70,7 @@ class TestCache {
     cache_.block_size = block_size;
     cache_.kv_heads = kv_heads;
     cache_.head_dim = head_dim;
+    cache_.head_cells = block_size;
     cache_.block_cells = int64_t{kv_heads} * block_size;
   }
 
@@ -102,9 +104,9 @@ void attend_item(TestCache& cache, Rows q, Rows out, int heads, float scale, flo
                  int first, int rows, int kv_head, int first_split, int end_split) {
   const AttentionShape shape = shape_of(cache.cache_, heads, scale, softcap, window, sinks);
   auto scratch = aligned<uint8_t>(cache.kernels_.attention_scratch(shape));
-  cache.kernels_.attention(cache.cache_, shape,
-                           {first_row, first + rows, first_position, table.data()}, first, rows,
-                           kv_head, first_split, end_split, q.data(), q.shape(1), out.data(),
+  const AttentionPart part{{first_row + first, rows, first_position + first, table.data()},
+                           kv_head, first_split, end_split};
+  cache.kernels_.attention(cache.cache_, shape, part, nullptr, q.data(), q.shape(1), out.data(),
                            out.shape(1), nullptr, scratch.get());
 }
 
@@ -127,12 +129,15 @@ std::pair<size_t, size_t> attend(TestCache& cache, Rows q, Rows out, int heads, 
                            q.data(),        q.shape(1),   out.data(), out.shape(1),
                            partials.get()};
   nb::gil_scoped_release released;
-  std::atomic<size_t> next{0};
-  std::barrier barrier(threads, [&]() noexcept { next = 0; });
+  Shares shares(threads);
+  std::barrier barrier(threads);
+  const int count = static_cast<int>(plan.items().size());
   const auto work = [&] {
     auto scratch = aligned<uint8_t>(cache.kernels_.attention_scratch(shape));
     for (int i = 0; i < repeats; ++i) {
-      plan.run(call, next, scratch.get());
+      shares.take_next(count, i + 1, shape.kv_heads, [&](int index, int coming) {
+        plan.run_item(index, coming, call, scratch.get());
+      });
       barrier.arrive_and_wait();
     }
   };

@@ -298,6 +298,26 @@ def test_a_plan_for_many_threads_cuts_long_sequences(tier: str, kind: str) -> No
             assert np.array_equal(out.view(np.uint32), expected.view(np.uint32))
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("window", [0, 7])
+def test_many_sequences_are_taken_a_few_at_a_time(tier: str, kind: str, window: int) -> None:
+    """Threads take the heads of a sequence together, and claim the next ones ahead."""
+    shape = Shape(heads=6, kv_heads=3, head_dim=16, window=window)
+    lengths = [1 + index * 7 % 40 for index in range(60)]
+    if tier != "scalar":
+        lengths[3::20] = [SPLIT + 5, SPLIT, 2 * SPLIT - 1]
+    sequences = [
+        make_sequence(shape, length, 30 + index, cached=length - 1)
+        for index, length in enumerate(lengths)
+    ]
+    alone = [World(tier, kind, shape).run([sequence])[0] for sequence in sequences]
+    for threads in (1, 2, 3):
+        world = World(tier, kind, shape, planned=threads, threads=threads)
+        for out, expected in zip(world.run(sequences), alone, strict=True):
+            assert np.array_equal(out.view(np.uint32), expected.view(np.uint32))
+        assert world.num_items >= 16 * 3 * threads
+
+
 def with_a_prefix(
     shape: Shape, num_shared: int, lengths: list[int], rows: list[int]
 ) -> list[Sequence]:
