@@ -118,6 +118,8 @@ def test_a_cache_takes_all_its_memory_at_once_where_that_is_asked_for(
     cell_bytes = 8 * 4 if kv_dtype == "float32" else 8 + 4  # with its scale
     cache_bytes = num_blocks * len(FULL) * 2 * 16 * cell_bytes
     assert cache_bytes > 30 << 20
-    bounds = (0.9, 1.1) if preallocates_kv else (-0.1, 0.1)
-    assert bounds[0] * cache_bytes < taken < bounds[1] * cache_bytes
+    if preallocates_kv:
+        assert taken > 0.9 * cache_bytes  # a sanitizer takes more
+    else:
+        assert taken < 0.1 * cache_bytes
     assert np.array_equal(backend.forward(make_batch((1, 0, 100))).logits, expected)
