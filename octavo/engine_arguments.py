@@ -110,8 +110,8 @@ class EngineArguments:
             )
         if self.preallocate_kv_cache and self.spare_engine:
             raise ConfigError(
-                "preallocate_kv_cache=True with spare_engine=True would take the memory of the KV "
-                "cache twice, once for an engine that may never need it: leave one of them out"
+                "preallocate_kv_cache with spare_engine would take the memory of the KV cache "
+                "twice, once for an engine that may never need it: leave one of them out"
             )
         if not isinstance(self.generation_config, str):
             raise ConfigError(

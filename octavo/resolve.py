@@ -77,7 +77,7 @@ def resolve(
     if arguments.spare_engine:
         free = max(free - bill.fixed_bytes, 0)  # it has weights and arrays of its own
     num_blocks, max_len = _cache_size(arguments, layout, bill, max_len, free, dtype, footprint)
-    _warn_if_short(bill, num_blocks, free)
+    _check_room(arguments, bill, num_blocks, free)
     budget = arguments.max_num_batched_tokens
     if not cuts_prompts and budget < max_len:
         log.warning(
@@ -305,8 +305,17 @@ def free_text(free_bytes: int) -> str:
     return f"{readable(free_bytes)} are free of the {limit}"
 
 
-def _warn_if_short(bill: MemoryBill, num_blocks: int, free_bytes: int) -> None:
+def _check_room(
+    arguments: EngineArguments, bill: MemoryBill, num_blocks: int, free_bytes: int
+) -> None:
+    """Warn if the memory may run out later; raise ConfigError if it would at the start."""
     needed = bill.with_blocks(num_blocks)
+    if needed > free_bytes and arguments.preallocate_kv_cache:
+        raise ConfigError(
+            "preallocate_kv_cache takes all memory of the KV cache at the start: with the weights, "
+            f"steps and grammars that is {readable(needed)}, and {free_text(free_bytes)}; lower "
+            "kv_cache_memory_bytes or max_num_seqs, or leave preallocate_kv_cache out"
+        )
     if needed > free_bytes:
         log.warning(
             "weights, steps, grammars and KV cache come to %s, and %s are free: the machine may "
