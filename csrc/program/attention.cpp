@@ -152,7 +152,7 @@ void Attention::run(const Instruction& i, Shares& shares, int worker_index, Work
                      partials_.data()};
   // A sequence's heads are neighbours in memory and among the items.
   const int count = static_cast<int>(plan.items().size()), run = i.attention.kv_heads;
-  shares.take_next(count, context_.epoch, run, [&](int index, int coming) {
+  shares.take_next(count, context_.epoch, run, plan.takes_ahead(), [&](int index, int coming) {
     const AttentionItem& item = plan.items()[index];
     if (item.first_member >= 0) return attend_together(i, item, alone, call, worker);
     if (alone) {

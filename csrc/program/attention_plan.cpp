@@ -14,6 +14,9 @@ namespace {
 constexpr int64_t kReadCost = 4;
 // Pieces a thread should get at least, so that the last ones to finish are short.
 constexpr int64_t kPiecesPerThread = 4;
+// A thread takes ahead if its share is at least so many times the longest item of all KV heads: it
+// holds two of these at most, an eighth of its share.
+constexpr int64_t kSharesHeld = 16;
 // Most rows of a sequence that still gains by reading together with others: its queries alone fill
 // few of the groups that kernels multiply at once.
 constexpr int kFewRows = kAttentionRows / 4;
@@ -149,6 +152,12 @@ void AttentionPlan::make(const KernelTable& kernels, const AttentionShape& shape
     cut(kernels, shape, unit, num_shared_[unit.sequence], static_cast<int>(pieces));
   }
   put_together(shape, sequences);
+  int64_t all = 0, longest = 0;
+  for (const AttentionItem& item : items_) {
+    all += item.cost;
+    longest = std::max(longest, item.cost);
+  }
+  takes_ahead_ = longest * shape.kv_heads * kSharesHeld <= all / threads;
   std::stable_sort(items_.begin(), items_.end(), comes_before);
   if (num_done_ < merges_.size()) {
     num_done_ = merges_.size();

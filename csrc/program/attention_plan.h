@@ -92,6 +92,9 @@ class AttentionPlan {
   const std::vector<AttentionItem>& items() const { return items_; }
   const std::vector<AttentionMember>& members() const { return members_; }
   size_t partial_floats() const { return partial_floats_; }
+  // Whether items are so short that a thread may take those of all KV heads, and as many ahead:
+  // what one thread holds then, while others have nothing left, is a small part of its share.
+  bool takes_ahead() const { return takes_ahead_; }
 
   // `coming` is the item that the thread runs next, or -1 if that is not known.
   void run_item(int index, int coming, const AttentionCall& call, uint8_t* scratch);
@@ -123,6 +126,7 @@ class AttentionPlan {
   std::unique_ptr<std::atomic<int32_t>[]> done_;
   size_t num_done_ = 0;
   size_t partial_floats_ = 0;
+  bool takes_ahead_ = false;
 };
 
 }  // namespace octavo

@@ -34,9 +34,6 @@ struct Worker {
   Pages memory;
 };
 
-// Pieces for each thread from which on it matters little who ends last.
-constexpr int kManyPieces = 16;
-
 // Divides `count` pieces of work: each thread takes its own even share first, in order, and then
 // what is left of the shares of others (the system may have taken the processor away from one).
 class Shares {
@@ -57,21 +54,20 @@ class Shares {
     }
   }
 
-  // Calls work(piece, coming) for each piece in order, in whichever thread is free. If there are
-  // many pieces, a thread takes `run` neighbours at a time, and the first of the next run before it
-  // ends this one: `coming` is the thread's own next piece, or -1 if that is not known.
+  // Calls work(piece, coming) for each piece in order, in whichever thread is free. If `ahead`, a
+  // thread takes `run` neighbours at a time, and the next run before it ends this one: `coming` is
+  // then its own next piece. Without, it takes one piece at a time, and `coming` is -1.
   template <typename Work>
-  void take_next(int count, uint32_t epoch, int run, Work work) {
-    const bool many = count >= kManyPieces * run * static_cast<int>(next_.size());
-    if (!many) run = 1;
+  void take_next(int count, uint32_t epoch, int run, bool ahead, Work work) {
+    if (!ahead) run = 1;
     const auto take = [&] { return claim(next_[0].value, epoch, count, run); };
     int first = take();
     while (first >= 0) {
       const int end = first + run < count ? first + run : count;
-      const int following = many ? take() : -1;
+      const int following = ahead ? take() : -1;
       for (int piece = first; piece < end; ++piece)
         work(piece, piece + 1 < end ? piece + 1 : following);
-      first = many ? following : take();
+      first = ahead ? following : take();
     }
   }
 

@@ -2,7 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <barrier>
@@ -10,6 +10,7 @@
 #include <memory>
 #include <stdexcept>
 #include <thread>
+#include <tuple>
 
 #include "bind/test/parts.h"
 #include "program/attention_plan.h"
@@ -111,8 +112,8 @@ void attend_item(TestCache& cache, Rows q, Rows out, int heads, float scale, flo
 }
 
 // Runs all sequences by a plan for `planned` threads, `repeats` times, with `threads` threads.
-// Returns (items, floats of partial sums).
-std::pair<size_t, size_t> attend(TestCache& cache, Rows q, Rows out, int heads, float scale,
+// Returns (items, floats of partial sums, whether threads take items ahead).
+std::tuple<size_t, size_t, bool> attend(TestCache& cache, Rows q, Rows out, int heads, float scale,
                                  float softcap, int window, nb::object sinks,
                                  std::vector<int> first_rows, std::vector<int> rows,
                                  std::vector<int> first_positions, std::vector<Table> tables,
@@ -135,16 +136,17 @@ std::pair<size_t, size_t> attend(TestCache& cache, Rows q, Rows out, int heads, 
   const auto work = [&] {
     auto scratch = aligned<uint8_t>(cache.kernels_.attention_scratch(shape));
     for (int i = 0; i < repeats; ++i) {
-      shares.take_next(count, i + 1, shape.kv_heads, [&](int index, int coming) {
+      const auto run = [&](int index, int coming) {
         plan.run_item(index, coming, call, scratch.get());
-      });
+      };
+      shares.take_next(count, i + 1, shape.kv_heads, plan.takes_ahead(), run);
       barrier.arrive_and_wait();
     }
   };
   std::vector<std::jthread> team;
   for (int i = 1; i < threads; ++i) team.emplace_back(work);
   work();
-  return {plan.items().size(), plan.partial_floats()};
+  return {plan.items().size(), plan.partial_floats(), plan.takes_ahead()};
 }
 
 }  // namespace

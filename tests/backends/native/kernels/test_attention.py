@@ -84,6 +84,7 @@ class World:
     num_shared: int = 0  # leading blocks that the sequences have in common, as far as they go
     strays: tuple[int, ...] = ()  # those that have only the first 512 positions in common
     num_items: int = 0  # of the last plan
+    takes_ahead: bool = False
 
     def run(self, sequences: list[Sequence]) -> list[Floats]:
         """Run one step, and return the output of each sequence's rows that are not cached."""
@@ -110,7 +111,7 @@ class World:
         starts = np.cumsum([0, *rows]).tolist()
         q = np.concatenate([sequence.q[sequence.cached :] for sequence in sequences])
         out = np.full_like(q, np.nan)
-        self.num_items, _ = _native_test.attend(
+        self.num_items, _, self.takes_ahead = _native_test.attend(
             cache, q, out, shape.heads, shape.scale, shape.softcap, shape.window,
             self.sinks(), starts[:-1], rows, [sequence.cached for sequence in sequences], tables,
             self.planned, self.threads,
@@ -303,9 +304,7 @@ def test_a_plan_for_many_threads_cuts_long_sequences(tier: str, kind: str) -> No
 def test_many_sequences_are_taken_a_few_at_a_time(tier: str, kind: str, window: int) -> None:
     """Threads take the heads of a sequence together, and claim the next ones ahead."""
     shape = Shape(heads=6, kv_heads=3, head_dim=16, window=window)
-    lengths = [1 + index * 7 % 40 for index in range(60)]
-    if tier != "scalar":
-        lengths[3::20] = [SPLIT + 5, SPLIT, 2 * SPLIT - 1]
+    lengths = [20 + index * 7 % 20 for index in range(80)]
     sequences = [
         make_sequence(shape, length, 30 + index, cached=length - 1)
         for index, length in enumerate(lengths)
@@ -315,7 +314,18 @@ def test_many_sequences_are_taken_a_few_at_a_time(tier: str, kind: str, window: 
         world = World(tier, kind, shape, planned=threads, threads=threads)
         for out, expected in zip(world.run(sequences), alone, strict=True):
             assert np.array_equal(out.view(np.uint32), expected.view(np.uint32))
-        assert world.num_items >= 16 * 3 * threads
+        assert world.takes_ahead
+
+
+@pytest.mark.parametrize(("longest", "takes_ahead"), [(100, True), (16_384, False)])
+def test_items_are_taken_ahead_only_where_all_are_short(longest: int, takes_ahead: bool) -> None:
+    """A thread that took all heads of a long sequence would still work when others have ended."""
+    shape = Shape(heads=8, kv_heads=8, head_dim=8)
+    lengths = [longest] + [100] * 31
+    sequences = [make_sequence(shape, length, 5, cached=length - 1) for length in lengths]
+    world = World(_native.tiers()[-1], "bf16", shape, planned=2, threads=2)
+    world.run(sequences)
+    assert world.takes_ahead == takes_ahead
 
 
 def with_a_prefix(
