@@ -296,6 +296,15 @@ def default_kv_bytes(bill: MemoryBill, free_bytes: int, dtype: str, most_kv_byte
     return min(room, most_kv_bytes)
 
 
+def no_room_to_preallocate(beside: str, needed_bytes: int, free_bytes: int) -> ConfigError:
+    """Return the error that the KV cache cannot be taken at the start beside all else."""
+    return ConfigError(
+        f"preallocate_kv_cache takes all memory of the KV cache at the start: with {beside} that "
+        f"is {readable(needed_bytes)}, and {free_text(free_bytes)}; lower kv_cache_memory_bytes, "
+        "num_gpu_blocks_override or max_num_seqs, or leave preallocate_kv_cache out"
+    )
+
+
 def free_text(free_bytes: int) -> str:
     """Return how much memory is free and, if that is less than the machine's, the limit."""
     found = memory()
@@ -311,11 +320,7 @@ def _check_room(
     """Warn if the memory may run out later; raise ConfigError if it would at the start."""
     needed = bill.with_blocks(num_blocks)
     if needed > free_bytes and arguments.preallocate_kv_cache:
-        raise ConfigError(
-            "preallocate_kv_cache takes all memory of the KV cache at the start: with the weights, "
-            f"steps and grammars that is {readable(needed)}, and {free_text(free_bytes)}; lower "
-            "kv_cache_memory_bytes or max_num_seqs, or leave preallocate_kv_cache out"
-        )
+        raise no_room_to_preallocate("the weights, steps and grammars", needed, free_bytes)
     if needed > free_bytes:
         log.warning(
             "weights, steps, grammars and KV cache come to %s, and %s are free: the machine may "

@@ -98,6 +98,11 @@ def _check_torch(arguments: EngineArguments) -> None:
                 f"{name}={value!r} is about the native engine's kernels, and the torch backend "
                 "computes here, which chooses its own; leave it out"
             )
+    if arguments.preallocate_kv_cache:
+        raise ConfigError(
+            "preallocate_kv_cache=True is something that the native engine can do, and the torch "
+            "backend computes here; leave it out"
+        )
     if arguments.packed_cache is not None:
         raise ConfigError(
             f"packed_cache={arguments.packed_cache!r} is for weights that the native engine "

@@ -98,10 +98,10 @@ enum class CacheFormat : uint8_t { F32, BF16, Int8 };
 
 // One layer's cache. A cell is a token's key, or value, of one KV head: head_dim elements. Block b
 // of KV head h begins at cell b · block_cells + h · head_cells of each array; other cells may lie
-// between. Inside, per 16 tokens: F32 keys
-// as [head_dim][16], values as [16][head_dim]; BF16 and Int8 keys as [head_dim/2][16][2], values as
-// [8][head_dim][2] (pairs of tokens), so that both products run over pairs. head_dim is a multiple
-// of 8 and at most 512. Int8 keeps one fp32 scale for each cell, in arrays beside.
+// between. Inside, per 16 tokens: F32 keys as [head_dim][16], values as [16][head_dim]; BF16 and
+// Int8 keys as [head_dim/2][16][2], values as [8][head_dim][2] (pairs of tokens), so that both
+// products run over pairs. head_dim is a multiple of 8 and at most 512. Int8 keeps one fp32 scale
+// for each cell, in arrays beside.
 struct Cache {
   void* keys;
   void* values;

@@ -12,7 +12,7 @@ from octavo.backends.base import Backend, KVLayout
 from octavo.core.config import ConfigError
 from octavo.observe.machine import memory
 from octavo.observe.memory_bill import HEADROOM_BYTES
-from octavo.resolve import EngineConfig, free_text
+from octavo.resolve import EngineConfig, free_text, no_room_to_preallocate
 from octavo.runner.kv_cache import num_blocks_in, readable
 
 log = logging.getLogger(__name__)
@@ -39,13 +39,17 @@ def reserve_step(config: EngineConfig, backend: Backend, free_bytes: int) -> int
 def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_bytes: int) -> int:
     """Return the number of KV blocks, given the free memory and what a step takes of it.
 
-    A number or a size that the user has set stays. The longest sequence was decided with the
-    estimate: where less memory is left now, the engine takes shorter ones, and says so. Raise
-    ConfigError if no sequence fits.
+    A number or a size that the user has set stays, and must fit if it is taken at the start. The
+    longest sequence was decided with the estimate: where less memory is left now, the engine takes
+    shorter ones, and says so. Raise ConfigError if no sequence fits.
     """
     asked, block_bytes = config.arguments, config.bill.block_bytes
     fixed_bytes = step_bytes + config.bill.grammar_bytes
     if not _is_automatic(config):
+        needed = config.core.num_blocks * block_bytes + fixed_bytes
+        if needed > free_bytes and asked.preallocate_kv_cache:
+            beside = "steps and grammars (the weights are loaded)"
+            raise no_room_to_preallocate(beside, needed, free_bytes)
         return config.core.num_blocks
     if asked.spare_engine:
         free_bytes -= config.bill.weights_bytes + fixed_bytes  # of the other process

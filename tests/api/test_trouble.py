@@ -62,6 +62,7 @@ def only(outputs: list[RequestOutput]) -> Any:
         ({"accumulation_order": "sideways"}, "no instruction set of this processor adds products"),
         ({"cpu_isa": "scalar", "accumulation_order": "pairs"}, "leave one of them out"),
         ({"cpu_isa": "scalar", "accumulation_order": "bf16"}, "every processor has fma"),
+        ({"backend": "torch", "preallocate_kv_cache": True}, "the native engine can do"),
         ({"backend": "torch", "cpu_isa": "avx2"}, "cpu_isa='avx2' is about the native engine's"),
         ({"max_model_len": 0}, "max_model_len=0 must be at least 2"),
         ({"max_model_len": 129}, "max_model_len=129 is more than the 128 positions"),

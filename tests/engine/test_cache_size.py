@@ -32,7 +32,8 @@ def sized(directory: Path, free_blocks: float, **options: Any) -> tuple[EngineCo
     """Resolve with much memory, and size the cache with memory for so many blocks."""
     opened = opened_model(directory)
     layout = place_layers(opened.model)
-    arguments = EngineArguments(str(directory), backend="torch", max_num_seqs=1000, **options)
+    options = {"backend": "torch", "max_num_seqs": 1000, **options}
+    arguments = EngineArguments(str(directory), **options)
     config = resolve(arguments, opened, layout, 1 << 40)
     free = HEADROOM_BYTES + STEP + GRAMMARS + int(free_blocks * BLOCK)
     return config, final_blocks(config, layout, free, STEP)
@@ -53,6 +54,20 @@ def test_less_memory_than_estimated_shortens_sequences(directory: Path) -> None:
 def test_a_size_that_was_set_stays(directory: Path) -> None:
     assert sized(directory, 3, num_gpu_blocks_override=77)[1] == 77
     assert sized(directory, 3, kv_cache_memory_bytes=40 * BLOCK)[1] == 40
+
+
+def test_a_size_that_is_taken_at_the_start_must_fit(directory: Path) -> None:
+    """The estimate of `resolve` allowed it; the weights have left less than that."""
+    options: dict[str, Any] = {
+        "backend": "native",
+        "dtype": "float32",
+        "num_gpu_blocks_override": 40,
+        "preallocate_kv_cache": True,
+    }
+    headroom = HEADROOM_BYTES / BLOCK  # is given up for a size that the user has set
+    assert sized(directory, 40 - headroom, **options)[1] == 40
+    with pytest.raises(ConfigError, match="takes all memory of the KV cache at the start"):
+        sized(directory, 39.9 - headroom, **options)
 
 
 def test_memory_for_no_sequence_is_refused(directory: Path) -> None:

@@ -48,31 +48,32 @@ CacheFormat format_named(const std::string& name) {
   throw std::invalid_argument("KV cache format '" + name + "' is none of f32, bf16, int8");
 }
 
-// A layer's KV cache with the kernels of one tier.
+// A KV cache of one layer, laid out like the engine's, with the kernels of one tier.
 class TestCache {
  public:
   TestCache(const std::string& tier, const std::string& format, int num_blocks, int block_size,
             int kv_heads, int head_dim)
       : kernels_(choose_tier(tier)) {
-    const size_t cells = size_t(num_blocks) * block_size * kv_heads;
+    const size_t cells = 2 * size_t(num_blocks) * block_size * kv_heads;
     cache_.format = format_named(format);
-    bytes_ = cells * cell_bytes(cache_.format, head_dim);
+    const size_t cell = cell_bytes(cache_.format, head_dim);
+    bytes_ = cells * cell;
     num_scales_ = cache_.format == CacheFormat::Int8 ? cells : 0;
-    keys_ = aligned<uint8_t>(bytes_);
-    values_ = aligned<uint8_t>(bytes_);
-    scales_ = aligned<float>(2 * num_scales_);
-    std::fill_n(keys_.get(), bytes_, uint8_t{0});
-    std::fill_n(values_.get(), bytes_, uint8_t{0});
-    std::fill_n(scales_.get(), 2 * num_scales_, 0.0f);
-    cache_.keys = keys_.get();
-    cache_.values = values_.get();
-    cache_.key_scales = scales_.get();
-    cache_.value_scales = scales_.get() + num_scales_;
+    cells_ = aligned<uint8_t>(bytes_);
+    scales_ = aligned<float>(num_scales_);
+    std::fill_n(cells_.get(), bytes_, uint8_t{0});
+    std::fill_n(scales_.get(), num_scales_, 0.0f);
+    cache_.keys = cells_.get();
+    cache_.values = cells_.get() + block_size * cell;
+    if (num_scales_) {
+      cache_.key_scales = scales_.get();
+      cache_.value_scales = scales_.get() + block_size;
+    }
     cache_.block_size = block_size;
     cache_.kv_heads = kv_heads;
     cache_.head_dim = head_dim;
-    cache_.head_cells = block_size;
-    cache_.block_cells = int64_t{kv_heads} * block_size;
+    cache_.head_cells = 2 * block_size;
+    cache_.block_cells = 2 * int64_t{kv_heads} * block_size;
   }
 
   void write(Rows k, Rows v, int first_row, int rows, int first_position, Table table) {
@@ -80,16 +81,16 @@ class TestCache {
                       {first_row, rows, first_position, table.data()});
   }
 
-  Bytes keys() { return Bytes(keys_.get(), {bytes_}, nb::find(this)); }
-  Bytes values() { return Bytes(values_.get(), {bytes_}, nb::find(this)); }
-  Floats scales() { return Floats(scales_.get(), {2 * num_scales_}, nb::find(this)); }
+  // All of them: [block][KV head][keys, values][token].
+  Bytes cells() { return Bytes(cells_.get(), {bytes_}, nb::find(this)); }
+  Floats scales() { return Floats(scales_.get(), {num_scales_}, nb::find(this)); }
 
   const KernelTable& kernels_;
   Cache cache_{};
 
  private:
   size_t bytes_, num_scales_;
-  std::unique_ptr<uint8_t[], Free> keys_, values_;
+  std::unique_ptr<uint8_t[], Free> cells_;
   std::unique_ptr<float[], Free> scales_;
 };
 
@@ -156,8 +157,7 @@ void bind_test_attention(nb::module_& m) {
       .def(nb::init<const std::string&, const std::string&, int, int, int, int>(), "tier"_a,
            "format"_a, "num_blocks"_a, "block_size"_a, "kv_heads"_a, "head_dim"_a)
       .def("write", &TestCache::write)
-      .def("keys", &TestCache::keys)
-      .def("values", &TestCache::values)
+      .def("cells", &TestCache::cells)
       .def("scales", &TestCache::scales);
   m.def("attend_item", &attend_item, "cache"_a, "q"_a, "out"_a, "heads"_a, "scale"_a, "softcap"_a,
         "window"_a, "sinks"_a.none(), "first_row"_a, "first_position"_a, "table"_a, "first"_a,

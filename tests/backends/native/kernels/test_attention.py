@@ -95,8 +95,7 @@ class World:
             self.tier, self.kind, num_blocks, shape.block_size, shape.kv_heads, shape.head_dim
         )
         if self.poison:
-            cache.keys()[:] = 0x7F if self.kind == "int8" else 0xFF  # a NaN as a float
-            cache.values()[:] = 0x7F if self.kind == "int8" else 0xFF
+            cache.cells()[:] = 0x7F if self.kind == "int8" else 0xFF  # a NaN as a float
             cache.scales()[:] = np.nan
         order = np.random.default_rng(self.seed).permutation(num_blocks).astype(np.int32)
         edges = np.cumsum([0, *needed])
@@ -397,10 +396,11 @@ def test_int8_keeps_keys_and_values_to_half_a_step(tier_name: str) -> None:
     rows[5] *= np.float32(1e-39)
     cache = _native_test.TestCache(tier_name, "int8", 1, 16, shape.kv_heads, shape.head_dim)
     cache.write(rows, -rows, 0, 16, 0, np.zeros(1, np.int32))
-    scales = cache.scales().reshape(2, 2, 16).astype(np.float64)  # keys and values, head, token
-    keys = cache.keys().view(np.int8).reshape(2, 4, 16, 2).transpose(0, 2, 1, 3).reshape(2, 16, 8)
-    pairs = cache.values().view(np.int8).reshape(2, 8, 8, 2)
-    values = pairs.transpose(0, 1, 3, 2).reshape(2, 16, 8)
+    # Of each head first the keys and then the values of 16 tokens.
+    scales = cache.scales().reshape(2, 2, 16).transpose(1, 0, 2).astype(np.float64)
+    cells = cache.cells().view(np.int8).reshape(2, 2, 16 * 8)
+    keys = cells[:, 0].reshape(2, 4, 16, 2).transpose(0, 2, 1, 3).reshape(2, 16, 8)
+    values = cells[:, 1].reshape(2, 8, 8, 2).transpose(0, 1, 3, 2).reshape(2, 16, 8)
     truth = rows.astype(np.float64).reshape(16, 2, 8).transpose(1, 0, 2)
     for codes, which, sign in ((keys, 0, 1), (values, 1, -1)):
         error = np.abs(codes * scales[which][:, :, None] - sign * truth)
