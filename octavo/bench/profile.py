@@ -20,7 +20,7 @@ from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
-from octavo.observe.machine import memory
+from octavo.observe.machine import huge_page_bytes, memory, own_bytes
 from octavo.program.describe import describe_one
 from octavo.program.listing import Instruction
 from octavo.resolve import resolve
@@ -60,6 +60,9 @@ class Profile:
     outside_seconds: float  # of a step, in no instruction; the median of the steps' own differences
     peak_rates: PeakRates
     kernels: tuple[str, ...]  # what computes the products of each format, if that was measured
+    weight_bytes: int
+    own_bytes: int  # of this process; mapped weights are not among them
+    huge_page_bytes: int | None  # of these; None if the system does not say
     lines: tuple[Line, ...]
 
     @property
@@ -135,6 +138,9 @@ def profile(
             f"{format_}: {describe_choices(backend.tier, choices)}"
             for format_, choices in backend.choices.items()
         ),
+        backend.weight_bytes,
+        own_bytes(),
+        huge_page_bytes(),
         tuple(lines_of(backend.instructions, backend.barriers, times, waits, sequences, kv_bytes)),
     )
 

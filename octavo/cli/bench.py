@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from octavo.cli.engine_options import add_engine_options, engine_arguments
-from octavo.cli.output import table
+from octavo.cli.output import size, table
 from octavo.cli.parsing import Parser, UsageError, seconds
 
 if TYPE_CHECKING:
@@ -109,7 +109,12 @@ def as_text(model: str, found: Profile) -> str:
         f"{peaks.int8 / 1e9:,.0f} GOP/s in int8, {peaks.bf16 / 1e9:,.0f} in bf16, "
         f"{peaks.float / 1e9:,.0f} in fp32.\n"
     )
-    head += "".join(f"A cold panel of {line}\n" for line in found.kernels) + "\n"
+    head += "".join(f"A cold panel of {line}\n" for line in found.kernels)
+    head += f"The weights take {size(found.weight_bytes)}."
+    if found.huge_page_bytes is not None:
+        huge, own = size(found.huge_page_bytes), size(found.own_bytes)
+        head += f" {huge} of this process's own {own} are in huge pages."
+    head += "\n\n"
     rows: list[tuple[str, ...]] = [_HEAD]
     last = 0
     for line in found.lines:

@@ -126,7 +126,22 @@ def memory() -> list[Finding]:
     return [
         Finding("memory", memory, advice),
         Finding("huge pages", pages or "unknown", remedy if slow else ""),
+        *_memory_nodes(),
     ]
+
+
+def _memory_nodes() -> list[Finding]:
+    """Describe a machine whose cores do not all reach all of its memory equally fast."""
+    from octavo.observe import machine
+
+    nodes = machine.memory_nodes()
+    if len(nodes) < 2:
+        return []
+    advice = (
+        "an engine reads fastest what is in the memory of its own cores: run one for each node, as "
+        f"with `numactl --cpunodebind={nodes[0]} --membind={nodes[0]} octavo serve MODEL`"
+    )
+    return [Finding("memory nodes", ", ".join(map(str, nodes)), advice)]
 
 
 def limits() -> list[Finding]:

@@ -42,7 +42,11 @@ def test_what_the_shares_are_of(waits: float, warns: bool) -> None:
     )
     step = 0.006 + waits  # slower than its medians together: each step was disturbed elsewhere
     peaks = PeakRates(1e9, 1e9, 1e9, 1e9)
-    text = as_text("m", Profile("avx2", 2, 1, step, 0.0005, peaks, ("U8: to 1 rows",), lines))
+    sizes = 3 << 20, 4 << 20, 2 << 20
+    text = as_text(
+        "m", Profile("avx2", 2, 1, step, 0.0005, peaks, ("U8: to 1 rows",), *sizes, lines)
+    )
+    assert "The weights take 3 MiB. 2 MiB of this process's own 4 MiB are in huge pages." in text
     assert "A cold panel of U8: to 1 rows\n" in text
     total = 0.004 + waits
     sums = ["total", f"{1e3 * waits:.3f}", "4.000", f"{0.004 / total:.0%}"]

@@ -83,10 +83,15 @@ def test_little_memory_and_small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         machine, "memory", lambda: machine.Memory(1 << 30, 1 << 20, "the container")
     )
     monkeypatch.setattr(machine, "huge_pages", lambda: "never")
-    memory, pages = doctor.memory()
+    monkeypatch.setattr(machine, "memory_nodes", lambda: [2, 3])
+    memory, pages, nodes = doctor.memory()
     assert memory.found == "1 MiB free of 1 GiB, limited by the container"
     assert "octavo fit MODEL" in memory.advice
     assert "transparent_hugepage" in pages.advice
+    assert nodes.found == "2, 3"
+    assert "--membind=2" in nodes.advice
+    monkeypatch.setattr(machine, "memory_nodes", lambda: [0])
+    assert len(doctor.memory()) == 2
 
 
 def test_a_cache_that_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
