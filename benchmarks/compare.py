@@ -138,7 +138,7 @@ def measure(
                 continue
             results.note(case.key, engine.name, index, metrics)
             results.about["versions"][engine.name] = engine.version
-            tell(index, case, engine, metrics, time.monotonic() - began)
+            report(index, case, engine, metrics, time.monotonic() - began)
         results.write(out)
     results.about["runs"] = index + 1
     results.write(out)
@@ -150,16 +150,16 @@ def fail(engine: Engine, engines: list[Engine], results: Results, why: str) -> N
     engine.close()
     failures: list[str] = results.about["failures"]
     failures.append(f"{engine.name}: {why}")
-    if sum(told.startswith(f"{engine.name}:") for told in failures) > MOST_FAILURES:
+    if sum(each.startswith(f"{engine.name}:") for each in failures) > MOST_FAILURES:
         print(f"{engine.name} is left out from here on", file=sys.stderr)
         engines.remove(engine)
 
 
-def tell(index: int, case: Case, engine: Engine, metrics: Metrics, seconds: float) -> None:
+def report(index: int, case: Case, engine: Engine, metrics: Metrics, seconds: float) -> None:
     """Print a line of progress."""
     name, value = next(iter(metrics.items()))
-    told = f"{index + 1}  {case.key:12} {engine.name:26} {value:9.5g} {name:8} ({seconds:.0f} s)"
-    print(told, file=sys.stderr, flush=True)
+    line = f"{index + 1}  {case.key:12} {engine.name:26} {value:9.5g} {name:8} ({seconds:.0f} s)"
+    print(line, file=sys.stderr, flush=True)
 
 
 def about(asked: argparse.Namespace) -> dict[str, object]:

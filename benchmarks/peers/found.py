@@ -100,8 +100,8 @@ def _octavo(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
     four, directory = str(models.smollm2().gguf), str(plain.directory)
 
     def worker(name: str, model: str, kept: bool = True, **more: object) -> WorkerEngine:
-        told = {**options, **more}
-        of_ours = (name, sys.executable, kind, model, told, path, places.log, kept)
+        asked = {**options, **more}
+        of_ours = (name, sys.executable, kind, model, asked, path, places.log, kept)
         return WorkerEngine(*of_ours, steady=STEADY)
 
     yield worker(rows.GGUF, four)
@@ -142,8 +142,8 @@ def _tiers(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
         for name, tier in rows.forced(ours).items():
             if tier in _native.tiers():
                 path = {**_environment(places), "OCTAVO_CPU_ISA": tier}
-                told = {**options, "dtype": dtype}
-                of_ours = (name, sys.executable, "octavo", model, told, path, places.log)
+                asked = {**options, "dtype": dtype}
+                of_ours = (name, sys.executable, "octavo", model, asked, path, places.log)
                 yield WorkerEngine(*of_ours, steady=STEADY)
 
 

@@ -94,9 +94,9 @@ def read(stream: Stream) -> Answer:
     clock = _Clock(stream.parts, chunks)
     at = text.find(MARK)
     while at >= 0:
-        told: dict[str, Any] = json.loads(text[at + len(MARK) - 1 :].partition(b"\n")[0])
-        usage = told.get("usage") or usage
-        choices = told.get("choices")
+        event: dict[str, Any] = json.loads(text[at + len(MARK) - 1 :].partition(b"\n")[0])
+        usage = event.get("usage") or usage
+        choices = event.get("choices")
         # An event without a choice has the usage; one that only ends the stream has no text.
         if choices and (choices[0].get("text") or not choices[0].get("finish_reason")):
             events.append(clock.time(at))

@@ -66,9 +66,9 @@ def memory_mb(root: int) -> tuple[float, float]:
             lines = Path(f"/proc/{number}/smaps_rollup").read_text().splitlines()
         except OSError:
             continue
-        told = {key: value for key, _, value in (line.partition(":") for line in lines)}
-        shared += int(told.get("Pss", "0").split()[0])
-        resident += int(told.get("Rss", "0").split()[0])
+        fields = {key: value for key, _, value in (line.partition(":") for line in lines)}
+        shared += int(fields.get("Pss", "0").split()[0])
+        resident += int(fields.get("Rss", "0").split()[0])
     return shared * 1024 / 1e6, resident * 1024 / 1e6
 
 

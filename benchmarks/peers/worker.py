@@ -142,16 +142,16 @@ def main() -> None:
     answers.write(json.dumps(loaded) + "\n")
     for line in sys.stdin:
         asked = json.loads(line)
-        told: dict[str, float] = {}
+        answer: dict[str, float] = {}
         began = time.perf_counter()
         if asked.get("gaps"):
             with Gaps() as gaps:
                 tokens = run(asked["prompts"], asked["output_tokens"])
-            told["gap_s"] = gaps.median_s
+            answer["gap_s"] = gaps.median_s
         else:
             tokens = run(asked["prompts"], asked["output_tokens"])
-        told.update(seconds=time.perf_counter() - began, tokens=tokens)
-        answers.write(json.dumps(told) + "\n")
+        answer.update(seconds=time.perf_counter() - began, tokens=tokens)
+        answers.write(json.dumps(answer) + "\n")
 
 
 def version_of(name: str) -> str:
