@@ -18,7 +18,7 @@ from octavo.loader import ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.load import OpenedModel
 from octavo.observe.heap import heap_gauge
-from octavo.observe.machine import num_cores
+from octavo.observe.machine import give_back_freed, num_cores
 
 if TYPE_CHECKING:
     from octavo.text.texts_beside import OpenTexts
@@ -64,9 +64,11 @@ def prepare_grammars(
             tokenizer = tokenizer_without_templates(texts or _open_texts(files))
         vocabulary = vocabulary_of(tokenizer, size, {*eos_ids, *tokenizer.end_ids})
         num_threads = min(num_cores()[0], MOST_THREADS)
-        return LLGuidanceEngine(
+        engine = LLGuidanceEngine(
             vocabulary, forcing=arguments.forced_tokens, num_threads=num_threads
         )
+        give_back_freed()  # of the tokenizer's files: in JSON, as much again as is kept
+        return engine
 
     if not is_bounded:
         return GrammarSupply(make)

@@ -11,7 +11,6 @@ The server imports this module for the jobs, so it imports the template engine o
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import os
@@ -32,6 +31,7 @@ from octavo.confine.process import confine, give_up_privileges
 from octavo.formats.description import ToolFormat
 from octavo.grammar.checked import CheckedShape, ShapeJob
 from octavo.observe.collection import no_collection
+from octavo.observe.machine import give_back_freed
 from octavo.text.answer_shape import AnswerJob
 from octavo.text.chat.fewer_turns import with_fewer_turns
 from octavo.text.chat.messages import ChatTemplateError, check_surrogates
@@ -420,7 +420,7 @@ def serve_jobs(seconds: float, num_bytes: int, load: Callable[[], Answers]) -> N
             write_frame(sink, _encode(answer))
             if len(frame) > LARGE_FRAME_BYTES or isinstance(answer, Refused):
                 del frame, answer
-                _return_memory()
+                give_back_freed()
 
 
 def _answer(maker: PromptMaker, read_body: ReadBodies, job: Job) -> Answer:
@@ -452,7 +452,7 @@ def _confine(num_bytes: int) -> None:
     """
     gc.collect()
     gc.freeze()  # all that was loaded stays
-    _return_memory()
+    give_back_freed()
     _limit_memory(num_bytes, is_final=True)
     with contextlib.suppress(OSError):  # not every container allows it
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -471,13 +471,6 @@ def _limit_memory(num_bytes: int, *, is_final: bool) -> None:
     if most != resource.RLIM_INFINITY:
         limit = min(limit, most)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit if is_final else most))
-
-
-def _return_memory() -> None:
-    """Return freed memory to the system; the allocator would keep it."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
-    if trim is not None:
-        trim(0)
 
 
 def read_frame(source: BinaryIO) -> bytes | None:
