@@ -66,8 +66,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'octavo' has no attribute {name!r}")
-    from octavo.observe.collection import no_collection  # importing octavo must be cheap
+    from octavo.env import let_numpy_sleep  # here, since importing octavo must be cheap
+    from octavo.observe.collection import no_collection
 
+    let_numpy_sleep()
     with no_collection():
         return getattr(import_module(_PLACES[name]), name)
 

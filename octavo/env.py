@@ -8,6 +8,9 @@ from pathlib import Path
 _HARMLESS = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME", "TZ")
 _API_KEY = "OCTAVO_API_KEY"
 CPU_ISA, CPU_THREADS = "OCTAVO_CPU_ISA", "OCTAVO_CPU_THREADS"
+# How long the threads of numpy's OpenBLAS wait for work before they sleep: 2 ** 4 cycles instead of
+# 2 ** 26, for which they keep cores busy at every start and after every large product.
+_IDLE_THREADS = "OPENBLAS_THREAD_TIMEOUT", "4"
 _TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 
 
@@ -75,9 +78,20 @@ def cpu_threads() -> int:
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment with `changes` and without the server's keys."""
+    """Return this process's environment with `changes` and without the server's keys.
+
+    Numpy's threads sleep there when they have nothing to do, unless the user has set something.
+    """
     kept = {name: value for name, value in os.environ.items() if name != _API_KEY}
-    return {**kept, **changes}
+    return {**dict([_IDLE_THREADS]), **kept, **changes}
+
+
+def let_numpy_sleep() -> None:
+    """Make numpy's threads sleep when they have nothing to do, unless the user has set something.
+
+    An engine needs their cores. If numpy has been imported already, nothing changes.
+    """
+    os.environ.setdefault(*_IDLE_THREADS)
 
 
 def environment_without_secrets() -> dict[str, str]:

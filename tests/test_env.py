@@ -8,6 +8,7 @@ import pytest
 
 from octavo import env
 
+IDLE_THREADS = "OPENBLAS_THREAD_TIMEOUT"
 NAMES = ("OCTAVO_CACHE", "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
 
 
@@ -55,6 +56,16 @@ def test_child_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (child["HF_HOME"], child["TMPDIR"]) == ("/face", "/scratch")
 
 
+def test_numpys_threads_sleep_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(IDLE_THREADS, raising=False)
+    assert env.child_environment({})[IDLE_THREADS] == "4"
+    monkeypatch.setenv(IDLE_THREADS, "20")
+    env.let_numpy_sleep()
+    assert env.child_environment({})[IDLE_THREADS] == "20"
+
+
 @pytest.mark.parametrize(("value", "expected"), [("", True), ("on", True), (" off ", False)])
 def test_measures_kernels(monkeypatch: pytest.MonkeyPatch, value: str, *, expected: bool) -> None:
     monkeypatch.setenv("OCTAVO_CPU_CALIBRATION", value)
@@ -74,3 +85,23 @@ def test_a_child_without_secrets_has_one_thread_beside_numpy() -> None:
         check=True,
     )
     assert told.stdout.strip() == "1"
+
+
+@pytest.mark.parametrize(
+    "use", ["import octavo; octavo.ConfigError", "from octavo.cli import main; main(['version'])"]
+)
+@pytest.mark.parametrize(("given", "expected"), [({}, "4"), ({IDLE_THREADS: "7"}, "7")])
+def test_the_package_and_its_commands_let_numpys_threads_sleep(
+    use: str, given: dict[str, str], expected: str
+) -> None:
+    program = f"import os; {use}; print(os.environ['{IDLE_THREADS}'])"
+    environment = env.child_environment({})
+    del environment[IDLE_THREADS]
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**environment, **given},
+    )
+    assert done.stdout.split()[-1] == expected

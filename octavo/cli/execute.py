@@ -9,6 +9,7 @@ import sys
 import traceback
 from typing import TextIO
 
+from octavo import env
 from octavo.cli.commands import FAILED, INTERRUPTED, MODEL, OK, USAGE, Command
 from octavo.cli.parsing import Parser, UsageError
 from octavo.cli.trouble import explain, is_of_model, is_of_settings
@@ -35,6 +36,7 @@ def make_parser(command: Command) -> Parser:
 
 def execute(command: Command, words: list[str]) -> int:
     """Run the command and return the exit code."""
+    env.let_numpy_sleep()
     is_debugging = "--debug" in words
     spellings: dict[str, str] = {}
     try:
