@@ -4,7 +4,7 @@
     python benchmarks/compare.py                          everything, five rounds: an hour
     python benchmarks/compare.py --cases decode1,http8 --peers octavo,llama --rounds 7
     python benchmarks/compare.py --quick                  a few tokens of each: does it all start?
-    python benchmarks/compare.py --write-docs build/compare.json [more of other cases]
+    python benchmarks/compare.py --write-docs build/compare.json [more runs]
 
 Each round measures every case in every engine in turn, so that a drifting machine affects all of
 them. The results are the ratios of a round; the table has their median and spread. A peer that is

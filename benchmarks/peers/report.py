@@ -44,10 +44,16 @@ class Results:
         return {index: each[metric] for index, each in enumerate(rounds) if each and metric in each}
 
     def add(self, other: Results) -> None:
-        """Merge the results of another run on this machine, which win for cases in both."""
+        """Add the rounds of another run on this machine, behind those of the same cases."""
         if other.about["machine"] != self.about["machine"]:
             raise SystemExit("the runs are of two machines, or settings: write one at a time")
-        self.rounds.update(other.rounds)
+        first: dict[str, int] = {}
+        for (case, _), rounds in self.rounds.items():
+            first[case] = max(first.get(case, 0), len(rounds))
+        for (case, engine), rounds in other.rounds.items():
+            for index, metrics in enumerate(rounds):
+                if metrics is not None:
+                    self.note(case, engine, first.get(case, 0) + index, metrics)
         self.about["failures"] += other.about["failures"]
         self.about["versions"].update(other.about["versions"])
         if other.about["commit"] not in self.about["commit"]:

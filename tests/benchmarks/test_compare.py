@@ -244,6 +244,16 @@ def test_runs_of_different_cases_are_written_as_one() -> None:
         told.add(more)
 
 
+def test_rounds_of_two_runs_of_a_case_stay_beside_those_of_their_own_run() -> None:
+    told = results(decode1__GGUF=[{"tok/s": 70}, None], decode1__LLAMA_GGUF=[{"tok/s": 35}])
+    more = results(decode1__GGUF=[{"tok/s": 90}, {"tok/s": 80}], decode1__BF16=[{"tok/s": 40}])
+    told.add(more)
+    assert told.values("decode1", GGUF) == {0: 70, 2: 90, 3: 80}
+    assert told.values("decode1", BF16) == {2: 40}
+    line = next(line for line in targets(told) if "gguf" in line and "llama.cpp" in line)
+    assert "| 80 (70–90) tok/s | llama.cpp q4_1 | 35 | 2.00 |" in line
+
+
 def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("nothing")
