@@ -58,6 +58,7 @@ class Results:
         self.about["versions"].update(other.about["versions"])
         if other.about["commit"] not in self.about["commit"]:
             self.about["commit"] += f", {other.about['commit']}"
+        self.about["date"] = max(self.about["date"], other.about["date"])
         self.about["runs"] = min(self.about["runs"], other.about["runs"])
         self.about["quick"] = self.about["quick"] or other.about["quick"]
 
