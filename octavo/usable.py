@@ -100,7 +100,7 @@ def _check_torch(arguments: EngineArguments) -> None:
             )
     if arguments.preallocate_kv_cache:
         raise ConfigError(
-            "preallocate_kv_cache=True is something that the native engine can do, and the torch "
+            "preallocate_kv_cache is something that the native engine can do, and the torch "
             "backend computes here; leave it out"
         )
     if arguments.packed_cache is not None:
