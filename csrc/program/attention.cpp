@@ -14,6 +14,9 @@ bool have_one_plan(const AttentionShape& one, const AttentionShape& other) {
          one.both_ways == other.both_ways;
 }
 
+// From so many bytes on, partial sums are in huge pages.
+constexpr size_t kBytesOfHugePages = size_t{8} << 20;
+
 bool is_of_wanted(const Instruction& i) { return i.out.space == Space::Wanted; }
 
 // A norm over each head, for `count` heads from `first` on.
@@ -91,9 +94,10 @@ void Attention::plan() {
     for (const int32_t group : layers.groups) sequences.push_back(all[group].data());
     layers.plan.make(context_.kernels, layers.shape, sequences, static_cast<int>(all[0].size()),
                      context_.cache.block_size(), context_.team.size());
-    if (partials_.size() < layers.plan.partial_floats()) {
-      std::vector<float>().swap(partials_);  // frees the old memory before new memory is taken
-      partials_.resize(layers.plan.partial_floats());
+    const size_t bytes = layers.plan.partial_floats() * sizeof(float);
+    if (partials_.bytes() < bytes) {
+      partials_ = Pages();  // the old memory is returned before new memory is taken
+      partials_ = Pages(bytes + bytes / 4, bytes >= kBytesOfHugePages);
     }
   }
 }
@@ -131,8 +135,10 @@ void Attention::run(const Instruction& i, Shares& shares, int worker_index, Work
   const bool of_wanted = is_of_wanted(i);
   // A norm over all heads together needs the whole row, and an item has only one head of it; and a
   // row that does not attend has no item that would write its key.
-  const bool alone = rows == step.inputs().sequences && i.norm.heads != 1 &&
-                     i.k_norm.heads != 1 && (!of_wanted || step.rows(Space::Wanted) == rows);
+  const bool is_whole_row = (i.norm.heads == 1 && i.attention.heads > 1) ||
+                            (i.k_norm.heads == 1 && i.attention.kv_heads > 1);
+  const bool alone = rows == step.inputs().sequences && !is_whole_row &&
+                     (!of_wanted || step.rows(Space::Wanted) == rows);
   if (!alone) {
     int first, end;
     share_of(worker_index, context_.team.size(), rows, first, end);
@@ -149,10 +155,10 @@ void Attention::run(const Instruction& i, Shares& shares, int worker_index, Work
                      static_cast<size_t>(i.x.stride),
                      context_.at(i.out),
                      static_cast<size_t>(i.out.stride),
-                     partials_.data()};
+                     reinterpret_cast<float*>(partials_.data())};
   // A sequence's heads are neighbours in memory and among the items.
-  const int count = static_cast<int>(plan.items().size()), run = i.attention.kv_heads;
-  shares.take_next(count, context_.epoch, run, plan.takes_ahead(), [&](int index, int coming) {
+  const int count = static_cast<int>(plan.items().size());
+  shares.take_next(count, context_.epoch, plan.run(), [&](int index, int coming) {
     const AttentionItem& item = plan.items()[index];
     if (item.first_member >= 0) return attend_together(i, item, alone, call, worker);
     if (alone) {

@@ -63,7 +63,7 @@ class Attention {
   int groups_ = 0;
   size_t widest_ = 0;
   // Partial sums of the plan that runs: there is a barrier between two attentions.
-  std::vector<float> partials_;
+  Pages partials_;
   std::vector<std::vector<SequenceRows>> sequences_;  // of each group of KV blocks
   // The same for the runs of wanted rows that follow each other; first_row counts wanted rows.
   std::vector<std::vector<SequenceRows>> wanted_sequences_;

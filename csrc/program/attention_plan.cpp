@@ -2,6 +2,8 @@
 #include "program/attention_plan.h"
 
 #include <algorithm>
+#include <functional>
+#include <queue>
 #include <tuple>
 #include <unordered_map>
 
@@ -14,9 +16,12 @@ namespace {
 constexpr int64_t kReadCost = 4;
 // Pieces a thread should get at least, so that the last ones to finish are short.
 constexpr int64_t kPiecesPerThread = 4;
-// A thread takes ahead if its share is at least so many times the longest item of all KV heads: it
-// holds two of these at most, an eighth of its share.
-constexpr int64_t kSharesHeld = 16;
+// A thread takes as many items ahead as it computes, so that it holds twice as many: at most this
+// part of its share, lest it be still at work when the others have ended.
+constexpr int64_t kMostHeld = 8;
+// Units are not cut if the last thread would end at most this part of its share after the others:
+// each split of a cut unit is written to memory and read again.
+constexpr int64_t kUnevenPart = 8;
 // Most rows of a sequence that still gains by reading together with others: its queries alone fill
 // few of the groups that kernels multiply at once.
 constexpr int kFewRows = kAttentionRows / 4;
@@ -50,6 +55,23 @@ bool is_alike(const std::vector<const SequenceRows*>& groups, int one, int other
   });
 }
 
+// Returns whether threads that each take the longest unit left would end at about the same time.
+bool are_balanced(const std::vector<AttentionItem>& units, int64_t total, int threads) {
+  std::vector<int64_t> costs;
+  for (const AttentionItem& unit : units) costs.push_back(unit.cost);
+  std::sort(costs.begin(), costs.end(), std::greater<>());
+  std::priority_queue<int64_t, std::vector<int64_t>, std::greater<>> ends;
+  for (int thread = 0; thread < threads; ++thread) ends.push(0);
+  int64_t last = 0;
+  for (const int64_t cost : costs) {
+    const int64_t end = ends.top() + cost;
+    ends.pop();
+    ends.push(end);
+    last = std::max(last, end);
+  }
+  return (last - total / threads) * kUnevenPart <= total / threads;
+}
+
 }  // namespace
 
 // Finds the splits that sequences share, as the branches of a tree: sequences that share one split
@@ -79,11 +101,13 @@ void AttentionPlan::find_shared(const KernelTable& kernels, const AttentionShape
         std::vector<int32_t>& alike = next[found->second];
         if (!is_new && !is_alike(groups, alike[0], s, split, block_size)) continue;
         if (split == 0 && !is_new) {
-          const size_t splits = (sequence.first_position + sequence.rows - 1) / kSplit + 1;
-          const size_t floats =
-              splits * shape.kv_heads * kernels.attention_partial_floats(shape, sequence.rows);
+          const auto floats_of = [&](const SequenceRows& each) {
+            const size_t splits = (each.first_position + each.rows - 1) / kSplit + 1;
+            return splits * shape.kv_heads * kernels.attention_partial_floats(shape, each.rows);
+          };
+          size_t asked = floats_of(sequence);
           // The first of them was not counted while it was alone.
-          const size_t asked = alike.size() == 1 ? 2 * floats : floats;
+          if (alike.size() == 1) asked += floats_of(groups[0][alike[0]]);
           if (asked > room) continue;
           room -= asked;
         }
@@ -146,18 +170,23 @@ void AttentionPlan::make(const KernelTable& kernels, const AttentionShape& shape
     for (size_t unit = begin; unit < units.size(); ++unit) units[unit].together = together;
   }
   const int64_t most = std::max<int64_t>(1, total / (threads * kPiecesPerThread));
+  const bool is_long = std::any_of(units.begin(), units.end(), [&](const AttentionItem& unit) {
+    return unit.cost > most;
+  });
+  const bool cuts = threads > 1 && is_long && !are_balanced(units, total, threads);
   for (const AttentionItem& unit : units) {
     const int64_t splits = unit.end_split - unit.first_split;
-    const int64_t pieces = threads > 1 ? std::min(splits, (unit.cost + most - 1) / most) : 1;
+    const int64_t pieces = cuts ? std::min(splits, (unit.cost + most - 1) / most) : 1;
     cut(kernels, shape, unit, num_shared_[unit.sequence], static_cast<int>(pieces));
   }
-  put_together(shape, sequences);
+  put_together(shape, sequences, threads);
   int64_t all = 0, longest = 0;
   for (const AttentionItem& item : items_) {
     all += item.cost;
     longest = std::max(longest, item.cost);
   }
-  takes_ahead_ = longest * shape.kv_heads * kSharesHeld <= all / threads;
+  const int64_t held = all / threads / kMostHeld;
+  run_ = 2 * longest * shape.kv_heads <= held ? shape.kv_heads : 2 * longest <= held ? 1 : 0;
   std::stable_sort(items_.begin(), items_.end(), comes_before);
   if (num_done_ < merges_.size()) {
     num_done_ = merges_.size();
@@ -194,16 +223,22 @@ void AttentionPlan::cut(const KernelTable& kernels, const AttentionShape& shape,
 
 // Makes items of the shared splits: one for each split and KV head, for as many rows as a kernel
 // takes. They run first, since they are the longest.
-void AttentionPlan::put_together(const AttentionShape& shape, const SequenceRows* sequences) {
+void AttentionPlan::put_together(const AttentionShape& shape, const SequenceRows* sequences,
+                                 int threads) {
   const int group = shape.heads / shape.kv_heads;
   const size_t begin = items_.size();
-  int64_t together = 0;
+  int64_t together = 0, all_rows = 0;
+  for (const SharedSplit& shared : shared_)
+    for (const int32_t s : shared.sequences) all_rows += sequences[s].rows * shape.kv_heads;
+  // Fewer rows than a kernel takes, where otherwise threads would have nothing to do.
+  const int most_rows =
+      static_cast<int>(std::clamp<int64_t>(all_rows / threads, 1, kAttentionRows));
   for (const SharedSplit& shared : shared_) {
     for (int head = 0; head < shape.kv_heads; ++head) {
-      size_t open = 0;  // the item that takes more rows, counted from `begin`
+      size_t open = 0;  // the item that takes more rows; 0 if none does
       for (const int32_t s : shared.sequences) {
         const int rows = sequences[s].rows;
-        if (open == 0 || items_[open].rows + rows > kAttentionRows) {
+        if (open == 0 || items_[open].rows + rows > most_rows) {
           open = items_.size();
           const int32_t next = static_cast<int32_t>(members_.size());
           items_.push_back({s, 0, 0, head, shared.split, shared.split + 1, -1, 0, 0, 0, next,

@@ -92,9 +92,9 @@ class AttentionPlan {
   const std::vector<AttentionItem>& items() const { return items_; }
   const std::vector<AttentionMember>& members() const { return members_; }
   size_t partial_floats() const { return partial_floats_; }
-  // Whether items are so short that a thread may take those of all KV heads, and as many ahead:
-  // what one thread holds then, while others have nothing left, is a small part of its share.
-  bool takes_ahead() const { return takes_ahead_; }
+  // How many items a thread takes at a time, and as many ahead: those of all KV heads, or one, as
+  // long as they are a small part of its share; 0: one, and none ahead.
+  int run() const { return run_; }
 
   // `coming` is the item that the thread runs next, or -1 if that is not known.
   void run_item(int index, int coming, const AttentionCall& call, uint8_t* scratch);
@@ -108,7 +108,7 @@ class AttentionPlan {
                    const std::vector<const SequenceRows*>& groups, int count, int block_size);
   void cut(const KernelTable& kernels, const AttentionShape& shape, AttentionItem unit,
            int num_shared, int pieces);
-  void put_together(const AttentionShape& shape, const SequenceRows* sequences);
+  void put_together(const AttentionShape& shape, const SequenceRows* sequences, int threads);
   AttentionPart part_of(const AttentionItem& item, const AttentionCall& call) const;
   void finish(int merge, const AttentionCall& call, uint8_t* scratch);
 
@@ -126,7 +126,7 @@ class AttentionPlan {
   std::unique_ptr<std::atomic<int32_t>[]> done_;
   size_t num_done_ = 0;
   size_t partial_floats_ = 0;
-  bool takes_ahead_ = false;
+  int run_ = 0;
 };
 
 }  // namespace octavo

@@ -54,11 +54,12 @@ class Shares {
     }
   }
 
-  // Calls work(piece, coming) for each piece in order, in whichever thread is free. If `ahead`, a
-  // thread takes `run` neighbours at a time, and the next run before it ends this one: `coming` is
-  // then its own next piece. Without, it takes one piece at a time, and `coming` is -1.
+  // Calls work(piece, coming) for each piece in order, in whichever thread is free. A thread takes
+  // `run` neighbours at a time, and the next run before it begins this one: `coming` is then its
+  // own next piece. If `run` is 0, it takes one piece at a time, and `coming` is -1.
   template <typename Work>
-  void take_next(int count, uint32_t epoch, int run, bool ahead, Work work) {
+  void take_next(int count, uint32_t epoch, int run, Work work) {
+    const bool ahead = run > 0;
     if (!ahead) run = 1;
     const auto take = [&] { return claim(next_[0].value, epoch, count, run); };
     int first = take();

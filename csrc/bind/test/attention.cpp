@@ -113,8 +113,8 @@ void attend_item(TestCache& cache, Rows q, Rows out, int heads, float scale, flo
 }
 
 // Runs all sequences by a plan for `planned` threads, `repeats` times, with `threads` threads.
-// Returns (items, floats of partial sums, whether threads take items ahead).
-std::tuple<size_t, size_t, bool> attend(TestCache& cache, Rows q, Rows out, int heads, float scale,
+// Returns (items, floats of partial sums, items that a thread takes at a time).
+std::tuple<size_t, size_t, int> attend(TestCache& cache, Rows q, Rows out, int heads, float scale,
                                  float softcap, int window, nb::object sinks,
                                  std::vector<int> first_rows, std::vector<int> rows,
                                  std::vector<int> first_positions, std::vector<Table> tables,
@@ -140,14 +140,14 @@ std::tuple<size_t, size_t, bool> attend(TestCache& cache, Rows q, Rows out, int 
       const auto run = [&](int index, int coming) {
         plan.run_item(index, coming, call, scratch.get());
       };
-      shares.take_next(count, i + 1, shape.kv_heads, plan.takes_ahead(), run);
+      shares.take_next(count, i + 1, plan.run(), run);
       barrier.arrive_and_wait();
     }
   };
   std::vector<std::jthread> team;
   for (int i = 1; i < threads; ++i) team.emplace_back(work);
   work();
-  return {plan.items().size(), plan.partial_floats(), plan.takes_ahead()};
+  return {plan.items().size(), plan.partial_floats(), plan.run()};
 }
 
 }  // namespace

@@ -84,7 +84,8 @@ class World:
     num_shared: int = 0  # leading blocks that the sequences have in common, as far as they go
     strays: tuple[int, ...] = ()  # those that have only the first 512 positions in common
     num_items: int = 0  # of the last plan
-    takes_ahead: bool = False
+    partial_floats: int = 0  # of the last plan
+    run_items: int = 0  # that a thread takes at a time, and ahead
 
     def run(self, sequences: list[Sequence]) -> list[Floats]:
         """Run one step, and return the output of each sequence's rows that are not cached."""
@@ -110,7 +111,7 @@ class World:
         starts = np.cumsum([0, *rows]).tolist()
         q = np.concatenate([sequence.q[sequence.cached :] for sequence in sequences])
         out = np.full_like(q, np.nan)
-        self.num_items, _, self.takes_ahead = _native_test.attend(
+        self.num_items, self.partial_floats, self.run_items = _native_test.attend(
             cache, q, out, shape.heads, shape.scale, shape.softcap, shape.window,
             self.sinks(), starts[:-1], rows, [sequence.cached for sequence in sequences], tables,
             self.planned, self.threads,
@@ -313,18 +314,33 @@ def test_many_sequences_are_taken_a_few_at_a_time(tier: str, kind: str, window: 
         world = World(tier, kind, shape, planned=threads, threads=threads)
         for out, expected in zip(world.run(sequences), alone, strict=True):
             assert np.array_equal(out.view(np.uint32), expected.view(np.uint32))
-        assert world.takes_ahead
+        assert world.run_items == 3
 
 
-@pytest.mark.parametrize(("longest", "takes_ahead"), [(100, True), (16_384, False)])
-def test_items_are_taken_ahead_only_where_all_are_short(longest: int, takes_ahead: bool) -> None:
+@pytest.mark.parametrize(
+    ("longest", "others", "taken"), [(100, 31, 8), (100, 7, 1), (16_384, 31, 0)]
+)
+def test_items_are_taken_ahead_only_where_all_are_short(
+    longest: int, others: int, taken: int
+) -> None:
     """A thread that took all heads of a long sequence would still work when others have ended."""
     shape = Shape(heads=8, kv_heads=8, head_dim=8)
-    lengths = [longest] + [100] * 31
+    lengths = [longest] + [100] * others
     sequences = [make_sequence(shape, length, 5, cached=length - 1) for length in lengths]
     world = World(_native.tiers()[-1], "bf16", shape, planned=2, threads=2)
     world.run(sequences)
-    assert world.takes_ahead == takes_ahead
+    assert world.run_items == taken
+
+
+@pytest.mark.parametrize(("planned", "num_items"), [(1, 32), (8, 32), (16, 32), (24, 112)])
+def test_units_that_balance_are_not_cut(planned: int, num_items: int) -> None:
+    """Each cut costs time; 32 units of a prompt's chunk divide evenly among 8 or 16 threads."""
+    shape = Shape(heads=4, kv_heads=1, head_dim=8)
+    chunk = make_sequence(shape, 8192, 3, cached=8192 - 512)
+    world = World(_native.tiers()[-1], "bf16", shape, planned=planned)
+    world.run([chunk])
+    assert world.num_items == num_items
+    assert (world.partial_floats > 0) == (num_items > 32)
 
 
 def with_a_prefix(
@@ -353,13 +369,43 @@ def test_a_prefix_is_read_together_to_the_same_bits(tier: str, kind: str, featur
     alone = [World(tier, kind, shape).run([sequence])[0] for sequence in sequences]
     for planned, threads in ((1, 1), (2, 2), (5, 3)):
         world = World(tier, kind, shape, planned=planned, threads=threads)
-        apart = replace(world, num_shared=0)
-        apart.run(sequences)
         world.num_shared = num_shared // shape.block_size
         for out, expected in zip(world.run(sequences), alone, strict=True):
             assert np.array_equal(out.view(np.uint32), expected.view(np.uint32))
-        is_cut = shape.window == 0 and shape.block_size <= SPLIT
-        assert (world.num_items != apart.num_items) == is_cut
+        is_shared = shape.window == 0 and shape.block_size <= SPLIT
+        if planned == 1:  # then nothing else is summed in parts
+            assert (world.partial_floats > 0) == is_shared
+
+
+@pytest.mark.parametrize(("planned", "together"), [(1, 1), (2, 2), (4, 4), (64, 4)])
+def test_few_heads_with_a_prefix_are_divided_among_threads(planned: int, together: int) -> None:
+    """One item for all rows would leave the other threads without work."""
+    shape = Shape(heads=8, kv_heads=1, head_dim=8)
+    sequences = with_a_prefix(shape, SPLIT, [SPLIT + 60] * 4, [1] * 4)
+    world = World(_native.tiers()[-1], "bf16", shape, num_shared=SPLIT // 16, planned=planned)
+    world.run(sequences)
+    assert world.num_items == 4 + together
+
+
+def test_sums_of_shared_prefixes_are_bounded() -> None:
+    """A long sequence counts with its own length, also if it was the first of its branch."""
+    shape, length, rows = Shape(heads=256, kv_heads=1, head_dim=512), 8192, 4
+    blocks = length // 16
+    cache = _native_test.TestCache(
+        _native.tiers()[-1], "bf16", 4 * (blocks + 2), 16, shape.kv_heads, shape.head_dim
+    )
+    tables = []
+    for first in range(0, 4 * (blocks + 2), blocks + 2):
+        tables.append(np.arange(first, first + blocks, dtype=np.int32))
+        own = np.array([first + blocks, first + blocks + 1], np.int32)
+        tables.append(np.concatenate([tables[-1][:32], own]))
+    q = np.zeros((len(tables) * rows, shape.heads * shape.head_dim), np.float32)
+    _, floats, _ = _native_test.attend(
+        cache, q, np.zeros_like(q), shape.heads, 1.0, 0.0, 0, None,
+        list(range(0, len(q), rows)), [rows] * len(tables), [length - rows, SPLIT] * 4, tables,
+        1, 1, 1,
+    )  # fmt: skip
+    assert 0 < floats * 4 <= 64 << 20
 
 
 def test_rows_that_share_a_prefix_are_few_items() -> None:
