@@ -41,6 +41,7 @@ class EngineConfig(Struct, frozen=True):
     bill: MemoryBill
     largest_step: StepSize
     footprint: Footprint  # of the chosen backend
+    is_first: bool = True  # False: it replaces an engine that had room for this size
 
 
 def resolve(
@@ -50,10 +51,12 @@ def resolve(
     free_bytes: int | None = None,
     *,
     bounds_grammars: bool = True,
+    is_first: bool = True,
 ) -> EngineConfig:
     """Choose a value for everything that the arguments leave open.
 
-    `bounds_grammars` says that the memory of grammars is bounded (engine/grammars.py).
+    `bounds_grammars` says that the memory of grammars is bounded (engine/grammars.py). An engine
+    that is not the first replaces one, and is not refused for want of memory.
     """
     spec = opened.spec
     choice = choose_backend(arguments)
@@ -77,7 +80,7 @@ def resolve(
     if arguments.spare_engine:
         free = max(free - bill.fixed_bytes, 0)  # it has weights and arrays of its own
     num_blocks, max_len = _cache_size(arguments, layout, bill, max_len, free, dtype, footprint)
-    _check_room(arguments, bill, num_blocks, free)
+    _check_room(arguments, bill, num_blocks, free, is_first=is_first)
     budget = arguments.max_num_batched_tokens
     if not cuts_prompts and budget < max_len:
         log.warning(
@@ -106,7 +109,8 @@ def resolve(
         max_num_waiting=arguments.max_num_queued_reqs,
     )
     core = limited_depth(core)
-    return EngineConfig(arguments, spec, choice.name, dtype, core, bill, largest_step, footprint)
+    sizes = core, bill, largest_step, footprint
+    return EngineConfig(arguments, spec, choice.name, dtype, *sizes, is_first)
 
 
 def limited_depth(core: CoreConfig) -> CoreConfig:
@@ -315,11 +319,16 @@ def free_text(free_bytes: int) -> str:
 
 
 def _check_room(
-    arguments: EngineArguments, bill: MemoryBill, num_blocks: int, free_bytes: int
+    arguments: EngineArguments,
+    bill: MemoryBill,
+    num_blocks: int,
+    free_bytes: int,
+    *,
+    is_first: bool,
 ) -> None:
     """Warn if the memory may run out later; raise ConfigError if it would at the start."""
     needed = bill.with_blocks(num_blocks)
-    if needed > free_bytes and arguments.preallocate_kv_cache:
+    if needed > free_bytes and arguments.preallocate_kv_cache and is_first:
         raise no_room_to_preallocate("the weights, steps and grammars", needed, free_bytes)
     if needed > free_bytes:
         log.warning(

@@ -99,7 +99,7 @@ def build_engine(
         )
     parts = _Parts(clock)
     try:
-        return _build(arguments, processors, clock, wrap, meanwhile, parts)
+        return _build(arguments, processors, clock, wrap, meanwhile, parts, is_first=is_first)
     except MemoryError as error:
         raise ConfigError(describe_shortage(parts.current, error)) from error
 
@@ -111,13 +111,15 @@ def _build(
     wrap: Callable[[Executor], Executor] | None,
     meanwhile: Callable[[OpenedModel, ModelFiles], None] | None,
     parts: _Parts,
+    *,
+    is_first: bool,
 ) -> BuiltEngine:
     parts.begin("find and open the model's files")
     source = resolve_source(arguments.model)
     opened = open_model(source, arguments.max_model_len, arguments.hf_overrides)
     layout = place_layers(opened.model)
     parts.begin("choose the settings")
-    config = resolve(arguments, opened, layout, bounds_grammars=wrap is not None)
+    config = resolve(arguments, opened, layout, bounds_grammars=wrap is not None, is_first=is_first)
     parts.begin("import the backend")
     backend = make_backend(config, opened.checkpoint)
     parts.begin("begin to load the weights")

@@ -47,7 +47,7 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
     fixed_bytes = step_bytes + config.bill.grammar_bytes
     if not _is_automatic(config):
         needed = config.core.num_blocks * block_bytes + fixed_bytes
-        if needed > free_bytes and asked.preallocate_kv_cache:
+        if needed > free_bytes and asked.preallocate_kv_cache and config.is_first:
             beside = "steps and grammars (the weights are loaded)"
             raise no_room_to_preallocate(beside, needed, free_bytes)
         return config.core.num_blocks
@@ -75,6 +75,9 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
         max_num_seqs=asked.max_num_seqs,
         step_tokens=config.largest_step.rows,
     )
+    if asked.packed_cache is not None:
+        # Mapped weights are pages of a file, which the system counts as free.
+        num_blocks = min(num_blocks, config.core.num_blocks)
     if num_blocks != config.core.num_blocks:
         log.info("KV cache: %d blocks, since %s are left for it", num_blocks, readable(room))
     return num_blocks

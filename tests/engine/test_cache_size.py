@@ -15,7 +15,7 @@ from octavo.engine.cache_size import final_blocks, reserve_step
 from octavo.engine_arguments import EngineArguments
 from octavo.models.kv_layout import place_layers
 from octavo.observe.memory_bill import HEADROOM_BYTES
-from octavo.resolve import EngineConfig, limited_depth, resolve
+from octavo.resolve import EngineConfig, limited_depth, make_bill, resolve
 from tests.api.tiny import make_model
 from tests.engine.test_memory_check import BLOCK, opened_model
 
@@ -68,6 +68,31 @@ def test_a_size_that_is_taken_at_the_start_must_fit(directory: Path) -> None:
     assert sized(directory, 40 - headroom, **options)[1] == 40
     with pytest.raises(ConfigError, match="takes all memory of the KV cache at the start"):
         sized(directory, 39.9 - headroom, **options)
+
+
+def test_a_successor_repeats_a_size_that_is_taken_at_the_start(directory: Path) -> None:
+    """The memory of the engine that it replaces may not be free again yet."""
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    asked = EngineArguments(
+        str(directory), dtype="float32", num_gpu_blocks_override=40, preallocate_kv_cache=True
+    )
+    config = resolve(asked, opened, layout, 10_000, is_first=False)
+    assert final_blocks(config, layout, 10_000, STEP) == 40
+
+
+def test_mapped_weights_are_not_free_memory(directory: Path, tmp_path: Path) -> None:
+    """The system counts pages of a file as free; the estimate has the weights."""
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    asked = EngineArguments(str(directory), max_num_seqs=1000, packed_cache=str(tmp_path))
+    room = make_bill(asked, opened, layout)
+    free = HEADROOM_BYTES + room.fixed_bytes + 50 * room.block_bytes
+    config = resolve(asked, opened, layout, free)
+    assert config.core.num_blocks == 50
+    assert final_blocks(config, layout, free, STEP) == 50
+    mapped = resolve(replace(asked, packed_cache=None), opened, layout, free)
+    assert final_blocks(mapped, layout, free, STEP) > 50
 
 
 def test_memory_for_no_sequence_is_refused(directory: Path) -> None:

@@ -42,15 +42,11 @@ class MeasuredFile:
         self.order_seconds: dict[str, float] = {}  # that decided the order, by tier and rows
         self._products: dict[tuple[str, str], list[Choice]] = {}
         self._descriptor: int | None = None
-        flags = os.O_RDONLY | os.O_CLOEXEC
-        if is_kept:
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         with contextlib.suppress(OSError):  # without a place to keep them, they are measured again
-            if is_kept:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(path, flags, 0o600)
+            self._descriptor = _open(path, is_kept=is_kept)
             self._close = weakref.finalize(self, os.close, self._descriptor)
-            self._read(os.pread(self._descriptor, _MOST_BYTES, 0))
+            first = max(0, os.fstat(self._descriptor).st_size - _MOST_BYTES)
+            self._read(os.pread(self._descriptor, _MOST_BYTES, first))
 
     def close(self) -> None:
         """Close the file; results are then kept no more."""
@@ -59,11 +55,20 @@ class MeasuredFile:
             self._close()
 
     def products(self, base: str, order_of: Mapping[str, str]) -> dict[str, list[Choice]]:
-        """Return the choices of each format that were measured with this tier as the default."""
+        """Return the choices of each format that were measured with this tier as the default.
+
+        Choices that no measurement makes are left out: of a tier that is not here, or that adds
+        bf16 products up in another order.
+        """
+
+        def is_possible(format_: str, choice: Choice) -> bool:
+            order = order_of.get(choice.tier)
+            return order is not None and (format_ != "BF16" or order == order_of.get(base))
+
         return {
             format_: choices
             for (tier, format_), choices in self._products.items()
-            if tier == base and all(choice.tier in order_of for choice in choices)
+            if tier == base and all(is_possible(format_, choice) for choice in choices)
         }
 
     def all_products(self) -> dict[tuple[str, str], list[Choice]]:
@@ -102,7 +107,7 @@ class MeasuredFile:
     def _read(self, data: bytes) -> None:
         for line in data.splitlines():
             with contextlib.suppress(
-                ValueError, TypeError, KeyError, AttributeError, RecursionError
+                ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError
             ):
                 result = json.loads(line)
                 if result["key"] != self._key:
@@ -113,6 +118,16 @@ class MeasuredFile:
                 else:
                     choices = [_choice(*each) for each in result["choices"]]
                     self._products[str(result["base"]), str(result["format"])] = choices
+
+
+def _open(path: Path, *, is_kept: bool) -> int:
+    """Open the file to append to it, or to read it where it may only be read."""
+    if is_kept:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(path, flags, 0o600)
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def describe_choices(base: str, choices: Iterable[Choice]) -> str:

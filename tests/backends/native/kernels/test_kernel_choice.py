@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -237,6 +239,7 @@ def test_results_take_effect_when_they_are_there_and_are_kept(tmp_path: Path) ->
         b'["key"]',
         b'{"key": "a machine", "base": "x", "format": "U8", "choi',
         b"[" * 100_000,
+        b'{"key": "a machine", "order": "pairs", "seconds": {"x 1": %d}}' % 10**400,
     ],
 )
 def test_a_damaged_line_is_as_good_as_none(line: bytes, tmp_path: Path) -> None:
@@ -251,6 +254,43 @@ def test_a_damaged_line_is_as_good_as_none(line: bytes, tmp_path: Path) -> None:
     assert found.describe() == [
         "U8 beside x: to 1 rows 1000000.0 µs (64 bytes ahead, 2000000.0 µs by default)"
     ]
+
+
+def test_choices_that_no_measurement_makes_are_left_out(tmp_path: Path) -> None:
+    file = MeasuredFile(tmp_path / "kernels.jsonl", "a machine")
+    orders = {"a": "fma", "b": "fma", "c": "pairs"}
+    for format_, tier in (("BF16", "c"), ("U8", "c"), ("U4", "gone"), ("F16", "b")):
+        file.note_products("a", format_, [Choice(0, tier, 64, 2.0, 1.0)])
+    assert [*file.products("a", orders)] == ["U8", "F16"]
+    file.note_products("a", "BF16", [Choice(0, "b", 64, 2.0, 1.0)])
+    assert "BF16" in file.products("a", orders)
+
+
+def test_a_file_that_may_only_be_read_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the order of sums, and with it the bits, could differ from start to start."""
+    path = tmp_path / "kernels.jsonl"
+    MeasuredFile(path, "a machine").note_order("pairs", {})
+    before, system = path.read_bytes(), os.open
+
+    def refuse(name: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            raise PermissionError(errno.EACCES, "a file system that is only read")
+        return system(name, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    file = MeasuredFile(path, "a machine")
+    assert file.order == "pairs"
+    file.note_order("fma", {})  # kept by this engine alone
+    assert path.read_bytes() == before
+
+
+def test_the_newest_results_of_a_long_file_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.jsonl"
+    path.write_bytes(b'{"key": "another machine"}\n' * 50_000)
+    MeasuredFile(path, "a machine").note_order("pairs", {})
+    assert MeasuredFile(path, "a machine").order == "pairs"
 
 
 def test_a_place_that_cannot_be_written_costs_nothing_but_the_memory(tmp_path: Path) -> None:
