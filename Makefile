@@ -21,7 +21,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage test-shapes soak hostile overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
+.PHONY: help setup serve test test-newest test-smollm2 test-clients check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -213,6 +213,12 @@ soak: $(VENV)/.octavo ## mixed load, leavers, kill -9 on a real server: make soa
 
 hostile: $(VENV)/.octavo ## 10,000 hostile requests beside 16 streams that they must not disturb: make hostile ARGS="--requests 500"
 	@$(RUN) -m benchmarks.hostile $(if $(MODEL),--model $(MODEL)) $(ARGS)
+
+# The quick ones first. Each must pass; what it prints is in build/nightly. About three hours on two cores.
+NIGHTLY ?= test-newest test planted "sim:SEEDS=10000 FROM=$(FROM)" test-shapes damage test-smollm2 test-amx hostile \
+    "soak:SECONDS=1800" test-clients sanitize
+nightly: setup ## every suite there is, one after the other, whatever fails; says how each ended (hours)
+	@.ci/nightly $(NIGHTLY)
 
 overload: $(VENV)/.octavo ## ten times what the server can do: rejections, goodput, shares; make overload ARGS="--seconds 60"
 	@$(RUN) benchmarks/overload.py $(ARGS)
