@@ -19,20 +19,24 @@ from octavo.server.http.route import Handler
 from octavo.server.large_bodies import read
 from octavo.server.operation import GenerationRequest
 from octavo.server.preparation import prepare
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 
 T = TypeVar("T", bound=msgspec.Struct)
 MAX_BACKGROUND_SECONDS = 14 * 86_400.0  # longer than any batch
 
 
-def generating(kind: type[T], translate: Callable[[Server, T], GenerationRequest]) -> Handler:
+def generating(
+    kind: type[T], translate: Callable[[TranslationContext, T], GenerationRequest]
+) -> Handler:
     """Return the handler of a route whose request is a `kind`."""
     register(kind, translate)
     return partial(_handle, kind, translate)
 
 
 async def _handle(
-    kind: type[T], translate: Callable[[Server, T], GenerationRequest], exchange: Exchange
+    kind: type[T],
+    translate: Callable[[TranslationContext, T], GenerationRequest],
+    exchange: Exchange,
 ) -> None:
     async with admitted(exchange) as ticket:
         request, asked, prepared = await read(exchange, kind, translate)

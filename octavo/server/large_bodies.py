@@ -10,13 +10,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from octavo.formats.description import Formats, ToolFormat
-from octavo.server.answers.formats import AnswerFormats
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
@@ -26,8 +23,7 @@ from octavo.server.prompt_pool import refusal
 from octavo.server.schema.decode import decode, is_large
 from octavo.server.schema.nested import Unknown
 from octavo.server.schema.rules import rules_of
-from octavo.server.server import Server
-from octavo.server.settings import ServerSettings
+from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import (
     BodyJob,
     PreparedPrompt,
@@ -37,24 +33,9 @@ from octavo.text.prompt_worker import (
     Refused,
     with_texts,
 )
-from octavo.wire.facts import EngineFacts
 
 T = TypeVar("T", bound=msgspec.Struct)
 A = TypeVar("A", bound=GenerationRequest | PromptJob)
-
-_SETTINGS = (
-    *("chat_template", "trust_request_chat_template", "default_chat_template_kwargs"),
-    *("max_output_tokens", "log_prompts"),
-)
-
-
-class Context(msgspec.Struct, frozen=True):
-    """The part of a server that translations and the preparation of prompts read."""
-
-    settings: dict[str, Any]
-    facts: EngineFacts
-    tool_format: ToolFormat | None
-    shows_tools: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +49,7 @@ class Body(Generic[T, A]):
 
 
 async def read(
-    exchange: Exchange, kind: type[T], translate: Callable[[Server, T], A]
+    exchange: Exchange, kind: type[T], translate: Callable[[TranslationContext, T], A]
 ) -> tuple[T, A, list[PreparedPrompt | Refused] | None]:
     """Return the request, its translation and, if a worker has read it, its prompts.
 
@@ -78,7 +59,7 @@ async def read(
     body = await exchange.body()
     if exchange.dialect.decode is not None:
         request: T = exchange.dialect.decode(exchange, body, kind)
-        return request, translate(exchange.server, request), None
+        return request, translate(exchange.server.context, request), None
     made: Body[T, A] = await read_with(exchange, body, kind, translate)
     return made.request, made.asked, made.prompts
 
@@ -95,24 +76,13 @@ async def read_with(
     if not (is_large(body) or any(map(is_large, given))):
         request = exchange.accept(kind, *decode(body, kind))
         kept = rules_of(kind).kept(request)
-        return Body(request, translate(server, request, *given), None, kept)
-    config = server.config
-    settings = {name: getattr(config, name) for name in _SETTINGS}
+        return Body(request, translate(server.context, request, *given), None, kept)
     job = BodyJob(
         body=body,
         given=given,
         kind=_name(kind),
         translate=_name(translate),
-        context=msgspec.Raw(
-            msgspec.msgpack.encode(
-                Context(
-                    settings,
-                    server.llm.facts,
-                    server.formats.formats.tools,
-                    server.formats.shows_tools,
-                )
-            )
-        ),
+        context=msgspec.Raw(msgspec.msgpack.encode(server.context)),
     )
     answers: list[ReadBody] = []
 
@@ -120,12 +90,12 @@ async def read_with(
         answers.append(await server.prompt_pool.read_body(job, exchange.owner))
 
     # In a task that ends when the client leaves.
-    await RequestTask(exchange).run(ask(), config.max_request_seconds)
+    await RequestTask(exchange).run(ask(), server.config.max_request_seconds)
     (answer,) = answers
     request = msgspec.msgpack.decode(answer.request, type=kind)
     unknown = tuple(Unknown(*each) for each in answer.unknown)
     request = exchange.accept(kind, request, unknown)
-    return Body(request, translate(server, request), answer.prompts, answer.kept)
+    return Body(request, translate(server.context, request), answer.prompts, answer.kept)
 
 
 async def prompt_of(
@@ -143,13 +113,15 @@ async def prompt_of(
 def read_body(maker: PromptMaker, job: BodyJob) -> ReadBody | Refused:
     """Decode, translate and prepare a body in a worker; refuse it with the field at fault."""
     kind, translate = _named(job.kind), _named(job.translate)
-    context = msgspec.msgpack.decode(job.context, type=Context)
+    context = msgspec.msgpack.decode(job.context, type=TranslationContext)
     try:
         request, unknown = decode(job.body, kind)
-        asked = translate(_view(context), request, *job.given)
-        made = jobs_of(asked, context.facts, logs_prompts=context.settings["log_prompts"])
+        asked = translate(context, request, *job.given)
+        made = jobs_of(asked, context.facts, logs_prompts=context.log_prompts)
     except ApiError as error:
-        return Refused(message=error.message, param=error.param, code=error.code)
+        return Refused(
+            message=error.message, param=error.param, code=error.code, status=error.status
+        )
     jobs = [_as_sent(job) for job in made]
     return ReadBody(
         request=msgspec.msgpack.encode(rules_of(kind).without_prompts(request)),
@@ -166,22 +138,6 @@ def _as_sent(job: PromptJob) -> PromptJob:
     messages = msgspec.to_builtins(job.conversation.messages)
     conversation = msgspec.structs.replace(job.conversation, messages=messages)
     return msgspec.structs.replace(job, conversation=conversation)
-
-
-def _view(context: Context) -> Any:
-    """Return what a translation reads of a server; the server itself checks the model's name."""
-    return SimpleNamespace(
-        config=ServerSettings(**context.settings),
-        llm=SimpleNamespace(facts=context.facts, model=SimpleNamespace(facts=context.facts)),
-        check_model=lambda name: None,
-        formats=AnswerFormats(
-            Formats(context.tool_format),
-            {},
-            (),
-            shows_tools=context.shows_tools,
-            generates="generate" in context.facts.pooling.tasks,
-        ),
-    )
 
 
 def _name(what: Any) -> str:

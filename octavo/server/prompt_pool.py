@@ -388,4 +388,6 @@ class PromptPool:
 
 def refusal(refused: Refused, param: str | None = None) -> ApiError:
     """Return the error of what a worker refuses, with the field at fault."""
-    return invalid(refused.message, refused.param or param, refused.code)
+    return ApiError(
+        refused.status, refused.message, param=refused.param or param, code=refused.code
+    )

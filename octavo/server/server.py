@@ -27,6 +27,7 @@ from octavo.server.http.errors import ApiError, unavailable
 from octavo.server.prompt_pool import PromptPool
 from octavo.server.responses.opening import open_store
 from octavo.server.settings import ServerSettings
+from octavo.server.translation import TranslationContext
 from octavo.server.worker_process import Worker
 
 if TYPE_CHECKING:
@@ -91,9 +92,19 @@ class Server:
         self.responses = open_store(config, clock, self.wall_time)
         self._add_metrics()
         self.loop_lag = LoopLag(self.metrics.loop_lag.observe)
+        self.model_names = config.served_names or (llm.facts.name,)  # what requests may name
+        self.model_name = self.model_names[0]  # the name in answers
         generates = "generate" in llm.facts.pooling.tasks
-        self.formats = choose_formats(config, llm.model.tokenizer, generates=generates)
-        llm.model.set_formats(self.formats.formats)
+        self.context = TranslationContext(
+            facts=llm.facts,
+            model_names=self.model_names,
+            formats=choose_formats(config, llm.model.tokenizer, generates=generates),
+            chat_template=config.chat_template,
+            trust_request_chat_template=config.trust_request_chat_template,
+            default_chat_template_kwargs=config.default_chat_template_kwargs,
+            log_prompts=config.log_prompts,
+        )
+        llm.model.set_formats(self.context.formats.formats)
         self.prompt_pool = PromptPool(
             config,
             str(llm.model.source.tokenizer_path),
@@ -110,8 +121,6 @@ class Server:
         self.durability: Durability | None = None  # set while the server runs with a journal
         self.batches: Batches | None = None  # set while the server runs with a directory of them
         self.num_requests = 0  # since the start: distinguishes requests with the same id
-        self.model_names = config.served_names or (llm.facts.name,)  # what requests may name
-        self.model_name = self.model_names[0]  # the name in answers
         # `system_fingerprint`: equal ones give equal answers to equal seeds.
         self.fingerprint = f"octavo-{VERSION}"
 
@@ -168,15 +177,3 @@ class Server:
     def readiness_as_number(self) -> float:
         """Return 1 while requests are served and 0 otherwise, for the metric."""
         return 1.0 if self.refusal() is None and self.canary.is_well else 0.0
-
-    def check_model(self, name: str | None) -> None:
-        """Raise 404 unless `name` is that of the model, or None."""
-        names = self.model_names
-        if name is not None and name not in names:
-            there = " or ".join(map(repr, names[:8]))
-            raise ApiError(
-                404,
-                f"the model {name[:200]!r} does not exist; this server has {there}",
-                param="model",
-                code="model_not_found",
-            )

@@ -159,6 +159,7 @@ class Refused(Struct, frozen=True, kw_only=True, tag=True):
     message: str
     param: str | None = None
     code: str | None = None
+    status: int = 400  # of the response
 
 
 class PreparedPrompts(Struct, frozen=True, tag=True):

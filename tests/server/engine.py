@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from octavo.api.async_llm import AsyncLLM
 from octavo.client.inline import InlineClient
 from octavo.core.config import CoreConfig
@@ -38,6 +40,25 @@ VOCABULARY = 300
 END = 1
 WIDTH = 8  # of embeddings
 CLASSES = 3
+FACTS = EngineFacts(
+    name="tiny",
+    architecture="chain",
+    directory="",
+    weights=(),
+    vocabulary=VOCABULARY,
+    max_model_len=256,
+    longest_tokens=256,
+    block_size=4,
+    num_blocks=512,
+    max_num_seqs=8,
+    max_num_waiting=10_000,
+    dtype="none",
+    instruction_set="abacus",
+    accumulation_order="fma",
+    pooling=PoolingFacts(width=WIDTH),
+    num_parameters=134_515_008,
+    weight_type="BF16",
+)
 
 
 @dataclass
@@ -192,25 +213,16 @@ class FakeEngine(AsyncLLM):
         )
         executor = InlineExecutor(AtOnce(self.runner.run))
         self.core = EngineCore(config, executor, time.monotonic, b"k" * 32)
-        facts = EngineFacts(
-            name="tiny",
-            architecture="chain",
+        facts = replace(
+            FACTS,
             directory=str(directory),
             weights=(str(directory / "none.safetensors"),),
-            vocabulary=VOCABULARY,
             max_model_len=max_model_len,
             longest_tokens=longest_tokens or max_model_len,
-            block_size=4,
             num_blocks=num_blocks,
             max_num_seqs=max_num_seqs,
-            max_num_waiting=10_000,
-            dtype="none",
-            instruction_set="abacus",
-            accumulation_order="fma",
             generation=GenerationDefaults(max_new_tokens=max_new_tokens),
             pooling=pooling or PoolingFacts(width=WIDTH),
-            num_parameters=134_515_008,
-            weight_type="BF16",
         )
         arguments = EngineArguments(model="tiny", max_logprobs=max_logprobs)
         self._settle(InlineClient(self.core, facts), arguments, ())

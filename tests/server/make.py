@@ -14,13 +14,16 @@ from typing import Any
 
 import httpx
 
+from octavo.formats.description import Formats
+from octavo.server.answers.formats import AnswerFormats
 from octavo.server.http.app import Application
 from octavo.server.http.route import Route
 from octavo.server.lifecycle import ServerLifecycle
 from octavo.server.routes import ROUTES
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
-from tests.server.engine import FakeEngine
+from octavo.server.translation import TranslationContext
+from tests.server.engine import FACTS, FakeEngine
 
 LIMIT = 300.0  # seconds that a test waits at most; no test depends on it
 
@@ -105,6 +108,27 @@ def listening(
         engine.close()
         sys.setswitchinterval(interval)
         assert not thread.is_alive()
+
+
+def translation_context() -> TranslationContext:
+    """Return what translations know of a server with default settings, without formats."""
+    formats = AnswerFormats(
+        formats=Formats(),
+        kept_ids=frozenset(),
+        marks={},
+        stop_ids=(),
+        shows_tools=False,
+        generates=True,
+    )
+    return TranslationContext(
+        facts=FACTS,
+        model_names=(FACTS.name,),
+        formats=formats,
+        chat_template=None,
+        trust_request_chat_template=False,
+        default_chat_template_kwargs=None,
+        log_prompts=False,
+    )
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -26,6 +26,7 @@ from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCou
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
+from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import PromptJob
 from tests.server.engine import FakeEngine
 from tests.server.make import LIMIT, Client, events, once_written
@@ -112,7 +113,7 @@ def failed(error: ApiError) -> dict[str, Any]:
     return {"failed": error.status, "why": error.message, "where": error.param}
 
 
-def translate(server: Server, request: Say) -> GenerationRequest:
+def translate(context: TranslationContext, request: Say) -> GenerationRequest:
     """Return the neutral form of a request."""
     names = {"max_tokens": "length", "prompt": "about"}
 

@@ -22,7 +22,7 @@ PATIENT: Any = {"template_seconds": LIMIT, "tokenize_seconds": LIMIT}
 GREEDY = {"temperature": 0, "max_tokens": 4}
 MESSAGES = [{"role": "user", "content": "The quick"}, {"role": "assistant", "content": "brown"}]
 LONG = "quick brown fox " * 40_000
-MANY = {
+MANY: dict[str, list[Any]] = {
     COMPLETIONS: [
         {"prompt": "The quick", **GREEDY},
         {"prompt": ["one", "two", ""], **GREEDY, "echo": True},
@@ -60,6 +60,17 @@ MANY = {
         {"messages": MESSAGES, "prompt": "x"},
         {"messages": [{"role": "user", "content": None}]},
     ],
+    "/api/chat": [
+        {"model": "tiny", "messages": MESSAGES, "stream": False, "options": {"num_predict": 4}},
+        {"model": "tiny:latest", "messages": [{"role": "user", "content": LONG}]},
+        {"model": "unknown", "messages": MESSAGES},
+    ],
+    "/api/generate": [
+        {"model": "tiny", "prompt": "x", "stream": False, "options": {"num_predict": 4}},
+        {"model": "tiny", "prompt": "x", "system": "y", "raw": True},
+    ],
+    "/api/embed": [{"model": "tiny:latest", "input": ["x", "y"]}, {"model": "tiny", "input": []}],
+    "/api/embeddings": [{"model": "tiny", "prompt": "x"}],
     "/detokenize": [{"tokens": [5, 6, 7]}, {"tokens": []}, {"tokens": [300]}, {"tokens": [-1]}],
 }
 CASES = [(path, body) for path, bodies in MANY.items() for body in bodies]
@@ -93,8 +104,11 @@ def contents(text: str) -> Any:
         choices = [choice for event in events(text) for choice in event["choices"]]
         return "".join(choice["text"] for choice in choices), choices[-1]["finish_reason"]
     content = json.loads(text)
-    content.pop("created", None)
-    return content
+    return {
+        name: value
+        for name, value in content.items()
+        if name not in ("created", "created_at") and not name.endswith("_duration")
+    }
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -39,32 +39,15 @@ _NOT_FOUND = {
 }
 
 
-class AnswerFormats:
+class AnswerFormats(msgspec.Struct, frozen=True, kw_only=True):
     """The formats in which a model writes calls and reasoning."""
 
-    def __init__(
-        self,
-        formats: Formats,
-        added: Mapping[int, str],
-        special: Collection[int],
-        *,
-        shows_tools: bool = True,
-        generates: bool = True,
-    ) -> None:
-        """Look for the marks of the formats among the model's added and special tokens.
-
-        `shows_tools` says whether the server's chat template has a place for tools, `generates`
-        whether the model writes answers at all.
-        """
-        self.formats = formats
-        self.shows_tools = shows_tools
-        self._generates = generates
-        kept = formats.kept(added[each] for each in special if each in added)
-        self._kept = frozenset(each for each in special if added.get(each) in kept)
-        marks = formats.kept(added.values())
-        self._marks = {text: each for each, text in added.items() if text in marks}
-        # Tokens that end an answer with calls, beside the model's own.
-        self.stop_ids = sorted(each for each in special if added.get(each) in formats.stops)
+    formats: Formats
+    kept_ids: frozenset[int]  # special tokens that a parser must see
+    marks: dict[str, int]  # the marks of the formats that are tokens of their own
+    stop_ids: tuple[int, ...]  # that end an answer with calls, beside the model's own
+    shows_tools: bool  # the chat template has a place for tools
+    generates: bool  # the model writes answers at all
 
     @property
     def has_short_ids(self) -> bool:
@@ -77,7 +60,7 @@ class AnswerFormats:
 
     def check(self, use: ToolUse) -> None:
         """Raise ApiError for tools of a model whose calls would not be recognised."""
-        if not use.callable or self.formats.tools is not None or not self._generates:
+        if not use.callable or self.formats.tools is not None or not self.generates:
             return  # a request to a model without answers is refused for that
         unknown = "the format in which this model writes calls is unknown"
         if not self.shows_tools:
@@ -115,7 +98,7 @@ class AnswerFormats:
             parallel=use.is_parallel,
             must_call=use.must_call,
         )
-        return Reading(make, self._kept)
+        return Reading(make, self.kept_ids)
 
     def job_for(
         self, use: ToolUse, shape: StructuredOutputsParams | None, vocabulary: int
@@ -136,7 +119,7 @@ class AnswerFormats:
             is_parallel=use.is_parallel,
             only_these=use.only_these,
             prompt_end="",
-            tokens=self._marks,
+            tokens=self.marks,
             shape=None if shape is None else job_of(shape, vocabulary),
             vocabulary=vocabulary,
         )
@@ -165,10 +148,14 @@ def choose_formats(
     shows_tools = "tools" in template
     if generates:
         _report(config, formats, shows_tools=shows_tools)
+    added, special = tokenizer.added_tokens, tokenizer.special_ids
+    kept = formats.kept(added[each] for each in special if each in added)
+    marks = formats.kept(added.values())
     return AnswerFormats(
-        formats,
-        tokenizer.added_tokens,
-        tokenizer.special_ids,
+        formats=formats,
+        kept_ids=frozenset(each for each in special if added.get(each) in kept),
+        marks={text: each for each, text in added.items() if text in marks},
+        stop_ids=tuple(sorted(each for each in special if added.get(each) in formats.stops)),
         shows_tools=shows_tools,
         generates=generates,
     )

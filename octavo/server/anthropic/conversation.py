@@ -8,13 +8,15 @@ from typing import Any
 from octavo.server.answers.tool_use import ToolUse
 from octavo.server.anthropic.schema import ContentBlock, CountRequest
 from octavo.server.http.errors import ApiError, invalid
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import Conversation, PromptJob
 
 _MEDIA = "this model reads text; send it as text"
 
 
-def conversation_job(request: CountRequest, server: Server, tools: ToolUse) -> PromptJob:
+def conversation_job(
+    request: CountRequest, context: TranslationContext, tools: ToolUse
+) -> PromptJob:
     """Return the job for a worker; raise ApiError for what this server does not support.
 
     If the last message is the assistant's, the answer continues it.
@@ -33,8 +35,8 @@ def conversation_job(request: CountRequest, server: Server, tools: ToolUse) -> P
         else:
             chat += _turns(message.role, message.content, where)
     for turn in chat:
-        _shorten_ids(turn, server.formats.known_id)
-    variables = dict(server.config.default_chat_template_kwargs or {})
+        _shorten_ids(turn, context.formats.known_id)
+    variables = dict(context.default_chat_template_kwargs or {})
     if request.thinking is not None:
         thinks = request.thinking.type != "disabled"
         variables.update(enable_thinking=thinks, thinking=thinks)
@@ -45,8 +47,8 @@ def conversation_job(request: CountRequest, server: Server, tools: ToolUse) -> P
     conversation = Conversation(
         messages=_joined(chat),
         tools=list(tools.described) or None,
-        tool_format=server.formats.formats.tools,
-        template=server.config.chat_template,
+        tool_format=context.formats.formats.tools,
+        template=context.chat_template,
         add_generation_prompt=not is_continued,
         continue_final_message=is_continued,
         variables=variables,

@@ -30,7 +30,7 @@ from octavo.server.http.exchange import Exchange, encode
 from octavo.server.large_bodies import prompt_of, read
 from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.preparation import PLACES, refusals
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import PromptJob
 
 D = TypeVar("D", bound=Delta)
@@ -39,9 +39,9 @@ _STOP_REASONS = {"length": "max_tokens", "abort": "max_tokens", "tool_calls": "t
 _FIELDS = {"stop": "stop_sequences", "max_tokens": "max_tokens"}
 
 
-def translate(server: Server, request: MessagesRequest) -> GenerationRequest:
+def translate(context: TranslationContext, request: MessagesRequest) -> GenerationRequest:
     """Return the neutral form of a request to continue a conversation."""
-    server.check_model(request.model)
+    context.check_model(request.model)
     sampling: dict[str, Any] = {}
     for name in _SAMPLING:
         value = getattr(request, name)
@@ -53,10 +53,10 @@ def translate(server: Server, request: MessagesRequest) -> GenerationRequest:
     if thinking is not None and thinking.type == "enabled" and thinking.budget_tokens is not None:
         sampling["thinking_token_budget"] = thinking.budget_tokens
     use = tool_use(request)
-    server.formats.check(use)
+    context.formats.check(use)
     shape = shape_of(request)
     asked = GenerationRequest(
-        prompts=[conversation_job(request, server, use)],
+        prompts=[conversation_job(request, context, use)],
         sampling=sampling,
         writer=MessagesWriter,
         named=partial(named, request),
@@ -67,7 +67,7 @@ def translate(server: Server, request: MessagesRequest) -> GenerationRequest:
         cache_salt=request.cache_salt,
         shape=shape,
     )
-    server.formats.bind(asked, use, server.llm.facts.vocabulary)
+    context.formats.bind(asked, use, context.facts.vocabulary)
     return asked
 
 
@@ -88,11 +88,11 @@ async def count_tokens(exchange: Exchange) -> None:
         await exchange.respond_json(CountResponse(input_tokens=made.num_tokens))
 
 
-def _count_job(server: Server, request: CountRequest) -> PromptJob:
-    server.check_model(request.model)
+def _count_job(context: TranslationContext, request: CountRequest) -> PromptJob:
+    context.check_model(request.model)
     with refusals():
-        check_generates(server.llm.facts, PLACES)
-    job = conversation_job(request, server, tool_use(request))
+        check_generates(context.facts, PLACES)
+    job = conversation_job(request, context, tool_use(request))
     return msgspec.structs.replace(job, wants_text=False)
 
 

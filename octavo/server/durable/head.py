@@ -21,9 +21,10 @@ from octavo.server.operation import GenerationRequest, PreparedRequest
 from octavo.server.preparation import prepare
 from octavo.server.schema.rules import rules_of
 from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import PreparedPrompt, Refused
 
-Translate = Callable[[Server, Any], GenerationRequest]
+Translate = Callable[[TranslationContext, Any], GenerationRequest]
 
 # What routes that generate accept, by the name of its struct.
 _TRANSLATIONS: dict[str, tuple[type[Struct], Translate]] = {}
@@ -93,7 +94,7 @@ async def restore(server: Server, head: Head, owner: str) -> PreparedRequest:
     """Prepare a request again, from token ids, so that its answer continues as it began."""
     kind, translate = _TRANSLATIONS[head.kind]
     try:
-        asked = translate(server, msgspec.msgpack.decode(head.request, type=kind))
+        asked = translate(server.context, msgspec.msgpack.decode(head.request, type=kind))
     except msgspec.MsgspecError:
         raise _unreadable() from None
     made: list[PreparedPrompt | Refused] = []

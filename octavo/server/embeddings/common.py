@@ -28,7 +28,7 @@ from octavo.server.openai.dialect import error_body
 from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.preparation import refusals
 from octavo.server.schema.prompts import separate
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import PromptJob
 
 _SUBJECT = re.compile(r"^(the )?prompt\b")
@@ -36,7 +36,7 @@ Prompts = list[PromptJob | list[int]]
 _DATA = b'"data":[]'  # in a response; in a string its quotes would be escaped
 
 
-def wanted_of(server: Server, task: Task, request: PooledRequest) -> Wanted:
+def wanted_of(context: TranslationContext, task: Task, request: PooledRequest) -> Wanted:
     """Return what a request needs of the model; raise ApiError if the model cannot do it."""
     activation = request.use_activation
     if activation is None:  # the older names
@@ -47,11 +47,11 @@ def wanted_of(server: Server, task: Task, request: PooledRequest) -> Wanted:
             dimensions=getattr(request, "dimensions", None),
             use_activation=activation,
         )
-        return wanted(server.llm.facts, task, params)
+        return wanted(context.facts, task, params)
 
 
 def pooled_request(
-    server: Server,
+    context: TranslationContext,
     request: PooledRequest,
     prompts: Prompts,
     asked: Wanted,
@@ -63,7 +63,7 @@ def pooled_request(
         name = "truncate_prompt_tokens"
         raise invalid(f"{name}=0 leaves nothing of a text; give 1 at least, or -1", name)
     with refusals():
-        most = most_tokens(server.llm.facts, request.truncate_prompt_tokens)
+        most = most_tokens(context.facts, request.truncate_prompt_tokens)
     return GenerationRequest(
         prompts=prompts,
         sampling={"pooling": asked.pooling, "detokenize": False, "temperature": 0.0},
@@ -88,11 +88,11 @@ def _named(place: Callable[[int], str], error: ApiError, index: int) -> ApiError
     return invalid(message if is_subject else f"{name}: {message}", name, error.code)
 
 
-def inputs_of(server: Server, request: InputRequest) -> list[PromptJob | list[int]]:
+def inputs_of(context: TranslationContext, request: InputRequest) -> list[PromptJob | list[int]]:
     """Return what is to be pooled, one prompt each."""
     given, made = request.input, Prompts()
     with refusals():
-        prefix = prefix_of(server.llm.facts, request.prompt_name)
+        prefix = prefix_of(context.facts, request.prompt_name)
     for each in separate(given, "input"):
         if isinstance(each, str):
             special = request.add_special_tokens

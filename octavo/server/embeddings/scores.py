@@ -37,16 +37,16 @@ from octavo.server.http.exchange import Exchange, encode
 from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.preparation import refusals
 from octavo.server.schema.prompts import MAX_PROMPTS
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 from octavo.text.pairs import Pair
 from octavo.text.prompt_worker import PromptJob
 
 Places = list[tuple[int, int]]  # of both texts of each pair
 
 
-def score(server: Server, request: ScoreRequest) -> GenerationRequest:
+def score(context: TranslationContext, request: ScoreRequest) -> GenerationRequest:
     """Return the neutral form of a request for scores."""
-    server.check_model(request.model)
+    context.check_model(request.model)
     given = {name for names in PAIRED for name in names if getattr(request, name) is not None}
     names = next((names for names in PAIRED if given and given.issubset(names)), None)
     if names is None:
@@ -58,19 +58,19 @@ def score(server: Server, request: ScoreRequest) -> GenerationRequest:
             raise invalid(f"{name} is missing; {' and '.join(names)} are compared", name)
         fields.append([texts] if isinstance(texts, str) else texts)
     first, second = fields
-    return _compared(server, request, first, second, names, ScoreWriter)
+    return _compared(context, request, first, second, names, ScoreWriter)
 
 
-def rerank(server: Server, request: RerankRequest) -> GenerationRequest:
+def rerank(context: TranslationContext, request: RerankRequest) -> GenerationRequest:
     """Return the neutral form of a request for the order of documents."""
-    server.check_model(request.model)
+    context.check_model(request.model)
     texts = [each if isinstance(each, str) else each.text for each in request.documents]
     names = "query", "documents"
-    return _compared(server, request, [request.query], texts, names, RerankWriter)
+    return _compared(context, request, [request.query], texts, names, RerankWriter)
 
 
 def _compared(
-    server: Server,
+    context: TranslationContext,
     request: ScoreRequest | RerankRequest,
     first: list[str],
     second: list[str],
@@ -80,7 +80,7 @@ def _compared(
     """Return a request for the scores of pairs: a prompt each, or embeddings that are compared."""
     with refusals():
         places = pairs_of(first, second, names)
-    facts = server.llm.facts
+    facts = context.facts
     prompts = Prompts()
     if is_cross_encoder(facts):
         instruction = request.instruction or facts.pooling.instruction or None
@@ -89,14 +89,14 @@ def _compared(
                 query=first[place],
                 document=second[other],
                 instruction=instruction,
-                template=server.config.chat_template,
+                template=context.chat_template,
                 form=facts.pooling.pair_form,
             )
             prompts.append(PromptJob(pair=pair))
-        asked = wanted_of(server, "classify", request)
+        asked = wanted_of(context, "classify", request)
         made = partial(writer, None)
         where = _place(names, 0, len(second))
-        return pooled_request(server, request, prompts, asked, made, where)
+        return pooled_request(context, request, prompts, asked, made, where)
     if request.instruction is not None:
         raise invalid(
             "instruction is for models that read both texts at once; this one compares "
@@ -109,12 +109,12 @@ def _compared(
             "accepted: divide them among requests",
             names[1],
         )
-    asked = wanted_of(server, "embed", request)
+    asked = wanted_of(context, "embed", request)
     prompts += [PromptJob(text=text) for text in (*first, *second)]
     shifted = [(place, len(first) + other) for place, other in places]
     made = partial(writer, shifted)
     return pooled_request(
-        server, request, prompts, asked, made, _place(names, len(first), len(second))
+        context, request, prompts, asked, made, _place(names, len(first), len(second))
     )
 
 

@@ -36,36 +36,36 @@ from octavo.server.embeddings.schema import (
 from octavo.server.embeddings.values import in_base64
 from octavo.server.http.exchange import encode
 from octavo.server.operation import TURN, GenerationRequest
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 
 _ROWS = 3  # of tokens at once: base64 of a part that others follow has no padding
 
 
-def embeddings(server: Server, request: EmbeddingRequest) -> GenerationRequest:
+def embeddings(context: TranslationContext, request: EmbeddingRequest) -> GenerationRequest:
     """Return the neutral form of a request for embeddings."""
-    return _translated(server, request, "embed", EmbeddingWriter)
+    return _translated(context, request, "embed", EmbeddingWriter)
 
 
-def pooling(server: Server, request: PoolingRequest) -> GenerationRequest:
+def pooling(context: TranslationContext, request: PoolingRequest) -> GenerationRequest:
     """Return the neutral form of a request for what a task makes of texts."""
     task: Task | None = request.task
     if task is None:
-        task = "embed" if "embed" in server.llm.facts.pooling.tasks else "classify"
-    return _translated(server, request, task, PoolingWriter)
+        task = "embed" if "embed" in context.facts.pooling.tasks else "classify"
+    return _translated(context, request, task, PoolingWriter)
 
 
-def classify(server: Server, request: ClassifyRequest) -> GenerationRequest:
+def classify(context: TranslationContext, request: ClassifyRequest) -> GenerationRequest:
     """Return the neutral form of a request for the classes of texts."""
-    return _translated(server, request, "classify", ClassifyWriter)
+    return _translated(context, request, "classify", ClassifyWriter)
 
 
 def _translated(
-    server: Server, request: InputRequest, task: Task, writer: type[PooledWriter]
+    context: TranslationContext, request: InputRequest, task: Task, writer: type[PooledWriter]
 ) -> GenerationRequest:
-    server.check_model(request.model)
-    asked = wanted_of(server, task, request)
-    prompts = inputs_of(server, request)
-    return pooled_request(server, request, prompts, asked, writer, input_place(request))
+    context.check_model(request.model)
+    asked = wanted_of(context, task, request)
+    prompts = inputs_of(context, request)
+    return pooled_request(context, request, prompts, asked, writer, input_place(request))
 
 
 class EmbeddingWriter(PooledWriter):

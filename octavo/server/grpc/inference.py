@@ -21,14 +21,14 @@ from octavo.server.openai.common import read_deltas
 from octavo.server.openai.logprobs import finite
 from octavo.server.openai.parameters import generation_request
 from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import PromptJob
 
 
-def translate(server: Server, request: RpcGenerateRequest) -> GenerationRequest:
+def translate(context: TranslationContext, request: RpcGenerateRequest) -> GenerationRequest:
     """Return the neutral form of a request to continue a text or token ids."""
     fields = request.sampling_params
-    server.check_model(fields.model)
+    context.check_model(fields.model)
     fields.stream = request.is_stream
     made = generation_request(
         fields,
@@ -41,9 +41,9 @@ def translate(server: Server, request: RpcGenerateRequest) -> GenerationRequest:
     return made
 
 
-def translate_embed(server: Server, request: RpcEmbedRequest) -> GenerationRequest:
+def translate_embed(context: TranslationContext, request: RpcEmbedRequest) -> GenerationRequest:
     """Return the neutral form of a request for a vector, which has no token."""
-    server.check_model(request.model)
+    context.check_model(request.model)
     return GenerationRequest(
         prompts=[_job(request)],
         sampling={"pooling": Pooling(request.pooling), "temperature": 0.0, "detokenize": False},

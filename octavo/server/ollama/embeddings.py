@@ -19,32 +19,34 @@ from octavo.server.ollama.requests import check_name
 from octavo.server.ollama.schema import OllamaEmbeddingRequest, OllamaEmbedRequest
 from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.preparation import refusals
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import PromptJob
 
 _NANOSECONDS = 10**9
 
 
-def translate_embed(server: Server, request: OllamaEmbedRequest) -> GenerationRequest:
+def translate_embed(context: TranslationContext, request: OllamaEmbedRequest) -> GenerationRequest:
     """Return the neutral form of a request for the vectors of texts, which have length one."""
-    check_name(server, request.model)
+    check_name(context, request.model)
     texts = [request.input] if isinstance(request.input, str) else request.input
     if not texts:
         raise invalid("input is an empty list; give at least one text", "input")
     params = PoolingParams(dimensions=request.dimensions, use_activation=True)
     cuts = request.truncate is not False
     place = "input" if isinstance(request.input, str) else "input[{index}]"
-    return _translated(server, texts, params, place, cuts=cuts, is_old=False)
+    return _translated(context, texts, params, place, cuts=cuts, is_old=False)
 
 
-def translate_embedding(server: Server, request: OllamaEmbeddingRequest) -> GenerationRequest:
+def translate_embedding(
+    context: TranslationContext, request: OllamaEmbeddingRequest
+) -> GenerationRequest:
     """Return the neutral form of a request for one vector, as the model's makers intend it."""
-    check_name(server, request.model)
-    return _translated(server, [request.prompt], PoolingParams(), "prompt", cuts=True, is_old=True)
+    check_name(context, request.model)
+    return _translated(context, [request.prompt], PoolingParams(), "prompt", cuts=True, is_old=True)
 
 
 def _translated(
-    server: Server,
+    context: TranslationContext,
     texts: list[str],
     params: PoolingParams,
     place: str,
@@ -52,7 +54,7 @@ def _translated(
     cuts: bool,
     is_old: bool,
 ) -> GenerationRequest:
-    facts = server.llm.facts
+    facts = context.facts
     with refusals():
         asked = wanted(facts, "embed", params)
         prefix = prefix_of(facts, None)

@@ -79,7 +79,7 @@ def loading(kind: type[OllamaRequest], generate: Handler) -> Handler:
             peeked = _peek(body)
             if peeked is not None and not getattr(peeked, field):
                 exchange.accept(kind, *decode(body, kind))
-                check_name(exchange.server, peeked.model)
+                check_name(exchange.server.context, peeked.model)
                 await exchange.respond_json(_loaded(exchange, peeked, is_chat=is_chat))
                 return
             exchange.unread(body)
@@ -136,8 +136,8 @@ async def show(exchange: Exchange) -> None:
     name = request.model or request.name
     if name is None:
         raise ApiError(400, "model is missing", param="model")
-    check_name(server, name)
-    facts, formats = server.llm.facts, server.formats.formats
+    check_name(server.context, name)
+    facts, formats = server.llm.facts, server.context.formats.formats
     capabilities = ["completion"] * ("generate" in facts.pooling.tasks)
     capabilities += ["embedding"] * ("embed" in facts.pooling.tasks)
     capabilities += ["tools"] * (formats.tools is not None)
@@ -177,7 +177,7 @@ async def pull(exchange: Exchange) -> None:
     name = request.model or request.name
     if name is None:
         raise ApiError(400, "model is missing", param="model")
-    if not is_name(exchange.server, name):
+    if not is_name(exchange.server.context, name):
         raise _fixed(exchange, "ask for that one, or start another server: octavo serve MODEL")
     if request.stream is False:
         await exchange.respond_json(OllamaStatus())

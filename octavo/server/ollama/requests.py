@@ -23,7 +23,7 @@ from octavo.server.ollama.schema import (
 )
 from octavo.server.ollama.writer import OllamaWriter
 from octavo.server.operation import GenerationRequest
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 from octavo.text.answer_shape import CallableTool
 from octavo.text.prompt_worker import Conversation, PromptJob
 
@@ -46,45 +46,52 @@ _SMALLEST_TOP_P = 1e-9  # instead of 0, which is the most likely token alone too
 _SWITCHES = ("enable_thinking", "thinking")  # the names by which templates know it
 
 
-def is_name(server: Server, name: str) -> bool:
+def is_name(context: TranslationContext, name: str) -> bool:
     """Return whether this is the model's name, with or without a tag."""
-    return name in server.model_names or name.removesuffix(TAG) in server.model_names
+    return name in context.model_names or name.removesuffix(TAG) in context.model_names
 
 
-def check_name(server: Server, name: str) -> None:
+def check_name(context: TranslationContext, name: str) -> None:
     """Raise 404 unless this is the model's name, with or without a tag."""
-    if not is_name(server, name):
-        server.check_model(name)
+    if not is_name(context, name):
+        context.check_model(name)
 
 
-def translate_chat(server: Server, request: OllamaChatRequest) -> GenerationRequest:
+def translate_chat(context: TranslationContext, request: OllamaChatRequest) -> GenerationRequest:
     """Return the neutral form of a request to continue a conversation."""
-    check_name(server, request.model)
+    check_name(context, request.model)
     use = _tool_use(request.tools or ())
-    server.formats.check(use)
-    messages = _messages(server, request.messages or ())
-    conversation = _conversation(server, request, messages, use)
-    return _generation(server, request, conversation, use, is_chat=True)
+    context.formats.check(use)
+    messages = _messages(context, request.messages or ())
+    conversation = _conversation(context, request, messages, use)
+    return _generation(context, request, conversation, use, is_chat=True)
 
 
-def translate_generate(server: Server, request: OllamaGenerateRequest) -> GenerationRequest:
+def translate_generate(
+    context: TranslationContext, request: OllamaGenerateRequest
+) -> GenerationRequest:
     """Return the neutral form of a request to answer a prompt, or to continue it as it is."""
-    check_name(server, request.model)
+    check_name(context, request.model)
     if request.raw:
         if request.system:
             raise invalid("system has no effect with raw=true; write it into the prompt", "system")
         return _generation(
-            server, request, PromptJob(text=request.prompt or ""), NO_TOOLS, is_chat=False
+            context, request, PromptJob(text=request.prompt or ""), NO_TOOLS, is_chat=False
         )
     messages = [{"role": "user", "content": request.prompt or ""}]
     if request.system:
         messages.insert(0, {"role": "system", "content": request.system})
-    conversation = _conversation(server, request, messages, NO_TOOLS)
-    return _generation(server, request, conversation, NO_TOOLS, is_chat=False)
+    conversation = _conversation(context, request, messages, NO_TOOLS)
+    return _generation(context, request, conversation, NO_TOOLS, is_chat=False)
 
 
 def _generation(
-    server: Server, request: OllamaRequest, job: PromptJob, use: ToolUse, *, is_chat: bool
+    context: TranslationContext,
+    request: OllamaRequest,
+    job: PromptJob,
+    use: ToolUse,
+    *,
+    is_chat: bool,
 ) -> GenerationRequest:
     sampling, most = _sampling(request.options or OllamaOptions())
     asked = GenerationRequest(
@@ -96,7 +103,7 @@ def _generation(
         is_stream=request.stream is not False,
         shape=_shape(request.format),
     )
-    server.formats.bind(asked, use, server.llm.facts.vocabulary)
+    context.formats.bind(asked, use, context.facts.vocabulary)
     return asked
 
 
@@ -173,10 +180,13 @@ def _tool_use(tools: Sequence[OllamaTool]) -> ToolUse:
 
 
 def _conversation(
-    server: Server, request: OllamaRequest, messages: list[dict[str, Any]], use: ToolUse
+    context: TranslationContext,
+    request: OllamaRequest,
+    messages: list[dict[str, Any]],
+    use: ToolUse,
 ) -> PromptJob:
     """Return the job for a worker; an answer at the end is continued."""
-    variables = dict(server.config.default_chat_template_kwargs or {})
+    variables = dict(context.default_chat_template_kwargs or {})
     if request.think is not None:
         variables.update(dict.fromkeys(_SWITCHES, bool(request.think)))
         if isinstance(request.think, str):
@@ -186,8 +196,8 @@ def _conversation(
     conversation = Conversation(
         messages=messages,
         tools=list(use.described) or None,
-        tool_format=server.formats.formats.tools,
-        template=server.config.chat_template,
+        tool_format=context.formats.formats.tools,
+        template=context.chat_template,
         add_generation_prompt=not is_continued,
         continue_final_message=is_continued,
         variables=variables,
@@ -195,7 +205,7 @@ def _conversation(
     return PromptJob(conversation=conversation, add_special_tokens=False)
 
 
-def _messages(server: Server, given: Sequence[OllamaMessage]) -> list[dict[str, Any]]:
+def _messages(context: TranslationContext, given: Sequence[OllamaMessage]) -> list[dict[str, Any]]:
     """Return messages as templates read them; calls and results get ids, which they lack here."""
     messages: list[dict[str, Any]] = []
     open_calls: list[tuple[str, str]] = []  # names and ids of calls without a result
@@ -210,18 +220,18 @@ def _messages(server: Server, given: Sequence[OllamaMessage]) -> list[dict[str, 
             open_calls = []
             calls = fields["tool_calls"] = []
             for number, call in enumerate(message.tool_calls):
-                call_id = server.formats.known_id(call.id or made_id(f"{index}/{number}"))
+                call_id = context.formats.known_id(call.id or made_id(f"{index}/{number}"))
                 open_calls.append((call.function.name, call_id or ""))
                 called = {"name": call.function.name, "arguments": call.function.arguments}
                 calls.append({"id": call_id, "type": "function", "function": called})
         if message.role == "tool":
-            _add_result(server, fields, message, open_calls)
+            _add_result(context, fields, message, open_calls)
         messages.append(fields)
     return messages
 
 
 def _add_result(
-    server: Server,
+    context: TranslationContext,
     fields: dict[str, Any],
     message: OllamaMessage,
     open_calls: list[tuple[str, str]],
@@ -230,7 +240,7 @@ def _add_result(
     if message.tool_name:
         fields["name"] = message.tool_name
     if message.tool_call_id:
-        fields["tool_call_id"] = server.formats.known_id(message.tool_call_id)
+        fields["tool_call_id"] = context.formats.known_id(message.tool_call_id)
         return
     named_alike = [each for each in open_calls if each[0] == message.tool_name]
     for call in (named_alike or open_calls)[:1]:

@@ -11,12 +11,12 @@ from octavo.server.openai.parameters import generation_request
 from octavo.server.openai.schema.chat import ChatRequest
 from octavo.server.openai.tools import tool_use
 from octavo.server.operation import GenerationRequest
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 
 
-def translate(server: Server, request: ChatRequest) -> GenerationRequest:
+def translate(context: TranslationContext, request: ChatRequest) -> GenerationRequest:
     """Return the neutral form of a request to continue a conversation."""
-    server.check_model(request.model)
+    context.check_model(request.model)
     wanted, named = request.max_completion_tokens, "max_completion_tokens"
     if wanted is None:
         wanted, named = request.max_tokens, "max_tokens"
@@ -28,8 +28,8 @@ def translate(server: Server, request: ChatRequest) -> GenerationRequest:
     elif request.top_logprobs:
         raise invalid("top_logprobs needs logprobs=true", "top_logprobs")
     use = tool_use(request)
-    server.formats.check(use)
-    job = conversation_job(request, server, use)
+    context.formats.check(use)
+    job = conversation_job(request, context, use)
     asked = generation_request(request, [job], wanted, logprobs, partial(ChatWriter, use))
-    server.formats.bind(asked, use, server.llm.facts.vocabulary)
+    context.formats.bind(asked, use, context.facts.vocabulary)
     return asked

@@ -35,15 +35,15 @@ from octavo.server.operation import (
     TokenCounts,
 )
 from octavo.server.schema.prompts import MAX_PROMPTS, separate
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import PromptJob
 
 DEFAULT_MAX_TOKENS = 16
 
 
-def translate(server: Server, request: CompletionRequest) -> GenerationRequest:
+def translate(context: TranslationContext, request: CompletionRequest) -> GenerationRequest:
     """Return the neutral form of a request to continue one prompt or several."""
-    server.check_model(request.model)
+    context.check_model(request.model)
     num_samples = request.n or 1
     asked = separate(request.prompt, "prompt")
     if len(asked) * num_samples > MAX_PROMPTS:

@@ -10,7 +10,7 @@ from octavo.server.http.errors import ApiError, invalid, not_yet
 from octavo.server.openai.schema.chat import ChatRequest, Message
 from octavo.server.openai.schema.tokens import TokenizeRequest
 from octavo.server.openai.schema.tools import PastFunction
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import Conversation, PromptJob
 
 # What templates may read as it is; the other fields are translated, ignored, or rejected below.
@@ -20,11 +20,10 @@ _OLD_ROLE = "function"  # of the results of functions, which are tools now
 
 
 def conversation_job(
-    request: ChatRequest | TokenizeRequest, server: Server, tools: ToolUse
+    request: ChatRequest | TokenizeRequest, context: TranslationContext, tools: ToolUse
 ) -> PromptJob:
     """Return the job for a worker; raise ApiError for what this server does not support."""
-    config = server.config
-    if request.chat_template is not None and not config.trust_request_chat_template:
+    if request.chat_template is not None and not context.trust_request_chat_template:
         raise invalid(
             "chat_template: this server does not trust templates of requests; start it with "
             "--trust-request-chat-template if it should",
@@ -40,16 +39,16 @@ def conversation_job(
             variables["reasoning_effort"] = request.reasoning_effort
             variables.update(dict.fromkeys(_SWITCHES, thinks))
     variables = {
-        **(config.default_chat_template_kwargs or {}),
+        **(context.default_chat_template_kwargs or {}),
         **variables,
         **(request.chat_template_kwargs or {}),
     }
     assert request.messages is not None
     conversation = Conversation(
-        messages=_messages(request.messages, server.formats.known_id),
+        messages=_messages(request.messages, context.formats.known_id),
         tools=list(tools.described) or None,
-        tool_format=server.formats.formats.tools,
-        template=request.chat_template or config.chat_template,
+        tool_format=context.formats.formats.tools,
+        template=request.chat_template or context.chat_template,
         documents=documents,
         add_generation_prompt=not request.continue_final_message if opens is None else opens,
         continue_final_message=request.continue_final_message,

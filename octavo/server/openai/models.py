@@ -47,5 +47,5 @@ async def models(exchange: Exchange) -> None:
 
 async def model(exchange: Exchange) -> None:
     """Handle GET /v1/models/{id}: describe the model of that name."""
-    exchange.server.check_model(exchange.parameter)
+    exchange.server.context.check_model(exchange.parameter)
     await exchange.respond_json(_card(exchange, exchange.parameter))

@@ -18,7 +18,7 @@ from octavo.server.openai.schema.tokens import (
     TokenizeResponse,
 )
 from octavo.server.openai.tools import tool_use
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused, packed
 
 
@@ -40,13 +40,13 @@ async def tokenize(exchange: Exchange) -> None:
         )
 
 
-def tokenize_job(server: Server, request: TokenizeRequest) -> PromptJob:
+def tokenize_job(context: TranslationContext, request: TokenizeRequest) -> PromptJob:
     """Return the job for a worker; raise ApiError for fields that exclude each other."""
-    server.check_model(request.model)
+    context.check_model(request.model)
     if (request.prompt is None) == (request.messages is None):
         raise invalid("give either prompt or messages", "prompt")
     if request.prompt is None:
-        job = conversation_job(request, server, tool_use(request))
+        job = conversation_job(request, context, tool_use(request))
     else:
         special = request.add_special_tokens is not False
         job = PromptJob(text=request.prompt, add_special_tokens=special)
@@ -66,10 +66,10 @@ async def detokenize(exchange: Exchange) -> None:
         await exchange.respond_json(DetokenizeResponse(prompt=made.text))
 
 
-def detokenize_job(server: Server, request: DetokenizeRequest) -> PromptJob:
+def detokenize_job(context: TranslationContext, request: DetokenizeRequest) -> PromptJob:
     """Return the job for a worker; raise ApiError for ids that do not exist."""
-    server.check_model(request.model)
-    facts = server.llm.facts
+    context.check_model(request.model)
+    facts = context.facts
     limit = 4 * facts.max_model_len
     if len(request.tokens) > limit:
         raise invalid(f"{len(request.tokens)} tokens are more than the limit of {limit}", "tokens")

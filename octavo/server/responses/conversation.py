@@ -10,7 +10,7 @@ import msgspec
 from octavo.server.answers.tool_use import ToolUse
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.responses.schema import InputItem, Part, ResponsesRequest
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import Conversation, PromptJob
 
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
@@ -20,7 +20,7 @@ KnownId = Callable[[str | None], str | None]
 
 
 def conversation_job(
-    request: ResponsesRequest, server: Server, tools: ToolUse, earlier: bytes
+    request: ResponsesRequest, context: TranslationContext, tools: ToolUse, earlier: bytes
 ) -> PromptJob:
     """Return the job for a worker; raise ApiError for what this server does not support.
 
@@ -29,11 +29,11 @@ def conversation_job(
     messages: list[dict[str, Any]] = []
     if request.instructions:
         messages.append({"role": "system", "content": request.instructions})
-    known_id = server.formats.known_id
+    known_id = context.formats.known_id
     if earlier:
         messages += messages_of(_items.decode(earlier), "previous_response_id", known_id)
     messages += messages_of(items_of(request), "input", known_id)
-    variables = dict(server.config.default_chat_template_kwargs or {})
+    variables = dict(context.default_chat_template_kwargs or {})
     effort = None if request.reasoning is None else request.reasoning.effort
     if effort is not None:
         variables["reasoning_effort"] = effort
@@ -44,8 +44,8 @@ def conversation_job(
     conversation = Conversation(
         messages=messages,
         tools=list(tools.described) or None,
-        tool_format=server.formats.formats.tools,
-        template=server.config.chat_template,
+        tool_format=context.formats.formats.tools,
+        template=context.chat_template,
         variables=variables,
     )
     return PromptJob(conversation=conversation, add_special_tokens=False)

@@ -28,7 +28,7 @@ from octavo.server.responses.store import Content, Entry, StoredItem
 from octavo.server.responses.tools import shape_of, tool_use, with_own_place
 from octavo.server.responses.writer import QUEUED, ResponseWriter, wants_logprobs
 from octavo.server.schema.near_names import not_among
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 
 _SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
@@ -69,9 +69,11 @@ class Turn:
     writer: ResponseWriter | None = None
 
 
-def translate(server: Server, request: ResponsesRequest, earlier: bytes = b"") -> GenerationRequest:
+def translate(
+    context: TranslationContext, request: ResponsesRequest, earlier: bytes = b""
+) -> GenerationRequest:
     """Return the neutral form of a request; `earlier` has the items before its own, as JSON."""
-    server.check_model(request.model)
+    context.check_model(request.model)
     for index, each in enumerate(request.include or ()):
         if each not in _INCLUDABLE:
             raise not_among(f"include[{index}]", sorted(_INCLUDABLE), each)
@@ -85,9 +87,9 @@ def translate(server: Server, request: ResponsesRequest, earlier: bytes = b"") -
     if wants_logprobs(request):
         sampling["logprobs"] = request.top_logprobs or 0
     use = tool_use(request)
-    server.formats.check(use)
+    context.formats.check(use)
     asked = GenerationRequest(
-        prompts=[conversation_job(request, server, use, earlier)],
+        prompts=[conversation_job(request, context, use, earlier)],
         sampling=sampling,
         writer=partial(make_writer, request, None),
         named=partial(with_own_names, request),
@@ -101,7 +103,7 @@ def translate(server: Server, request: ResponsesRequest, earlier: bytes = b"") -
         numbers_events=True,
         drops_turns=request.truncation == "auto",
     )
-    server.formats.bind(asked, use, server.llm.facts.vocabulary)
+    context.formats.bind(asked, use, context.facts.vocabulary)
     if asked.is_stream:
         asked.reading = partial(_reading_apart, asked.reading)
     return asked

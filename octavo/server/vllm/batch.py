@@ -19,14 +19,14 @@ from octavo.server.openai.common import OpenAIWriter, usage_of
 from octavo.server.openai.conversation import conversation_job
 from octavo.server.openai.schema.chat import ChatChoice, ChatRequest, ChatResponse
 from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 from octavo.server.vllm.schema import BatchChatRequest
 
 MAX_ANSWERS = 2048
 _OWN = ("stream", "tools", "functions", "echo")  # what each conversation needs a request for
 
 
-def translate(server: Server, request: BatchChatRequest) -> GenerationRequest:
+def translate(context: TranslationContext, request: BatchChatRequest) -> GenerationRequest:
     """Return the neutral form of a request to continue several conversations."""
     for name in _OWN:
         if getattr(request, name):
@@ -41,10 +41,10 @@ def translate(server: Server, request: BatchChatRequest) -> GenerationRequest:
             "messages",
         )
     requests = conversations_of(request)
-    made = chat.translate(server, requests[0])
+    made = chat.translate(context, requests[0])
     try:
         for each in requests[1:]:
-            made.prompts.append(conversation_job(each, server, NO_TOOLS))
+            made.prompts.append(conversation_job(each, context, NO_TOOLS))
     except ApiError as error:
         raise _placed(error, len(made.prompts)) from None
     named = made.named

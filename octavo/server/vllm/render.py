@@ -18,7 +18,7 @@ from octavo.server.openai.schema.sampling import CommonRequest
 from octavo.server.openai.schema.shapes import StructuredOutputs
 from octavo.server.operation import GenerationRequest, PreparedRequest
 from octavo.server.preparation import prepare
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 from octavo.server.vllm.schema import RenderedRequest, TokenSampling
 
 R = TypeVar("R", bound=CommonRequest)
@@ -47,7 +47,9 @@ async def render_completion(exchange: Exchange) -> None:
 
 
 async def _rendered(
-    exchange: Exchange, kind: type[R], translate: Callable[[Server, R], GenerationRequest]
+    exchange: Exchange,
+    kind: type[R],
+    translate: Callable[[TranslationContext, R], GenerationRequest],
 ) -> list[RenderedRequest]:
     async with admitted(exchange):
         server = exchange.server

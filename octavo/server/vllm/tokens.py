@@ -15,7 +15,7 @@ from octavo.server.openai.logprobs import Pieces, chat_logprobs, prompt_logprobs
 from octavo.server.openai.parameters import generation_request
 from octavo.server.openai.schema.completion import CompletionRequest
 from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
-from octavo.server.server import Server
+from octavo.server.translation import TranslationContext
 from octavo.server.vllm.schema import (
     TokenSampling,
     TokensChoice,
@@ -30,9 +30,9 @@ _APART = ("max_tokens", "logprobs", "detokenize")
 _SAMPLING = tuple(name for name in TokenSampling.__struct_fields__ if name not in _APART)
 
 
-def translate(server: Server, request: TokensRequest) -> GenerationRequest:
+def translate(context: TranslationContext, request: TokensRequest) -> GenerationRequest:
     """Return the neutral form of a request to continue token ids."""
-    server.check_model(request.model)
+    context.check_model(request.model)
     sampling = request.sampling_params
     common = CompletionRequest(
         prompt=[],

@@ -18,9 +18,8 @@ from octavo.server.anthropic.conversation import conversation_job
 from octavo.server.anthropic.messages import MessagesWriter
 from octavo.server.anthropic.schema import ContentBlock, CountRequest, InputMessage, Thinking
 from octavo.server.operation import TokenCounts
-from octavo.server.settings import ServerSettings
 from tests.server.engine import FakeEngine
-from tests.server.make import Client, serving
+from tests.server.make import Client, serving, translation_context
 
 PATH = "/v1/messages"
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 7}
@@ -202,9 +201,7 @@ def test_an_error_in_a_stream_is_an_event(directory: Path) -> None:
 
 def conversation(**fields: Any) -> Any:
     """Return the conversation that a worker gets for a request."""
-    formats = SimpleNamespace(known_id=lambda given: given, formats=SimpleNamespace(tools=None))
-    server: Any = SimpleNamespace(config=ServerSettings(), formats=formats)
-    job = conversation_job(CountRequest(**fields), server, NO_TOOLS)
+    job = conversation_job(CountRequest(**fields), translation_context(), NO_TOOLS)
     assert job.conversation is not None
     return job.conversation
 

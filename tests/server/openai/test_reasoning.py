@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from octavo.api.reading import Reading
+from octavo.server.answers.formats import AnswerFormats
 from tests.server.make import Client, events
 from tests.server.openai.scripted import (
     MESSAGES,
@@ -143,7 +145,7 @@ def test_without_a_format_reasoning_is_text(tmp_path: Path) -> None:
 
 
 def test_a_parser_that_fails_costs_no_answer(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest of the answer is text, and other requests do not notice."""
 
@@ -160,14 +162,10 @@ def test_a_parser_that_fails_costs_no_answer(
             return []
 
     async def test(client: Client) -> None:
-        make = client.server.formats.reading_for
+        def failing(formats: AnswerFormats, use: Any) -> Any:
+            return lambda end: Reading(Failing)
 
-        def failing(use: Any) -> Any:
-            reading = make(use)
-            assert reading is not None
-            return lambda end: type(reading(end))(Failing)
-
-        client.server.formats.reading_for = failing  # type: ignore[method-assign]
+        monkeypatch.setattr(AnswerFormats, "reading_for", failing)
         message, finish = await message_of(client)
         assert message["content"].endswith(".\n\n\nZero degrees.")
         assert finish == "stop"

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,9 +13,8 @@ import msgspec
 from octavo.server.answers.tool_use import NO_TOOLS
 from octavo.server.responses.conversation import conversation_job
 from octavo.server.responses.schema import ResponsesRequest
-from octavo.server.settings import ServerSettings
 from tests.server.engine import FakeEngine
-from tests.server.make import Client, serving
+from tests.server.make import Client, serving, translation_context
 from tests.server.openai.scripted import AGENT, OSLO, make_files, scripted_engine, writing
 from tests.server.responses.make import PATH, assembled, events_of, said, text_of
 
@@ -125,10 +123,8 @@ def test_a_wrong_request_is_refused_with_the_field(directory: Path) -> None:
 
 def conversation(**fields: Any) -> Any:
     """Return the conversation that a worker gets for a request."""
-    formats = SimpleNamespace(known_id=lambda given: given, formats=SimpleNamespace(tools=None))
-    server: Any = SimpleNamespace(config=ServerSettings(), formats=formats)
     request = msgspec.convert(fields, ResponsesRequest)
-    job = conversation_job(request, server, NO_TOOLS, b"")
+    job = conversation_job(request, translation_context(), NO_TOOLS, b"")
     assert job.conversation is not None
     return job.conversation
 
