@@ -37,6 +37,7 @@ from octavo.api.requests import (
     RequestTable,
     check_request,
 )
+from octavo.api.shapes import check_shape
 from octavo.api.sinks import Sink, WaitingSink
 from octavo.api.text_model import TextModel
 from octavo.client.client import EngineClient
@@ -128,6 +129,7 @@ class AsyncLLM:
         self._sinks: dict[str, Sink] = {}  # until `discard`
         self._num_requests = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._shape_lock: asyncio.Lock  # of that loop
         self._is_closed = False
         self._num_sleeps = self._num_wakes = 0  # calls of `sleep` and `wake_up`
         self._death: EngineDeadError | None = None
@@ -168,6 +170,7 @@ class AsyncLLM:
         A request that is rejected or fails raises a RequestError here, and nowhere else.
         """
         self.attach()
+        await check_shape(self.model, sampling_params, self._shape_lock)
         request = self.check(prompt, sampling_params, options)
         sink = WaitingSink(request.sampling.output_kind)
         name = self.submit(request, sink, request_id)
@@ -186,7 +189,10 @@ class AsyncLLM:
         sampling_params: SamplingParams | None = None,
         options: Options = PLAIN,
     ) -> CheckedRequest:
-        """Check a request against every bound; raise RequestError if it cannot be served."""
+        """Check a request against every bound; raise RequestError if it cannot be served.
+
+        A shape that is new to this model is waited for, in `generate` without holding the loop.
+        """
         sampling = self.model.defaults if sampling_params is None else sampling_params
         return check_request(self.model, prompt, sampling, options)
 
@@ -401,7 +407,7 @@ class AsyncLLM:
                 "this AsyncLLM is in use in another event loop; use it from that one, or "
                 "make one for each loop"
             )
-        self._loop = loop
+        self._loop, self._shape_lock = loop, asyncio.Lock()
         self._client.attach(self._deliver, self._die)
         self._send(*self._abandon())
 

@@ -19,6 +19,7 @@ from octavo.api.outputs import RequestError, RequestOutput
 from octavo.api.pooling.tasks import check_generates
 from octavo.api.prompts import Input, Prompt, read_prompt
 from octavo.api.reading import Reading
+from octavo.api.shapes import shape_grammar
 from octavo.api.text_model import TextModel
 from octavo.core.config import MAX_PRIORITY
 from octavo.core.pooling import Pooling
@@ -30,8 +31,6 @@ from octavo.core.sampling_params import (
     RequestOutputKind,
     SamplingParams,
 )
-from octavo.core.structured_outputs import StructuredOutputsParams
-from octavo.grammar.checked import CheckedShape, job_of
 from octavo.wire.limits import MAX_FRAME_BYTES
 
 log = logging.getLogger(__name__)
@@ -129,7 +128,7 @@ def check_request(
     if sampling.bad_words:
         changes["bad_words_token_ids"] = _bad_words(model, sampling)
     if sampling.structured_outputs is not None and not sampling.grammar:
-        changes["grammar"] = _grammar(model, sampling.structured_outputs)
+        changes["grammar"] = shape_grammar(model, sampling.structured_outputs)
     if sampling.thinking_token_budget is not None:
         changes["thinking_marks"] = model.thinking_marks(prompt.token_ids)
     if output_kind is not None:
@@ -228,28 +227,6 @@ def _check_logprobs(model: TextModel, sampling: SamplingParams, options: Options
             "allows; ask for fewer, or start it with a higher max_logprobs",
             param=name,
         )
-
-
-def _grammar(model: TextModel, shape: StructuredOutputsParams) -> str:
-    """Return the grammar of a shape, in the grammar engine's own language."""
-    checked = model.checked_shapes.get(shape)
-    if checked is None:
-        from octavo.api.shape_checker import SHARED  # here, since few processes check shapes
-
-        checked = SHARED.check(job_of(shape, model.facts.vocabulary))
-        if not checked.is_passing:
-            model.checked_shapes.put(shape, checked)
-    for place, what in checked.warnings:
-        log.warning("structured_outputs.%s: %s", place, what)
-    if checked.what:
-        raise shape_error(checked)
-    return checked.grammar
-
-
-def shape_error(checked: CheckedShape) -> RequestError:
-    """Return the error of a shape that is wrong."""
-    param = f"structured_outputs.{checked.field}{checked.path}"
-    return RequestError(f"{param}: {checked.what}", param=param)
 
 
 def _bad_words(model: TextModel, sampling: SamplingParams) -> tuple[tuple[int, ...], ...]:

@@ -22,8 +22,8 @@ from octavo.api.requests import (
     check_request,
     check_room,
     distinct,
-    shape_error,
 )
+from octavo.api.shapes import shape_error
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
 from octavo.grammar.checked import CheckedShape, Key, ShapeJob, job_of
 from octavo.server.bounds.biases import check_biases

@@ -74,14 +74,16 @@ _ID_PREFIXES = [prefix for dialect in DIALECTS for prefix in dialect.id_prefixes
 
 async def openapi(exchange: Exchange) -> None:
     server = exchange.server
-    whole = document(
-        ROUTES,
-        DEFAULT_DIALECT,
-        needs_key=bool(server.config.api_keys),
-        public=server.access.public,
-        root_path=server.config.root_path,
-    )
-    await exchange.respond(encode(whole))
+    if not server.openapi:
+        whole = document(
+            ROUTES,
+            DEFAULT_DIALECT,
+            needs_key=bool(server.config.api_keys),
+            public=server.access.public,
+            root_path=server.config.root_path,
+        )
+        server.openapi = encode(whole)
+    await exchange.respond(server.openapi)
 
 
 async def documentation(exchange: Exchange) -> None:

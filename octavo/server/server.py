@@ -120,6 +120,7 @@ class Server:
         self.num_wakes = 0  # times that an operator has asked to wake the engine
         self.durability: Durability | None = None  # set while the server runs with a journal
         self.batches: Batches | None = None  # set while the server runs with a directory of them
+        self.openapi = b""  # the document of the routes, once it was asked for
         self.num_requests = 0  # since the start: distinguishes requests with the same id
         # `system_fingerprint`: equal ones give equal answers to equal seeds.
         self.fingerprint = f"octavo-{VERSION}"

@@ -110,7 +110,10 @@ class Worker:
         except TimeoutError:
             raise WorkerDiedError(_not_in_time()) from None
         if self.ended.done():
-            raise WorkerDiedError(str(self.ended.result()) or self._why_ended())
+            why = str(self.ended.result())
+            if not why:  # waiting for its end would hold the event loop
+                why = self._why_ended(await asyncio.to_thread(self._exit_status))
+            raise WorkerDiedError(why)
 
     def read_table(self) -> TokenTable:
         """Wait, without an event loop, and return the tokens of the model.
@@ -129,7 +132,7 @@ class Worker:
                 f"the model's tokenizer cannot be read: {_not_in_time()}"
             ) from None
         except OSError:
-            why = self._why_ended()
+            why = self._why_ended(self._exit_status())
             raise TokenizerError(f"the model's tokenizer cannot be read: {why}") from None
         self._connection.setblocking(False)
         if isinstance(first, Refused):
@@ -137,13 +140,16 @@ class Worker:
         assert isinstance(first, PackedTable)
         return unpack(first)
 
-    def _why_ended(self) -> str:
-        """Return why the process has ended by itself, from its exit status and its stderr."""
+    def _exit_status(self) -> int:
+        """Wait until the process has ended, and kill it if it does not; return its exit status."""
         try:
-            status = self._process.wait(END_SECONDS)
+            return self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            status = self._process.wait()
+            return self._process.wait()
+
+    def _why_ended(self, status: int) -> str:
+        """Return why the process has ended by itself, from its exit status and its stderr."""
         written = b""
         if self._process.stderr is not None:
             os.set_blocking(self._process.stderr.fileno(), False)

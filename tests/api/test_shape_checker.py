@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from octavo.api.outputs import RequestError
-from octavo.api.requests import _grammar
 from octavo.api.shape_checker import ShapeChecker
+from octavo.api.shapes import shape_grammar
 from octavo.api.worker_launch import AnswerFrames
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.grammar.checked import CheckedShapes, job_of
@@ -84,9 +84,9 @@ def test_only_what_the_process_answers_is_kept(monkeypatch: pytest.MonkeyPatch) 
     )
     shape = StructuredOutputsParams(regex="a+")
     with pytest.raises(RequestError, match="did not start"):
-        _grammar(model, shape)
+        shape_grammar(model, shape)
     monkeypatch.undo()
-    assert _grammar(model, shape) == "start: /a+/"
+    assert shape_grammar(model, shape) == "start: /a+/"
     kept = model.checked_shapes.get(shape)
     assert kept is not None
     assert kept.grammar == "start: /a+/"

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from octavo import LLM, SamplingParams, StructuredOutputsParams
+from octavo import LLM, AsyncLLM, RequestError, SamplingParams, StructuredOutputsParams
+from octavo.api.shape_checker import ShapeChecker
+from octavo.grammar.checked import CheckedShape, ShapeJob
 from octavo.grammar.protocol import FORCINGS
 from tests.api.test_overlap import said, same_at_every_depth
 from tests.api.tiny import make_model
+from tests.server.make import LIMIT
 
 PROMPTS = ["The quick brown fox", "A day in", "Ein Tag wie", "x", "the dog does not mind"]
 SCHEMA = {
@@ -194,3 +199,42 @@ def test_log_probabilities_are_those_among_the_allowed_tokens(directory: Path) -
     last = answer.logprobs[1][answer.token_ids[1]]
     assert (last.logprob, last.rank) == (0.0, 1), "the mark is the only token possible"
     assert len(answer.logprobs[1]) == 5
+
+
+def test_a_stream_waits_for_a_new_shape_without_holding_its_event_loop(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shape is checked only when the event loop has gone on, and once for several requests."""
+    has_gone_on, check = threading.Event(), ShapeChecker.check
+    jobs: list[ShapeJob] = []
+
+    def held(self: ShapeChecker, job: ShapeJob) -> CheckedShape:
+        assert has_gone_on.wait(LIMIT), "the event loop is held"
+        jobs.append(job)
+        return check(self, job)
+
+    async def main() -> None:
+        llm = AsyncLLM(directory)
+        try:
+            asyncio.get_running_loop().call_later(0.01, has_gone_on.set)
+            shaped = SamplingParams(
+                max_tokens=60, seed=1, structured_outputs=StructuredOutputsParams(regex="(qu|x){5}")
+            )
+            streams = [_last(llm, shaped) for _ in range(3)]
+            for text in await asyncio.gather(*streams):
+                assert re.fullmatch("(qu|x){5}", text)
+            assert len(jobs) == 1
+            wrong = SamplingParams(structured_outputs=StructuredOutputsParams(regex="(?=a)"))
+            with pytest.raises(RequestError):
+                await _last(llm, wrong)
+        finally:
+            llm.close()
+
+    monkeypatch.setattr(ShapeChecker, "check", held)
+    asyncio.run(main())
+
+
+async def _last(llm: AsyncLLM, sampling: SamplingParams) -> str:
+    """Return the whole text of a stream."""
+    outputs = [output async for output in llm.generate("x", sampling)]
+    return outputs[-1].outputs[0].text

@@ -26,7 +26,7 @@ from octavo.text.prompt_worker import PreparedPrompt, Refused
 
 Translate = Callable[[TranslationContext, Any], GenerationRequest]
 
-# What routes that generate accept, by the name of its struct.
+# What routes that generate accept, by what a journal calls it.
 _TRANSLATIONS: dict[str, tuple[type[Struct], Translate]] = {}
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -42,7 +42,7 @@ class StoredPrompt(Struct, array_like=True, frozen=True):
 class Head(Struct, array_like=True, frozen=True):
     """A request as its dialect has it, without what its prompts were made from, and the prompts."""
 
-    kind: str
+    kind: str  # as `_kind_name` has it
     request: bytes
     digest: bytes  # of the body; a large one is not kept, only what it asks for
     created: int
@@ -51,8 +51,19 @@ class Head(Struct, array_like=True, frozen=True):
 
 
 def register(kind: type[Struct], translate: Translate) -> None:
-    """Note how the requests of a route are translated."""
-    _TRANSLATIONS[kind.__name__] = kind, translate
+    """Note how the requests of a route are translated.
+
+    Two structs of one name would let a recorded request be answered as another one.
+    """
+    name = _kind_name(kind)
+    before = _TRANSLATIONS.setdefault(name, (kind, translate))
+    assert before == (kind, translate), f"{name!r} means two kinds of requests, {before} and {kind}"
+
+
+def _kind_name(kind: type[Struct]) -> str:
+    """Return the name of a struct in a journal: that of its dialect's package, and its own."""
+    _, _, package = kind.__module__.partition(".server.")
+    return f"{package.partition('.')[0]}.{kind.__name__}"
 
 
 def describe(request: Struct, prepared: PreparedRequest, exchange: Exchange) -> bytes:
@@ -64,7 +75,7 @@ def describe(request: Struct, prepared: PreparedRequest, exchange: Exchange) -> 
         prompts.append(StoredPrompt(text, prompt.packed_ids, checked.sampling.seed))
     kind = type(request)
     head = Head(
-        kind.__name__,
+        _kind_name(kind),
         _encode(rules_of(kind).without_prompts(request)),
         exchange.body_digest,
         exchange.created,
