@@ -20,6 +20,8 @@ from octavo.text.detokenizer import Detokenizer
 from octavo.text.stop_strings import StopStrings
 from octavo.text.token_table import TokenTable
 
+MOST_UNREAD = 1024  # tokens that are decoded together: more would hold up other streams
+
 
 class Meter(Protocol):
     """A count of the tokens of a request's continuations, kept while they come."""
@@ -60,9 +62,11 @@ class Continuation:
         self._stops = None
         if sampling.stop and sampling.detokenize:
             self._stops = StopStrings(sampling.stop, include=sampling.include_stop_str_in_output)
-        # If only the end is needed, even for stop strings, all text is decoded at the end.
+        # If only the end is needed, even for stop strings, many tokens are decoded together. With
+        # a parser, which takes the text of each token, that would save nothing.
         is_final = sampling.output_kind is RequestOutputKind.FINAL_ONLY
-        self._reads_late = is_final and self._stops is None
+        self._reads_late = is_final and self._stops is None and self._reader is None
+        self._num_read = 0  # tokens of that kind that were decoded
         self._num_taken = 0  # tokens sent as deltas
         self._meter = meter
         self._num_measured = 0  # tokens that the meter has counted
@@ -112,6 +116,8 @@ class Continuation:
                 return event.finish_reason is None
         if event.finish_reason is not None:
             self._finish(event)
+        elif self._reads_late and len(whole.token_ids) - self._num_read >= MOST_UNREAD:
+            self._read(len(whole.token_ids))
         return False
 
     def measure(self) -> None:
@@ -138,7 +144,7 @@ class Continuation:
         self.whole.finish_reason, self.whole.error = "error", message
         if self._reads_late:
             with contextlib.suppress(Exception):  # perhaps it is the text that fails
-                self._read(self.whole.token_ids)
+                self._read(len(self.whole.token_ids))
 
     def take(self) -> CompletionOutput:
         """Return what is new since the last call."""
@@ -211,9 +217,9 @@ class Continuation:
         whole.finish_reason, whole.stop_reason = event.finish_reason, event.stop_token
         if self._detokenizer is None:
             return
-        is_hidden = event.finish_reason == "stop" and event.tokens and self._hides_stop
+        is_hidden = event.finish_reason == "stop" and bool(event.tokens) and self._hides_stop
         if self._reads_late:
-            self._read(whole.token_ids[:-1] if is_hidden else whole.token_ids)
+            self._read(len(whole.token_ids) - is_hidden)
         text = self._detokenizer.finish()
         if self._logprobs is not None and not is_hidden:
             self._logprobs.end(text)
@@ -222,16 +228,11 @@ class Continuation:
             text += self._stops.finish()
         self._add_rest(text)
 
-    def _read(self, token_ids: Sequence[int]) -> None:
-        """Decode all tokens at once."""
-        if self._detokenizer is None:
-            return
-        self._reads_late = False  # nor tried again if it fails
-        if self._reader is None:
-            self._fresh.append(self._detokenizer.push_all(token_ids))
-            return
-        for token_id in token_ids:
-            self._add(self._detokenizer.push(token_id))
+    def _read(self, end: int) -> None:
+        """Decode the tokens before `end` that were not decoded yet."""
+        begin, self._num_read = self._num_read, end  # nor tried again if it fails
+        if self._detokenizer is not None:
+            self._fresh.append(self._detokenizer.push_all(self.whole.token_ids[begin:end]))
 
     def _let_through(self, text: str, stops: StopStrings) -> bool:
         """Add a token's text; return whether a stop string in it ends the continuation."""

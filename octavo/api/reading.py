@@ -29,16 +29,21 @@ class Reading(Struct, frozen=True):
     keeps_apart: bool = False
 
 
+MOST_FRESH = 512  # deltas that `AnswerReader` joins at once
+
+
 class AnswerReader:
     """The reader of one answer: it takes the text of one token after the other.
 
     So the reasoning's tokens can be counted, and the count does not depend on how the tokens come.
+    Deltas that are not taken before the end are joined piece by piece: the end is no long work.
     """
 
     def __init__(self, parser: Parser, *, keeps_apart: bool = False) -> None:
         self._parser = parser
         self._keeps_apart = keeps_apart
         self._deltas: list[Delta] = []  # not taken yet
+        self._earlier: list[Delta] = []  # before those, and joined already
         self._has_ended = False
         self.num_reasoning = 0  # tokens behind which the parser is inside the reasoning
 
@@ -56,9 +61,14 @@ class AnswerReader:
     def take(self) -> list[Delta]:
         """Return what is new, with neighbours of one kind joined unless tokens stay apart."""
         deltas, self._deltas = self._deltas, []
+        if self._earlier:
+            deltas, self._earlier = self._earlier + deltas, []
         return deltas if self._keeps_apart or len(deltas) < 2 else list(_joined(deltas))
 
     def _feed(self, text: str, *, is_last: bool) -> None:
+        if len(self._deltas) >= MOST_FRESH and not self._keeps_apart:
+            self._earlier += _joined(self._deltas)
+            self._deltas = []
         try:
             self._deltas += self._parser.feed(text, is_last)
         except Exception:  # of a user's description, or a bug: it must not cost the answer
