@@ -124,6 +124,8 @@ async def _until_over(job: Job, llm: AsyncLLM) -> None:
     while not job.is_over.is_set():
         if llm.death is not None:
             raise llm.death
+        if job.failure is not None:
+            raise job.failure
         try:
             async with asyncio.timeout(_WATCH_SECONDS):
                 await job.is_over.wait()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 from octavo.server.batches.calls import Calls, Reply
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 REST_SECONDS = 0.5  # after a request that could not be tried
 DISK_SECONDS = 5.0  # between attempts to write
+MAX_ATTEMPTS = 3  # at a line that meets unexpected errors
 _LATER = (429, 503)
 ERROR_BYTES = 256  # about what the result of a line takes that was not answered
 
@@ -41,6 +42,9 @@ class Job:
         self.tasks: set[asyncio.Task[None]] = set()
         self.is_over = asyncio.Event()  # no line waits, and none is being answered
         self.is_full = asyncio.Event()  # there is no room for another result
+        self.is_broken = asyncio.Event()  # there is a failure, and nothing more is answered
+        self.failure: Exception | None = None
+        self.num_failures: Counter[int] = Counter()  # by line
         self._unwritten: list[tuple[Result, asyncio.Future[None]]] = []
         self._num_unwritten = 0  # bytes
         self._writing: asyncio.Task[None] | None = None
@@ -80,6 +84,11 @@ class Job:
             self._writing = asyncio.ensure_future(self._write_all())
         await asyncio.shield(written)
 
+    def break_off(self, failure: Exception) -> None:
+        """Answer no more lines, after an unexpected failure."""
+        self.failure = failure
+        self.is_broken.set()
+
     async def finish(self, code: str, message: str) -> None:
         """Write an error for each line without a result."""
         missing = [each for each in range(self.file.num_lines) if each not in self.results]
@@ -88,11 +97,12 @@ class Job:
             step = 1000
             for begin in range(0, len(missing), step):
                 part = missing[begin : begin + step]
-                self.results.append(self._without_answer(each, code, message) for each in part)
+                self.results.append(self.without_answer(each, code, message) for each in part)
 
         await in_thread(write)
 
-    def _without_answer(self, number: int, code: str, message: str) -> Result:
+    def without_answer(self, number: int, code: str, message: str) -> Result:
+        """Return an error as the result of a line; this reads the disk."""
         name = call_name(self.name, number)
         try:
             custom_id = self.file.line(number).custom_id
@@ -103,7 +113,15 @@ class Job:
     async def _write_all(self) -> None:
         while self._unwritten:
             taken, self._unwritten = self._unwritten, []
-            if not await self._write_some([result for result, _ in taken]):
+            try:
+                is_written = await self._write_some([result for result, _ in taken])
+            except Exception as error:
+                self.break_off(error)
+                for _, written in [*taken, *self._unwritten]:
+                    written.cancel()
+                self._unwritten = []
+                return
+            if not is_written:
                 return
             for result, written in taken:
                 self._num_unwritten -= len(result.data)
@@ -167,7 +185,7 @@ class Pump:
         for _ in range(len(self._jobs)):
             job = self._jobs[0]
             self._jobs.rotate(-1)
-            if job.waiting and not job.is_full.is_set():
+            if job.waiting and not (job.is_full.is_set() or job.is_broken.is_set()):
                 return job
         return None
 
@@ -185,15 +203,29 @@ class Pump:
             else:
                 await job.write(result)
                 self.on_result(job)
-        except Exception:
+        except Exception as error:
             log.exception("line %d of batch %s could not be answered", number + 1, job.name)
-            job.waiting.append(number)
-            self._rest()
+            await self._note_failure(job, number, error)
         finally:
             self._num_running -= 1
             job.tasks.discard(task)
             job.note_progress()
             self._loop.call_soon(self.fill)
+
+    async def _note_failure(self, job: Job, number: int, error: Exception) -> None:
+        """Let a line wait again that has met an unexpected error; after several it has failed."""
+        if not isinstance(error, OSError):  # which may pass
+            job.num_failures[number] += 1
+        if job.num_failures[number] < MAX_ATTEMPTS:
+            job.waiting.append(number)
+            self._rest()
+            return
+        message = f"the server failed {MAX_ATTEMPTS} times on this request; its log has the reason"
+        try:
+            await job.write(await in_thread(job.without_answer, number, "server_error", message))
+            self.on_result(job)
+        except Exception as another:
+            job.break_off(another)
 
     def _rest(self) -> None:
         """Begin no line for a while."""

@@ -158,4 +158,6 @@ class StoredBatch(Struct, kw_only=True):
     owner: str
     batch: Batch
     output_seconds: int | None = None  # for which results are kept
-    outcome: Literal["completed", "expired", "cancelled"] | None = None  # once it is finalizing
+    outcome: Literal["completed", "failed", "expired", "cancelled"] | None = (
+        None  # once it is finalizing
+    )

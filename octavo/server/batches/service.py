@@ -5,6 +5,8 @@
         ▼               ▼              └───────▶ cancelled
       failed        cancelling ──▶ finalizing
 
+An unexpected exception ends a batch as failed, in whatever state it is.
+
 A state is on the disk before what follows from it begins. A server that starts finds each batch in
 its last state and goes on from there: lines with results are not answered again.
 """
@@ -36,6 +38,7 @@ from octavo.server.batches.schema import (
     StoredFile,
 )
 from octavo.server.batches.store import Store
+from octavo.server.bounds.periodic import periodically
 from octavo.server.server import Server
 
 log = logging.getLogger(__name__)
@@ -97,8 +100,8 @@ class Batches:
             log.warning("batches of the last server that continue: %d", len(unfinished))
         for stored in unfinished:
             self.begin(stored)
-        self._spawn(self._tidy())
-        self._spawn(self._retry())
+        self._spawn(periodically(TIDY_SECONDS, self._tidy, "removing what batches kept too long"))
+        self._spawn(periodically(_RETRY_SECONDS, self._retry, "beginning lines of batches"))
 
     async def close(self) -> None:
         """End all tasks; what has been answered stays on the disk."""
@@ -156,9 +159,37 @@ class Batches:
                         return
                     except OSError as error:
                         log.error("batch %s: %s; tried again in %g s", name, error, DISK_SECONDS)
-                    await asyncio.sleep(DISK_SECONDS)
+                        await asyncio.sleep(DISK_SECONDS)
+                    except Exception:
+                        log.exception("batch %s fails", name)
+                        await self._fail(stored, work)
         finally:
             del self._work[name]
+
+    async def _fail(self, stored: StoredBatch, work: _Work) -> None:
+        """Let a batch fail after an unexpected exception.
+
+        At the first one, what has been answered is still made its results.
+        """
+        batch, has_tried = stored.batch, stored.outcome == "failed"
+        stored.outcome = "failed"
+        message = "the server failed on this batch; its log has the reason. Begin another batch"
+        batch.errors = BatchErrors(data=[BatchError(code="server_error", message=message)])
+        if has_tried or batch.status == "validating":
+            work.job = None
+            await self._enter_in_the_end(stored, "failed")
+            with suppress(OSError):
+                await self.on_disk(partial(self.store.results(batch.id).unlink, missing_ok=True))
+
+    async def _enter_in_the_end(self, stored: StoredBatch, status: Any) -> None:
+        """Set the state of a batch, however long the disk is full."""
+        while True:
+            try:
+                await self._enter(stored, status)
+                return
+            except OSError as error:
+                log.error("batch %s: %s; tried again in %g s", stored.batch.id, error, DISK_SECONDS)
+            await asyncio.sleep(DISK_SECONDS)
 
     async def _go_on(self, stored: StoredBatch, work: _Work) -> None:
         batch, config = stored.batch, self._server.config
@@ -225,11 +256,13 @@ class Batches:
         """Wait until all lines have results; return the code of what ends the batch before."""
         waits = {
             asyncio.ensure_future(each.wait())
-            for each in (job.is_over, work.is_cancelled, job.is_full)
+            for each in (job.is_over, work.is_cancelled, job.is_full, job.is_broken)
         }
         try:
             while True:
                 left = stored.batch.expires_at - self._server.wall_time()
+                if job.failure is not None:
+                    raise job.failure
                 if job.is_over.is_set():
                     return ""
                 if work.is_cancelled.is_set():
@@ -313,31 +346,32 @@ class Batches:
         counts.completed = len(results) - results.num_errors
 
     async def _retry(self) -> None:
-        """Begin lines when there is an engine again, which no request announces."""
-        while True:
-            await asyncio.sleep(_RETRY_SECONDS)
-            self._pump.fill()
+        """Begin lines if there is an engine again, which no request announces."""
+        self._pump.fill()
 
     async def _tidy(self) -> None:
         """Remove what is kept no longer."""
-        while True:
-            now = self._server.wall_time()
-            for name, file in list(self.store.files.items()):
-                if file.file.expires_at <= now and not self.is_used(name):
-                    with suppress(OSError):
-                        await self.remove_file(name)
-            kept = self._server.config.batch_keep_seconds
-            for name, stored in list(self.store.batches.items()):
-                if stored.batch.status in ENDED and stored.batch.expires_at + kept <= now:
-                    with suppress(OSError):
-                        await self.on_disk(self.store.remove_batch, name)
-                        del self.store.batches[name]
-            await asyncio.sleep(TIDY_SECONDS)
+        now = self._server.wall_time()
+        for name, file in list(self.store.files.items()):
+            if file.file.expires_at <= now and not self.is_used(name):
+                with suppress(OSError):
+                    await self.remove_file(name)
+        kept = self._server.config.batch_keep_seconds
+        for stored in list(self.store.batches.values()):
+            if stored.batch.status in ENDED and stored.batch.expires_at + kept <= now:
+                with suppress(OSError):
+                    await self.remove_batch(stored)
 
     async def remove_file(self, name: str) -> None:
         """Remove a file from the disk, and then from the list."""
         await self.on_disk(self.store.remove_file, name)
         self.store.drop_file(name)
+
+    async def remove_batch(self, stored: StoredBatch) -> None:
+        """Remove a batch that has ended from the disk, and then from the list."""
+        name = stored.batch.id
+        await self.on_disk(self.store.remove_batch, name)
+        self.store.batches.pop(name, None)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

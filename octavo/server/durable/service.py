@@ -22,6 +22,7 @@ from octavo.client.durable.file import JournalFile, JournalFileError
 from octavo.client.durable.recording_client import RecordingClient
 from octavo.client.durable.requests import DurableRequest, DurableRequests, Limits
 from octavo.client.durable.writer import JournalWriter
+from octavo.server.bounds.periodic import periodically
 from octavo.server.durable.generation import DurableGeneration
 from octavo.server.durable.head import form_of, read_head, restore
 from octavo.server.durable.positions import FROM, START, Position, known_to
@@ -105,7 +106,7 @@ class Durability:
         if unfinished:
             log.warning("requests of the last server that continue: %d", len(unfinished))
         self._spawn(self._continue_all(unfinished))
-        self._spawn(self._tidy())
+        self._spawn(periodically(TIDY_SECONDS, self._tidy, "forgetting requests of the journal"))
 
     async def close(self) -> None:
         """End all tasks, and write what is left."""
@@ -252,13 +253,13 @@ class Durability:
             has_ended = True
         except (ApiError, RequestError, EngineDeadError, TimeoutError) as error:
             log.warning("request %s could not be continued: %s", request.request_id, error)
+        except Exception:
+            log.exception("request %s could not be continued", request.request_id)
         finally:
             self.leave(request, has_ended)
 
     async def _tidy(self) -> None:
-        while True:
-            await asyncio.sleep(TIDY_SECONDS)
-            self.requests.tidy()
+        self.requests.tidy()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

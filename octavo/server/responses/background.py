@@ -112,10 +112,12 @@ class Background:
         """Let the followers leave, and keep the events of a response that has ended."""
         self.run.end()
         store = self._server.responses
-        if self._entry is not None and not self._server.is_continued_later:
-            await self._finish(self._entry)
-        for entry in [each for each, run in store.runs.items() if run is self.run]:
-            del store.runs[entry]
+        try:
+            if self._entry is not None and not self._server.is_continued_later:
+                await self._finish(self._entry)
+        finally:
+            for entry in [each for each, run in store.runs.items() if run is self.run]:
+                del store.runs[entry]
 
     async def _finish(self, entry: Entry) -> None:
         store = self._server.responses
