@@ -7,6 +7,9 @@ from pathlib import Path
 # The variables that a Python process may need to start; none holds a secret.
 _HARMLESS = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME", "TZ")
 _API_KEY = "OCTAVO_API_KEY"
+# The variables of other servers that have the keys of theirs: vLLM's has one, llama.cpp's a list.
+_ONE_FOREIGN_KEY, _FOREIGN_KEYS = "VLLM_API_KEY", "LLAMA_API_KEY"
+_SECRETS = frozenset({_API_KEY, _ONE_FOREIGN_KEY, _FOREIGN_KEYS})
 CPU_ISA, CPU_THREADS = "OCTAVO_CPU_ISA", "OCTAVO_CPU_THREADS"
 # How long the threads of numpy's OpenBLAS wait for work before they sleep: 2 ** 4 cycles instead of
 # 2 ** 26, for which they keep cores busy at every start and after every large product.
@@ -40,8 +43,8 @@ def hub_cache_directory() -> Path:
 
 
 def hub_offline() -> bool:
-    """Return whether HF_HUB_OFFLINE forbids requests to the hub."""
-    return _flag("HF_HUB_OFFLINE")
+    """Return whether HF_HUB_OFFLINE, or TRANSFORMERS_OFFLINE, forbids requests to the hub."""
+    return _flag("HF_HUB_OFFLINE") or _flag("TRANSFORMERS_OFFLINE")
 
 
 def cpu_instruction_set() -> str:
@@ -82,7 +85,7 @@ def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
 
     Numpy's threads sleep there when they have nothing to do, unless the user has set something.
     """
-    kept = {name: value for name, value in os.environ.items() if name != _API_KEY}
+    kept = {name: value for name, value in os.environ.items() if name not in _SECRETS}
     return {**dict([_IDLE_THREADS]), **kept, **changes}
 
 
@@ -127,3 +130,20 @@ def module_path() -> str:
 def api_keys() -> str:
     """Return OCTAVO_API_KEY, the keys that the server accepts, separated by commas."""
     return os.environ.get(_API_KEY, "")
+
+
+def foreign_api_keys() -> tuple[str, tuple[str, ...]]:
+    """Return the keys that are set for another server, and the name of their variable.
+
+    Who has set them believes that the server is closed.
+    """
+    if key := os.environ.get(_ONE_FOREIGN_KEY, ""):
+        return _ONE_FOREIGN_KEY, (key,)
+    if keys := os.environ.get(_FOREIGN_KEYS, ""):
+        return _FOREIGN_KEYS, tuple(key.strip() for key in keys.split(","))
+    return "", ()
+
+
+def set_variables() -> list[str]:
+    """Return the names of all variables that are set and not empty, in their order."""
+    return sorted(name for name, value in os.environ.items() if value)

@@ -15,7 +15,7 @@ NAMES = ("OCTAVO_CACHE", "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFA
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/reader")
-    for name in (*NAMES, "HF_HUB_OFFLINE"):
+    for name in (*NAMES, "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -45,9 +45,11 @@ def test_hub_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     ("value", "expected"), [("1", True), ("TRUE", True), ("on", True), ("0", False), ("", False)]
 )
 def test_hub_offline(monkeypatch: pytest.MonkeyPatch, value: str, *, expected: bool) -> None:
-    assert env.hub_offline() is False
-    monkeypatch.setenv("HF_HUB_OFFLINE", value)
-    assert env.hub_offline() is expected
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        assert env.hub_offline() is False
+        monkeypatch.setenv(name, value)
+        assert env.hub_offline() is expected
+        monkeypatch.delenv(name)
 
 
 def test_child_environment(monkeypatch: pytest.MonkeyPatch) -> None:

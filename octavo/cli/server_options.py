@@ -259,7 +259,8 @@ def _add_special(title: str, group: argparse._ArgumentGroup) -> None:
                 action="append",
                 metavar="KEY",
                 help="a key that clients must send; other users of this machine can see it in the "
-                "list of processes, unlike --api-key-file and OCTAVO_API_KEY",
+                "list of processes, unlike --api-key-file and OCTAVO_API_KEY; where no key is "
+                "given, those of VLLM_API_KEY or LLAMA_API_KEY count",
             )
             group.add_argument(
                 "--api-key-file", type=Path, metavar="FILE", help="keys, one per line"
@@ -332,7 +333,11 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
         name: value for name, value in given.items() if value is not None and value is not False
     }
     typed = tuple(arguments.api_key or ())
-    keys = read_keys(arguments.api_key_file, env.api_keys())
+    keys = tuple(dict.fromkeys((*typed, *read_keys(arguments.api_key_file, env.api_keys()))))
+    if not keys:
+        variable, keys = env.foreign_api_keys()
+        if keys:
+            log.info("the API keys are those of %s", variable)
     for name, choices in (
         ("cache_scope", ("key", "global")),
         ("metrics_names", ("octavo", "vllm")),
@@ -350,18 +355,33 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
     if arguments.served_model_name is not None:
         asked["served_model_name"] = tuple(arguments.served_model_name)
     config = ServerSettings(
-        api_keys=tuple(dict.fromkeys((*typed, *keys))),
+        api_keys=keys,
         allowed_hosts=_words(arguments.allowed_hosts),
         allowed_origins=_words(arguments.allowed_origins),
         enable_explain=arguments.enable_explain,
         middleware=tuple(arguments.middleware or ()),
         **asked,
     )
+    _check_variables(config)
     if config.tool_call_parser or config.reasoning_parser or config.tool_parser_plugin:
         from octavo.server.answers.formats import check_names
 
         check_names(config)  # before the model is loaded
     return config
+
+
+def _check_variables(config: ServerSettings) -> None:
+    """Refuse variables of other servers that would protect theirs; name those without effect."""
+    from octavo import env
+    from octavo.foreign_variables import REFUSED, advice_on
+
+    given = env.set_variables()
+    for name in given:
+        setting, reason = REFUSED.get(name, ("", ""))
+        if setting and not getattr(config, setting):
+            raise UsageError(f"{name} is set, and has no effect here: {reason}")
+    if advice := advice_on(given):
+        log.warning("variables of other servers, without effect: %s", ", ".join(advice))
 
 
 def _object(flag: str, text: str) -> dict[str, Any]:

@@ -140,6 +140,7 @@ def die(how: str) -> None:
             _try_to_escape()
         case "keys":
             assert not env.api_keys()
+            assert not env.foreign_api_keys()[1]
         case _:
             os.abort()
 

@@ -55,7 +55,8 @@ def test_an_engine_is_ended_before_the_front_end_when_memory_runs_out() -> None:
 
 
 def test_an_engine_does_not_get_the_servers_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OCTAVO_API_KEY", "a-secret-key")
+    for name in ("OCTAVO_API_KEY", "VLLM_API_KEY", "LLAMA_API_KEY"):
+        monkeypatch.setenv(name, "a-secret-key")
     one = request("r", [1, POISON_TOKEN])
     with running("poison=1&how=keys") as client:
 
