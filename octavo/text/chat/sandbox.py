@@ -7,7 +7,7 @@ server renders in a process that it can kill.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
 from datetime import datetime
 from typing import Any
 
@@ -126,10 +126,25 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return plain JSON; Jinja's own filter of this name escapes it for HTML."""
+    """Return plain JSON; Jinja's own filter of this name escapes it for HTML.
+
+    What filters such as `map` and `select` yield is a list, and so are the views of a dictionary.
+    """
     return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=_list_of,
     )
+
+
+def _list_of(value: object) -> list[Any]:
+    """Return the elements of what has no form of its own in JSON; refuse what has none."""
+    if isinstance(value, Iterator | KeysView | ValuesView | ItemsView | range):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
 def _refuse(message: object) -> None:

@@ -173,6 +173,33 @@ def test_arguments_in_a_string_are_the_object_for_the_template() -> None:
     assert items.render([call("")]) == items.render([call(" {} ")]) == ""
 
 
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ('tools | map(attribute="function") | tojson', '[{"name": "f"}, {"name": "g"}]'),
+        (
+            'tools | selectattr("function.name", "eq", "g") | tojson',
+            '[{"function": {"name": "g"}}]',
+        ),
+        ('{"x": tools | map(attribute="function.name")} | tojson', '{"x": ["f", "g"]}'),
+        ("tools[0].keys() | tojson", '["function"]'),
+        ("tools[0].function.values() | tojson", '["f"]'),
+        ("tools[0].function.items() | tojson", '[["name", "f"]]'),
+        ("range(3) | tojson", "[0, 1, 2]"),
+    ],
+)
+def test_what_filters_yield_is_a_list_in_json(expression: str, expected: str) -> None:
+    template = ChatTemplate("{{ " + expression + " }}")
+    tools = [{"function": {"name": name}} for name in "fg"]
+    assert template.render([{"role": "user", "content": "x"}], tools=tools) == expected
+
+
+def test_what_has_no_form_in_json_is_refused() -> None:
+    template = ChatTemplate("{{ nothing | tojson }}")
+    with pytest.raises(ChatTemplateError, match="Undefined has no form in JSON"):
+        template.render([{"role": "user", "content": "x"}])
+
+
 def test_arguments_of_a_call_without_wrapping() -> None:
     message = {"role": "assistant", "tool_calls": [{"name": "f", "arguments": '{"a": 1}'}]}
     assert read(message)[0]["tool_calls"] == [{"name": "f", "arguments": {"a": 1}}]
