@@ -46,6 +46,48 @@ _MOST = {
     "prompt_lookup_max": MOST_LOOKUP,
     "prompt_lookup_min": MOST_LOOKUP,
 }
+_DRAFTER = (
+    "no second model drafts yet; the method 'ngram' looks drafts up in the text itself and needs "
+    "none"
+)
+_VERIFIED = "every draft is verified exactly, so that no text depends on it"
+_SUFFIX = "suffix trees are not kept; the method 'ngram' looks drafts up in the text itself"
+# vLLM's keys of other methods than ngram.
+_OF_OTHER_METHODS = {
+    **dict.fromkeys(
+        (
+            *("model", "draft_model", "draft_tensor_parallel_size", "tensor_parallel_size"),
+            *("quantization", "moe_backend", "attention_backend", "kv_cache_dtype"),
+            *("max_model_len", "revision", "code_revision", "enforce_eager"),
+            *("index_share_for_mtp_iteration", "disable_padded_drafter_batch"),
+            *("disable_eagle_block_drop", "draft_lm_head_quantization"),
+            *("use_local_argmax_reduction", "use_heterogeneous_vocab", "parallel_drafting"),
+            *("draft_load_config", "draft_sample_method", "dspark_draft_topk", "xpress_topc"),
+        ),
+        _DRAFTER,
+    ),
+    **dict.fromkeys(
+        (
+            *("suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests"),
+            *("suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob"),
+        ),
+        _SUFFIX,
+    ),
+    **dict.fromkeys(
+        (
+            *("rejection_sample_method", "synthetic_acceptance_rates"),
+            *("synthetic_acceptance_length", "posterior_threshold", "posterior_alpha"),
+            *("fly_window_size", "fly_entropy_threshold", "fly_entropy_top_k"),
+        ),
+        _VERIFIED,
+    ),
+    **dict.fromkeys(
+        ("num_speculative_tokens_per_batch_size", "speculative_disable_by_batch_size"),
+        "the number of drafts does not depend on the batch",
+    ),
+    "enable_adaptive_verification": "all drafts of a step are verified",
+    "disable_lookahead_block_hashes": "blocks are shared when their tokens are verified",
+}
 
 
 def read_speculative_config(given: object) -> SpeculativeConfig:
@@ -63,10 +105,12 @@ def read_speculative_config(given: object) -> SpeculativeConfig:
     if given.get("method") is not None:
         _check_method(given["method"])  # another method has other keys, unknown here
     known = [field.name for field in fields(SpeculativeConfig)]
-    for name in given:
+    chosen = {name: value for name, value in given.items() if value is not None}
+    for name in chosen:
+        if name in _OF_OTHER_METHODS:
+            raise _error(f"{name} is not supported: {_OF_OTHER_METHODS[name]}")
         if name not in known:
             raise _error(f"there is no key {name!r}; {nearest_or_all(str(name), known)}")
-    chosen = {name: value for name, value in given.items() if value is not None}
     if "method" not in chosen:
         raise _error(f"the key 'method' is missing; write it {_EXAMPLE}")
     shortest, longest = chosen.get("prompt_lookup_min"), chosen.get("prompt_lookup_max")
