@@ -8,7 +8,11 @@ _EMBEDDINGS = "another server's path; use /v1/embeddings"
 _AUDIO = "audio"
 _IMAGES = "images"
 _ADAPTERS = "adapters (LoRA)"
-_STATE = "storing answers and conversations; send the whole conversation"
+_CONVERSATIONS = (
+    "conversations that the server keeps as such; responses are kept: continue one by its "
+    "previous_response_id, or send the whole conversation"
+)
+_ASSISTANTS = "the Assistants API; use /v1/responses, whose answers are kept and can be continued"
 _OLLAMA_MODELS = "storing models; the server has the one that it was started with"
 _NATIVE = "another server's own API; use /v1/completions"
 _HEALTH = "another server's path; /health says whether requests are served"
@@ -40,11 +44,12 @@ NOT_YET: Mapping[str, str] = {
     "/v1/messages/batches": "batches of messages; send them one by one",
     "/v1/messages/batches/": "batches of messages; send them one by one",
     "/v1/complete": "the API of Anthropic; use /v1/chat/completions",
-    "/v1/conversations": _STATE,
-    "/v1/conversations/": _STATE,
-    "/v1/assistants": _STATE,
-    "/v1/threads": _STATE,
-    "/v1/threads/": _STATE,
+    "/v1/conversations": _CONVERSATIONS,
+    "/v1/conversations/": _CONVERSATIONS,
+    "/v1/assistants": _ASSISTANTS,
+    "/v1/assistants/": _ASSISTANTS,
+    "/v1/threads": _ASSISTANTS,
+    "/v1/threads/": _ASSISTANTS,
     "/v1/fine_tuning/": "training",
     "/v1/load_lora_adapter": _ADAPTERS,
     "/v1/unload_lora_adapter": _ADAPTERS,

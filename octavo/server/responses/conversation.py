@@ -9,7 +9,7 @@ import msgspec
 
 from octavo.server.answers.tool_use import ToolUse
 from octavo.server.http.errors import ApiError, invalid
-from octavo.server.responses.schema import InputItem, Part, ResponsesRequest
+from octavo.server.responses.schema import InputItem, InputTokensRequest, Part
 from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import Conversation, PromptJob
 
@@ -20,7 +20,7 @@ KnownId = Callable[[str | None], str | None]
 
 
 def conversation_job(
-    request: ResponsesRequest, context: TranslationContext, tools: ToolUse, earlier: bytes
+    request: InputTokensRequest, context: TranslationContext, tools: ToolUse, earlier: bytes
 ) -> PromptJob:
     """Return the job for a worker; raise ApiError for what this server does not support.
 
@@ -51,11 +51,11 @@ def conversation_job(
     return PromptJob(conversation=conversation, add_special_tokens=False)
 
 
-def items_of(request: ResponsesRequest) -> Sequence[InputItem]:
+def items_of(request: InputTokensRequest) -> Sequence[InputItem]:
     """Return the request's own items; a text is the message of a user."""
     if isinstance(request.input, str):
         return [InputItem(type="message", role="user", content=request.input)]
-    return request.input
+    return request.input or ()
 
 
 def messages_of(items: Iterable[InputItem], where: str, known_id: KnownId) -> list[dict[str, Any]]:

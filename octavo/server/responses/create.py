@@ -153,7 +153,7 @@ async def create(exchange: Exchange) -> None:
     """Read a request, answer it, and keep its response unless it should not be kept."""
     async with admitted(exchange) as ticket:
         body = await exchange.body()
-        before = await _before(exchange, body)
+        before = await items_before(exchange, body)
         given = (as_array(before),) if before else ()
         read = await read_with(exchange, body, ResponsesRequest, translate, given)
         request, asked = read.request, read.asked
@@ -189,7 +189,7 @@ async def _in_background(
         raise ApiError(404, "the response was deleted", code="response_not_found")
 
 
-async def _before(exchange: Exchange, body: bytes) -> tuple[StoredItem, ...]:
+async def items_before(exchange: Exchange, body: bytes) -> tuple[StoredItem, ...]:
     """Return the items of the response that a request continues, and of those before it."""
     try:
         name = _link.decode(body).previous_response_id

@@ -15,11 +15,14 @@ from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.route import Route
 from octavo.server.responses.background import CANCELLED
+from octavo.server.responses.count import count
 from octavo.server.responses.create import create
 from octavo.server.responses.dialect import ID_PREFIX, RESPONSES
 from octavo.server.responses.run import Run, follow, split
 from octavo.server.responses.schema import (
     DeletedResponse,
+    InputTokensRequest,
+    InputTokensResponse,
     ItemList,
     ResponseEvent,
     ResponseObject,
@@ -157,6 +160,12 @@ RESPONSES_ROUTES: Sequence[Route] = (
     Route(
         *("POST", "/v1/responses", create, "Answer in items, which are kept."),
         *(ResponsesRequest, ResponseObject, ResponseEvent),
+        dialect=RESPONSES,
+    ),
+    Route(
+        *("POST", "/v1/responses/input_tokens", count),
+        "The number of tokens that precede an answer.",
+        *(InputTokensRequest, InputTokensResponse),
         dialect=RESPONSES,
     ),
     Route(

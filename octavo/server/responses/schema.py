@@ -1,8 +1,9 @@
-"""The requests and the responses of /v1/responses."""
+"""The requests and the responses of /v1/responses and /v1/responses/input_tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
@@ -75,6 +76,9 @@ class InputItem(Struct, kw_only=True, forbid_unknown_fields=True):
     namespace: Any = None  # ignored: functions have one
     caller: Any = None  # ignored: only the model calls
     is_async: Any = field(default=None, name="async")  # ignored: calls are made by the client
+
+
+Items = Annotated[list[InputItem], Meta(max_length=MAX_ITEMS)]
 
 
 class InputFunction(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -194,14 +198,28 @@ RULES = FieldRules(
 )
 
 
-class ResponsesRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The request: what precedes the answer, and how to answer it."""
+class InputTokensRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The fields that make a prompt: what precedes the answer."""
 
-    rules: ClassVar[FieldRules] = RULES
-    input: str | Annotated[list[InputItem], Meta(max_length=MAX_ITEMS)]
+    rules: ClassVar[FieldRules] = replace(RULES, kept=FieldRules().kept)
+    input: str | Items | None = None
     model: Annotated[str, Meta(max_length=512)] | None = None  # default: the served model
     instructions: str | None = None  # of this answer alone
     previous_response_id: Identity | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    tools: Annotated[list[InputFunction], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChoiceOfTools | None = None
+    parallel_tool_calls: bool | None = None  # false: an answer has one call at most
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
+
+
+class ResponsesRequest(InputTokensRequest, kw_only=True):
+    """The request: what precedes the answer, and how to answer it."""
+
+    rules: ClassVar[FieldRules] = RULES
+    input: str | Items
     store: bool | None = None  # default: true
     background: bool | None = None
     stream: bool | None = None
@@ -218,12 +236,6 @@ class ResponsesRequest(Struct, kw_only=True, forbid_unknown_fields=True):
         | None
     ) = None
     max_output_tokens: Annotated[int, Meta(ge=1, le=INT32)] | None = None  # reduced to what fits
-    truncation: Literal["auto", "disabled"] | None = None
-    tools: Annotated[list[InputFunction], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChoiceOfTools | None = None
-    parallel_tool_calls: bool | None = None  # false: an answer has one call at most
-    text: TextOptions | None = None
-    reasoning: ReasoningOptions | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
@@ -243,7 +255,6 @@ class ResponsesRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     logit_bias: Annotated[dict[str, Bias], Meta(max_length=MAX_BIASES)] | None = None
     include_reasoning: bool | None = None  # false: the answer has no reasoning, which still counts
     structured_outputs: StructuredOutputs | None = None  # instead of text.format
-    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
     deadline_ms: Annotated[int, Meta(ge=1, le=MAX_DEADLINE_MS)] | None = None
@@ -304,6 +315,13 @@ class ResponseObject(Struct, kw_only=True):
     usage: ResponseUsage | None = None
     user: str | None = None
     warnings: list[str] | UnsetType = UNSET
+
+
+class InputTokensResponse(Struct, kw_only=True):
+    """The length of a prompt."""
+
+    input_tokens: int
+    object: str = "response.input_tokens"
 
 
 class ResponseEvent(Struct, kw_only=True):

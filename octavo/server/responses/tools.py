@@ -15,6 +15,7 @@ from octavo.server.openai.tools import NO_ARGUMENTS
 from octavo.server.responses.schema import (
     ChoiceOfTools,
     InputFunction,
+    InputTokensRequest,
     ResponsesRequest,
     TextFormat,
 )
@@ -30,7 +31,7 @@ _PLACES = {
 }
 
 
-def tool_use(request: ResponsesRequest) -> ToolUse:
+def tool_use(request: InputTokensRequest) -> ToolUse:
     """Return what a request says about tools; raise ApiError for what contradicts itself."""
     choice = request.tool_choice
     if not request.tools:

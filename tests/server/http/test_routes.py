@@ -148,6 +148,11 @@ def test_an_operators_route_names_the_socket_that_has_it(directory: Path) -> Non
             assert "--admin-socket" in error_of(directory, route.path)["message"], route.path
 
 
+@pytest.mark.parametrize("path", ["/v1/conversations", "/v1/conversations/conv_1/items"])
+def test_conversations_name_what_is_kept(directory: Path, path: str) -> None:
+    assert "previous_response_id" in error_of(directory, path)["message"]
+
+
 def test_no_route_of_ours_is_called_missing() -> None:
     """A route that is added later must leave the list."""
     for route in ROUTES:
