@@ -8,17 +8,18 @@ from hashlib import blake2b
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from octavo.server.http.errors import ApiError
 from octavo.server.schema.by_field import fields_of, why_malformed
 from octavo.server.schema.decode import unknown_field
 from octavo.server.schema.near_names import near_name
-from octavo.server.schema.nested import Unknown
+from octavo.server.schema.nested import MAX_SEARCHED_BYTES, Unknown, refused_name
 
 MAX_ID_CHARACTERS = 512
 POST = "POST"
-_MAX_UNKNOWN = 8  # fields of one line that are named
+_MAX_UNKNOWN = 8  # fields of one line that are named; of a long one, only the first
+_MAX_NAME = 192  # characters of a field that are compared and shown
 _encode = msgspec.json.Encoder().encode
 
 
@@ -29,6 +30,15 @@ class RequestLine(Struct, kw_only=True, forbid_unknown_fields=True):
     url: Annotated[str, Meta(min_length=1, max_length=256)]
     body: Raw
     method: str = POST
+
+
+class _Parts(Struct):
+    """The fields of a line, each left as JSON; others are skipped without being built."""
+
+    custom_id: Raw | UnsetType = UNSET
+    url: Raw | UnsetType = UNSET
+    body: Raw | UnsetType = UNSET
+    method: Raw | UnsetType = UNSET
 
 
 class _Streamed(Struct):
@@ -56,6 +66,7 @@ class InvalidLineError(Exception):
 
 
 _decode = msgspec.json.Decoder(RequestLine).decode
+_decode_parts = msgspec.json.Decoder(_Parts).decode
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_streamed = msgspec.json.Decoder(_Streamed).decode
 
@@ -70,18 +81,18 @@ def read_line(data: bytes, urls: Collection[str], max_body_bytes: int) -> Reques
         line = _decode(data)
         values: Mapping[str, Any] = {"method": line.method, "url": line.url, "body": line.body}
         errors: list[LineError] = []
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        values, errors = _read_fields(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        values, errors = _read_fields(data, error)
     errors += _errors_in(values, urls, max_body_bytes)
     if line is None or errors:
         raise InvalidLineError(*errors)
     return line
 
 
-def _read_fields(data: bytes) -> tuple[Mapping[str, Any], list[LineError]]:
+def _read_fields(data: bytes, refusal: Exception) -> tuple[Mapping[str, Any], list[LineError]]:
     """Return the fields of a line that are right by themselves, and what is wrong with others."""
     try:
-        parts = _decode_object(data)
+        parts, unknown = _parts_of(data, refusal)
     except msgspec.ValidationError:
         return {}, [LineError("invalid_request", "the line must be a JSON object")]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -98,10 +109,29 @@ def _read_fields(data: bytes) -> tuple[Mapping[str, Any], list[LineError]]:
                 errors.append(LineError("invalid_request", f"{name} is missing", name))
         except ApiError as error:
             errors.append(LineError("invalid_request", error.message, error.param))
-    for name in sorted(parts.keys() - fields.keys())[:_MAX_UNKNOWN]:
+    for name in unknown:
         wrong = unknown_field(Unknown(name, name, RequestLine.__struct_fields__), RequestLine)
         errors.append(LineError("invalid_request", wrong.message, wrong.param))
+    if not errors:  # it is refused, though each field is right by itself
+        errors.append(LineError("invalid_request", str(refusal)[:_MAX_NAME]))
     return values, errors
+
+
+def _parts_of(data: bytes, refusal: Exception) -> tuple[dict[str, Raw], list[str]]:
+    """Return the known fields of a line as JSON, and the names of unknown ones.
+
+    A long line may have a million of these, so that none but the first, of which msgspec's error
+    has the name, is built.
+    """
+    if len(data) <= MAX_SEARCHED_BYTES:
+        parts = _decode_object(data)
+        unknown = sorted(parts.keys() - RequestLine.__struct_fields__)[:_MAX_UNKNOWN]
+        return parts, [name[:_MAX_NAME] for name in unknown]
+    found = _decode_parts(data)
+    values = ((name, getattr(found, name)) for name in _Parts.__struct_fields__)
+    first = refused_name(refusal, "") if isinstance(refusal, msgspec.ValidationError) else None
+    named = [] if first is None else [first.name[:_MAX_NAME]]
+    return {name: value for name, value in values if value is not UNSET}, named
 
 
 def _errors_in(
