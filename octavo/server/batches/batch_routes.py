@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from operator import attrgetter
 
 from octavo.server.batches.disk import disk_errors
 from octavo.server.batches.file_routes import MAX_PAGE, batches_of, find_file
-from octavo.server.batches.schema import ENDED, Batch, BatchList, BatchRequest, StoredBatch
-from octavo.server.batches.store import MAX_BATCHES, new_id
+from octavo.server.batches.schema import (
+    ENDED,
+    Batch,
+    BatchList,
+    BatchRequest,
+    DeletedBatch,
+    StoredBatch,
+)
+from octavo.server.batches.service import Batches
+from octavo.server.batches.store import new_id
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
 from octavo.server.schema.near_names import not_among
 from octavo.server.schema.queries import page_of, query_of
 
+MAX_BATCHES = 10_000
 MAX_OPEN = 64  # batches of one key that have not ended
 _UNITS = {"m": 60, "h": 3600, "d": 86_400}
 _MAX_DAYS = 14
@@ -34,17 +44,7 @@ async def create(exchange: Exchange) -> None:
     except ApiError as error:
         raise invalid(error.message, "input_file_id", error.code) from None
     all_batches = batches.store.batches
-    num_open = sum(
-        each.owner == exchange.owner and each.batch.status not in ENDED
-        for each in all_batches.values()
-    )
-    if num_open >= MAX_OPEN or len(all_batches) >= MAX_BATCHES:
-        raise ApiError(
-            400,
-            f"there are {num_open} batches of this key that have not ended, of {MAX_OPEN}, and "
-            f"{len(all_batches)} in all, of {MAX_BATCHES}; wait for some to end",
-            code="too_many_batches",
-        )
+    _check_counts(batches, exchange.owner)
     now = exchange.server.wall_time()
     name = new_id("batch_")
     batch = Batch(
@@ -75,6 +75,25 @@ async def create(exchange: Exchange) -> None:
     await exchange.respond_json(shown)
 
 
+def _check_counts(batches: Batches, owner: str) -> None:
+    """Raise ApiError if a key has as many batches as it may have, or as many that are open."""
+    counts: Counter[str] = Counter()
+    num_open = 0
+    for each in batches.store.batches.values():
+        counts[each.owner] += 1
+        num_open += each.owner == owner and each.batch.status not in ENDED
+    if num_open >= MAX_OPEN:
+        what = f"{num_open} batches of this key have not ended, of {MAX_OPEN}; wait for some to end"
+        raise ApiError(400, what, code="too_many_batches")
+    if batches.shares.left(owner, counts, batches.shares.most(MAX_BATCHES)) <= 0:
+        raise ApiError(
+            400,
+            f"this key has {counts[owner]} batches, the most that it may have now ({MAX_BATCHES} "
+            "of all keys); delete some that have ended: DELETE /v1/batches/ID",
+            code="too_many_batches",
+        )
+
+
 async def batches(exchange: Exchange) -> None:
     """Handle GET /v1/batches: list the batches of this key."""
     query = query_of(exchange)
@@ -103,6 +122,20 @@ async def cancel(exchange: Exchange) -> None:
     with disk_errors():
         await batches_of(exchange).cancel(stored)
     await exchange.respond_json(stored.batch)
+
+
+async def delete(exchange: Exchange) -> None:
+    """Handle DELETE /v1/batches/{id}: forget a batch that has ended; its files remain."""
+    stored = _find(exchange)
+    if stored.batch.status not in ENDED:
+        raise ApiError(
+            409,
+            f"this batch has not ended: it is {stored.batch.status}; cancel it first",
+            code="batch_has_not_ended",
+        )
+    with disk_errors():
+        await batches_of(exchange).remove_batch(stored)
+    await exchange.respond_json(DeletedBatch(id=stored.batch.id))
 
 
 def _find(exchange: Exchange) -> StoredBatch:

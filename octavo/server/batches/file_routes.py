@@ -9,10 +9,9 @@ from operator import attrgetter
 
 from octavo.server.batches.disk import disk_errors, in_thread
 from octavo.server.batches.multipart import boundary_of
-from octavo.server.batches.room import full
 from octavo.server.batches.schema import DeletedFile, FileList, FileObject, StoredFile
 from octavo.server.batches.service import Batches
-from octavo.server.batches.store import MAX_FILES, new_id
+from octavo.server.batches.store import new_id
 from octavo.server.batches.uploads import PIECE_BYTES, receive
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
@@ -41,8 +40,6 @@ async def upload(exchange: Exchange) -> None:
     batches, server = batches_of(exchange), exchange.server
     boundary = boundary_of(exchange.headers.get("content-type", ""))
     room, store = batches.room, batches.store
-    if len(store.files) >= MAX_FILES:
-        raise full(f"there are {MAX_FILES} files; delete some")
     name = new_id("file-")
     path = str(store.contents(name))
     with room.upload(exchange.owner) as kept, disk_errors():

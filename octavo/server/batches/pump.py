@@ -222,7 +222,7 @@ class Pump:
             return
         message = f"the server failed {MAX_ATTEMPTS} times on this request; its log has the reason"
         try:
-            await job.write(await in_thread(job.without_answer, number, "server_error", message))
+            await job.write(await in_thread(job.without_answer, number, "internal", message))
             self.on_result(job)
         except Exception as another:
             job.break_off(another)

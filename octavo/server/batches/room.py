@@ -1,9 +1,8 @@
 """The room for a server's files: what they take, and what each key may add to them.
 
-Files, uploads on their way and the results of batches that run all count. Where there are several
-keys, one may have half of the room, and finds its share of the other half whatever others have: a
-key that stays within its share loses no results because of other keys. One key may send half of the
-files that are sent at the same time.
+Files, uploads on their way and the results of batches that run all count. Keys share the bytes, the
+number of files and the number of those that are sent at the same time, as `Shares` says: a key that
+stays within its share loses no results because of other keys.
 """
 
 from __future__ import annotations
@@ -13,8 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from octavo.server.bounds.shares import Shares
 from octavo.server.http.errors import ApiError, too_many
 
+MAX_FILES = 10_000
 MAX_UPLOADS = 8  # at once
 _RETRY_SECONDS = 1
 
@@ -33,15 +34,15 @@ class Room:
     def __init__(
         self,
         limit: int,
-        num_keys: int,
-        knows: Callable[[str], bool],
+        shares: Shares,
         stored: Mapping[str, int],
+        num_stored: Mapping[str, int],
         results: Callable[[], Iterable[tuple[str, int]]],
     ) -> None:
         self._limit = limit
-        self._num_keys = num_keys
-        self._knows = knows  # whether a key is one of the server's
+        self._shares = shares
         self._stored = stored  # bytes of the files of each key
+        self._num_stored = num_stored  # files of each key
         self._results = results  # of each batch that runs: its key, and its bytes
         self._uploads: set[Upload] = set()
 
@@ -56,23 +57,12 @@ class Room:
 
     def left(self, owner: str) -> int:
         """Return how many bytes a key may add; they are negative if it has too many."""
-        used = self._used()
-        own = used.pop(owner, 0)
-        left = self._limit - own
-        if self._num_keys < 2:
-            return left - sum(used.values())
-        share = self._limit // (2 * self._num_keys)
-        num_absent = self._num_keys - 1
-        for other, num_bytes in used.items():
-            is_key = self._knows(other)
-            num_absent -= is_key
-            left -= max(num_bytes, share) if is_key else num_bytes
-        return min(left - max(0, num_absent) * share, self._limit // 2 - own)
+        return self._shares.left(owner, self._used(), self._limit)
 
     @contextmanager
     def upload(self, owner: str) -> Iterator[Upload]:
         """Count a file while it is being sent; raise ApiError if there is no place for it."""
-        self._check_places(owner)
+        self._check_counts(owner)
         if self.left(owner) <= 0:
             raise full("the server has no room for more files (--batch-bytes); delete some")
         upload = Upload(owner)
@@ -82,16 +72,20 @@ class Room:
         finally:
             self._uploads.discard(upload)
 
-    def _check_places(self, owner: str) -> None:
-        own = sum(each.owner == owner for each in self._uploads)
-        most = MAX_UPLOADS // 2 if self._num_keys > 1 else MAX_UPLOADS
-        if own < most and self.num_uploads < MAX_UPLOADS:
-            return
-        what = f"{own} files of this key are being sent already, of {most} at once"
-        if own < most:
-            what = f"{MAX_UPLOADS} files of all keys are being sent already, the most at once"
-        message = f"{what}; send this one again when one of them has ended"
-        raise too_many(message, _RETRY_SECONDS, "too_many_uploads")
+    def _check_counts(self, owner: str) -> None:
+        """Raise ApiError if a key sends as many files as it may, or has as many."""
+        shares, sent = self._shares, Counter(each.owner for each in self._uploads)
+        left = shares.left(owner, sent, shares.most(MAX_UPLOADS))
+        if left <= 0:
+            message = (
+                f"{sent[owner]} files of this key are being sent already, of {sent.total()} in "
+                "all, the most at once; send this one again when one of them has ended"
+            )
+            raise too_many(message, _RETRY_SECONDS, "too_many_uploads")
+        num_files = sent + Counter(self._num_stored)
+        if shares.left(owner, num_files, shares.most(MAX_FILES)) <= 0:
+            message = f"this key has {num_files[owner]} files, the most that it may have now"
+            raise full(f"{message} ({MAX_FILES} of all keys); delete some")
 
     def keep(self, upload: Upload, num_bytes: int) -> None:
         """Keep room for so many bytes of an upload, or raise ApiError."""

@@ -9,6 +9,7 @@ from octavo.server.batches.schema import (
     Batch,
     BatchList,
     BatchRequest,
+    DeletedBatch,
     DeletedFile,
     FileList,
     FileObject,
@@ -55,4 +56,8 @@ BATCH_ROUTES: Sequence[Route] = (
         response=Batch,
     ),
     Route("GET", "/v1/batches/{id}", batch_routes.batch, "One batch.", response=Batch),
+    Route(
+        *("DELETE", "/v1/batches/{id}", batch_routes.delete, "Forget a batch that has ended."),
+        response=DeletedBatch,
+    ),
 )

@@ -145,6 +145,14 @@ class BatchList(Struct, kw_only=True):
     object: str = "list"
 
 
+class DeletedBatch(Struct, kw_only=True):
+    """The name of a batch that is no more."""
+
+    id: str
+    object: str = "batch"
+    deleted: bool = True
+
+
 class StoredFile(Struct, kw_only=True):
     """A file as the directory has it."""
 

@@ -39,6 +39,7 @@ from octavo.server.batches.schema import (
 )
 from octavo.server.batches.store import Store
 from octavo.server.bounds.periodic import periodically
+from octavo.server.bounds.shares import Shares
 from octavo.server.server import Server
 
 log = logging.getLogger(__name__)
@@ -75,11 +76,12 @@ class Batches:
         self._pump.on_result = self._note_result
         self._pump.fits = lambda job, more: self.room.left(job.owner) >= more
         self._disk = ThreadPoolExecutor(1, "batches")
+        self.shares = Shares(len(server.config.api_keys), server.access.knows)
         self.room = Room(
             server.config.batch_bytes,
-            len(server.config.api_keys),
-            server.access.knows,
+            self.shares,
             store.bytes_by_owner,
+            store.files_by_owner,
             lambda: [(job.owner, job.num_bytes) for job in self._jobs()],
         )
         self._work: dict[str, _Work] = {}
@@ -133,7 +135,8 @@ class Batches:
 
     def is_used(self, name: str) -> bool:
         """Return whether a batch that has not ended reads a file."""
-        open_batches = (self.store.batches[each].batch for each in self._work)
+        there = self.store.batches  # without those that have ended and were removed since
+        open_batches = (there[each].batch for each in self._work if each in there)
         return any(each.input_file_id == name and each.status not in ENDED for each in open_batches)
 
     async def on_disk(self, act: Callable[..., T], *values: Any) -> T:
@@ -174,7 +177,7 @@ class Batches:
         batch, has_tried = stored.batch, stored.outcome == "failed"
         stored.outcome = "failed"
         message = "the server failed on this batch; its log has the reason. Begin another batch"
-        batch.errors = BatchErrors(data=[BatchError(code="server_error", message=message)])
+        batch.errors = BatchErrors(data=[BatchError(code="internal", message=message)])
         if has_tried or batch.status == "validating":
             work.job = None
             await self._enter_in_the_end(stored, "failed")

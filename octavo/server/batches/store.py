@@ -29,8 +29,6 @@ from octavo.server.settings import ServerStartError
 
 log = logging.getLogger(__name__)
 
-MAX_FILES = 10_000
-MAX_BATCHES = 10_000
 _MODE = 0o600
 _DESCRIPTION = ".json"
 _RESULTS = ".results"
@@ -64,8 +62,9 @@ class Store:
         self.files = dict(_load(self._files, StoredFile))
         self.batches = dict(_load(self._batches, StoredBatch))
         self.bytes_by_owner: Counter[str] = Counter()  # of files
+        self.files_by_owner: Counter[str] = Counter()
         for stored in self.files.values():
-            self.bytes_by_owner[stored.owner] += stored.file.bytes
+            self._count(stored, 1)
         self._remove_waste()
 
     def close(self) -> None:
@@ -87,15 +86,23 @@ class Store:
         """List a file that is on the disk."""
         self.drop_file(stored.file.id)
         self.files[stored.file.id] = stored
-        self.bytes_by_owner[stored.owner] += stored.file.bytes
+        self._count(stored, 1)
 
     def drop_file(self, name: str) -> None:
         """List a file no longer."""
         stored = self.files.pop(name, None)
         if stored is not None:
-            self.bytes_by_owner[stored.owner] -= stored.file.bytes
-            if not self.bytes_by_owner[stored.owner]:
-                del self.bytes_by_owner[stored.owner]
+            self._count(stored, -1)
+
+    def _count(self, stored: StoredFile, sign: int) -> None:
+        """Count a file of a key, or (-1) no longer."""
+        for counter, amount in (
+            (self.bytes_by_owner, stored.file.bytes),
+            (self.files_by_owner, 1),
+        ):
+            counter[stored.owner] += sign * amount
+            if not counter[stored.owner]:
+                del counter[stored.owner]
 
     def save_batch(self, stored: StoredBatch) -> None:
         """Write the state of a batch."""

@@ -24,6 +24,7 @@ from octavo.server.batches.room import MAX_UPLOADS, Room
 from octavo.server.batches.schema import StoredBatch, StoredFile
 from octavo.server.batches.service import Batches
 from octavo.server.batches.store import Store
+from octavo.server.bounds.shares import Shares
 from octavo.server.http.errors import ApiError
 from tests.server.batches.make import batches_in, begin, ended, lines_of, request, text_of, upload
 from tests.server.batches.test_service import LINES, run
@@ -32,6 +33,7 @@ from tests.server.make import Client, until
 
 KEYS = ("one", "two", "three")
 LIMIT = 6000
+SHARES = Shares(len(KEYS), KEYS.__contains__)
 
 
 @given(st.lists(st.tuples(st.sampled_from(KEYS), st.integers(1, 2000), st.booleans())))
@@ -39,7 +41,7 @@ def test_each_key_finds_its_share_whatever_others_have(
     steps: list[tuple[str, int, bool]],
 ) -> None:
     stored: Counter[str] = Counter()
-    room = Room(LIMIT, len(KEYS), KEYS.__contains__, stored, lambda: [("one", 0)])
+    room = Room(LIMIT, SHARES, stored, {}, lambda: [("one", 0)])
     for owner, num_bytes, is_kept in steps:
         has_room = room.left(owner) >= num_bytes
         outcome = contextlib.nullcontext() if has_room else pytest.raises(ApiError)
@@ -57,22 +59,89 @@ def test_each_key_finds_its_share_whatever_others_have(
 @given(st.lists(st.sampled_from(("", *KEYS)), max_size=20), st.booleans())
 def test_one_key_sends_at_most_half_of_the_files_at_once(owners: list[str], has_keys: bool) -> None:
     """A server without keys gives all places to all its clients."""
-    room = Room(LIMIT, len(KEYS) if has_keys else 0, KEYS.__contains__, {}, list)
-    most = MAX_UPLOADS // 2 if has_keys else MAX_UPLOADS
+    room = Room(LIMIT, SHARES if has_keys else Shares(0, KEYS.__contains__), {}, {}, list)
     counts: Counter[str] = Counter()
     with contextlib.ExitStack() as sending:
         for owner in owners:
-            if counts[owner] < most and counts.total() < MAX_UPLOADS:
+            places = Counter({each: 1 for each in KEYS if has_keys and each != owner}) | counts
+            most = MAX_UPLOADS // 2 if has_keys else MAX_UPLOADS
+            if counts[owner] < most and places.total() < MAX_UPLOADS:
                 sending.enter_context(room.upload(owner))
                 counts[owner] += 1
                 continue
+            assert not has_keys or owner not in KEYS or counts[owner]
             with pytest.raises(ApiError) as refused:
                 sending.enter_context(room.upload(owner))
             assert (refused.value.status, refused.value.code) == (429, "too_many_uploads")
             assert dict(refused.value.headers)[b"retry-after"] == b"1"
-            limit = f"of {most} at once" if counts[owner] == most else f"{MAX_UPLOADS} files of all"
-            assert limit in refused.value.message
     assert room.num_uploads == 0
+
+
+def test_files_and_batches_of_one_key_leave_places_for_those_of_others(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key may have half of each, and has places again when it has deleted some."""
+    monkeypatch.setattr("octavo.server.batches.room.MAX_FILES", 12)
+    monkeypatch.setattr("octavo.server.batches.batch_routes.MAX_BATCHES", 6)
+
+    async def batch_of(client: Client, file_id: str) -> Any:
+        body = {"input_file_id": file_id, "endpoint": "/v1/completions"}
+        return (await client.post("/v1/batches", json=body)).json()
+
+    async def fill(client: Client, key: str) -> tuple[list[str], list[str]]:
+        """Send files without requests, and begin batches of them, until both are refused."""
+        client.headers["authorization"] = f"Bearer {key}"
+        files, names = [], []
+        while "id" in (sent := (await upload(client, "\n")).json()):
+            files.append(sent["id"])
+        assert sent["error"]["code"] == "storage_full"
+        while "id" in (made := await batch_of(client, files[0])):
+            assert (await ended(client, made["id"]))["status"] == "failed"
+            names.append(made["id"])
+        assert made["error"]["code"] == "too_many_batches"
+        return files, names
+
+    async def test(client: Client) -> None:
+        files, names = await fill(client, "one")
+        assert (len(files), len(names)) == (6, 3)
+        assert [len(each) for each in await fill(client, "two")] == [6, 3]
+        assert (await client.delete(f"/v1/batches/{names[0]}")).status_code == 404
+        client.headers["authorization"] = "Bearer one"
+        for path in (f"batches/{names[0]}", f"files/{files[-1]}"):
+            assert (await client.delete(f"/v1/{path}")).json()["deleted"]
+            assert (await client.get(f"/v1/{path}")).status_code == 404
+        assert (await upload(client, "\n")).status_code == 200
+        assert "id" in await batch_of(client, files[0])
+
+    async def later(client: Client) -> None:
+        assert names_of(client) == 6
+        client.headers["authorization"] = "Bearer two"
+        assert (await upload(client, "\n")).json()["error"]["code"] == "storage_full"
+
+    def names_of(client: Client) -> int:
+        return len(batches_in(client).store.batches)
+
+    keys = ("one", "two")
+    run(directory, tmp_path / "batches", test, api_keys=keys)
+    run(directory, tmp_path / "batches", later, api_keys=keys)
+
+
+def test_a_batch_that_has_not_ended_is_not_deleted(directory: Path, tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        batch = await begin(client, LINES)
+        refused = await client.delete(f"/v1/batches/{batch['id']}")
+        assert refused.status_code == 409
+        assert refused.json()["error"]["code"] == "batch_has_not_ended"
+        await client.post(f"/v1/batches/{batch['id']}/cancel")
+        done = await ended(client, batch["id"])
+        assert (await client.delete(f"/v1/batches/{batch['id']}")).status_code == 200
+        assert (await client.get("/v1/batches")).json()["data"] == []
+        file = f"/v1/files/{done['input_file_id']}"
+        assert (await client.get(file)).status_code == 200
+        assert (await client.delete(file)).status_code == 200
+
+    engine = FakeEngine(directory, is_ready=False)
+    run(directory, tmp_path / "batches", test, engine=engine)
 
 
 def test_results_of_one_key_do_not_end_the_batches_of_another(

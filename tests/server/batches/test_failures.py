@@ -57,7 +57,7 @@ def test_an_unexpected_exception_ends_a_batch_as_failed(
             done = await ended(client, batch["id"])
         assert done["status"] == "failed"
         assert done["failed_at"]
-        assert [each["code"] for each in done["errors"]["data"]] == ["server_error"]
+        assert [each["code"] for each in done["errors"]["data"]] == ["internal"]
         assert "of a test" not in json.dumps(done)
         batches = batches_in(client)
         await until(lambda: not batches._work)
@@ -111,7 +111,7 @@ def test_a_line_that_fails_again_and_again_has_an_error(
         assert done["status"] == "completed"
         assert done["request_counts"] == {"total": 12, "completed": 11, "failed": 1}
         (wrong,) = await lines_of(client, done["error_file_id"])
-        assert (wrong["custom_id"], wrong["error"]["code"]) == ("line-7", "server_error")
+        assert (wrong["custom_id"], wrong["error"]["code"]) == ("line-7", "internal")
         assert num_failures == [pump.MAX_ATTEMPTS]
 
     run(directory, tmp_path / "batches", test)
