@@ -1,121 +1,26 @@
 """The journal's file: appended records, each with a checksum, so that damage is found and bounded.
 
-    magic, mark, key │ mark, length, checksum, payload │ mark, length, checksum, payload │ …
-
 A record that is damaged is skipped: reading continues at the next mark that a valid record follows.
-Mark and key are drawn for each file, and the checksum depends on the key. So a text of a client
-can neither look like a record nor make reading slow, wherever the file is damaged.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
-import secrets
 import stat
-import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
-MAGIC = b"octavo journal 1"
-_MARK_BYTES = 8
-_KEY_BYTES = 16
-HEADER_BYTES = len(MAGIC) + _MARK_BYTES + _KEY_BYTES
-_CHECKSUM_BYTES = 8
-_LENGTH = struct.Struct("<I")
-MAX_PAYLOAD_BYTES = 64 << 20
+from octavo.client.durable.framing import MAGIC, Framing
+from octavo.client.durable.reading import Records
+
 _CHUNK_BYTES = 1 << 20  # of a rewritten file, written at once
 _MODE = 0o600  # prompts and answers are in it
 
 
 class JournalFileError(OSError):
     """A file that cannot be used as a journal; the message says why and what to do."""
-
-
-@dataclass(slots=True)
-class Contents:
-    """The valid records of a file."""
-
-    payloads: list[bytes] = field(default_factory=list)
-    num_damaged: int = 0  # places at which something could not be read
-
-
-@dataclass(frozen=True, slots=True)
-class Framing:
-    """The mark before the records of one file, and the key of their checksums."""
-
-    mark: bytes
-    key: bytes
-
-    @classmethod
-    def draw(cls) -> Framing:
-        """Return a new framing, which no client can guess."""
-        return cls(secrets.token_bytes(_MARK_BYTES), secrets.token_bytes(_KEY_BYTES))
-
-    @property
-    def header(self) -> bytes:
-        """The first bytes of the file."""
-        return MAGIC + self.mark + self.key
-
-    def frame(self, payload: bytes) -> bytes:
-        """Return a payload as a record."""
-        if len(payload) > MAX_PAYLOAD_BYTES:
-            raise ValueError(f"a record of {len(payload)} bytes; at most {MAX_PAYLOAD_BYTES} fit")
-        length = _LENGTH.pack(len(payload))
-        return b"".join((self.mark, length, self._checksum(length, payload), payload))
-
-    def payload_at(self, data: bytes, at: int) -> bytes | None:
-        """Return the payload of the record that begins there; None if no valid one does."""
-        begin = at + len(self.mark) + _LENGTH.size + _CHECKSUM_BYTES
-        if data[at : at + len(self.mark)] != self.mark or begin > len(data):
-            return None
-        length = data[at + len(self.mark) : at + len(self.mark) + _LENGTH.size]
-        end = begin + _LENGTH.unpack(length)[0]
-        payload = data[begin:end]
-        if end > len(data) or end - begin > MAX_PAYLOAD_BYTES:
-            return None
-        found = data[begin - _CHECKSUM_BYTES : begin]
-        return payload if found == self._checksum(length, payload) else None
-
-    def size_of(self, payload: bytes) -> int:
-        """Return the length of a payload's record."""
-        return len(self.mark) + _LENGTH.size + _CHECKSUM_BYTES + len(payload)
-
-    def _checksum(self, length: bytes, payload: bytes) -> bytes:
-        digest = hashlib.blake2b(length, key=self.key, digest_size=_CHECKSUM_BYTES)
-        digest.update(payload)
-        return digest.digest()
-
-
-def read(data: bytes) -> tuple[Framing | None, Contents]:
-    """Return all valid records of a file, whatever else is in it, and how they are framed."""
-    contents = Contents()
-    if not data:
-        return None, contents
-    if not data.startswith(MAGIC) or len(data) < HEADER_BYTES:
-        contents.num_damaged = 1
-        return None, contents
-    key_at = len(MAGIC) + _MARK_BYTES
-    framing = Framing(data[len(MAGIC) : key_at], data[key_at:HEADER_BYTES])
-    at = HEADER_BYTES
-    while at < len(data):
-        payload = framing.payload_at(data, at)
-        if payload is not None:
-            contents.payloads.append(payload)
-            at += framing.size_of(payload)
-            continue
-        contents.num_damaged += 1
-        at = data.find(framing.mark, at + 1)
-        if at < 0:
-            break
-        while framing.payload_at(data, at) is None:
-            at = data.find(framing.mark, at + 1)
-            if at < 0:
-                return framing, contents
-    return framing, contents
 
 
 class JournalFile:
@@ -129,12 +34,12 @@ class JournalFile:
         self._descriptor = _open(path)
         try:
             self._path_of_next.unlink(missing_ok=True)  # left by a server that was killed
-            data = _all_of(self._descriptor)
+            self.records = Records(self._descriptor)  # until the first write
         except BaseException:
             os.close(self._descriptor)
             raise
-        self._framing, self.contents = read(data)
-        self.num_bytes = len(data)
+        self._framing = self.records.framing
+        self.num_bytes = self.records.num_bytes
 
     @property
     def _path_of_next(self) -> Path:
@@ -257,11 +162,3 @@ def _check(descriptor: int, path: Path) -> None:
 def _resembles_magic(begin: bytes) -> bool:
     """Return whether most of a file's first bytes are a journal's: some may be damaged."""
     return 2 * sum(map(int.__eq__, begin, MAGIC)) > len(begin)
-
-
-def _all_of(descriptor: int) -> bytes:
-    parts, at = [], 0
-    while part := os.pread(descriptor, 1 << 24, at):
-        parts.append(part)
-        at += len(part)
-    return b"".join(parts)

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 REQUEST_BYTES = 1024  # that a request takes besides its head and its tokens
 MAX_REQUEST_BYTES = 32 << 20  # of one request; its parts must be records of the file
+_KEPT_ANSWERS = 8192  # while a file is read, before those of forgotten requests are dropped
 REWRITE_BYTES = 8 << 20  # that a file may have beside twice what it must have
 
 
@@ -195,7 +196,7 @@ class DurableRequests:
         Before the writer is started. Requests of another model are dropped.
         """
         answers: dict[int, tuple[DurableRequest, Answer]] = {}
-        num_useless, is_ours = 0, True
+        num_useless, is_ours, most_answers = 0, True, _KEPT_ANSWERS
         for payload in payloads:
             record = decode(payload)
             if isinstance(record, Model):
@@ -204,9 +205,21 @@ class DurableRequests:
                     log.warning("the journal is of another model; its requests are dropped")
             elif record is None or not is_ours or not self._restore(record, answers):
                 num_useless += 1
-        while self.num_bytes > self._limits.num_bytes or len(self) > self._limits.num_requests:
-            self.forget(next(iter(self._resting.values()), None) or next(iter(self)))
+            self._shrink_loaded(2)  # a request may still be forgotten further behind
+            if len(answers) > most_answers:
+                known = {number: each for number, each in answers.items() if each[0].is_known}
+                answers, most_answers = known, 2 * len(known) + _KEPT_ANSWERS
+        self._shrink_loaded(1)
         return num_useless
+
+    def _shrink_loaded(self, most: int) -> None:
+        """Forget requests until those that are there take at most so many times the bounds."""
+        limits = self._limits
+        while self._requests and (
+            self.num_bytes > most * limits.num_bytes or len(self) > most * limits.num_requests
+        ):
+            resting, every = self._resting.values(), self._requests.values()
+            self.forget(next(iter(resting or every)))
 
     def _restore(self, record: Record, answers: dict[int, tuple[DurableRequest, Answer]]) -> bool:
         """Follow one record; return False if it refers to nothing."""

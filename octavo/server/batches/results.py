@@ -14,7 +14,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from octavo.client.durable.file import HEADER_BYTES, MAX_PAYLOAD_BYTES, Framing, read
+from octavo.client.durable.framing import (
+    HEADER_BYTES,
+    MAX_PAYLOAD_BYTES,
+    Framing,
+    framing_of,
+)
 
 _PREFIX = struct.Struct("<IB")  # the line's number, and whether its result is an error
 _NO_LINE = 0xFFFFFFFF  # of the first record, which says what the results belong to
@@ -148,7 +153,7 @@ class ResultsFile:
 
     def _load(self) -> bytes | None:
         """Find the records up to the first that is damaged; return the identity, None without."""
-        framing, _ = read(os.pread(self._descriptor, HEADER_BYTES, 0))
+        framing = framing_of(os.pread(self._descriptor, HEADER_BYTES, 0))
         if framing is None:
             return None
         self._framing, self._end = framing, HEADER_BYTES
@@ -167,11 +172,13 @@ class ResultsFile:
 
     def _payload(self, at: int) -> bytes | None:
         data = os.pread(self._descriptor, _PIECE_BYTES, at)
-        payload = self._framing.payload_at(data, at=0)
-        if payload is None and len(data) == _PIECE_BYTES:  # a long one
-            data = os.pread(self._descriptor, MAX_PAYLOAD_BYTES + HEADER_BYTES, at)
-            payload = self._framing.payload_at(data, at=0)
-        return payload
+        length = self._framing.length_in(data)
+        if length is None or length > MAX_PAYLOAD_BYTES:
+            return None
+        num_bytes = self._framing.num_bytes + length
+        if num_bytes > len(data):
+            data = os.pread(self._descriptor, num_bytes, at)
+        return self._framing.payload_at(data, at=0)
 
 
 def _private(name: str, flags: int) -> int:

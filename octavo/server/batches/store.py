@@ -29,6 +29,7 @@ from octavo.server.settings import ServerStartError
 
 log = logging.getLogger(__name__)
 
+MAX_DESCRIPTION_BYTES = 1 << 20  # more than any has
 _MODE = 0o600
 _DESCRIPTION = ".json"
 _RESULTS = ".results"
@@ -149,7 +150,11 @@ def _load(directory: Path, kind: type[S]) -> Iterator[tuple[str, S]]:
     """Yield what can be read; name what cannot, and leave it for the operator."""
     for path in sorted(directory.glob(f"*{_DESCRIPTION}")):
         try:
-            yield path.stem, msgspec.json.decode(path.read_bytes(), type=kind)
+            with path.open("rb") as file:
+                data = file.read(MAX_DESCRIPTION_BYTES + 1)
+            if len(data) > MAX_DESCRIPTION_BYTES:
+                raise OSError(f"it has more than {MAX_DESCRIPTION_BYTES} bytes")
+            yield path.stem, msgspec.json.decode(data, type=kind)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             log.error("%s cannot be read, and is left out: %s", path, error)
 

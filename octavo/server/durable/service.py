@@ -81,8 +81,7 @@ class Durability:
         identity = f"{facts.directory} {facts.architecture} {facts.dtype} {facts.vocabulary}"
         limits = Limits(config.journal_seconds, config.journal_bytes)
         requests = DurableRequests(JournalWriter(file), identity, limits)
-        num_damaged = requests.load(file.contents.payloads) + file.contents.num_damaged
-        file.contents.payloads.clear()
+        num_damaged = requests.load(file.records) + file.records.num_damaged
         if num_damaged:
             log.warning(
                 "the journal %s cannot be read in %d places, as after a kill in mid-write; all "
@@ -100,7 +99,11 @@ class Durability:
         return cls(server, requests, clients[0])
 
     def start(self) -> None:
-        """Start to write, and continue what the last server has left."""
+        """Start to write, and continue what the last server has left for keys that are valid."""
+        for request in self.requests:
+            if not self._server.access.knows(request.owner):
+                log.warning("request %s is forgotten: its key is not valid", request.request_id)
+                self.requests.forget(request)
         self.requests.writer.start(self.requests.snapshot())
         unfinished = [request for request in self.requests if request.rested_at is None]
         if unfinished:

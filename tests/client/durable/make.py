@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from array import array
 from collections.abc import Callable
 from pathlib import Path
 
 from octavo.client.durable.file import JournalFile
+from octavo.client.durable.framing import Framing
+from octavo.client.durable.reading import Records
 from octavo.client.durable.requests import DurableRequest, DurableRequests, Limits
 from octavo.client.durable.writer import JournalWriter
 from octavo.core.plan import LogprobsPayload, TokenLogprobs
@@ -16,11 +19,23 @@ from octavo.core.request import FinishReason, TokenEvent
 MODEL = "tiny chain none 300"
 
 
+def read(data: bytes) -> tuple[Framing | None, list[bytes], int]:
+    """Return how a file is framed, the payloads in it, and the number of damaged places."""
+    descriptor = os.memfd_create("journal")
+    try:
+        os.write(descriptor, data)
+        records = Records(descriptor)
+        payloads = list(records)
+        return records.framing, payloads, records.num_damaged
+    finally:
+        os.close(descriptor)
+
+
 def opened(path: Path, limits: Limits | None = None, model: str = MODEL) -> DurableRequests:
     """Return the requests of a file, whose writer has not been started."""
     file = JournalFile(path)
     requests = DurableRequests(JournalWriter(file), model, limits)
-    requests.load(file.contents.payloads)
+    requests.load(file.records)
     return requests
 
 

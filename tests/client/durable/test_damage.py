@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from octavo.client.durable.file import HEADER_BYTES, JournalFile, read
+from octavo.client.durable.file import JournalFile
+from octavo.client.durable.framing import HEADER_BYTES
 from octavo.client.durable.requests import DurableRequests
 from octavo.client.durable.writer import JournalWriter
-from tests.client.durable.make import MODEL, State, emit, state_of, write_journal
+from tests.client.durable.make import MODEL, State, emit, read, state_of, write_journal
 
 
 def fill(requests: DurableRequests) -> None:
@@ -48,7 +49,7 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> JournalWriter:
 def loaded(writer: JournalWriter, data: bytes) -> State:
     """Return what the bytes of a file say."""
     requests = DurableRequests(writer, MODEL)
-    requests.load(read(data)[1].payloads)
+    requests.load(read(data)[1])
     return state_of(requests)
 
 
@@ -98,23 +99,23 @@ def test_every_flipped_byte_costs_at_most_its_own_record(
         check_is_part(found)
         if at < HEADER_BYTES:
             continue
-        _, before = read(journal)
-        _, after = read(bytes(data))
-        assert after.num_damaged == 1
-        assert len(after.payloads) == len(before.payloads) - 1
-        assert [each for each in before.payloads if each in after.payloads] == after.payloads
+        _, before, _ = read(journal)
+        _, after, num_damaged = read(bytes(data))
+        assert num_damaged == 1
+        assert len(after) == len(before) - 1
+        assert [each for each in before if each in after] == after
 
 
 def test_a_torn_record_in_the_middle_costs_itself(journal: bytes, writer: JournalWriter) -> None:
-    framing, contents = read(journal)
+    framing, payloads, _ = read(journal)
     assert framing is not None
     at = HEADER_BYTES
-    for payload in contents.payloads:
+    for payload in payloads:
         size = framing.size_of(payload)
         for lost in (1, size // 2, size - 1):
             data = journal[:at] + journal[at + lost : at + size] + journal[at + size :]
             check_is_part(loaded(writer, data))
-            assert len(read(data)[1].payloads) == len(contents.payloads) - 1
+            assert len(read(data)[1]) == len(payloads) - 1
         at += size
 
 
@@ -148,7 +149,5 @@ def test_a_damaged_journal_is_written_anew_without_the_damage(
     path = tmp_path / "journal"
     path.write_bytes(journal + journal[HEADER_BYTES : HEADER_BYTES + 40])
     asyncio.run(write_journal(path, lambda requests: None))
-    file = JournalFile(path)
-    file.close()
-    assert file.contents.num_damaged == 0
+    assert read(path.read_bytes())[2] == 0
     assert loaded(writer, path.read_bytes()) == WHOLE

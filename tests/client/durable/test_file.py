@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from octavo.client.durable.file import JournalFile, JournalFileError, read
+from octavo.client.durable.file import JournalFile, JournalFileError
+from tests.client.durable.make import read
 
 
 def payloads_of(path: Path) -> list[bytes]:
-    return read(path.read_bytes())[1].payloads
+    return read(path.read_bytes())[1]
 
 
 def test_only_this_user_can_read_it(tmp_path: Path) -> None:
@@ -59,9 +60,9 @@ def test_a_damaged_magic_is_still_a_journal(tmp_path: Path) -> None:
     for at in range(16):
         path.write_bytes(whole[:at] + b"?" + whole[at + 1 :])
         damaged = JournalFile(path)
+        assert not list(damaged.records)
+        assert damaged.records.num_damaged == 1
         damaged.close()
-        assert damaged.contents.num_damaged == 1
-        assert not damaged.contents.payloads
 
 
 def test_a_write_that_fails_leaves_the_file_as_it_was(
@@ -104,7 +105,7 @@ def test_the_rest_of_a_server_that_died_while_it_rewrote_is_removed(tmp_path: Pa
     file.close()
     (tmp_path / "journal.next").write_bytes(b"octavo jour")
     file = JournalFile(path)
-    assert file.contents.payloads == [b"one"]
+    assert list(file.records) == [b"one"]
     file.append([b"two"])
     file.close()
     assert os.listdir(tmp_path) == ["journal"]

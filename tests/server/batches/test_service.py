@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -132,6 +133,9 @@ def test_what_a_stop_behind_the_end_has_left_is_removed(directory: Path, tmp_pat
     for each in kept:  # by a newer version, say: its descriptions cannot be read
         each.write_bytes(b"precious")
         each.with_suffix(".json").write_bytes(b'{"form": 2}')
+    kept.append(where / "files" / "file-sparse.json")
+    kept[-1].touch()
+    os.truncate(kept[-1], 8 << 40)  # more than there is memory
     run(directory, where, later)
     assert not (where / "files" / "file-cut").exists()
     assert all(each.exists() for each in kept)

@@ -63,7 +63,7 @@ async def durable(
 ) -> AsyncIterator[Client]:
     """Serve with a journal, without a socket; at the end leave the file as a kill would."""
     engine = FakeEngine(directory, runner=runner, **(engine_options or {}))
-    config = ServerSettings(journal=journal, api_keys=(KEY, OTHER_KEY), **options)
+    config = ServerSettings(journal=journal, **{"api_keys": (KEY, OTHER_KEY), **options})
     server = Server(engine, config)
     service = server.durability = Durability.open(server)
     engine.attach()

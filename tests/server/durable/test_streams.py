@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from octavo.client.durable.file import read
 from octavo.client.durable.records import Began, decode
+from tests.client.durable.make import read
 from tests.server.durable.make import (
     OTHER_KEY,
     Gate,
@@ -125,7 +125,7 @@ async def test_a_server_that_was_killed_continues_from_every_record(
     data = journal.read_bytes()
     for end in range(len(data), 0, -max(1, len(data) // 23)):
         journal.write_bytes(data[:end])
-        records = [decode(payload) for payload in read(data[:end])[1].payloads]
+        records = [decode(payload) for payload in read(data[:end])[1]]
         has_begun = any(isinstance(record, Began) for record in records)
         async with durable(directory, journal) as client:
             for num_known in (0, len(whole.events) // 2, len(whole.events)):
