@@ -20,6 +20,7 @@ from octavo.observe.output import num_dropped_lines
 from octavo.server import worker_process
 from octavo.server.admission import Admission
 from octavo.server.answers.formats import choose_formats
+from octavo.server.bounds.shares import Shares
 from octavo.server.bounds.turns import Releases
 from octavo.server.canary import Canary
 from octavo.server.http.auth import AccessControl
@@ -76,6 +77,7 @@ class Server:
         self.clock = clock
         self.started_at = int(time.time())  # shown as `created`; decides nothing
         self.access = AccessControl(config)
+        self.shares = Shares(len(config.api_keys), self.access.knows)
         self.admission = Admission(
             config,
             llm.facts.max_num_seqs,
@@ -89,7 +91,7 @@ class Server:
             self.readiness_as_number,
             tuple((name, str(value)) for name, value in llm.model.cache_settings.items()),
         )
-        self.responses = open_store(config, clock, self.wall_time)
+        self.responses = open_store(config, clock, self.wall_time, self.shares)
         self._add_metrics()
         self.loop_lag = LoopLag(self.metrics.loop_lag.observe)
         self.model_names = config.served_names or (llm.facts.name,)  # what requests may name

@@ -39,7 +39,6 @@ from octavo.server.batches.schema import (
 )
 from octavo.server.batches.store import Store
 from octavo.server.bounds.periodic import periodically
-from octavo.server.bounds.shares import Shares
 from octavo.server.server import Server
 
 log = logging.getLogger(__name__)
@@ -76,7 +75,7 @@ class Batches:
         self._pump.on_result = self._note_result
         self._pump.fits = lambda job, more: self.room.left(job.owner) >= more
         self._disk = ThreadPoolExecutor(1, "batches")
-        self.shares = Shares(len(server.config.api_keys), server.access.knows)
+        self.shares = server.shares
         self.room = Room(
             server.config.batch_bytes,
             self.shares,

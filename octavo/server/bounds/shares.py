@@ -38,3 +38,6 @@ class Shares:
     def most(self, least: int) -> int:
         """Return a bound of a number, of which each key has a share of at least one."""
         return max(least, 2 * self.num_keys)
+
+
+ALONE = Shares(0, lambda name: False)  # of a server without keys

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -78,7 +78,9 @@ class Background:
     def begin(self, entry: Entry) -> None:
         """Let clients find the run of a response."""
         self._entry = entry
-        self._server.responses.runs[entry] = self.run
+        store = self._server.responses
+        store.runs[entry] = self.run
+        self.run.on_growth = partial(store.hold_events, entry)
         if not self.begun.done():
             self.begun.set_result(entry)
 
@@ -125,8 +127,8 @@ class Background:
             store.abandon(entry, entry.answerer)
         elif not entry.is_final:
             await lose(self._server, entry)
-        events = await asyncio.to_thread(_compressed, self.run.frames)
-        store.keep_events(entry, events)
+        if self.run.is_kept:
+            store.keep_events(entry, await asyncio.to_thread(self.run.packed))
 
 
 async def start(
@@ -207,10 +209,6 @@ def _resume(server: Server, durability: Durability, request: DurableRequest, ent
             delay = min(2 * delay, _LONGEST_DELAY)
 
     background.start(work)
-
-
-def _compressed(frames: list[bytes]) -> bytes:
-    return zlib.compress(b"".join(frames))
 
 
 async def _never() -> MutableMapping[str, Any]:

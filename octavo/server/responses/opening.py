@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from octavo.server.bounds.shares import ALONE, Shares
 from octavo.server.responses.sqlite_shelf import SqliteShelf
 from octavo.server.responses.store import Entry, Limits, MemoryShelf, ResponseStore, Shelf
 from octavo.server.settings import ServerSettings
 
 
 def open_store(
-    config: ServerSettings, clock: Callable[[], float], wall_time: Callable[[], float]
+    config: ServerSettings,
+    clock: Callable[[], float],
+    wall_time: Callable[[], float],
+    shares: Shares = ALONE,
 ) -> ResponseStore:
     """Return the store that the settings ask for; raise ServerStartError for an unusable file.
 
@@ -24,4 +28,4 @@ def open_store(
         for entry, age in aged:
             entry.expires_at = clock() + limits.seconds - age
             found.append(entry)
-    return ResponseStore(limits, shelf, clock, found)
+    return ResponseStore(limits, shelf, clock, found, shares)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Sequence
 from operator import itemgetter
 
@@ -18,7 +17,7 @@ from octavo.server.responses.background import CANCELLED
 from octavo.server.responses.count import count
 from octavo.server.responses.create import create
 from octavo.server.responses.dialect import ID_PREFIX, RESPONSES
-from octavo.server.responses.run import Run, follow, split
+from octavo.server.responses.run import Run, follow
 from octavo.server.responses.schema import (
     DeletedResponse,
     InputTokensRequest,
@@ -75,9 +74,7 @@ async def _stream(exchange: Exchange, entry: Entry, known: int) -> None:
         if not events:
             await _resume(exchange, entry)
             return
-        run = Run()
-        run.frames = await asyncio.to_thread(_decompressed, events)
-        run.end()
+        run = await asyncio.to_thread(Run.of, events)
     await RequestTask(exchange).run(follow(exchange, run, known), seconds)
 
 
@@ -97,10 +94,6 @@ async def _resume(exchange: Exchange, entry: Entry) -> None:
         task = RequestTask(exchange)
         work = server.durability.resume(exchange, ticket, request, task)
         await task.run(work, server.config.max_request_seconds)
-
-
-def _decompressed(events: bytes) -> list[bytes]:
-    return split(zlib.decompress(events))
 
 
 async def delete(exchange: Exchange) -> None:

@@ -1,19 +1,22 @@
 """The responses that are kept: a bounded number of bytes, for a bounded time, by key and id.
 
 The index is in memory. The contents are on a shelf: in memory too, or in a file of SQLite. If there
-is no room, the key that has the most bytes loses its oldest response, so that no key can make
-others' responses disappear.
+is no room, the key that has the most loses its oldest response that has ended, or the events of one
+that has not, so that no key can make others' responses disappear. What cannot be taken away, since
+it is being answered, keys share as `Shares` says.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec import Struct
 
+from octavo.server.bounds.shares import ALONE, Shares
 from octavo.server.http.errors import ApiError
 from octavo.server.responses.run import Run
 
@@ -63,6 +66,8 @@ class Entry:
     is_stream: bool
     num_bytes: int = 0
     num_settled: int = 0  # of those, what its end takes
+    num_event_bytes: int = 0  # of those, what its events take while it is answered
+    num_open_bytes: int = 0  # what it took when it began, until it has ended
     is_kept: bool = True  # False once it was deleted or forgotten
     answerer: Answerer | None = None  # only while it is answered
 
@@ -140,14 +145,21 @@ class ResponseStore:
     """The responses of one server; all calls come from one event loop."""
 
     def __init__(
-        self, limits: Limits, shelf: Shelf, clock: Callable[[], float], found: list[Entry] | None
+        self,
+        limits: Limits,
+        shelf: Shelf,
+        clock: Callable[[], float],
+        found: list[Entry] | None,
+        shares: Shares = ALONE,
     ) -> None:
         self._limits = limits
+        self._shares = shares
         self._shelf = shelf
         self._clock = clock
         self._entries: dict[tuple[str, str], Entry] = {}  # the oldest first
         self._ended: dict[str, dict[Entry, None]] = {}  # by owner, the oldest first
         self._bytes_by_owner: dict[str, int] = {}
+        self._open_bytes: Counter[str] = Counter()  # by owner
         self.num_bytes = 0
         self.runs: dict[Entry, Run] = {}  # of responses in the background
         for entry in found or ():
@@ -180,9 +192,13 @@ class ResponseStore:
         entry.num_bytes = ENTRY_BYTES + content.num_bytes
         entry.num_settled = len(content.body)
         entry.expires_at = self._clock() + self._limits.seconds
-        if self._shelf.is_full or not self._make_room(entry.num_bytes, 1):
+        left = self._shares.left(entry.owner, self._open_bytes, self._limits.num_bytes)
+        has_room = left >= entry.num_bytes and not self._shelf.is_full
+        if not has_room or not self._make_room(entry.owner, entry.num_bytes, 1):
             entry.is_kept = False
             return False
+        entry.num_open_bytes = entry.num_bytes
+        self._open_bytes[entry.owner] += entry.num_bytes
         self._insert(entry)
         self._shelf.put(entry, content)
         return True
@@ -192,18 +208,27 @@ class ResponseStore:
         if not entry.is_kept:
             return
         entry.status, entry.answerer = status, None
+        self._close(entry)
         self._grow(entry, len(body) - entry.num_settled)
         entry.num_settled = len(body)
         self._ended.setdefault(entry.owner, {})[entry] = None
         self._shelf.settle(entry, body)
-        self._make_room(0, 0)
+        self._make_room(entry.owner)
+
+    def hold_events(self, entry: Entry, num_bytes: int) -> None:
+        """Count the events of a response that is being answered."""
+        if entry.is_kept:
+            self._grow(entry, num_bytes - entry.num_event_bytes)
+            entry.num_event_bytes = num_bytes
+            self._make_room(entry.owner)
 
     def keep_events(self, entry: Entry, events: bytes) -> None:
         """Keep the events of a response that has ended."""
         if entry.is_kept:
-            self._grow(entry, len(events))
+            self._grow(entry, len(events) - entry.num_event_bytes)
+            entry.num_event_bytes = 0
             self._shelf.add_events(entry, events)
-            self._make_room(0, 0)
+            self._make_room(entry.owner)
 
     def abandon(self, entry: Entry, answerer: Answerer) -> None:
         """Note that a writer will not end its response, unless another one answers it now."""
@@ -221,6 +246,7 @@ class ResponseStore:
         if not entry.is_kept:
             return
         entry.is_kept = False
+        self._close(entry)
         del self._entries[entry.owner, entry.id]
         ended = self._ended.get(entry.owner, {})
         ended.pop(entry, None)
@@ -262,18 +288,53 @@ class ResponseStore:
                 return
             self.delete(oldest)
 
-    def _make_room(self, num_bytes: int, num_responses: int) -> bool:
-        """Forget responses until there is room; return whether there is."""
+    def _close(self, entry: Entry) -> None:
+        """Count a response no longer as one that is being answered."""
+        self._open_bytes[entry.owner] -= entry.num_open_bytes
+        if not self._open_bytes[entry.owner]:
+            del self._open_bytes[entry.owner]
+        entry.num_open_bytes = 0
+
+    def _make_room(self, owner: str, num_bytes: int = 0, num_responses: int = 0) -> bool:
+        """Forget what there is too much of, to add so much for a key; return whether it fits."""
         self._expire()
         limits = self._limits
-        while (
-            self.num_bytes + num_bytes > limits.num_bytes
-            or len(self._entries) + num_responses > limits.num_responses
-        ):
-            if not self._entries:
+        while True:
+            if self.num_bytes + num_bytes > limits.num_bytes:
+                has_given = self._give_bytes(owner, num_bytes)
+            elif len(self._entries) + num_responses > limits.num_responses:
+                has_given = self._give_response()
+            else:
+                return True
+            if not has_given:
                 return False
-            richest = max(self._bytes_by_owner, key=self._bytes_by_owner.__getitem__)
-            if richest not in self._ended:  # all of its responses are still running
-                return False
-            self.delete(next(iter(self._ended[richest])))
+
+    def _give_bytes(self, owner: str, num_bytes: int) -> bool:
+        """Forget something of the key with the most bytes that can give any.
+
+        No key gives anything for one that has more.
+        """
+        own = self._bytes_by_owner.get(owner, 0) + num_bytes
+        by_size = sorted(self._bytes_by_owner.items(), key=lambda each: -each[1])
+        for name, size in by_size:
+            if name != owner and size < own:
+                continue
+            if name in self._ended:
+                self.delete(next(iter(self._ended[name])))
+                return True
+            of_key = [each for each in self.runs if each.owner == name]
+            largest = max(of_key, key=lambda each: each.num_event_bytes, default=None)
+            if largest is not None and largest.num_event_bytes:
+                self.runs[largest].drop()
+                self._grow(largest, -largest.num_event_bytes)
+                largest.num_event_bytes = 0
+                return True
+        return False
+
+    def _give_response(self) -> bool:
+        """Forget the oldest response of the key with the most of them that have ended."""
+        name = max(self._ended, key=lambda each: len(self._ended[each]), default=None)
+        if name is None:
+            return False
+        self.delete(next(iter(self._ended[name])))
         return True
