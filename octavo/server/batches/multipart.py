@@ -39,7 +39,8 @@ class FormReader:
         self._delimiter = b"\r\n--" + boundary
         self._write = write
         self._data = b"\r\n"  # what has not been read; the first delimiter may begin the body
-        self._state: Callable[[], bool] = self._read_contents
+        # Not bound to this object: a cycle would keep it until a collection.
+        self._state: Callable[[FormReader], bool] = FormReader._read_contents
         self._name: str | None = None  # of the part; None: before the first
         self._is_file = False
         self._value = b""  # of the part, if it is a field
@@ -51,7 +52,7 @@ class FormReader:
     def feed(self, piece: bytes) -> None:
         """Read the next piece; raise ApiError for what is no form."""
         self._data += piece
-        while self._state():
+        while self._state(self):
             pass
 
     def finish(self) -> None:
@@ -72,7 +73,7 @@ class FormReader:
         self._take(self._data[:end])
         self._data = self._data[end + len(self._delimiter) :]
         self._end_part()
-        self._state = self._read_delimiter
+        self._state = FormReader._read_delimiter
         return True
 
     def _read_delimiter(self) -> bool:
@@ -82,10 +83,10 @@ class FormReader:
         mark, self._data = self._data[:2], self._data[2:]
         if mark == b"--":
             self.is_complete = True
-            self._state = self._skip
+            self._state = FormReader._skip
         elif mark == b"\r\n":
             self._data = b"\r\n" + self._data  # a part may have no headers
-            self._state = self._read_head
+            self._state = FormReader._read_head
         else:
             raise invalid("the form is damaged: a boundary is not at the end of its line")
         return True
@@ -102,7 +103,7 @@ class FormReader:
             raise invalid(f"the form has more than {MAX_PARTS} parts")
         self._begin_part(head.decode("utf-8", "replace"))
         self._data = rest
-        self._state = self._read_contents
+        self._state = FormReader._read_contents
         return True
 
     def _skip(self) -> bool:

@@ -25,7 +25,7 @@ class Run:
     """
 
     def __init__(self) -> None:
-        self.stop: Callable[[Exception], None] = lambda why: None  # its task sets another
+        self.stop: Callable[[Exception], None] = _nothing  # its task sets another
         # Called with the bytes of all events when they have become more or fewer.
         self.on_growth: Callable[[int], None] = _nothing
         self.is_kept = True  # False once the events were dropped
@@ -99,6 +99,7 @@ class Run:
     def end(self) -> None:
         """Let the followers leave: nothing follows."""
         self.is_over, self.on_growth = True, _nothing
+        self.stop = _nothing  # what it was refers to the request, which refers to this object
         self._wake()
 
     async def news(self) -> None:
@@ -110,8 +111,8 @@ class Run:
         news.set()
 
 
-def _nothing(num_bytes: int) -> None:
-    """Ignore the growth of events that nothing counts."""
+def _nothing(_: object) -> None:
+    """Do nothing with the argument."""
 
 
 def split(part: bytes) -> list[bytes]:

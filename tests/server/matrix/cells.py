@@ -1,0 +1,164 @@
+"""The cells of the matrix: each request in each way, generated from the table of routes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from itertools import combinations, product
+from typing import Any
+
+import msgspec
+
+from octavo.server.batches.calls import batch_urls
+from octavo.server.durable import head
+from octavo.server.grpc.dialect import STREAM
+from octavo.server.grpc.routes import GRPC_ROUTES
+from octavo.server.http.route import Route
+from octavo.server.routes import ROUTES
+
+SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
+TEXT, CHAT = "The quick brown", [{"role": "user", "content": "The quick brown"}]
+OLLAMA = {"model": "tiny", "options": {"temperature": 0, "num_predict": 12}}
+# A body for each struct from which an answer is generated, without what the axes set.
+BODIES: dict[str, dict[str, Any]] = {
+    "CompletionRequest": {"prompt": TEXT, **SAMPLING},
+    "ChatRequest": {"messages": CHAT, **SAMPLING},
+    "BatchChatRequest": {"messages": [CHAT, CHAT], **SAMPLING},
+    "TokensRequest": {"token_ids": [5, 6, 7], "sampling_params": SAMPLING},
+    "MessagesRequest": {"model": "tiny", "messages": CHAT, **SAMPLING},
+    "ResponsesRequest": {"input": TEXT, "temperature": 0, "max_output_tokens": 12},
+    "OllamaChatRequest": {"messages": CHAT, **OLLAMA},
+    "OllamaGenerateRequest": {"prompt": TEXT, **OLLAMA},
+    "OllamaEmbedRequest": {"model": "tiny", "input": [TEXT, "x"]},
+    "OllamaEmbeddingRequest": {"model": "tiny", "prompt": TEXT},
+    "EmbeddingRequest": {"input": [TEXT, "x"]},
+    "PoolingRequest": {"input": TEXT},
+    "ClassifyRequest": {"input": [TEXT, "x"]},
+    "ScoreRequest": {"text_1": TEXT, "text_2": ["x", "y"]},
+    "RerankRequest": {"query": TEXT, "documents": ["x", "y"]},
+    "CohereRerankRequest": {"query": TEXT, "documents": ["x", "y"]},
+    "RpcGenerateRequest": {"prompt": TEXT, "sampling_params": SAMPLING},
+    "RpcEmbedRequest": {"prompt": TEXT},
+}
+# Requests that are answered with the same text, in the words of several dialects.
+ALIKE: tuple[frozenset[str], ...] = (
+    frozenset({"CompletionRequest", "RpcGenerateRequest"}),
+    frozenset(
+        {
+            *("ChatRequest", "MessagesRequest", "ResponsesRequest"),
+            *("OllamaChatRequest", "OllamaGenerateRequest"),
+        }
+    ),
+    frozenset({"RerankRequest", "CohereRerankRequest"}),
+)
+
+
+class Size(StrEnum):
+    """The size of a body: a large one is read in a prompt worker."""
+
+    SMALL = "small"
+    LARGE = "large"
+
+
+class Form(StrEnum):
+    """The form of the answer."""
+
+    WHOLE = "whole"
+    STREAM = "stream"
+
+
+class Way(StrEnum):
+    """The way in which a request reaches the server, and what the server keeps of it."""
+
+    PLAIN = "plain"
+    JOURNAL = "journal"
+    BATCH = "batch"
+    BACKGROUND = "background"
+
+
+class Fate(StrEnum):
+    """An event while the answer is computed."""
+
+    STAYS = "stays"
+    LEAVES = "leaves"
+    DIES = "dies"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One request, and how it is asked."""
+
+    kind: str
+    size: Size
+    form: Form
+    way: Way
+    fate: Fate
+
+    def __str__(self) -> str:
+        return "-".join(map(str, self.values))
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The value on each axis."""
+        return tuple(getattr(self, each.name) for each in fields(self))
+
+    @property
+    def pairs(self) -> set[tuple[tuple[int, str], ...]]:
+        """Each two of its values, with their axes."""
+        return set(combinations(enumerate(self.values), 2))
+
+
+def route_of(kind: str, form: Form = Form.WHOLE) -> Route:
+    """Return the route that answers a kind of request in a form."""
+    struct, _ = head._TRANSLATIONS[kind]
+    if kind.startswith("Rpc"):
+        own = [each for each in GRPC_ROUTES if struct in getattr(each.handler, "args", ())]
+        return next((each for each in own if each.path.endswith(STREAM) is _streams(form)), own[0])
+    return next(each for each in ROUTES if each.request is struct and each.response is not None)
+
+
+def _streams(form: Form) -> bool:
+    return form is Form.STREAM
+
+
+def _is_possible(cell: Cell) -> bool:
+    """Return whether the routes and structs have what a cell asks for."""
+    struct, _ = head._TRANSLATIONS[cell.kind]
+    route = route_of(cell.kind, cell.form)
+    if cell.form is Form.STREAM and route.chunk is None and not route.path.endswith(STREAM):
+        return False
+    match cell.way:
+        case Way.BATCH:  # whose lines have no stream and no client that could leave
+            is_one = cell.form is Form.WHOLE and cell.fate is not Fate.LEAVES
+            return is_one and route.path in batch_urls(ROUTES)
+        case Way.BACKGROUND:  # whose whole answer is fetched when it has ended
+            has_client = cell.form is Form.STREAM or cell.fate is not Fate.LEAVES
+            return has_client and "background" in struct.__struct_fields__
+    return True
+
+
+def every_cell() -> list[Cell]:
+    """Return all cells that are possible."""
+    axes = product(sorted(head._TRANSLATIONS), Size, Form, Way, Fate)
+    return [each for each in (Cell(*values) for values in axes) if _is_possible(each)]
+
+
+def pairwise(cells: Sequence[Cell]) -> Iterator[Cell]:
+    """Yield cells until each two values that can meet have met, most new pairs first."""
+    left = {pair for each in cells for pair in each.pairs}
+    while left:
+        best = max(cells, key=lambda each: len(each.pairs & left))
+        left -= best.pairs
+        yield best
+
+
+def body_of(cell: Cell) -> bytes:
+    """Return the request of a cell as JSON."""
+    struct, _ = head._TRANSLATIONS[cell.kind]
+    body = dict(BODIES[cell.kind])
+    if "stream" in struct.__struct_fields__:
+        body["stream"] = _streams(cell.form)
+    if cell.way is Way.BACKGROUND:
+        body["background"] = True
+    return msgspec.json.encode(body)
