@@ -112,7 +112,7 @@ class Run:
 
 
 def _nothing(_: object) -> None:
-    """Do nothing with the argument."""
+    """Ignore the argument: a hook that nothing uses."""
 
 
 def split(part: bytes) -> list[bytes]:

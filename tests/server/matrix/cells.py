@@ -17,6 +17,9 @@ from octavo.server.grpc.routes import GRPC_ROUTES
 from octavo.server.http.route import Route
 from octavo.server.routes import ROUTES
 
+# The structs from which an answer is generated, by name; no two dialects have one of the same name.
+KINDS = {struct.__name__: struct for struct, _ in head._TRANSLATIONS.values()}
+
 SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
 TEXT, CHAT = "The quick brown", [{"role": "user", "content": "The quick brown"}]
 OLLAMA = {"model": "tiny", "options": {"temperature": 0, "num_predict": 12}}
@@ -111,7 +114,7 @@ class Cell:
 
 def route_of(kind: str, form: Form = Form.WHOLE) -> Route:
     """Return the route that answers a kind of request in a form."""
-    struct, _ = head._TRANSLATIONS[kind]
+    struct = KINDS[kind]
     if kind.startswith("Rpc"):
         own = [each for each in GRPC_ROUTES if struct in getattr(each.handler, "args", ())]
         return next((each for each in own if each.path.endswith(STREAM) is _streams(form)), own[0])
@@ -124,7 +127,7 @@ def _streams(form: Form) -> bool:
 
 def _is_possible(cell: Cell) -> bool:
     """Return whether the routes and structs have what a cell asks for."""
-    struct, _ = head._TRANSLATIONS[cell.kind]
+    struct = KINDS[cell.kind]
     route = route_of(cell.kind, cell.form)
     if cell.form is Form.STREAM and route.chunk is None and not route.path.endswith(STREAM):
         return False
@@ -140,7 +143,7 @@ def _is_possible(cell: Cell) -> bool:
 
 def every_cell() -> list[Cell]:
     """Return all cells that are possible."""
-    axes = product(sorted(head._TRANSLATIONS), Size, Form, Way, Fate)
+    axes = product(sorted(KINDS), Size, Form, Way, Fate)
     return [each for each in (Cell(*values) for values in axes) if _is_possible(each)]
 
 
@@ -155,7 +158,7 @@ def pairwise(cells: Sequence[Cell]) -> Iterator[Cell]:
 
 def body_of(cell: Cell) -> bytes:
     """Return the request of a cell as JSON."""
-    struct, _ = head._TRANSLATIONS[cell.kind]
+    struct = KINDS[cell.kind]
     body = dict(BODIES[cell.kind])
     if "stream" in struct.__struct_fields__:
         body["stream"] = _streams(cell.form)
