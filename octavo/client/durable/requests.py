@@ -1,14 +1,15 @@
 """All durable requests, in memory; the journal's file is a copy of them.
 
 A request is kept until `seconds` after it needed the engine last. If those kept grow beyond a
-bound, the one that has rested for the longest is forgotten first.
+bound, the key that has the most loses the request that has rested for the longest.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from octavo.client.durable.answer import Answer
@@ -86,6 +87,9 @@ class DurableRequests:
         self._requests: dict[int, DurableRequest] = {}
         self._by_name: dict[tuple[str, str], DurableRequest] = {}
         self._resting: dict[int, DurableRequest] = {}  # the one that rests for the longest first
+        self._resting_of: dict[str, dict[int, DurableRequest]] = {}  # the same, by owner
+        self._num_of: Counter[str] = Counter()  # requests by owner
+        self._bytes_of: Counter[str] = Counter()
         self._next_number = 0  # of requests and of answers
         self.num_bytes = 0
         self.num_dropped = 0  # requests that were too large to be kept
@@ -109,7 +113,7 @@ class DurableRequests:
         assert (owner, request_id) not in self._by_name, "an owner's request ids are unique"
         number, self._next_number = self._next_number, self._next_number + 1 + num_answers
         request = _new(Began(number, owner, request_id, number + 1, num_answers, head))
-        if request.num_bytes > MAX_REQUEST_BYTES or not self._make_room(request.num_bytes, 1):
+        if request.num_bytes > MAX_REQUEST_BYTES or not self._make_room(owner, request.num_bytes):
             self.num_dropped += 1
             return None
         self._insert(request)
@@ -130,8 +134,7 @@ class DurableRequests:
                 continue
             num_bytes = answer.add(each)
             if num_bytes:
-                request.num_bytes += num_bytes
-                self.num_bytes += num_bytes
+                self._grow(request, num_bytes)
                 grown.append(request)
             kept.append(each)
         if kept:
@@ -139,20 +142,21 @@ class DurableRequests:
         for request in grown:
             if request.num_bytes > MAX_REQUEST_BYTES:
                 self._drop(request)
-        if self.num_bytes > self._limits.num_bytes:
-            self._shrink(grown)
+        while self.num_bytes > self._limits.num_bytes and self._give_bytes(None):
+            pass
 
     def rest(self, request: DurableRequest) -> None:
         """Note that a request needs the engine no longer: it has ended, or its client has left."""
         if request.is_known and request.rested_at is None:
             request.rested_at = self._clock()
             self._resting[request.number] = request
+            self._resting_of.setdefault(request.owner, {})[request.number] = request
             self.writer.append(Rested(request.number))
 
     def wake(self, request: DurableRequest) -> None:
         """Note that a request needs the engine again."""
         request.rested_at = None
-        self._resting.pop(request.number, None)
+        self._leave_rest(request)
 
     def forget(self, request: DurableRequest) -> None:
         """Drop a request and everything that it has emitted."""
@@ -161,8 +165,8 @@ class DurableRequests:
         request.is_known = False
         del self._requests[request.number]
         del self._by_name[request.owner, request.request_id]
-        self._resting.pop(request.number, None)
-        self.num_bytes -= request.num_bytes
+        self._leave_rest(request)
+        self._count(request, -1, -request.num_bytes)
         self.writer.append(Forgotten(request.number))
 
     def tidy(self) -> None:
@@ -241,9 +245,7 @@ class DurableRequests:
                 for event in record.events:
                     if event.number in answers:
                         request, answer = answers[event.number]
-                        num_bytes = answer.add(event) if request.is_known else 0
-                        request.num_bytes += num_bytes
-                        self.num_bytes += num_bytes
+                        self._grow(request, answer.add(event) if request.is_known else 0)
                         self.wake(request)
                 return True
             case Rested() | Forgotten():
@@ -262,26 +264,65 @@ class DurableRequests:
     def _insert(self, request: DurableRequest) -> None:
         self._requests[request.number] = request
         self._by_name[request.owner, request.request_id] = request
-        self.num_bytes += request.num_bytes
+        self._count(request, 1, request.num_bytes)
 
-    def _make_room(self, num_bytes: int, num_requests: int) -> bool:
-        """Forget resting requests until there is room; return whether there is."""
+    def _grow(self, request: DurableRequest, num_bytes: int) -> None:
+        request.num_bytes += num_bytes
+        self._count(request, 0, num_bytes)
+
+    def _count(self, request: DurableRequest, num_requests: int, num_bytes: int) -> None:
+        """Count what a request takes more, for all keys and for its own."""
+        owner = request.owner
+        self.num_bytes += num_bytes
+        self._bytes_of[owner] += num_bytes
+        self._num_of[owner] += num_requests
+        if not self._num_of[owner]:
+            del self._num_of[owner], self._bytes_of[owner]
+
+    def _leave_rest(self, request: DurableRequest) -> None:
+        """List a request no longer as one that rests."""
+        if self._resting.pop(request.number, None) is not None:
+            resting = self._resting_of[request.owner]
+            del resting[request.number]
+            if not resting:
+                del self._resting_of[request.owner]
+
+    def _make_room(self, owner: str, num_bytes: int) -> bool:
+        """Make room for a request of a key; return whether there is."""
         limits = self._limits
-        while (
-            self.num_bytes + num_bytes > limits.num_bytes
-            or len(self._requests) + num_requests > limits.num_requests
-        ):
-            if not self._resting:
+        while True:
+            if self.num_bytes + num_bytes > limits.num_bytes:
+                has_given = self._give_bytes(owner, num_bytes)
+            elif len(self._requests) >= limits.num_requests:
+                has_given = self._give(self._num_of, owner, 1)
+            else:
+                return True
+            if not has_given:
                 return False
-            self.forget(next(iter(self._resting.values())))
-        return True
 
-    def _shrink(self, grown: list[DurableRequest]) -> None:
-        """Make room for what requests have emitted; drop the largest of them if that is needed."""
-        for request in sorted(grown, key=lambda each: -each.num_bytes):
-            if self._make_room(0, 0):
-                return
-            self._drop(request)
+    def _give_bytes(self, owner: str | None, num_bytes: int = 0) -> bool:
+        return self._give(self._bytes_of, owner, num_bytes, drops_open=True)
+
+    def _give(
+        self, amounts: Mapping[str, int], owner: str | None, more: int, *, drops_open: bool = False
+    ) -> bool:
+        """Forget what rests for the longest, of the key with the most that can give something.
+
+        No key gives anything for one that would have more then. With `drops_open` a key of which
+        nothing rests gives the largest request that does not.
+        """
+        own = 0 if owner is None else amounts.get(owner, 0) + more
+        for name, amount in sorted(amounts.items(), key=lambda each: -each[1]):
+            if name != owner and amount < own:
+                continue
+            if name in self._resting_of:
+                self.forget(next(iter(self._resting_of[name].values())))
+                return True
+            if drops_open and name != owner:
+                of_key = (each for each in self._requests.values() if each.owner == name)
+                self._drop(max(of_key, key=lambda each: each.num_bytes))
+                return True
+        return False
 
     def _drop(self, request: DurableRequest) -> None:
         """Forget a request that is too large."""

@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from octavo.client.durable.file import JournalFile
-from octavo.client.durable.requests import MAX_REQUEST_BYTES, DurableRequests, Limits
+from octavo.client.durable.requests import (
+    MAX_REQUEST_BYTES,
+    DurableRequest,
+    DurableRequests,
+    Limits,
+)
 from octavo.client.durable.writer import JournalWriter
 from tests.client.durable.make import MODEL, emit
 
@@ -105,3 +110,33 @@ def test_the_bounds_hold_for_what_is_loaded(tmp_path: Path) -> None:
     foreign.load(payloads)
     assert not len(foreign)
     file.close()
+
+
+def test_the_key_with_the_most_makes_room_and_no_other(tmp_path: Path) -> None:
+    """A key that floods the journal loses its own requests, whether they rest or not."""
+    requests, _ = made(tmp_path / "journal", Limits(num_bytes=40_000, num_requests=12))
+    kept = [begun(requests, "b", f"b{number}") for number in range(3)]
+    for request in kept:
+        requests.rest(request)
+    for number in range(40):  # many small ones
+        requests.rest(begun(requests, "a", f"a{number}"))
+    assert all(request.is_known for request in kept)
+    assert len(requests) == 12
+    large = [requests.begin("a", f"large{number}", bytes(8000), 1) for number in range(6)]
+    assert [each is not None for each in large] == [True] * 4 + [False] * 2
+    assert all(request.is_known for request in kept)
+    other = requests.begin("b", "b3", bytes(3000), 1)  # an open one of the richest is dropped
+    assert other is not None
+    assert all(request.is_known for request in (*kept, other))
+    assert sum(each is not None and each.is_known for each in large) == 3
+    for request in requests:
+        requests.forget(request)
+    assert (requests.num_bytes, len(requests)) == (0, 0)
+    for left in (requests._num_of, requests._bytes_of, requests._resting_of):
+        assert not left
+
+
+def begun(requests: DurableRequests, owner: str, name: str) -> DurableRequest:
+    request = requests.begin(owner, name, b"head", 1)
+    assert request is not None
+    return request
