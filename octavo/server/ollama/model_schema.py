@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from octavo.server.ollama.schema import RULES, Name
+from octavo.server.ollama.schema import IGNORED, Name
 from octavo.server.schema.rules import FieldRules
 
 
@@ -21,7 +21,7 @@ class ShowRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 class PullRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The request for a model to be there; `name` is the older form of `model`."""
 
-    rules: ClassVar[FieldRules] = FieldRules(ignored=RULES.ignored)
+    rules: ClassVar[FieldRules] = FieldRules(ignored=IGNORED)
     model: Name | None = None
     name: Name | None = None
     stream: bool | None = None  # default: true

@@ -116,6 +116,22 @@ _OF_PROMPTS: Mapping[str, Callable[[Any], Any]] = {
     "prompt": lambda request: "x",
     "system": _nothing,
 }
+# Fields of Ollama's that have no effect, where a request does not use them.
+IGNORED: Mapping[str, str] = {
+    "keep_alive": "the model stays loaded as long as the server runs",
+    "truncate": "a prompt that is too long is refused, with its length",
+    "shift": "an answer ends where the context does",
+    "width": "it concerns models of images",
+    "height": "it concerns models of images",
+    "steps": "it concerns models of images",
+}
+
+
+def without(table: Mapping[str, str], *names: str) -> Mapping[str, str]:
+    """Return a table without the fields that a request has of its own."""
+    return {name: why for name, why in table.items() if name not in names}
+
+
 RULES = FieldRules(
     open=frozenset({"tools", "format", "messages"}),
     unsupported={
@@ -133,14 +149,7 @@ RULES = FieldRules(
         "logprobs": Unsupported(_empty, "/v1/chat/completions has log-probabilities", "false"),
         "top_logprobs": Unsupported(_empty, "/v1/chat/completions has log-probabilities", "0"),
     },
-    ignored={
-        "keep_alive": "the model stays loaded as long as the server runs",
-        "truncate": "a prompt that is too long is refused, with its length",
-        "shift": "an answer ends where the context does",
-        "width": "it concerns models of images",
-        "height": "it concerns models of images",
-        "steps": "it concerns models of images",
-    },
+    ignored=without(IGNORED, "keep_alive"),
     of_prompts=_OF_PROMPTS,
     other_names={"max_tokens": "options", "temperature": "options"},
 )
@@ -177,7 +186,8 @@ class OllamaEmbedRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The request for the vectors of texts."""
 
     rules: ClassVar[FieldRules] = FieldRules(
-        ignored=RULES.ignored, of_prompts={"input": lambda request: ""}
+        ignored=without(IGNORED, "keep_alive", "truncate"),
+        of_prompts={"input": lambda request: ""},
     )
     model: Name
     input: str | Annotated[list[str], Meta(max_length=MAX_INPUTS)]

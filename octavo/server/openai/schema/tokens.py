@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct
@@ -16,7 +17,9 @@ from octavo.server.schema.rules import FieldRules
 class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The request of /tokenize: a text in `prompt`, or a conversation in `messages`."""
 
-    rules: ClassVar[FieldRules] = CHAT_RULES
+    rules: ClassVar[FieldRules] = replace(
+        CHAT_RULES, ignored=RULES.ignored, other_names=RULES.other_names
+    )
     # For the OpenAPI document; null is as good as nothing.
     schema: ClassVar[dict[str, Any]] = {
         "oneOf": [

@@ -166,6 +166,7 @@ _OF_PROMPTS: Mapping[str, Callable[[Any], Any]] = {
 
 # What chats have and other routes do not.
 _OF_CHATS = ("tools", "tool_choice", "functions", "function_call")
+_USED_IN_CHATS = ("parallel_tool_calls", "include_reasoning")
 
 RULES = FieldRules(
     open=frozenset(
@@ -188,4 +189,8 @@ CHAT_RULES = replace(
     RULES,
     open=RULES.open | {"tools", "functions"},
     unsupported={name: rule for name, rule in UNSUPPORTED.items() if name not in _OF_CHATS},
+    ignored={name: why for name, why in IGNORED.items() if name not in _USED_IN_CHATS},
+    other_names={
+        name: other for name, other in _OTHER_NAMES.items() if name != "max_completion_tokens"
+    },
 )
