@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 
 from octavo.core.config import ConfigError
 from octavo.core.sampling_params import RequestError, SamplingParams
-from octavo.foreign_options import FIXED, INERT, MISSING
+from octavo.foreign_options import FIXED, INERT, MISSING, SYNONYMS
 from octavo.loader import DEFAULT_MODEL
 from octavo.nearest import nearest_or_all
 from octavo.speculative_config import SpeculativeConfig, read_speculative_config
@@ -47,6 +47,8 @@ class EngineArguments:
     # How products of bf16 numbers are added up, on which bits depend: fma on every processor, pairs
     # by the instruction vdpbf16ps, or empty for the faster one.
     accumulation_order: str = ""
+    # The format that the model's files must have, such as gguf or fp8; None: any that is supported.
+    quantization: str | None = None
     # A directory for packed weights, which later starts map; auto: packed, beside downloads; None:
     # they are packed at every start.
     packed_cache: str | None = None
@@ -55,6 +57,8 @@ class EngineArguments:
     block_size: int = 16  # tokens of a KV block
     num_gpu_blocks_override: int | None = None  # KV blocks, instead of as many as fit
     kv_cache_memory_bytes: int | None = None  # memory for KV; None: a part of the free memory
+    # Share of the memory that weights, steps and KV may take together; None: what is free.
+    gpu_memory_utilization: float | None = None
     preallocate_kv_cache: bool = False  # take all of it from the system at the start
     grammar_memory_bytes: int = 128 << 20  # for the grammars of all texts with a shape
     max_num_seqs: int = 64  # sequences running at once
@@ -103,6 +107,9 @@ class EngineArguments:
         for name in ("cpu_isa", "accumulation_order"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be a name")
+        if not (self.quantization is None or isinstance(self.quantization, str)):
+            raise ConfigError(f"quantization={self.quantization!r} must be a name")
+        _check_share(self.gpu_memory_utilization)
         if self.packed_cache is None and self.packed_cache_bytes != _PACKED_BYTES:
             raise ConfigError(
                 f"packed_cache_bytes={self.packed_cache_bytes} limits packed weights on disk, and "
@@ -189,8 +196,8 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
         if name in INERT:
             ignored.append(f"{name} ({INERT[name]})")
         elif name in FIXED:
-            only, reason = FIXED[name]
-            if value != only:
+            is_so, reason = FIXED[name]
+            if not is_so(value):
                 raise ConfigError(f"{name}={value!r} is not possible: {reason}; leave it out")
         elif name in MISSING:
             raise ConfigError(f"{name} is not supported: {MISSING[name]}")
@@ -198,7 +205,9 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
             if value is not None:
                 kept[name] = value
         else:
-            raise ConfigError(f"there is no option {name!r}; {nearest_or_all(name, known)}")
+            meant = SYNONYMS.get(name)
+            hint = f"did you mean {meant}?" if meant in known else nearest_or_all(name, known)
+            raise ConfigError(f"there is no option {name!r}; {hint}")
     if ignored:
         log.warning("taken for compatibility, without effect: %s", ", ".join(ignored))
     for name in ("model", "tokenizer", "packed_cache"):
@@ -218,6 +227,13 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
     if "speculative_config" in kept:
         kept["speculative_config"] = read_speculative_config(kept["speculative_config"])
     return EngineArguments(**kept)
+
+
+def _check_share(share: Any) -> None:
+    """Refuse what is no share of the memory."""
+    is_number = isinstance(share, int | float) and not isinstance(share, bool)
+    if share is not None and not (is_number and 0 < share <= 1):
+        raise ConfigError(f"gpu_memory_utilization={share!r} must be above 0, and at most 1")
 
 
 def _read_dtype(name: str) -> str:

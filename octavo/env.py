@@ -42,6 +42,11 @@ def hub_cache_directory() -> Path:
     return _path("HF_HUB_CACHE") or _path("HUGGINGFACE_HUB_CACHE") or home / "hub"
 
 
+def use_hub_cache(directory: Path) -> None:
+    """Make a directory the Hugging Face cache of this process and of those that it starts."""
+    os.environ["HF_HUB_CACHE"] = str(directory.absolute())
+
+
 def hub_offline() -> bool:
     """Return whether HF_HUB_OFFLINE, or TRANSFORMERS_OFFLINE, forbids requests to the hub."""
     return _flag("HF_HUB_OFFLINE") or _flag("TRANSFORMERS_OFFLINE")

@@ -59,6 +59,7 @@ def resolve(
     that is not the first replaces one, and is not refused for want of memory.
     """
     spec = opened.spec
+    check_quantization(arguments.quantization, opened.quantization)
     choice = choose_backend(arguments)
     is_fallback = choice.name == "torch" and arguments.backend == "auto"
     level = logging.WARNING if is_fallback else logging.INFO  # it is slower, and takes more memory
@@ -76,7 +77,7 @@ def resolve(
             f"max_model_len={max_len} is more than the {spec.max_len} positions this model was "
             "made for; lower it"
         )
-    free = memory().available if free_bytes is None else free_bytes
+    free = _usable_bytes(arguments, memory().available if free_bytes is None else free_bytes)
     if arguments.spare_engine:
         free = max(free - bill.fixed_bytes, 0)  # it has weights and arrays of its own
     num_blocks, max_len = _cache_size(arguments, layout, bill, max_len, free, dtype, footprint)
@@ -111,6 +112,29 @@ def resolve(
     core = limited_depth(core)
     sizes = core, bill, largest_step, footprint
     return EngineConfig(arguments, spec, choice.name, dtype, *sizes, is_first)
+
+
+# What vLLM calls kernels for a format, or a format by the family that has it.
+_SAME_FORMAT = {"gptq_marlin": "gptq", "gpt_oss_mxfp4": "mxfp4"}
+
+
+def check_quantization(asked: str | None, found: str | None) -> None:
+    """Refuse files that are in another format than they should be."""
+    if asked is not None and _SAME_FORMAT.get(asked, asked) != found:
+        stored = "are not quantised" if found is None else f"have the format {found}"
+        raise ConfigError(
+            f"quantization={asked!r}: the model's files {stored}, and are kept as they are; leave "
+            "it out, take files of that format, or choose the format in memory by cpu_weights"
+        )
+
+
+def _usable_bytes(arguments: EngineArguments, free_bytes: int) -> int:
+    """Return the memory that an engine may take, all of it together."""
+    share = arguments.gpu_memory_utilization
+    has_size = (arguments.kv_cache_memory_bytes, arguments.num_gpu_blocks_override) != (None, None)
+    if share is None or has_size:
+        return free_bytes
+    return min(free_bytes, int(memory().total * share))
 
 
 def limited_depth(core: CoreConfig) -> CoreConfig:

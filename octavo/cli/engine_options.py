@@ -1,7 +1,6 @@
 """The flags of an engine: a flag for every field of EngineArguments, under vLLM's names.
 
-vLLM's flags that mean nothing here are accepted; `octavo.foreign_options` says why each has no
-effect.
+vLLM's flags that Octavo has no setting for are added too (cli/flags/foreign.py).
 """
 
 from __future__ import annotations
@@ -9,8 +8,11 @@ from __future__ import annotations
 import argparse
 import shlex
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from octavo import env
+from octavo.cli.flags.foreign import add_foreign_flags
 from octavo.cli.parsing import (
     Parser,
     UsageError,
@@ -28,28 +30,11 @@ from octavo.loader import DEFAULT_MODEL
 if TYPE_CHECKING:
     from octavo.engine_arguments import EngineArguments as Arguments
 
-# vLLM's flags without effect that take no value; all others take one.
-_ALONE = frozenset(
-    {
-        "trust_remote_code",
-        "enforce_eager",
-        "disable_custom_all_reduce",
-        "disable_log_stats",
-        "disable_log_requests",
-        "enable_log_requests",
-        "enable_lora",
-        "enable_expert_parallel",
-    }
-)
-_SHORT = {  # vLLM's short flags
-    "tensor_parallel_size": "-tp",
-    "pipeline_parallel_size": "-pp",
-    "data_parallel_size": "-dp",
-    "decode_context_parallel_size": "-dcp",
-    "enable_expert_parallel": "-ep",
-    "quantization": "-q",
-    "compilation_config": "-cc",
-    "optimization_level": "-O",
+# Other names of flags, which help does not show: vLLM's short ones.
+_ALIASES = {
+    "-q": "--quantization",
+    "-sc": "--speculative-config",
+    "--device-memory-utilization": "--gpu-memory-utilization",
 }
 _DEFAULTS = {field.name: field.default for field in fields(EngineArguments)}
 _TIMING_HELP = {
@@ -85,6 +70,14 @@ def model_of(arguments: argparse.Namespace) -> str:
             hint = attached_instead("--packed-cache", word)
         raise UsageError(f"two models are named, {word!r} and --model {flag!r}; name one{hint}")
     served: list[str] = getattr(arguments, "served_model_name", None) or []
+    if word is None and flag is None:
+        for several in ("api_key", "ignore_patterns"):
+            if len(getattr(arguments, several, None) or ()) > 1:
+                given = "--" + several.replace("_", "-")
+                raise UsageError(
+                    f"the words behind {given} may end with the model, and no other is named; put "
+                    f"the model first: octavo serve MODEL {given} ..."
+                )
     if word is None and flag is None and len(served) > 1:
         command = shlex.join(["octavo", "serve", served[-1], "--served-model-name", *served[:-1]])
         raise UsageError(
@@ -108,23 +101,18 @@ def add_engine_options(parser: Parser) -> None:
         "keep a second engine's process loaded, which takes over at once when the first ends; it "
         "takes the memory of the weights again (octavo serve)",
     )
-    for name in (*INERT, *FIXED):
-        flags = (_flag(name), *([_SHORT[name]] if name in _SHORT else ()))
-        if name in _ALONE:
-            group.add_argument(
-                *flags,
-                action=argparse.BooleanOptionalAction,
-                default=argparse.SUPPRESS,
-                help=argparse.SUPPRESS,
-            )
-        else:
-            group.add_argument(
-                *flags, type=_literal, default=argparse.SUPPRESS, help=argparse.SUPPRESS
-            )
+    add_foreign_flags(parser)
+    parser.add_aliases(_ALIASES)
 
 
 def _add_model_options(group: argparse._ArgumentGroup) -> None:
     _add(group, "tokenizer", "the tokenizer's place, if it is not with the model", metavar="MODEL")
+    group.add_argument(
+        "--download-dir",
+        type=Path,
+        metavar="DIR",
+        help="the Hugging Face cache, instead of the one that HF_HUB_CACHE or HF_HOME names",
+    )
     _add(
         group,
         "dtype",
@@ -215,6 +203,14 @@ def _add_backend_options(group: argparse._ArgumentGroup) -> None:
     )
     _add(
         group,
+        "quantization",
+        "the format that the model's files must have, such as gguf, fp8 or gptq; it is seen from "
+        "them, and another one is refused",
+        type=_name,
+        metavar="NAME",
+    )
+    _add(
+        group,
         "packed_cache",
         "keep the native engine's packed weights in this directory (without one, or as auto: in "
         "Octavo's cache directory) and map them at later starts, which then read no weights of the "
@@ -242,6 +238,14 @@ def _add_memory_options(group: argparse._ArgumentGroup) -> None:
         "--kv-cache-memory",
         type=byte_count,
         metavar="SIZE",
+    )
+    _add(
+        group,
+        "gpu_memory_utilization",
+        "share of the machine's memory that weights, steps and KV may take together, where no size "
+        "of the KV cache is given (default: what is free)",
+        type=float,
+        metavar="SHARE",
     )
     _add(
         group,
@@ -343,8 +347,13 @@ _SPECULATION: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 
 def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the flags that were given, by the names of `EngineArguments` and of vLLM."""
-    names = [*_DEFAULTS, *INERT, *FIXED]
+    """Return the flags that were given, by the names of `EngineArguments` and of vLLM.
+
+    From now on, models are kept where --download-dir says.
+    """
+    if arguments.download_dir is not None:
+        env.use_hub_cache(arguments.download_dir)
+    names = [*_DEFAULTS, *INERT, *(name for name in FIXED if name != "download_dir")]
     given = {
         name: getattr(arguments, name)
         for name in names
@@ -422,18 +431,10 @@ def _add(
     group.add_argument(*flags, dest=name, default=argparse.SUPPRESS, help=text, **options)
 
 
+def _name(text: str) -> str | None:
+    """Return a name; `none` is None, as in vLLM."""
+    return None if text.lower() == "none" else text
+
+
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _literal(text: str) -> int | float | bool | str | None:
-    """Convert a value to what a Python caller would pass, so that the two compare equal."""
-    words: dict[str, bool | None] = {"none": None, "true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

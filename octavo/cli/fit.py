@@ -42,10 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.models.kv_layout import place_layers
     from octavo.models.load import open_model
     from octavo.observe.machine import memory
-    from octavo.resolve import make_bill, resolve
+    from octavo.resolve import check_quantization, make_bill, resolve
 
     asked = engine_arguments(arguments)
     opened = open_model(resolve_source(asked.model), asked.max_model_len, asked.hf_overrides)
+    check_quantization(asked.quantization, opened.quantization)
     layout = place_layers(opened.model)
     free = memory().available if arguments.memory is None else arguments.memory
     bill = make_bill(asked, opened, layout)

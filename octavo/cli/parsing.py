@@ -5,15 +5,29 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from octavo.foreign_options import MISSING
-from octavo.nearest import nearest
+from octavo.cli.flags.config_file import FLAG, without_file, words_of
+from octavo.cli.flags.dotted import joined
+from octavo.foreign_options import MISSING, SYNONYMS
+from octavo.nearest import nearest_option
 
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)b?", re.IGNORECASE)
 _UNITS = " kmgt"
-_LIKENESS = 0.7  # similarity of a typed word to the flag that it may mean
+# vLLM's short flags of options that are missing.
+_LONG = {
+    "-dpn": "--data-parallel-rank",
+    "-dpr": "--data-parallel-start-rank",
+    "-dpl": "--data-parallel-size-local",
+    "-dpa": "--data-parallel-address",
+    "-dpp": "--data-parallel-rpc-port",
+    "-dpb": "--data-parallel-backend",
+    "-dph": "--data-parallel-hybrid-lb",
+    "-dpe": "--data-parallel-external-lb",
+    "-dpm": "--data-parallel-multi-port-external-lb",
+    "-dc": "--diffusion-config",
+}
 
 
 class UsageError(Exception):
@@ -27,6 +41,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options
         )
+        self._expansions: dict[str, str] = {}
+        self._usual: dict[str, tuple[str, ...]] = {}
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, allowing options between positional arguments.
@@ -34,29 +50,113 @@ class Parser(argparse.ArgumentParser):
         `--max_model_len` means `--max-model-len`, as in vLLM.
         """
         if args is not None:
-            args = self._attached(self._dashed(args))
-            self._refuse_values(args)
+            args = self._prepared(args)
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.error(self._about_unknown(unknown, args or ()))
         return found
+
+    def add_aliases(self, names: Mapping[str, str]) -> None:
+        """Add other names of flags, which `--help` does not show; own flags go before them."""
+        for alias, flag in names.items():
+            self._option_string_actions.setdefault(alias, self._option_string_actions[flag])
+
+    def add_expansions(self, names: Mapping[str, str]) -> None:
+        """Add flags that stand for other ones, such as for a key of a JSON object."""
+        self._expansions.update(names)
+
+    def add_usual(self, values: Mapping[str, Sequence[str]]) -> None:
+        """Add values of flags that mean their defaults; such a flag is left out."""
+        for flag, usual in values.items():
+            self._usual[flag] = tuple(usual)
+
+    def _prepared(self, words: Sequence[str]) -> list[str]:
+        """Return the words of the command line, and of its file of options, as argparse reads them.
+
+        The command line goes before the file.
+        """
+        if FLAG not in self._option_string_actions:
+            return self._plain(words)
+        try:
+            path, rest = without_file(words)
+            own = self._plain(rest)
+            if path is None:
+                return own
+            given = words_of(path, self._option_string_actions)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        try:
+            self.parse_args([word for each in given.values() for word in each])
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
+        typed = {self._destination(word) for word in own}
+        if getattr(self.parse_known_args(own)[0], "model_word", None) is not None:
+            typed.add("model")
+        kept = [
+            word
+            for flag, each in given.items()
+            if self._destination(flag) not in typed
+            for word in each
+        ]
+        end = own.index("--") if "--" in own else len(own)
+        return [*own[:end], *self._plain(kept), *own[end:]]
+
+    def _destination(self, word: str) -> str:
+        """Return the name of the setting that a flag is for, "" for another word."""
+        name = word.partition("=")[0]
+        flag = self._expansions.get(name, name).partition(".")[0]
+        action = self._option_string_actions.get(flag)
+        return "" if action is None else action.dest
+
+    def _plain(self, words: Sequence[str]) -> list[str]:
+        """Return words without underscores, dotted keys and names of other servers."""
+        try:
+            words = joined(self._expanded(words))
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        plain = self._attached(self._dashed(words))
+        self._refuse_values(plain)
+        return plain
+
+    def _expanded(self, words: Sequence[str]) -> list[str]:
+        """Write out flags that stand for others, and leave out those with their usual values."""
+        end = words.index("--") if "--" in words else len(words)
+        found: list[str] = []
+        index = 0
+        while index < end:
+            name, equals, value = words[index].partition("=")
+            index += 1
+            follows = "" if equals or index == end else words[index]
+            if (value if equals else follows) in self._usual.get(name, ()):
+                index += 0 if equals else 1
+                continue
+            found.append(self._expansions.get(name, name) + equals + value)
+        return [*found, *words[end:]]
 
     def error(self, message: str) -> NoReturn:
         end = " See" if message.endswith("?") else "; see"
         raise UsageError(f"{message}{end} `{self.prog} --help`")
 
     def flags(self) -> list[str]:
-        """Return every flag, hidden ones included."""
-        return [flag for action in self._actions for flag in action.option_strings]
+        """Return every flag, hidden ones and other names included."""
+        return [*self._option_string_actions, *self._expansions]
+
+    def _own_flags(self) -> list[str]:
+        """Return the flags that a misspelt one may mean: not those of other servers."""
+        return [
+            flag
+            for action in self._actions
+            for flag in action.option_strings
+            if flag.startswith("--") and ":" not in action.dest
+        ]
 
     def spellings(self, words: Sequence[str]) -> dict[str, str]:
         """Map each setting to its flag as typed in `words`, or else to the flag's first name."""
         typed = {word.partition("=")[0] for word in self._dashed(words)}
-        found = {}
-        for action in self._actions:
-            named = [flag for flag in action.option_strings if not flag.startswith("--no-")]
-            if named:
-                found[action.dest] = next((flag for flag in named if flag in typed), named[0])
+        found: dict[str, str] = {}
+        for flag, action in self._option_string_actions.items():
+            if not flag.startswith("--no-") and (action.dest not in found or flag in typed):
+                found[action.dest] = flag
         return found
 
     def visible_actions(self) -> list[argparse.Action]:
@@ -103,11 +203,14 @@ class Parser(argparse.ArgumentParser):
         name = words[0].partition("=")[0]
         if not name.startswith("-"):
             return f"{words[0]!r} is one argument too many{self._meant_as_value(words[0], given)}"
-        reason = MISSING.get(name.removeprefix("--").replace("-", "_"))
+        long = _LONG.get(name, name)
+        reason = MISSING.get(long.removeprefix("--").replace("-", "_"))
         if reason is not None:
             return f"{name} is not supported: {reason}"
-        near = nearest(name, self.flags(), likeness=_LIKENESS)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        meant = SYNONYMS.get(name.lstrip("-").replace("-", "_"), "").replace("_", "-")
+        is_known = f"--{meant}" in self._option_string_actions
+        near = f"--{meant}" if is_known else nearest_option(name, self._own_flags())
+        hint = f"; did you mean {near}?" if near else ""
         return f"there is no option {name}{hint}"
 
     def _meant_as_value(self, word: str, given: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from octavo.cli.engine_options import (
     model_of,
     timing_of,
 )
+from octavo.cli.flags.other_servers import add_other_flags, check_other_flags
 from octavo.cli.output import size, table
 from octavo.cli.parsing import Parser
 from octavo.cli.server_options import add_server_options, server_settings
@@ -47,6 +48,12 @@ def add_arguments(parser: Parser) -> None:
     """Add the flags of the model, the server and the engine."""
     add_model(parser)
     parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a file of options, in YAML, TOML or JSON, whose keys are the names of flags; a flag "
+        "on the command line goes before the file's",
+    )
+    parser.add_argument(
         "--engine",
         choices=("process", "inline"),
         default="process",
@@ -63,6 +70,7 @@ def add_arguments(parser: Parser) -> None:
     add_server_options(parser)
     add_engine_options(parser)
     add_timing_options(parser)
+    add_other_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -78,6 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.server.http.tls import make_context
     from octavo.usable import check_first_start
 
+    check_other_flags(arguments)
     config = server_settings(arguments)
     timing = timing_of(arguments)
     asked = read_arguments(model_of(arguments), engine_options(arguments))

@@ -1,7 +1,6 @@
 """The flags of the server, one for every field of ServerSettings, named as in vLLM if it has one.
 
-Flags of vLLM without an effect here are accepted with a warning that says why. Those that ask for a
-missing feature are refused, with the reason.
+Flags of vLLM and of other servers that mean the same are understood too.
 """
 
 from __future__ import annotations
@@ -193,36 +192,14 @@ _GROUPS = {
 }
 _ROWS = tuple(row for rows in _GROUPS.values() for row in rows)
 
-# Flags of vLLM without an effect here, and why; one that ends in "!" takes no value.
-_INERT = {
-    "allow-credentials!": "cookies mean nothing here",
-    "allowed-methods": "each route has its methods",
-    "allowed-headers": "pages of allowed origins may send the headers that routes read",
-    "api-server-count": "there is only one front end",
-    "disable-fastapi-docs!": "/docs needs the key like everything else",
-    "disable-frontend-multiprocessing!": "--engine inline runs everything in one process",
-    "disable-uvicorn-access-log!": "uvicorn's access log is always off",
-    "enable-log-outputs!": "answers are never logged",
-    "enable-prompt-tokens-details!": "they are always returned",
-    "enable-request-id-headers!": "they are always sent",
-    "enable-ssl-refresh!": "a changed certificate is always read again",
-    "enable-server-load-tracking!": "/metrics always contains the load",
-    "max-log-len": "prompts are not logged unless --log-prompts",
-    "device": "the backend determines it",
-    "enable-auto-tool-choice!": "a model whose format of calls is known may always call tools",
-    "exclude-tools-when-tool-choice-none!": "they are always left out then",
-    "chat-template-content-format": "it is detected from the template",
-    "guided-decoding-backend": "structured output is not supported yet",
-    "structured-outputs-config": "structured output is not supported yet",
-}
-# Flags of vLLM that ask for a missing feature.
-_REFUSED = {
-    "shutdown-timeout": "use --drain-seconds",
-    "otlp-traces-endpoint": "install OpenTelemetry's ASGI middleware with --middleware",
-    "hf-token": "other users could see it in the list of processes; set HF_TOKEN instead",
-    "config": "options must be on the command line",
-    "lora-modules": "adapters are not supported yet",
-    "response-role": "the role of answers is always assistant",
+# Other names of flags, which help does not show: vLLM's own for the same.
+_ALIASES = {
+    "--max-num-queued-tokens": "--max-waiting-tokens",
+    "--sse-keep-alive-interval": "--ping-seconds",
+    "--shutdown-timeout": "--drain-seconds",
+    "--h11-max-header-count": "--max-headers",
+    "--h11-max-incomplete-event-size": "--max-header-bytes",
+    "--renderer-num-workers": "--prompt-workers",
 }
 
 
@@ -246,8 +223,7 @@ def add_server_options(parser: Parser) -> None:
                 flag, dest=name, type=kind, metavar=metavar, default=None, help=text + shown
             )
         _add_special(title, group)
-    for name in (*_INERT, *_REFUSED):
-        _add_foreign(parser, name)
+    parser.add_aliases(_ALIASES)
 
 
 def _add_special(title: str, group: argparse._ArgumentGroup) -> None:
@@ -256,11 +232,12 @@ def _add_special(title: str, group: argparse._ArgumentGroup) -> None:
         case "access":
             group.add_argument(
                 "--api-key",
-                action="append",
+                nargs="+",
+                action="extend",
                 metavar="KEY",
-                help="a key that clients must send; other users of this machine can see it in the "
-                "list of processes, unlike --api-key-file and OCTAVO_API_KEY; where no key is "
-                "given, those of VLLM_API_KEY or LLAMA_API_KEY count",
+                help="keys, one of which clients must send; other users of this machine can see "
+                "them in the list of processes, unlike --api-key-file and OCTAVO_API_KEY; where no "
+                "key is given, those of VLLM_API_KEY or LLAMA_API_KEY count",
             )
             group.add_argument(
                 "--api-key-file", type=Path, metavar="FILE", help="keys, one per line"
@@ -315,18 +292,11 @@ def _add_special(title: str, group: argparse._ArgumentGroup) -> None:
             )
 
 
-def _add_foreign(parser: Parser, name: str) -> None:
-    flag, destination = "--" + name.rstrip("!"), "foreign:" + name
-    options: dict[str, Any] = {"action": _ON} if name.endswith("!") else {}
-    parser.add_argument(flag, dest=destination, default=None, help=argparse.SUPPRESS, **options)
-
-
 def server_settings(arguments: argparse.Namespace) -> ServerSettings:
     """Return the checked settings of the command line and the environment."""
     from octavo import env
     from octavo.server.settings import ServerSettings, read_keys
 
-    _check_foreign(arguments)
     given = {name: getattr(arguments, name) for name, *_ in _ROWS}
     # A missing flag is None or, if it takes no value, False; 0 is a value.
     asked = {
@@ -395,21 +365,6 @@ def _object(flag: str, text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UsageError(f"{flag} {text[:200]!r} must be a JSON object")
     return value
-
-
-def _check_foreign(arguments: argparse.Namespace) -> None:
-    """Refuse flags of vLLM that ask for missing features; warn of those without an effect."""
-    given = vars(arguments)
-    for name, reason in _REFUSED.items():
-        if given.get(f"foreign:{name}") is not None:
-            raise UsageError(f"--{name.rstrip('!')} is not supported: {reason}")
-    ignored = [
-        f"--{name.rstrip('!')} ({reason})"
-        for name, reason in _INERT.items()
-        if given.get(f"foreign:{name}") is not None
-    ]
-    if ignored:
-        log.warning("accepted for compatibility, without effect: %s", ", ".join(ignored))
 
 
 def _words(given: list[str] | None) -> tuple[str, ...]:

@@ -75,8 +75,9 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
         max_num_seqs=asked.max_num_seqs,
         step_tokens=config.largest_step.rows,
     )
-    if asked.packed_cache is not None:
-        # Mapped weights are pages of a file, which the system counts as free.
+    if asked.packed_cache is not None or asked.gpu_memory_utilization is not None:
+        # Mapped weights are pages of a file, which the system counts as free; and the estimate
+        # has taken a share of the memory alone.
         num_blocks = min(num_blocks, config.core.num_blocks)
     if num_blocks != config.core.num_blocks:
         log.info("KV cache: %d blocks, since %s are left for it", num_blocks, readable(room))

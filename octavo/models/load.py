@@ -39,6 +39,7 @@ class OpenedModel(Struct, frozen=True):
     checkpoint: Checkpoint
     pooling: PoolingFacts
     heads: Mapping[str, PoolingHead]  # what follows pooling, by core/pooling.py's names
+    quantization: str | None = None  # the format of the files, if the weights are quantised
 
 
 def open_model(
@@ -92,7 +93,9 @@ def open_model(
             generation = defaults_from_gguf(checkpoint.metadata)
     else:
         generation = defaults_in(source.directory, values)
-    return OpenedModel(architecture, model, spec, weights, generation, checkpoint, facts, heads)
+    format = "gguf" if source.is_gguf else _method(values)
+    read = weights, generation, checkpoint, facts, heads
+    return OpenedModel(architecture, model, spec, *read, format)
 
 
 def _prefixes(model: Model, weights: Weights) -> Iterator[tuple[str, str]]:
@@ -121,6 +124,16 @@ def _architecture(config: Config) -> str:
     if not names:
         return config.string("architectures")  # raises: it is missing
     return names[0]
+
+
+def _method(values: Mapping[str, Any]) -> str | None:
+    """Return the format that a config.json names; None for weights that are not quantised."""
+    config = Config(values)
+    key = "quantization_config"
+    settings = config.part(key) if config.has(key) else None
+    if settings is None or not settings.has("quant_method"):
+        return None
+    return settings.string("quant_method")
 
 
 def _formats(values: Mapping[str, Any]) -> Sequence[WeightFormat]:

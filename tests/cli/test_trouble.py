@@ -82,7 +82,8 @@ def test_options_are_named_as_they_are_typed(text: str, told: str) -> None:
     [
         (["serve", "-tp", "2"], "-tp=2 is not possible: there is one process"),
         (["serve", "--tensor-parallel-size=2"], "--tensor-parallel-size=2 is not possible"),
-        (["serve", "-q", "awq"], "-q='awq' is not possible: it is seen from the files"),
+        (["serve", "-asc", "4"], "-asc=4 is not possible: there is one front end"),
+        (["serve", "--device", "cuda"], "--device='cuda' is not possible: the CPU computes"),
         (["serve", "-ep"], "-ep=True is not possible"),
         (["serve", "--kv-cache-memory", "0"], "--kv-cache-memory=0 must be at least 1"),
         (["serve", "--port", "-1"], "--port=-1 must be between"),
@@ -98,10 +99,12 @@ def test_a_flag_is_named_as_it_was_typed(
 def test_the_log_names_flags_where_it_speaks_of_settings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = ["--gpu-memory-utilization", "0.9", "-O3", "--port", "0"]
+    words = ["--enable-sleep-mode", "-O3", "--port", "0"]
     assert main(["serve", "nosuch", *words]) == FAILED
     logged = capsys.readouterr().err.splitlines()[0]
-    assert "--gpu-memory-utilization (--kv-cache-memory-bytes sets" in logged
+    assert (
+        "--enable-sleep-mode (every engine can sleep; POST /sleep on the --admin-socket)" in logged
+    )
     assert "--optimization-level (models are not compiled)" in logged
 
 

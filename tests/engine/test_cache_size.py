@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from octavo.backends.base import StepSize
 from octavo.core.config import ConfigError, CoreConfig
@@ -14,6 +15,7 @@ from octavo.engine.build import build_engine
 from octavo.engine.cache_size import final_blocks, reserve_step
 from octavo.engine_arguments import EngineArguments
 from octavo.models.kv_layout import place_layers
+from octavo.observe.machine import memory
 from octavo.observe.memory_bill import HEADROOM_BYTES
 from octavo.resolve import EngineConfig, limited_depth, make_bill, resolve
 from tests.api.tiny import make_model
@@ -93,6 +95,48 @@ def test_mapped_weights_are_not_free_memory(directory: Path, tmp_path: Path) -> 
     assert final_blocks(config, layout, free, STEP) == 50
     mapped = resolve(replace(asked, packed_cache=None), opened, layout, free)
     assert final_blocks(mapped, layout, free, STEP) > 50
+
+
+def test_an_engine_takes_its_share_of_the_memory(directory: Path) -> None:
+    """Weights, steps and KV together, however much is free; a size that is given stays."""
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    asked = EngineArguments(str(directory), max_num_seqs=1000)
+    room = make_bill(asked, opened, layout)
+    wanted = HEADROOM_BYTES + room.fixed_bytes + 50.5 * room.block_bytes
+    asked = replace(asked, gpu_memory_utilization=wanted / memory().total)
+    config = resolve(asked, opened, layout, 1 << 50)
+    assert config.core.num_blocks == 50
+    assert final_blocks(config, layout, 1 << 50, STEP) == 50
+    given = replace(asked, num_gpu_blocks_override=60, gpu_memory_utilization=1e-9)
+    assert resolve(given, opened, layout, 1 << 50).core.num_blocks == 60
+    for share in (0, -0.5, 1.5, True, "half"):
+        with pytest.raises(ConfigError, match=r"gpu_memory_utilization=.* must be above 0"):
+            EngineArguments("m", gpu_memory_utilization=share)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "is_it"),
+    [
+        (None, "gptq", True),
+        (None, None, True),
+        ("gguf", "gguf", True),
+        ("gptq_marlin", "gptq", True),
+        ("fp8", None, False),
+        ("gguf", "fp8", False),
+    ],
+)
+def test_the_files_have_the_format_that_is_asked_for(
+    directory: Path, asked: str | None, found: str | None, *, is_it: bool
+) -> None:
+    opened = structs.replace(opened_model(directory), quantization=found)
+    arguments = EngineArguments(str(directory), quantization=asked)
+    layout = place_layers(opened.model)
+    if is_it:
+        resolve(arguments, opened, layout, 1 << 40)
+        return
+    with pytest.raises(ConfigError, match=f"quantization='{asked}': the model's files"):
+        resolve(arguments, opened, layout, 1 << 40)
 
 
 def test_memory_for_no_sequence_is_refused(directory: Path) -> None:

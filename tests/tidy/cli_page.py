@@ -22,8 +22,29 @@ message names the file and the field or tensor; 130, ended by Ctrl-C (a server t
 begun to serve ends with 0). Every command takes `--debug`, which shows the traceback of an error
 and logs everything. Options are never abbreviated.
 
-Options of vLLM's that mean nothing here are taken with a line that says why; those that ask for
-what Octavo does not have are refused with one.
+An option of vLLM's is ignored, with a line that says why, only if no value of it can change an
+answer, the safety of the server, or what its user counts on. Others are accepted with the values
+that are the case here (`--device cpu`), or refused by name. `octavo serve` understands flags of
+llama-server and SGLang by the same rule: `-m`, `-hf`, `-c`, `-np`, `-t`, `-ngl 0`, `--temp`,
+`--model-path`, `--context-length`, `--tp` and many more.
+
+A key of an option that is a JSON object may be a flag of its own:
+`--speculative-config.method ngram`, `--compilation-config.mode=3`; `key+` adds to a list. Keys and
+the whole object cannot be mixed.
+
+`octavo serve --config FILE` reads options from a file whose keys are the names of flags. A `.yaml`
+file has maps and lists, in blocks or in brackets, texts, numbers, `true` and `false`; anchors, tags
+and texts of several lines are refused with their line. `.toml` and `.json` files have the same
+keys. A flag on the command line replaces the file's.
+
+```yaml
+model: org/name
+served-model-name: [chat, org/name]
+host: 0.0.0.0
+api-key: [a-long-key, another-key]
+speculative-config:
+  method: ngram
+```
 """
 
 

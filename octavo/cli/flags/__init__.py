@@ -1,0 +1,1 @@
+"""What the command line understands beside its own flags: dotted keys, files, other servers'."""

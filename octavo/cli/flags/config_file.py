@@ -1,0 +1,118 @@
+"""Files of options: `--config FILE` has the names of flags, in YAML, TOML or JSON.
+
+Each key becomes the words of its flag, so that a key and a flag have the same checks and errors.
+The command line goes before the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from octavo.cli.flags.dotted import joined
+from octavo.cli.flags.flat_yaml import read as read_yaml
+
+FLAG = "--config"
+_MOST_BYTES = 1 << 20
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    ".yaml": read_yaml,
+    ".yml": read_yaml,
+    ".toml": tomllib.loads,
+    ".json": json.loads,
+}
+
+
+def without_file(words: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """Return the file that the words name, if any, and the other words."""
+    end = words.index("--") if "--" in words else len(words)
+    found: list[str] = []
+    left: list[str] = []
+    index = 0
+    while index < end:
+        word = words[index]
+        index += 1
+        if word == FLAG:
+            if index == end or words[index].startswith("--"):
+                raise ValueError(f"{FLAG} needs the name of a file")
+            found.append(words[index])
+            index += 1
+        elif word.startswith(f"{FLAG}="):
+            found.append(word.partition("=")[2])
+        else:
+            left.append(word)
+    if len(found) > 1:
+        raise ValueError(f"{FLAG} is given {len(found)} times; write one file")
+    return Path(found[0]) if found else None, [*left, *words[end:]]
+
+
+def words_of(path: Path, actions: Mapping[str, argparse.Action]) -> dict[str, list[str]]:
+    """Return the words of each flag that a file gives; `actions` are those of the known flags."""
+    found: dict[str, list[str]] = {}
+    for key, value in _settings(path).items():
+        name, dot, rest = key.partition(".")
+        flag = f"--{name.replace('_', '-')}"
+        if flag == FLAG:
+            raise ValueError(f"{path}: a file of options names no other; leave {key!r} out")
+        if value is None:
+            continue
+        if dot:
+            found.setdefault(flag, []).append(f"{flag}.{rest}={_text(value)}")
+        elif flag in found:
+            raise ValueError(f"{path}: {key!r} is there twice")
+        else:
+            found[flag] = list(_words(flag, value, actions))
+    return {flag: joined(words) for flag, words in found.items()}
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """Return the keys of a file and their values; raise ValueError for what is no such file."""
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise ValueError(f"{path}: a file of options ends in {', '.join(_READERS)}")
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
+        found = reader(data.decode("utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {(error.strerror or '').lower()}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: it is nested too deeply") from None
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise ValueError(f"{path}: it must have the names of flags as keys, as in `port: 8000`")
+    return found
+
+
+def _words(flag: str, value: Any, actions: Mapping[str, argparse.Action]) -> Iterator[str]:
+    """Yield the words by which a flag has this value on the command line."""
+    action = actions.get(flag)
+    if isinstance(value, bool) and (action is None or action.nargs == 0):
+        opposite = f"--no-{flag.removeprefix('--')}"
+        if value:
+            yield flag
+        elif opposite in actions:
+            yield opposite
+        elif action is None:  # an unknown flag is named
+            yield flag
+    elif isinstance(value, list) and action is not None and action.nargs == "+":
+        yield flag
+        yield from map(_text, value)
+    elif isinstance(value, list) and isinstance(action, argparse._AppendAction):
+        yield from (f"{flag}={_text(each)}" for each in value)
+    else:
+        yield f"{flag}={_text(value)}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

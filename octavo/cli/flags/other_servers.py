@@ -1,0 +1,241 @@
+"""The flags of llama-server and SGLang: those that mean the same here, and what becomes of others.
+
+As with vLLM's, a flag is ignored only if it can change no answer, nothing of the server's safety,
+and nothing that its user counts on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from octavo.cli.parsing import Parser, UsageError
+
+log = logging.getLogger("octavo.cli")
+
+# Other names of flags.
+SAME: Mapping[str, str] = {
+    # llama-server
+    **dict.fromkeys(("-m", "-hf", "-hfr", "--hf-repo"), "--model"),
+    **dict.fromkeys(("-c", "--ctx-size"), "--max-model-len"),
+    **dict.fromkeys(("-np", "--parallel"), "--max-num-seqs"),
+    **dict.fromkeys(("-t", "--threads"), "--num-threads"),
+    **dict.fromkeys(("--predict", "--n-predict"), "--max-output-tokens"),
+    **dict.fromkeys(("-a", "--alias"), "--served-model-name"),
+    "--ssl-key-file": "--ssl-keyfile",
+    "--ssl-cert-file": "--ssl-certfile",
+    "--api-prefix": "--root-path",
+    "--cors-origins": "--allowed-origins",
+    "--sse-ping-interval": "--ping-seconds",
+    "--chat-template-file": "--chat-template",
+    "--chat-template-kwargs": "--default-chat-template-kwargs",
+    "--cache-prompt": "--enable-prefix-caching",
+    "-s": "--seed",
+    # SGLang
+    **dict.fromkeys(("--model-path", "--model-id"), "--model"),
+    "--tokenizer-path": "--tokenizer",
+    "--context-length": "--max-model-len",
+    "--mem-fraction-static": "--gpu-memory-utilization",
+    **dict.fromkeys(("--tp", "--tp-size"), "--tensor-parallel-size"),
+    **dict.fromkeys(("--pp", "--pp-size"), "--pipeline-parallel-size"),
+    **dict.fromkeys(("--dp", "--dp-size"), "--data-parallel-size"),
+    "--max-running-requests": "--max-num-seqs",
+    "--max-queued-requests": "--max-num-queued-reqs",
+    "--chunked-prefill-size": "--max-num-batched-tokens",
+    "--schedule-policy": "--scheduling-policy",
+    "--random-seed": "--seed",
+    "--page-size": "--block-size",
+    "--json-model-override-args": "--hf-overrides",
+    "--preferred-sampling-params": "--override-generation-config",
+    "--watchdog-timeout": "--watchdog-seconds",
+}
+_SAMPLING = "--override-generation-config"
+# Flags that stand for the opposite of a flag, or for a key of one that holds a JSON object.
+KEYS: Mapping[str, str] = {
+    **dict.fromkeys(("--temp", "--temperature"), f"{_SAMPLING}.temperature"),
+    "--top-k": f"{_SAMPLING}.top_k",
+    "--top-p": f"{_SAMPLING}.top_p",
+    "--min-p": f"{_SAMPLING}.min_p",
+    "--repeat-penalty": f"{_SAMPLING}.repetition_penalty",
+    **dict.fromkeys(("--no-cache-prompt", "--disable-radix-cache"), "--no-enable-prefix-caching"),
+    "--reasoning-effort": "--default-chat-template-kwargs.reasoning_effort",
+}
+# Values that mean the defaults.
+USUAL: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("-c", "--ctx-size"), ("0",)),
+    **dict.fromkeys(("-np", "--parallel", "-t", "--threads", "-s"), ("-1",)),
+    **dict.fromkeys(("--predict", "--n-predict"), ("-1", "-2")),
+    "--reasoning-effort": ("default",),
+}
+
+
+class Other(NamedTuple):
+    """Flags that this server has no setting for."""
+
+    flags: tuple[str, ...]
+    reason: str
+    harmless: tuple[str, ...] | None = ()  # values that change nothing; None: all
+    is_alone: bool = False
+
+
+_CPU = "the CPU computes, and no backend uses another device yet"
+_TEXT = "models read text alone"
+_ADAPTERS = "there are no adapters yet"
+_DRAFTER = "no second model drafts yet; see --spec-method"
+_SAMPLER = "there is no such sampler"
+_UI = "there is no web page to chat in"
+_ROUTER = "a server has one model"
+_HERE = "requests describe the shape of their answers themselves"
+_ROPE = "positions are the model's; see --hf-overrides"
+_PLACES = "threads are placed by the system; start it under numactl or taskset"
+_BATCH = "--max-num-batched-tokens is the limit of a step"
+_LOGS = "--log-level sets what is written to standard error"
+_ALWAYS = "it is always so"
+_OFF_ALREADY = "it is never so"
+
+OTHERS: tuple[Other, ...] = (
+    # llama-server, ignored
+    Other(("-b", "--batch-size"), _BATCH, None),
+    Other(("-ub", "--ubatch-size"), _BATCH, None),
+    Other(("-tb", "--threads-batch"), "--num-threads counts for prompts too", None),
+    Other(("--threads-http",), "requests are read by one thread", None),
+    Other(("-fa", "--flash-attn"), "the backend chooses its kernels", None),
+    Other(("--mmap", "--no-mmap"), "weights are mapped from their files", None, is_alone=True),
+    Other(("--warmup", "--no-warmup"), "a test step runs before requests", None, is_alone=True),
+    Other(("-kvu", "--kv-unified", "--swa-full"), "sequences share blocks", None, is_alone=True),
+    Other(("-cram", "--cache-ram", "--cache-reuse"), "blocks are shared in KV memory", None),
+    Other(("-ctxcp", "--ctx-checkpoints"), "blocks are shared in KV memory", None),
+    Other(("-sps", "--slot-prompt-similarity"), "prefixes are found by their content", None),
+    Other(("-cb", "--cont-batching", "--jinja", "--metrics"), _ALWAYS, None, is_alone=True),
+    Other(("-cmoe", "--cpu-moe", "--no-op-offload"), _ALWAYS, None, is_alone=True),
+    Other(("-ncmoe", "--n-cpu-moe", "-ncffn", "--n-cpu-ffn"), _ALWAYS, None),
+    Other(("--embedding", "--embeddings", "--rerank", "--reranking"), _ALWAYS, None, is_alone=True),
+    Other(("--no-webui", "--no-ui", "--no-slots", "--no-context-shift"), _OFF_ALREADY, None, True),
+    Other(("--no-mmproj", "--no-agent", "--no-perf", "--no-escape"), _OFF_ALREADY, None, True),
+    Other(("--log-prefix", "--log-timestamps", "-e", "--escape"), _ALWAYS, None, is_alone=True),
+    Other(("--log-colors", "--tags"), "nothing here reads it", None),
+    Other(("--defrag-thold", "-dt", "--poll", "--prio"), "the backend has none", None),
+    # llama-server, accepted with some values
+    Other(("-ngl", "--gpu-layers", "--n-gpu-layers"), _CPU, ("0", "auto")),
+    Other(("-sm", "--split-mode"), _CPU, ("none", "layer")),
+    Other(("-mg", "--main-gpu"), _CPU, ("0",)),
+    Other(("-ctk", "--cache-type-k"), "see --kv-cache-dtype", ("f16", "bf16")),
+    Other(("-ctv", "--cache-type-v"), "see --kv-cache-dtype", ("f16", "bf16")),
+    Other(("--numa",), _PLACES, ("numactl",)),
+    Other(
+        ("--reasoning-format",),
+        "see --reasoning-parser; none leaves reasoning in the text",
+        ("auto", "deepseek"),
+    ),
+    Other(("-rea", "--reasoning"), "see --default-chat-template-kwargs", ("auto",)),
+    Other(("--reasoning-budget",), "requests have thinking_token_budget", ("-1",)),
+    Other(("--cors-methods",), "pages of allowed origins may use each route", ("*",)),
+    Other(("--cors-headers",), "pages of allowed origins may send what routes read", ("*",)),
+    Other(("--embd-normalize",), "vectors have the length 1", ("2",)),
+    Other(("--keep",), "a text that is too long is refused, not shifted", ("0",)),
+    Other(("-lm", "--load-mode"), "weights are mapped from their files", ("auto", "mmap", "none")),
+    Other(("-fit", "--fit"), "what fits is computed from the memory", ("on",)),
+    Other(("--presence-penalty",), "requests set it themselves", ("0", "0.0")),
+    Other(("--frequency-penalty",), "requests set it themselves", ("0", "0.0")),
+    # llama-server, refused
+    Other(("-n",), "it is --predict to llama-server and --nnodes to vLLM; write the long name"),
+    Other(
+        ("-r",),
+        "it is --reverse-prompt to llama-server and --node-rank to vLLM; write the long name",
+    ),
+    Other(
+        ("--mlock",), "pages are locked by the system: see systemd's LimitMEMLOCK", is_alone=True
+    ),
+    Other(("-to", "--timeout"), "see --max-request-seconds and --stall-seconds"),
+    Other(("-mu", "--model-url"), "name a file, or a model on the hub"),
+    Other(("-dr", "--docker-repo"), "name a file, or a model on the hub"),
+    Other(("-hff", "--hf-file"), "the file is a part of the model's name: ORG/NAME:FILE"),
+    Other(("-hft",), "other users could see it in the list of processes; set HF_TOKEN instead"),
+    Other(("--offline",), "set HF_HUB_OFFLINE=1 instead", is_alone=True),
+    Other(("-ts", "--tensor-split", "-ot", "--override-tensor"), _CPU),
+    Other(("--list-devices",), "see octavo doctor", is_alone=True),
+    Other(("--rpc",), "there is one process"),
+    Other(("--lora", "--lora-scaled", "--lora-paths", "--control-vector"), _ADAPTERS),
+    Other(("-mm", "--mmproj", "-mmu", "--mmproj-url", "--media-path"), _TEXT),
+    Other(("-md", "--model-draft", "--spec-draft-model", "--draft-max", "--draft"), _DRAFTER),
+    Other(
+        ("-hfd", "--hf-repo-draft", "--spec-type", "--spec-draft-n-max", "--draft-min"), _DRAFTER
+    ),
+    Other(("-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"), _DRAFTER),
+    Other(("--rope-scale", "--rope-freq-base", "--rope-freq-scale"), _ROPE),
+    Other(("--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"), _ROPE),
+    Other(("--override-kv",), "see --hf-overrides"),
+    Other(("--pooling",), "the model's files say how to pool"),
+    Other(("--grammar", "--grammar-file", "-j", "--json-schema", "--json-schema-file"), _HERE),
+    Other(("--samplers", "--sampler-seq", "--typical", "--top-nsigma", "--mirostat"), _SAMPLER),
+    Other(("--xtc-probability", "--dry-multiplier", "--dynatemp-range"), _SAMPLER),
+    Other(("-l", "--logit-bias", "--reverse-prompt"), "requests set it themselves"),
+    Other(("-C", "--cpu-mask", "-Cr", "--cpu-range", "--cpu-strict"), _PLACES),
+    Other(("--path", "--ui-config", "--webui-config", "--tools", "--mcp-servers-config"), _UI),
+    Other(("--webui", "--ui", "--agent"), _UI, is_alone=True),
+    Other(("--context-shift",), "a text that is too long is refused", is_alone=True),
+    Other(("--no-jinja", "--no-cont-batching", "-nocb"), "there is no other way", is_alone=True),
+    Other(("--slots", "--props"), "see /metrics, and --admin-socket", is_alone=True),
+    Other(("--slot-save-path",), "KV is not written to files"),
+    Other(("--sleep-idle-seconds",), "POST /sleep on the --admin-socket", ("-1",)),
+    Other(("--models-dir", "--models-preset", "--models-max"), _ROUTER),
+    Other(("--reuse-port", "--special", "-sp"), "there is none", is_alone=True),
+    Other(("--log-file", "--log-prompts-dir"), _LOGS),
+    Other(("--log-disable", "-v", "--verbose", "--log-verbose"), _LOGS, is_alone=True),
+    Other(("-lv", "--verbosity", "--log-verbosity"), _LOGS),
+    # SGLang
+    Other(("--disable-cuda-graph", "--skip-server-warmup"), _OFF_ALREADY, None, is_alone=True),
+    Other(("--enable-metrics", "--enable-cache-report"), _ALWAYS, None, is_alone=True),
+    Other(("--is-embedding", "--enable-mixed-chunk", "--log-requests"), _ALWAYS, None, True),
+    Other(("--enable-torch-compile", "--sleep-on-idle"), "the backend has none", None, True),
+    Other(("--grammar-backend",), "there is one grammar engine", None),
+    Other(("--sampling-backend", "--decode-log-interval"), "the backend has one", None),
+    Other(("--cuda-graph-max-bs", "--cuda-graph-bs"), "no backend captures graphs", None),
+    Other(("--max-total-tokens",), "see --kv-cache-memory-bytes and --max-model-len"),
+    Other(("--max-prefill-tokens",), _BATCH),
+    Other(("--speculative-algorithm", "--speculative-draft-model-path"), _DRAFTER),
+    Other(("--speculative-num-steps", "--speculative-num-draft-tokens"), "see --spec-tokens"),
+    Other(("--speculative-eagle-topk",), _DRAFTER),
+    Other(("--dist-init-addr", "--ep-size", "--ep", "--load-balance-method"), "one process serves"),
+    Other(("--disaggregation-mode", "--hicache-ratio"), "KV stays in the engine's memory"),
+    Other(
+        ("--enable-dp-attention", "--enable-lora-overlap-loading"), "one process serves", (), True
+    ),
+    Other(("--enable-multimodal",), _TEXT, is_alone=True),
+    Other(("--file-storage-path",), "see --batch-dir"),
+    Other(("--admin-api-key",), "operators have the --admin-socket"),
+)
+
+
+def add_other_flags(parser: Parser) -> None:
+    """Add the flags, hidden; those of the command and of vLLM go before them."""
+    parser.add_aliases(SAME)
+    parser.add_expansions(KEYS)
+    parser.add_usual(USUAL)
+    known = {*parser.flags()}
+    for row in OTHERS:
+        options: dict[str, Any] = {"action": "store_true"} if row.is_alone else {}
+        for flag in row.flags:
+            if flag not in known:
+                parser.add_argument(
+                    flag, dest=f"other:{flag}", default=None, help=argparse.SUPPRESS, **options
+                )
+
+
+def check_other_flags(arguments: argparse.Namespace) -> None:
+    """Refuse what cannot be done; name what has no effect."""
+    given = vars(arguments)
+    ignored = []
+    for row in OTHERS:
+        for flag in row.flags:
+            value = given.get(f"other:{flag}")
+            if value is None:
+                continue
+            if row.harmless is not None and value not in row.harmless:
+                shown = flag if row.is_alone else f"{flag} {value}"
+                raise UsageError(f"{shown[:100]} is not supported: {row.reason}")
+            ignored.append(f"{flag} ({row.reason})")
+    if ignored:
+        log.warning("accepted for compatibility, without effect: %s", ", ".join(ignored))

@@ -1,0 +1,310 @@
+"""Flags of vLLM, llama-server and SGLang: each is followed, refused by name, or cannot matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from octavo import env
+from octavo.cli import main
+from octavo.cli.commands import COMMANDS, USAGE
+from octavo.cli.engine_options import engine_arguments
+from octavo.cli.execute import make_parser
+from octavo.cli.flags.foreign import ALONE
+from octavo.cli.flags.other_servers import KEYS, OTHERS, SAME, check_other_flags
+from octavo.cli.parsing import Parser, UsageError
+from octavo.cli.server_options import server_settings
+from octavo.core.config import ConfigError
+from octavo.engine_arguments import EngineArguments, read_arguments
+from octavo.foreign_options import FIXED, INERT, MISSING, SYNONYMS
+from octavo.server.settings import ServerSettings
+from tests.damage.models import write_gguf_model
+
+# The flags of `vllm serve` 0.33, with their short forms, and "!" behind those without a value.
+VLLM = [
+    line.split() for line in (Path(__file__).parent / "vllm_flags.txt").read_text().splitlines()
+]
+
+
+@cache
+def serve_parser() -> Parser:
+    return make_parser(COMMANDS["serve"])
+
+
+@pytest.fixture
+def parser() -> Parser:
+    return serve_parser()
+
+
+def engine(*words: str) -> EngineArguments:
+    arguments = serve_parser().parse_args(words)
+    check_other_flags(arguments)
+    return engine_arguments(arguments)
+
+
+def server(*words: str) -> ServerSettings:
+    arguments = serve_parser().parse_args(words)
+    check_other_flags(arguments)
+    return server_settings(arguments)
+
+
+def spellings() -> Iterator[tuple[str, bool]]:
+    for words in VLLM:
+        for flag in words:
+            if flag != "!":
+                yield flag, "!" in words
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_no_flag_of_vllm_is_unknown(parser: Parser, is_alone: bool) -> None:
+    """Each is a flag here too, or its error gives the reason."""
+    for flag in (flag for flag, each in spellings() if each is is_alone):
+        try:
+            parser.parse_args([flag] if is_alone else [flag, "1"])
+        except UsageError as error:
+            told = str(error)
+            for wrong in ("no option", "expected one argument", "one argument too many"):
+                assert wrong not in told, told
+
+
+def test_the_list_of_vllms_flags_is_whole() -> None:
+    assert len(VLLM) > 300
+    names = {flag.removeprefix("--").replace("-", "_") for flag, _ in spellings()}
+    assert {"gpu_memory_utilization", "kv_transfer_config", "api_key", "config"} <= names
+    assert not {name for name in ALONE if name in names} - {
+        words[0].removeprefix("--").replace("-", "_") for words in VLLM if words[-1] == "!"
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["--device", "cuda"], "device"),
+        (["--load-format", "dummy"], "load_format"),
+        (["--tokenizer-mode", "mistral"], "tokenizer_mode"),
+        (["--api-server-count", "4"], "api_server_count"),
+        (["--task", "transcription"], "task"),
+        (["--model-impl", "transformers"], "model_impl"),
+        (["--enable-log-outputs"], "enable_log_outputs"),
+        (["--chat-template-content-format", "string"], "chat_template_content_format"),
+        (["--allowed-methods", '["GET"]'], "allowed_methods"),
+        (["--allowed-headers", "[]"], "allowed_headers"),
+        (["--logprobs-mode", "processed_logits"], "logprobs_mode"),
+        (["--response-role", "robot"], "response_role"),
+        (["--ignore-patterns", "*.safetensors"], "ignore_patterns"),
+        (["--ignore-patterns", "*.bin", "model*"], "ignore_patterns"),
+        (["--revision", "v1"], "revision"),
+        (
+            ["--structured-outputs-config", '{"disable_any_whitespace": true}'],
+            "structured_outputs_config",
+        ),
+        (["--structured-outputs-config.reasoning_parser", "qwen3"], "structured_outputs_config"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(words: list[str], name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}=.* is not possible: "):
+        engine("m", *words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--device", "cpu"),
+        ("--load-format", "safetensors"),
+        ("--runner", "pooling"),
+        ("--allowed-methods", '["*"]'),
+        ("--ignore-patterns", "*.bin", "original/**/*"),
+        ("--revision", "main"),
+        ("--language-model-only",),
+        ("--enable-reasoning",),
+        ("--enable-sleep-mode",),
+        ("--guided-decoding-backend", "xgrammar"),
+        ("--structured-outputs-config", '{"backend": "guidance"}'),
+        ("--structured-outputs-config.backend=xgrammar",),
+        ("-cc.cudagraph_mode=FULL", "-O", "2"),
+        ("--quantization", "None"),
+    ],
+)
+def test_what_is_the_case_is_accepted(words: tuple[str, ...]) -> None:
+    assert engine("m", *words) == EngineArguments(model="m")
+
+
+def test_a_fixed_option_refuses_another_value() -> None:
+    for name, (is_so, reason) in FIXED.items():
+        patterns = ["*.json"] if name == "ignore_patterns" else {"other": 1}
+        assert not is_so(patterns), name
+        assert reason
+        with pytest.raises(ConfigError, match=f"^{name}=.* is not possible: "):
+            read_arguments("m", {name: patterns})
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["-c", "4096"], "max_model_len", 4096),
+        (["--ctx-size", "0"], "max_model_len", None),
+        (["--context-length=2048"], "max_model_len", 2048),
+        (["-np", "3"], "max_num_seqs", 3),
+        (["-t", "-1"], "num_threads", 0),
+        (["--mem-fraction-static", "0.5"], "gpu_memory_utilization", 0.5),
+        (["--disable-radix-cache"], "enable_prefix_caching", False),
+        (["--temp", "0.5", "--top-k=3"], "override_generation_config", None),
+        (["-q", "gguf"], "quantization", "gguf"),
+        (["--tp", "1"], "max_num_seqs", 64),
+        (["-ngl", "0", "-fa", "on", "--jinja", "--numa", "numactl"], "seed", 0),
+    ],
+)
+def test_flags_of_other_servers_mean_the_same(words: list[str], name: str, value: object) -> None:
+    found = getattr(engine("m", *words), name)
+    expected = {"temperature": 0.5, "top_k": 3} if name == "override_generation_config" else value
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("-m", "x.gguf"), ("-hf", "org/name:Q4_K_M"), ("--model-path", "x"), ("--model-id=x",)],
+)
+def test_the_model_has_other_servers_names_too(words: tuple[str, ...]) -> None:
+    assert engine(*words).model == words[-1].rpartition("=")[2]
+
+
+def test_servers_settings_have_other_names_too() -> None:
+    config = server(
+        *(
+            "m",
+            "-a",
+            "me",
+            "--ssl-cert-file",
+            "c",
+            "--ssl-key-file",
+            "k",
+            "--shutdown-timeout",
+            "5",
+        ),
+        *("--max-num-queued-tokens", "99", "--api-prefix", "/llm", "--n-predict", "7"),
+        *("--sse-keep-alive-interval", "3", "--chat-template-kwargs", '{"a": 1}'),
+    )
+    assert config == ServerSettings(
+        served_model_name=("me",),
+        ssl_certfile=Path("c"),
+        ssl_keyfile=Path("k"),
+        drain_seconds=5.0,
+        max_waiting_tokens=99,
+        root_path="/llm",
+        max_output_tokens=7,
+        ping_seconds=3.0,
+        default_chat_template_kwargs={"a": 1},
+    )
+    assert server("--n-predict", "-1").max_output_tokens is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-ngl", "99"),
+        ("--lora", "x"),
+        ("--cache-type-k", "q4_0"),
+        ("--offline",),
+        ("-n", "5"),
+        ("--grammar", "root ::= x"),
+        ("--reasoning-budget", "0"),
+        ("--speculative-algorithm", "EAGLE"),
+    ],
+)
+def test_what_other_servers_would_do_is_refused_by_name(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match=f"^{words[0]}.* is not supported: "):
+        engine("m", *words)
+
+
+def test_each_flag_of_another_server_has_one_meaning(parser: Parser) -> None:
+    flags = [flag for row in OTHERS for flag in row.flags]
+    assert len(set(flags)) == len(flags)
+    assert not set(flags) & (SAME.keys() | KEYS.keys())
+    known = set(parser.flags())
+    assert {*SAME.values(), *(target.partition(".")[0] for target in KEYS.values())} <= known
+    named = {word.strip(";,") for row in OTHERS for word in row.reason.split() if word[:2] == "--"}
+    assert named <= known | {"--predict", "--nnodes", "--reverse-prompt", "--node-rank"}
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("--max-modl-len", "--max-model-len"),
+        ("--num-ctx", "--max-model-len"),
+        ("--ctx", "--max-model-len"),
+        ("--token", "--api-key"),
+        ("--workers", "--prompt-workers"),
+        ("--sslcertfile", "--ssl-certfile"),
+    ],
+)
+def test_a_near_name_is_the_one_that_is_meant(word: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=rf"no option {word}; did you mean {meant}\?"):
+        engine("m", word, "1")
+
+
+@pytest.mark.parametrize("word", ["--enable-thoughts", "--max-bar", "--block-list"])
+def test_no_name_is_suggested_that_shares_a_word_alone(word: str) -> None:
+    with pytest.raises(UsageError, match=f"no option {word}; see"):
+        engine("m", word, "1")
+
+
+def test_synonyms_lead_to_flags_and_are_none(parser: Parser) -> None:
+    flags = {flag.removeprefix("--").replace("-", "_") for flag in parser.flags()}
+    assert set(SYNONYMS.values()) <= flags
+    own = {field.name for kind in (EngineArguments, ServerSettings) for field in fields(kind)}
+    assert not SYNONYMS.keys() & {*own, *INERT, *FIXED, *MISSING}
+    with pytest.raises(ConfigError, match=r"no option 'num_ctx'; did you mean max_model_len\?"):
+        read_arguments("m", {"num_ctx": 5})
+
+
+def test_several_keys_are_given_at_once() -> None:
+    assert server("m", "--api-key", "first-key", "second-key").api_keys == (
+        "first-key",
+        "second-key",
+    )
+    assert server("m", "--api-key", "a-key-1", "--api-key=a-key-2").api_keys == (
+        "a-key-1",
+        "a-key-2",
+    )
+    with pytest.raises(UsageError, match="put the model first") as caught:
+        engine("--api-key", "a-secret-key", "model")
+    assert "a-secret-key" not in str(caught.value)
+
+
+def test_a_directory_for_downloads_is_the_hubs_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", "/elsewhere")
+    assert engine("m", "--download-dir", str(tmp_path)) == EngineArguments(model="m")
+    assert env.hub_cache_directory() == tmp_path
+    assert env.child_environment({})["HF_HUB_CACHE"] == str(tmp_path)
+
+
+def test_the_format_of_the_files_is_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _ = write_gguf_model(tmp_path / "m", "gpt2")
+    assert main(["fit", str(path), "-q", "gguf"]) == 0
+    assert main(["fit", str(path), "-q", "awq"]) == USAGE
+    assert "-q='awq': the model's files have the format gguf" in capsys.readouterr().err
+
+
+def test_no_flag_without_a_setting_is_in_two_tables() -> None:
+    assert not INERT.keys() & FIXED.keys()
+    assert not MISSING.keys() & {*INERT, *FIXED}
+    assert {*ALONE} <= {*INERT, *FIXED}
+
+
+def test_a_command_that_cannot_be_followed_fails_before_it_loads(
+    tiny: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", tiny, "--device", "cuda", "--port", "0"]) == USAGE
+    assert "--device='cuda' is not possible" in capsys.readouterr().err
+    assert main(["serve", tiny, "-ngl", "33", "--port", "0"]) == USAGE
+    assert "-ngl 33 is not supported" in capsys.readouterr().err
+    assert main(["fit", tiny, "--quantization", "fp8"]) == USAGE
+    assert "the model's files are not quantised" in capsys.readouterr().err
