@@ -12,6 +12,7 @@ import asyncio
 import gc
 import json
 import logging
+import resource
 import signal
 import sys
 import tempfile
@@ -73,7 +74,11 @@ async def serve(settings: dict[str, Any], llm: AsyncLLM) -> None:
     facts = server.llm.facts
     settle_memory()
     await ServerLifecycle(server).run(
-        lambda life: report(port=life.port, vocabulary=facts.vocabulary)
+        lambda life: report(
+            port=life.port,
+            grpc_port=None if life.grpc is None else life.grpc.port,
+            vocabulary=facts.vocabulary,
+        )
     )
     report(over=1)
 
@@ -81,6 +86,8 @@ async def serve(settings: dict[str, Any], llm: AsyncLLM) -> None:
 def main() -> None:
     settings = json.loads(sys.argv[1])
     server = settings["server"]
+    if "max_files" in settings:  # that this process may have open
+        resource.setrlimit(resource.RLIMIT_NOFILE, (settings["max_files"],) * 2)
     if "admin_socket" in server:
         server["admin_socket"] = Path(server["admin_socket"])
     server["api_keys"] = tuple(server.get("api_keys", ()))

@@ -32,8 +32,8 @@ from octavo.server.http.connection import bounded_protocol
 from octavo.server.http.connections import Connections
 from octavo.server.http.errors import unavailable
 from octavo.server.http.middleware import ASGI, wrap
-from octavo.server.http.sockets import bind, bind_admin, descriptors_for
-from octavo.server.http.tls import Certificates, accept_securely
+from octavo.server.http.sockets import bind, bind_admin, descriptors_for, grpc_connections
+from octavo.server.http.tls import HTTP2, Certificates, accept_securely
 from octavo.server.ready_text import ready_text
 from octavo.server.responses.background import recover
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
@@ -108,6 +108,7 @@ class ServerLifecycle:
         )
         server.metrics.num_connections = lambda: self._connections.num_open
         self._certificates = Certificates(self.config) if self.config.ssl_certfile else None
+        self._grpc_certificates: Certificates | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.port = 0
         self.grpc: GrpcServer | None = None
@@ -115,9 +116,7 @@ class ServerLifecycle:
     async def run(self, on_ready: Callable[[ServerLifecycle], None] | None = None) -> None:
         """Serve until `end` is called."""
         if self.config.grpc_port is not None:
-            from octavo.server.grpc.service import GrpcServer
-
-            self.grpc = GrpcServer(self.server)
+            self.grpc = self._make_grpc()
         application = wrap(Application(self.server), self.config.middleware)
         if self.config.journal is not None:
             self.server.durability = Durability.open(self.server)
@@ -138,7 +137,8 @@ class ServerLifecycle:
             admin = Application(self.server, ADMIN_ROUTES, checks_access=False)
             listening = bind_admin(self.config.admin_socket)
             tasks.append(self._listen(admin, listening, self._make_connections()))
-        watch = None if self._certificates is None else loop.create_task(self._certificates.watch())
+        found = (self._certificates, self._grpc_certificates)
+        watches = [loop.create_task(each.watch()) for each in found if each is not None]
         for number in self._signals:
             loop.add_signal_handler(number, self.end)
         try:
@@ -162,7 +162,7 @@ class ServerLifecycle:
         finally:
             for number in self._signals:
                 loop.remove_signal_handler(number)
-            if watch is not None:
+            for watch in watches:
                 watch.cancel()
             await self._close(tasks)
             self.server.loop_lag.stop()
@@ -183,6 +183,18 @@ class ServerLifecycle:
     def end_from_outside(self) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self.end)
+
+    def _make_grpc(self) -> GrpcServer:
+        from octavo.server.grpc.service import GrpcServer
+
+        if self.config.ssl_certfile is not None:
+            self._grpc_certificates = Certificates(self.config, HTTP2)
+        most = grpc_connections(self._connections.max_connections)
+        of_client = grpc_connections(self.config.max_connections_per_client)
+        connections = self._make_connections(
+            max_connections=most, max_per_client=min(of_client, max(1, most // 2))
+        )
+        return GrpcServer(self.server, connections, self._grpc_certificates)
 
     def _make_connections(self, **options: Any) -> Connections:
         error_body = DEFAULT_DIALECT.error_body

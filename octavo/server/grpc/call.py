@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import MutableMapping
 from typing import Any
 
 import msgspec
 
-from octavo.server.grpc.dialect import SECONDS_LEFT, error_body, frames_in
-from octavo.server.http.errors import unavailable
+from octavo.server.grpc.dialect import SECONDS_LEFT, error_fields, frames_in
+from octavo.server.http.errors import ApiError, unavailable
 
 # The status of an error, by that of HTTP.
 _CODES = {
@@ -23,6 +24,7 @@ _CODES = {
     413: "RESOURCE_EXHAUSTED",
     415: "INVALID_ARGUMENT",
     429: "RESOURCE_EXHAUSTED",
+    431: "RESOURCE_EXHAUSTED",
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
@@ -33,27 +35,40 @@ MAX_METADATA_BYTES = 1000  # of one value that is sent
 class Call:
     """The scope of one call, what it receives and what it sends."""
 
-    def __init__(self, context: Any, body: bytes, path: str, *, is_stream: bool) -> None:
-        self._context = context
-        self._body: bytes | None = body
+    def __init__(self, context: Any, path: str, *, is_stream: bool) -> None:
+        self.context = context  # of grpcio
+        self.path = path
+        self._body: bytes | None = None
         self._is_stream = is_stream
         self._gone = asyncio.Event()
+        self.held = contextlib.ExitStack()  # until the client has the end of the call
         self.reply = b""  # of a call that is not streamed
         self.error: dict[str, Any] | None = None
         # A web page can send no call, so that its host is no one's that was bound anew.
-        headers = [(b"host", b"localhost"), (b"content-length", b"%d" % len(body))]
-        for name, value in context.invocation_metadata() or ():
+        self._headers = [(b"host", b"localhost")]
+        metadata = context.invocation_metadata() or ()
+        self.num_values = len(metadata)
+        for name, value in metadata:
             if isinstance(value, str) and name.lower() not in ("host", "content-length"):
-                headers.append((name.lower().encode(), value.encode("latin-1", "replace")))
+                self._headers.append((name.lower().encode(), value.encode("latin-1", "replace")))
         self.scope: MutableMapping[str, Any] = {
             "type": "http",
             "method": "POST",
             "path": path,
             "query_string": b"",
-            "headers": headers,
+            "headers": self._headers,
             "extensions": {"octavo.cut": {"call": self._cut}},
             SECONDS_LEFT: context.time_remaining(),
         }
+
+    def take(self, message: bytes) -> None:
+        """Take the message, which the application receives as a body."""
+        self._body = message
+        self._headers.append((b"content-length", b"%d" % len(message)))
+
+    def refuse(self, error: ApiError) -> None:
+        """End the call with this error."""
+        self.error = error_fields(error)
 
     async def receive(self) -> MutableMapping[str, Any]:
         """Return the message; afterwards wait for the end of the call."""
@@ -67,17 +82,17 @@ class Call:
         """Send what the application responds."""
         if message["type"] == "http.response.start":
             metadata = [
-                (name.decode(), value.decode("latin-1")[:MAX_METADATA_BYTES])
+                (name.decode(), _printable(value.decode("latin-1")))
                 for name, value in message["headers"]
                 if name not in _HIDDEN
             ]
-            await self._context.send_initial_metadata(tuple(metadata))
+            await self.context.send_initial_metadata(tuple(metadata))
             return
         for is_error, data in frames_in(message.get("body", b"")):
             if is_error:
                 self.error = msgspec.json.decode(data)
             elif self._is_stream:
-                await self._context.write(data)
+                await self.context.write(data)
             else:
                 self.reply = data
 
@@ -95,12 +110,10 @@ class Call:
             if error[name] is not None:
                 trailing[f"octavo-{name}"] = error[name]
         metadata = tuple((name, _printable(value)) for name, value in trailing.items())
-        await self._context.abort(code, error["message"], metadata)
+        await self.context.abort(code, error["message"], metadata)
 
     def _cut(self) -> None:
-        gone = unavailable("the server has ended this call", "server_shutdown")
-        ((_, data),) = frames_in(error_body(gone))
-        self.error = msgspec.json.decode(data)
+        self.refuse(unavailable("the server has ended this call", "server_shutdown"))
 
 
 def _printable(text: str) -> str:

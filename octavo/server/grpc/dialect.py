@@ -46,12 +46,20 @@ def frames_in(data: bytes) -> Iterator[tuple[bool, bytes]]:
         yield is_error, data[at - length : at]
 
 
+def error_fields(error: ApiError) -> dict[str, Any]:
+    """Return what a call ends with for an error."""
+    return {
+        "status": error.status,
+        "message": error.message,
+        "code": error.code,
+        "param": error.param,
+        "headers": {name.decode(): value.decode() for name, value in error.headers},
+    }
+
+
 def error_body(error: ApiError) -> bytes:
     """Return the frame of an error, which the call ends with."""
-    fields = {"status": error.status, "message": error.message}
-    headers = {name.decode(): value.decode() for name, value in error.headers}
-    named = {"code": error.code, "param": error.param, "headers": headers}
-    return frame(encode({**fields, **named}), is_error=True)
+    return frame(encode(error_fields(error)), is_error=True)
 
 
 def with_position(made: bytes, position: bytes) -> bytes:

@@ -45,6 +45,7 @@ class Connections:
         error_body: Callable[[ApiError], bytes],
         *,
         max_connections: int | None = None,
+        max_per_client: int | None = None,
         writes_directly: bool = True,
     ) -> None:
         self.config = config
@@ -52,6 +53,7 @@ class Connections:
         self.error_body = error_body  # of a refused connection
         self.writes_directly = writes_directly  # or through ASGI's `send` alone
         self.max_connections = max_connections or config.max_connections
+        self.max_per_client = max_per_client or config.max_connections_per_client
         self.by_client: Counter[str] = Counter()
         self.num_open = 0  # without the reserve
         self.handshakes: dict[Place, asyncio.Task[None]] = {}  # of TLS, which have not ended
@@ -101,7 +103,7 @@ class Connections:
         if self.num_open >= most:
             message = f"{self.num_open} connections are open, and the limit is {most}"
             return unavailable(message, "too_many_connections", 1)
-        most = self.config.max_connections_per_client
+        most = self.max_per_client
         if client and self.by_client[client] >= most:
             message = f"this address has {self.by_client[client]} open connections, the most"
             return too_many(message, 1, "too_many_connections")

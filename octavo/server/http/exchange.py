@@ -52,7 +52,7 @@ class Exchange:
         self.server = server
         self.dialect = dialect  # of errors before the route is known, and on routes without one
         self.scope = scope
-        self.headers = _headers(scope)
+        self.headers = headers_of(scope)
         self.method: str = scope["method"]
         self.path = server.config.route_path(scope["path"])
         self.route = "other"  # the route's name for metrics, never text of the client's
@@ -226,7 +226,7 @@ class Exchange:
         return not is_short or "transfer-encoding" in self.headers
 
 
-def _headers(scope: Scope) -> Mapping[str, str]:
+def headers_of(scope: Scope) -> Mapping[str, str]:
     """Return the headers by lower-case name: the first of each, and none of several Hosts."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:

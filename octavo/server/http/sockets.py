@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 STREAM_BYTES = 256 << 10
 _OWN_MODE, _OPEN_MODE = 0o600, 0o666  # of unix sockets: for this user, and for those with a key
 _OTHER_FILES = NUM_RESERVED + 96  # descriptors besides connections with a place
+_OTHER_FILES_OF_GRPC = 24
+_FILES_OF_RELAYED = 3  # of a connection of gRPC: the client's, and both ends of that to grpcio
+_SHARE_OF_GRPC = 4  # connections of HTTP for each of gRPC
 
 
 def bind(config: ServerSettings) -> socket.socket:
@@ -28,27 +31,37 @@ def bind(config: ServerSettings) -> socket.socket:
         listening = bind_unix(config.uds, mode, "unix socket", "--uds")
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BYTES)
         return listening
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    return _bind_port(config.host, config.port, "--port")
+
+
+def bind_grpc(config: ServerSettings) -> socket.socket:
+    """Return the bound socket of gRPC; raise ServerStartError if the port cannot be used."""
+    assert config.grpc_port is not None, "gRPC is served"
+    return _bind_port(config.host, config.grpc_port, "--grpc-port")
+
+
+def _bind_port(host: str, port: int, flag: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Connections inherit it: it limits unread data in the kernel too.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BYTES)
     try:
-        listening.bind((config.host.strip("[]"), config.port))
+        listening.bind((host.strip("[]"), port))
     except OSError as error:
         listening.close()
         raise ServerStartError(
-            f"{config.host}:{config.port} cannot be bound ({reason(error)}): {_advice(error)}"
+            f"{host}:{port} cannot be bound ({reason(error)}): {_advice(error, flag)}"
         ) from error
     return listening
 
 
-def _advice(error: OSError) -> str:
+def _advice(error: OSError, flag: str) -> str:
     match error.errno:
         case errno.EADDRINUSE:
-            return "choose another --port, or stop the program that listens there"
+            return f"choose another {flag}, or stop the program that listens there"
         case errno.EACCES:
-            return "choose a --port above 1023; lower ones are reserved for the system"
+            return f"choose a {flag} above 1023; lower ones are reserved for the system"
     return "choose another --host: an address of this machine, or 0.0.0.0 for all of them"
 
 
@@ -87,18 +100,28 @@ def bind_unix(path: Path, mode: int, what: str, flag: str) -> socket.socket:
 def descriptors_for(config: ServerSettings) -> int:
     """Raise this process's limit of open files if necessary; return how many connections fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = config.max_connections + _OTHER_FILES
+    most, others = config.max_connections, _OTHER_FILES
+    files_of_grpc = 0
+    if config.grpc_port is not None:
+        files_of_grpc = _FILES_OF_RELAYED * grpc_connections(most)
+        others += _FILES_OF_RELAYED * NUM_RESERVED + _OTHER_FILES_OF_GRPC
+    wanted = most + files_of_grpc + others
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return config.max_connections
-    fitting = max(soft - _OTHER_FILES, soft // 4, 1)
+        return most
+    fitting = max((soft - others) * most // (most + files_of_grpc), soft // 4, 1)
     log.warning(
         "max_connections=%d is lowered to %d: this process may have %d open files (ulimit -n)",
-        *(config.max_connections, fitting, soft),
+        *(most, fitting, soft),
     )
     return fitting
+
+
+def grpc_connections(max_connections: int) -> int:
+    """Return how many connections gRPC has beside this many of HTTP: each carries many calls."""
+    return max(1, max_connections // _SHARE_OF_GRPC)
 
 
 def _check_abandoned(path: Path, what: str, flag: str) -> None:
@@ -116,6 +139,8 @@ def _check_abandoned(path: Path, what: str, flag: str) -> None:
 def check_addresses(config: ServerSettings) -> None:
     """Raise for addresses that cannot be used, before a model is loaded for minutes."""
     bind(config).close()
+    if config.grpc_port is not None:
+        bind_grpc(config).close()
     if config.admin_socket is not None:
         bind_admin(config.admin_socket).close()
     for path in (config.uds, config.admin_socket):

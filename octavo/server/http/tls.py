@@ -14,14 +14,11 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol, cast
 
 from octavo.server.http.connections import RESERVED_SECONDS, Connections, Place
 from octavo.server.http.errors import ApiError
 from octavo.server.settings import ServerSettings, ServerSettingsError, ServerStartError, reason
-
-if TYPE_CHECKING:
-    from octavo.server.http.connection import _Bounded
 
 log = logging.getLogger(__name__)
 
@@ -29,16 +26,25 @@ _LOOK_SECONDS = 10.0  # between two looks at the files
 _RETRY_SECONDS = 0.1  # after a failure to accept
 _SHUTDOWN_SECONDS = 1.0  # for a client to acknowledge the end
 _PLAIN_BYTES = 1 << 20  # of a request without TLS, which is not parsed
+HTTP, HTTP2 = "http/1.1", "h2"  # the names of protocols in a handshake
 _MODES = (ssl.CERT_NONE, ssl.CERT_OPTIONAL, ssl.CERT_REQUIRED)
+
+
+class Accepted(Protocol):
+    """A protocol of asyncio whose connection has a place since before its handshake."""
+
+    place: Place | None
+    was_made: bool  # `connection_made` was called
 
 
 class Certificates:
     """The context for new handshakes, made anew when one of its files has changed."""
 
-    def __init__(self, config: ServerSettings) -> None:
+    def __init__(self, config: ServerSettings, protocol: str = HTTP) -> None:
         self._config = config
+        self._protocol = protocol
         self._stamps = _stamps(config)
-        self.context = make_context(config)
+        self.context = make_context(config, protocol)
 
     async def watch(self) -> None:
         """Look at the files again and again."""
@@ -53,15 +59,18 @@ class Certificates:
             return
         self._stamps = stamps
         try:
-            self.context = await asyncio.to_thread(make_context, self._config)
+            self.context = await asyncio.to_thread(make_context, self._config, self._protocol)
         except ServerSettingsError as error:
             log.error("the changed certificate is not used, the old one stays: %s", error)
         else:
             log.info("the certificate has changed and was read again")
 
 
-def make_context(config: ServerSettings) -> ssl.SSLContext:
-    """Return a context with the files of the settings; name the file that cannot be used."""
+def make_context(config: ServerSettings, protocol: str = HTTP) -> ssl.SSLContext:
+    """Return a context with the files of the settings; name the file that cannot be used.
+
+    `protocol` is what clients agree on in the handshake.
+    """
     assert config.ssl_certfile is not None, "TLS begins with a certificate"
     for name in ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs"):
         path: Path | None = getattr(config, name)
@@ -71,7 +80,7 @@ def make_context(config: ServerSettings) -> ssl.SSLContext:
         except OSError as error:
             raise ServerStartError(f"{name}={path} cannot be read: {reason(error)}") from error
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols([protocol])
     key = config.ssl_keyfile or config.ssl_certfile
     try:
         context.load_cert_chain(config.ssl_certfile, key, partial(_refuse_password, key))
@@ -95,7 +104,7 @@ async def accept_securely(
     listening: socket.socket,
     connections: Connections,
     certificates: Certificates,
-    make: Callable[[], _Bounded],
+    make: Callable[[], Accepted],
 ) -> None:
     """Accept connections until it is cancelled, and shake hands with their clients.
 
@@ -122,7 +131,7 @@ async def _shake_hands(
     place: Place,
     connections: Connections,
     context: ssl.SSLContext,
-    protocol: _Bounded,
+    protocol: Accepted,
 ) -> None:
     """Connect the protocol to its client; after that the protocol owns its place."""
     seconds = connections.config.header_seconds
@@ -139,7 +148,7 @@ async def _shake_hands(
             raise ConnectionAbortedError
         seconds = max(0.001, seconds - (asyncio.get_running_loop().time() - began))
         await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: protocol,
+            lambda: cast("asyncio.Protocol", protocol),
             accepted,
             ssl=context,
             ssl_handshake_timeout=seconds,

@@ -14,7 +14,9 @@ def test_a_call_announces_the_size_of_its_message() -> None:
     async def main() -> None:
         metadata = [("Content-Length", "5000000"), ("x-request-id", "mine")]
         context = Mock(invocation_metadata=lambda: metadata, time_remaining=lambda: None)
-        headers = dict(Call(context, b"12345", "/x", is_stream=False).scope["headers"])
+        call = Call(context, "/x", is_stream=False)
+        call.take(b"12345")
+        headers = dict(call.scope["headers"])
         assert headers[b"content-length"] == b"5"
         assert headers[b"x-request-id"] == b"mine"
 

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from octavo.server.http import connections
-from octavo.server.http.sockets import descriptors_for
+from octavo.server.http.sockets import descriptors_for, grpc_connections
 from octavo.server.lifecycle import ServerLifecycle
 from octavo.server.settings import ServerSettings
 from tests.server import make
@@ -124,3 +124,18 @@ def test_as_many_connections_as_there_are_descriptors(
     monkeypatch.setattr(resource, "setrlimit", lambda which, pair: limits.append(pair))
     assert descriptors_for(ServerSettings(max_connections=1000)) == fitting
     assert limits[-1] == (raised_to or soft, hard)
+
+
+@pytest.mark.parametrize(("hard", "raised_to"), [(100_000, 1998), (1024, 1024), (512, 512)])
+def test_connections_of_grpc_have_descriptors_beside_those_of_http(
+    monkeypatch: pytest.MonkeyPatch, hard: int, raised_to: int
+) -> None:
+    limits = [(256, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda which, pair: limits.append(pair))
+    fitting = descriptors_for(ServerSettings(max_connections=1000, grpc_port=0))
+    assert limits[-1] == (raised_to, hard)
+    both = fitting + 3 * grpc_connections(fitting)
+    reserves = 4 * connections.NUM_RESERVED
+    assert hard > 50_000 or raised_to - 130 < both + reserves + 96 <= raised_to
+    assert (fitting == 1000) == (hard > 50_000)
