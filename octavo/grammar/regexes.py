@@ -2,12 +2,16 @@
 
 Clients write the dialects of ECMAScript and Python; the engine reads Rust's. Where the dialects
 differ about a class of characters, the translation takes what all of them match, so that a text is
-valid for each. Texts in Rust's syntax are written so that they can stand between slashes in Lark.
+valid for each. What a text must not be, as in `(?!…)`, is what any of them matches. Texts in Rust's
+syntax are written so that they can stand between slashes in Lark.
 """
 
 from __future__ import annotations
 
 import re
+
+from octavo.grammar.regular.expressions import TooLargeError
+from octavo.grammar.regular.languages import UnreadableError, without_assertions
 
 MAX_LENGTH = 1 << 14  # characters of one regex
 
@@ -32,9 +36,13 @@ _OUTSIDE = {
     **{letter: f"[{inside}]" for letter, inside in _INSIDE.items() if letter in "dwsDW"},
     "S": r"[^\s\u{FEFF}]",
 }
+# What any dialect matches, and more: sets of thousands of letters make long regexes.
+_INSIDE_WIDENED = {**_INSIDE_NEGATED, "w": r"0-9A-Za-z_\x80-\u{10FFFF}"}
+_OUTSIDE_WIDENED = {letter: f"[{inside}]" for letter, inside in _INSIDE_WIDENED.items()}
 _ANY = r"[^\n\r\u{2028}\u{2029}]"  # the meaning of "."
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0}
-_LOOKS = {"(?=": "lookahead", "(?!": "lookahead", "(?<=": "lookbehind", "(?<!": "lookbehind"}
+_ANY_WIDENED = r"[^\n]"
+_ASSERTION = re.compile(r"\(\?<?[=!]")
 _GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|:)|\(\?([ims]+(?:-[ims]+)?|-[ims]+)[:)]|\((?!\?)")
 _COUNT = re.compile(r"\{(\d+)(,(\d*))?\}")
 _HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|u\{([0-9A-Fa-f]{1,6})\}")
@@ -52,9 +60,30 @@ def translated(regex: str, *, is_whole: bool) -> str:
     One that `is_whole` describes the whole text, so that anchors at its ends mean nothing. Others
     are searched for, and keep their anchors.
     """
+    return all_translated(regex, is_whole=is_whole, is_single=True)[0]
+
+
+def all_translated(regex: str, *, is_whole: bool, is_single: bool = False) -> list[str]:
+    """Return regexes in the engine's dialect that together mean the given one."""
+    read = _read(regex, is_whole, widens=False)
+    try:
+        return without_assertions(read, is_whole=is_whole, is_single=is_single)
+    except (TooLargeError, UnreadableError) as error:
+        raise RegexError(f"its assertions cannot be enforced: {error}") from None
+
+
+def widened(regex: str) -> str:
+    """Return a regex that is found in each text in which a dialect finds the given one.
+
+    It may contain assertions.
+    """
+    return _read(regex, is_whole=False, widens=True)
+
+
+def _read(regex: str, is_whole: bool, *, widens: bool) -> str:
     if len(regex) > MAX_LENGTH:
         raise RegexError(f"the regex has {len(regex)} characters; at most {MAX_LENGTH} are allowed")
-    return _Reader(regex, is_whole).read()
+    return _Reader(regex, is_whole, widens).read()
 
 
 def literal(text: str) -> str:
@@ -74,12 +103,15 @@ def _character(each: str) -> str:
 class _Reader:
     """A regex while it is read from left to right."""
 
-    def __init__(self, regex: str, is_whole: bool) -> None:
+    def __init__(self, regex: str, is_whole: bool, widens: bool) -> None:
         self._regex = regex
         self._is_whole = is_whole
+        self._widens = [widens]  # whether more may be matched, not less, by depth
         self._at = 0
         self._matches_lines = [False]  # whether "." matches line breaks, by depth
         self._has_anchor = [False]  # whether a "^" was read, by depth
+        self._num_assertions = 0  # that are open
+        self._asserts = [False]  # whether a group is one, by depth
         self._parts: list[str] = []
         self._can_repeat = False  # whether a quantifier may follow
         self._is_anchored = False  # whether what was read last is a group with a "^"
@@ -122,7 +154,9 @@ class _Reader:
         return len(self._matches_lines) - 1
 
     def _any(self) -> str:
-        return "(?s:.)" if self._matches_lines[-1] else _ANY
+        if self._matches_lines[-1]:
+            return "(?s:.)"
+        return _ANY_WIDENED if self._widens[-1] else _ANY
 
     def _add(self, part: str) -> None:
         self._parts.append(part)
@@ -130,30 +164,44 @@ class _Reader:
         self._is_anchored = False
 
     def _open(self) -> None:
+        if found := _ASSERTION.match(self._regex, self._at):
+            self._at = found.end()
+            self._enter(found[0], self._matches_lines[-1])
+            self._widens[-1] ^= found[0][-1] == "!"
+            self._asserts[-1] = True
+            self._num_assertions += 1
+            return
         found = _GROUP.match(self._regex, self._at)
         if found is None:
-            for opening, name in _LOOKS.items():
-                if self._regex.startswith(opening, self._at):
-                    raise RegexError(f"{opening} is a {name}, which cannot be enforced")
             raise RegexError(f"{self._regex[self._at : self._at + 4]} is no known kind of group")
         self._at = found.end()
         has_flags = found[1] is not None
-        self._parts.append(found[0] if has_flags else "(?:")
         matches_lines = self._matches_lines[-1]
         if has_flags:
             on, _, off = found[1].partition("-")
             matches_lines = (matches_lines or "s" in on) and "s" not in off
         if found[0][-1] == ")":  # the flags hold until the group's end
             self._matches_lines[-1] = matches_lines
+            self._parts.append(found[0])
+            self._can_repeat = False
         else:
-            self._matches_lines.append(matches_lines)
-            self._has_anchor.append(False)
+            self._enter(found[0] if has_flags else "(?:", matches_lines)
+
+    def _enter(self, opening: str, matches_lines: bool) -> None:
+        """Begin a group, with this text before what it contains."""
+        self._parts.append(opening)
+        self._matches_lines.append(matches_lines)
+        self._widens.append(self._widens[-1])
+        self._asserts.append(False)
+        self._has_anchor.append(False)
         self._can_repeat = False
 
     def _close(self) -> None:
         if not self._depth:
             raise RegexError("there is a ) without a (")
         self._matches_lines.pop()
+        self._widens.pop()
+        self._num_assertions -= self._asserts.pop()
         is_anchored = self._has_anchor.pop()
         self._has_anchor[-1] |= is_anchored
         self._at += 1
@@ -186,7 +234,7 @@ class _Reader:
         regex, at = self._regex, self._at
         self._at += 1
         self._has_anchor[-1] |= each == "^"
-        if not self._is_whole:
+        if not self._is_whole or self._num_assertions:
             self._parts.append(each)
             self._can_repeat = False
             return
@@ -202,11 +250,13 @@ class _Reader:
     def _escape(self) -> str:
         """Read an escape outside a class."""
         letter = self._regex[self._at + 1 : self._at + 2]
-        if letter in _OUTSIDE and letter:
+        outside = _OUTSIDE_WIDENED if self._widens[-1] else _OUTSIDE
+        if letter in outside and letter:
             self._at += 2
-            return _OUTSIDE[letter]
+            return outside[letter]
         if letter in ("b", "B"):
-            raise RegexError(f"\\{letter} is a word boundary, which cannot be enforced")
+            self._at += 2
+            return f"\\{letter}"
         if letter in ("k", "1", "2", "3", "4", "5", "6", "7", "8", "9"):
             raise RegexError(f"\\{letter} refers back to a group, which cannot be enforced")
         if letter in ("A", "Z", "z") and letter:
@@ -253,7 +303,9 @@ class _Reader:
         regex = self._regex
         is_negated = regex.startswith("[^", self._at)
         self._at += 2 if is_negated else 1
-        inside = _INSIDE_NEGATED if is_negated else _INSIDE
+        inside = _INSIDE
+        if is_negated != self._widens[-1]:
+            inside = _INSIDE_NEGATED if is_negated else _INSIDE_WIDENED
         parts: list[str] = []
         while True:
             each = regex[self._at : self._at + 1]

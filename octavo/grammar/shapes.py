@@ -15,7 +15,7 @@ from octavo.grammar import gbnf, lark
 from octavo.grammar.json_place import PREFIX, WHITESPACE
 from octavo.grammar.json_schema.simplify import simplified
 from octavo.grammar.protocol import GrammarError
-from octavo.grammar.regexes import RegexError, literal, translated
+from octavo.grammar.regexes import RegexError, all_translated, literal
 from octavo.grammar.structural_tags import tags_grammar
 from octavo.grammar.trial import try_grammar
 
@@ -75,7 +75,11 @@ def _grammar_text(
     if shape.json_object:
         return "json_object", f"{PREFIX}{schema_text({'type': 'object'}, '')}"
     if shape.regex is not None:
-        return "regex", f"start: /{_regex(shape.regex, 'regex')}/"
+        parts = _regexes(shape.regex, "regex", is_single=False)
+        first, *others = (f"/{part}/" for part in parts)
+        if not others:
+            return "regex", f"start: {first}"
+        return "regex", f"start: TEXT\nTEXT: {' & '.join((first, *others))}"
     if shape.choice is not None:
         return "choice", f"start: /{'|'.join(map(literal, shape.choice))}/"
     if shape.grammar is not None:
@@ -141,7 +145,8 @@ def _with_options(core: Any, shape: StructuredOutputsParams) -> str:
 def _whitespace(regex: str) -> str:
     """Return a regex of whitespace in the engine's dialect, in which a `\\s` is JSON's own."""
     field = "whitespace_pattern"
-    text = _regex(regex, field).replace(r" \t\n\r\f\x0B", r"\x20\x09\x0A\x0D")
+    (text,) = _regexes(regex, field, is_single=True)
+    text = text.replace(r" \t\n\r\f\x0B", r"\x20\x09\x0A\x0D")
     if not _BLANK.fullmatch(text):
         raise ShapeError(
             f"{regex[:64]!r} must consist of blanks, tabs and line breaks, as characters or in "
@@ -151,9 +156,9 @@ def _whitespace(regex: str) -> str:
     return text
 
 
-def _regex(regex: str, field: str) -> str:
+def _regexes(regex: str, field: str, *, is_single: bool) -> list[str]:
     try:
-        return translated(regex, is_whole=True)
+        return all_translated(regex, is_whole=True, is_single=is_single)
     except RegexError as error:
         raise ShapeError(str(error), field) from None
 

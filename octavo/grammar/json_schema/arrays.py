@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import combinations, permutations
 from math import comb, perm
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from octavo.grammar.json_schema.simplify import Simplifier
 
 MAX_LISTED = 400  # arrays without repetitions that are written one by one
+MAX_VALUES = 64  # of which each array in any order lists those that are left
 MAX_CONTAINING = 8  # first items of which one must be what the array contains
 
 
@@ -63,7 +64,10 @@ def _add_unique(work: Simplifier, place: Place, core: dict[str, Any], more: list
         return
     most = len(values) if most is None else min(most, len(values))
     lengths = range(core.get("minItems", 0), most + 1)
-    is_every_order = _are_few(perm(len(values), length) for length in lengths)
+    # The last item is any of the values that are left.
+    is_every_order = len(values) <= MAX_VALUES and _are_few(
+        perm(len(values), max(0, length - 1)) for length in lengths
+    )
     if not is_every_order and not _are_few(comb(len(values), length) for length in lengths):
         work.leave(
             place,
@@ -72,22 +76,38 @@ def _add_unique(work: Simplifier, place: Place, core: dict[str, Any], more: list
             "that are written one by one: lower maxItems",
         )
         return
-    orders = permutations if is_every_order else combinations
+    if is_every_order:
+        chosen = [each for length in lengths for each in _in_every_order(values, length)]
+    else:
+        chosen = [
+            [{"const": value} for value in each]
+            for length in lengths
+            for each in combinations(values, length)
+        ]
     alternatives: list[Any] = [
         {
             "type": "array",
-            "prefixItems": [{"const": value} for value in chosen] or [True],
-            "minItems": length,
-            "maxItems": length,
+            "prefixItems": items or [True],
+            "minItems": len(items),
+            "maxItems": len(items),
         }
-        for length in lengths
-        for chosen in orders(values, length)
+        for items in chosen
     ]
     for name in ("items", "minItems", "maxItems"):
         core.pop(name, None)
     others = ["null", "boolean", "number", "string", "object"]
     unique = {"anyOf": [*alternatives, {"type": others}]}
     more.append(unique if is_every_order else narrowed(unique))
+
+
+def _in_every_order(values: list[Any], length: int) -> Iterator[list[Any]]:
+    """Yield the items of arrays of so many of the values, the last one of all that are left."""
+    if length == 0:
+        yield []
+        return
+    for first in permutations(range(len(values)), length - 1):
+        left = [value for index, value in enumerate(values) if index not in first]
+        yield [*({"const": values[index]} for index in first), {"enum": left}]
 
 
 def _values(core: Any) -> list[Any] | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.grammar.json_schema.exclusion import exclude, telling_names
 from octavo.grammar.json_schema.narrowed import narrowed
-from octavo.grammar.json_schema.opposites import opposite
+from octavo.grammar.json_schema.opposites import fractions_of, opposite
 from octavo.grammar.json_schema.references import Place
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ def _add_one_of(work: Simplifier, place: Place, count: int, more: list[Any]) -> 
     for left, right in open_pairs:
         for one, other in ((left, right), (right, left)):
             negated = opposite(options[other], work.resolved, is_partial=True)
+            if fractions := fractions_of(options[one], options[other], work.resolved):
+                negated = {"anyOf": [fractions, *([] if negated in (None, False) else [negated])]}
             if negated is None:
                 why = f"alternatives {right} and {left} cannot be kept from holding both"
                 work.leave(place, "oneOf", why)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from octavo.grammar.json_schema.narrowed import is_narrowed
+from octavo.grammar.json_schema.strings import are_apart
 from octavo.grammar.json_schema.values import type_of
 
 MAX_DEPTH = 8
@@ -33,6 +34,8 @@ def exclude(left: Any, right: Any, resolve: Resolve, depth: int = 0) -> bool:
     if _values_exclude(left, right) or _values_exclude(right, left):
         return True
     common = _types(left) & _types(right)
+    if common == {"string"} and are_apart(left, right, resolve):
+        return True
     if common <= {"integer", "number"}:
         return _bounds_exclude(left, right) or _bounds_exclude(right, left)
     for kind, least, most in (

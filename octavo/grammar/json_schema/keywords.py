@@ -82,6 +82,7 @@ KEYWORDS: Mapping[str, Keyword] = {
     "maxLength": Keyword("enforced", "count", _OF_STRINGS),
     "pattern": Keyword("partly", "text", _OF_STRINGS, "without lookaround and back references"),
     "format": Keyword("partly", "text", why="the formats that are regular; see formats.py"),
+    "contentEncoding": Keyword("partly", "text", _OF_STRINGS, "those that are regular"),
     # arrays
     "items": Keyword("enforced", "schema or list", _OF_ARRAYS),
     "prefixItems": Keyword("enforced", "schemas", _OF_ARRAYS),
@@ -111,7 +112,7 @@ KEYWORDS: Mapping[str, Keyword] = {
     **_notes("title", "description", "$comment", "$id", "id", "$schema", "$anchor"),
     **_notes("$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs", "definitions"),
     **_notes("default", "examples", "deprecated", "readOnly", "writeOnly"),
-    **_notes("contentEncoding", "contentMediaType", "contentSchema"),
+    **_notes("contentMediaType", "contentSchema"),  # of what a string holds, not of the string
     # OpenAPI's and those of tools that write schemas; `nullable` only allows more
     **_notes("example", "nullable", "discriminator", "xml", "externalDocs", "propertyOrdering"),
     **_notes(

@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 _MARK = "x-narrowed"
+# In a core of strings: a regex that is found in each string that any reader of the schema allows.
+WIDENED = "x-widened"
+_MARKS = frozenset({_MARK, WIDENED})
 
 
 def narrowed(core: Any) -> Any:
@@ -25,7 +28,7 @@ def without_marks(core: Any) -> Any:
     """Return a core without the marks in it; constants, which may look like them, are kept."""
     if not isinstance(core, dict):
         return core
-    return {name: _without(name, value) for name, value in core.items() if name != _MARK}
+    return {name: _without(name, value) for name, value in core.items() if name not in _MARKS}
 
 
 def _without(name: str, value: Any) -> Any:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
+from octavo.grammar.json_schema.formats import WIDEST
 from octavo.grammar.json_schema.keywords import TYPES
-from octavo.grammar.json_schema.narrowed import is_narrowed
+from octavo.grammar.json_schema.narrowed import WIDENED, is_narrowed
+from octavo.grammar.json_schema.strings import not_found
 from octavo.grammar.json_schema.values import type_of
 from octavo.grammar.regexes import literal
 
 MAX_DEPTH = 8
 MAX_VALUES = 64  # of an enum
 MAX_CHARACTERS = 512  # of all of them
+NUM_FRACTIONS = 64  # whole numbers between which fractions are written
 Resolve = Callable[[Any], Any]
 _FLIPPED = {
     "minimum": "exclusiveMaximum",
@@ -48,6 +52,8 @@ class _Opposite:
             return not core
         if is_narrowed(core):
             return None
+        if WIDENED in core:
+            return _other_strings(core[WIDENED])
         self._depth += 1
         options = []
         is_complete = True
@@ -83,8 +89,10 @@ class _Opposite:
                 if name == "maxProperties" and value:
                     return None
                 return {"type": kind, f"min{name[3:]}": value + 1}
-            case "format" if self._is_partial and value in _TOO_SHORT:
-                return {"type": "string", "maxLength": _TOO_SHORT[value]}
+            case "pattern":
+                return _other_strings(value)
+            case "format":
+                return _other_strings(WIDEST.get(value, ""))
             case "required":
                 return _any_of({"type": "object", "properties": {each: False}} for each in value)
             case "properties":
@@ -116,11 +124,39 @@ class _Opposite:
         return _any_of(options)
 
 
+def fractions_of(core: Any, other: Any, resolve: Resolve) -> Any:
+    """Return numbers of a core that are not whole, if that is what keeps it from another one.
+
+    They are written between one whole number and the next, so that not all can be.
+    """
+    core, other = resolve(core), resolve(other)
+    if not isinstance(core, dict) or not isinstance(other, dict):
+        return None
+    if other.get("type") != "integer" or "number" not in str(core.get("type", "number")):
+        return None
+    lowest = (core[name] for name in ("minimum", "exclusiveMinimum") if name in core)
+    highest = (core[name] for name in ("maximum", "exclusiveMaximum") if name in core)
+    least, most = max(lowest, default=None), min(highest, default=None)
+    if least is None:
+        least = -NUM_FRACTIONS // 2 if most is None else most - NUM_FRACTIONS
+    first = math.floor(least)
+    last = first + NUM_FRACTIONS if most is None else min(math.ceil(most), first + NUM_FRACTIONS)
+    between = [
+        {"type": "number", "exclusiveMinimum": whole, "exclusiveMaximum": whole + 1}
+        for whole in range(first, last)
+    ]
+    return _any_of(between)
+
+
 # Keywords whose opposite cannot be expressed, beside others whose opposite is enough.
 _LEFT_OUT = frozenset({"items", "additionalProperties"})
-# The longest strings that are certainly not in a format.
-_TOO_SHORT = {"uuid": 31, "ipv4": 6, "ipv6": 1, "duration": 1}
 _KINDS = {"Length": "string", "Items": "array", "Properties": "object"}
+
+
+def _other_strings(regex: str) -> Any:
+    """Return the strings in which a regex is not found; None if they cannot be computed."""
+    pattern = not_found(regex)
+    return None if pattern is None else {"type": "string", "pattern": pattern}
 
 
 def _fewer(name: str, value: int) -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import TYPE_CHECKING, Any
 
-from octavo.grammar.json_schema.formats import KNOWN, NOTES, NUMBERS, PATTERNS
-from octavo.grammar.json_schema.narrowed import narrowed
+from octavo.grammar.json_schema.formats import ENCODINGS, KNOWN, NOTES, NUMBERS, PATTERNS, WIDEST
+from octavo.grammar.json_schema.narrowed import WIDENED, narrowed
 from octavo.grammar.json_schema.references import Place, step
 from octavo.grammar.json_schema.values import MAX_NUMBER
-from octavo.grammar.regexes import RegexError, translated
+from octavo.grammar.regexes import RegexError, all_translated, translated, widened
 
 if TYPE_CHECKING:
     from octavo.grammar.json_schema.simplify import Simplifier
@@ -41,11 +41,24 @@ def simplify(
             core[name] = int(given[name])
     if "pattern" in given:
         try:
-            core["pattern"] = translated(given["pattern"], is_whole=False)
+            _add_pattern(given["pattern"], core, more)
         except RegexError as error:
             work.leave(place, "pattern", str(error))
+    if "contentEncoding" in given:
+        _add_encoding(work, place, given["contentEncoding"], more)
     if "format" in given:
         _add_format(work, place, given["format"], types, core, more)
+
+
+def _add_pattern(regex: str, core: dict[str, Any], more: list[Any]) -> None:
+    """Add that a string matches a regex; raise RegexError if it cannot be enforced."""
+    parts, widest = all_translated(regex, is_whole=False), widened(regex)
+    if parts == [widest]:
+        core["pattern"] = widest
+    elif len(parts) == 1:
+        more.append({"pattern": parts[0], WIDENED: widest})
+    else:
+        more.append({"allOf": [{"pattern": part} for part in parts], WIDENED: widest})
 
 
 def _constant(work: Simplifier, path: str, value: Any) -> Any:
@@ -108,6 +121,17 @@ def _bound(work: Simplifier, place: Place, name: str, value: Any) -> int | float
     return int(rounded) if rounded == int(rounded) else float(rounded)
 
 
+def _add_encoding(work: Simplifier, place: Place, name: str, more: list[Any]) -> None:
+    """Add that a string is encoded in this way."""
+    regex = ENCODINGS.get(name.lower())
+    if regex is None:
+        known = ", ".join(ENCODINGS)
+        work.leave(place, "contentEncoding", f"{name[:64]!r} cannot be enforced; known are {known}")
+    elif regex:
+        # Readers may ignore it, so that its opposite allows no string.
+        more.append({"pattern": translated(regex, is_whole=False), WIDENED: ""})
+
+
 def _add_format(
     work: Simplifier,
     place: Place,
@@ -124,10 +148,11 @@ def _add_format(
     if name in KNOWN:
         core["format"] = name
     elif name in PATTERNS:
-        more.append({"pattern": translated(PATTERNS[name], is_whole=False)})
+        regex = translated(PATTERNS[name], is_whole=False)
+        more.append({"pattern": regex, WIDENED: WIDEST.get(name, "")})
     elif name in NUMBERS:
         if types == {"string"}:
             text = _NUMBER_TEXT if NUMBERS[name] is None else _INTEGER_TEXT
-            more.append({"pattern": translated(text, is_whole=False)})
+            more.append({"pattern": translated(text, is_whole=False), WIDENED: ""})
     else:
         work.leave(place, "format", f"the format {name[:64]!r} cannot be enforced")

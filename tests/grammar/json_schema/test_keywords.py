@@ -154,6 +154,7 @@ REFUSED: dict[str, Any] = {
     "maxContains": {"contains": {}, "maxContains": 1},
     "minContains": {"contains": {}, "minContains": 2},
     "unevaluatedItems": {"unevaluatedItems": False},
+    "contentEncoding": {"contentEncoding": "rot13"},
     "$recursiveRef": {"$recursiveRef": "#/nowhere"},
 }
 
@@ -197,6 +198,53 @@ NARROWED: list[tuple[Any, tuple[str, ...], tuple[str, ...]]] = [
     ({"not": {"type": "string", "pattern": "b"}}, ("1", "null", "[]"), ('"ab"',)),
     ({"not": {"type": "integer", "minimum": 7, "multipleOf": 0.5}}, ("3", '"a"'), ("7", "8")),
     ({"oneOf": [{}, {"format": "uuid"}]}, ('"ab"',), (f'"{UUID}"', "1")),
+    (
+        {"oneOf": [{"type": "number"}, {"type": "integer"}]},
+        ("1.5", "-0.25"),
+        ("1", "1.0", "-2", '"a"'),
+    ),
+    (
+        {"oneOf": [{"type": "number", "minimum": 100}, {"type": "integer", "maximum": 200}]},
+        ("100.5", "99", "-3"),
+        ("100", "150"),
+    ),
+    (
+        {"type": "string", "oneOf": [{"format": "date"}, {"format": "date-time"}]},
+        ('"2024-02-29"', '"2024-02-29T01:02:03Z"'),
+        ('"2023-02-29"', '"a"'),
+    ),
+    (
+        {"type": "string", "oneOf": [{"format": "email"}, {"format": "uri"}]},
+        ('"a@b.c"', '"http://a/b"'),
+        ('"mailto:a@b.c"', '"a"'),
+    ),
+    ({"type": "string", "oneOf": [{"pattern": "^a"}, {"pattern": "^b"}]}, ('"a"', '"b"'), ('"c"',)),
+    ({"type": "string", "oneOf": [{"pattern": "a"}, {"pattern": "b"}]}, ('"a"', '"b"'), ('"ab"',)),
+    ({"type": "string", "oneOf": [{"const": "a"}, {"pattern": "^b"}]}, ('"a"', '"b"'), ('"c"',)),
+    (
+        {"type": "string", "oneOf": [{"format": "hostname"}, {"format": "ipv4"}]},
+        ('"a.b"', '"a1"'),
+        ('"1.2.3.4"', '"@"'),
+    ),
+    ({"type": "string", "not": {"pattern": "b|^a$"}}, ('"aa"', '""'), ('"ab"', '"a"', '"a\\n"')),
+    (
+        {
+            "properties": {"a": {"type": "string"}},
+            "required": ["a"],
+            "if": {"properties": {"a": {"pattern": "^x"}}},
+            "then": {"required": ["b"]},
+        },
+        ('{"a":"y"}', '{"a":"x","b":1}'),
+        ('{"a":"x"}',),
+    ),
+    (
+        {"type": "array", "items": {"enum": list(range(20))}, "uniqueItems": True, "maxItems": 2},
+        ("[]", "[7]", "[19, 3]", "[3, 19]"),
+        ("[3, 3]", "[1, 2, 3]", "[20]"),
+    ),
+    ({"type": "string", "contentEncoding": "base64"}, ('"YQ=="', '""'), ('"YQ"', '"é"', '"a"')),
+    ({"type": "string", "contentEncoding": "base16"}, ('"00FF"',), ('"0"', '"g0"')),
+    ({"contentEncoding": "base32"}, ('"ME======"', "1"), ('"ME"',)),
 ]
 
 
@@ -293,7 +341,7 @@ def test_whitespace_that_json_does_not_allow_is_refused(pattern: str) -> None:
 def test_an_opposite_that_leaves_nothing_is_refused() -> None:
     many = {**SIX, "items": {"enum": list(range(12))}}
     for schema, path in (
-        ({"type": "string", "not": {"type": "string", "pattern": "b"}}, ".not"),
+        ({"type": "string", "not": {"type": "string", "pattern": r"\p{L}"}}, ".not"),
         (many, ".uniqueItems"),
     ):
         with pytest.raises(ShapeError) as caught:

@@ -1,0 +1,1 @@
+"""Regular languages: of regexes, their intersections and opposites, and back to regexes."""
