@@ -76,7 +76,7 @@ def only(outputs: list[RequestOutput]) -> Any:
         ({"max_num_seq": 3}, "there is no option 'max_num_seq'; did you mean max_num_seqs"),
         ({"nonsense": 1}, "there is no option 'nonsense'; there are: tokenizer, "),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 is not possible: there is one"),
-        ({"quantization": "awq"}, "quantization='awq' is not possible: it is seen from the files"),
+        ({"quantization": "awq"}, "quantization='awq': the model's files are not quantised"),
         ({"logits_processors": ["a"]}, "logits_processors is a list; it must map names"),
         ({"logits_processors": {"a": 1}}, "logits_processors has 'a': 1"),
         ({"model": None}, "model=None must be a name or a path"),
@@ -98,6 +98,7 @@ def test_options_without_effect_are_logged_once_with_the_reason(
             num_gpu_blocks_override=np.int64(50),
             max_num_seqs=None,
             trust_remote_code=True,
+            swap_space=4,
             gpu_memory_utilization=0.9,
             tensor_parallel_size=1,
         )
@@ -106,7 +107,7 @@ def test_options_without_effect_are_logged_once_with_the_reason(
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == (
         "taken for compatibility, without effect: trust_remote_code (no code of a model is ever "
-        "run), gpu_memory_utilization (kv_cache_memory_bytes sets the size of the KV cache)"
+        "run), swap_space (what is preempted is computed again)"
     )
 
 
