@@ -92,8 +92,10 @@ INERT: Mapping[str, str] = {
     "enable_log_deltas": "answers are never logged",
     "max_log_len": "a prompt is logged only with log_prompts, and then cut",
     "log_error_stack": "unexpected errors are always logged with their stack",
-    "disable_uvicorn_access_log": "uvicorn's access log is always off",
-    "disable_access_log_for_endpoints": "uvicorn's access log is always off",
+    **dict.fromkeys(
+        ("disable_uvicorn_access_log", "disable_access_log_for_endpoints"),
+        "uvicorn's access log is always off; log_level leaves out the lines of requests",
+    ),
     "guided_decoding_backend": _ONE_GRAMMAR_ENGINE,
     "guided_decoding_disable_fallback": _ONE_GRAMMAR_ENGINE,
     "enable_reasoning": "reasoning is separated wherever its format is known",
