@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import re
 import socket
 from collections.abc import Mapping
 
@@ -20,6 +21,10 @@ from octavo.server.settings import LOOPBACK_NAMES, ServerSettings, is_loopback
 
 HEALTH = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
 PUBLIC = HEALTH | {"/"}  # which need no key
+_HOST = re.compile(
+    r"(?:\[(?P<address>[0-9a-f]*:[0-9a-f:.]*)\]|(?P<name>[a-z0-9_.-]+))(?::(?P<port>[0-9]{0,5}))?"
+)
+_MAX_PORT = 65_535
 _CHALLENGE = ((b"www-authenticate", b"Bearer"),)
 
 
@@ -120,8 +125,17 @@ def _digest(key: str) -> bytes:
 
 
 def _name(host: str) -> str:
-    """Return the name in a host, without the port; an address of IPv6 is in brackets."""
-    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    """Return the name in a host, without the port; "" if it has another form.
+
+    An address of IPv6 is in brackets. In another form the name that a browser has used may stand
+    somewhere else: `localhost:1@evil.example`, `[::1]evil.example`.
+    """
+    found = _HOST.fullmatch(host)
+    if found is None or int(found["port"] or 0) > _MAX_PORT:
+        return ""
+    if found["name"] is not None:
+        return found["name"]
+    return found["address"] if _is_address(found["address"]) else ""
 
 
 def _is_address(name: str) -> bool:

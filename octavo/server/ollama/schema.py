@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from octavo.server.schema.names import Role
 from octavo.server.schema.rules import FieldRules, Unsupported
 
 MAX_MESSAGES = 4096
@@ -15,7 +16,6 @@ MAX_STOPS = 16
 MAX_INPUTS = 4096
 INT32 = 2**31 - 1
 
-Role = Annotated[str, Meta(min_length=1, max_length=64)]
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
 Stop = Annotated[str, Meta(min_length=1, max_length=256)]
 ToolName = Annotated[str, Meta(max_length=128, pattern=r"^[a-zA-Z0-9_.-]+(?![\s\S])")]

@@ -90,6 +90,30 @@ def test_public_metrics_are_served_under_known_hosts_alone(
     assert request(directory, "GET", "/metrics", options, {"host": host}).status_code == status
 
 
+# Hosts in which the name of this machine stands, and another name is meant.
+DISGUISED = (
+    "[::1]evil.example",
+    "[::1].evil.example:80",
+    "[::1]:80@evil.example",
+    "[::1",
+    "[::1%eth0]",
+    "[localhost]",
+    "[127.0.0.1]",
+    "[:]",
+    "localhost:1@evil.example",
+    "localhost@evil.example",
+    "localhost:80:evil.example",
+    "localhost:evil.example",
+    "localhost:65536",
+    "localhost:-1",
+    "localhost,evil.example",
+    "localhost/evil.example",
+    "localhost.",
+    "127.0.0.1.",
+    "localhost evil.example",
+)
+
+
 @pytest.mark.parametrize(
     ("bound", "allowed", "host", "status"),
     [
@@ -101,6 +125,11 @@ def test_public_metrics_are_served_under_known_hosts_alone(
         ("127.0.0.1", (), "localhost.evil.example", 403),
         ("127.0.0.1", (), "192.168.1.5", 403),
         ("127.0.0.1", (), "", 403),
+        *(("127.0.0.1", (), host, 403) for host in DISGUISED),
+        *(("0.0.0.0", (), host, 403) for host in DISGUISED),
+        ("127.0.0.1", (), "localhost:", 200),
+        ("127.0.0.1", (), "localhost:65535", 200),
+        ("0.0.0.0", (), "[2001:db8::1]:80", 200),
         ("127.0.0.1", ("mine.example",), "mine.example:80", 200),
         ("127.0.0.1", ("*",), "evil.example", 200),
         ("0.0.0.0", (), "192.168.1.5:8000", 200),
@@ -177,6 +206,7 @@ def test_origins(directory: Path, origin: str, status: int, method: str) -> None
         ("http://[::1]:5173", 200),
         ("http://localhost.evil.example", 403),
         ("http://127.0.0.1.evil.example:80", 403),
+        *((f"http://{host}", 403) for host in DISGUISED),
         ("file://localhost", 403),
         ("null", 403),
         ("", 403),

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from octavo.server.openai.schema.sampling import CommonRequest, Count, Name
+from octavo.server.openai.schema.sampling import CommonRequest, Count
 from octavo.server.openai.schema.tools import (
     Call,
     CallDelta,
@@ -21,12 +21,11 @@ from octavo.server.openai.schema.tools import (
 )
 from octavo.server.openai.schema.unsupported import CHAT_RULES
 from octavo.server.openai.schema.usage import Usage
+from octavo.server.schema.names import NameInPrompt, Role
 from octavo.server.schema.rules import FieldRules
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 4096
-
-Role = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class ContentPart(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
@@ -51,12 +50,12 @@ class Message(Struct, kw_only=True, forbid_unknown_fields=True):
 
     role: Role
     content: str | Annotated[list[ContentPart | str], Meta(max_length=MAX_PARTS)] | None = None
-    name: Name | None = None
+    name: NameInPrompt | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     thinking: str | None = None
     tool_calls: Annotated[list[PastCall], Meta(max_length=MAX_PARTS)] | None = None
-    tool_call_id: Name | None = None  # in a tool's message: the call that it answers
+    tool_call_id: NameInPrompt | None = None  # in a tool's message: the call that it answers
     function_call: PastFunction | None = None  # the older form of one call
     refusal: str | None = None  # used as the content if that is null
     annotations: Any = None  # ignored: sources of the text of an earlier answer
