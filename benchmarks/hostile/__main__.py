@@ -5,6 +5,7 @@
 A real server uses a real engine process; the hostile clients are another process, and the watched
 streams a third. Wrong requests must get nothing but 4xx, no stream may change or pause for 100 ms
 longer than it does undisturbed, the front end stays below 300 MB, and nothing may be left behind.
+Then another server's gRPC interface is attacked, with `--calls` calls in each way.
 The exit code is 1 if any of this fails.
 
 `--only WORDS --list` prints the names of the kinds. `--attack N` carries out one attack of the mix
@@ -22,7 +23,8 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.hostile.run import ALL_KINDS, SETTINGS, Options, measure, show
+from benchmarks.hostile.calls import attack_calls
+from benchmarks.hostile.run import ALL_KINDS, SETTINGS, Options, log_faults, measure, show
 from benchmarks.served.client import Served
 
 
@@ -30,6 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=1800.0, help="the longest duration")
+    parser.add_argument("--calls", type=int, default=4000, help="in each attack on gRPC; 0: none")
     parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--baseline", type=float, default=10.0, help="seconds without attacks")
     parser.add_argument("--seed", type=int, default=1)
@@ -64,8 +67,21 @@ def main() -> int:
             code = served.end()
         if code:
             report["faults"].append(f"its exit code is {code}")
+        if given.calls and not given.only and given.model is None:
+            report["faults"] += faults_of_calls(given.calls, Path(name) / "calls")
     print(json.dumps(report, indent=1))
     return int(bool(report["faults"] or report["pauses"]))
+
+
+def faults_of_calls(num_calls: int, log: Path) -> list[str]:
+    """Return the faults of a server of its own whose gRPC interface is attacked."""
+    settings = SETTINGS | {"model": None, "server": SETTINGS["server"] | {"grpc_port": 0}}
+    with log.open("w") as file, Served(settings, file) as served:
+        faults = attack_calls(served, num_calls)
+        code = served.end()
+    if code:
+        faults.append(f"its exit code is {code}")
+    return [f"gRPC: {fault}" for fault in faults + log_faults(log)]
 
 
 if __name__ == "__main__":

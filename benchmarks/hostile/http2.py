@@ -6,8 +6,9 @@ import socket
 import struct
 from collections.abc import Iterable
 
-DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
+DATA, HEADERS, SETTINGS, PING, CONTINUATION = 0, 1, 4, 6, 9
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
+_FRAME_BYTES = 1 << 14  # at most
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _TABLE_SIZE, _WINDOW = 1, 4  # settings
 _STATUS = b"\x0bgrpc-status"  # as it stands in a head without a table and without Huffman's code
@@ -84,8 +85,11 @@ class Http2:
         """Send the head of a call; return its stream."""
         stream, self._next = self._next, self._next + 2
         named = [(b"authorization", b"Bearer " + key.encode())] if key else []
-        raw = path.encode() if isinstance(path, str) else path
-        self.send(frame(HEADERS, END_HEADERS, stream, head(raw, [*named, *more])))
+        whole = head(path.encode() if isinstance(path, str) else path, [*named, *more])
+        parts = [whole[at : at + _FRAME_BYTES] for at in range(0, len(whole), _FRAME_BYTES)]
+        for number, part in enumerate(parts, 1):
+            kind = HEADERS if number == 1 else CONTINUATION
+            self.send(frame(kind, END_HEADERS if number == len(parts) else 0, stream, part))
         return stream
 
     def call(self, path: str | bytes, payload: bytes = b"", key: str | None = None) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.hostile.__main__ import faults_of_calls
 from benchmarks.hostile.answers import Answer, AnswerReader, MalformedError
 from benchmarks.hostile.attack import ATTACK_KEY, COMPLETIONS, LIVE, Attack, Ending, Right, post
 from benchmarks.hostile.client import Outcome
@@ -183,3 +184,9 @@ def test_a_short_run_finds_no_fault(tmp_path: Path) -> None:
     assert report["attacks"] == len(light)
     assert report["attacked"]["reads"]
     assert not report["faults"]
+
+
+@pytest.mark.slow
+def test_a_few_attacks_on_grpc_find_no_fault(tmp_path: Path) -> None:
+    pytest.importorskip("octavo.server.grpc.octavo_pb2", reason="built by `make setup`")
+    assert not faults_of_calls(200, tmp_path / "log")

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 _LEAST_MESSAGE_BYTES = 1 << 20
 _BYTES_PER_TOKEN = 16  # that a message may have for each token of the context
 _STREAMS = 128  # calls at once on a connection; a client waits before it begins more
+_UNREAD_BYTES = 16 << 10
 _GRACE_SECONDS = 0.5  # for calls to end when the server stops
 _KEEPALIVE_SECONDS = 60  # of silence, after which a client must acknowledge that it lives
 
@@ -48,7 +49,8 @@ class GrpcServer:
         self._application = Application(server, GRPC_ROUTES, GRPC)
         self._relay = Relay(connections, certificates)
         largest = largest_message(server.config, server.llm.facts.max_model_len)
-        num_messages = max(1, server.config.max_waiting_bytes // largest)
+        # A message is there twice while grpcio hands it over.
+        num_messages = max(1, server.config.max_waiting_bytes // (2 * largest))
         self._entry = Entry(server, self._relay, num_messages)
         self._health = Health(server, self._relay, num_messages)
         reflection = Reflection(self._entry)
@@ -143,6 +145,9 @@ def _options(config: ServerSettings, largest: int) -> dict[str, int]:
         "max_metadata_size": config.max_header_bytes,
         "absolute_max_metadata_size": config.max_header_bytes,
         "max_concurrent_streams": _STREAMS,
+        # What a call may send before its message is read: it does not grow with the line's speed.
+        "http2.lookahead_bytes": _UNREAD_BYTES,
+        "http2.bdp_probe": 0,
         "max_connection_idle_ms": int(1000 * config.idle_seconds),
         "keepalive_time_ms": 1000 * _KEEPALIVE_SECONDS,
         "keepalive_timeout_ms": int(1000 * config.stall_seconds),
