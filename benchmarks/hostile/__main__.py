@@ -5,7 +5,8 @@
 A real server uses a real engine process; the hostile clients are another process, and the watched
 streams a third. Wrong requests must get nothing but 4xx, no stream may change or pause for 100 ms
 longer than it does undisturbed, the front end stays below 300 MB, and nothing may be left behind.
-Then another server's gRPC interface is attacked, with `--calls` calls in each way.
+Without `--only`, another server's gRPC interface is attacked too, with `--calls` calls in each way,
+and one key makes a third server keep files, batches and responses (`keeping`).
 The exit code is 1 if any of this fails.
 
 `--only WORDS --list` prints the names of the kinds. `--attack N` carries out one attack of the mix
@@ -20,10 +21,12 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
 from benchmarks.hostile.calls import attack_calls
+from benchmarks.hostile.keeping import faults_of_keeping, pauses_of_keeping, settings_in
 from benchmarks.hostile.run import ALL_KINDS, SETTINGS, Options, log_faults, measure, show
 from benchmarks.served.client import Served
 
@@ -69,6 +72,8 @@ def main() -> int:
             report["faults"].append(f"its exit code is {code}")
         if given.calls and not given.only and given.model is None:
             report["faults"] += faults_of_calls(given.calls, Path(name) / "calls")
+        if not given.only:
+            keep_much(report, Path(name))
     print(json.dumps(report, indent=1))
     return int(bool(report["faults"] or report["pauses"]))
 
@@ -82,6 +87,16 @@ def faults_of_calls(num_calls: int, log: Path) -> list[str]:
     if code:
         faults.append(f"its exit code is {code}")
     return [f"gRPC: {fault}" for fault in faults + log_faults(log)]
+
+
+def keep_much(report: dict[str, Any], directory: Path) -> None:
+    """Let one key make another server keep what it can; add the faults to the report."""
+    with Served(settings_in(directory)) as served:
+        report["faults"] += uvloop.run(faults_of_keeping(served))
+        report["pauses"] += pauses_of_keeping(served)
+        code = served.end()
+    if code:
+        report["faults"].append(f"keeping: the exit code is {code}")
 
 
 if __name__ == "__main__":

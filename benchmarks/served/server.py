@@ -88,8 +88,9 @@ def main() -> None:
     server = settings["server"]
     if "max_files" in settings:  # that this process may have open
         resource.setrlimit(resource.RLIMIT_NOFILE, (settings["max_files"],) * 2)
-    if "admin_socket" in server:
-        server["admin_socket"] = Path(server["admin_socket"])
+    for name in ("admin_socket", "batch_dir", "journal"):
+        if name in server:
+            server[name] = Path(server[name])
     server["api_keys"] = tuple(server.get("api_keys", ()))
     logging.basicConfig(level="ERROR", format="server: %(message)s")
     with tempfile.TemporaryDirectory() as name:

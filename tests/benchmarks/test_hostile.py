@@ -12,6 +12,7 @@ from benchmarks.hostile.__main__ import faults_of_calls
 from benchmarks.hostile.answers import Answer, AnswerReader, MalformedError
 from benchmarks.hostile.attack import ATTACK_KEY, COMPLETIONS, LIVE, Attack, Ending, Right, post
 from benchmarks.hostile.client import Outcome
+from benchmarks.hostile.keeping import faults_of_keeping, settings_in
 from benchmarks.hostile.run import (
     ALL_KINDS,
     SETTINGS,
@@ -190,3 +191,11 @@ def test_a_short_run_finds_no_fault(tmp_path: Path) -> None:
 def test_a_few_attacks_on_grpc_find_no_fault(tmp_path: Path) -> None:
     pytest.importorskip("octavo.server.grpc.octavo_pb2", reason="built by `make setup`")
     assert not faults_of_calls(200, tmp_path / "log")
+
+
+@pytest.mark.slow
+def test_a_key_that_keeps_much_leaves_room_for_others(tmp_path: Path) -> None:
+    """The lengths of holds, and thousands of files, are left to `make hostile`."""
+    with Served(settings_in(tmp_path, is_crowded=False)) as served:
+        assert asyncio.run(faults_of_keeping(served, is_crowded=False)) == []
+        assert served.end() == 0
