@@ -144,10 +144,7 @@ def test_what_does_not_apply_is_null_and_not_missing(directory: Path) -> None:
         "refusal": None,
         "reasoning": None,
         "reasoning_content": None,
-        "tool_calls": [],
-        "function_call": None,
-        "annotations": None,
-        "audio": None,
+        "annotations": [],
     }
     absent = {"logprobs": None, "stop_reason": None, "token_ids": None}
     assert choice == {"index": 0, "finish_reason": "length", **absent}

@@ -81,7 +81,7 @@ def test_without_tools_nothing_is_a_call(tmp_path: Path) -> None:
         ways: list[dict[str, Any]] = [{}, {"tools": []}, {"tools": TOOLS, "tool_choice": "none"}]
         for fields in ways:
             message, finish = await message_of(client, **fields)
-            assert (message["tool_calls"], finish) == ([], "stop")
+            assert ("tool_calls" in message, finish) == (False, "stop")
             assert message["content"] == OSLO
 
     run(tmp_path, OSLO, test, is_special=False)
@@ -93,7 +93,7 @@ def test_old_clients_get_functions(tmp_path: Path) -> None:
         message, finish = await message_of(client, functions=functions)
         assert message["function_call"]["name"] == "weather"
         assert json.loads(message["function_call"]["arguments"]) == {"city": "Oslo"}
-        assert (message["tool_calls"], finish) == ([], "function_call")
+        assert ("tool_calls" in message, finish) == (False, "function_call")
 
     run(tmp_path, OSLO, test)
 

@@ -140,17 +140,16 @@ class ChatLogprobs(Struct, kw_only=True):
 
 
 class AnswerMessage(Struct, kw_only=True):
-    """The message that the model generated, with every field that clients read."""
+    """The message that the model generated; calls are left out where there are none."""
 
     role: str
     content: str | None
     refusal: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None  # the same
-    tool_calls: list[Call] = []
-    function_call: CalledFunction | None = None
-    annotations: None = None
-    audio: None = None
+    annotations: list[Any] = []  # of other servers' searches in the web
+    tool_calls: list[Call] | UnsetType = UNSET
+    function_call: CalledFunction | UnsetType = UNSET
 
 
 class ChatChoice(Struct, kw_only=True):

@@ -1,0 +1,1 @@
+"""Tests of what all answers have in common."""
