@@ -71,6 +71,10 @@ MANY: dict[str, list[Any]] = {
     ],
     "/api/embed": [{"model": "tiny:latest", "input": ["x", "y"]}, {"model": "tiny", "input": []}],
     "/api/embeddings": [{"model": "tiny", "prompt": "x"}],
+    "/v1/messages/count_tokens": [{"model": "tiny", "messages": MESSAGES}, {"model": "tiny"}],
+    "/v1/responses/input_tokens": [{"input": "The quick"}, {"input": []}],
+    "/v1/chat/completions/render": [{"messages": MESSAGES, **GREEDY}],
+    "/v1/completions/render": [{"prompt": [5, 6], **GREEDY}],
     "/detokenize": [{"tokens": [5, 6, 7]}, {"tokens": []}, {"tokens": [300]}, {"tokens": [-1]}],
 }
 CASES = [(path, body) for path, bodies in MANY.items() for body in bodies]
@@ -104,6 +108,8 @@ def contents(text: str) -> Any:
         choices = [choice for event in events(text) for choice in event["choices"]]
         return "".join(choice["text"] for choice in choices), choices[-1]["finish_reason"]
     content = json.loads(text)
+    if isinstance(content, list):  # of requests that were rendered
+        return content
     return {
         name: value
         for name, value in content.items()
