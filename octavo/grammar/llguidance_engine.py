@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, Token
 from octavo.grammar.json_place import Places, place_in
 from octavo.grammar.kept_masks import KeptMasks, MaskKey
 from octavo.grammar.messages import error_for
-from octavo.grammar.protocol import Forcing, GrammarError, Matcher, Vocabulary, Words
+from octavo.grammar.protocol import DRAWN, Forcing, GrammarError, Matcher, Vocabulary, Words
 
 # Bounds on one grammar. A grammar of this size takes some tens of milliseconds to compile.
 LIMITS = LLParserLimits(
@@ -30,6 +31,9 @@ LIMITS = LLParserLimits(
 )
 MAX_KEPT = 64  # compiled grammars, for further texts
 QUIET = 0  # llguidance writes nothing to standard error
+
+
+log = logging.getLogger(__name__)
 
 
 class LLGuidanceEngine:
@@ -127,7 +131,8 @@ class LLGuidanceEngine:
 
     def compile_alone(self, text: str) -> LLMatcher:
         """Return a grammar that shares nothing; raise GrammarError if the text is none."""
-        compiled = LLMatcher(self._tokenizer, self._header + text, log_level=QUIET, limits=LIMITS)
+        begin = header("off") if DRAWN in text else self._header
+        compiled = LLMatcher(self._tokenizer, begin + text, log_level=QUIET, limits=LIMITS)
         if compiled.is_error():
             raise error_for(compiled.get_error())
         return compiled
@@ -144,7 +149,16 @@ class LLGuidanceEngine:
 class LLGuidanceMatcher:
     """A text in a grammar; implements `octavo.grammar.protocol.Matcher`."""
 
-    __slots__ = ("_accepted", "_engine", "_places", "_shares", "_text", "inner", "lexer")
+    __slots__ = (
+        "_accepted",
+        "_engine",
+        "_forcing",
+        "_places",
+        "_shares",
+        "_text",
+        "inner",
+        "lexer",
+    )
 
     def __init__(
         self, engine: LLGuidanceEngine, text: str, matcher: LLMatcher, *, lexer: int
@@ -156,6 +170,7 @@ class LLGuidanceMatcher:
         start = place_in(text)
         self._places = None if start is None else Places(start, engine.tokens)
         self._shares = True  # a lexer with other texts
+        self._forcing: Forcing = "off" if DRAWN in text else engine.forcing
         self.lexer = lexer  # which one
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -177,18 +192,24 @@ class LLGuidanceMatcher:
             act()
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException:  # a panic of the library is no Exception
+        except BaseException as caught:  # a panic of the library is no Exception
             if not self._shares:
-                raise
+                raise _of_shape(caught) from None
             self._shares = False
             self._engine.forget(self._text)
-            self.inner = self._engine.compile_alone(self._text)
-            if self._accepted:
-                self._accept(self._accepted.tolist())
-            act()
+            try:
+                self.inner = self._engine.compile_alone(self._text)
+                if self._accepted:
+                    self._accept(self._accepted.tolist())
+                act()
+            except BaseException as again:
+                raise _of_shape(again) from None
 
     def num_accepted(self, tokens: Sequence[int]) -> int:
-        return self.inner.validate_tokens(list(tokens))
+        try:
+            return self.inner.validate_tokens(list(tokens))
+        except BaseException as caught:
+            raise _of_shape(caught) from None
 
     def roll_back(self, count: int) -> None:
         if not count:
@@ -196,15 +217,25 @@ class LLGuidanceMatcher:
         del self._accepted[len(self._accepted) - count :]
         if self._places is not None:
             self._places.roll_back(len(self._accepted))
-        if not self.inner.rollback(count):
+        try:
+            is_done = self.inner.rollback(count)
+        except BaseException as caught:
+            raise _of_shape(caught) from None
+        if not is_done:
             raise self._error()
 
     def forced(self, most: int) -> list[int]:
-        forcing = self._engine.forcing
-        if forcing == "off":
+        if self._forcing == "off":
             return []
-        if forcing == "canonical":
-            return self.inner.compute_ff_tokens()[:most]
+        try:
+            if self._forcing == "canonical":
+                return self.inner.compute_ff_tokens()[:most]
+            return self._forced_singly(most)
+        except BaseException as caught:
+            raise _of_shape(caught) from None
+
+    def _forced_singly(self, most: int) -> list[int]:
+        """Return the tokens of which each is the only one that its mask allows."""
         tokens: list[int] = []
         row = np.zeros(self._engine.num_words, np.uint32)
         while len(tokens) < most and self.inner.compute_ff_bytes():
@@ -248,6 +279,17 @@ class LLGuidanceMatcher:
     def _error(self) -> GrammarError:
         message = self.inner.get_error()
         return error_for(message or "a token came that the grammar does not allow")
+
+
+def _of_shape(caught: BaseException) -> BaseException:
+    """Return the error of a shape on which the library panics; other errors as they are.
+
+    The state of a text depends on its shape and its tokens alone, so that they are the reason.
+    """
+    if type(caught).__name__ != "PanicException":
+        return caught
+    log.warning("the grammar engine failed on a shape: %s", caught)
+    return error_for("panic")
 
 
 def _fill_error(matcher: LLGuidanceMatcher, row: Words) -> BaseException | None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 
-from octavo.grammar.protocol import GrammarError
+from octavo.grammar.protocol import NO_TEXT, GrammarError
 
 MAX_CHARACTERS = 400
 _SMALLER = "make it smaller, or divide it among several requests"
 _SIMPLER = "use shorter repetitions of fewer alternatives"
 # Parts of the messages, and the words for them; {0} is the first number of the part.
 _WORDS = {
-    r"NoExtension|Unsatisfiable schema: schema is false": "no text has this shape",
+    r"NoExtension|Unsatisfiable schema: schema is false": NO_TEXT,
+    r"Unsatisfiable schema": f"{NO_TEXT}: its keywords contradict each other",
     r"[Cc]urrent row has (\d+) items; max is (\d+)": (
         "it is too ambiguous: one place of the text can be read in {0} ways, and at most {1} are "
         "followed; let each text be read in one way"

@@ -15,10 +15,17 @@ from numpy.typing import NDArray
 
 Words = NDArray[np.uint32]
 
+# A line of a grammar that a client wrote: forced text is not looked for in it. An ambiguous grammar
+# can force text without an end, and the library would follow it without a bound.
+DRAWN = "// all tokens are drawn"
+
 # Text that must come next: only its canonical tokenisation is allowed; or tokens that are the only
 # ones allowed are not drawn; or all are drawn.
 Forcing = Literal["canonical", "single", "off"]
 FORCINGS: tuple[Forcing, ...] = get_args(Forcing)
+
+
+NO_TEXT = "no text has this shape"
 
 
 class GrammarError(ValueError):
@@ -30,6 +37,11 @@ class GrammarError(ValueError):
     def __init__(self, what: str, line: int | None = None) -> None:
         super().__init__(what)
         self.line = line
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the grammar is right, and no text is possible in it."""
+        return str(self).startswith(NO_TEXT)
 
 
 class Vocabulary(Struct, frozen=True):

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
 from octavo.grammar import gbnf, lark
 from octavo.grammar.json_place import PREFIX, WHITESPACE
+from octavo.grammar.json_schema.blame import compilable
 from octavo.grammar.json_schema.simplify import simplified
-from octavo.grammar.protocol import GrammarError
+from octavo.grammar.protocol import DRAWN, GrammarError
 from octavo.grammar.regexes import RegexError, all_translated, literal
 from octavo.grammar.structural_tags import tags_grammar
 from octavo.grammar.trial import try_grammar
@@ -48,6 +49,8 @@ def grammar_of(shape: StructuredOutputsParams, vocabulary: int = 0) -> Translate
     try:
         try_grammar(text, vocabulary if _TOKEN_ID.search(text) else 0)
     except GrammarError as error:
+        if name == "json":
+            return _with_less(shape)
         is_own = name == "grammar" and error.line is not None and not _is_gbnf(shape)
         what = str(error)
         if is_own:
@@ -56,6 +59,23 @@ def grammar_of(shape: StructuredOutputsParams, vocabulary: int = 0) -> Translate
             )
         raise ShapeError(what, name) from None
     return Translated(text, warnings)
+
+
+def _with_less(shape: StructuredOutputsParams) -> Translated:
+    """Return the grammar of a schema that does not compile as a whole, if it may be less.
+
+    Else raise ShapeError with the keyword at fault.
+    """
+    assert isinstance(shape.json, str), "shapes are stored as text"
+    made = compilable(
+        parsed(shape.json, "json"),
+        "json",
+        lambda core: try_grammar(f"{PREFIX}{_with_options(core, shape)}", 0),
+        path="",
+        strict=shape.strict,
+        closes=shape.disable_additional_properties,
+    )
+    return Translated(f"{PREFIX}{_with_options(made.core, shape)}", made.warnings)
 
 
 def _grammar_text(
@@ -84,11 +104,11 @@ def _grammar_text(
         return "choice", f"start: /{'|'.join(map(literal, shape.choice))}/"
     if shape.grammar is not None:
         if _is_gbnf(shape):
-            return "grammar", _of_gbnf(shape.grammar)
+            return "grammar", f"{_of_gbnf(shape.grammar)}\n{DRAWN}\n"
         inner = lark.checked(
             shape.grammar, "grammar", lambda schema, path: schema_text(schema, path, "grammar")
         )
-        return "grammar", inner
+        return "grammar", f"{inner}\n{DRAWN}\n"
     assert isinstance(shape.structural_tag, str), "shapes are stored as text"
     tags = parsed(shape.structural_tag, "structural_tag")
     return "structural_tag", tags_grammar(

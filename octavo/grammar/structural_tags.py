@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from octavo.core.structured_outputs import ShapeError
 from octavo.grammar import gbnf
+from octavo.grammar.protocol import DRAWN
 from octavo.grammar.regexes import RegexError, translated
 
 SchemaText = Callable[[Any, str], str]
@@ -192,7 +193,7 @@ class _Writer:
         if len(self._writers) and any(rule.startswith("rule_") for rule in self._rules):
             _fail(path, "there is more than one grammar")
         first, *rules = written.splitlines()
-        self._rules += rules
+        self._rules += [*rules, DRAWN]
         return first.removeprefix("start: ")
 
     _writers: dict[str, Callable[[_Writer, dict[str, Any], str], str]] = {  # noqa: RUF012

@@ -5,13 +5,16 @@ It needs no tokenizer: a small vocabulary, in which every byte is a token, stand
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
+from octavo.grammar.json_place import PREFIX
 from octavo.grammar.llguidance_engine import LLGuidanceEngine
-from octavo.grammar.protocol import GrammarError, Vocabulary
+from octavo.grammar.protocol import NO_TEXT, GrammarError, Vocabulary
 
 END = 256
 
@@ -25,7 +28,12 @@ def try_grammar(text: str, vocabulary: int) -> None:
     row = np.zeros(-(-size // 32), np.uint32)
     _engine(size).compile(text).fill(row)
     if not row.any():
-        raise GrammarError("no text has this shape")
+        raise GrammarError(NO_TEXT)
+
+
+def try_schema(core: Any) -> None:
+    """Compile the core of a schema; raise GrammarError if it cannot be used."""
+    try_grammar(f"{PREFIX}{json.dumps(core)}", 0)
 
 
 @lru_cache(maxsize=2)

@@ -54,10 +54,16 @@ def check_answer(job: AnswerJob) -> CheckedShape:
         if job.shape is not None and not job.must_call:
             made = grammar_of(StructuredOutputsParams(**job.shape.fields), job.vocabulary)
             shape, warnings = made.text, made.warnings
+        num_of_shape = len(warnings)
         tools = list(_enforced(job, warnings))
         text = _grammar(job, tools, shape)
-        if text is not None:
-            try_grammar(text, job.vocabulary)
+        try:
+            if text is not None:
+                try_grammar(text, job.vocabulary)
+        except GrammarError:  # the tool at fault is named, or its schema simplified
+            warnings = warnings[:num_of_shape]
+            text = _grammar(job, list(_enforced(job, warnings, is_tried=True)), shape)
+            try_grammar(text or "", job.vocabulary)
     except ShapeError as error:
         return CheckedShape(what=error.what, field=error.field, path=error.path)
     except GrammarError as error:
@@ -65,16 +71,27 @@ def check_answer(job: AnswerJob) -> CheckedShape:
     return CheckedShape(grammar=text or "", warnings=warnings)
 
 
-def _enforced(job: AnswerJob, warnings: list[tuple[str, str]]) -> Iterator[Tool]:
-    """Yield the tools with what of their schemas is enforced: nothing if calls are free."""
+def _enforced(
+    job: AnswerJob, warnings: list[tuple[str, str]], *, is_tried: bool = False
+) -> Iterator[Tool]:
+    """Yield the tools with what of their schemas is enforced: nothing if calls are free.
+
+    If it `is_tried`, each schema compiles by itself.
+    """
+    from octavo.grammar.json_schema.blame import compilable
     from octavo.grammar.json_schema.simplify import simplified
+    from octavo.grammar.trial import try_schema
 
     for tool in job.tools:
         if not (job.must_call or tool.strict):
             yield Tool(tool.name, strict=job.only_these)
             continue
         schema = {"type": "object", **tool.parameters}
-        result = simplified(schema, job.field, path=tool.place, strict=tool.strict)
+        given: dict[str, Any] = {"path": tool.place, "strict": tool.strict}
+        if is_tried:
+            result = compilable(schema, job.field, try_schema, **given, closes=False)
+        else:
+            result = simplified(schema, job.field, **given)
         warnings += result.warnings
         if result.core is False:
             raise ShapeError("no arguments have this shape", job.field, tool.place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 from llguidance import LLMatcher, LLParserLimits
 
 from octavo.core.structured_outputs import StructuredOutputsParams
+from octavo.grammar.failures import why_failed
 from octavo.grammar.llguidance_engine import MAX_KEPT, LLGuidanceEngine
-from octavo.grammar.protocol import GrammarError, Matcher
+from octavo.grammar.protocol import Forcing, GrammarError, Matcher
 from octavo.grammar.shapes import grammar_of
 from tests.grammar.tiny import END, allowed, make_vocabulary, random_regex
 
@@ -213,3 +215,65 @@ def test_masks_are_computed_one_by_one_where_no_threads_can_be_had(
     rows = np.zeros((2, engine.num_words), np.uint32)
     assert engine.fill_all(rows, list(zip(matchers, (0, 1), strict=True))) == [None, None]
     assert [allowed(row, SIZE) for row in rows] == list(map(mask_of, matchers))
+
+
+class PanicException(BaseException):
+    """A panic of the library, as it reaches Python."""
+
+
+class PanickingLibrary:
+    """A matcher of the library on which every call panics."""
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        def panic(*given: object) -> object:
+            raise PanicException("index out of bounds")
+
+        return panic
+
+
+@pytest.mark.parametrize("forcing", ["canonical", "single"])
+def test_a_panic_of_the_library_is_the_fault_of_the_shape(
+    monkeypatch: pytest.MonkeyPatch, forcing: Forcing
+) -> None:
+    engine = LLGuidanceEngine(VOCABULARY, forcing=forcing)
+    matcher = engine.compile("start: /[ab]+/")
+    row = np.zeros(engine.num_words, np.uint32)
+    monkeypatch.setattr(engine, "compile_alone", lambda text: PanickingLibrary())
+    calls: list[Callable[[], object]] = [
+        lambda: matcher.fill(row),
+        lambda: matcher.accept([2]),
+        lambda: matcher.num_accepted([2]),
+        lambda: matcher.forced(8),
+        lambda: matcher.roll_back(1),
+    ]
+    for call in calls:
+        matcher.inner = PanickingLibrary()  # type: ignore[assignment]
+        with pytest.raises(GrammarError) as caught:
+            call()
+        assert why_failed(caught.value).is_impossible
+
+
+def test_forced_text_without_an_end_is_not_looked_for() -> None:
+    """The library would follow what this grammar forces for minutes, and fill the memory."""
+    written = (
+        'start: r0\nr0: r1 /(\\\\d)*/ "ab" "b" | "ab" "ab" "ab" | /a/{1,3} T1 T1\n'
+        'r1: r2 T0 | "ab" "a" | (r0 | "x")* (r2 | "x")* /a/{1,3}\nr2:  | \n'
+        "T0: /(b|(.|\\\\d))/ & /a/\nT1: /(((x)*)*)?/ & ~/(\\\\d|(x){0,300})/\n"
+    )
+    grammars = [
+        grammar_of(StructuredOutputsParams(grammar=written)).text,
+        grammar_of(StructuredOutputsParams(grammar='root ::= "ab" "ca"')).text,
+        grammar_of(
+            StructuredOutputsParams(
+                structural_tag={
+                    "type": "structural_tag",
+                    "format": {"type": "grammar", "grammar": 'root ::= "ab" "ca"'},
+                }
+            )
+        ).text,
+    ]
+    engine = LLGuidanceEngine(VOCABULARY)
+    for grammar in grammars:
+        matcher = engine.compile(grammar)
+        assert matcher.forced(8) == []
+    assert engine.compile("start: /abca/").forced(8)

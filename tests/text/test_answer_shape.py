@@ -184,3 +184,21 @@ def test_what_a_format_cannot_write_is_refused_or_named() -> None:
     assert (found.field, found.path) == ("tools", f"[0].function.parameters{where}")
     made = check_answer(job(formats=bare, tokens={}, tools=[tool("f", few)], must_call=True))
     assert [place for place, _ in made.warnings] == [f"tools[0].function.parameters{where}"]
+
+
+def test_the_keyword_of_a_tool_that_is_too_much_is_named_or_left_out() -> None:
+    pairs = [
+        {"anyOf": [{"required": [f"a{each}"]}, {"required": [f"b{each}"]}]} for each in range(12)
+    ]
+    tools = [
+        tool("small", {"type": "object", "properties": {"a": {"type": "integer"}}}, strict=True),
+        tool(
+            "large", {"type": "object", "properties": {"x": {"allOf": pairs}}}, index=1, strict=True
+        ),
+    ]
+    checked = refused(tools=tools, must_call=True)
+    assert checked.path.endswith(".parameters.properties.x.allOf")
+    loose = [tools[0], tool("large", tools[1].parameters, index=1)]
+    ((place, what),) = check_answer(job(tools=loose, must_call=True)).warnings
+    assert place == f"{checked.field}{checked.path}"
+    assert what.endswith("it is left out")

@@ -109,16 +109,21 @@ class References:
             if not isinstance(place.schema, dict):
                 continue
             yield place
-            for key, value in place.schema.items():
-                kind = KEYWORDS[key].value if key in KEYWORDS else "any"
-                if key in ("$defs", "definitions"):
-                    kind = "schemas by name"
-                if isinstance(value, dict) and kind in ("schemas by name", "schema or names"):
-                    waiting += [place.step(key, name) for name in value]
-                elif isinstance(value, dict) and kind in ("schema", "schema or list"):
-                    waiting.append(place.step(key))
-                elif isinstance(value, list) and kind in ("schemas", "schema or list"):
-                    waiting += [place.step(key, index) for index in range(len(value))]
+            waiting += places_within(place)
+
+
+def places_within(place: Place) -> Iterator[Place]:
+    """Yield the places of the schemas directly within the one at a place."""
+    for key, value in place.schema.items():
+        kind = KEYWORDS[key].value if key in KEYWORDS else "any"
+        if key in ("$defs", "definitions"):
+            kind = "schemas by name"
+        if isinstance(value, dict) and kind in ("schemas by name", "schema or names"):
+            yield from (place.step(key, name) for name in value)
+        elif isinstance(value, dict) and kind in ("schema", "schema or list"):
+            yield place.step(key)
+        elif isinstance(value, list) and kind in ("schemas", "schema or list"):
+            yield from (place.step(key, index) for index in range(len(value)))
 
 
 def _descend(place: Place, part: str, reference: str) -> Place:

@@ -21,6 +21,7 @@ from octavo.nearest import nearest
 MAX_DEPTH = 64  # of a schema
 MAX_SCHEMAS = 20_000  # in one document, each as often as it is used
 MAX_WARNINGS = 64
+LeftOut = tuple[tuple[str | int, ...], str, str]  # keys of a place, a keyword, and why
 
 
 class Simplified(NamedTuple):
@@ -31,14 +32,20 @@ class Simplified(NamedTuple):
 
 
 def simplified(
-    document: Any, field: str, *, path: str = "", strict: bool = True, closes: bool = False
+    document: Any,
+    field: str,
+    *,
+    path: str = "",
+    strict: bool = True,
+    closes: bool = False,
+    left_out: tuple[LeftOut, ...] = (),
 ) -> Simplified:
     """Return the core of a schema; raise ShapeError with the field and the path that are wrong.
 
     With `closes`, objects have no properties beside those listed. Unless `strict`, what cannot be
-    enforced is left out.
+    enforced is left out, and so is `left_out`.
     """
-    work = Simplifier(document, field, path, strict=strict, closes=closes)
+    work = Simplifier(document, field, path, strict=strict, closes=closes, left_out=left_out)
     try:
         return Simplified(work.whole(), work.warnings)
     except RecursionError:
@@ -48,7 +55,17 @@ def simplified(
 class Simplifier:
     """The simplification of one document."""
 
-    def __init__(self, document: Any, field: str, path: str, *, strict: bool, closes: bool) -> None:
+    def __init__(
+        self,
+        document: Any,
+        field: str,
+        path: str,
+        *,
+        strict: bool,
+        closes: bool,
+        left_out: tuple[LeftOut, ...] = (),
+    ) -> None:
+        self._left_out = {(keys, name): why for keys, name, why in left_out}
         self.closes = closes
         self.warnings: list[tuple[str, str]] = []
         self._strict = strict
@@ -61,9 +78,14 @@ class Simplifier:
         self._num_schemas = 0
         self._depth = 0
 
-    def whole(self) -> Any:
-        """Return the whole document."""
-        core = self.schema(self._references.root)
+    @property
+    def root(self) -> Place:
+        """The place of the whole document."""
+        return self._references.root
+
+    def whole(self, place: Place | None = None) -> Any:
+        """Return the core of the whole document, or of one place with all that it refers to."""
+        core = self.schema(place or self.root)
         while waiting := self._places.keys() - self._definitions.keys():
             for name in sorted(waiting, key=int):
                 self.definition(name)
@@ -156,6 +178,9 @@ class Simplifier:
         """Return the keywords that restrict something, with their values checked."""
         given = {}
         for name, value in place.schema.items():
+            if self._left_out and (why := self._left_out.get((place.keys, name))) is not None:
+                self.leave(place, name, why)
+                continue
             keyword = KEYWORDS.get(name)
             if keyword is None:
                 if not name.startswith(EXTENSIONS):
