@@ -134,14 +134,15 @@ class LLM:
         """
         check_generates(self._model.facts)
         template = self._model.template(chat_template, with_tools=bool(tools))
+        tool_format = self._model.tool_format(template)
         many = conversations(messages)
         prompts: list[Prompt] = []
         for index, conversation in enumerate(many):
             with about(f"conversations[{index}]: " if len(many) > 1 else ""):
-                template.check_tools(conversation, tools)
                 text = template.render(
                     conversation,
                     tools=tools,
+                    tool_format=tool_format,
                     add_generation_prompt=add_generation_prompt,
                     continue_final_message=continue_final_message,
                     variables=chat_template_kwargs,

@@ -19,7 +19,7 @@ from octavo.text.tokenizer import Tokenizer
 from octavo.wire.facts import EngineFacts
 
 if TYPE_CHECKING:
-    from octavo.formats.description import Formats
+    from octavo.formats.description import Formats, ToolFormat
     from octavo.formats.thinking import MarkTokens
     from octavo.loader import Checkpoint
     from octavo.text.chat.template import ChatTemplate
@@ -131,6 +131,12 @@ class TextModel:
                 )
             source = choose_template(self.tokenizer.chat_templates, with_tools=with_tools)
         return ChatTemplate(source, self.tokenizer.special_tokens)
+
+    def tool_format(self, template: ChatTemplate) -> ToolFormat | None:
+        """Return the format of calls that a template and the model's added tokens show."""
+        from octavo.formats.registry import choose
+
+        return choose(template.source, tuple(self.tokenizer.added_tokens.values())).tools
 
 
 def load_tokenizer(source: ModelFiles, opened: Checkpoint | None = None) -> Tokenizer:

@@ -70,6 +70,11 @@ class ToolFormat(Struct, frozen=True, forbid_unknown_fields=True):
     reasoning: str | None = None  # the reasoning format without which this one makes no sense
     arguments: Literal["object", "string"] = "object"  # the form that its chat template reads
     call_ids: Literal["any", "nine_letters"] = "any"  # which ids its chat template accepts
+    # For models that were made for no format: tools, past calls and results are text to the
+    # template, every call is constrained, and nothing follows calls.
+    is_generic: bool = False
+    # The marks around a call's result, for templates that know no results.
+    result: tuple[str, str] = ("<tool_response>\n", "\n</tool_response>")
     detect: tuple[tuple[str, ...], ...] = ()  # templates that hold all strings of one of these
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -33,7 +34,7 @@ def calls_grammar(
     of the prompt.
     """
     if formats.tools is None:
-        raise FormatError("this model has no known format of calls; give one: --tool-call-parser")
+        raise FormatError("calls of this model are in no format; give one: --tool-call-parser")
     if choice == "auto" and not any(tool.strict for tool in tools):
         return None
     lark = Lark(tokens)
@@ -85,6 +86,8 @@ class _Calls:
     ) -> None:
         self.tools = tools
         self._form, self._lark = description.forms[0], lark
+        self._is_generic = description.is_generic
+        self._result = _beginning(description.result[0].strip(), self._form.trigger)
         end = "".join(self._form.call_end)
         # A mark that is a stop token is not part of the text: it ends it.
         self._is_last = end.strip() in description.stops
@@ -98,10 +101,12 @@ class _Calls:
         names = [lark.rule(f"tool_{index}", rule) for index, rule in enumerate(rules)]
         call = lark.rule("call", f"({' | '.join(names)}) {lark.text(self._end)}")
         more = ""
-        if self._parallel and (form.section or form.at_start or not skip):
+        if self._parallel and (form.section or form.at_start or self._is_generic or not skip):
             more = f"({lark.text(form.separator + ''.join(form.call))} {call})*"
         opening = lark.text("".join(form.opening)[skip:])
-        return f"{opening} {call} {more} {lark.text(''.join(form.section_end))}"
+        closing = lark.text("".join(form.section_end))
+        end = f"{closing} {lark.terminal(SPACE)}" if self._is_generic else closing
+        return f"{opening} {call} {more} {end}"
 
     def optional(self, reasoning: ReasoningFormat | None) -> str:
         """Return the expression of text in which calls may stand."""
@@ -113,8 +118,15 @@ class _Calls:
             first = re.escape(("".join(form.opening) or form.body.first)[0])
             other = lark.terminal(rf"/([^ \t\r\n{first}](?s:.*))?/")
             return f"({self.required()} | {other})"
-        calls = f"{lark.until(form.trigger)} {self.required(len(form.trigger))}"
-        text = lark.without(form.trigger)
-        if self._is_last:
+        result = self._result if self._is_generic else ""
+        calls = f"{lark.until(form.trigger, result)} {self.required(len(form.trigger))}"
+        text = lark.without(form.trigger, result)
+        if self._is_last or self._is_generic:  # else a model would make up the calls' results
             return f"({calls} | {text})"
         return f"({calls}){'*' if self._parallel else '?'} {text}"
+
+
+def _beginning(mark: str, other: str) -> str:
+    """Return the shortest beginning of a mark that is none of the other."""
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(mark, other, strict=False))
+    return mark[: len(list(same)) + 1]

@@ -39,15 +39,17 @@ class Lark:
         """Return the expression for any text."""
         return self.terminal(ANY)
 
-    def until(self, end: str) -> str:
-        """Return the expression for any text up to `end`, which is read with it."""
-        return self._up_to(["(?s:.*)"], end)
+    def until(self, end: str, without: str = "") -> str:
+        """Return the expression for any text up to `end`, which is read with it.
 
-    def without(self, mark: str) -> str:
-        """Return the expression for any text that does not contain the mark."""
-        if self._added.search(mark):
-            return self.any()
-        return self.terminal(f"{ANY} & ~/(?s:.*){_literal(mark)}(?s:.*)/")
+        Before that the text does not contain `without`, if that is given.
+        """
+        return self._up_to(["(?s:.*)"], end, without=without)
+
+    def without(self, *marks: str) -> str:
+        """Return the expression for any text that contains none of the marks."""
+        spelled = [mark for mark in marks if mark and not self._added.search(mark)]
+        return self.terminal(" & ".join([ANY, *map(_lacking, spelled)]))
 
     def string_until(
         self, schema: Mapping[str, Any], end: str, except_types: Collection[str] = ()
@@ -65,10 +67,12 @@ class Lark:
         jsons = [_OPENINGS[name] for name in sorted(except_types) if name in _OPENINGS]
         return self._up_to(_conditions(schema) or ["(?s:.*)"], end, jsons)
 
-    def _up_to(self, conditions: list[str], end: str, exceptions: Sequence[str] = ()) -> str:
+    def _up_to(
+        self, conditions: list[str], end: str, exceptions: Sequence[str] = (), without: str = ""
+    ) -> str:
         """Return the expression for what all regular expressions match, without `end`, and `end`.
 
-        What begins, behind space, with one of the `exceptions` is left out.
+        What begins, behind space, with one of the `exceptions`, or contains `without`, is left out.
         White space before the mark in `end` is required, but a parser ends at the mark alone.
         """
         found = self._added.search(end)
@@ -76,12 +80,14 @@ class Lark:
             before = _literal(end[: found.start()])
             parts = [f"/{each}{before}/" for each in conditions]
             parts += [rf"~/[\s\x1C-\x1F]*{each}(?s:.*)/" for each in exceptions]
+            parts += [_lacking(without)] if without else []
             body = self.terminal(" & ".join(parts))
             return f"{body} {self.text(end[found.start() :])}"
         mark = _literal(end.strip())
         before = _literal(end[: end.index(end.strip())])
         parts = [f"/{each}{before}{mark}/" for each in conditions]
         parts += [rf"~/[\s\x1C-\x1F]*{each}(?s:.*)/" for each in exceptions]
+        parts += [_lacking(without)] if without else []
         body = self.terminal(f"{' & '.join(parts)} & ~/(?s:.*){mark}(?s:.+)/")
         return f"{body} {quoted(end[len(end.rstrip()) :])}"
 
@@ -166,6 +172,11 @@ def _conditions(schema: Mapping[str, Any]) -> list[str]:
     for part in schema.get("allOf") or ():
         found += _conditions(part)
     return found
+
+
+def _lacking(mark: str) -> str:
+    """Return the part of a terminal that forbids texts with a mark."""
+    return f"~/(?s:.*){_literal(mark)}(?s:.*)/"
 
 
 def _literal(text: str) -> str:

@@ -16,6 +16,7 @@ from octavo.formats.protocol import FormatError
 
 FOLDER = Path(__file__).parent
 MAX_FILE_BYTES = 1 << 20
+GENERIC = "generic"  # the tool format of models that show none
 
 NO_TOOLS: Mapping[str, ToolFormat] = MappingProxyType({})
 NO_REASONING: Mapping[str, ReasoningFormat] = MappingProxyType({})
@@ -48,12 +49,15 @@ def choose(
 ) -> Formats:
     """Return the formats of a model: those with the given names, else those that it shows.
 
-    A name may be of this package or of the `plugin` file; "none" switches a format off.
+    A name may be of this package or of the `plugin` file; "none" switches a format off. A model
+    that shows no tool format gets the generic one.
     """
     own_tools, own_reasoning = ({}, {}) if plugin is None else load_plugin(plugin)
     found = detect(template, special_tokens)
     calls, thoughts = found.tools, found.reasoning
-    if tools is not None:
+    if tools is None:
+        calls = calls or tool_format(GENERIC)
+    else:
         calls = None if tools == "none" else tool_format(tools, own_tools)
         if found.tools is not None and found.tools.variant_of == tools:
             calls = found.tools

@@ -83,15 +83,23 @@ def _enforced(
     from octavo.grammar.trial import try_schema
 
     for tool in job.tools:
-        if not (job.must_call or tool.strict):
+        is_bound = job.must_call or tool.strict
+        if not (is_bound or _format(job).is_generic):
             yield Tool(tool.name, strict=job.only_these)
             continue
         schema = {"type": "object", **tool.parameters}
         given: dict[str, Any] = {"path": tool.place, "strict": tool.strict}
-        if is_tried:
-            result = compilable(schema, job.field, try_schema, **given, closes=False)
-        else:
-            result = simplified(schema, job.field, **given)
+        try:
+            if is_tried:
+                result = compilable(schema, job.field, try_schema, **given, closes=False)
+            else:
+                result = simplified(schema, job.field, **given)
+        except ShapeError as error:
+            if is_bound:
+                raise
+            warnings.append((f"{job.field}{error.path}", error.what))
+            yield Tool(tool.name, strict=True)  # any arguments
+            continue
         warnings += result.warnings
         if result.core is False:
             raise ShapeError("no arguments have this shape", job.field, tool.place)

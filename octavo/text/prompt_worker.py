@@ -19,7 +19,7 @@ import signal
 import struct
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -35,7 +35,6 @@ from octavo.observe.machine import give_back_freed
 from octavo.text.answer_shape import AnswerJob
 from octavo.text.chat.fewer_turns import with_fewer_turns
 from octavo.text.chat.messages import ChatTemplateError, check_surrogates
-from octavo.text.chat.past_calls import with_written_calls
 from octavo.text.infill import InfillError, infill_tokens
 from octavo.text.pairs import Pair, encode_pair
 from octavo.text.token_bytes import TokenizerError
@@ -73,7 +72,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
     messages: list[dict[str, Any]]
     template: str | None = None  # None: the model's own
     tools: list[dict[str, Any]] | None = None
-    tool_format: ToolFormat | None = None  # of past calls, where the template does not read them
+    tool_format: ToolFormat | None = None  # of what the template does not know of tools
     documents: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -324,14 +323,15 @@ class PromptMaker:
         return "".join([*parts, stream.finish()])
 
     def _render(self, conversation: Conversation) -> str:
-        template = self._compiled(conversation.template, bool(conversation.tools))
-        messages: Sequence[Mapping[str, Any]] = conversation.messages
-        if conversation.tool_format is not None and not template.reads_calls:
-            messages = with_written_calls(messages, conversation.tool_format)
-        template.check_tools(messages, conversation.tools)
+        tool_format = conversation.tool_format
+        shows_tools = bool(conversation.tools) and not (tool_format and tool_format.is_generic)
+        template = self._compiled(conversation.template, shows_tools)
+        if tool_format is None:
+            template.check_tools(conversation.messages, conversation.tools)
         text = template.render(
-            messages,
+            conversation.messages,
             tools=conversation.tools,
+            tool_format=tool_format,
             documents=conversation.documents,
             add_generation_prompt=conversation.add_generation_prompt,
             continue_final_message=conversation.continue_final_message,

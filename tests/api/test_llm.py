@@ -216,17 +216,6 @@ def test_a_logits_processor_has_the_last_word(directory: Path) -> None:
         assert only(llm.generate("x", sampling)).token_ids == [7, 7, 7]
 
 
-def test_chat_refuses_what_the_template_does_not_show(llm: LLM) -> None:
-    asked: dict[str, Any] = {"role": "user", "content": "x"}
-    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    with pytest.raises(RequestError, match="does not show tools to the model"):
-        llm.chat([asked], GREEDY, tools=[tool])
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    called = {"role": "assistant", "content": None, "tool_calls": [call]}
-    with pytest.raises(RequestError, match=r"messages\[1\]\.tool_calls: .* not show calls"):
-        llm.chat([asked, called], GREEDY)
-
-
 def test_chat_is_generate_behind_the_model_s_template(llm: LLM) -> None:
     messages = [{"role": "user", "content": "The quick"}]
     (output,) = llm.chat(messages, GREEDY)

@@ -117,7 +117,6 @@ def translation_context() -> TranslationContext:
         kept_ids=frozenset(),
         marks={},
         stop_ids=(),
-        shows_tools=False,
         generates=True,
     )
     return TranslationContext(

@@ -13,7 +13,7 @@ from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.formats.description import Formats
 from octavo.formats.parser import make_parser
 from octavo.formats.protocol import FormatError, Tool
-from octavo.formats.registry import choose, tool_names
+from octavo.formats.registry import choose
 from octavo.formats.thinking import Thinking, thinking_before
 from octavo.grammar.checked import job_of
 from octavo.server.answers.call_ids import short_id
@@ -27,16 +27,10 @@ from octavo.text.token_table import TokenTable
 log = logging.getLogger(__name__)
 
 
-_NOT_FOUND = {
-    "tool calls": (
-        "tool calls: the chat template shows no known format, so that requests with tools are "
-        "refused; if the model writes calls, name their format with --tool-call-parser"
-    ),
-    "reasoning": (
-        "reasoning: the chat template shows no known format, so that what the model thinks is part "
-        "of its text; if it thinks, name the format with --reasoning-parser"
-    ),
-}
+_NO_REASONING = (
+    "reasoning: the chat template shows no known format, so that what the model thinks is part "
+    "of its text; if it thinks, name the format with --reasoning-parser"
+)
 
 
 class AnswerFormats(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,8 +40,12 @@ class AnswerFormats(msgspec.Struct, frozen=True, kw_only=True):
     kept_ids: frozenset[int]  # special tokens that a parser must see
     marks: dict[str, int]  # the marks of the formats that are tokens of their own
     stop_ids: tuple[int, ...]  # that end an answer with calls, beside the model's own
-    shows_tools: bool  # the chat template has a place for tools
     generates: bool  # the model writes answers at all
+
+    @property
+    def _is_generic(self) -> bool:
+        """True if the model was made for no format of calls: all of them are constrained."""
+        return self.formats.tools is not None and self.formats.tools.is_generic
 
     @property
     def has_short_ids(self) -> bool:
@@ -62,16 +60,10 @@ class AnswerFormats(msgspec.Struct, frozen=True, kw_only=True):
         """Raise ApiError for tools of a model whose calls would not be recognised."""
         if not use.callable or self.formats.tools is not None or not self.generates:
             return  # a request to a model without answers is refused for that
-        unknown = "the format in which this model writes calls is unknown"
-        if not self.shows_tools:
-            unknown = f"the chat template does not show tools to the model, and {unknown}"
-        parser = f"--tool-call-parser and the name of its format: {', '.join(tool_names())}"
-        what = f"{unknown}; start the server with {parser}"
-        if not self.shows_tools:
-            what = (
-                f"{unknown}; leave the tools out, or start the server with a template that shows "
-                f"them (--chat-template) and, if its format is not found, with {parser}"
-            )
+        what = (
+            "this server looks for no calls in answers, since it was started with "
+            "--tool-call-parser none; leave the tools out, or start it without that"
+        )
         raise invalid(f"{use.field}: {what}", use.field, "unsupported_parameter")
 
     def bind(self, asked: GenerationRequest, use: ToolUse, vocabulary: int) -> None:
@@ -108,6 +100,7 @@ class AnswerFormats(msgspec.Struct, frozen=True, kw_only=True):
         None where answers are free, or nothing but text in the shape.
         """
         is_bound = use.must_call or use.only_these or any(each.strict for each in use.callable)
+        is_bound = is_bound or (bool(use.callable) and self._is_generic)
         has_other_parts = bool(use.callable) or self.formats.reasoning is not None
         if not (is_bound or (shape is not None and has_other_parts)):
             return None
@@ -145,9 +138,8 @@ def choose_formats(
     templates = tokenizer.chat_templates
     template = config.chat_template or templates.get("tool_use") or templates.get("default") or ""
     formats = _chosen(config, template, tuple(tokenizer.added_tokens.values()))
-    shows_tools = "tools" in template
     if generates:
-        _report(config, formats, shows_tools=shows_tools)
+        _report(config, formats, shows_tools="tools" in template)
     added, special = tokenizer.added_tokens, tokenizer.special_ids
     kept = formats.kept(added[each] for each in special if each in added)
     marks = formats.kept(added.values())
@@ -156,7 +148,6 @@ def choose_formats(
         kept_ids=frozenset(each for each in special if added.get(each) in kept),
         marks={text: each for each, text in added.items() if text in marks},
         stop_ids=tuple(sorted(each for each in special if added.get(each) in formats.stops)),
-        shows_tools=shows_tools,
         generates=generates,
     )
 
@@ -167,17 +158,29 @@ def _report(config: ServerSettings, formats: Formats, *, shows_tools: bool) -> N
         ("tool calls", formats.tools, config.tool_call_parser),
         ("reasoning", formats.reasoning, config.reasoning_parser),
     ):
-        if one is not None:
-            how = "which the chat template shows" if name is None else "as asked"
-            log.info("%s: the format is %s, %s", what, one.name, how)
-        elif name is not None:
-            log.info("%s: none, as asked", what)
-        else:
-            log.info(_NOT_FOUND[what])
-    if formats.tools is not None and not shows_tools:
-        log.warning(
-            "the chat template never mentions tools, so that requests with tools are refused; give "
-            "the model's template for tools with --chat-template"
+        if name is not None:
+            log.info(
+                "%s: %s, as asked", what, "none" if one is None else f"the format is {one.name}"
+            )
+        elif one is None:
+            log.info(_NO_REASONING)
+        elif one is not formats.tools or not one.is_generic:
+            log.info("%s: the format is %s, which the chat template shows", what, one.name)
+    tools = formats.tools
+    if tools is None or (shows_tools and not tools.is_generic):
+        return
+    if config.tool_call_parser is None and shows_tools:
+        log.info(
+            "tool calls: the chat template shows tools in no known format; they are shown in the "
+            "system message instead, and calls are in the format %s; if you know the model's own "
+            "format, name it with --tool-call-parser",
+            tools.name,
+        )
+    else:
+        log.info(
+            "tool calls: tools are shown in the system message%s, and calls are in the format %s",
+            "" if shows_tools else ", since the chat template does not know them",
+            tools.name,
         )
 
 

@@ -140,7 +140,7 @@ async def show(exchange: Exchange) -> None:
     facts, formats = server.llm.facts, server.context.formats.formats
     capabilities = ["completion"] * ("generate" in facts.pooling.tasks)
     capabilities += ["embedding"] * ("embed" in facts.pooling.tasks)
-    capabilities += ["tools"] * (formats.tools is not None)
+    capabilities += ["tools"] * (formats.tools is not None and "completion" in capabilities)
     capabilities += ["thinking"] * (formats.reasoning is not None)
     weights = await _weights(server)
     family = _family(server)

@@ -9,29 +9,27 @@ from typing import Any
 from octavo.formats.description import ToolFormat
 from octavo.formats.protocol import Call
 from octavo.formats.rendering import write_calls
-from octavo.text.chat.messages import read_arguments
 
 
 def with_written_calls(
-    messages: Sequence[Mapping[str, Any]], tool_format: ToolFormat
-) -> list[Mapping[str, Any]]:
-    """Return the messages with their calls at the end of the content."""
-    return [
-        _written(message, f"messages[{index}].tool_calls", tool_format)
-        if message.get("tool_calls")
-        else message
-        for index, message in enumerate(messages)
-    ]
+    chat: Sequence[dict[str, Any]], tool_format: ToolFormat
+) -> list[dict[str, Any]]:
+    """Return messages, which the normaliser has been over, with calls at the end of the content."""
+    return [_written(each, tool_format) if each.get("tool_calls") else each for each in chat]
 
 
-def _written(message: Mapping[str, Any], where: str, tool_format: ToolFormat) -> dict[str, Any]:
+def function_of(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a call says of its function; some clients leave the wrapper out."""
+    found: Mapping[str, Any] = call.get("function", call)
+    return found
+
+
+def _written(message: dict[str, Any], tool_format: ToolFormat) -> dict[str, Any]:
     calls = []
-    for index, call in enumerate(message["tool_calls"]):
-        function, arguments = call["function"], call["function"]["arguments"]
-        if isinstance(arguments, str):
-            arguments = read_arguments(arguments, f"{where}[{index}].function.arguments")
-        text = json.dumps(arguments, ensure_ascii=False)
-        calls.append(Call(function["name"], text, call.get("id")))
+    for call in message["tool_calls"]:
+        function = function_of(call)
+        arguments = json.dumps(function.get("arguments") or {}, ensure_ascii=False)
+        calls.append(Call(function.get("name", ""), arguments, call.get("id")))
     text = write_calls(tool_format, calls)
     others = {name: value for name, value in message.items() if name != "tool_calls"}
     content = message.get("content")

@@ -9,6 +9,7 @@ from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError
 
+from octavo.formats.description import ToolFormat
 from octavo.loader.errors import quote
 from octavo.text.chat.content_parts import reads_parts
 from octavo.text.chat.messages import (
@@ -18,7 +19,9 @@ from octavo.text.chat.messages import (
     plain,
     read_messages,
 )
+from octavo.text.chat.past_calls import with_written_calls
 from octavo.text.chat.sandbox import TemplateSandbox
+from octavo.text.chat.tools_as_text import instructions, with_instructions, with_turns_as_text
 from octavo.text.token_table import MAX_TEMPLATE_CHARACTERS
 
 MAX_OUTPUT_CHARACTERS = 1 << 23
@@ -64,7 +67,8 @@ class ChatTemplate:
             )
         self.source = source
         self._special_tokens = dict(special_tokens or {})
-        self.reads_calls = "tool_calls" in source
+        self._shows_tools = "tools" in source
+        self._reads_calls = "tool_calls" in source
         self._knows_none = _NO_CONTENT.search(source) is not None
         try:
             self._template = TemplateSandbox(now).from_string(source)
@@ -81,6 +85,7 @@ class ChatTemplate:
         messages: Sequence[Message],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_format: ToolFormat | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = False,
         continue_final_message: bool | str = False,
@@ -89,7 +94,9 @@ class ChatTemplate:
         """Return the prompt for `messages`.
 
         A template that reads content as a list of parts gets such a list; for other templates the
-        parts are joined by newlines. Tool calls' arguments are passed as objects.
+        parts are joined by newlines. Tool calls' arguments are passed as objects. What the
+        template does not know of tools becomes text in the `tool_format`, and so does all of it
+        if that is the generic one; without a format it is left out, which `check_tools` refuses.
         `add_generation_prompt` opens the assistant's turn. `continue_final_message` leaves the
         last message open instead, so that the model continues it; a string names the field that
         is to be continued. `variables` are whatever else this template reads.
@@ -107,37 +114,54 @@ class ChatTemplate:
         chat = read_messages(
             messages, takes_parts=self.takes_parts, knows_developer="developer" in self.source
         )
-        if self._knows_none:
-            for message in chat:
-                if "tool_calls" in message:
-                    message.setdefault("content", None)
         known: dict[str, Any] = {
             **self._special_tokens,
             **plain(variables or {}),
-            "messages": chat,
             "tools": plain(tools),
             "documents": plain(documents),
             "add_generation_prompt": add_generation_prompt,
         }
+        known["messages"] = chat = self._with_tools(chat, known, tool_format)
         if not continue_final_message:
             return self._run(known)
         field = "content" if continue_final_message is True else continue_final_message
         text = _mark_end(chat[-1], field, self.source)
         return _cut_at_mark(self._run(known), text)
 
-    def check_tools(self, messages: Any, tools: Sequence[Mapping[str, Any]] | None) -> None:
+    def _with_tools(
+        self, chat: list[dict[str, Any]], known: dict[str, Any], tool_format: ToolFormat | None
+    ) -> list[dict[str, Any]]:
+        """Return the messages with what the template does not know of tools as text.
+
+        Tools that are text then are taken out of the `known` variables.
+        """
+        if tool_format is not None and (tool_format.is_generic or not self._shows_tools):
+            chat = with_turns_as_text(chat, tool_format)
+            tools, known["tools"] = known["tools"], None
+            if tools:
+                alone = {**known, "add_generation_prompt": False}
+                text = instructions(tools, tool_format)
+                chat = with_instructions(
+                    chat, text, lambda probe: self._run({**alone, "messages": probe})
+                )
+        elif tool_format is not None and not self._reads_calls:
+            chat = with_written_calls(chat, tool_format)
+        if self._knows_none:
+            for message in chat:
+                if "tool_calls" in message:
+                    message.setdefault("content", None)
+        return chat
+
+    def check_tools(self, messages: Sequence[Message], tools: object) -> None:
         """Raise for tools, or calls in messages, that the template would leave out silently."""
-        if tools and "tools" not in self.source:
+        if tools and not self._shows_tools:
             raise ChatTemplateError(
                 "the chat template does not show tools to the model; use a template that does "
                 "(--chat-template), or leave the tools out",
                 param="tools",
             )
-        if self.reads_calls:
-            return
-        # `render` refuses what is no conversation, and says why.
-        for index, message in enumerate(messages if isinstance(messages, Sequence) else ()):
-            if isinstance(message, Mapping) and message.get("tool_calls"):
+        for index, message in enumerate(messages):
+            if message.get("tool_calls") and not self._reads_calls:
                 where = f"messages[{index}].tool_calls"
                 raise ChatTemplateError(
                     f"{where}: the chat template does not show calls to the model; use a template "

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.server.anthropic.test_messages import PATH, assembled, events_of
-from tests.server.engine import FakeEngine
 from tests.server.make import Client, serving
 from tests.server.openai.scripted import OSLO, Script, called, writing
 
@@ -139,9 +138,9 @@ def test_a_wrong_field_is_named(tmp_path: Path, fields: dict[str, Any], place: s
     run(tmp_path, OSLO, test)
 
 
-def test_tools_of_a_model_without_a_format_are_refused(directory: Path) -> None:
+def test_tools_are_refused_where_no_calls_are_looked_for(directory: Path) -> None:
     async def main() -> None:
-        async with serving(directory, FakeEngine(directory)) as client:
+        async with serving(directory, tool_call_parser="none") as client:
             answer = await client.post(PATH, json=ASKED)
             assert answer.status_code == 400
             assert "--tool-call-parser" in answer.json()["error"]["message"]

@@ -303,7 +303,6 @@ def test_echo_prepends_the_assistants_own_words(directory: Path) -> None:
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "system", "content": None}]}, "messages[0].content"),
         ({"messages": [{"role": "developer", "content": []}]}, "messages[0].content"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"response_format": {"type": "json"}}, "response_format.type"),
         ({"modalities": ["audio"]}, "modalities"),

@@ -277,7 +277,7 @@ def test_a_wrong_field_is_named(tmp_path: Path) -> None:
     run(tmp_path, "Hello.", test)
 
 
-def test_a_model_without_a_known_format_refuses_tools(tmp_path: Path) -> None:
+def test_a_server_that_looks_for_no_calls_refuses_tools(tmp_path: Path) -> None:
     """An answer's calls would be text."""
 
     async def test(client: Client) -> None:
@@ -285,23 +285,9 @@ def test_a_model_without_a_known_format_refuses_tools(tmp_path: Path) -> None:
         error = response.json()["error"]
         assert (response.status_code, error["param"]) == (400, "tools")
         assert error["code"] == "unsupported_parameter"
-        assert "--tool-call-parser" in error["message"]
-        assert "does not show tools" not in error["message"]
+        assert "--tool-call-parser none" in error["message"]
 
     run(tmp_path, "Hello.", test, tool_call_parser="none")
-
-
-def test_the_first_error_says_that_the_template_shows_no_tools(tmp_path: Path) -> None:
-    plain = "{% for message in messages %}<|im_start|>{{ message.content }}{% endfor %}"
-
-    async def test(client: Client) -> None:
-        response = await client.post(PATH, json={"messages": MESSAGES, "tools": TOOLS})
-        error = response.json()["error"]
-        assert (response.status_code, error["param"]) == (400, "tools")
-        assert "the chat template does not show tools to the model" in error["message"]
-        assert "--chat-template" in error["message"]
-
-    run(tmp_path, "Hello.", test, template=plain)
 
 
 @pytest.mark.parametrize(
@@ -312,9 +298,19 @@ def test_the_first_error_says_that_the_template_shows_no_tools(tmp_path: Path) -
             None,
             ["tool calls: the format is hermes, which", "reasoning: the chat template shows no"],
         ),
-        ("tools", None, ["name their format with --tool-call-parser", "--reasoning-parser"]),
+        ("tools", None, ["--reasoning-parser", "in no known format; they are shown in the system"]),
+        ("", None, ["--reasoning-parser", "since the chat template does not know them"]),
         ("", "none", ["tool calls: none, as asked", "--reasoning-parser"]),
-        ("", "hermes", ["hermes, as asked", "--reasoning-parser", "never mentions tools"]),
+        (
+            "",
+            "hermes",
+            ["hermes, as asked", "--reasoning-parser", "calls are in the format hermes"],
+        ),
+        (
+            "<tool_call> arguments tools",
+            "generic",
+            ["generic, as asked", "--reasoning-parser", "are shown in the system message, and"],
+        ),
     ],
 )
 def test_the_log_says_which_formats_were_found(
@@ -329,18 +325,6 @@ def test_the_log_says_which_formats_were_found(
     assert len(caplog.messages) == len(words)
     for message, part in zip(caplog.messages, words, strict=True):
         assert part in message
-
-
-def test_a_template_that_shows_no_tools_is_not_used_for_them(tmp_path: Path) -> None:
-    """The model would not know of the tools, or of its own calls."""
-    plain = "{% for message in messages %}<|im_start|>{{ message.content }}{% endfor %}"
-
-    async def test(client: Client) -> None:
-        response = await client.post(PATH, json={"messages": MESSAGES, "tools": TOOLS})
-        assert response.json()["error"]["param"] == "tools", response.text
-        assert "--chat-template" in response.json()["error"]["message"]
-
-    run(tmp_path, "Hello.", test, template=plain, tool_call_parser="hermes")
 
 
 def test_past_calls_are_written_for_a_template_that_does_not_read_them(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Tests of tools over all dialects, for models whose template knows none."""
