@@ -76,7 +76,7 @@ def _execute(command: Command, words: list[str]) -> int:
 def _unknown(name: str) -> int:
     from octavo.nearest import nearest  # here, for errors only
 
-    near = nearest(name, COMMANDS)
+    near = ["run"] if name == "chat" else nearest(name, COMMANDS)
     hint = f"did you mean `octavo {near[0]}`?" if near else f"there are: {', '.join(COMMANDS)}"
     kind = "option" if name.startswith("-") else "command"
     sys.stderr.write(f"octavo: there is no {kind} {name[:80]!r}; {hint}\n")

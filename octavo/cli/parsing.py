@@ -52,6 +52,7 @@ class Parser(argparse.ArgumentParser):
         if args is not None:
             args = self._prepared(args)
         found, unknown = self.parse_known_args(args, namespace)
+        unknown = self._with_rest(found, unknown)
         if unknown:
             self.error(self._about_unknown(unknown, args or ()))
         return found
@@ -162,6 +163,18 @@ class Parser(argparse.ArgumentParser):
     def visible_actions(self) -> list[argparse.Action]:
         """Return the arguments that `--help` shows."""
         return [action for action in self._actions if action.help != argparse.SUPPRESS]
+
+    def _with_rest(self, found: Any, unknown: list[str]) -> list[str]:
+        """Add words behind an option to the argument that takes any number; return the others.
+
+        argparse ends such an argument at the first option.
+        """
+        many = [each.dest for each in self._get_positional_actions() if each.nargs == "*"]
+        end = unknown.index("--") if "--" in unknown else len(unknown)
+        if not many or any(word.startswith("-") for word in unknown[:end]):
+            return unknown
+        getattr(found, many[0]).extend([*unknown[:end], *unknown[end + 1 :]])
+        return []
 
     def _refuse_values(self, words: Sequence[str]) -> None:
         """Refuse `--flag=value` where the flag takes no value, with the words to type instead."""

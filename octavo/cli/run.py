@@ -1,7 +1,8 @@
 """The `run` command: answers a prompt or, without one at a terminal, holds a conversation.
 
-The prompt consists of the words after the command and of what is piped in. Ctrl-C ends an answer;
-a second one ends the program.
+The first word is the model, as in `octavo run smollm2 "Why do cats purr?"`. If it names no
+model, it begins the prompt, and the default model answers. What is piped in follows the prompt.
+Ctrl-C ends an answer; a second one ends the program.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from octavo.cli.chat.model_word import model_and_prompt
 from octavo.cli.engine_options import add_engine_options, engine_options
 from octavo.cli.parsing import Parser, UsageError
 from octavo.cli.sampling_options import add_sampling_options, sampling_of
@@ -23,10 +26,15 @@ MAX_PROMPT_BYTES = 64 << 20  # of standard input; more than any model's context
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the prompt, the options of the answer, and the engine's flags."""
-    parser.add_argument("prompt", metavar="PROMPT", nargs="*", help="the prompt")
+    """Add the words, the options of the answer, and the engine's flags."""
     parser.add_argument(
-        "-m", "--model", metavar="MODEL", default=DEFAULT_MODEL, help="the model (smollm2)"
+        "words",
+        metavar="MODEL PROMPT",
+        nargs="*",
+        help=f"the model (default: {DEFAULT_MODEL}), and the prompt",
+    )
+    parser.add_argument(
+        "-m", "--model", metavar="MODEL", help="the model; then all words are the prompt"
     )
     parser.add_argument(
         "--raw", action="store_true", help="continue the prompt as it is, without a chat template"
@@ -46,11 +54,19 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer one prompt, or hold a conversation."""
-    prompt = _prompt(arguments)
+    words: Sequence[str] = arguments.words
+    if arguments.model is None:
+        arguments.model, words = model_and_prompt(words)
+    prompt = _prompt(words, is_raw=arguments.raw)
     if prompt is None and arguments.raw:
         raise UsageError("--raw continues a prompt, and there is none; write one after it")
     if arguments.raw and (arguments.system or arguments.chat_template):
         raise UsageError("--raw uses no chat template; leave out --system and --chat-template")
+    if arguments.model is None:
+        arguments.model = DEFAULT_MODEL
+        sys.stderr.write(
+            f"{DEFAULT_MODEL} answers; to ask another model, name it first: octavo run MODEL …\n"
+        )
     conversation = _open(arguments)
     try:
         if prompt is None:
@@ -85,9 +101,9 @@ def _open(arguments: argparse.Namespace) -> ChatSession:
     )
 
 
-def _prompt(arguments: argparse.Namespace) -> str | None:
+def _prompt(given: Sequence[str], *, is_raw: bool) -> str | None:
     """Return the prompt from words and standard input; None at a terminal without words."""
-    words = " ".join(arguments.prompt)
+    words = " ".join(given)
     if sys.stdin is None or sys.stdin.isatty():
         return words or None
     data = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
@@ -99,10 +115,10 @@ def _prompt(arguments: argparse.Namespace) -> str | None:
         raise UsageError(
             f"standard input is not UTF-8 text (at byte {error.start:,}); convert it first"
         ) from None
-    if not arguments.raw:
+    if not is_raw:
         piped = piped.strip("\n")
     if words and piped.strip():
         return f"{words}\n\n{piped}"
     if not (words or piped):
-        raise UsageError("there is no prompt: write one after the command, or pipe one in")
+        raise UsageError("there is no prompt: write one after the model, or pipe one in")
     return words or piped

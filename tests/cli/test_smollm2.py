@@ -97,7 +97,8 @@ def test_a_program_may_end_during_a_step() -> None:
 
 
 def test_ctrl_c_twice_ends_the_program_during_a_step() -> None:
-    command = [sys.executable, "-W", "ignore", "-m", "octavo", "run", "--raw", "Once upon a time"]
+    command = [sys.executable, "-W", "ignore", "-m", "octavo", "run", DEFAULT_MODEL]
+    command += ["--raw", "Once upon a time"]
     command += ["--cpu-isa", "scalar", "--num-threads", "1", "--max-tokens", "3000"]
     process = subprocess.Popen(
         command,

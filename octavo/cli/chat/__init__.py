@@ -1,1 +1,1 @@
-"""Conversations in the terminal, which `octavo run` holds."""
+"""What `octavo run` consists of: the model that it asks, and conversations in the terminal."""

@@ -1,0 +1,1 @@
+"""Tests of what `octavo run` consists of."""
