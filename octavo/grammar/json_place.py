@@ -15,9 +15,11 @@ import json
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 # Between the parts of JSON: a few blanks, or one or two line breaks and an indentation. Bounds keep
 # a model from writing nothing but whitespace; 64 blanks indent sixteen levels by four.
@@ -39,8 +41,7 @@ Schema = Mapping[str, Any]
 Key = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Level:
+class _Level(Struct, frozen=True):
     """An open object or array."""
 
     schema: Schema | None  # None: what may follow depends on more than keys and numbers
@@ -58,8 +59,7 @@ class _Level:
         return (self.num_items if most is not None else min(self.num_items, least),)
 
 
-@dataclass(frozen=True, slots=True)
-class JsonPlace:
+class JsonPlace(Struct, frozen=True):
     """A place in a text of a schema; `after` returns the next one."""
 
     root: Schema

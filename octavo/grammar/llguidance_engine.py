@@ -48,7 +48,6 @@ class LLGuidanceEngine:
         self, vocabulary: Vocabulary, *, forcing: Forcing = "canonical", num_threads: int = 1
     ) -> None:
         self.end_ids = vocabulary.end_ids
-        self.forces = forcing != "off"
         self.num_words = -(-len(vocabulary.tokens) // 32)
         self.forcing = forcing
         self.tokens = vocabulary.tokens

@@ -93,10 +93,6 @@ class GrammarEngine(Protocol):
     def num_words(self) -> int:
         """The words of a mask: one for every 32 tokens."""
 
-    @property
-    def forces(self) -> bool:
-        """True if a matcher may have forced tokens."""
-
     def compile(self, text: str) -> Matcher:
         """Return a matcher at the beginning of a text; raise GrammarError if it is no grammar."""
 

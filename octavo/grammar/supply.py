@@ -31,7 +31,7 @@ class GrammarSupply:
         heap_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self._make_engine = make_engine
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._heap_bytes = heap_bytes
         self._engine: GrammarEngine | None = None
         self._failure = ""  # why there is no engine
@@ -66,7 +66,7 @@ class GrammarSupply:
         Where there is no text at all, what else has grown on the heap is counted no longer.
         """
         is_in_use = bool(self._open or self._prepared)
-        if self._engine is None or self.used_bytes <= self._limit_bytes // (2 if is_in_use else 4):
+        if self._engine is None or self.used_bytes <= self.limit_bytes // (2 if is_in_use else 4):
             return
         self._engine.forget()
         if not is_in_use:
@@ -75,7 +75,7 @@ class GrammarSupply:
     def _is_short(self) -> bool:
         """Return whether a grammar must wait until others have ended."""
         self._make_room()
-        return self.used_bytes > self._limit_bytes // 2
+        return self.used_bytes > self.limit_bytes // 2
 
     @property
     def used_bytes(self) -> int:
@@ -83,16 +83,11 @@ class GrammarSupply:
         return 0 if self._engine is None else max(0, self._heap_bytes() - self._base_bytes)
 
     @property
-    def is_beyond_bound(self) -> bool:
-        """True if the grammars take more memory than they may."""
-        return self.used_bytes > self._limit_bytes
-
-    @property
     def shortage(self) -> str:
         """The message for a text that fails for lack of memory."""
         return (
             f"the grammars of all texts take {self.used_bytes >> 20} MiB, more than the limit of "
-            f"{self._limit_bytes >> 20} MiB (grammar_memory_bytes), and this one's shape is the "
+            f"{self.limit_bytes >> 20} MiB (grammar_memory_bytes), and this one's shape is the "
             "most complex: simplify it"
         )
 

@@ -32,13 +32,14 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.grammar.failures import Failure, why_failed
 from octavo.grammar.protocol import Matcher, Words
 from octavo.grammar.supply import GrammarSupply
-from octavo.runner.slow_masks import SLOW_SECONDS, USUAL_SECONDS, SlowMasks
+from octavo.runner.slow_masks import SLOW_SECONDS, USUAL_SECONDS, SlowMasks, cost
 from octavo.runner.thinking import Thought
 
 MAX_FORCED = 1024  # tokens at once; what follows a longer run is found again behind it
 TIMED_STEPS = 32  # after a step with a slow mask
 TOO_SLOW = (
-    "finding the tokens that its shape allows takes so long that other requests would wait: "
+    "finding the tokens that its shape allows takes so much time or memory that other requests "
+    "would wait: "
     "simplify the shape"
 )
 _ALL = np.uint32(0xFFFFFFFF)
@@ -62,7 +63,7 @@ class ShapedText:
         self.matcher: Matcher | None = None
         self.has_ended = False  # an end token has come: only end tokens may follow
         self.failure: Failure | None = None  # why no further token can be drawn
-        self.mask_seconds = 0.0  # that its masks have taken in steps with slow ones
+        self.cost = 0.0  # of its masks, in steps with slow ones
         self.is_slow = False  # its last mask was
         self.thought = Thought.of(new)
 
@@ -75,12 +76,14 @@ class ShapedText:
 
     def catch_up(self, supply: GrammarSupply) -> Matcher:
         """Take the fresh tokens up to the end of the text; return the matcher behind them."""
+        if self.matcher is not None and not self.fresh:
+            return self.matcher
         if self.matcher is None:
             self.matcher = supply.matcher(self.name, self.grammar)
             self.end_ids = supply.engine().end_ids
         fresh, self.fresh = self.fresh, []
         if not self.has_ended and fresh:
-            inner = before_end(fresh, supply.engine().end_ids)
+            inner = before_end(fresh, self.end_ids)
             self.has_ended = len(inner) < len(fresh)
             self.matcher.accept(inner)
         return self.matcher
@@ -141,6 +144,7 @@ class Shaping:
         self._has_ends = False
         self._clock, self._own_clock = clock, own_clock
         self._slow_masks = SlowMasks(clock())
+        self._used_bytes = 0  # of all grammars, after the last masks
         self._num_timed = 0  # steps whose masks are computed one by one
         self._texts: dict[int, ShapedText] = {}
         self._buffers: list[Words] = []  # of masks that no step needs any more
@@ -244,7 +248,7 @@ class Shaping:
         They depend on the grammar and the tokens before them alone.
         """
         text = self._texts[slot]
-        if text.matcher is None or not text.may_be_forced or not self._supply.engine().forces:
+        if text.matcher is None or not text.may_be_forced:
             return []
         try:
             matcher = text.catch_up(self._supply)
@@ -289,11 +293,16 @@ class Shaping:
         elif together:
             began = self._clock()
             errors = self._supply.engine().fill_all(rows, together)
-            if self._clock() - began > SLOW_SECONDS + len(together) * USUAL_SECONDS:
+            seconds, before = self._clock() - began, self._used_bytes
+            self._used_bytes = self._supply.used_bytes
+            usual = SLOW_SECONDS + len(together) * USUAL_SECONDS
+            if self._cost(seconds, before, self._used_bytes) > usual:
                 self._num_timed = TIMED_STEPS
             for text, (_, row), error in zip(texts, together, errors, strict=True):
                 text.finish_row(rows[row], error)
-        if self._supply.is_beyond_bound:
+        else:
+            self._used_bytes = self._supply.used_bytes
+        if self._used_bytes > self._supply.limit_bytes:
             self._fail_costliest()
         for text, row, drafts in work.texts:
             if text.thought is not None:
@@ -306,29 +315,34 @@ class Shaping:
         texts: list[ShapedText],
         has_others: bool,
     ) -> None:
-        """Fill rows one by one, and take the time of each; fail slow ones that have had theirs."""
+        """Fill rows one by one, and take the cost of each; fail slow ones that have had theirs."""
         has_others = has_others or not all(text.is_slow for text in texts)
         for text, (matcher, row) in zip(texts, together, strict=True):
             if text.is_slow and has_others and self._slow_masks.is_spent(self._clock()):
                 text.fail(Failure(TOO_SLOW, is_impossible=True))
                 rows[row] = 0
                 continue
-            began = self._own_clock()
+            began, before = self._own_clock(), self._used_bytes
             error: BaseException | None = None
             try:
                 matcher.fill(rows[row])
             except BaseException as caught:  # a panic of the library is no Exception
                 error = caught
-            seconds = self._own_clock() - began
-            text.mask_seconds += seconds
-            text.is_slow = self._slow_masks.spend(seconds)
+            seconds, self._used_bytes = self._own_clock() - began, self._supply.used_bytes
+            spent = self._cost(seconds, before, self._used_bytes)
+            text.cost += spent
+            text.is_slow = self._slow_masks.spend(spent)
             text.finish_row(rows[row], error)
 
+    def _cost(self, seconds: float, before: int, after: int) -> float:
+        """Return what masks have cost that took so long; the memory before and after is given."""
+        return cost(seconds, after - before, self._supply.limit_bytes)
+
     def _fail_costliest(self) -> None:
-        """Fail the text whose masks took longest, and free its memory."""
+        """Fail the text whose masks cost most, and free its memory."""
         texts = [text for text in tuple(self._texts.values()) if text.matcher is not None]
         if texts:
-            costliest = max(texts, key=lambda text: text.mask_seconds)
+            costliest = max(texts, key=lambda text: text.cost)
             costliest.fail(Failure(self._supply.shortage, is_impossible=True))
 
     def _begin(self, text: ShapedText, rows: Words, drafts: list[int]) -> Matcher | None:
@@ -340,10 +354,9 @@ class Shaping:
             rows[:] = _ALL
             return None
         matcher = text.catch_up(self._supply)
-        end_ids = self._supply.engine().end_ids
         if not self._has_ends:
             self._has_ends = True
-            for token in end_ids:
+            for token in text.end_ids:
                 self._ends[token // 32] |= np.uint32(1 << token % 32)
         if text.has_ended:
             rows[:] = self._ends
@@ -352,7 +365,7 @@ class Shaping:
             return matcher
         matcher.fill(rows[0])
         text.keep_open(rows[0], text.num_output)
-        inner = before_end(drafts, end_ids)
+        inner = before_end(drafts, text.end_ids)
         num_right = matcher.num_accepted(inner) if inner else 0
         for index in range(num_right):  # a wrong draft is not drawn, so none behind it is needed
             matcher.accept(inner[index : index + 1])

@@ -72,7 +72,6 @@ class ToyEngine:
     """Compiles grammars, if its gate is open; notes which."""
 
     end_ids = frozenset({END})
-    forces = True
     num_words = 4
 
     def __init__(self) -> None:

@@ -190,7 +190,7 @@ def test_the_text_with_the_longest_masks_fails_where_grammars_take_too_much_memo
     for slot in range(3):
         shaping.open(new(slot, "5 6|8 7"))
     masks_of(shaping, draws_of([0, 1, 2]))
-    shaping._texts[1].mask_seconds = 1000.0
+    shaping._texts[1].cost = 1000.0
     heap = 101
     masks_of(shaping, draws_of([0, 2]))
     heap = 50
@@ -258,6 +258,52 @@ def test_slow_masks_take_a_bounded_time_from_other_texts() -> None:
         masks_of(shaping, draws_of([6]))
         shaping.advance(6, [1])
     assert shaping.failure(6) is None, "it is alone, and delays no other"
+
+
+class GrowingEngine(ToyEngine):
+    """A grammar engine whose masks take time and memory where a grammar begins with 1.
+
+    Neither would be slow by itself.
+    """
+
+    def __init__(self, clocks: Clocks) -> None:
+        super().__init__()
+        self._clocks = clocks
+        self.heap_bytes = 0
+
+    def compile(self, text: str) -> ToyMatcher:
+        matcher = super().compile(text)
+        fill = matcher.fill
+
+        def grow(row: Words) -> None:
+            if text.startswith("1"):
+                self._clocks.now += 0.003
+                self.heap_bytes += 4
+            fill(row)
+
+        matcher.fill = grow  # type: ignore[method-assign]
+        return matcher
+
+
+@pytest.mark.parametrize("limit_bytes", [1000, 1 << 62])
+def test_time_and_memory_of_masks_are_bounded_together(limit_bytes: int) -> None:
+    clocks = Clocks()
+    engine = GrowingEngine(clocks)
+    supply = GrammarSupply(
+        lambda: engine, limit_bytes=limit_bytes, heap_bytes=lambda: engine.heap_bytes
+    )
+    shaping = Shaping(VOCABULARY, supply, clock=clocks, own_clock=clocks)
+    for slot, grammar in enumerate(("2 " * 300, "1 " * 300, "1 " * 300)):
+        shaping.open(new(slot, grammar))
+    for _ in range(100):
+        masks_of(shaping, draws_of(range(3)))
+        clocks.now += 0.01  # the rest of the step
+        for slot in range(3):
+            if shaping.failure(slot) is None:
+                shaping.advance(slot, [1 + (slot == 0)])
+    are_well = [shaping.failure(slot) is None for slot in range(3)]
+    assert are_well == ([True, False, False] if limit_bytes == 1000 else [True] * 3)
+    assert engine.heap_bytes < 1000 or limit_bytes != 1000, "they failed before memory was short"
 
 
 class BrokenEngine(ToyEngine):

@@ -371,3 +371,36 @@ def test_an_error_of_a_grammar_of_calls_alone_keeps_its_name() -> None:
     messages = [Message(role="user", content="x")]
     error = invalid("compiling the shape took more than 2 s", "structured_outputs")
     assert with_own_place(ChatRequest(messages=messages), error) is error
+
+
+ASKED_ELSEWHERE: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "x", "structured_outputs": {"regex": "a+"}},
+    "/v1/responses": {
+        "input": "x",
+        "text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}},
+    },
+    "/api/chat": {"messages": MESSAGES, "format": SCHEMA},
+    "/api/generate": {"prompt": "x", "format": SCHEMA},
+}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("path", ASKED_ELSEWHERE)
+def test_each_dialect_with_shapes_says_that_a_text_cannot_keep_its_shape(
+    directory: Path, path: str, streams: bool
+) -> None:
+    """The status is 400, and the next request without a shape is answered."""
+    runner = ImpossibleRunner()
+
+    async def main() -> None:
+        async with serving(directory, FakeEngine(directory, runner=runner)) as client:
+            model = (await client.get("/v1/models")).json()["data"][0]["id"]
+            body = {"model": model, **ASKED_ELSEWHERE[path], "stream": streams}
+            answer = await client.post(path, json=body)
+            assert answer.status_code == 400, answer.text
+            assert "the text cannot keep its shape" in answer.text
+            runner.is_possible = lambda: True
+            plain = await client.post("/v1/completions", json={"prompt": "x", "max_tokens": 2})
+            assert plain.status_code == 200, plain.text
+
+    asyncio.run(main())
