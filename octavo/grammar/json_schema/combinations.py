@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from octavo.grammar.json_schema.exclusion import exclude, telling_names
+from octavo.grammar.json_schema.joining import any_of
 from octavo.grammar.json_schema.narrowed import narrowed
 from octavo.grammar.json_schema.opposites import fractions_of, opposite
 from octavo.grammar.json_schema.references import Place
@@ -25,7 +26,11 @@ def simplify(
             if name == "allOf":
                 more.extend(parts)
             else:
-                core["anyOf"] = parts
+                joined = any_of(parts)
+                if joined == {"anyOf": parts}:
+                    core["anyOf"] = parts
+                else:
+                    more.append(joined)
     if "oneOf" in given:
         _add_one_of(work, place, len(given["oneOf"]), more)
     if "not" in given:

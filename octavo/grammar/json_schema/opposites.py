@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from octavo.grammar.json_schema.formats import WIDEST
+from octavo.grammar.json_schema.joining import any_of
 from octavo.grammar.json_schema.keywords import TYPES
 from octavo.grammar.json_schema.narrowed import WIDENED, is_narrowed
 from octavo.grammar.json_schema.strings import not_found
@@ -69,7 +70,7 @@ class _Opposite:
         self._depth -= 1
         if not options:
             return False if is_complete else None
-        return {"anyOf": options}
+        return any_of(options)
 
     def _one(self, name: str, value: Any, core: dict[str, Any]) -> Any:
         """Return the opposite of one keyword."""
@@ -94,7 +95,7 @@ class _Opposite:
             case "format":
                 return _other_strings(WIDEST.get(value, ""))
             case "required":
-                return _any_of({"type": "object", "properties": {each: False}} for each in value)
+                return any_of({"type": "object", "properties": {each: False}} for each in value)
             case "properties":
                 return self._properties(value)
             case "anyOf":
@@ -105,7 +106,7 @@ class _Opposite:
                 known = [each for each in parts if each is not None]
                 if len(known) < len(parts) and not (self._is_partial and known):
                     return None
-                return _any_of(known)
+                return any_of(known)
         return None
 
     def _properties(self, properties: dict[str, Any]) -> Any:
@@ -121,7 +122,7 @@ class _Opposite:
                 )
         if not options and self._is_partial:
             return None
-        return _any_of(options)
+        return any_of(options)
 
 
 def fractions_of(core: Any, other: Any, resolve: Resolve) -> Any:
@@ -145,7 +146,7 @@ def fractions_of(core: Any, other: Any, resolve: Resolve) -> Any:
         {"type": "number", "exclusiveMinimum": whole, "exclusiveMaximum": whole + 1}
         for whole in range(first, last)
     ]
-    return _any_of(between)
+    return any_of(between)
 
 
 # Keywords whose opposite cannot be expressed, beside others whose opposite is enough.
@@ -165,11 +166,6 @@ def _fewer(name: str, value: int) -> Any:
     if name == "minProperties" and value > 1:
         return None
     return {"type": _KINDS[name[3:]], f"max{name[3:]}": value - 1}
-
-
-def _any_of(options: Iterable[Any]) -> Any:
-    listed = list(options)
-    return {"anyOf": listed} if listed else False
 
 
 def _other_types(types: list[str]) -> Any:

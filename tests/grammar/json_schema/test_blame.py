@@ -8,6 +8,7 @@ import pytest
 
 from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
 from octavo.grammar.shapes import grammar_of
+from tests.grammar.json_schema.trial import judge
 from tests.grammar.json_schema.walks import accepts, matcher_of
 
 PAIRS = {
@@ -16,16 +17,25 @@ PAIRS = {
         {"anyOf": [{"required": [f"a{index}"]}, {"required": [f"b{index}"]}]} for index in range(12)
     ],
 }
-CONDITIONS = {
-    "type": "object",
-    "allOf": [
+
+
+def conditions(count: int) -> dict[str, Any]:
+    """Return a schema in which other properties depend on the values of so many."""
+    parts = [
         {
             "if": {"properties": {f"a{index}": {"const": 1}}, "required": [f"a{index}"]},
-            "then": {"required": [f"b{index}"]},
+            "then": {"properties": {f"b{index}": {"type": "integer"}}, "required": [f"b{index}"]},
         }
-        for index in range(8)
-    ],
-}
+        for index in range(count)
+    ]
+    return {"type": "object", "allOf": parts}
+
+
+CONDITIONS = conditions(16)
+ONE_EACH = [
+    {"anyOf": [{"properties": {f"a{index}": {"type": each}}} for each in ("string", "integer")]}
+    for index in range(12)
+]
 CLASHING = {"type": "string", "allOf": [{"pattern": "^a"}, {"pattern": "^b"}]}
 CASES: list[tuple[Any, str]] = [
     (PAIRS, ".allOf"),
@@ -48,6 +58,52 @@ def test_the_keyword_that_is_too_much_is_named_and_left_out_where_it_may_be(
     ((place, what),) = grammar_of(StructuredOutputsParams(json=schema, strict=False)).warnings
     assert place == f"json{path}"
     assert what.endswith("it is left out")
+
+
+@pytest.mark.parametrize(
+    ("schema", "allowed", "others"),
+    [
+        (
+            conditions(8),
+            ('{"a0":1,"b0":7,"a3":2}', "{}", '{"a5":1,"b5":0,"a7":"x"}'),
+            ('{"a0":1}', '{"a0":1,"b0":"x"}', '{"a3":2,"a7":1}', "1"),
+        ),
+        (
+            {"allOf": ONE_EACH},
+            ('{"a0":1,"a11":"x"}', '{"a4":"x","b":null}', "{}", "1"),
+            ('{"a0":null}', '{"a0":1,"a11":[]}'),
+        ),
+        (
+            {
+                "anyOf": [
+                    {"required": ["a"], "properties": {"a": {"const": 1}}},
+                    {"required": ["a"]},
+                ]
+            },
+            ('{"a":2}', "1"),
+            ("{}", '{"b":1}'),
+        ),
+        (
+            {
+                "type": "object",
+                "anyOf": [
+                    {"required": ["a"], "properties": {"a": {"const": 1}}},
+                    {"properties": {"a": False}},
+                ],
+            },
+            ("{}", '{"a":1}', '{"b":2}'),
+            ('{"a":2}',),
+        ),
+    ],
+)
+def test_alternatives_of_one_property_do_not_multiply(
+    schema: Any, allowed: tuple[str, ...], others: tuple[str, ...]
+) -> None:
+    matcher = matcher_of(StructuredOutputsParams(json=schema))
+    assert [judge(schema, text) for text in allowed] == [None] * len(allowed)
+    assert all(judge(schema, text) for text in others)
+    assert all(accepts(matcher, text) for text in allowed)
+    assert not any(accepts(matcher, text) for text in others)
 
 
 def test_several_keywords_are_left_out() -> None:
