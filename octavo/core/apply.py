@@ -33,7 +33,7 @@ class ResultRules:
         step = self.lifecycle.in_flight.popleft()
         assert result.step == step.plan.step, f"result {result.step} came out of order"
         assert len(result.tokens) == len(step.sequences), "a result must answer every chunk"
-        self.lifecycle.stats.end_step(step.planned_at, now)
+        self.lifecycle.stats.end_step(step.planned_at, now, step.predicted_seconds)
         results = SlotResults(result)
         if result.loaded:
             self.lifecycle.end_loads(result.loaded, now)

@@ -75,6 +75,11 @@ class CoreConfig:
     max_loras: int = 0  # different adapters running at once; 0: adapters are refused
     watermark: float = 0.01  # share of the blocks that an admission must leave free
     hold_seconds: float = 60.0  # the longest that a request waits for something outside the core
+    # The most seconds of a step in which sequences decode, or that as a multiple of its time
+    # without prompts; 0: no bound.
+    itl_goal: float = 0.0
+    itl_ratio: float = 0.0
+    ttft_goal: float = 0.0  # seconds until a first token, for which steps may be longer; 0: none
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -91,6 +96,7 @@ class CoreConfig:
             raise ConfigError("groups is empty; name at least one KV group")
         if not (self.hold_seconds > 0.0 and math.isfinite(self.hold_seconds)):
             raise ConfigError(f"hold_seconds={self.hold_seconds} must be finite and above 0")
+        _check_goals(self)
         for group in self.groups:
             _check_group(group)
         kinds = [group.kind for group in self.groups]
@@ -107,10 +113,31 @@ class CoreConfig:
                 )
 
     @property
+    def bounds_step_time(self) -> bool:
+        """True if the time of a step is bounded while sequences decode."""
+        return bool(self.itl_goal or self.itl_ratio)
+
+    @property
     def blocks_per_page(self) -> tuple[int, ...]:
         """The number of blocks of each group in a page of the pool; the largest block fills it."""
         page_bytes = max(group.block_bytes for group in self.groups)
         return tuple(page_bytes // group.block_bytes for group in self.groups)
+
+
+def _check_goals(config: CoreConfig) -> None:
+    for name in ("itl_goal", "itl_ratio", "ttft_goal"):
+        value = getattr(config, name)
+        if not (value >= 0.0 and math.isfinite(value)):
+            raise ConfigError(f"{name}={value} must be finite and at least 0")
+    if 0.0 < config.itl_ratio <= 1.0:
+        raise ConfigError(
+            f"itl_ratio={config.itl_ratio} leaves no time for prompts; take 2 or more"
+        )
+    if config.ttft_goal and not config.bounds_step_time:
+        raise ConfigError(
+            f"ttft_goal={config.ttft_goal} lengthens the steps that itl_goal bounds, and they are "
+            "not bounded: set itl_goal too, or leave ttft_goal out"
+        )
 
 
 def _check_group(group: KVGroup) -> None:

@@ -43,13 +43,15 @@ NO_DEADLINE = float("inf")
 class Lifecycle:
     """The living sequences of one engine, their slots, and the plans in flight."""
 
-    def __init__(self, config: CoreConfig, kv: KVManager, limiters: Series[Limiter]) -> None:
+    def __init__(
+        self, config: CoreConfig, kv: KVManager, limiters: Series[Limiter], stats: EngineStats
+    ) -> None:
         self._kv = kv
         self._leaves = [each.leave for each in limiters if overrides(each, "leave")]
         self._hold_seconds = config.hold_seconds
         # No held sequence has an earlier deadline. Deadlines are readings of `wait_clock.elapsed`.
         self.next_deadline = NO_DEADLINE
-        self.stats = EngineStats()
+        self.stats = stats
         self.sequences: dict[str, Sequence] = {}  # all that live, by request id
         self.queue = WaitingQueue()
         self.running: list[Sequence] = []  # sorted by order

@@ -13,10 +13,14 @@ docs/how-to/add-a-limiter.md shows how to add one.
 
 from __future__ import annotations
 
+import math
+
 from octavo.core.config import CoreConfig
+from octavo.core.pace.step_time import PromptCost, StepTimes
+from octavo.core.plan_draft import PlanDraft
 from octavo.core.request import Request
-from octavo.core.sequence import Sequence
-from octavo.core.stats import ADAPTERS, BUDGET
+from octavo.core.sequence import NO_SLOT, Sequence
+from octavo.core.stats import ADAPTERS, BUDGET, PACE, EngineStats
 
 
 class Limiter:
@@ -30,8 +34,8 @@ class Limiter:
         """Return why this request could never reach `max_total` known tokens; None if it could."""
         return None
 
-    def begin(self) -> None:
-        """Prepare for the planning of a new step."""
+    def begin(self, draft: PlanDraft, now: float) -> None:
+        """Prepare for the planning of a new step, whose parts will be added to `draft`."""
 
     def admits(self, sequence: Sequence) -> bool:
         """Return whether a waiting sequence might get a token in this step."""
@@ -78,7 +82,7 @@ class TokenBudget(Limiter):
         self.budget = budget
         self.remaining = budget
 
-    def begin(self) -> None:
+    def begin(self, draft: PlanDraft, now: float) -> None:
         self.remaining = self.budget
 
     def admits(self, sequence: Sequence) -> bool:
@@ -105,7 +109,7 @@ class PromptLogprobs(Limiter):
         self.most = most
         self.remaining = most
 
-    def begin(self) -> None:
+    def begin(self, draft: PlanDraft, now: float) -> None:
         self.remaining = self.most
 
     def admits(self, sequence: Sequence) -> bool:
@@ -129,6 +133,169 @@ def _reports_prompt(sequence: Sequence, start: int) -> bool:
     num_prompt = sequence.num_prompt
     wanted = sequence.request.sampling.prompt_logprobs is not None
     return wanted and start + 1 < num_prompt == len(sequence.tokens)
+
+
+# Of the steps since the last one with prompts, so many are learned from: the first, which had the
+# end of those prompts, and as many of the last.
+_MOST_LEARNED = 8
+# Steps with hardly any prompt that must be known before a step with more is planned.
+_FEW_STEPS = 3
+# Steps with more in a row, after which one with hardly any shows what the decoding part takes now.
+_MOST_BLIND = 64
+# The prompt tokens of a step beside decoding, as a multiple of the most that was learned from: what
+# is learned from small chunks says little of large ones.
+_GROWTH = 2
+# The part of the time until a first token is due within which its prompt is planned to be computed.
+_PLANNED_SHARE = 0.8
+
+
+class StepTime(Limiter):
+    """A cap on the predicted time of a step in which sequences decode: it cuts prompts.
+
+    In each step the oldest prompt gets a block's tokens at least, whatever they cost, so that it
+    always advances; where prompts are not cut, it gets all that it lacks. If the goal is a multiple
+    of the time without prompts, all other steps stay within the goal or are the first to show what
+    they cost. While no sequence decodes, nothing is cut.
+
+    A prompt whose first token would be late gets more, as much as it needs in each of the steps
+    that are left. If all of it at once would be late too, the running streams keep their pace: an
+    engine that has more prompts than it can compute in time misses one goal, not both.
+    """
+
+    reason = PACE
+    prefill_only = True
+
+    def __init__(self, config: CoreConfig, stats: EngineStats) -> None:
+        self.running: dict[str, Sequence] = {}  # by request id
+        self.times = StepTimes()
+        self._stats = stats
+        self._ratio, self._goal, self._first = config.itl_ratio, config.itl_goal, config.ttft_goal
+        self._least = config.block_size
+        self._cuts = config.chunked_prefill
+        self._draft = PlanDraft()
+        self._now = 0.0
+        self._num_learned = 0
+        self._num_blind = 0  # steps since the last one with hardly any prompt was learned
+        # Of the step that is planned.
+        self._is_open = False  # the following are known
+        self._room = math.inf  # seconds left for prompts; infinite while no sequence decodes
+        self._room_tokens = 0
+        self._base = 0.0  # seconds of the decoding part
+        self._num_prompt = 0  # tokens
+        self._cost: PromptCost | None = None  # of the chunk that is planned, if its time counts
+        self._is_cut = False
+
+    def begin(self, draft: PlanDraft, now: float) -> None:
+        self._draft, self._now, self._is_open = draft, now, False
+
+    def admits(self, sequence: Sequence) -> bool:
+        if not self._is_open or not self._num_prompt:
+            return True
+        cost = self._cost_of(sequence)
+        num_tokens = len(sequence.tokens)
+        if self._needed(sequence, 0, num_tokens, cost):
+            return True
+        if self._cuts:
+            return self._room_tokens > 0 and cost.seconds(0, 1) <= self._room
+        return cost.seconds(0, num_tokens) <= self._room
+
+    def clip(self, sequence: Sequence, count: int) -> int:
+        if not self._is_open:
+            self._open()
+        self._cost = None
+        if self._room == math.inf or sequence.num_expected > len(sequence.tokens):
+            return count  # the second: its first token is in flight, so it decodes
+        self._cost = cost = self._cost_of(sequence)
+        start = sequence.num_planned
+        needed = self._needed(sequence, start, sequence.num_expected - start, cost)
+        if not self._cuts:
+            fits = not self._num_prompt or cost.seconds(start, count) <= self._room
+            most = count if fits or needed else 0
+        else:
+            most = min(cost.most_tokens(start, count, self._room), self._room_tokens)
+            if not self._num_prompt:
+                most = max(most, self._least)
+            elif sequence.slot == NO_SLOT:
+                most = max(most, 1)  # what `admits` has promised
+            most = min(count, max(most, needed))
+        self._is_cut = most < count
+        self._draft.num_deferred_tokens += count - most
+        return most
+
+    def commit(self, sequence: Sequence, count: int) -> None:
+        if self._cost is None:
+            return
+        seconds = self._cost.seconds(sequence.num_planned - count, count)
+        self._room -= seconds
+        self._room_tokens -= count
+        self._num_prompt += count
+        self._draft.predicted_seconds += seconds
+        sequence.stats.num_paced_chunks += self._is_cut
+
+    def enter(self, sequence: Sequence) -> None:
+        self.running[sequence.request_id] = sequence
+
+    def leave(self, sequence: Sequence) -> None:
+        del self.running[sequence.request_id]
+
+    def _open(self) -> None:
+        """Compute the room for prompts in this step, from what the steps that have ended took."""
+        self._is_open = True
+        self._num_prompt = 0
+        num_decoding = self.times.num_decoding
+        ended = self._stats.ended_after(self._num_learned, _MOST_LEARNED)
+        self.times.learn(ended, self._least)
+        self._num_learned = self._stats.num_ended
+        decoding = self._decoding()
+        if decoding is None:
+            self._room = math.inf
+            return
+        self._base = self.times.decoding_seconds(*decoding)
+        self._draft.predicted_seconds = self._base
+        self._num_blind = 0 if self.times.num_decoding > num_decoding else self._num_blind + 1
+        self._room_tokens = max(self._least, _GROWTH * self.times.largest_prompt)
+        if self.times.num_decoding < _FEW_STEPS or self._num_blind >= _MOST_BLIND:
+            self._room_tokens = self._least
+        self._room = max(0.0, (self._goal or self._ratio * self._base) - self._base)
+
+    def _decoding(self) -> tuple[int, int] | None:
+        """Return how many tokens are decoded in this step, and how many positions they read.
+
+        None if no sequence decodes. Some of these tokens may be in the draft already.
+        """
+        draft = self._draft
+        num_tokens = sum(draft.counts) - draft.num_prefill_tokens
+        num_read = sum(draft.starts) - draft.prefill_starts
+        has_drawn = False
+        planned = dict.fromkeys([each.request_id for each in draft.sequences if each is not None])
+        for name, each in self.running.items():
+            if name in planned or each.num_expected >= each.max_total:
+                continue
+            count = each.num_expected + len(each.drafts) - each.num_planned
+            if not each.catching_up and count > 0:
+                num_tokens += count
+                num_read += each.num_planned
+            elif each.num_expected > len(each.tokens):
+                has_drawn = True  # its first token, in a step in flight
+        return (num_tokens, num_read) if num_tokens or has_drawn else None
+
+    def _cost_of(self, sequence: Sequence) -> PromptCost:
+        return self.times.prompt_cost(is_pooled=sequence.request.sampling.pooling is not None)
+
+    def _needed(self, sequence: Sequence, start: int, lacking: int, cost: PromptCost) -> int:
+        """Return how many tokens of a prompt this step must compute, so that its first is in time.
+
+        0 if none must be, or if the first token will be late whatever this step computes.
+        """
+        is_answered = sequence.stats.first_token_at is not None or bool(sequence.request.emitted)
+        if not self._first or is_answered or not self._base:
+            return 0
+        left = sequence.request.arrival + self._first - self._now
+        seconds = cost.seconds(start, lacking)
+        if left <= seconds:
+            return 0
+        num_steps = max(1, int((_PLANNED_SHARE * left - seconds) / self._base))
+        return -(-lacking // num_steps)
 
 
 class WholePrompt(Limiter):
@@ -191,7 +358,7 @@ def overrides(limiter: Limiter, hook: str) -> bool:
     return getattr(type(limiter), hook) is not getattr(Limiter, hook)
 
 
-def limiters_for(config: CoreConfig) -> tuple[Limiter, ...]:
+def limiters_for(config: CoreConfig, stats: EngineStats) -> tuple[Limiter, ...]:
     """Return the limiters that a configuration asks for: first those that clip to a number."""
     chosen: list[Limiter] = []
     if config.max_drafts:
@@ -201,6 +368,8 @@ def limiters_for(config: CoreConfig) -> tuple[Limiter, ...]:
     chosen.append(TokenBudget(config.max_num_batched_tokens))
     if config.prompt_logprob_tokens:
         chosen.append(PromptLogprobs(config.prompt_logprob_tokens))
+    if config.bounds_step_time:
+        chosen.append(StepTime(config, stats))
     if not config.chunked_prefill:
         chosen.append(WholePrompt(config.max_num_batched_tokens))
     chosen.append(AdapterSlots(config.max_loras))

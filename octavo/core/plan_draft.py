@@ -9,12 +9,19 @@ from octavo.core.sequence import Sequence
 class InFlight:
     """A plan that the workers have, and the sequence of each chunk; None for a dropped chunk."""
 
-    __slots__ = ("_index_of_slot", "plan", "planned_at", "sequences")
+    __slots__ = ("_index_of_slot", "plan", "planned_at", "predicted_seconds", "sequences")
 
-    def __init__(self, plan: StepPlan, sequences: list[Sequence | None], planned_at: float) -> None:
+    def __init__(
+        self,
+        plan: StepPlan,
+        sequences: list[Sequence | None],
+        planned_at: float,
+        predicted_seconds: float = 0.0,
+    ) -> None:
         self.plan = plan
         self.sequences = sequences
         self.planned_at = planned_at
+        self.predicted_seconds = predicted_seconds  # 0: nothing had to be predicted
         self._index_of_slot: dict[int, int] | None = None  # made at the first drop
 
     def drop(self, sequence: Sequence) -> None:
@@ -34,9 +41,14 @@ class PlanDraft:
         "counts",
         "drafts",
         "new_blocks",
+        "num_deferred_tokens",
+        "num_pooled_tokens",
         "num_preempted",
+        "num_prefill_pairs",
         "num_prefill_tokens",
         "opened",
+        "predicted_seconds",
+        "prefill_starts",
         "samples",
         "sequences",
         "starts",
@@ -52,7 +64,12 @@ class PlanDraft:
         self.new_blocks: list[tuple[int, tuple[tuple[int, ...], ...]]] = []
         self.drafts: list[tuple[int, tuple[int, ...]]] = []
         self.num_prefill_tokens = 0
+        self.prefill_starts = 0  # the sum of their chunks' starts
+        self.num_prefill_pairs = 0  # see `StepStats`
+        self.num_pooled_tokens = 0
         self.num_preempted = 0
+        self.num_deferred_tokens = 0  # left out to bound the step's time
+        self.predicted_seconds = 0.0
 
     def add_chunk(self, sequence: Sequence, count: int) -> None:
         """Plan the next `count` positions of a sequence whose tables cover them."""
@@ -69,6 +86,10 @@ class PlanDraft:
                     self.drafts.append((sequence.slot, sequence.verifying))
         if sequence.catching_up:
             self.num_prefill_tokens += count
+            self.prefill_starts += start
+            self.num_prefill_pairs += count * start + count * (count + 1) // 2
+            if sequence.request.sampling.pooling is not None:
+                self.num_pooled_tokens += count
         sequence.num_planned = end
         self.sequences.append(sequence)
         self.starts.append(start)

@@ -74,8 +74,9 @@ class Scheduler:
     ) -> None:
         self.config = config
         self.kv = KVManager(config, cache_key, pool, index)
-        self.limiters = limiters_for(config)
-        self.lifecycle = Lifecycle(config, self.kv, self.limiters)
+        stats = EngineStats()
+        self.limiters = limiters_for(config, stats)
+        self.lifecycle = Lifecycle(config, self.kv, self.limiters, stats)
         self.paused = False
         self._policy = Policy(config)
         self._admission = AdmissionRules(config, self.kv, self.queue, self.limiters)
@@ -195,7 +196,7 @@ class Scheduler:
         draft = PlanDraft()
         if not self.paused:
             for begin in self._begins:
-                begin()
+                begin(draft, now)
             wait_clock.reason = self._fill(draft, now) or TURN
         if not draft.sequences and not self.lifecycle.freed_slots and not self.awaits_transfers:
             return None
@@ -448,7 +449,8 @@ class Scheduler:
             self.stats.num_drafts += sum([len(drafts) for _, drafts in plan.drafts])
             self.stats.num_chunks_with_drafts += len(plan.drafts)
         self._next_step += 1
-        self.in_flight.append(InFlight(plan, draft.sequences, now))
+        self.in_flight.append(InFlight(plan, draft.sequences, now, draft.predicted_seconds))
+        self.stats.num_deferred_tokens += draft.num_deferred_tokens
         num_waiting = self.queue.num_waiting
         self.stats.add_step(
             StepStats(
@@ -463,6 +465,10 @@ class Scheduler:
                 num_waiting=num_waiting,
                 num_free_blocks=self.kv.pool.num_free,
                 blocked_by=self.lifecycle.wait_clock.reason if num_waiting else None,
+                num_read=sum(plan.starts) - draft.prefill_starts,
+                num_prefill_pairs=draft.num_prefill_pairs,
+                num_pooled_tokens=draft.num_pooled_tokens,
+                predicted_seconds=draft.predicted_seconds,
             )
         )
         return plan

@@ -34,6 +34,11 @@ class EngineSnapshot:
     num_drafts: int = 0
     num_chunks_with_drafts: int = 0
     num_accepted_drafts: int = 0
+    # See `octavo.core.stats.EngineStats`.
+    num_paced: int = 0
+    paced_predicted_seconds: float = 0.0
+    paced_seconds: float = 0.0
+    num_deferred_tokens: int = 0
     accepted_at: tuple[int, ...] = ()
     num_finished: dict[str, int] = field(default_factory=dict)
     steps_by_size: tuple[int, ...] = ()  # see `octavo.core.stats.EngineStats`
@@ -66,6 +71,10 @@ _TOTALS = (
     "num_drafts",
     "num_chunks_with_drafts",
     "num_accepted_drafts",
+    "num_paced",
+    "paced_predicted_seconds",
+    "paced_seconds",
+    "num_deferred_tokens",
 )
 _LISTS = ("accepted_at", "steps_by_size")  # totals by place
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 # What a waiting sequence waits for.
 SLOTS = "slots"  # max_num_seqs sequences run already
 BUDGET = "budget"  # max_num_batched_tokens tokens are planned already
+PACE = "pace"  # the step takes as long already as running streams may wait (itl_goal)
 BLOCKS = "blocks"  # too few free KV blocks
 ADAPTERS = "adapters"  # max_loras other adapters run
 PREFIX = "prefix"  # a running sequence computes its prefix
@@ -24,7 +25,7 @@ GRAMMAR = "grammar"  # its grammar is loaded into the engine
 ADAPTER = "adapter"  # its adapter is loaded
 FETCH = "fetch"  # KV of its prefix is fetched from another place
 RESTART = "restart"  # a new engine, since its own died; added by the front end, not by the core
-REASONS = (SLOTS, BUDGET, BLOCKS, ADAPTERS, PREFIX, PAUSED, TURN)
+REASONS = (SLOTS, BUDGET, PACE, BLOCKS, ADAPTERS, PREFIX, PAUSED, TURN)
 # What a request may ask to wait for until a `Ready` event: nothing that the core could see itself.
 OUTSIDE = (GRAMMAR, ADAPTER)
 
@@ -72,6 +73,7 @@ class RequestStats:
     num_drafts: int = 0  # verified for it
     num_accepted_drafts: int = 0  # output tokens that took no step of their own
     num_forced_tokens: int = 0  # … because nothing else could come
+    num_paced_chunks: int = 0  # of its known tokens, shortened so that others kept their pace
     chunks: list[PrefillChunk] = field(default_factory=list)
     wait_seconds: dict[str, float] = field(default_factory=dict)  # by reason
     restarts: list[Restart] = field(default_factory=list)  # added by the front end
@@ -133,6 +135,11 @@ class StepStats(NamedTuple):
     num_waiting: int
     num_free_blocks: int
     blocked_by: str | None  # why the queue's head was not admitted; None: nothing waits
+    # What the time of the step depends on, beside the numbers of tokens (pace/step_time.py).
+    num_read: int = 0  # positions before the chunks of sequences that decode
+    num_prefill_pairs: int = 0  # (a token of a prompt, a position that it reads)
+    num_pooled_tokens: int = 0  # of the prefill tokens, those of requests for vectors
+    predicted_seconds: float = 0.0  # 0: nothing had to be predicted
 
 
 @dataclass(slots=True)
@@ -155,6 +162,11 @@ class EngineStats:
     # How long each of `recent` took, without those that have not ended.
     recent_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_RECENT_STEPS))
     ended_at: float = float("-inf")  # the last step that has
+    num_ended: int = 0
+    num_paced: int = 0  # steps whose time was predicted, since some sequences decoded in them
+    paced_predicted_seconds: float = 0.0  # of those that have ended
+    paced_seconds: float = 0.0  # how long they took
+    num_deferred_tokens: int = 0  # left out of a step that had room for them, to bound its time
 
     def add_step(self, step: StepStats) -> None:
         """Count a step that has been planned."""
@@ -175,10 +187,28 @@ class EngineStats:
         """
         return max(0.0, now - max(planned_at, self.ended_at))
 
-    def end_step(self, planned_at: float, now: float) -> None:
+    def end_step(self, planned_at: float, now: float, predicted: float = 0.0) -> None:
         """Note how long the oldest step that had not ended took."""
-        self.recent_seconds.append(self.seconds_of(planned_at, now))
+        seconds = self.seconds_of(planned_at, now)
+        self.recent_seconds.append(seconds)
         self.ended_at = now
+        self.num_ended += 1
+        if predicted:
+            self.num_paced += 1
+            self.paced_predicted_seconds += predicted
+            self.paced_seconds += seconds
+
+    def ended_after(self, number: int, most: int) -> list[tuple[StepStats, float]]:
+        """Return the steps that have ended after the first `number`, with the seconds of each.
+
+        Of more than twice `most`, return the first and the last ones.
+        """
+        behind = self.num_steps - self.num_ended
+        count = min(self.num_ended - number, NUM_RECENT_STEPS - behind)
+        places = list(range(count, 0, -1))
+        if count > 2 * most:
+            places = places[:most] + places[-most:]
+        return [(self.recent[-place - behind], self.recent_seconds[-place]) for place in places]
 
     def add_accepted(self, count: int) -> None:
         """Count the drafts of a chunk that were accepted: its first `count`."""

@@ -26,6 +26,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"ageing_seconds": -1.0}, "ageing_seconds=-1.0"),
     ({"ageing_seconds": float("nan")}, "ageing_seconds=nan"),
     ({"ageing_seconds": float("inf")}, "ageing_seconds=inf must be finite and at least 0"),
+    ({"itl_goal": -1.0}, "itl_goal=-1.0 must be finite and at least 0"),
+    ({"itl_ratio": float("nan")}, "itl_ratio=nan must be finite"),
+    ({"itl_ratio": 1.0}, "itl_ratio=1.0 leaves no time for prompts"),
+    ({"ttft_goal": 1.0}, "ttft_goal=1.0 lengthens the steps that itl_goal bounds"),
     ({"groups": ()}, "groups is empty"),
     ({"groups": (KVGroup(), KVGroup(window=0))}, "window=0 of a KV group must be at least 1"),
     (

@@ -82,6 +82,30 @@ def test_a_step_lasts_from_the_end_of_the_one_before_it() -> None:
     assert list(totals.recent_seconds) == [0.5, 0.5, 0.0]
 
 
+def test_steps_that_ended_are_paired_with_their_seconds() -> None:
+    """Steps in flight have none yet; of many steps, the first and the last are returned."""
+    totals = EngineStats()
+    for number in range(NUM_RECENT_STEPS + 10):
+        totals.add_step(step(number))
+        if number:  # there is always one in flight
+            totals.end_step(number - 1.0, number - 0.5)
+    num_ended = NUM_RECENT_STEPS + 9
+    assert totals.num_ended == num_ended
+    last = [each.step for each, _ in totals.ended_after(num_ended - 3, 8)]
+    assert last == [num_ended - 3, num_ended - 2, num_ended - 1]
+    many = [each.step for each, _ in totals.ended_after(num_ended - 30, 2)]
+    assert many == [num_ended - 30, num_ended - 29, num_ended - 2, num_ended - 1]
+    assert [each.step for each, _ in totals.ended_after(0, 1)] == [10, num_ended - 1]
+    assert totals.ended_after(num_ended, 8) == []
+
+
+def test_predicted_steps_are_summed_apart() -> None:
+    totals = EngineStats()
+    totals.end_step(0.0, 1.0)
+    totals.end_step(1.0, 3.0, 1.5)
+    assert (totals.num_paced, totals.paced_predicted_seconds, totals.paced_seconds) == (1, 1.5, 2.0)
+
+
 def test_finished_requests_are_counted_by_reason() -> None:
     totals = EngineStats()
     for reason in ("stop", "length", "stop"):

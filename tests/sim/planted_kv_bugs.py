@@ -150,4 +150,54 @@ KV_BUGS = (
         "        is_quiet = False\n",
     ),
 )
-BUGS = (*CORE_BUGS, *KV_BUGS)
+TIME_BUGS = (
+    Bug(
+        "prompts are cut while no sequence decodes",
+        "limits.py",
+        "        return (num_tokens, num_read) if num_tokens or has_drawn else None\n",
+        "        return num_tokens, num_read\n",
+    ),
+    Bug(
+        "each prompt gets the whole room of a step",
+        "limits.py",
+        "        self._room -= seconds\n",
+        "",
+    ),
+    Bug(
+        "the depth of a prompt costs nothing",
+        "pace/step_time.py",
+        "        return PromptCost(token + pooled if is_pooled else token, pair)\n",
+        "        return PromptCost(token, 0.0)\n",
+    ),
+    Bug(
+        "the time of a step is taken for another's",
+        "stats.py",
+        "self.recent_seconds[-place]) for",
+        "self.recent_seconds[-1]) for",
+    ),
+    Bug(
+        "a stream whose first token is in flight does not count",
+        "limits.py",
+        "                has_drawn = True  # its first token, in a step in flight\n",
+        "                has_drawn = False\n",
+    ),
+    Bug(
+        "a first token that is late lengthens all steps",
+        "limits.py",
+        "        if left <= seconds:\n",
+        "        if False:\n",
+    ),
+    Bug(
+        "the oldest prompt may be cut to nothing",
+        "limits.py",
+        "                most = max(most, self._least)\n",
+        "                most = max(most, 0)\n",
+    ),
+    Bug(
+        "a decoding sequence behind a prompt does not count",
+        "limits.py",
+        "                num_tokens += count\n                num_read += each.num_planned\n",
+        "                pass\n",
+    ),
+)
+BUGS = (*CORE_BUGS, *KV_BUGS, *TIME_BUGS)

@@ -27,6 +27,7 @@ PLAIN: tuple[dict[str, object], ...] = (
     {"prefix_caching": False},
     {"watermark": 0.0},
     {"max_loras": 0},
+    {"ttft_goal": 0.0},
 )
 
 

@@ -28,6 +28,7 @@ from octavo.core.request import (
 )
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.stats import RequestStats
+from tests.sim.costs import TimeCheck, TimedExecutor
 from tests.sim.events import Arrival, Fault, Wait
 from tests.sim.executor import Faults, SimExecutor, WorkerDiedError
 from tests.sim.extras import encoded_positions
@@ -113,15 +114,11 @@ class Simulation:
     # A subclass overrides these methods to run the worlds with another model.
 
     def _make_executor(self) -> SimExecutor:
-        return SimExecutor(
-            self.config,
-            self._request_of,
-            self._is_slow,
-            self.faults,
-            self._check_plan,
-            self.store,
-            self.world.forces,
-        )
+        parts = (self.config, self._request_of, self._is_slow, self.faults, self._check_plan)
+        if self.world.costs is None:
+            return SimExecutor(*parts, self.store, self.world.forces)
+        times = TimeCheck(self.world.costs, self.config, self.world.seed)
+        return TimedExecutor(*parts, self.store, self.world.forces, times=times, world=self)
 
     def _expect(self, request: Request) -> tuple[list[int], FinishReason]:
         """Return the right output and finish reason of a request."""
@@ -197,7 +194,7 @@ class Simulation:
         """
         living = [j for j in self.journals.values() if j.reason is None]
         positions = sum(len(j.request.prompt) + len(j.expected) + 2 for j in living)
-        slow = 1 + int(10 * self.world.slowness)
+        slow = 1 + int(10 * self.world.slowness) + (2 if self.world.costs else 0)
         holds = int(self.config.hold_seconds / TICK_SECONDS) if self.config.hold_seconds < 1 else 0
         loads = MOST_STEPS * slow * len(living) if self.world.store != "none" else 0
         return 2 * positions * (self.config.pipeline_depth + 1) * slow + 20 + holds + loads

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from octavo.core.config import CoreConfig, KVGroup
 from octavo.core.kv.manager import KVManager
+from tests.sim.costs import Costs, as_long_prompt, as_stream, draw_costs
 from tests.sim.events import Arrival, Fault
 from tests.sim.extras import Extras, draw_kinds
 from tests.sim.truth import VOCABULARY
@@ -41,6 +42,7 @@ class World:
     refuse_at: int | None = None  # the number of one allocation that fails, counted from 1
     store: str = "none"  # another place for KV: a "good" one, or a slow one that lies
     forces: bool = False  # a grammar often knows what follows a drawn token
+    costs: Costs | None = None  # what steps take; None: the world decides when results arrive
 
 
 # The first worlds have nothing but full and windowed groups of equal sizes, and no salts or holds:
@@ -48,6 +50,8 @@ class World:
 NUM_PLAIN = 50
 # Nor do the first have grammars, so that traces and totals of the others stay as they were.
 FIRST_FORCED = 200
+# Nor do steps take a time that depends on their work; later it does in every fifth world.
+FIRST_TIMED = 600
 
 
 def draw_world(seed: int, is_plain: bool = False) -> World:
@@ -60,11 +64,22 @@ def draw_world(seed: int, is_plain: bool = False) -> World:
     extra = random.Random(f"{seed} extras")  # so that the other draws are as they always were
     if not is_plain:
         config = draw_kinds(extra, config)
+    costs = None
+    if seed >= FIRST_TIMED and seed % 5 == 3:
+        config, costs = draw_costs(random.Random(f"{seed} costs"), config)
     maker = _Arrivals(rng, config, None if is_plain else extra)
     num_ticks = rng.choice((10, 25, 50))
     events: list[tuple[int, Arrival | Fault]] = [
         (tick, maker.draw()) for tick in _draw_ticks(rng, num_ticks)
     ]
+    if costs is not None and config.chunked_prefill:
+        events.extend(
+            (extra.randrange(5), as_stream(extra, maker.draw())) for _ in range(extra.randint(1, 5))
+        )
+        events.extend(
+            (extra.randrange(120), as_long_prompt(extra, maker.draw(), config.max_model_len))
+            for _ in range(extra.randint(3, 12))
+        )
     if rng.random() < 0.6:
         events.extend(_draw_faults(rng, num_ticks, maker))
     events.sort(key=lambda event: event[0])
@@ -75,7 +90,8 @@ def draw_world(seed: int, is_plain: bool = False) -> World:
         events.extend((tick, Fault("die", "between")) for tick in ticks)
         events.sort(key=lambda event: event[0])
     forces = seed >= FIRST_FORCED and random.Random(f"{seed} forced").random() < 0.4
-    return World(seed, config, tuple(events), slowness, store=store, forces=forces)
+    kept = tuple(events)
+    return World(seed, config, kept, slowness, store=store, forces=forces, costs=costs)
 
 
 def _log_uniform(rng: random.Random, low: int, high: int) -> int:

@@ -11,11 +11,14 @@ from octavo.core.limits import (
     LongPrefill,
     OneInFlight,
     PromptLogprobs,
+    StepTime,
     TokenBudget,
     WholePrompt,
     limiters_for,
 )
+from octavo.core.plan_draft import PlanDraft
 from octavo.core.sequence import Sequence
+from octavo.core.stats import EngineStats
 from tests.core.make import config, request
 
 
@@ -27,7 +30,7 @@ def sequence(request_id: str = "a", prompt: int = 5, **fields: Any) -> Sequence:
 
 def test_the_base_class_limits_nothing() -> None:
     limiter, one = Limiter(), sequence()
-    limiter.begin()
+    limiter.begin(PlanDraft(), 0.0)
     assert limiter.refuse(one.request, 1000) is None
     assert limiter.admits(one)
     assert limiter.clip(one, 7) == 7
@@ -56,7 +59,7 @@ def test_a_budget_is_used_up_and_renewed_each_step() -> None:
     budget.commit(one, 3)
     assert budget.clip(one, 1) == 0
     assert not budget.admits(one)
-    budget.begin()
+    budget.begin(PlanDraft(), 0.0)
     assert budget.clip(one, 11) == 10
 
 
@@ -78,7 +81,7 @@ def test_prompts_with_logprobs_share_a_budget() -> None:
     assert limiter.may_be_passed
     reporting.num_planned = 19
     assert limiter.clip(reporting, 1) == 1  # the last token's row predicts no prompt token
-    limiter.begin()
+    limiter.begin(PlanDraft(), 0.0)
     reporting.num_planned = 0
     assert limiter.clip(reporting, 20) == 8
     reporting.tokens.append(1)  # preempted after its first token, when all was reported
@@ -138,9 +141,14 @@ def test_an_adapter_keeps_its_slot_until_its_last_sequence_leaves() -> None:
         ({"long_prefill_tokens": 1}, [LongPrefill, TokenBudget, AdapterSlots]),
         ({"prompt_logprob_tokens": 1}, [TokenBudget, PromptLogprobs, AdapterSlots]),
         ({"chunked_prefill": False}, [TokenBudget, WholePrompt, AdapterSlots]),
+        (
+            {"chunked_prefill": False, "itl_ratio": 3.0},
+            [TokenBudget, StepTime, WholePrompt, AdapterSlots],
+        ),
+        ({"itl_goal": 0.1}, [TokenBudget, StepTime, AdapterSlots]),
     ],
 )
 def test_a_configuration_chooses_its_limiters(
     settings: dict[str, Any], kinds: list[type[Limiter]]
 ) -> None:
-    assert [type(limiter) for limiter in limiters_for(config(**settings))] == kinds
+    assert [type(limiter) for limiter in limiters_for(config(**settings), EngineStats())] == kinds

@@ -1,0 +1,132 @@
+"""The model of a step's time learns costs from steps, and neither stalls nor pauses mislead it."""
+
+import random
+
+import pytest
+
+from octavo.core.pace.step_time import PromptCost, StepTimes
+from octavo.core.stats import StepStats
+
+LEAST = 16
+
+
+def step(
+    decoded: int, read: int = 0, prompt: int = 0, pairs: int = 0, pooled: int = 0
+) -> StepStats:
+    """Return a step with that work; what the model does not read is 0."""
+    empty = StepStats(0, 0.0, 0, decoded + prompt, prompt, 0, 0, 0, 0, 0, None)
+    return empty._replace(num_read=read, num_prefill_pairs=pairs, num_pooled_tokens=pooled)
+
+
+def seconds_of(each: StepStats) -> float:
+    """Return the time of a step on a machine with costs of each kind."""
+    decoded = each.num_tokens - each.num_prefill_tokens
+    prompts = 0.0002 * each.num_prefill_tokens + 1e-7 * each.num_prefill_pairs
+    return 0.01 + 0.0005 * decoded + 2e-6 * each.num_read + prompts + 1e-4 * each.num_pooled_tokens
+
+
+def drawn(rng: random.Random) -> StepStats:
+    """Return a step as they come: half of them only decode, some embed."""
+    count = rng.choice((0, 0, rng.randint(17, 400)))
+    start = rng.randint(0, 2000)
+    pooled = count if rng.random() < 0.2 else 0
+    decoded = rng.randint(1, 30)
+    pairs = count * start + count * (count + 1) // 2
+    return step(decoded, decoded * rng.randint(0, 1000), count, pairs, pooled)
+
+
+def taught(noise: float = 0.0, stalls: float = 0.0, num_steps: int = 400) -> StepTimes:
+    """Return a model that has learned from many steps, one by one."""
+    rng, times = random.Random(1), StepTimes()
+    for _ in range(num_steps):
+        each = drawn(rng)
+        seconds = seconds_of(each) * (1 + noise * rng.random())
+        times.learn([(each, seconds * (50 if rng.random() < stalls else 1))], LEAST)
+    return times
+
+
+def predicted(times: StepTimes, each: StepStats) -> float:
+    """Return the whole time that a model predicts for one chunk beside decoding."""
+    decoded = each.num_tokens - each.num_prefill_tokens
+    cost = times.prompt_cost(is_pooled=each.num_pooled_tokens > 0)
+    count, pairs = each.num_prefill_tokens, each.num_prefill_pairs
+    start = (pairs - count * (count + 1) // 2) // max(1, count)
+    return times.decoding_seconds(decoded, each.num_read) + cost.seconds(start, count)
+
+
+def worst_error(times: StepTimes) -> float:
+    """Return the largest relative error over many steps."""
+    rng = random.Random(2)
+    steps = [drawn(rng) for _ in range(100)]
+    return max(abs(predicted(times, each) / seconds_of(each) - 1) for each in steps)
+
+
+def test_costs_are_learned_from_steps() -> None:
+    assert worst_error(taught()) < 0.05
+
+
+def test_noise_and_stalls_change_little() -> None:
+    """A tenth more or less, and one step in fifty that takes fifty times as long."""
+    assert worst_error(taught(noise=0.2, stalls=0.02)) < 0.35
+
+
+def test_no_coefficient_is_ever_negative() -> None:
+    rng, times = random.Random(3), StepTimes()
+    for _ in range(300):
+        times.learn([(drawn(rng), rng.choice((1e-9, 0.01, 0.5, 3600.0)))], LEAST)
+        assert min(times.coefficients) >= 0.0
+
+
+def test_a_first_step_that_takes_very_long_is_soon_forgotten() -> None:
+    times = StepTimes()
+    times.learn([(step(4), 3600.0)], LEAST)
+    for _ in range(12):
+        times.learn([(step(4), 0.01)], LEAST)
+    assert times.decoding_seconds(4, 0) == pytest.approx(0.01, rel=0.3)
+
+
+def test_one_time_that_is_too_short_changes_little() -> None:
+    """A result that was collected late leaves hardly any time to the step after it."""
+    times = taught()
+    before = times.decoding_seconds(8, 0)
+    times.learn([(step(8), 1e-6)], LEAST)
+    assert 0.6 * before < times.decoding_seconds(8, 0) <= before
+
+
+def test_a_machine_that_becomes_slower_is_believed_in_the_end() -> None:
+    times = StepTimes()
+    for seconds in (0.01, 0.04):
+        for _ in range(120):
+            times.learn([(step(8), seconds)], LEAST)
+    assert times.decoding_seconds(8, 0) == pytest.approx(0.04, rel=0.1)
+
+
+def test_a_thousand_steps_that_only_decode_do_not_erase_what_prompts_cost() -> None:
+    times = taught()
+    before = times.prompt_cost(is_pooled=False).seconds(0, 200)
+    only = step(8, 800)
+    times.learn([(only, seconds_of(only))] * 1000, LEAST)
+    assert times.prompt_cost(is_pooled=False).seconds(0, 200) == pytest.approx(before, rel=0.1)
+
+
+def test_a_step_without_work_or_time_teaches_nothing() -> None:
+    times = StepTimes()
+    times.learn([(step(0), 0.5), (step(4), 0.0)], LEAST)
+    assert times.coefficients == [0.0] * 6
+    assert times.num_decoding == 0
+
+
+def test_what_was_learned_from_is_counted() -> None:
+    times = StepTimes()
+    work = (step(1, prompt=300, pairs=45_150), step(4), step(4, prompt=16, pairs=136))
+    times.learn([(each, seconds_of(each)) for each in work], LEAST)
+    assert (times.num_decoding, times.largest_prompt) == (2, 300)
+
+
+@pytest.mark.parametrize("start", [0, 5, 5000])
+@pytest.mark.parametrize("seconds", [0.0, 0.0011, 0.05, 7.0])
+def test_the_most_tokens_are_those_that_fit(start: int, seconds: float) -> None:
+    cost = PromptCost(0.0002, 1e-7)
+    count = cost.most_tokens(start, 400, seconds)
+    assert count == 0 or cost.seconds(start, count) <= seconds
+    assert count == 400 or cost.seconds(start, count + 1) > seconds
