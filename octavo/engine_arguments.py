@@ -66,6 +66,11 @@ class EngineArguments:
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0  # longest chunk of a long prompt; 0: no limit
+    # The most seconds of a step in which sequences decode; None: three times what it takes without
+    # prompts (in `LLM`: no bound); 0: no bound. The second: of a prompt, for which steps may be
+    # longer; 0: none.
+    itl_goal: float | None = None
+    ttft_goal: float = 0.0
     async_scheduling: bool = False  # plan the next step while one is computed
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     priority_ageing_seconds: float = 0.0  # a wait this long equals one step of priority
@@ -99,11 +104,14 @@ class EngineArguments:
                 raise ConfigError(
                     f"{name}={getattr(self, name)!r} must be one of {', '.join(shown)}"
                 )
-        ageing = self.priority_ageing_seconds
-        if isinstance(ageing, bool) or not isinstance(ageing, int | float):
-            raise ConfigError(f"priority_ageing_seconds={ageing!r} must be a number of seconds")
-        if not 0.0 <= ageing < math.inf:
-            raise ConfigError(f"priority_ageing_seconds={ageing} must be finite and not negative")
+        for name in _SECONDS:
+            if getattr(self, name) is not None or name not in _MAY_BE_NONE:
+                _check_seconds(name, getattr(self, name))
+        if self.ttft_goal and self.itl_goal == 0.0:
+            raise ConfigError(
+                f"ttft_goal={self.ttft_goal} lengthens the steps that itl_goal bounds, and "
+                "itl_goal=0 bounds none (the default of LLM): set itl_goal, or leave ttft_goal out"
+            )
         for name in ("cpu_isa", "accumulation_order"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be a name")
@@ -159,7 +167,8 @@ _FLAGS = (
     "preallocate_kv_cache",
     "spare_engine",
 )
-_MAY_BE_NONE = ("max_model_len", "num_gpu_blocks_override", "kv_cache_memory_bytes")
+_SECONDS = ("priority_ageing_seconds", "itl_goal", "ttft_goal")
+_MAY_BE_NONE = ("itl_goal", "max_model_len", "num_gpu_blocks_override", "kv_cache_memory_bytes")
 _CHOICES = {
     "dtype": ("auto", "float32", "bfloat16"),
     "cpu_weights": get_args(CpuWeights),
@@ -295,6 +304,14 @@ def _check_override(given: Any) -> None:
 
 def _wrong_override(option: str, problem: str) -> ConfigError:
     return ConfigError(f"{option}: {problem}; an example is {_EXAMPLES[option]}")
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    """Refuse what is no finite number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{name}={value!r} must be a number of seconds")
+    if not 0.0 <= value < math.inf:
+        raise ConfigError(f"{name}={value} must be finite and not negative")
 
 
 def _whole(name: str, value: Any, least: int | None) -> int:

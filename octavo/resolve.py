@@ -30,6 +30,11 @@ _PROMPT_LOGITS_BYTES = 30 << 20
 _LEAST_PROMPT_LOGPROB_TOKENS = 16
 
 
+# The most times the time of a step without prompts, by default: what is predicted is not exact, and
+# running streams should wait three times as long at most.
+_ITL_RATIO = 2.7
+
+
 class EngineConfig(Struct, frozen=True):
     """The complete configuration of an engine."""
 
@@ -103,6 +108,9 @@ def resolve(
         prefix_caching=arguments.enable_prefix_caching,
         chunked_prefill=cuts_prompts,
         long_prefill_tokens=arguments.long_prefill_token_threshold,
+        itl_goal=arguments.itl_goal or 0.0,
+        itl_ratio=_ITL_RATIO if arguments.itl_goal is None else 0.0,
+        ttft_goal=arguments.ttft_goal,
         prompt_logprob_tokens=_prompt_tokens(spec) if cuts_prompts else 0,
         max_drafts=0 if layout.keeps_nothing else _max_drafts(arguments),
         policy=arguments.scheduling_policy,

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -55,9 +56,9 @@ class LLM:
     >>> llm = LLM("smollm2")
     >>> llm.generate("The capital of France is")[0].outputs[0].text
 
-    `options` are the fields of `octavo.engine_arguments.EngineArguments`. `logits_processors` are
-    functions that requests can select by name. `close` frees the memory, and so does leaving a
-    `with` statement.
+    `options` are the fields of `octavo.engine_arguments.EngineArguments`; by default, no prompt is
+    cut for the pace of others (`itl_goal`). `logits_processors` are functions that requests can
+    select by name. `close` frees the memory, and so does leaving a `with` statement.
     """
 
     def __init__(
@@ -67,7 +68,10 @@ class LLM:
         logits_processors: Mapping[str, LogitsProcessor] | None = None,
         **options: Any,
     ) -> None:
-        self._model = LocalModel(read_arguments(model, options), logits_processors)
+        arguments = read_arguments(model, options)
+        if arguments.itl_goal is None:  # its callers wait for whole outputs, so longer steps cost
+            arguments = replace(arguments, itl_goal=0.0)  # them nothing
+        self._model = LocalModel(arguments, logits_processors)
         self._runner = OfflineRunner(self._model)
 
     def close(self) -> None:

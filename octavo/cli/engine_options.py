@@ -301,6 +301,23 @@ def _add_scheduling_options(group: argparse._ArgumentGroup) -> None:
         type=token_count,
         metavar="TOKENS",
     )
+    _add(
+        group,
+        "itl_goal",
+        "the most seconds of a step while sequences generate: prompts are cut to fit, and get a "
+        "block a step at least; 0: no bound (default: three times what the step takes without "
+        "prompts)",
+        type=seconds,
+        metavar="SECONDS",
+    )
+    _add(
+        group,
+        "ttft_goal",
+        "seconds from a request to its first token, for which steps may be longer than that, where "
+        "it can still be met; 0: none",
+        type=seconds,
+        metavar="SECONDS",
+    )
     _add(group, "async_scheduling", "plan the next step while one is computed")
     _add(group, "scheduling_policy", "scheduling order: fcfs or priority", metavar="POLICY")
     _add(

@@ -17,6 +17,7 @@ _BOTTLENECKS = {
     why.BLOCKS: ("KV-bound", "kv_cache_memory_bytes (more KV memory), or a smaller max_tokens"),
     why.SLOTS: ("queue-bound", "max_num_seqs (more slots), or another replica"),
     why.BUDGET: ("prefill-bound", "max_num_batched_tokens (larger steps), or cached prefixes"),
+    why.PACE: ("prefill-bound", "itl_goal (longer steps), ttft_goal, or another replica"),
     "prefill": ("prefill-bound", "max_num_batched_tokens (larger steps), or cached prefixes"),
     "decode": ("decode-bound", "another replica, or a smaller or quantised model"),
     why.ADAPTERS: ("adapter-bound", "max_loras"),

@@ -16,6 +16,7 @@ MAX_PARTS = 128  # prefill chunks listed one by one
 _HELD = {
     why.SLOTS: "all slots were taken (max_num_seqs)",
     why.BUDGET: "the steps' token budget was used up (max_num_batched_tokens)",
+    why.PACE: "the steps took as long already as running streams may wait (itl_goal)",
     why.BLOCKS: "too few KV blocks were free",
     why.ADAPTERS: "other adapters were running (max_loras)",
     why.PREFIX: "another request was computing the same prefix",
@@ -32,6 +33,7 @@ _ADVICE = {
     "admission": "more slots (max_num_seqs) or another replica reduce it",
     why.SLOTS: "a larger max_num_seqs reduces it",
     why.BUDGET: "a larger max_num_batched_tokens reduces it",
+    why.PACE: "a larger itl_goal or a ttft_goal reduces it, at the cost of running streams",
     why.BLOCKS: "more KV memory (kv_cache_memory_bytes) or a smaller max_tokens reduces it",
     why.ADAPTERS: "a larger max_loras reduces it",
     why.PREFIX: "nothing needs to change: otherwise this request would have computed the prefix",
@@ -107,6 +109,7 @@ class Record:
             "drafted_tokens": self.stats.num_drafts if self.stats else None,
             "accepted_draft_tokens": self.stats.num_accepted_drafts if self.stats else None,
             "forced_tokens": self.stats.num_forced_tokens if self.stats else None,
+            "paced_chunks": self.stats.num_paced_chunks if self.stats else None,
             "preemptions": self.stats.num_preemptions if self.stats else None,
             "engine_restart_ms": _ms(self.stats.wait_seconds.get(why.RESTART, 0.0))
             if self.stats
@@ -114,7 +117,7 @@ class Record:
             "waited_for_client_ms": _ms(self.client_seconds),
             "accumulation_order": self.accumulation_order,
             "parameters": self.parameters or _parameters(self),
-            "cause": _sentence(shares, end - self.began),
+            "cause": _sentence(shares, end - self.began) + _about_pace(self.stats),
         }
 
 
@@ -182,6 +185,16 @@ def _sentence(shares: Mapping[str, float], total: float) -> str:
     share = min(100.0, 100 * seconds / total)
     text = f"{_ms(seconds)} of {_ms(total)} ms ({share:.0f} %) went into {what}"
     return f"{text}; {_ADVICE[name]}." if name in _ADVICE else f"{text}."
+
+
+def _about_pace(stats: RequestStats | None) -> str:
+    """Return a sentence about chunks that were cut for other requests, if any were."""
+    count = 0 if stats is None else stats.num_paced_chunks
+    if not count:
+        return ""
+    chunks = "1 chunk" if count == 1 else f"{count} chunks"
+    were = "was" if count == 1 else "were"
+    return f" {chunks} of its prompt {were} cut short so that others kept their pace (itl_goal)."
 
 
 def _timeline(record: Record, end: float) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Protocol
 
 from octavo.core.snapshot import EngineSnapshot
@@ -72,6 +73,7 @@ class Metrics:
         self._add_requests()
         self._add_latencies()
         self._add_own()
+        self._add_pace()
         self._add_connections()
         self._add_process()
 
@@ -184,6 +186,23 @@ class Metrics:
             "event_loop_lag_seconds", "Lateness of a regular timer of the event loop.", _LAG
         )
         self._own += [self.held, self.loop_lag]
+
+    def _add_pace(self) -> None:
+        """Add totals of the steps whose time was predicted, to bound it (itl_goal)."""
+        meanings = {
+            "paced_steps": ("num_paced", "Steps with prompts beside sequences that generate."),
+            "paced_step_seconds": ("paced_seconds", "How long they took."),
+            "paced_step_predicted_seconds": (
+                "paced_predicted_seconds",
+                "How long they were predicted to take.",
+            ),
+            "deferred_tokens": (
+                "num_deferred_tokens",
+                "Prompt tokens left to later steps, so that a step took no longer than its goal.",
+            ),
+        }
+        for name, (field, meaning) in meanings.items():
+            self.add_counter(name, meaning, self._gauge(attrgetter(field)))
 
     def add_counter(self, name: str, meaning: str, read: Callable[[], float]) -> None:
         """Add a total of our own that is counted elsewhere, and read when the metrics are."""

@@ -62,7 +62,7 @@ def test_an_engine_as_asked_for() -> None:
         *("some/model", "--max-model-len", "32k", "--kv-cache-memory", "2GiB", "--max-num-seqs=8"),
         *("--no-enable-prefix-caching", "--dtype", "bfloat16", "--seed", "-3"),
         *("--max-num-batched-tokens", "1K", "--scheduling-policy", "priority"),
-        "--preallocate-kv-cache",
+        *("--preallocate-kv-cache", "--itl-goal", "0.05", "--ttft-goal=2"),
     )
     assert asked == EngineArguments(
         model="some/model",
@@ -75,6 +75,8 @@ def test_an_engine_as_asked_for() -> None:
         max_num_batched_tokens=1024,
         scheduling_policy="priority",
         preallocate_kv_cache=True,
+        itl_goal=0.05,
+        ttft_goal=2.0,
     )
 
 

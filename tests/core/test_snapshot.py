@@ -100,6 +100,10 @@ def test_totals_continue_after_a_restart_and_the_load_does_not() -> None:
         "num_drafts": 6,
         "num_chunks_with_drafts": 12,
         "num_accepted_drafts": 7,
+        "num_paced": 13,
+        "paced_predicted_seconds": 0.25,
+        "paced_seconds": 0.5,
+        "num_deferred_tokens": 14,
     }
     load: dict[str, Any] = {"load": EngineLoad(8, 9, 1, 10), "num_blocks": 11}
     old = EngineSnapshot(

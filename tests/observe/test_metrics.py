@@ -1,4 +1,4 @@
-"""The metrics of speculation have vLLM's names, in both sets of names, and never fall."""
+"""Metrics read from an engine: of speculation, under vLLM's names too, and of bounded steps."""
 
 from __future__ import annotations
 
@@ -58,3 +58,21 @@ def test_without_speculation_the_totals_are_zero() -> None:
         "num_draft_tokens_total{}": 0,
         "num_accepted_tokens_total{}": 0,
     }
+
+
+def test_steps_whose_time_is_bounded_are_counted() -> None:
+    """The names are ours in either mode."""
+    snapshot = EngineSnapshot(
+        num_paced=4, paced_seconds=0.5, paced_predicted_seconds=0.25, num_deferred_tokens=900
+    )
+    text = Metrics(NoQueue(), lambda: snapshot, lambda: 1.0).text("m", "vllm").decode()
+    samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    labels = '{model_name="m",engine="0"}'
+    expected = {
+        "paced_steps": 4,
+        "paced_step_seconds": 0.5,
+        "paced_step_predicted_seconds": 0.25,
+        "deferred_tokens": 900,
+    }
+    for name, value in expected.items():
+        assert float(samples[f"octavo:{name}_total{labels}"]) == value
