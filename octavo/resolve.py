@@ -76,12 +76,7 @@ def resolve(
     bill = _bill(arguments, opened, layout, footprint, largest_step, has_grammars=has_grammars)
     _warn_if_quantised(arguments, opened)
     dtype = choose_dtype(arguments, choice.name)
-    max_len = arguments.max_model_len or spec.max_len
-    if max_len > spec.max_len:
-        raise ConfigError(
-            f"max_model_len={max_len} is more than the {spec.max_len} positions this model was "
-            "made for; lower it"
-        )
+    max_len = _longest(arguments.max_model_len, spec.max_len)
     free = _usable_bytes(arguments, memory().available if free_bytes is None else free_bytes)
     if arguments.spare_engine:
         free = max(free - bill.fixed_bytes, 0)  # it has weights and arrays of its own
@@ -120,6 +115,16 @@ def resolve(
     core = limited_depth(core)
     sizes = core, bill, largest_step, footprint
     return EngineConfig(arguments, spec, choice.name, dtype, *sizes, is_first)
+
+
+def _longest(asked: int | None, most: int) -> int:
+    """Return the length that was asked for, or the model's own, which it may not exceed."""
+    if asked is not None and asked > most:
+        raise ConfigError(
+            f"max_model_len={asked} is more than the {most} positions this model was made for; "
+            "lower it"
+        )
+    return asked or most
 
 
 # What vLLM calls kernels for a format, or a format by the family that has it.
