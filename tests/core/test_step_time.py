@@ -93,6 +93,17 @@ def test_one_time_that_is_too_short_changes_little() -> None:
     assert 0.6 * before < times.decoding_seconds(8, 0) <= before
 
 
+def test_a_result_that_is_collected_late_teaches_nothing_wrong() -> None:
+    """One step seems long and the next ones short, even among the first steps."""
+    times = StepTimes()
+    work = [step(4)] * 4 + [step(4, prompt=64, pairs=2080)] * 4
+    times.learn([(each, seconds_of(each)) for each in work], LEAST)
+    before = times.prompt_cost(is_pooled=False).seconds(0, 64)
+    late = seconds_of(work[-1])
+    times.learn([(work[-1], 4.0 * late), (work[-1], 1e-6), (work[-1], 1e-6)], LEAST)
+    assert 0.9 * before < times.prompt_cost(is_pooled=False).seconds(0, 64) < 2.0 * before
+
+
 def test_a_machine_that_becomes_slower_is_believed_in_the_end() -> None:
     times = StepTimes()
     for seconds in (0.01, 0.04):

@@ -11,10 +11,11 @@ computed, but it is what a reader of a stream waits, and it needs no clock besid
 The coefficients are those with the smallest squares of the relative errors, none of them negative.
 Since errors are relative, a machine that stalls is not taken for a slow one: a time far above the
 prediction counts little, and as four times the prediction at most. A time far below it would count
-too much, so it counts as half the prediction. But no step can be faster than its work, so a second
-one in a row counts as a quarter, and halves the weight of all that came before, and so on: a slow
-first step is soon forgotten. The first steps may differ much more, since one coefficient explains
-all the time of the very first.
+too much. Where a result is collected late, the next step, which ran meanwhile, seems short: such
+times are left out. Any other counts as half the prediction. But no step can be faster than its
+work, so a second one in a row counts as a quarter, and halves the weight of all that came before,
+and so on: a slow first step is soon forgotten. The first steps may differ much more, since one
+coefficient explains all the time of the very first.
 
 Older steps count less. Steps with hardly any prompt and all others are summed apart, and each kind
 fades as more of its own come: a thousand steps that only decode do not erase what is known of
@@ -37,6 +38,7 @@ _NUM_SWEEPS = 8  # over the coefficients; the next time they go on from there
 _NUM_TOGETHER = 4  # steps that are learned before the coefficients are improved
 _LEAST_SHARE, _MOST_SHARE = 0.5, 4.0  # of the prediction, as which other times count
 _NUM_FIRST, _LEAST_FIRST_SHARE = 16, 1 / 32  # of the first steps
+_MOST_LATE = 2  # short times that are left out behind a long one: steps in flight beside it
 _MOST_LOW = 8  # times below the least share in a row that are counted
 # Where the steps leave several coefficients open, those of counts stay what they are and the others
 # become small, by so much weight: one chunk does not show how far it depends on positions.
@@ -100,6 +102,7 @@ class StepTimes:
         self.num_decoding = 0  # steps with hardly any prompt that were learned from
         self._num_learned = 0
         self._num_low = 0  # the last steps in a row that were far below the prediction
+        self._num_late = 0  # short times that the last long one may explain
         self._decoding, self._mixed = _Sums(), _Sums()
 
     def learn(self, ended: Iterable[tuple[StepStats, float]], least: int) -> None:
@@ -122,6 +125,9 @@ class StepTimes:
         factors = _factors_of(step)
         predicted = _dot(self.coefficients, factors)
         if seconds < _LEAST_SHARE * predicted:
+            if self._num_late:
+                self._num_late -= 1
+                return
             self._num_low = min(_MOST_LOW, self._num_low + 1)
             share = _LEAST_SHARE**self._num_low
             is_first = self._num_learned < _NUM_FIRST
@@ -130,6 +136,8 @@ class StepTimes:
             self._mixed.fade(share / _LEAST_SHARE)
         else:
             self._num_low = 0
+            is_late = seconds > predicted / _LEAST_SHARE > 0.0
+            self._num_late = _MOST_LATE if is_late else 0
             seconds = min(seconds, _MOST_SHARE * predicted) if predicted else seconds
         self._num_learned += 1
         own, other = self._decoding, self._mixed
