@@ -74,6 +74,7 @@ class EngineArguments:
     async_scheduling: bool = False  # plan the next step while one is computed
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     priority_ageing_seconds: float = 0.0  # a wait this long equals one step of priority
+    fair_share: bool = True  # clients' keys share the engine, and background work yields
     max_num_queued_reqs: int = 100_000  # requests that may wait
     # Defaults of sampling parameters: auto (the model's own), vllm (none of them), or a place.
     generation_config: str = "auto"

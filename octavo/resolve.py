@@ -111,6 +111,7 @@ def resolve(
         policy=arguments.scheduling_policy,
         ageing_seconds=arguments.priority_ageing_seconds,
         max_num_waiting=arguments.max_num_queued_reqs,
+        fair_share=arguments.fair_share,
     )
     core = limited_depth(core)
     sizes = core, bill, largest_step, footprint

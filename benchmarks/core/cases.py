@@ -18,8 +18,11 @@ from benchmarks.core.figures import NS_PER_MS, Figure, figure, step_figure
 from benchmarks.core.world import WATCH, Sample, World
 from octavo.core.config import CoreConfig
 from octavo.core.kv.manager import KVManager
+from octavo.core.sequence import Line
 from octavo.core.sequence import Sequence as CoreSequence
+from octavo.core.stats import WaitClock
 
+LINE = Line("", 0, 1.0, WaitClock())
 NUM_WARM_STEPS = 20
 TURN_STEPS = 10  # steps of a world before the next one's turn
 PROMPT_TOKENS = 1000  # of a waiting request
@@ -297,7 +300,7 @@ def match_long_prefix(effort: Effort) -> list[Figure]:
     for _ in range(effort.repeats):
         rows = []
         for number in range(max(10, effort.steps // 10)):
-            sequence = CoreSequence(first, (0.0, 0.0, number), first.max_total, 0.0)
+            sequence = CoreSequence(first, (0.0, 0.0, number), first.max_total, 0.0, LINE)
             rows.append(_match_once(kv, sequence))
         for values, column in zip(calls.values(), zip(*rows, strict=True), strict=True):
             values.append([ns / NS_PER_MS for ns in column])

@@ -7,6 +7,7 @@ streams a third. Wrong requests must get nothing but 4xx, no stream may change o
 longer than it does undisturbed, the front end stays below 300 MB, and nothing may be left behind.
 Without `--only`, another server's gRPC interface is attacked too, with `--calls` calls in each way,
 and one key makes a third server keep files, batches and responses (`keeping`).
+In the end one key takes all that it can get, and another key's request must start nevertheless.
 The exit code is 1 if any of this fails.
 
 `--only WORDS --list` prints the names of the kinds. `--attack N` carries out one attack of the mix

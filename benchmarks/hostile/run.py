@@ -27,6 +27,7 @@ from benchmarks.hostile.attack import (
 )
 from benchmarks.hostile.client import carry_out
 from benchmarks.hostile.flood import flood
+from benchmarks.hostile.occupation import occupy
 from benchmarks.hostile.verdict import fault_of
 from benchmarks.served.client import LostError, Served, peak_mib, resident_mib
 from benchmarks.served.leaks import holdings, holdings_in_the_end, leaks, settle
@@ -226,6 +227,7 @@ async def measure(served: Served, options: Options, log: Path) -> dict[str, Any]
         seconds = time.monotonic() - began
         holds = served.held()["longest_holds_ms"]
         flooded = await flood(served.port, MAX_CONNECTIONS)
+        flooded += await occupy(served.port)
         weighing.cancel()
         attacked = await asyncio.to_thread(watcher.finish)
     finally:

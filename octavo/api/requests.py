@@ -47,6 +47,9 @@ class Options(Struct, frozen=True):
     priority: int = 0
     lora: str | None = None
     cache_scope: str = ""
+    owner: str = ""  # whose request it is; owners share the engine
+    weight: float = 1.0  # of the owner
+    is_background: bool = False  # it may wait for all that are not
     is_beam: bool = False  # a step of beam search: max_logprobs does not bind it
 
     def __post_init__(self) -> None:
@@ -332,6 +335,9 @@ class RequestTable:
                     priority=options.priority,
                     lora=options.lora,
                     cache_scope=options.cache_scope,
+                    owner=options.owner,
+                    weight=options.weight,
+                    is_background=options.is_background,
                     parent_id=requests[0].request_id if index else None,
                 )
             )

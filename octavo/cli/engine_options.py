@@ -336,6 +336,12 @@ def _add_scheduling_options(group: argparse._ArgumentGroup) -> None:
     )
     _add(
         group,
+        "fair_share",
+        "share slots, KV blocks and steps among the API keys, and let work in the background "
+        "yield to all other",
+    )
+    _add(
+        group,
         "max_num_queued_reqs",
         "maximum number of requests that wait in the engine",
         type=int,

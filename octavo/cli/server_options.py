@@ -226,6 +226,15 @@ def add_server_options(parser: Parser) -> None:
     parser.add_aliases(_ALIASES)
 
 
+_KEY_WEIGHT: dict[str, Any] = {
+    "dest": "key_weights",
+    "action": "append",
+    "metavar": "NAME=WEIGHT",
+    "help": "a key's share of the engine, compared with 1 of the others; its name is the first 16 "
+    "hexadecimal digits of its SHA-256, as /metrics shows it",
+}
+
+
 def _add_special(title: str, group: argparse._ArgumentGroup) -> None:
     """Add the flags of a group that need more than a row in its table."""
     match title:
@@ -242,6 +251,7 @@ def _add_special(title: str, group: argparse._ArgumentGroup) -> None:
             group.add_argument(
                 "--api-key-file", type=Path, metavar="FILE", help="keys, one per line"
             )
+            group.add_argument("--key-weight", **_KEY_WEIGHT)
             for name, flags, metavar, text in (
                 (
                     "allowed_hosts",
@@ -326,6 +336,7 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
         asked["served_model_name"] = tuple(arguments.served_model_name)
     config = ServerSettings(
         api_keys=keys,
+        key_weights=dict(map(_weight, arguments.key_weights or ())),
         allowed_hosts=_words(arguments.allowed_hosts),
         allowed_origins=_words(arguments.allowed_origins),
         enable_explain=arguments.enable_explain,
@@ -352,6 +363,17 @@ def _check_variables(config: ServerSettings) -> None:
             raise UsageError(f"{name} is set, and has no effect here: {reason}")
     if advice := advice_on(given):
         log.warning("variables of other servers, without effect: %s", ", ".join(advice))
+
+
+def _weight(text: str) -> tuple[str, float]:
+    """Return the name of a key and its weight, from a value of --key-weight."""
+    name, _, weight = text.partition("=")
+    try:
+        return name.strip(), float(weight)
+    except ValueError:
+        raise UsageError(
+            f"--key-weight {text!r} must be NAME=WEIGHT with a number, as in 0123456789abcdef=2"
+        ) from None
 
 
 def _object(flag: str, text: str) -> dict[str, Any]:

@@ -84,6 +84,7 @@ def _joined(first: RequestStats, second: RequestStats) -> RequestStats:
         + second.num_recached_tokens
         + (second.num_cached_tokens if was_planned else 0),
         num_preemptions=first.num_preemptions + second.num_preemptions,
+        num_yields=first.num_yields + second.num_yields,
         num_lost_tokens=first.num_lost_tokens + second.num_lost_tokens,
         num_prefills=first.num_prefills + second.num_prefills,
         num_decode_steps=first.num_decode_steps + second.num_decode_steps,

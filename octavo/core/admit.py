@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence as Series
 
-from octavo.core.config import MAX_PRIORITY, CoreConfig
+from octavo.core.config import MAX_PRIORITY, MAX_WEIGHT, CoreConfig
 from octavo.core.kv.manager import KVManager
 from octavo.core.limits import Limiter, overrides
 from octavo.core.queue import WaitingQueue
@@ -47,6 +47,8 @@ class AdmissionRules:
                 f"priority={request.priority} must be within ±{MAX_PRIORITY} "
                 f"and arrival={request.arrival} finite"
             )
+        if not 1 / MAX_WEIGHT <= request.weight <= MAX_WEIGHT:
+            return f"weight={request.weight} must be from {1 / MAX_WEIGHT} to {MAX_WEIGHT}"
         if self._is_special or request.encoder or request.salts or request.holds:
             mismatch = self._mismatch(request, max_total)
             if mismatch is not None:

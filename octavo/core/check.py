@@ -40,7 +40,7 @@ def _check_places(scheduler: Scheduler) -> None:
         name, status = sequence.request_id, sequence.status
         require(status is Status.RUNNING, "{} runs as {!r}", name, status)
     for before, after in pairwise(scheduler.running):
-        require(before.order < after.order, "running out of order at {}", after.request_id)
+        require(before.place < after.place, "running out of order at {}", after.request_id)
 
 
 def _check_slots(scheduler: Scheduler) -> None:
@@ -61,8 +61,9 @@ def _check_slots(scheduler: Scheduler) -> None:
 def _check_queue(scheduler: Scheduler) -> None:
     """Require that the queue is in order, its sums are right, and its sequences own nothing."""
     queue = scheduler.queue
-    for before, after in pairwise(queue):
-        require(before.order < after.order, "queue out of order at {}", after.request_id)
+    for line in queue.lines.values():
+        for after, before in pairwise(line.waiting):
+            require(before.order < after.order, "queue out of order at {}", after.request_id)
     waiting = [*queue, *queue.held.values()]
     counted, num_tokens = queue.num_tokens, sum(len(s.tokens) for s in waiting)
     require(counted == num_tokens, "the queue counts {} tokens, not {}", counted, num_tokens)

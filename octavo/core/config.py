@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+MAX_WEIGHT = 1000.0  # of an owner; the least is 1 / MAX_WEIGHT
+
 # Priorities are small integers; the bound keeps `arrival + priority * ageing` well within a double.
 MAX_PRIORITY = 1_000_000
 
@@ -80,6 +82,8 @@ class CoreConfig:
     itl_goal: float = 0.0
     itl_ratio: float = 0.0
     ttft_goal: float = 0.0  # seconds until a first token, for which steps may be longer; 0: none
+    fair_share: bool = True  # owners of requests share the slots, the blocks and the prefills
+    share_quantum: int = 256  # tokens of a turn, where not all owners can run at once
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -165,4 +169,5 @@ _LEAST = {
     "max_num_waiting": 1,
     "max_waiting_tokens": 1,
     "max_loras": 0,
+    "share_quantum": 1,
 }

@@ -1,6 +1,6 @@
 """The places of all living sequences, and every move from one place to another.
 
-               enqueue            start                      finish
+                 add              start                      finish
     (added) ───────────▶ waiting ──────────▶ running ───────────────────▶ (finished)
        │                  │  ▲ ▲               │  │
        │           follow │  │ └───────────────┘  │ releases its followers when they can
@@ -34,8 +34,8 @@ from octavo.core.plan import NewSlot
 from octavo.core.plan_draft import InFlight
 from octavo.core.queue import WaitingQueue
 from octavo.core.request import TokenEvent
-from octavo.core.sequence import Hold, Sequence, Status
-from octavo.core.stats import FETCH, PREFIX, EngineStats, WaitClock
+from octavo.core.sequence import Hold, Place, Sequence, Status
+from octavo.core.stats import FETCH, PREFIX, SHARE, EngineStats, SteadyClock
 
 NO_DEADLINE = float("inf")
 
@@ -49,45 +49,62 @@ class Lifecycle:
         self._kv = kv
         self._leaves = [each.leave for each in limiters if overrides(each, "leave")]
         self._hold_seconds = config.hold_seconds
-        # No held sequence has an earlier deadline. Deadlines are readings of `wait_clock.elapsed`.
+        # No held sequence has an earlier deadline. Deadlines are readings of `clock.elapsed`.
         self.next_deadline = NO_DEADLINE
         self.stats = stats
         self.sequences: dict[str, Sequence] = {}  # all that live, by request id
-        self.queue = WaitingQueue()
-        self.running: list[Sequence] = []  # sorted by order
+        self.queue = WaitingQueue(config.fair_share)
+        self.running: list[Sequence] = []  # sorted by place
+        self.num_moves = 0  # how often a sequence began or ceased to run
         self.slots: list[Sequence | None] = [None] * config.max_num_seqs
         self.free_slots = [*range(config.max_num_seqs - 1, -1, -1)]
         self.freed_slots: list[int] = []  # to be announced to the workers in the next plan
         self.in_flight: deque[InFlight] = deque()  # oldest first
-        self.wait_clock = WaitClock()
+        self.clock = SteadyClock()
 
     # waiting
 
-    def enqueue(self, sequence: Sequence, now: float) -> None:
-        """Put a new or preempted sequence into the queue, at the place that its order gives it."""
+    def add(self, sequence: Sequence, now: float) -> None:
+        """Count a new sequence as living, and let it wait, or hold it."""
         self.sequences[sequence.request_id] = sequence
-        self.wait_clock.advance(now)
-        sequence.wait_reading = self.wait_clock.read()
+        sequence.line.num_living += 1
+        if sequence.request.holds:
+            self._enqueue_held(sequence, now)
+        else:
+            self._enqueue(sequence, now)
+
+    def _enqueue(self, sequence: Sequence, now: float) -> None:
+        """Put a new or preempted sequence into the queue, at the place that its order gives it."""
+        self._begin_to_wait(sequence, now)
         self.queue.add(sequence)
+
+    def _begin_to_wait(self, sequence: Sequence, now: float) -> None:
+        clock = sequence.line.clock
+        clock.advance(now)
+        sequence.wait_reading = clock.read()
+
+    def _cease_to_wait(self, sequence: Sequence, now: float) -> None:
+        clock = sequence.line.clock
+        clock.advance(now)
+        clock.add_since(sequence.wait_reading, sequence.stats.wait_seconds)
 
     # held
 
-    def enqueue_held(self, sequence: Sequence, now: float) -> None:
+    def _enqueue_held(self, sequence: Sequence, now: float) -> None:
         """Hold a new sequence until everything that its request names is ready."""
-        self.sequences[sequence.request_id] = sequence
         self.queue.add_held(sequence)
-        self.wait_clock.advance(now)
-        deadline = self.wait_clock.elapsed + self._hold_seconds
+        self.clock.advance(now)
+        deadline = self.clock.elapsed + self._hold_seconds
         sequence.hold = Hold(sequence.request.holds, now, deadline, is_optional=False)
         self.next_deadline = min(self.next_deadline, deadline)
 
-    def _hold(self, index: int, reason: str, now: float, deadline: float) -> Sequence:
+    def _hold(self, sequence: Sequence, reason: str, now: float, deadline: float) -> Hold:
         """Take a sequence out of the queue for a reason without which it can go on too."""
-        sequence = self.queue.set_aside(index)
-        self.wait_clock.add_since(sequence.wait_reading, sequence.stats.wait_seconds)
-        sequence.hold = Hold((reason,), now, deadline, is_optional=True)
+        self.queue.set_aside(sequence)
+        self._cease_to_wait(sequence, now)
+        sequence.hold = hold = Hold((reason,), now, deadline, is_optional=True)
         self.next_deadline = min(self.next_deadline, deadline)
-        return sequence
+        return hold
 
     def satisfy(self, sequence: Sequence, reason: str, now: float) -> None:
         """Hold a sequence no longer for this reason; return it to the queue after the last."""
@@ -98,18 +115,17 @@ class Lifecycle:
         if not hold.reasons:
             sequence.hold = None
             self.queue.put_back(sequence)
-            self.wait_clock.advance(now)
-            sequence.wait_reading = self.wait_clock.read()
+            self._begin_to_wait(sequence, now)
 
     def seconds_to_deadline(self, now: float) -> float:
         """Return the seconds until the first deadline of a hold, which may have ended already."""
-        self.wait_clock.advance(now)
-        return self.next_deadline - self.wait_clock.elapsed
+        self.clock.advance(now)
+        return self.next_deadline - self.clock.elapsed
 
     def expire_holds(self, now: float) -> list[TokenEvent]:
         """End the holds whose deadline has passed; return the last events of those that fail."""
-        self.wait_clock.advance(now)
-        elapsed = self.wait_clock.elapsed
+        self.clock.advance(now)
+        elapsed = self.clock.elapsed
         if elapsed < self.next_deadline:
             return []
         overdue = [each for each in self.queue.held.values() if _deadline(each) <= elapsed]
@@ -136,12 +152,10 @@ class Lifecycle:
         outcome = Outcome((), failure_reason(is_impossible=is_impossible))
         return self.finish(sequence, outcome, now, message=message)
 
-    def fetch(self, index: int, num_loads: int, now: float) -> None:
+    def fetch(self, sequence: Sequence, num_loads: int, now: float) -> None:
         """Take a sequence out of the queue until its loads have ended, or the deadline passes."""
-        deadline = self.wait_clock.elapsed + self._hold_seconds
-        sequence = self._hold(index, FETCH, now, deadline)
-        assert sequence.hold is not None
-        sequence.hold.num_loads = num_loads
+        deadline = self.clock.elapsed + self._hold_seconds
+        self._hold(sequence, FETCH, now, deadline).num_loads = num_loads
         sequence.has_fetched = True
 
     def end_loads(self, loaded: Series[tuple[int, bool]], now: float) -> None:
@@ -157,10 +171,10 @@ class Lifecycle:
                 if not hold.num_loads:
                     self.satisfy(sequence, FETCH, now)
 
-    def follow(self, index: int, prefix: Prefix, now: float) -> None:
+    def follow(self, sequence: Sequence, prefix: Prefix, now: float) -> None:
         """Take a sequence out of the queue until `prefix.source` has computed what both share."""
         assert prefix.source is not None
-        sequence = self._hold(index, PREFIX, now, NO_DEADLINE)
+        self._hold(sequence, PREFIX, now, NO_DEADLINE)
         prefix.source.followers.append((prefix.target, sequence))
 
     def release_followers(self, source: Sequence, now: float) -> None:
@@ -177,15 +191,23 @@ class Lifecycle:
 
     # running
 
-    def start(self, sequence: Sequence, num_cached: int, now: float) -> NewSlot:
+    def start(self, sequence: Sequence, place: Place, num_cached: int, now: float) -> NewSlot:
         """Give an admitted sequence a slot, and return its whole state for the workers."""
+        self.queue.take(sequence)
+        self._cease_to_wait(sequence, now)
         sequence.status = Status.RUNNING
         sequence.slot = self.free_slots.pop()
         self.slots[sequence.slot] = sequence
-        insort(self.running, sequence, key=order_of)
+        sequence.place = place
+        insort(self.running, sequence, key=place_of)
+        self.num_moves += 1
+        line = sequence.line
+        line.num_running += 1
+        sequence.num_at_start = sequence.num_charged = len(sequence.tokens)
         stats = sequence.stats
-        self.wait_clock.add_since(sequence.wait_reading, stats.wait_seconds)
         if stats.first_planned_at is None:
+            # What is computed again after a preemption is not charged to the owner.
+            line.served += (sequence.num_charged - num_cached) / line.weight
             stats.first_planned_at = now
             stats.num_cached_tokens = num_cached
         else:
@@ -203,16 +225,16 @@ class Lifecycle:
             stop_ids=tuple(sorted(sequence.stop_ids)),
         )
 
-    def preempt_last(self, now: float) -> Sequence:
-        """Return the last running sequence to the queue; it will compute its KV again."""
-        victim = self.running.pop()
+    def preempt(self, victim: Sequence, reason: str, now: float) -> None:
+        """Return a running sequence to the queue; it will compute its KV again."""
+        self.running.remove(victim)
         victim.stats.num_preemptions += 1
+        victim.stats.num_yields += reason == SHARE
         victim.stats.num_lost_tokens += victim.num_computed
-        self.stats.num_preemptions += 1
+        self.stats.add_preemption(reason)
         self._vacate(victim, now)
         victim.rewind()
-        self.enqueue(victim, now)
-        return victim
+        self._enqueue(victim, now)
 
     def take_freed_slots(self) -> tuple[int, ...]:
         """Return the slots that the next plan must announce as freed, each of them once."""
@@ -226,6 +248,9 @@ class Lifecycle:
         With `forget`, the content of its blocks leaves the prefix cache too.
         """
         self._kv.release(sequence, forget)
+        self.num_moves += 1
+        sequence.line.num_running -= 1
+        charge(sequence)
         self.slots[sequence.slot] = None
         self.free_slots.append(sequence.slot)
         self.freed_slots.append(sequence.slot)
@@ -266,13 +291,13 @@ class Lifecycle:
         if sequence.status is Status.RUNNING:
             self._vacate(sequence, now, forget=outcome.reason == "error")
         elif sequence.status is Status.WAITING:
-            self.wait_clock.advance(now)
-            self.wait_clock.add_since(sequence.wait_reading, sequence.stats.wait_seconds)
+            self._cease_to_wait(sequence, now)
         else:
             _count_hold(sequence, now)
             sequence.hold = None
         sequence.status = Status.FINISHED
         del self.sequences[sequence.request_id]
+        self.queue.leave(sequence.line)
         num_output = len(sequence.tokens) - sequence.num_prompt
         stats = sequence.stats
         stats.finished_at = now
@@ -312,6 +337,13 @@ def _deadline(sequence: Sequence) -> float:
     return NO_DEADLINE if sequence.hold is None else sequence.hold.deadline
 
 
-def order_of(sequence: Sequence) -> tuple[float, float, int]:
-    """Return a sequence's place in the total order: a key for `bisect`."""
-    return sequence.order
+def charge(sequence: Sequence) -> None:
+    """Count the tokens that a running sequence got since the last call as served to its line."""
+    num_known, line = len(sequence.tokens), sequence.line
+    line.served += (num_known - sequence.num_charged) / line.weight
+    sequence.num_charged = num_known
+
+
+def place_of(sequence: Sequence) -> Place:
+    """Return a running sequence's place: a key for `bisect`."""
+    return sequence.place

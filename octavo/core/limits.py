@@ -75,6 +75,19 @@ class LongPrefill(Limiter):
         return min(count, self.most)
 
 
+class PrefillShare(Limiter):
+    """A cap on the prefills of one owner, so that those of others get tokens in each step."""
+
+    prefill_only = True
+
+    def clip(self, sequence: Sequence, count: int) -> int:
+        allotment = sequence.line.allotment
+        return count if count < allotment else allotment
+
+    def commit(self, sequence: Sequence, count: int) -> None:
+        sequence.line.allotment -= count
+
+
 class TokenBudget(Limiter):
     """A cap on the tokens of a step."""
 
@@ -365,6 +378,8 @@ def limiters_for(config: CoreConfig, stats: EngineStats) -> tuple[Limiter, ...]:
         chosen.append(OneInFlight())
     if config.long_prefill_tokens:
         chosen.append(LongPrefill(config.long_prefill_tokens))
+    if config.fair_share and config.chunked_prefill:
+        chosen.append(PrefillShare())
     chosen.append(TokenBudget(config.max_num_batched_tokens))
     if config.prompt_logprob_tokens:
         chosen.append(PromptLogprobs(config.prompt_logprob_tokens))

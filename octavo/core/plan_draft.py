@@ -43,11 +43,11 @@ class PlanDraft:
         "new_blocks",
         "num_deferred_tokens",
         "num_pooled_tokens",
-        "num_preempted",
         "num_prefill_pairs",
         "num_prefill_tokens",
         "opened",
         "predicted_seconds",
+        "preempted",
         "prefill_starts",
         "samples",
         "sequences",
@@ -67,9 +67,9 @@ class PlanDraft:
         self.prefill_starts = 0  # the sum of their chunks' starts
         self.num_prefill_pairs = 0  # see `StepStats`
         self.num_pooled_tokens = 0
-        self.num_preempted = 0
         self.num_deferred_tokens = 0  # left out to bound the step's time
         self.predicted_seconds = 0.0
+        self.preempted: list[Sequence] = []
 
     def add_chunk(self, sequence: Sequence, count: int) -> None:
         """Plan the next `count` positions of a sequence whose tables cover them."""

@@ -1,4 +1,4 @@
-"""The waiting sequences in one total order, which is fixed when a request is added.
+"""The waiting sequences: a line for each owner, in one total order that is fixed at the arrival.
 
     fcfs                      (0,        arrival,                     number)
     priority                  (priority, arrival,                     number)
@@ -8,6 +8,10 @@ Ageing needs no clock. If all waiting sequences gain priority at the same rate, 
 themselves never changes: a request goes before one that is more urgent by one exactly if it
 arrived `ageing_seconds` earlier. A fixed order is also why preemption cannot go in circles: the
 first of all living sequences stays the first until it is finished.
+
+Each owner of requests has a line of its own, and another one for its background work. The order
+holds within a line; fair/share.py decides whose head is next. Where requests have no owner, or
+shares are off, there is one line.
 """
 
 from __future__ import annotations
@@ -17,7 +21,11 @@ from collections.abc import Iterator
 
 from octavo.core.config import CoreConfig
 from octavo.core.request import Request
-from octavo.core.sequence import Sequence, Status
+from octavo.core.sequence import Line, Sequence, Status
+from octavo.core.stats import TURN, WaitClock
+
+# Lines without sequences whose counters are remembered, so that a pause does not reset them.
+MAX_REMEMBERED = 1024
 
 
 class Policy:
@@ -56,75 +64,105 @@ def _backwards(sequence: Sequence) -> tuple[float, float, int]:
 
 
 class WaitingQueue:
-    """The waiting sequences, sorted, with the head at the end of the list.
+    """The waiting sequences by line, each line sorted, with its head at the end of the list.
 
-    The operations of a step at the head (peek, take, return a preempted one) therefore cost the
+    The operations of a step at a head (look, take, return a preempted one) therefore cost the
     same however many wait; only adding and aborting move pointers, 8 bytes for each waiting
     sequence. A sequence that is held is set aside: it keeps its order, but `schedule` does not
     see it.
     """
 
-    __slots__ = ("_sequences", "held", "num_tokens")
+    __slots__ = ("_is_shared", "_num_ready", "_served", "held", "lines", "num_tokens", "reason")
 
-    def __init__(self) -> None:
-        self._sequences: list[Sequence] = []
+    def __init__(self, is_shared: bool = True) -> None:
+        self._is_shared = is_shared  # False: all sequences form one line
+        self._num_ready = 0
+        self.lines: dict[tuple[str, int], Line] = {}  # those with living sequences
+        self._served: dict[tuple[str, int], float] = {}  # of lines that had some
         self.held: dict[str, Sequence] = {}
         self.num_tokens = 0  # known tokens of all sequences here, the held ones included
+        self.reason = TURN  # why the sequences of a new line wait
 
     def __len__(self) -> int:
         """Return how many can be admitted: all but the held ones."""
-        return len(self._sequences)
+        return self._num_ready
 
     def __iter__(self) -> Iterator[Sequence]:
-        return reversed(self._sequences)
+        for line in self.lines.values():
+            yield from reversed(line.waiting)
 
     @property
     def num_waiting(self) -> int:
         """The number of waiting sequences, the held ones included."""
-        return len(self._sequences) + len(self.held)
+        return self._num_ready + len(self.held)
+
+    # lines
+
+    def line_of(self, request: Request) -> Line:
+        """Return the line of a request, a new one if its owner has none."""
+        key = (request.owner, int(request.is_background)) if self._is_shared else ("", 0)
+        line = self.lines.get(key)
+        if line is None:
+            name, rank = key
+            line = Line(name, rank, request.weight, WaitClock(self.reason))
+            # What was not used is not saved up: it starts with the least that others have.
+            others = [each.served for each in self.lines.values() if each.rank == rank]
+            line.served = max(self._served.pop(key, 0.0), min(others, default=0.0))
+            self.lines[key] = line
+        line.weight = request.weight
+        return line
+
+    def leave(self, line: Line) -> None:
+        """Count a sequence of this line as ended; forget the line after its last one."""
+        line.num_living -= 1
+        if not line.num_living:
+            key = (line.name, line.rank)
+            del self.lines[key]
+            self._served[key] = line.served
+            if len(self._served) > MAX_REMEMBERED:
+                del self._served[next(iter(self._served))]
+
+    # sequences
 
     def add(self, sequence: Sequence) -> None:
-        """Insert a sequence at the place that its order gives it."""
+        """Insert a sequence at the place in its line that its order gives it."""
         sequence.status = Status.WAITING
         sequence.num_free_needed = 0
-        insort(self._sequences, sequence, key=_backwards)
+        insort(sequence.line.waiting, sequence, key=_backwards)
+        self._num_ready += 1
         self.num_tokens += len(sequence.tokens)
 
-    def peek(self, index: int) -> Sequence:
-        """Return the sequence `index` places behind the head."""
-        return self._sequences[-1 - index]
-
-    def take(self, index: int) -> Sequence:
-        """Remove and return the sequence `index` places behind the head."""
-        sequence = self._sequences.pop(-1 - index)
+    def take(self, sequence: Sequence) -> None:
+        """Remove a sequence that waits, at the head of its line or behind it."""
+        waiting = sequence.line.waiting
+        index = len(waiting) - 1
+        if waiting[-1:] != [sequence]:
+            index = bisect_left(waiting, _backwards(sequence), key=_backwards)
+        assert waiting[index : index + 1] == [sequence], f"{sequence.request_id} is not waiting"
+        del waiting[index]
+        self._num_ready -= 1
         self.num_tokens -= len(sequence.tokens)
-        return sequence
 
-    def set_aside(self, index: int) -> Sequence:
-        """Hide the sequence `index` places behind the head: it is held from now on."""
-        sequence = self._sequences.pop(-1 - index)
-        sequence.status = Status.HELD
-        self.held[sequence.request_id] = sequence
-        return sequence
+    def set_aside(self, sequence: Sequence) -> None:
+        """Hide a waiting sequence: it is held from now on."""
+        self.take(sequence)
+        self.add_held(sequence)
 
     def add_held(self, sequence: Sequence) -> None:
-        """Add a sequence that is held from its beginning."""
+        """Add a sequence that is held."""
         sequence.status = Status.HELD
         self.held[sequence.request_id] = sequence
         self.num_tokens += len(sequence.tokens)
 
     def put_back(self, sequence: Sequence) -> None:
-        """Return a sequence that was set aside to its old place."""
-        del self.held[sequence.request_id]
-        self.num_tokens -= len(sequence.tokens)
+        """Return a sequence that was held to its place."""
+        self.remove(sequence)
         self.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence, whether it waits or is held."""
-        self.num_tokens -= len(sequence.tokens)
         if sequence.status is Status.HELD:
+            self.num_tokens -= len(sequence.tokens)
             del self.held[sequence.request_id]
-            return
-        index = bisect_left(self._sequences, _backwards(sequence), key=_backwards)
-        assert self._sequences[index] is sequence, f"{sequence.request_id} is not waiting"
-        del self._sequences[index]
+        else:
+            self.take(sequence)

@@ -53,6 +53,9 @@ class Request:
     salts: tuple[tuple[int, bytes], ...] = ()  # (position, digest), in the order of positions
     encoder: EncoderInput | None = None
     holds: tuple[str, ...] = ()  # reasons of stats.OUTSIDE
+    owner: str = ""  # whose request it is; owners share the engine (fair/share.py)
+    weight: float = 1.0  # of its owner: twice as much is twice the share
+    is_background: bool = False  # it may wait for all requests that are not
 
     @property
     def max_total(self) -> int:

@@ -5,10 +5,21 @@ then through the waiting ones, and lets each compute the tokens that it lacks: c
 by every limiter, grow the block tables, commit. When blocks run out, the last running sequence is
 preempted, until the present one fits or is itself the last.
 
-Why every request finishes. Sequences have one total order that never changes (queue.py). Victims
-are taken from its end, so the first of all living sequences is never preempted once it runs. It
-fits, since `add` refuses a request that would not fit alone; so it advances in every step, and
-finishes; then another is the first. While it waits, the running ones finish by the same argument.
+Why every request finishes. With one owner of requests, sequences have one total order that never
+changes (queue.py). Victims are taken from its end, so the first of all living sequences is never
+preempted once it runs. It fits, since `add` refuses a request that would not fit alone; so it
+advances in every step, and finishes; then another is the first. While it waits, the running ones
+finish by the same argument.
+
+With several owners, running sequences are sorted by rank, level and that order (see
+admission/share.py). The first of them has level 0, and every victim is behind it, so it advances
+in every step. It can cease to be the first in four ways. It finishes. A sequence of a better rank,
+or a more urgent one of its owner, starts; there are finitely many. A sequence of level 0 that
+precedes it in the order starts; there are finitely many of those too, since the order never
+changes. Or its turn ends, but not before it has got `share_quantum` more tokens, which it keeps.
+So between two such ends only finitely many steps pass, and with each of them fewer tokens remain:
+if no more requests came, all would finish. A waiting owner gets its turn, because the owner that
+was served least is next, and what an owner was served only grows.
 
 The hardest invariant ties results to plans. An `InFlight` remembers the sequence of each chunk.
 Whatever ends a sequence's claim to a chunk (abort, finish, failure, preemption) drops it from
@@ -18,16 +29,17 @@ a dropped chunk is ignored.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 
+from octavo.core.admission.share import FairShare
+from octavo.core.admission.start import StartRules
 from octavo.core.admit import AdmissionRules
 from octavo.core.apply import ResultRules
 from octavo.core.config import CoreConfig
-from octavo.core.kv.manager import KVManager, Prefix
+from octavo.core.kv.manager import KVManager
 from octavo.core.kv.policies import Pool
 from octavo.core.kv.transfers import KVIndex
-from octavo.core.lifecycle import NO_DEADLINE, Lifecycle, order_of
+from octavo.core.lifecycle import NO_DEADLINE, Lifecycle
 from octavo.core.limits import limiters_for, overrides
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.plan_draft import InFlight, PlanDraft
@@ -36,30 +48,11 @@ from octavo.core.request import FinishReason, Ready, Request, TokenEvent
 from octavo.core.sequence import Sequence
 from octavo.core.stats import (
     BLOCKS,
-    BUDGET,
     PAUSED,
-    SLOTS,
     TURN,
     EngineStats,
     StepStats,
 )
-
-# Waiting sequences examined behind the head while the head waits for something that others may
-# not need. A bound keeps a step's cost independent of the length of the queue.
-MAX_PASSED_OVER = 64
-
-# Sequences that may overtake the head of the queue in all. Without a bound, a stream of requests
-# for one adapter would keep a request for another one waiting for ever; when it is reached, what
-# the head waits for becomes free in the end.
-MAX_OVERTAKEN = 64
-
-# Waiting sequences that one step lets follow others. When 10,000 requests with one prefix arrive
-# at once, hashing all their prompts takes half a second.
-MAX_FOLLOWING = 64
-
-# Known tokens of the waiting sequences that one step examines: each prompt is hashed, and copied
-# for the workers, which takes 3 ms for 32k tokens. One sequence is always examined.
-MAX_EXAMINED_TOKENS = 262_144
 
 
 class Scheduler:
@@ -79,11 +72,11 @@ class Scheduler:
         self.lifecycle = Lifecycle(config, self.kv, self.limiters, stats)
         self.paused = False
         self._policy = Policy(config)
+        self._fair = FairShare(config, self.kv, self.lifecycle, self._policy)
         self._admission = AdmissionRules(config, self.kv, self.queue, self.limiters)
         self._results = ResultRules(config, self.kv, self.lifecycle)
         self._next_step = 0
-        self._spare_pages = int(config.watermark * config.num_blocks)
-        self._lacking_pages = 0  # of sequences that catch up, while others are admitted
+        self._blocked_by = TURN  # what the queue's head waits for
         # Hooks that a limiter does not override are not called. The first list of each pair is for
         # sequences that decode, the second for those that catch up.
         decoding = [each for each in self.limiters if not each.prefill_only]
@@ -93,8 +86,7 @@ class Scheduler:
             [each.commit for each in some if overrides(each, "commit")] for some in pair
         ]
         self._begins = [each.begin for each in self.limiters if overrides(each, "begin")]
-        self._enters = [each.enter for each in self.limiters if overrides(each, "enter")]
-        self._admitting = [each for each in self.limiters if overrides(each, "admits")]
+        self._starts = StartRules(config, self.kv, self.lifecycle, self.limiters, self._fair)
 
     # what the lifecycle holds
 
@@ -135,11 +127,10 @@ class Scheduler:
         overload = self._admission.overload(request)
         if overload is not None:
             return self._reject(request, "overloaded", overload)
-        sequence = Sequence(request, self._policy.order(request), max_total, now)
-        if request.holds:
-            self.lifecycle.enqueue_held(sequence, now)
-        else:
-            self.lifecycle.enqueue(sequence, now)
+        line = self.queue.line_of(request)
+        self.lifecycle.add(
+            Sequence(request, self._policy.order(request), max_total, now, line), now
+        )
         return None
 
     def _reject(self, request: Request, reason: FinishReason, message: str) -> TokenEvent:
@@ -178,26 +169,32 @@ class Scheduler:
 
     def pause(self, now: float) -> None:
         """Plan nothing more until `resume`; results of steps in flight are still applied."""
-        self.lifecycle.wait_clock.change_reason(PAUSED, now)
+        self._wait_for(PAUSED, now)
         self.paused = True
 
     def resume(self, now: float) -> None:
         """Plan again after `pause`."""
         if self.paused:
-            self.lifecycle.wait_clock.change_reason(TURN, now)
+            self._wait_for(TURN, now)
             self.paused = False
+
+    def _wait_for(self, reason: str, now: float) -> None:
+        self._blocked_by = self.queue.reason = reason
+        for line in self.queue.lines.values():
+            line.clock.change_reason(reason, now)
 
     # schedule
 
     def schedule(self, now: float) -> StepPlan | None:
         """Return the next step's plan; None if there is nothing to compute or to announce."""
-        wait_clock = self.lifecycle.wait_clock
-        wait_clock.advance(now)
+        self.lifecycle.clock.advance(now)
         draft = PlanDraft()
         if not self.paused:
             for begin in self._begins:
                 begin(draft, now)
-            wait_clock.reason = self._fill(draft, now) or TURN
+            self._blocked_by = self._fill(draft, now) or TURN
+            if self.queue:
+                self._note_reasons(now)
         if not draft.sequences and not self.lifecycle.freed_slots and not self.awaits_transfers:
             return None
         return self._launch(draft, now)
@@ -211,38 +208,29 @@ class Scheduler:
         is_quiet = bool(transfers.loading) and not self.in_flight
         return is_quiet or bool(transfers.loads or transfers.saves)
 
+    def _note_reasons(self, now: float) -> None:
+        """Note in each line of the queue why its head waits."""
+        for line in self.queue.lines.values():
+            reason = self._fair.reason_to_wait(line, self._blocked_by)
+            if reason != line.clock.reason:
+                line.clock.change_reason(reason, now)
+
     def _fill(self, draft: PlanDraft, now: float) -> str | None:
         """Plan chunks of running and waiting sequences; return what the queue's head waits for."""
-        self._preempt_for_urgent(draft, now)
+        self._fair.begin()
+        if self._starts.give_turn(draft, now):
+            self._fair.begin()
         if self.config.max_drafts:
             self._clip_drafts()
-        num_first = self._num_before_urgent()
+        num_first = self._fair.num_before_urgent()
         if num_first < len(self.running):
             less_urgent = self.running[num_first:]
             self._continue_running(self.running[:num_first], draft, now)
-            self._admit_waiting(draft, now, less_urgent[0])
+            self._starts.admit_waiting(draft, now, less_urgent[0].place)
             self._continue_running(less_urgent, draft, now)
         else:
             self._continue_running(self.running, draft, now)
-        return self._admit_waiting(draft, now)
-
-    def _preempt_for_urgent(self, draft: PlanDraft, now: float) -> None:
-        """Preempt running sequences for more urgent waiting ones, if the policy allows it."""
-        while self.queue and self.running:
-            head = self.queue.peek(0)
-            if not self._policy.may_displace(head, self.running[-1]):
-                return
-            if not all(limiter.admits(head) for limiter in self._admitting):
-                return
-            prefix = self._match(head)
-            if prefix.source is not None and prefix.source.order < head.order:
-                return
-            if self.kv.fits(head, prefix, self._spare_pages):
-                if self.lifecycle.free_slots:
-                    return
-            elif head.num_free_needed > self.kv.pool.num_free + self._num_displaceable_blocks(head):
-                return  # it would not fit even then
-            self._preempt_last(draft, now)
+        return self._starts.admit_waiting(draft, now)
 
     def _clip_drafts(self) -> None:
         """Limit the drafts of a step: they only gain time, and others may need its tokens.
@@ -257,35 +245,6 @@ class Scheduler:
         for sequence in self.running:
             sequence.drafts = sequence.drafts[:room]
             room -= len(sequence.drafts)
-
-    def _match(self, sequence: Sequence) -> Prefix:
-        """Return what exists already of a waiting sequence's KV."""
-        if sequence.request.parent_id is None:
-            return self.kv.match(sequence)
-        parent = self.sequences.get(sequence.request.parent_id)
-        is_settled = not any(parent in step.sequences for step in self.in_flight)
-        return self.kv.match(sequence, parent, is_settled)
-
-    def _num_before_urgent(self) -> int:
-        """Return how many running sequences come before the waiting ones that are more urgent.
-
-        The running sequences after them must not use up the step's tokens first.
-        """
-        num_running = len(self.running)
-        if self.queue and self.running:
-            head = self.queue.peek(0)
-            if self._policy.may_displace(head, self.running[-1]):
-                return bisect_left(self.running, head.order, key=order_of)
-        return num_running
-
-    def _num_displaceable_blocks(self, head: Sequence) -> int:
-        """Return an upper bound on the blocks that `head` could free by preempting others."""
-        return sum(
-            len(table)
-            for running in self.running
-            if self._policy.may_displace(head, running)
-            for table in running.tables
-        )
 
     def _continue_running(self, sequences: list[Sequence], draft: PlanDraft, now: float) -> None:
         """Plan what these running sequences lack; victims leave at the end of `running`."""
@@ -332,113 +291,12 @@ class Scheduler:
                 is_loading = self.kv.transfers is not None and self.kv.transfers.loading
                 if self.kv.pool.can_fragment and not sequence.in_flight and not is_loading:
                     sequence.is_exclusive = True
-                    self._preempt_last(draft, now)
+                    self._starts.preempt(sequence, BLOCKS, draft, now)
                 return 0
-            victim = self._preempt_last(draft, now)
+            victim = self.running[-1]
+            self._starts.preempt(victim, BLOCKS, draft, now)
             if victim is sequence:
                 return 0
-
-    def _preempt_last(self, draft: PlanDraft, now: float) -> Sequence:
-        draft.num_preempted += 1
-        return self.lifecycle.preempt_last(now)
-
-    def _admit_waiting(
-        self, draft: PlanDraft, now: float, before: Sequence | None = None
-    ) -> str | None:
-        """Start waiting sequences; return what the first one left waits for, None if none is left.
-
-        With `before`, start only those that come before that running sequence.
-        """
-        queue, free_slots = self.queue, self.lifecycle.free_slots
-        if not queue:
-            return None
-        if not free_slots:
-            return SLOTS
-        blocker: str | None = None
-        index = 0
-        ahead = self.running
-        if before is not None:
-            ahead = [each for each in ahead if each.order < before.order]
-        self._lacking_pages = sum(
-            [self.kv.lacking_pages(each) for each in ahead if each.catching_up]
-        )
-        most_held = len(queue.held) + MAX_FOLLOWING
-        num_tokens = 0
-        while index < len(queue) and len(queue.held) < most_held:
-            if before is not None and queue.peek(index).order >= before.order:
-                break
-            if not free_slots:
-                return blocker or SLOTS
-            if num_tokens >= MAX_EXAMINED_TOKENS:
-                return blocker or TURN
-            num_tokens += len(queue.peek(index).tokens)
-            reason, may_be_passed = self._try_admit(index, draft, now)
-            if reason is None:
-                if index:
-                    queue.peek(0).num_overtaken += 1
-                continue
-            blocker = blocker or reason
-            if not may_be_passed or index >= MAX_PASSED_OVER:
-                break
-            if queue.peek(0).num_overtaken >= MAX_OVERTAKEN:
-                break
-            index += 1
-        return blocker
-
-    def _try_admit(self, index: int, draft: PlanDraft, now: float) -> tuple[str | None, bool]:
-        """Start one waiting sequence, or return what it waits for and whether it may be passed."""
-        sequence = self.queue.peek(index)
-        for limiter in self._admitting:
-            if not limiter.admits(sequence):
-                return limiter.reason, limiter.may_be_passed
-        if self.running and self.kv.pool.num_free < sequence.num_free_needed:
-            return BLOCKS, False  # known from the last time, without matching its prefix again
-        if self.running and (sequence.is_exclusive or self.running[0].is_exclusive):
-            return BLOCKS, False
-        prefix = self._match(sequence)
-        if prefix.source is not None and prefix.source.order < sequence.order:
-            self.lifecycle.follow(index, prefix, now)
-            return None, True
-        spare = self._spare_pages + self._lacking_pages if self.running else 0
-        if not self.kv.fits(sequence, prefix, spare):
-            if self.running or not self.kv.pool.can_fragment:
-                return BLOCKS, False
-            prefix = self.kv.empty_prefix()  # it may need fewer pages than with a shared part
-        if self.kv.transfers is not None and self._fetch(index, sequence, prefix, now):
-            return None, True
-        sequence.num_planned = prefix.num_tokens
-        count = sequence.num_expected - prefix.num_tokens
-        clips, commits = self._clips[1], self._commits[1]
-        for clip in clips:
-            count = clip(sequence, count)
-        if count <= 0:
-            sequence.num_planned = 0
-            return BUDGET, False
-        copies = self.kv.adopt(sequence, prefix, prefix.num_tokens + count)
-        if copies is None:
-            return BLOCKS, False
-        self.queue.take(index)
-        draft.copies.extend(copies)
-        draft.opened.append(self.lifecycle.start(sequence, prefix.num_tokens, now))
-        draft.add_chunk(sequence, count)
-        self._lacking_pages += self.kv.lacking_pages(sequence)
-        for commit in commits:
-            commit(sequence, count)
-        for enter in self._enters:
-            enter(sequence)
-        return None, True
-
-    def _fetch(self, index: int, sequence: Sequence, prefix: Prefix, now: float) -> bool:
-        """Hold a sequence if other places have more of its prefix; return whether they have."""
-        transfers = self.kv.transfers
-        assert transfers is not None
-        if sequence.has_fetched or sequence.is_exclusive:
-            return False
-        contents = self.kv.find_elsewhere(sequence, prefix.num_tokens)
-        num_loads = transfers.fetch(sequence, contents, len(self.kv.groups)) if contents else 0
-        if num_loads:
-            self.lifecycle.fetch(index, num_loads, now)
-        return num_loads > 0
 
     def _launch(self, draft: PlanDraft, now: float) -> StepPlan:
         """Make the plan, and remember the sequences of its chunks until its result arrives."""
@@ -460,11 +318,11 @@ class Scheduler:
                 num_tokens=plan.num_tokens,
                 num_prefill_tokens=draft.num_prefill_tokens,
                 num_admitted=len(plan.opened),
-                num_preempted=draft.num_preempted,
+                num_preempted=len(draft.preempted),
                 num_running=len(self.running),
                 num_waiting=num_waiting,
                 num_free_blocks=self.kv.pool.num_free,
-                blocked_by=self.lifecycle.wait_clock.reason if num_waiting else None,
+                blocked_by=self._blocked_by if num_waiting else None,
                 num_read=sum(plan.starts) - draft.prefill_starts,
                 num_prefill_pairs=draft.num_prefill_pairs,
                 num_pooled_tokens=draft.num_pooled_tokens,

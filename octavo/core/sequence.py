@@ -24,9 +24,13 @@ from array import array
 from enum import IntEnum
 
 from octavo.core.request import Request
-from octavo.core.stats import RequestStats
+from octavo.core.stats import RequestStats, WaitClock
 
 NO_SLOT = -1
+UNLIMITED = 1 << 62  # more than any count of tokens
+
+# A sequence's place in the order of running ones: rank, level, and the order within its line.
+Place = tuple[int, float, float, float, int]
 
 
 class Status(IntEnum):
@@ -36,6 +40,35 @@ class Status(IntEnum):
     HELD = 1  # waiting for something outside the schedule, out of the queue's sight
     RUNNING = 2
     FINISHED = 3
+
+
+class Line:
+    """The living sequences of one owner and one rank, and what those that run hold together."""
+
+    __slots__ = (
+        "allotment",
+        "clock",
+        "name",
+        "num_living",
+        "num_pages",
+        "num_running",
+        "rank",
+        "served",
+        "waiting",
+        "weight",
+    )
+
+    def __init__(self, name: str, rank: int, weight: float, clock: WaitClock) -> None:
+        self.name = name
+        self.rank = rank  # 1: background, which any of rank 0 precedes
+        self.weight = weight
+        self.clock = clock  # why its head waits
+        self.waiting: list[Sequence] = []  # in order, with the head at the end of the list
+        self.num_living = 0
+        self.num_running = 0
+        self.num_pages = 0  # of its running sequences, counted while there are several lines
+        self.served = 0.0  # tokens since the engine's start, divided by the weight
+        self.allotment = UNLIMITED  # tokens that its prefills may still take in this step
 
 
 class Hold:
@@ -68,8 +101,11 @@ class Sequence:
         "has_fetched",
         "hold",
         "is_exclusive",
+        "line",
         "max_total",
+        "num_at_start",
         "num_capacity",
+        "num_charged",
         "num_committed",
         "num_computed",
         "num_expected",
@@ -78,6 +114,7 @@ class Sequence:
         "num_planned",
         "num_prompt",
         "order",
+        "place",
         "request",
         "request_id",
         "slot",
@@ -91,11 +128,18 @@ class Sequence:
     )
 
     def __init__(
-        self, request: Request, order: tuple[float, float, int], max_total: int, now: float
+        self,
+        request: Request,
+        order: tuple[float, float, int],
+        max_total: int,
+        now: float,
+        line: Line,
     ) -> None:
         self.request = request
         self.request_id = request.request_id
         self.order = order  # the smaller goes first: a total order that never changes
+        self.line = line
+        self.place: Place = (line.rank, 0.0, *order)  # among running sequences; the last yields
         self.tokens = array("i", request.prompt)
         self.tokens.extend(request.emitted)
         self.num_prompt = len(request.prompt)
@@ -109,6 +153,8 @@ class Sequence:
         self.num_computed = 0
         self.num_planned = 0
         self.num_expected = len(self.tokens)
+        self.num_at_start = 0  # known tokens when it was last given a slot
+        self.num_charged = 0  # known tokens that its line's `served` contains
         self.catching_up = True  # from getting a slot until the first sample
         self.drafts: tuple[int, ...] = ()  # to be verified by the next plan
         self.verifying: tuple[int, ...] = ()  # drafts in flight

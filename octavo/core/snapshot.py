@@ -31,6 +31,7 @@ class EngineSnapshot:
     num_prefill_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    preempted_for: dict[str, int] = field(default_factory=dict)
     num_drafts: int = 0
     num_chunks_with_drafts: int = 0
     num_accepted_drafts: int = 0
@@ -50,16 +51,18 @@ class EngineSnapshot:
 
     def after(self, earlier: EngineSnapshot) -> EngineSnapshot:
         """Return this snapshot with an earlier engine's totals added: totals never fall."""
-        finished = dict(earlier.num_finished)
-        for reason, count in self.num_finished.items():
-            finished[reason] = finished.get(reason, 0) + count
         totals: dict[str, Any] = {}
+        for name in _BY_REASON:
+            sums = dict(getattr(earlier, name))
+            for reason, count in getattr(self, name).items():
+                sums[reason] = sums.get(reason, 0) + count
+            totals[name] = sums
         for name in _TOTALS:
             totals[name] = getattr(self, name) + getattr(earlier, name)
         for name in _LISTS:
             pairs = zip_longest(getattr(self, name), getattr(earlier, name), fillvalue=0)
             totals[name] = tuple([sum(pair) for pair in pairs])
-        return replace(self, num_finished=finished, **totals)
+        return replace(self, **totals)
 
 
 _TOTALS = (
@@ -76,6 +79,7 @@ _TOTALS = (
     "paced_seconds",
     "num_deferred_tokens",
 )
+_BY_REASON = ("num_finished", "preempted_for")
 _LISTS = ("accepted_at", "steps_by_size")  # totals by place
 
 
@@ -95,6 +99,8 @@ def take_snapshot(core: EngineCore, now: float) -> EngineSnapshot:
     totals: dict[str, Any] = {name: getattr(stats, name) for name in _TOTALS}
     for name in _LISTS:
         totals[name] = tuple(getattr(stats, name))
+    for name in _BY_REASON:
+        totals[name] = dict(getattr(stats, name))
     num_recent = min(len(stats.recent), MAX_STEPS_SENT)
     recent = tuple([stats.recent[index] for index in range(-num_recent, 0)])
     num_ended = max(0, num_recent - len(scheduler.in_flight))
@@ -104,7 +110,6 @@ def take_snapshot(core: EngineCore, now: float) -> EngineSnapshot:
     return EngineSnapshot(
         taken_at=now,
         **totals,
-        num_finished=dict(stats.num_finished),
         load=take_load(core),
         num_blocks=scheduler.config.num_blocks,
         is_paused=scheduler.paused,

@@ -1,9 +1,9 @@
 """Statistics: each request's timeline, why requests wait, and the size of each step.
 
 The reasons for waiting are counted without touching the queue. The scheduler adds the time
-between two steps to the reason that kept the queue's head waiting (`WaitClock`). A request reads
-the clock when it begins to wait and when it is admitted; the difference says how long it waited
-for each reason, at a cost that does not depend on how many wait.
+between two steps to the reason that kept the head of an owner's line waiting (`WaitClock`). A
+request reads the clock of its line when it begins to wait and when it is admitted; the difference
+says how long it waited for each reason, at a cost that does not depend on how many wait.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ BLOCKS = "blocks"  # too few free KV blocks
 ADAPTERS = "adapters"  # max_loras other adapters run
 PREFIX = "prefix"  # a running sequence computes its prefix
 PAUSED = "paused"  # an operator paused the engine
+SHARE = "share"  # its owner has its share of the engine, or interactive requests go first
 TURN = "turn"  # the next step: it was added between two steps
 GRAMMAR = "grammar"  # its grammar is loaded into the engine
 ADAPTER = "adapter"  # its adapter is loaded
 FETCH = "fetch"  # KV of its prefix is fetched from another place
 RESTART = "restart"  # a new engine, since its own died; added by the front end, not by the core
-REASONS = (SLOTS, BUDGET, PACE, BLOCKS, ADAPTERS, PREFIX, PAUSED, TURN)
+REASONS = (SLOTS, BUDGET, PACE, BLOCKS, ADAPTERS, PREFIX, PAUSED, SHARE, TURN)
+# What a running sequence is preempted for: BLOCKS that another one lacks, SHARE, or
+PRIORITY = "priority"  # a more urgent request of its owner
 # What a request may ask to wait for until a `Ready` event: nothing that the core could see itself.
 OUTSIDE = (GRAMMAR, ADAPTER)
 
@@ -66,6 +69,7 @@ class RequestStats:
     num_cached_tokens: int = 0  # of the known tokens, when first admitted
     num_recached_tokens: int = 0  # found in the cache after preemptions
     num_preemptions: int = 0
+    num_yields: int = 0  # preemptions that gave its slot or its blocks to another owner
     num_lost_tokens: int = 0  # computed, then lost by preemptions
     num_output_tokens: int = 0
     num_prefills: int = 0  # how often it caught up and sampled: once, and after each preemption
@@ -87,22 +91,36 @@ class RequestStats:
             self.chunks[-1] = last._replace(end=chunk.end, applied_at=chunk.applied_at)
 
 
-class WaitClock:
-    """Seconds for which each reason has kept the queue's head waiting since the start."""
+class SteadyClock:
+    """Seconds since the start; they never fall, even if the clock is set back."""
 
-    __slots__ = ("_last", "elapsed", "reason", "seconds")
+    __slots__ = ("_last", "elapsed")
 
     def __init__(self) -> None:
+        self.elapsed = 0.0
+        self._last: float | None = None
+
+    def advance(self, now: float) -> None:
+        """Add the time since the last call; nothing if the clock was set back."""
+        if self._last is not None and now > self._last:
+            self.elapsed += now - self._last
+        self._last = now
+
+
+class WaitClock:
+    """Seconds for which each reason has kept the head of one line waiting."""
+
+    __slots__ = ("_last", "reason", "seconds")
+
+    def __init__(self, reason: str = TURN) -> None:
         self.seconds = dict.fromkeys(REASONS, 0.0)
-        self.elapsed = 0.0  # since the start; it never falls, even if the clock is set back
-        self.reason = TURN
+        self.reason = reason
         self._last: float | None = None
 
     def advance(self, now: float) -> None:
         """Add the time since the last call to the present reason; 0 if the clock was set back."""
         if self._last is not None and now > self._last:
             self.seconds[self.reason] += now - self._last
-            self.elapsed += now - self._last
         self._last = now
 
     def change_reason(self, reason: str, now: float) -> None:
@@ -151,6 +169,7 @@ class EngineStats:
     num_prefill_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    preempted_for: dict[str, int] = field(default_factory=dict)  # the same, by reason
     num_finished: dict[str, int] = field(default_factory=dict)
     num_drafts: int = 0
     num_chunks_with_drafts: int = 0
@@ -217,6 +236,11 @@ class EngineStats:
         self.accepted_at.extend([0] * missing)
         for place in range(count):
             self.accepted_at[place] += 1
+
+    def add_preemption(self, reason: str) -> None:
+        """Count a running sequence that was preempted, by the reason."""
+        self.num_preemptions += 1
+        self.preempted_for[reason] = self.preempted_for.get(reason, 0) + 1
 
     def add_finish(self, reason: str) -> None:
         """Count a request that ended, by its finish reason."""

@@ -272,4 +272,5 @@ def _facts(
         pooling=opened.pooling,
         num_parameters=num_parameters(opened),
         weight_type=most_stored_type(opened),
+        fair_share=config.core.fair_share,
     )

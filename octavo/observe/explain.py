@@ -19,6 +19,7 @@ _HELD = {
     why.PACE: "the steps took as long already as running streams may wait (itl_goal)",
     why.BLOCKS: "too few KV blocks were free",
     why.ADAPTERS: "other adapters were running (max_loras)",
+    why.SHARE: "its key had its share of the engine, or other work went first",
     why.PREFIX: "another request was computing the same prefix",
     why.GRAMMAR: "its grammar was being loaded",
     why.ADAPTER: "its adapter was being loaded",
@@ -36,6 +37,7 @@ _ADVICE = {
     why.PACE: "a larger itl_goal or a ttft_goal reduces it, at the cost of running streams",
     why.BLOCKS: "more KV memory (kv_cache_memory_bytes) or a smaller max_tokens reduces it",
     why.ADAPTERS: "a larger max_loras reduces it",
+    why.SHARE: "more slots (max_num_seqs), a larger key weight or fewer requests at once reduce it",
     why.PREFIX: "nothing needs to change: otherwise this request would have computed the prefix",
     why.GRAMMAR: "a grammar that is in use already, or a smaller one, reduces it",
     why.ADAPTER: "loading the adapter before it is asked for reduces it",
@@ -111,6 +113,7 @@ class Record:
             "forced_tokens": self.stats.num_forced_tokens if self.stats else None,
             "paced_chunks": self.stats.num_paced_chunks if self.stats else None,
             "preemptions": self.stats.num_preemptions if self.stats else None,
+            "slots_given_to_other_keys": self.stats.num_yields if self.stats else None,
             "engine_restart_ms": _ms(self.stats.wait_seconds.get(why.RESTART, 0.0))
             if self.stats
             else None,
@@ -227,7 +230,10 @@ def _timeline(record: Record, end: float) -> list[dict[str, Any]]:
             part["steps"] = stats.num_decode_steps  # of all its parts
             break
     if stats.num_preemptions:
-        add("preemptions", end, 0.0, count=stats.num_preemptions, lost=stats.num_lost_tokens)
+        more = {"lost": stats.num_lost_tokens}
+        if stats.num_yields:
+            more["given_to_other_keys"] = stats.num_yields
+        add("preemptions", end, 0.0, count=stats.num_preemptions, **more)
     return parts
 
 

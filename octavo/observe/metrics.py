@@ -50,6 +50,7 @@ class Queue(Protocol):
     def waiting_tokens(self) -> int: ...
     @property
     def waiting_bytes(self) -> int: ...
+    def by_owner(self) -> Iterable[tuple[str, int, int]]: ...
 
 
 class Metrics:
@@ -177,6 +178,16 @@ class Metrics:
         self._own.append(
             Gauge("queue_tokens", "Their prompt tokens.", lambda: queue.waiting_tokens)
         )
+        self._own.append(
+            Gauge("key_sequences_admitted", "Sequences in the engine, by key.", self._admitted_by)
+        )
+        self._own.append(
+            Gauge("key_requests_waiting", "Waiting for admission, by key.", self._waiting_by)
+        )
+        self.preemptions_by_reason = Counter(
+            "preemptions_by_reason", "Preemptions, by what they were for.", ("reason",)
+        )
+        self._own.append(self.preemptions_by_reason)
         self._own.append(Gauge("queue_bytes", "Their bytes.", lambda: queue.waiting_bytes))
         self._own.append(Gauge("ready", "Whether requests are served.", self._readiness))
         self.held = Histogram(
@@ -261,6 +272,12 @@ class Metrics:
         capacity = max(0.0, self._num_waiting() - num_held)
         return [((("reason", "capacity"),), capacity), ((("reason", "deferred"),), num_held)]
 
+    def _admitted_by(self) -> list[tuple[Labels, float]]:
+        return [((("key", name),), admitted) for name, admitted, _ in self._queue.by_owner()]
+
+    def _waiting_by(self) -> list[tuple[Labels, float]]:
+        return [((("key", name),), waiting) for name, _, waiting in self._queue.by_owner()]
+
     def observe_stats(self, stats: RequestStats, now: float) -> None:
         """Count the times of a finished sequence, as the engine has measured them."""
         planned, first = stats.first_planned_at, stats.first_token_at
@@ -280,6 +297,8 @@ class Metrics:
         snapshot = self._snapshot()
         if snapshot is not None:
             self.preemptions.raise_to(snapshot.num_preemptions)
+            for reason, count in snapshot.preempted_for.items():
+                self.preemptions_by_reason.raise_to(count, reason)
             self.hits.raise_to(snapshot.num_cached_tokens)
             self.queries.raise_to(snapshot.num_cached_tokens + snapshot.num_prefill_tokens)
             self.drafts.raise_to(snapshot.num_chunks_with_drafts)

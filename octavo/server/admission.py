@@ -5,14 +5,18 @@
       bytes wait                                 the deadline cannot be met
 
 Each key has a counter of the tokens that it was served, and the key with the lowest counter is
-next. A key that returns after a pause starts at the lowest counter of the waiting keys, so that a
-pause saves nothing up. While others wait, or were refused lately, a key that has its share of the
-waiting places may not take the last quarter of them: a full queue of one key would refuse all other
-keys, however little they ask for. The engine is given little more than it can run at once, because
+next. A key that has less than its part of the engine (the capacity divided by the keys that use
+it) does not wait for one that fills it: it is admitted beyond the capacity, and the engine's
+shares (octavo/core/admission/share.py) make room for it. A key that returns after a pause starts
+at the lowest counter of the waiting keys, so that a pause saves nothing up. While others wait, were
+refused lately, or may come because there are several keys, a key that has its share of the waiting
+places may not take the last quarter of them: a full queue of one key would refuse all other keys,
+however little they ask for. The engine is given little more than it can run at once, because
 requests that wait inside it are in the engine's order and no longer in this one.
 
-The server's own requests, of batches, have keys of their own here. They are admitted when no other
-waits, into three quarters of the places, and have no effect on the counters of others.
+Requests in the background, of batches and of responses that no client waits for, have keys of their
+own here. They are admitted when no other waits, into three quarters of the places, and have no
+effect on the counters of others; nor do others wait for them.
 """
 
 from __future__ import annotations
@@ -46,6 +50,12 @@ class _KeyQueue:
     served: float = 0.0  # tokens, generated ones weighted
     last_admission: int = 0  # among equals the key that has waited longest is next
     num_admitted: int = 0
+    num_sequences: int = 0  # of those
+
+    @property
+    def is_active(self) -> bool:
+        """True if a request of it waits, or is in the engine."""
+        return bool(self.waiting or self.num_admitted)
 
 
 class Admission:
@@ -57,7 +67,10 @@ class Admission:
         max_num_seqs: int,
         clock: Callable[[], float],
         count: Callable[[str], None],
+        *,
+        is_shared: bool = False,
     ) -> None:
+        self._is_shared = is_shared  # the engine gives each key its share
         self._config = config
         self._clock = clock
         self._count = count  # rejections, by reason
@@ -73,6 +86,7 @@ class Admission:
         self.waiting_tokens = 0
         self.waiting_bytes = 0
         self.num_admitted = 0  # sequences
+        self._num_behind = 0  # those of them that run in the background
         self.num_open = 0  # registered requests that have not left
         self.is_held = False  # no request is admitted until `release`
         self._num_background = 0  # of those that wait
@@ -88,6 +102,15 @@ class Admission:
         """The number of those that the server's own requests may take."""
         return max(1, self._capacity * 3 // 4)
 
+    def by_owner(self) -> list[tuple[str, int, int]]:
+        """Return each key's name, its sequences in the engine, and its waiting requests.
+
+        There are as many as the server has keys, and as many again for their background work.
+        """
+        return [
+            (name, queue.num_sequences, queue.num_waiting) for name, queue in self._queues.items()
+        ]
+
     def has_background_room(self) -> bool:
         """Return whether a request that may wait for all others would be admitted now."""
         if self.is_held or self.num_waiting > self._num_background:
@@ -97,12 +120,13 @@ class Admission:
     def register(self, owner: str, num_bytes: int, *, is_background: bool = False) -> Ticket:
         """Count a new request, whose body is not read yet, or raise ApiError if too many wait."""
         config = self._config
-        name = f"batches of {owner}" if is_background else owner
+        name = f"background of {owner}" if is_background else owner
         queue = self._queues.get(name)
         if queue is None:
             queue = self._queues[name] = _KeyQueue([], is_background)
         most = config.max_waiting_requests
-        if self._is_full(queue, self.num_waiting + 1, queue.num_waiting, most):
+        after = self.num_waiting + 1
+        if self.num_waiting and self._is_full(queue, after, queue.num_waiting, most):
             raise self.rejected(
                 "queue_full", f"waiting requests: {self.num_waiting}, of {most} allowed"
             )
@@ -152,13 +176,15 @@ class Admission:
         """
         if after <= most * 3 // 4:
             return False
-        if after <= most:
+        if after <= most and not queue.is_background:
             since = self._clock() - CLAIM_SECONDS
             num_others = sum(
                 each.num_waiting > 0 or each.refused_at > since
                 for each in self._queues.values()
                 if each is not queue
             )
+            if len(self._config.api_keys) > 1:  # another may come at any time
+                num_others = max(1, num_others)
             if not num_others or own < most // (num_others + 1):
                 return False
         queue.refused_at = self._clock()
@@ -201,12 +227,32 @@ class Admission:
         while self._num_queued and not self.is_held:
             queues = [queue for queue in self._queues.values() if queue.waiting]
             queue = min(queues, key=_turn_of)
-            ticket = queue.waiting[0][2]
-            if self.num_admitted and self.num_admitted + ticket.num_sequences > self._capacity:
-                return
-            heapq.heappop(queue.waiting)
+            if not self._has_room(queue, queue.waiting[0][2].num_sequences):
+                queues = [each for each in queues if self._has_less(each)]
+                if not queues:
+                    return
+                queue = min(queues, key=_turn_of)
+            ticket = heapq.heappop(queue.waiting)[2]
             self._num_queued -= 1
             ticket.admit()
+
+    def _has_room(self, queue: _KeyQueue, num_sequences: int) -> bool:
+        """Return whether a request of a key may enter the engine."""
+        num_before, most = self.num_admitted, self._capacity
+        if queue.is_background:
+            most = self.background_capacity
+        elif self._is_shared:
+            num_before -= self._num_behind  # these yield their slots to it
+        return not num_before or num_before + num_sequences <= most
+
+    def _has_less(self, queue: _KeyQueue) -> bool:
+        """Return whether a key has less of the engine than its part, so that it need not wait."""
+        if queue.is_background or not self._is_shared:
+            return False
+        rivals = [each for each in self._queues.values() if each.is_active]
+        num_keys = max(1, sum(not each.is_background for each in rivals))
+        num_after = queue.num_sequences + queue.waiting[0][2].num_sequences
+        return not queue.num_sequences or num_after <= self._capacity // num_keys
 
 
 def _turn_of(queue: _KeyQueue) -> tuple[bool, float, int]:
@@ -273,8 +319,7 @@ class Ticket:
         self.num_tokens, self.num_sequences = num_tokens, min(num_sequences, most)
         admission.waiting_tokens += num_tokens
         queue.waiting_tokens += num_tokens
-        num_after = admission.num_admitted + self.num_sequences
-        has_room = not admission.num_admitted or num_after <= admission._capacity
+        has_room = admission._has_room(queue, self.num_sequences)
         if has_room and not (admission._num_queued or admission.is_held):
             admission._raise(queue)
             self.admit()
@@ -291,10 +336,10 @@ class Ticket:
         admission.num_admissions += 1
         queue.last_admission = admission.num_admissions
         queue.num_admitted += 1
+        self._count_admitted(self.num_sequences)
         if not queue.is_background:
             admission._reached = max(admission._reached, queue.served)
         queue.served += self.num_tokens
-        admission.num_admitted += self.num_sequences
         if self._admitted is not None and not self._admitted.done():
             self._admitted.set_result(None)
 
@@ -315,10 +360,17 @@ class Ticket:
             self._leave_queue()
         else:
             self._queue.num_admitted -= 1
-            admission.num_admitted -= self.num_sequences
+            self._count_admitted(-self.num_sequences)
             admission._ends.append(admission._clock())
         admission._admit_next()
         admission.on_room()
+
+    def _count_admitted(self, num_sequences: int) -> None:
+        """Count more sequences as the engine's, or fewer."""
+        self._queue.num_sequences += num_sequences
+        self._admission.num_admitted += num_sequences
+        if self._queue.is_background:
+            self._admission._num_behind += num_sequences
 
     def _leave_queue(self) -> None:
         queue = self._queue

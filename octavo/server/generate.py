@@ -74,7 +74,7 @@ async def answer(
 async def _generate(
     exchange: Exchange, ticket: Ticket, asked: GenerationRequest, task: RequestTask
 ) -> None:
-    prepared = await prepare(exchange.server, asked, exchange.owner)
+    prepared = await prepare(exchange.server, asked, exchange.owner, is_background=exchange.yields)
     writer = asked.writer(exchange, prepared)
     await Generation(exchange, ticket, prepared, writer, task).run()
 
@@ -96,7 +96,7 @@ async def admitted(exchange: Exchange, num_bytes: int | None = None) -> AsyncIte
     ticket = server.admission.register(
         exchange.owner,
         min(num_bytes, server.config.max_body_bytes),
-        is_background=exchange.is_background,
+        is_background=exchange.yields,
     )
     try:
         yield ticket

@@ -43,10 +43,12 @@ PLACES = {"embed": "/v1/embeddings", "classify": "/classify", "score": "/score, 
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
-async def prepare(server: Server, asked: GenerationRequest, owner: str) -> PreparedRequest:
+async def prepare(
+    server: Server, asked: GenerationRequest, owner: str, *, is_background: bool = False
+) -> PreparedRequest:
     """Tokenise the prompts and check all bounds; raise ApiError with the field that is wrong.
 
-    `owner` is the key of the client.
+    `owner` is the key of the client; work in the background yields to all other work.
     """
     prompts = await _prepared(server, asked, owner)
     _check_total(server, prompts)
@@ -71,8 +73,14 @@ async def prepare(server: Server, asked: GenerationRequest, owner: str) -> Prepa
     if asked.cache_salt is not None:
         scope = f"{scope}/{asked.cache_salt}"
     options = PLAIN
-    if asked.priority or scope:
-        options = Options(priority=asked.priority, cache_scope=scope)
+    if asked.priority or scope or owner or is_background:
+        options = Options(
+            priority=asked.priority,
+            cache_scope=scope,
+            owner=owner,
+            weight=server.config.key_weights.get(owner, 1.0),
+            is_background=is_background,
+        )
     model = server.llm.model
     checked: list[CheckedRequest] = []
     turns = Turns()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
+
+from octavo.core.config import MAX_WEIGHT
 
 MAX_NAME_CHARACTERS = 512  # of a model
 MIN_KEY_CHARACTERS = 8  # where other machines can connect
@@ -39,6 +42,8 @@ class ServerSettings:
     # Default: the model's own name. Responses contain the first of several names.
     served_model_name: str | tuple[str, ...] | None = None
     api_keys: tuple[str, ...] = ()
+    # Shares of the engine by key; its name is the first 16 hexadecimal digits of its SHA-256.
+    key_weights: Mapping[str, float] = field(default_factory=dict)
     insecure_no_auth: bool = False  # serve other machines without a key
     # Host names besides `host`; "*": any. Without names, any host is served if there are keys.
     allowed_hosts: tuple[str, ...] = ()
@@ -146,11 +151,11 @@ class ServerSettings:
                 raise ServerSettingsError(
                     f"{name}={getattr(self, name)} must be between 0 and 65535"
                 )
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for each in fields(self):
+            value = getattr(self, each.name)
             numeric = isinstance(value, int | float) and not isinstance(value, bool)
-            if numeric and value <= 0 and field.name not in _MAY_BE_ZERO:
-                raise ServerSettingsError(f"{field.name}={value} must be above 0")
+            if numeric and value <= 0 and each.name not in _MAY_BE_ZERO:
+                raise ServerSettingsError(f"{each.name}={value} must be above 0")
         if not all(key.strip() for key in self.api_keys):
             raise ServerSettingsError("an API key is empty, and would admit requests without a key")
         if self.has_short_key and not self.is_local:
@@ -159,12 +164,26 @@ class ServerSettings:
                 f"{self.host!r} can be reached from other machines; choose a longer key"
             )
         self._check_paths()
+        self._check_weights()
         if not (self.api_keys or self.insecure_no_auth or self.is_local):
             raise ServerSettingsError(
                 f"host={self.host!r} can be reached from other machines, and there is no API key: "
                 "set one (--api-key-file, OCTAVO_API_KEY), bind 127.0.0.1, or, if every client "
                 "that reaches this address may use the model, add --insecure-no-auth"
             )
+
+    def _check_weights(self) -> None:
+        names = [name_of_key(key) for key in self.api_keys]
+        for name, weight in self.key_weights.items():
+            if name not in names:
+                raise ServerSettingsError(
+                    f"key_weights has {name!r}, and no API key has this name; their names are "
+                    f"{', '.join(names) or 'none, since there are no keys'}"
+                )
+            if not 1 / MAX_WEIGHT <= weight <= MAX_WEIGHT:
+                raise ServerSettingsError(
+                    f"key_weights: {name}={weight} must be from {1 / MAX_WEIGHT} to {MAX_WEIGHT}"
+                )
 
     def _check_paths(self) -> None:
         root = self.root_path
@@ -187,6 +206,16 @@ class ServerSettings:
                 f"ssl_cert_reqs={self.ssl_cert_reqs} needs ssl_ca_certs, a file with the "
                 "authorities that sign clients' certificates"
             )
+
+
+def digest_of_key(key: str) -> bytes:
+    """Return the digest by which a key is recognised."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def name_of_key(key: str) -> str:
+    """Return a name for a key that does not reveal it."""
+    return digest_of_key(key).hex()[:16]
 
 
 def is_loopback(host: str) -> bool:

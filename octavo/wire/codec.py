@@ -44,6 +44,9 @@ def request_to_wire(request: Request, number: int, parent: int | None) -> WireRe
         request.cache_scope,
         request.resumed,
         parent,
+        request.owner,
+        request.weight,
+        request.is_background,
     )
 
 
@@ -65,6 +68,9 @@ def request_from_wire(wire: WireRequest) -> Request:
         cache_scope=wire.cache_scope,
         resumed=wire.resumed,
         parent_id=None if wire.parent is None else name_of(wire.parent),
+        owner=wire.owner,
+        weight=wire.weight,
+        is_background=wire.is_background,
     )
 
 

@@ -34,6 +34,7 @@ class EngineFacts(Struct, frozen=True):
     pooling: PoolingFacts = field(default_factory=PoolingFacts)
     num_parameters: int = 0  # values of all weights
     weight_type: str = ""  # of most of their bytes, as they are stored
+    fair_share: bool = False  # owners of requests share the engine
 
     @property
     def source(self) -> ModelFiles:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
+from octavo.core.config import MAX_WEIGHT
 from octavo.core.request import FinishReason
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.snapshot import EngineLoad, EngineSnapshot
@@ -66,6 +67,9 @@ class WireRequest(Struct, array_like=True, frozen=True, forbid_unknown_fields=Tr
     cache_scope: Name
     resumed: bool
     parent: Natural | None
+    owner: Name = ""
+    weight: Annotated[float, Meta(gt=0, le=MAX_WEIGHT)] = 1.0
+    is_background: bool = False
 
 
 class WireTokenLogprobs(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

@@ -18,6 +18,8 @@ from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
 from octavo.core.request import Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
+from octavo.core.sequence import Line
+from octavo.core.stats import WaitClock
 
 KEY = b"the key of the tests"
 SAMPLING_FIELDS = (
@@ -55,6 +57,11 @@ def request(request_id: str, prompt: int | Sequence[int], **fields: Any) -> Requ
     fields.setdefault("arrival", 0.0)
     fields["emitted"] = array("i", fields.get("emitted", ()))
     return Request(request_id, array("i", known), SamplingParams(**sampling), **fields)
+
+
+def a_line() -> Line:
+    """Return the line of a sequence that is used without a queue."""
+    return Line("", 0, 1.0, WaitClock())
 
 
 def scrambled(known: Sequence[int]) -> int:

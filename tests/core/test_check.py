@@ -181,7 +181,7 @@ def tokens_differ(scheduler: Scheduler) -> None:
 
 
 def swap_waiting(scheduler: Scheduler) -> None:
-    scheduler.queue._sequences.reverse()
+    scheduler.sequences["c1"].line.waiting.reverse()
 
 
 def hold_too_long(scheduler: Scheduler) -> None:

@@ -7,14 +7,14 @@ import pytest
 from octavo.core.outcome import Outcome, SlotResults, append_before_failure, append_tokens
 from octavo.core.plan import StepResult
 from octavo.core.sequence import Sequence
-from tests.core.make import request
+from tests.core.make import a_line, request
 
 
 def sampling(prompt: int = 5, drafts: tuple[int, ...] = (), **fields: Any) -> Sequence:
     """Return a sequence whose whole prompt and some drafts are in flight."""
     fields.setdefault("eos_token_ids", (90,))
     made = request("a", prompt, **fields)
-    one = Sequence(made, (0, 0.0, 0), made.max_total, 0.0)
+    one = Sequence(made, (0, 0.0, 0), made.max_total, 0.0, a_line())
     one.verifying = drafts
     one.num_planned = prompt + len(drafts)
     one.num_expected = prompt + 1

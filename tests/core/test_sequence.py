@@ -3,13 +3,13 @@
 from typing import Any
 
 from octavo.core.sequence import NO_SLOT, Sequence, Status
-from tests.core.make import request
+from tests.core.make import a_line, request
 
 
 def sequence(prompt: int = 5, **fields: Any) -> Sequence:
     """Return a sequence that has just been added."""
     made = request("a", prompt, **fields)
-    return Sequence(made, (0, 0.0, 1), made.max_total, 0.0)
+    return Sequence(made, (0, 0.0, 1), made.max_total, 0.0, a_line())
 
 
 def test_a_new_sequence_knows_its_prompt_and_has_computed_nothing() -> None:

@@ -41,5 +41,6 @@ def engine_over_runner(
         max_num_waiting=config.max_num_waiting,
         dtype="float32",
         accumulation_order=arguments.accumulation_order or "measured",
+        fair_share=config.fair_share,
     )
     return CoreAndFacts(core, facts)

@@ -15,6 +15,9 @@ class NoQueue:
 
     num_waiting = waiting_tokens = waiting_bytes = 0
 
+    def by_owner(self) -> list[tuple[str, int, int]]:
+        return [("key", 3, 5)]
+
 
 SNAPSHOT = EngineSnapshot(
     num_chunks_with_drafts=7, num_drafts=20, num_accepted_drafts=9, accepted_at=(6, 2, 1)
@@ -76,3 +79,14 @@ def test_steps_whose_time_is_bounded_are_counted() -> None:
     }
     for name, value in expected.items():
         assert float(samples[f"octavo:{name}_total{labels}"]) == value
+
+
+def test_keys_and_the_reasons_of_preemptions_are_labels() -> None:
+    snapshot = EngineSnapshot(preempted_for={"share": 4, "blocks": 2})
+    text = Metrics(NoQueue(), lambda: snapshot, lambda: 1.0).text("m", "octavo").decode()
+    for line in (
+        'octavo:key_sequences_admitted{model_name="m",engine="0",key="key"} 3',
+        'octavo:key_requests_waiting{model_name="m",engine="0",key="key"} 5',
+        'octavo:preemptions_by_reason_total{model_name="m",engine="0",reason="share"} 4',
+    ):
+        assert f"{line}" in text

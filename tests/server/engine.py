@@ -223,6 +223,7 @@ class FakeEngine(AsyncLLM):
             max_num_seqs=max_num_seqs,
             generation=GenerationDefaults(max_new_tokens=max_new_tokens),
             pooling=pooling or PoolingFacts(width=WIDTH),
+            fair_share=config.fair_share,
         )
         arguments = EngineArguments(model="tiny", max_logprobs=max_logprobs)
         self._settle(InlineClient(self.core, facts), arguments, ())

@@ -36,10 +36,14 @@ class Arrival:
     salts: tuple[tuple[int, bytes], ...] = ()  # those within the prompt take effect
     encoder: int | None = None  # the number of an encoder input, which says its length too
     holds: tuple[Wait, ...] = ()
+    owner: str = ""
+    weight: float = 1.0
+    is_background: bool = False
 
     def __str__(self) -> str:
         """Return the text for a trace, without the last fields where they are not set."""
-        return repr(self).replace(", salts=(), encoder=None, holds=()", "")
+        text = repr(self).replace(", owner='', weight=1.0, is_background=False", "")
+        return text.replace(", salts=(), encoder=None, holds=()", "")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Golden traces: recorded traces of thirty worlds, and the totals of many.
+"""Golden traces: recorded traces of forty worlds, and the totals of many.
 
 A change that is not meant to change behaviour must reproduce them byte for byte. A change that is
 meant to records them again, `python -m tests.sim.golden --write`, and its commit says why.
@@ -12,12 +12,12 @@ from pathlib import Path
 
 from tests.sim.report import as_python
 from tests.sim.simulation import Simulation
-from tests.sim.world import NUM_PLAIN, draw_world
+from tests.sim.world import FIRST_SHARED, NUM_PLAIN, draw_world
 
 DIRECTORY = Path(__file__).parent / "golden"
 # The first seeds whose traces are neither trivial nor too long to read a diff: of plain worlds, and
-# of worlds with all kinds of KV groups, holds and transfers.
-NUM_PLAIN_TRACES, NUM_KIND_TRACES = 20, 10
+# of worlds with all kinds of KV groups, holds and transfers, and of worlds with several owners.
+NUM_PLAIN_TRACES, NUM_KIND_TRACES, NUM_SHARED_TRACES = 20, 10, 10
 LINES = range(60, 260)
 TOTALS = Path(__file__).parent / "golden_totals.txt"
 NUM_SUMMED = 200
@@ -34,9 +34,20 @@ def choose_seeds() -> list[int]:
     """Return the seeds whose traces are recorded."""
     seeds: list[int] = []
     for first, count in ((0, NUM_PLAIN_TRACES), (NUM_PLAIN, NUM_KIND_TRACES)):
-        found = (seed for seed in itertools.count(first) if trace_of(seed).count("\n") in LINES)
+        found = (seed for seed in itertools.count(first) if _is_fit(seed))
         seeds.extend(itertools.islice(found, count))
+    shared = (seed for seed in itertools.count(FIRST_SHARED) if _is_shared(seed) and _is_fit(seed))
+    seeds.extend(itertools.islice(shared, NUM_SHARED_TRACES))
     return seeds
+
+
+def _is_fit(seed: int) -> bool:
+    return trace_of(seed).count("\n") in LINES
+
+
+def _is_shared(seed: int) -> bool:
+    """Return whether sequences of a world yield to another owner."""
+    return Simulation(draw_world(seed)).run().oracle.num_given > 0
 
 
 def totals() -> str:

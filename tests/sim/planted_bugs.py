@@ -378,14 +378,14 @@ CORE_BUGS = (
     ),
     Bug(
         "a sequence that lacks blocks is overtaken",
-        "scheduler.py",
-        "self.kv.pool.can_fragment:\n                return BLOCKS, False\n",
-        "self.kv.pool.can_fragment:\n                return BLOCKS, True\n",
+        "admission/start.py",
+        "self._kv.pool.can_fragment:\n                return BLOCKS, False\n",
+        "self._kv.pool.can_fragment:\n                return BLOCKS, True\n",
     ),
     Bug(
         "the time in the queue is not explained",
         "lifecycle.py",
-        "        self.wait_clock.add_since(sequence.wait_reading, stats.wait_seconds)\n",
+        "        clock.add_since(sequence.wait_reading, sequence.stats.wait_seconds)\n",
         "",
     ),
     # limits, queue, admit, engine

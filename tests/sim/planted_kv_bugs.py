@@ -1,4 +1,4 @@
-"""More bugs that the simulator must catch: in kinds of KV, pages, holds and transfers."""
+"""More bugs that the simulator must catch: in kinds of KV, pages, holds, transfers and shares."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ KV_BUGS = (
     ),
     Bug(
         "a shared part may take more pages than there are",
-        "scheduler.py",
-        "            if self.running or not self.kv.pool.can_fragment:\n",
-        "            if True:\n",
+        "admission/start.py",
+        "            elif running or not self._kv.pool.can_fragment:\n",
+        "            elif True:\n",
     ),
     # holds
     Bug("a hold never expires", "lifecycle.py", "if _deadline(each) <= elapsed]", "if False]"),
@@ -200,4 +200,68 @@ TIME_BUGS = (
         "                pass\n",
     ),
 )
-BUGS = (*CORE_BUGS, *KV_BUGS, *TIME_BUGS)
+SHARE_BUGS = (
+    Bug(
+        "a share is taken from an owner that holds as much",
+        "admission/share.py",
+        "self._level(line)) < running.place[:2]",
+        "self._level(line)) <= running.place[:2]",
+    ),
+    Bug(
+        "a share ignores the weight",
+        "admission/share.py",
+        "        return max(line.num_running, worth) / line.weight\n",
+        "        return float(max(line.num_running, worth))\n",
+    ),
+    Bug(
+        "a share is not given to a new owner",
+        "admission/share.py",
+        "            if running[-1].line is not line and self.reason_to_displace",
+        "            if False and self.reason_to_displace",
+    ),
+    Bug(
+        "a share is given by the oldest sequence",
+        "admission/share.py",
+        "        for running in reversed(self._lifecycle.running):\n"
+        "            if running.place < first:\n"
+        "                break\n",
+        "        for running in self._lifecycle.running:\n",
+    ),
+    Bug(
+        "a share of a step is the whole step",
+        "admission/share.py",
+        "part = max(1, int(left * line.weight / weight))",
+        "part = self._budget",
+    ),
+    Bug(
+        "a share is not counted again when a sequence leaves",
+        "admission/share.py",
+        "            if moved or self._num_steps > REFRESH_STEPS:\n",
+        "            if self._num_steps > REFRESH_STEPS:\n",
+    ),
+    Bug(
+        "a share is given to the owner with most",
+        "admission/share.py",
+        "        return (line.rank, self._level(line), line.served, *head.order)\n",
+        "        return (line.rank, -self._level(line), line.served, *head.order)\n",
+    ),
+    Bug(
+        "a share's turn ends before its tokens",
+        "admission/share.py",
+        ">= self._quantum\n",
+        ">= 0\n",
+    ),
+    Bug(
+        "a share's turn never ends",
+        "admission/share.py",
+        ">= self._quantum\n",
+        ">= self._quantum * 1000\n",
+    ),
+    Bug(
+        "a share's running sequences are counted twice",
+        "lifecycle.py",
+        "        sequence.line.num_running -= 1\n",
+        "",
+    ),
+)
+BUGS = (*CORE_BUGS, *KV_BUGS, *TIME_BUGS, *SHARE_BUGS)

@@ -35,6 +35,7 @@ from tests.sim.extras import encoded_positions
 from tests.sim.kv.memory import require
 from tests.sim.kv.refusing import Refusals, refusing_pool
 from tests.sim.kv.store import MOST_STEPS, Store
+from tests.sim.shares.owners import FairnessOracle
 from tests.sim.truth import right_output
 from tests.sim.world import World
 
@@ -108,6 +109,7 @@ class Simulation:
         self.engine = EngineCore(
             self.config, self.executor, self._clock, key, pool=pool, index=index
         )
+        self.oracle = FairnessOracle(self.config, self.engine)
         if self.paused:
             self.engine.on_event(Pause())
 
@@ -190,10 +192,15 @@ class Simulation:
         """Return a bound on the ticks until every request has finished.
 
         Every tick in which no step is only in flight advances the first sequence in order. Twice
-        as many, since under priorities a waiting sequence may preempt a running one.
+        as many, since under priorities a waiting sequence may preempt a running one; and where
+        owners take turns, each turn may begin with all of a sequence again.
         """
         living = [j for j in self.journals.values() if j.reason is None]
-        positions = sum(len(j.request.prompt) + len(j.expected) + 2 for j in living)
+        lengths = [len(j.request.prompt) + len(j.expected) + 2 for j in living]
+        turns = sum(len(j.expected) // self.config.share_quantum + 1 for j in living)
+        positions = sum(lengths)
+        if len({j.request.owner for j in living}) > 1:
+            positions += turns * max(lengths)
         slow = 1 + int(10 * self.world.slowness) + (2 if self.world.costs else 0)
         holds = int(self.config.hold_seconds / TICK_SECONDS) if self.config.hold_seconds < 1 else 0
         loads = MOST_STEPS * slow * len(living) if self.world.store != "none" else 0
@@ -337,6 +344,9 @@ class Simulation:
             salts=tuple(salt for salt in salts if salt[0] < len(prompt)),
             encoder=encoder,
             holds=tuple(wait.reason for wait in arrival.holds),
+            owner=arrival.owner,
+            weight=arrival.weight,
+            is_background=arrival.is_background,
         )
         expected, reason = self._expect(request)
         self.journals[arrival.name] = Journal(request, expected, reason, waits=arrival.holds)
@@ -441,7 +451,7 @@ class Simulation:
 
     def _check_plan(self, plan: StepPlan) -> None:
         """Check a new plan: it respects every bound, and overtakes nothing without a reason."""
-        config, scheduler = self.config, self.engine.scheduler
+        config = self.config
         require(not (self.paused and plan.slots), "planned while paused")
         cap = config.long_prefill_tokens or config.max_num_batched_tokens
         require(max(plan.counts, default=0) <= cap, f"a chunk of more than {cap} tokens")
@@ -451,23 +461,9 @@ class Simulation:
             require(whole, f"{new.request_id}: its prompt was cut")
             unready = self.journals[new.request_id].unready
             require(not unready, f"{new.request_id}: started before {unready}")
-            place = self._place(new.request_id)
-            for waiting in scheduler.queue:
-                # A sequence may be overtaken only if it waits for an adapter or prompt_logprobs.
-                reports_prompt = waiting.request.sampling.prompt_logprobs is not None
-                capped = reports_prompt and config.prompt_logprob_tokens
-                may_be_passed = waiting.request.lora or capped
-                passed = self._place(waiting.request_id) < place and not may_be_passed
-                require(not passed, f"{new.request_id} overtook {waiting.request_id}")
-
-    def _place(self, name: str) -> tuple[float, ...]:
-        """Return the place that the policy promises; equal places may go in either order."""
-        config, request = self.config, self.journals[name].request
-        if config.policy == "fcfs":
-            return (request.arrival,)
-        if config.ageing_seconds:
-            return (request.arrival + config.ageing_seconds * request.priority,)
-        return (request.priority, request.arrival)
+        self.oracle.check_order(plan)
+        had_faults = self.refusals.num_refused > 0 or self.world.store != "none"
+        self.oracle.after_step(plan, had_faults)
 
     def _check_rest(self) -> None:
         """Check that the engine is as empty as at its start."""

@@ -8,6 +8,7 @@ from tests.sim.golden import (
     DIRECTORY,
     NUM_KIND_TRACES,
     NUM_PLAIN_TRACES,
+    NUM_SHARED_TRACES,
     TOTALS,
     totals,
     trace_of,
@@ -17,7 +18,7 @@ SEEDS = sorted(int(path.stem) for path in DIRECTORY.glob("*.txt"))
 
 
 def test_no_golden_trace_is_missing() -> None:
-    assert len(SEEDS) == NUM_PLAIN_TRACES + NUM_KIND_TRACES
+    assert len(SEEDS) == NUM_PLAIN_TRACES + NUM_KIND_TRACES + NUM_SHARED_TRACES
 
 
 @pytest.mark.parametrize("seed", SEEDS)

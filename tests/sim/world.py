@@ -15,6 +15,7 @@ from octavo.core.kv.manager import KVManager
 from tests.sim.costs import Costs, as_long_prompt, as_stream, draw_costs
 from tests.sim.events import Arrival, Fault
 from tests.sim.extras import Extras, draw_kinds
+from tests.sim.shares.owners import draw_owners
 from tests.sim.truth import VOCABULARY
 
 # The kinds of Fault, and the meaning of their arguments.
@@ -52,6 +53,8 @@ NUM_PLAIN = 50
 FIRST_FORCED = 200
 # Nor do steps take a time that depends on their work; later it does in every fifth world.
 FIRST_TIMED = 600
+# … or several owners of requests.
+FIRST_SHARED = 200
 
 
 def draw_world(seed: int, is_plain: bool = False) -> World:
@@ -89,6 +92,8 @@ def draw_world(seed: int, is_plain: bool = False) -> World:
         ticks = (num_ticks // 3, num_ticks // 2, extra.randrange(num_ticks))
         events.extend((tick, Fault("die", "between")) for tick in ticks)
         events.sort(key=lambda event: event[0])
+    if seed >= FIRST_SHARED:
+        config, events = draw_owners(random.Random(f"{seed} owners"), config, events)
     forces = seed >= FIRST_FORCED and random.Random(f"{seed} forced").random() < 0.4
     kept = tuple(events)
     return World(seed, config, kept, slowness, store=store, forces=forces, costs=costs)

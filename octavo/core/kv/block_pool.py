@@ -23,7 +23,12 @@ All KV groups share the numbers of the blocks. Where groups have blocks of diffe
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 NULL_BLOCK = 0
+
+Tables = tuple[list[int], ...]  # the block tables of one holder, by group
 
 
 class BlockPool:
@@ -72,7 +77,18 @@ class BlockPool:
         """Return how many free pages so many blocks of each group take."""
         return sum(counts)
 
-    def pages_taken_by(self, tables: tuple[list[int], ...]) -> int:
+    def pages_freed_by(self, holders: Iterable[Tables], kept: Tables) -> int:
+        """Return how many pages would be free if these left, without the blocks in `kept`."""
+        counts: Counter[int] = Counter()
+        for tables in holders:
+            for table in tables:
+                counts.update(table)
+        for block in (NULL_BLOCK, *[block for table in kept for block in table]):
+            counts.pop(block, None)
+        ref_counts = self.ref_counts
+        return [ref_counts[block] == count for block, count in counts.items()].count(True)
+
+    def pages_taken_by(self, tables: Tables) -> int:
         """Return how many free pages a holder of these blocks would take."""
         ref_counts = self.ref_counts
         num_free = 0

@@ -25,7 +25,10 @@ ever has of a group. The scheduler runs a sequence like that if it is alone and 
 
 from __future__ import annotations
 
-from octavo.core.kv.block_pool import NULL_BLOCK
+from collections import Counter
+from collections.abc import Iterable
+
+from octavo.core.kv.block_pool import NULL_BLOCK, Tables
 
 Label = tuple[int, bytes]
 
@@ -84,7 +87,22 @@ class PagePool:
             )
         ]
 
-    def pages_taken_by(self, tables: tuple[list[int], ...]) -> int:
+    def pages_freed_by(self, holders: Iterable[Tables], kept: Tables) -> int:
+        """Return how many pages would be free if these left, without those of blocks in `kept`."""
+        counts: Counter[tuple[int, int]] = Counter()
+        for tables in holders:
+            for group, table in enumerate(tables):
+                counts.update([(group, block) for block in table if block != NULL_BLOCK])
+        for group, table in enumerate(kept):
+            for block in table:
+                counts.pop((group, block), None)
+        left: Counter[int] = Counter()  # blocks without a holder, by page
+        for (group, block), count in counts.items():
+            if self.ref_counts[group][block] == count:
+                left[block // self.blocks_per_page[group]] += 1
+        return [self.num_held[page] == count for page, count in left.items()].count(True)
+
+    def pages_taken_by(self, tables: Tables) -> int:
         """Return how many free pages a holder of these blocks would take."""
         pages = dict.fromkeys(
             [

@@ -101,7 +101,9 @@ def form_of(head: Head) -> str:
     return rules_of(_TRANSLATIONS[head.kind][0]).form
 
 
-async def restore(server: Server, head: Head, owner: str) -> PreparedRequest:
+async def restore(
+    server: Server, head: Head, owner: str, *, is_background: bool = False
+) -> PreparedRequest:
     """Prepare a request again, from token ids, so that its answer continues as it began."""
     kind, translate = _TRANSLATIONS[head.kind]
     try:
@@ -119,7 +121,7 @@ async def restore(server: Server, head: Head, owner: str) -> PreparedRequest:
         )
         made.append(prompt)
     asked.prepared = made
-    prepared = await prepare(server, asked, owner)
+    prepared = await prepare(server, asked, owner, is_background=is_background)
     prepared.checked = [
         _with_seed(checked, stored.seed)
         for checked, stored in zip(prepared.checked, head.prompts, strict=True)

@@ -142,7 +142,9 @@ class Durability:
             return
         self._beginnings[name] = _Beginning(exchange.body_digest)
         try:
-            prepared = await prepare(self._server, asked, exchange.owner)
+            prepared = await prepare(
+                self._server, asked, exchange.owner, is_background=exchange.yields
+            )
             writer = asked.writer(exchange, prepared)
             known = [START] * (len(prepared.checked) * prepared.sampling.n)
             generation = DurableGeneration(
@@ -166,7 +168,7 @@ class Durability:
                 "interface that began it"
             )
         known = known_to(exchange, len(request.answers))
-        prepared = await restore(self._server, head, request.owner)
+        prepared = await restore(self._server, head, request.owner, is_background=exchange.yields)
         if prepared.asked.numbers_events:  # the writer finds the position by itself
             known = [START] * len(known)
         if any(each > START for each in known) and not prepared.asked.is_stream:
@@ -248,7 +250,9 @@ class Durability:
         self.enter(request, partial(_cancel, task))
         has_ended = False
         try:
-            ticket = self._server.admission.register(request.owner, len(request.head))
+            ticket = self._server.admission.register(
+                request.owner, len(request.head), is_background=True
+            )
             try:
                 await UnattendedGeneration(self._server, self, request).run(ticket)
             finally:

@@ -59,7 +59,7 @@ class UnattendedGeneration:
         """Wait to be admitted and generate; raise the error that has ended the request."""
         request, server = self._request, self._server
         head = read_head(request.head)
-        self._prepared = prepared = await restore(server, head, request.owner)
+        self._prepared = prepared = await restore(server, head, request.owner, is_background=True)
         self._num_running = len(prepared.checked)
         self._submission = Submission(
             ticket,

@@ -9,7 +9,6 @@ origin, which must be listed: by default pages of this machine are.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import ipaddress
 import re
@@ -17,7 +16,13 @@ import socket
 from collections.abc import Mapping
 
 from octavo.server.http.errors import ApiError
-from octavo.server.settings import LOOPBACK_NAMES, ServerSettings, is_loopback
+from octavo.server.settings import (
+    LOOPBACK_NAMES,
+    ServerSettings,
+    digest_of_key,
+    is_loopback,
+    name_of_key,
+)
 
 HEALTH = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
 PUBLIC = HEALTH | {"/"}  # which need no key
@@ -32,8 +37,9 @@ class AccessControl:
     """The access rules of one server; they depend on a request's path and headers only."""
 
     def __init__(self, config: ServerSettings) -> None:
-        self._digests = tuple(_digest(key) for key in config.api_keys)
-        self._names = frozenset(map(_name_of, self._digests)) or {""}  # without keys there is one
+        self._digests = tuple(digest_of_key(key) for key in config.api_keys)
+        # Without keys there is one name.
+        self._names = frozenset(map(name_of_key, config.api_keys)) or {""}
         # Paths that need no key, whether there are keys or not.
         self.public = PUBLIC | ({"/metrics"} if config.public_metrics else frozenset())
         names = config.allowed_hosts
@@ -102,7 +108,7 @@ class AccessControl:
         scheme, _, key = given.partition(" ")
         if scheme.lower() != "bearer":
             key = headers.get("x-api-key", "")
-        digest = _digest(key.strip())
+        digest = digest_of_key(key.strip())
         # All are compared, so that the time does not reveal which key is similar.
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         if not any(matches):
@@ -113,15 +119,7 @@ class AccessControl:
                 code="invalid_api_key",
                 headers=_CHALLENGE,
             )
-        return _name_of(digest)
-
-
-def _name_of(digest: bytes) -> str:
-    return digest.hex()[:16]
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+        return name_of_key(key.strip())
 
 
 def _name(host: str) -> str:

@@ -58,6 +58,7 @@ class Exchange:
         self.route = "other"  # the route's name for metrics, never text of the client's
         self.owner = ""
         self.is_background = False  # the server's own request, which waits for those of clients
+        self.has_client = True  # False: a response in the background, which may be read later
         given = self.headers.get("x-request-id", "")
         self.request_id = given if _ID.fullmatch(given) else secrets.token_hex(16)
         self.extra_headers: Headers = []
@@ -81,6 +82,11 @@ class Exchange:
         # Whether the reader is known not to take what was written before.
         self.is_stalled: Callable[[], bool] = extensions.get("octavo.must_wait", _UNKNOWN)["call"]
         self.write_now: Callable[[bytes], None] = extensions.get("octavo.write", _NEVER)["call"]
+
+    @property
+    def yields(self) -> bool:
+        """True if no client waits for the answer, so that it may wait for all others."""
+        return self.is_background or not self.has_client
 
     async def body(self) -> bytes:
         """Return the whole body; refuse it as soon as it is too long or too slow."""

@@ -58,6 +58,7 @@ class Background:
             },
         }
         self.exchange = Exchange(server, scope, _never, send, _SILENT)
+        self.exchange.has_client = False
         self._task = RequestTask(self.exchange)
         run.stop = self._task.stop
 

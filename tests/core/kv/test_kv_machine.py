@@ -24,7 +24,7 @@ from octavo.core.config import KVGroup
 from octavo.core.kv.block_pool import NULL_BLOCK, BlockPool
 from octavo.core.kv.manager import KVManager, Prefix
 from octavo.core.sequence import Sequence, Status
-from tests.core.make import KEY, config, request
+from tests.core.make import KEY, a_line, config, request
 
 Content = tuple[int, tuple[Any, ...], tuple[int, ...]]  # group, conditions, tokens so far
 
@@ -199,7 +199,7 @@ class KVMachine(RuleBasedStateMachine):
             known = [*parent.tokens[: part * 2], *known]
             scope, lora = parent.request.cache_scope, parent.request.lora
         made = request(str(self.number), known, max_tokens=50, cache_scope=scope, lora=lora)
-        one = Sequence(made, (0, 0.0, self.number), made.max_total, 0.0)
+        one = Sequence(made, (0, 0.0, self.number), made.max_total, 0.0, a_line())
         self.try_to_start(one, parent, patient, part, refused)
 
     @precondition(lambda self: self.waiting)

@@ -8,7 +8,7 @@ from octavo.core.config import KVGroup
 from octavo.core.kv.block_pool import NULL_BLOCK, BlockPool
 from octavo.core.kv.manager import KVManager
 from octavo.core.sequence import Sequence, Status
-from tests.core.make import KEY, config, request, tokens
+from tests.core.make import KEY, a_line, config, request, tokens
 
 FULL, WINDOW = KVGroup(), KVGroup(window=6)
 HYBRID = (FULL, WINDOW)
@@ -22,7 +22,7 @@ def manager(**settings: Any) -> KVManager:
 def sequence(request_id: str, prompt: int | list[int], **fields: Any) -> Sequence:
     """Return a waiting sequence."""
     made = request(request_id, prompt, **fields)
-    return Sequence(made, (0, 0.0, 0), made.max_total, 0.0)
+    return Sequence(made, (0, 0.0, 0), made.max_total, 0.0, a_line())
 
 
 def free_blocks(kv: KVManager) -> list[int]:

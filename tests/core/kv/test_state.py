@@ -6,14 +6,14 @@ from octavo.core.config import KVGroup
 from octavo.core.kv.block_pool import NULL_BLOCK
 from octavo.core.kv.manager import KVManager
 from octavo.core.sequence import Sequence, Status
-from tests.core.make import KEY, config, request, tokens
+from tests.core.make import KEY, a_line, config, request, tokens
 
 STATE = KVGroup(kind="state", checkpoint_blocks=2)
 
 
 def sequence(request_id: str, prompt: list[int]) -> Sequence:
     made = request(request_id, prompt)
-    return Sequence(made, (0, 0.0, 0), made.max_total, 0.0)
+    return Sequence(made, (0, 0.0, 0), made.max_total, 0.0, a_line())
 
 
 def computed(kv: KVManager, request_id: str, count: int) -> Sequence:

@@ -10,6 +10,7 @@ from octavo.core.limits import (
     Limiter,
     LongPrefill,
     OneInFlight,
+    PrefillShare,
     PromptLogprobs,
     StepTime,
     TokenBudget,
@@ -19,13 +20,13 @@ from octavo.core.limits import (
 from octavo.core.plan_draft import PlanDraft
 from octavo.core.sequence import Sequence
 from octavo.core.stats import EngineStats
-from tests.core.make import config, request
+from tests.core.make import a_line, config, request
 
 
 def sequence(request_id: str = "a", prompt: int = 5, **fields: Any) -> Sequence:
     """Return a waiting sequence."""
     made = request(request_id, prompt, **fields)
-    return Sequence(made, (0, 0.0, 0), made.max_total, 0.0)
+    return Sequence(made, (0, 0.0, 0), made.max_total, 0.0, a_line())
 
 
 def test_the_base_class_limits_nothing() -> None:
@@ -136,16 +137,16 @@ def test_an_adapter_keeps_its_slot_until_its_last_sequence_leaves() -> None:
 @pytest.mark.parametrize(
     ("settings", "kinds"),
     [
-        ({}, [TokenBudget, AdapterSlots]),
-        ({"max_drafts": 1}, [OneInFlight, TokenBudget, AdapterSlots]),
-        ({"long_prefill_tokens": 1}, [LongPrefill, TokenBudget, AdapterSlots]),
-        ({"prompt_logprob_tokens": 1}, [TokenBudget, PromptLogprobs, AdapterSlots]),
+        ({}, [PrefillShare, TokenBudget, AdapterSlots]),
+        ({"max_drafts": 1}, [OneInFlight, PrefillShare, TokenBudget, AdapterSlots]),
+        ({"long_prefill_tokens": 1}, [LongPrefill, PrefillShare, TokenBudget, AdapterSlots]),
+        ({"prompt_logprob_tokens": 1}, [PrefillShare, TokenBudget, PromptLogprobs, AdapterSlots]),
         ({"chunked_prefill": False}, [TokenBudget, WholePrompt, AdapterSlots]),
         (
             {"chunked_prefill": False, "itl_ratio": 3.0},
             [TokenBudget, StepTime, WholePrompt, AdapterSlots],
         ),
-        ({"itl_goal": 0.1}, [TokenBudget, StepTime, AdapterSlots]),
+        ({"itl_goal": 0.1}, [PrefillShare, TokenBudget, StepTime, AdapterSlots]),
     ],
 )
 def test_a_configuration_chooses_its_limiters(

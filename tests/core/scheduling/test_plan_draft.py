@@ -2,12 +2,12 @@
 
 from octavo.core.plan_draft import InFlight, PlanDraft
 from octavo.core.sequence import Sequence
-from tests.core.make import request
+from tests.core.make import a_line, request
 
 
 def sequence(request_id: str, slot: int, prompt: int = 5) -> Sequence:
     """Return a sequence in a slot, with nothing computed."""
-    made = Sequence(request(request_id, prompt), (0, 0.0, slot), prompt + 16, 0.0)
+    made = Sequence(request(request_id, prompt), (0, 0.0, slot), prompt + 16, 0.0, a_line())
     made.slot = slot
     return made
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from octavo.core import scheduler, stats
+from octavo.core import stats
+from octavo.core.admission import start
 from octavo.core.kv.manager import Prefix
 from octavo.core.plan import StepResult
 from octavo.core.sequence import Sequence
@@ -286,7 +287,7 @@ def test_a_request_whose_adapter_has_no_slot_is_overtaken() -> None:
 def test_only_so_many_sequences_behind_the_head_are_examined(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scheduler, "MAX_PASSED_OVER", 2)
+    monkeypatch.setattr(start, "MAX_PASSED_OVER", 2)
     rig = Rig(max_loras=1)
     for name, lora in (("x", "x"), ("1", "y"), ("2", "y"), ("3", "y"), ("late", "x")):
         rig.add(name, 5, lora=lora, cache_scope=name)
@@ -302,7 +303,7 @@ def test_the_head_is_overtaken_only_so_many_times(
     most: int, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sequences of the running adapter finish at the bound, and the head gets its slot."""
-    monkeypatch.setattr(scheduler, "MAX_OVERTAKEN", most)
+    monkeypatch.setattr(start, "MAX_OVERTAKEN", most)
     rig = Rig(max_loras=1, max_num_seqs=2)
     rig.add("x", 5, lora="x", max_tokens=3, cache_scope="x")  # so that one always runs
     rig.add("y", 5, lora="y", max_tokens=2)
@@ -398,7 +399,7 @@ def test_a_decoding_sequence_must_get_a_token() -> None:
 
 def test_only_so_many_tokens_are_examined_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashing and copying prompts takes time, so a step bounds it."""
-    monkeypatch.setattr(scheduler, "MAX_EXAMINED_TOKENS", 10)
+    monkeypatch.setattr(start, "MAX_EXAMINED_TOKENS", 10)
     rig = Rig()
     for number, name in enumerate("abc"):
         rig.add(name, tokens(8, number), max_tokens=4)

@@ -335,4 +335,5 @@ class SimLauncher:
             max_num_seqs=config.max_num_seqs,
             max_num_waiting=config.max_num_waiting,
             dtype="float32",
+            fair_share=config.fair_share,
         )

@@ -1,0 +1,1 @@
+"""What the simulator knows of the owners of requests."""

@@ -1,0 +1,249 @@
+"""Owners of requests: who asks for what in a world, and the checks that each gets its share.
+
+The oracle recounts what every owner holds, by the rules of docs/operations.md, and requires three
+things of each step: a sequence is preempted for another owner only if that owner holds less; an
+owner that holds less than another, and waits, is given what it lacks within a few steps; and each
+owner's first sequence computes its prompt at the speed that its part of the step allows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+from octavo.core.config import CoreConfig
+from octavo.core.engine import EngineCore
+from octavo.core.plan import StepPlan
+from octavo.core.request import Request
+from octavo.core.sequence import Line, Sequence
+from octavo.core.stats import SHARE
+from tests.sim.events import Arrival, Fault
+from tests.sim.kv.memory import require
+
+MOST_STEPS = 4  # for which an owner may lack what is its share
+
+Event = tuple[int, Arrival | Fault]
+
+
+def draw_owners(
+    rng: random.Random, config: CoreConfig, events: list[Event]
+) -> tuple[CoreConfig, list[Event]]:
+    """Return the world's configuration and events with owners, in about half of the worlds."""
+    if rng.random() < 0.45:
+        return config, events
+    names = [f"key {index}" for index in range(rng.randint(1, 8))]
+    weights = {name: rng.choice((1.0, 1.0, 1.0, 2.0, 0.5, 3.0)) for name in names}
+    background_rate = rng.choice((0.0, 0.0, 0.2, 0.6))
+    # In many worlds the first owner floods the engine, and the others follow.
+    first_rate = rng.choice((0.0, 0.5, 0.8, 0.9))
+    config = replace(
+        config,
+        share_quantum=rng.choice((1, 2, 5, 20, 256)),
+        fair_share=rng.random() < 0.95,
+        max_num_seqs=rng.choice((config.max_num_seqs, 1, 2, 3, 4, 8)),
+    )
+    if config.chunked_prefill and rng.random() < 0.5:
+        config = replace(config, max_num_batched_tokens=rng.choice((32, 64, 128)))
+    is_ample = config.chunked_prefill and rng.random() < 0.5
+    if is_ample:  # nothing but slots lacks, so that every step owes each owner its share
+        longest = -(-config.max_model_len // config.block_size) * len(config.groups)
+        config = replace(
+            config,
+            num_blocks=max(config.num_blocks, min(1000, 12 * longest)),
+            max_num_batched_tokens=rng.choice((64, 128, 256)),
+            max_num_seqs=rng.choice((3, 4, 5, 6)),
+            max_num_waiting=1000,
+            max_waiting_tokens=100_000,
+            policy="fcfs",
+            max_loras=0,
+        )
+    owners: dict[str, str] = {}
+    found: list[Event] = []
+    for tick, event in events:
+        if isinstance(event, Arrival):
+            name = names[0] if rng.random() < first_rate else rng.choice(names)
+            name = owners[event.name] = owners.get(event.parent or "", name)
+            event = replace(
+                event,
+                owner=name,
+                weight=weights[name],
+                is_background=rng.random() < background_rate,
+            )
+            if is_ample:
+                most = min(config.max_model_len // 2, 40)
+                kinds = [group.kind for group in config.groups]
+                tokens = event.max_tokens if "none" in kinds else max(event.max_tokens, most)
+                event = replace(event, lora=None, max_tokens=tokens)
+                other = rng.choice(names)  # it asks for the same, so that many wait
+                twin = replace(event, name=event.name + "a", parent=None, owner=other)
+                found.append((tick, replace(twin, weight=weights[other])))
+        found.append((tick, event))
+    return config, found
+
+
+class FairnessOracle:
+    """The checks of one engine; `after_step` is called when a step has been planned."""
+
+    def __init__(self, config: CoreConfig, engine: EngineCore) -> None:
+        self.config = config
+        self.scheduler = engine.scheduler
+        self.num_lacking: Counter[tuple[str, int]] = Counter()  # steps in a row, by line
+        self.num_slow: Counter[str] = Counter()  # steps, by request
+        self.num_overdue = 0  # steps in a row in which an owner had no slot, and turns had ended
+        self.num_given = 0  # sequences preempted for the share of another owner
+        self.num_checked = 0  # steps in which an owner waited and held less than another
+        self._preempt = self.scheduler.lifecycle.preempt
+        self.scheduler.lifecycle.preempt = self._checked_preempt  # type: ignore[method-assign]
+
+    # what is held
+
+    def _held(self, line: Line) -> list[Sequence]:
+        return [each for each in self.scheduler.running if each.line is line]
+
+    def _level(self, line: Line, held: list[Sequence]) -> float:
+        """Return what these sequences of a line hold, in slots for each unit of weight."""
+        pages = sum(self.scheduler.kv.peak_pages(each.num_capacity) for each in held)
+        worth = pages * self.config.max_num_seqs // (self.config.num_blocks - 1)
+        return max(len(held), worth) / line.weight
+
+    def _level_before(self, sequence: Sequence) -> float:
+        """Return what a running sequence's line holds without it and those behind it."""
+        held = [each for each in self._held(sequence.line) if each.order < sequence.order]
+        return self._level(sequence.line, held)
+
+    # who is next
+
+    def check_order(self, plan: StepPlan) -> None:
+        """Require that no started sequence overtook one of its line without a reason."""
+        for new in plan.opened:
+            started = self.scheduler.sequences[new.request_id]
+            place = self._place(started.request)
+            for waiting in started.line.waiting:
+                # It may be overtaken only if it waits for an adapter or prompt_logprobs.
+                reports_prompt = waiting.request.sampling.prompt_logprobs is not None
+                capped = reports_prompt and self.config.prompt_logprob_tokens
+                may_be_passed = waiting.request.lora or capped
+                passed = self._place(waiting.request) < place and not may_be_passed
+                require(not passed, f"{new.request_id} overtook {waiting.request_id}")
+
+    def _place(self, request: Request) -> tuple[float, ...]:
+        """Return the place that the policy promises; equal places may go in either order."""
+        if self.config.policy == "fcfs":
+            return (request.arrival,)
+        if self.config.ageing_seconds:
+            return (request.arrival + self.config.ageing_seconds * request.priority,)
+        return (request.priority, request.arrival)
+
+    # who yields
+
+    def _checked_preempt(self, victim: Sequence, reason: str, now: float) -> None:
+        """Preempt a sequence; if it is for another owner's share, that owner must hold less."""
+        if reason == SHARE:
+            self.num_given += 1
+            require(
+                self._may_yield(victim),
+                f"{victim.request_id} yields without need",
+            )
+        self._preempt(victim, reason, now)
+
+    def _may_yield(self, victim: Sequence) -> bool:
+        lines = self.scheduler.queue.lines.values()
+        others = [each for each in lines if each is not victim.line and each.waiting]
+        before = (victim.line.rank, self._level_before(victim))
+        # Pages are recounted now and then only: an owner holds at least its slots.
+        if any((each.rank, len(self._held(each)) / each.weight) < before for each in others):
+            return True
+        is_over = len(victim.tokens) - victim.num_at_start >= self.config.share_quantum
+        return is_over and not before[1] and any(not self._held(each) for each in others)
+
+    # who waits
+
+    def after_step(self, plan: StepPlan, is_disturbed: bool) -> None:
+        """Check what every owner has after a step was planned."""
+        self._check_turns(is_disturbed)
+        if is_disturbed or not self._is_binding():
+            self.num_lacking.clear()
+            self.num_slow.clear()
+            return
+        for line in self.scheduler.queue.lines.values():
+            key = (line.name, line.rank)
+            if not self._lacks(line):
+                del self.num_lacking[key]
+                continue
+            self.num_lacking[key] += 1
+            self.num_checked += 1
+            many = self.num_lacking[key]
+            require(many <= MOST_STEPS, f"{key} has waited {many} steps for its share")
+        self._check_speed(plan)
+
+    def _check_turns(self, is_disturbed: bool) -> None:
+        """Require that an owner without a slot gets one soon after another's turn has ended."""
+        config, lines = self.config, self.scheduler.queue.lines.values()
+        usual = config.fair_share and config.policy == "fcfs" and config.chunked_prefill
+        is_usual = usual and not config.max_loras and not self.scheduler.kv.pool.can_fragment
+        is_full = not self.scheduler.lifecycle.free_slots
+        out = [each for each in lines if each.waiting and not each.num_running and not each.rank]
+        is_ended = any(
+            not each.line.rank
+            and len(each.tokens) - each.num_at_start > config.share_quantum
+            and each.line.served > min((line.served for line in out), default=0.0) + 1
+            for each in self.scheduler.running
+        )
+        if is_usual and is_full and out and is_ended and not is_disturbed:
+            self.num_overdue += 1
+            require(self.num_overdue <= MOST_STEPS, "turns have ended, and no other owner has one")
+        else:
+            self.num_overdue = 0
+
+    def _is_binding(self) -> bool:
+        """Return whether an engine of these settings owes each owner its share now."""
+        config, num_lines = self.config, len(self.scheduler.queue.lines)
+        return (
+            num_lines > 1
+            and config.fair_share
+            and config.policy == "fcfs"
+            and config.chunked_prefill
+            and not config.max_loras
+            and not self.scheduler.kv.pool.can_fragment
+            and num_lines <= config.max_num_seqs
+            and config.max_num_batched_tokens >= 4 * num_lines * (1 + config.max_drafts)
+            and self._has_blocks()
+        )
+
+    def _has_blocks(self) -> bool:
+        """Return whether the heads, and all that run, fit even when all are at their longest."""
+        kv, lines = self.scheduler.kv, self.scheduler.queue.lines.values()
+        heads = [line.waiting[-1] for line in lines if line.waiting]
+        pages = sum(kv.peak_pages(each.max_total) for each in [*self.scheduler.running, *heads])
+        spare = int(self.config.watermark * self.config.num_blocks)
+        return pages + spare < self.config.num_blocks
+
+    def _lacks(self, line: Line) -> bool:
+        """Return whether a line waits although another one yields less than it would get."""
+        if not line.waiting:
+            return False
+        mine = (line.rank, self._level(line, self._held(line)))
+        others = [each for each in self.scheduler.running if each.line is not line]
+        return any(mine < (each.line.rank, self._level_before(each)) for each in others)
+
+    def _check_speed(self, plan: StepPlan) -> None:
+        """Require that each owner's first sequence gets its part of the step, or all it lacks."""
+        config, running = self.config, self.scheduler.running
+        lines = [each for each in self.scheduler.queue.lines.values() if not each.rank]
+        budget = config.max_num_batched_tokens
+        num_decoding = sum(not each.catching_up for each in running)
+        left = max(budget - num_decoding, budget // len(self.scheduler.queue.lines))
+        left -= len(lines) * (1 + config.max_drafts)
+        chunks = dict(zip(plan.slots, plan.counts, strict=True))
+        for sequence in running:
+            line = sequence.line
+            if line.rank or not sequence.catching_up or self._level_before(sequence):
+                continue
+            part = int(left * line.weight / sum(each.weight for each in lines))
+            part = min(part, config.long_prefill_tokens or part)
+            got, name = chunks.get(sequence.slot, 0), sequence.request_id
+            if got < part and sequence.num_planned < sequence.num_expected:
+                self.num_slow[name] += 1
+            many = self.num_slow[name]
+            require(many <= MOST_STEPS, f"{name} got {got} tokens, {part} are its part")
