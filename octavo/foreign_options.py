@@ -374,7 +374,6 @@ MISSING: Mapping[str, str] = {
     "kv_cache_metrics_sample": "/metrics has all there are",
     "custom_histogram_buckets": "the buckets of histograms are fixed",
     "profiler_config": "`octavo bench profile` lists the parts of a step",
-    "return_tokens_as_token_ids": "requests ask for it themselves",
     "fingerprint_value": "the fingerprint is that of the version",
     "fail_on_environ_validation": "variables without effect are named when the server starts",
     "log_config_file": "log_level sets what is written",

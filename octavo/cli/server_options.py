@@ -70,6 +70,12 @@ _DIALECT: tuple[_Row, ...] = (
         "",
         "send the usage in every chunk of every stream, and in a last one of its own",
     ),
+    (
+        "return_tokens_as_token_ids",
+        _ON,
+        "",
+        "name tokens as token_id:N in log-probabilities, unless a request says otherwise",
+    ),
     ("metrics_names", str, "NAMES", "octavo, or vllm for dashboards that expect its names"),
     (
         "tool_call_parser",

@@ -61,9 +61,10 @@ class OpenAIWriter:
         self._created = exchange.created
         self._model = server.model_name
         self._fingerprint = server.fingerprint
-        self._texts = TokenTexts(
-            server.llm.model.tokenizer, bool(request.return_tokens_as_token_ids)
-        )
+        names_ids = request.return_tokens_as_token_ids
+        if names_ids is None:
+            names_ids = server.config.return_tokens_as_token_ids
+        self._texts = TokenTexts(server.llm.model.tokenizer, names_ids)
         options, always = request.stream_options, server.config.enable_force_include_usage
         self._sends_usage = always or bool(options and options.include_usage)
         asks_always = bool(options and options.continuous_usage_stats)

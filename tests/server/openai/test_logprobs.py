@@ -296,3 +296,25 @@ def test_prompt_logprobs_and_token_ids(directory: Path) -> None:
     assert len(choice["token_ids"]) == 3
     named = run(directory, logprobs=1, return_tokens_as_token_ids=True, max_tokens=1)
     assert named["choices"][0]["logprobs"]["tokens"][0].startswith("token_id:")
+
+
+def test_a_flag_names_tokens_by_their_ids_and_a_request_has_the_last_word(directory: Path) -> None:
+    async def main() -> None:
+        async with serving(directory, return_tokens_as_token_ids=True) as client:
+            asked: dict[str, Any] = {"max_tokens": 2, "logprobs": 1}
+            chat: dict[str, Any] = {"max_tokens": 2, "logprobs": True, "top_logprobs": 1}
+            for said, is_named in ((None, True), (True, True), (False, False)):
+                asked["return_tokens_as_token_ids"] = chat["return_tokens_as_token_ids"] = said
+                (choice,) = (await client.complete(**asked))["choices"]
+                found = [token.startswith("token_id:") for token in choice["logprobs"]["tokens"]]
+                assert found == [is_named] * 2
+                (choice,) = (await client.chat(**chat))["choices"]
+                found = [
+                    entry["token"].startswith("token_id:")
+                    for token in choice["logprobs"]["content"]
+                    for entry in (token, *token["top_logprobs"])
+                ]
+                assert found
+                assert set(found) == {is_named}
+
+    asyncio.run(main())
