@@ -16,6 +16,11 @@ from octavo.api.pooling.tasks import Task, Wanted, wanted
 from octavo.server.answers.whole import WholeWriter
 from octavo.server.bounds.response_size import VALUE_BYTES
 from octavo.server.bounds.turns import ByteTurns
+from octavo.server.embeddings.conversations import (
+    check_given,
+    conversation_errors,
+    conversation_jobs,
+)
 from octavo.server.embeddings.schema import (
     InputRequest,
     PooledRequest,
@@ -32,6 +37,7 @@ from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import PromptJob
 
 _SUBJECT = re.compile(r"^(the )?prompt\b")
+Named = Callable[[ApiError, int], ApiError]
 Prompts = list[PromptJob | list[int]]
 _DATA = b'"data":[]'  # in a response; in a string its quotes would be escaped
 
@@ -56,9 +62,9 @@ def pooled_request(
     prompts: Prompts,
     asked: Wanted,
     writer: Callable[..., PooledWriter],
-    place: Callable[[int], str],
+    named: Named,
 ) -> GenerationRequest:
-    """Return the neutral request; `place` names the field of a prompt, by its index."""
+    """Return the neutral request; `named` names the field of an error, by its prompt's index."""
     if request.truncate_prompt_tokens == 0:
         name = "truncate_prompt_tokens"
         raise invalid(f"{name}=0 leaves nothing of a text; give 1 at least, or -1", name)
@@ -68,7 +74,7 @@ def pooled_request(
         prompts=prompts,
         sampling={"pooling": asked.pooling, "detokenize": False, "temperature": 0.0},
         writer=partial(writer, request, asked),
-        named=partial(_named, place),
+        named=named,
         max_tokens=0,
         keep_tokens=most,
         keeps_end=False,
@@ -77,6 +83,11 @@ def pooled_request(
         priority=request.priority,
         deadline_ms=request.deadline_ms,
     )
+
+
+def errors_at(place: Callable[[int], str]) -> Named:
+    """Return what names the field of an error by the place of its prompt."""
+    return partial(_named, place)
 
 
 def _named(place: Callable[[int], str], error: ApiError, index: int) -> ApiError:
@@ -91,23 +102,29 @@ def _named(place: Callable[[int], str], error: ApiError, index: int) -> ApiError
 def inputs_of(context: TranslationContext, request: InputRequest) -> list[PromptJob | list[int]]:
     """Return what is to be pooled, one prompt each."""
     given, made = request.input, Prompts()
+    check_given(request)
+    if given is None:
+        made += conversation_jobs(context, request)
+        return made
     with refusals():
         prefix = prefix_of(context.facts, request.prompt_name)
     for each in separate(given, "input"):
         if isinstance(each, str):
-            special = request.add_special_tokens
+            special = request.add_special_tokens is not False
             made.append(PromptJob(text=prefix + each, add_special_tokens=special))
         else:
             made.append(each)
     return made
 
 
-def input_place(request: InputRequest) -> Callable[[int], str]:
-    """Return what names an input's place, for errors."""
+def input_errors(request: InputRequest) -> Named:
+    """Return what names the field of an error, by the place of its input."""
     given = request.input
+    if given is None:
+        return conversation_errors(request)
     if isinstance(given, str) or isinstance(given[0], int):
-        return lambda index: "input"
-    return lambda index: f"input[{index}]"
+        return errors_at(lambda index: "input")
+    return errors_at(lambda index: f"input[{index}]")
 
 
 def encoded_each(values: Iterable[Any], least: int = 0) -> Iterator[bytes]:

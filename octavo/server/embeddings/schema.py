@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from octavo.core.config import MAX_PRIORITY
+from octavo.server.openai.schema.chat import MAX_MESSAGES, Message
 from octavo.server.schema.prompts import MAX_PROMPT_ITEMS, MAX_PROMPTS, prompts_schema
 from octavo.server.schema.rules import FieldRules, Unsupported
 
@@ -28,17 +30,8 @@ def _empty(value: Any) -> bool:
     return value is None or value in ([], {}, "")
 
 
-def _off(value: Any) -> bool:
-    return value is False or _empty(value)
-
-
-_CHAT = "conversations are not embedded; send their texts as input"
 _TEXT = "only text is supported; leave it out"
 UNSUPPORTED: Mapping[str, Unsupported] = {
-    "messages": Unsupported(_empty, _CHAT, "[]"),
-    "chat_template": Unsupported(_empty, _CHAT, '""'),
-    "add_generation_prompt": Unsupported(_off, _CHAT, "false"),
-    "continue_final_message": Unsupported(_off, _CHAT, "false"),
     "chat_template_kwargs": Unsupported(
         _empty, "templates get the texts alone; leave it out", "{}"
     ),
@@ -85,12 +78,30 @@ def _as_many(name: str) -> Callable[[Any], Any]:
     return left
 
 
+def _last_messages(request: Any) -> Any:
+    """Return the last message of the conversation, or of each, without its text."""
+    given = request.messages
+    if given is None:
+        return None
+    if isinstance(given[0], list):
+        return [[Message(role=each[-1].role, content="")] for each in given]
+    return [Message(role=given[-1].role, content="")]
+
+
+def _nothing(request: Any) -> None:
+    return None
+
+
 _TEXTS = ("input", "text_1", "text_2", "data_1", "data_2", "queries", "items", "query")
 RULES = FieldRules(
     with_lists=frozenset({"input"}),
     unsupported=UNSUPPORTED,
     ignored=IGNORED,
-    of_prompts={name: _as_many(name) for name in _TEXTS},
+    of_prompts={
+        **{name: _as_many(name) for name in _TEXTS},
+        "messages": _last_messages,
+        **dict.fromkeys(("chat_template", "chat_template_kwargs"), _nothing),
+    },
     other_names={
         "prompt": "input",
         "inputs": "input",
@@ -101,6 +112,9 @@ RULES = FieldRules(
     },
     other_routes={"prompt": "/v1/completions"},
 )
+
+_WITH_CHATS = {name: rule for name, rule in UNSUPPORTED.items() if name != "chat_template_kwargs"}
+INPUT_RULES = replace(RULES, open=RULES.open | {"chat_template_kwargs"}, unsupported=_WITH_CHATS)
 
 
 class PooledRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -117,12 +131,47 @@ class PooledRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     deadline_ms: Annotated[int, Meta(ge=1, le=MAX_DEADLINE_MS)] | None = None
 
 
-class InputRequest(PooledRequest, kw_only=True):
-    """A request about texts, or lists of token ids."""
+Conversations = Annotated[
+    list[Message | list[Message]], Meta(min_length=1, max_length=MAX_MESSAGES)
+]
+_OFF = {"enum": [False]}
+_MESSAGES_SCHEMA: dict[str, Any] = {
+    "required": ["messages"],
+    "properties": {
+        "messages": {"type": "array"},
+        "input": {"type": "null"},
+        "prompt_name": {"enum": [None, ""]},
+    },
+    "anyOf": [
+        {"properties": {"add_generation_prompt": _OFF}},
+        {"properties": {"continue_final_message": _OFF}},
+    ],
+}
+_INPUT_SCHEMA: dict[str, Any] = {
+    "required": ["input"],
+    "allOf": [prompts_schema("input")],
+    "properties": {
+        "messages": {"type": "null"},
+        "chat_template": {"enum": [None, ""]},
+        "chat_template_kwargs": {"enum": [None, {}]},
+        "add_generation_prompt": _OFF,
+        "continue_final_message": _OFF,
+    },
+}
 
-    schema: ClassVar[dict[str, Any]] = {"allOf": [prompts_schema("input")]}
-    input: Input
-    add_special_tokens: bool = True
+
+class InputRequest(PooledRequest, kw_only=True):
+    """A request about texts or lists of token ids in `input`, or conversations in `messages`."""
+
+    rules: ClassVar[FieldRules] = INPUT_RULES
+    schema: ClassVar[dict[str, Any]] = {"oneOf": [_INPUT_SCHEMA, _MESSAGES_SCHEMA]}
+    input: Input | None = None
+    messages: Conversations | None = None  # a conversation, or a list of conversations
+    chat_template: str | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
+    add_generation_prompt: bool = False
+    continue_final_message: bool = False
+    add_special_tokens: bool | None = None  # default: true for input, false for messages
     pooling: Literal["last", "mean", "cls"] | None = None  # default: the model's own
     prompt_name: Annotated[str, Meta(max_length=256)] | None = None  # put before each text
 

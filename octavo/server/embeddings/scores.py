@@ -14,6 +14,7 @@ from octavo.api.pooling.tasks import Wanted, is_cross_encoder
 from octavo.server.embeddings.common import (
     PooledWriter,
     Prompts,
+    errors_at,
     pooled_request,
     wanted_of,
 )
@@ -95,8 +96,8 @@ def _compared(
             prompts.append(PromptJob(pair=pair))
         asked = wanted_of(context, "classify", request)
         made = partial(writer, None)
-        where = _place(names, 0, len(second))
-        return pooled_request(context, request, prompts, asked, made, where)
+        named = errors_at(_place(names, 0, len(second)))
+        return pooled_request(context, request, prompts, asked, made, named)
     if request.instruction is not None:
         raise invalid(
             "instruction is for models that read both texts at once; this one compares "
@@ -113,9 +114,8 @@ def _compared(
     prompts += [PromptJob(text=text) for text in (*first, *second)]
     shifted = [(place, len(first) + other) for place, other in places]
     made = partial(writer, shifted)
-    return pooled_request(
-        context, request, prompts, asked, made, _place(names, len(first), len(second))
-    )
+    named = errors_at(_place(names, len(first), len(second)))
+    return pooled_request(context, request, prompts, asked, made, named)
 
 
 def _place(names: tuple[str, str], num_first: int, num_second: int) -> Callable[[int], str]:

@@ -14,7 +14,7 @@ from octavo.server.bounds.response_size import VALUE_BYTES
 from octavo.server.bounds.turns import ByteTurns
 from octavo.server.embeddings.common import (
     PooledWriter,
-    input_place,
+    input_errors,
     inputs_of,
     pooled_request,
     wanted_of,
@@ -65,7 +65,7 @@ def _translated(
     context.check_model(request.model)
     asked = wanted_of(context, task, request)
     prompts = inputs_of(context, request)
-    return pooled_request(context, request, prompts, asked, writer, input_place(request))
+    return pooled_request(context, request, prompts, asked, writer, input_errors(request))
 
 
 class EmbeddingWriter(PooledWriter):

@@ -50,6 +50,8 @@ async def invoke(exchange: Exchange) -> None:
     exchange.unread(body)
     del body
     tasks = exchange.server.llm.facts.pooling.tasks
+    if name == "messages" and "generate" not in tasks:
+        name = "input"  # the conversation is an input of what the model makes
     is_classifier = "classify" in tasks and "embed" not in tasks
     await (_classify if name == "input" and is_classifier else _HANDLERS[name])(exchange)
 

@@ -248,7 +248,6 @@ def test_classes_have_names_and_probabilities(directory: Path) -> None:
         ),
         ("/v1/embeddings", {"input": "x", "prompt_name": "passage"}, "prompt_name", None),
         ("/v1/embeddings", {"input": [[5], [5] * 257]}, "input[1]", "context_length_exceeded"),
-        ("/v1/embeddings", {"messages": [{"role": "user"}]}, "messages", "unsupported_parameter"),
         ("/v1/embeddings", {"prompt": "x"}, "input", None),
         ("/classify", {"input": "x"}, "model", "task_not_served"),
         ("/pooling", {"input": "x", "task": "token_classify"}, "model", "task_not_served"),
