@@ -196,7 +196,7 @@ class Generation:
         made = self._writer.whole(outputs, self._counts, self._explanation())
         body = _joined(await _with_turns(made))
         self.record.first_byte_at = self._server.clock()
-        await self._exchange.respond(*body)
+        await self._exchange.respond(*body, kind=self._asked.kind)
         self.record.outcome = "finished"
 
     async def _answer_as_stream(self) -> None:

@@ -145,6 +145,7 @@ ROUTES: Sequence[Route] = (
         generating(EmbeddingRequest, vectors.embeddings),
         "Vectors of texts.",
         *(EmbeddingRequest, EmbeddingResponse),
+        other_kinds=("application/octet-stream",),
         dialect=EMBEDDINGS,
     ),
     Route(
@@ -152,6 +153,7 @@ ROUTES: Sequence[Route] = (
         generating(PoolingRequest, vectors.pooling),
         "Vectors of texts, or of each of their tokens.",
         *(PoolingRequest, PoolingResponse),
+        other_kinds=("application/octet-stream",),
         dialect=EMBEDDINGS,
     ),
     Route(

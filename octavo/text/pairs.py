@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.token_table import TokenTable
@@ -44,6 +45,8 @@ class Pair(Struct, frozen=True, kw_only=True):
 
     query: str
     document: str
+    query_tokens: int | None = None  # of the query, at most; it is cut at its end
+    document_tokens: int | None = None
     instruction: str | None = None  # of models that read one
     template: str | None = None  # instead of the model's own form
     form: str = ""  # a name in TEMPLATES, for a model without a template of its own
@@ -57,6 +60,16 @@ def template_of(pair: Pair, own: Mapping[str, str]) -> str | None:
     return TEMPLATES.get(pair.form)
 
 
+def _shortened(pair: Pair, tokenizer: TokenTable) -> Pair:
+    """Return a pair whose texts have no more tokens than they may, each by itself."""
+    query, document = pair.query, pair.document
+    if pair.query_tokens is not None:
+        query = tokenizer.beginning(query, pair.query_tokens)
+    if pair.document_tokens is not None:
+        document = tokenizer.beginning(document, pair.document_tokens)
+    return replace(pair, query=query, document=document)
+
+
 def encode_pair(
     tokenizer: TokenTable,
     pair: Pair,
@@ -67,6 +80,7 @@ def encode_pair(
 
     What has more than `most_tokens` is cut: in a template the document, at its end.
     """
+    pair = _shortened(pair, tokenizer)
     source = template_of(pair, tokenizer.chat_templates)
     if source is None:
         if pair.instruction is not None:

@@ -83,6 +83,7 @@ class PromptJob(Struct, frozen=True, kw_only=True):
     """The source of one prompt: a text, a pair of texts, a conversation, or token ids to cut."""
 
     text: str | None = None
+    text_tokens: int | None = None  # of a text alone, at most: it is cut at its end before all else
     suffix: str = ""  # of a text: what will follow the answer
     pair: Pair | None = None
     conversation: Conversation | None = None
@@ -232,6 +233,8 @@ class PromptMaker:
         text = job.text
         if job.conversation is not None:
             text = self._render(job.conversation)
+        elif text is not None and job.text_tokens is not None:
+            text = self.tokenizer.beginning(text, job.text_tokens)
         rendered = time.monotonic()
         encode = self.tokenizer.encode
         token_ids: Sequence[int] = array("i", job.packed_ids)

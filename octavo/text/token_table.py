@@ -72,6 +72,10 @@ class TokenTable:
         """Raise TokenizerError, like `encode`."""
         return self.encode(text), 0
 
+    def beginning(self, text: str, most_tokens: int) -> str:
+        """Raise TokenizerError, like `encode`."""
+        return "" if not self.encode(text) else text
+
     def decode(
         self,
         token_ids: Sequence[int],

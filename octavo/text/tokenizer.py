@@ -14,6 +14,7 @@ from octavo.text.token_bytes import TokenBytes, TokenizerError
 from octavo.text.token_table import PackedTable, TokenTable, pack
 
 BOS, EOS, UNKNOWN, PADDING = "bos_token", "eos_token", "unk_token", "pad_token"
+MAX_CHARACTER_BYTES = 4  # in UTF-8; a token has one byte at least
 MAX_REASON_CHARACTERS = 200  # of the library's own message
 
 
@@ -95,6 +96,22 @@ class Tokenizer(TokenTable):
             return found.ids, 0
         types = found.type_ids  # all 0 where the model does not tell the texts of a pair apart
         return found.ids, types.index(1) if 1 in types else 0
+
+    def beginning(self, text: str, most_tokens: int) -> str:
+        """Return the longest beginning of a text that has at most so many tokens of its own.
+
+        A text that is cut may be split differently at its end, and is cut again if it has more.
+        """
+        left = valid_text(text)
+        while len(left) * MAX_CHARACTER_BYTES > most_tokens:
+            with no_panic("this text"):
+                found = self.backend.encode_batch([left], add_special_tokens=False)[0]
+            if len(found.ids) <= most_tokens:
+                break
+            places = found.offsets
+            end = min(places[most_tokens - 1][1], places[most_tokens][0])
+            left = left[: min(end, len(left) - 1)]
+        return text if len(left) == len(text) else left
 
     def pack(self) -> PackedTable:
         """Return the table of all tokens; raise if it is too large to be harmless."""

@@ -20,7 +20,8 @@ TokenId = Annotated[int, Meta(ge=0, le=INT32)]
 InputTokens = Annotated[list[TokenId], Meta(max_length=MAX_PROMPT_ITEMS)]
 Input = str | Annotated[list[str | TokenId | InputTokens], Meta(max_length=MAX_PROMPT_ITEMS)]
 Texts = str | Annotated[list[str], Meta(max_length=MAX_PROMPTS)]
-EncodingFormat = Literal["float", "base64"]
+EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
+MAX_DESCRIBED = 256  # vectors in a header, of which clients read 64 KiB
 ValueType = Literal["float32", "float16", "bfloat16"]
 ByteOrder = Literal["native", "little", "big"]
 TokenTask = Literal["embed", "classify", "token_embed", "token_classify", "plain"]
@@ -43,9 +44,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "truncation_side": Unsupported(
         lambda value: value in (None, "right"), "a text is cut at its end", '"right"'
     ),
-    "max_tokens_per_query": Unsupported(
-        lambda value: value in (None, 0), "a query is read whole; shorten it", "0"
-    ),
     "data": Unsupported(_empty, "there are no plugins that read it; send input", "null"),
     "media_io_kwargs": Unsupported(_empty, _TEXT, "{}"),
     "mm_processor_kwargs": Unsupported(_empty, _TEXT, "{}"),
@@ -60,8 +58,7 @@ IGNORED: Mapping[str, str] = {
     "safety_identifier": "the API key identifies the user",
     "metadata": "nothing is stored",
     "request_id": "the x-request-id header names a request",
-    "max_chunks_per_doc": "a document is read whole, or cut by truncate_prompt_tokens",
-    "max_tokens_per_doc": "a document is read whole, or cut by truncate_prompt_tokens",
+    "max_chunks_per_doc": "a document is read whole, or cut by max_tokens_per_doc",
 }
 
 
@@ -181,8 +178,8 @@ class EmbeddingRequest(InputRequest, kw_only=True):
 
     dimensions: Annotated[int, Meta(ge=1, le=INT32)] | None = None
     encoding_format: EncodingFormat | None = None
-    embed_dtype: ValueType = "float32"  # in base64
-    endianness: ByteOrder = "native"  # in base64
+    embed_dtype: ValueType = "float32"  # in base64 and in bytes
+    endianness: ByteOrder = "native"  # in base64 and in bytes
     normalize: bool | None = None  # the older name of use_activation
 
 
@@ -205,6 +202,19 @@ PAIRED = (
 )
 
 
+MostTokens = Annotated[int, Meta(ge=0, le=INT32)]
+
+
+class PairRequest(PooledRequest, kw_only=True):
+    """The fields of requests that compare texts."""
+
+    instruction: str | None = None  # of models that read one
+    activation: bool | None = None  # the older name of use_activation
+    # Longer texts are cut, each by itself and before truncate_prompt_tokens; 0: they are not.
+    max_tokens_per_query: MostTokens | None = None
+    max_tokens_per_doc: MostTokens | None = None
+
+
 def _pair_schema(names: tuple[str, str]) -> dict[str, Any]:
     """Return the schema of requests with this pair alone."""
     others = {name for pair in PAIRED for name in pair}.difference(names)
@@ -213,7 +223,7 @@ def _pair_schema(names: tuple[str, str]) -> dict[str, Any]:
     return {"required": list(names), "properties": fields}
 
 
-class ScoreRequest(PooledRequest, kw_only=True):
+class ScoreRequest(PairRequest, kw_only=True):
     """The request of /score: two fields of texts, under one of four pairs of names."""
 
     schema: ClassVar[dict[str, Any]] = {"anyOf": [_pair_schema(names) for names in PAIRED]}
@@ -224,8 +234,6 @@ class ScoreRequest(PooledRequest, kw_only=True):
     queries: Texts | None = None
     documents: Texts | None = None  # compared with queries
     items: Texts | None = None  # the same
-    instruction: str | None = None  # of models that read one
-    activation: bool | None = None  # the older name of use_activation
 
 
 class RerankText(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -234,15 +242,13 @@ class RerankText(Struct, kw_only=True, forbid_unknown_fields=True):
     text: str
 
 
-class RerankRequest(PooledRequest, kw_only=True):
+class RerankRequest(PairRequest, kw_only=True):
     """The request of /rerank and /v1/rerank, in Jina's shape."""
 
     query: str
     documents: Annotated[list[str | RerankText], Meta(min_length=1, max_length=MAX_PROMPTS)]
     top_n: Annotated[int, Meta(ge=0, le=INT32)] | None = None  # 0 or none: all
     return_documents: bool = True
-    instruction: str | None = None  # of models that read one
-    activation: bool | None = None  # the older name of use_activation
 
 
 class CohereRerankRequest(RerankRequest, kw_only=True):

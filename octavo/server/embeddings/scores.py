@@ -89,6 +89,8 @@ def _compared(
             pair = Pair(
                 query=first[place],
                 document=second[other],
+                query_tokens=request.max_tokens_per_query or None,
+                document_tokens=request.max_tokens_per_doc or None,
                 instruction=instruction,
                 template=context.chat_template,
                 form=facts.pooling.pair_form,
@@ -111,7 +113,9 @@ def _compared(
             names[1],
         )
     asked = wanted_of(context, "embed", request)
-    prompts += [PromptJob(text=text) for text in (*first, *second)]
+    cuts = request.max_tokens_per_query or None, request.max_tokens_per_doc or None
+    for texts, most in zip((first, second), cuts, strict=True):
+        prompts += [PromptJob(text=text, text_tokens=most) for text in texts]
     shifted = [(place, len(first) + other) for place, other in places]
     made = partial(writer, shifted)
     named = errors_at(_place(names, len(first), len(second)))

@@ -1,4 +1,4 @@
-"""Vectors in base64, in the types and byte orders that clients may choose."""
+"""Vectors as bytes and in base64, in the types and byte orders that clients may choose."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ from typing import Any, Literal
 _LARGEST = 65504.0  # of float16
 
 
-def in_base64(
-    values: Sequence[float], kind: Literal["float32", "float16", "bfloat16"], order: str
-) -> str:
+Kind = Literal["float32", "float16", "bfloat16"]
+NUMBER_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def in_base64(values: Sequence[float], kind: Kind, order: str) -> str:
+    """Return the bytes of numbers, in base64."""
+    return b64encode(in_bytes(values, kind, order)).decode()
+
+
+def in_bytes(values: Sequence[float], kind: Kind, order: str) -> bytes:
     """Return the bytes of numbers; what a type cannot hold becomes the nearest that it can."""
     if kind == "float16":
         form = f"{_mark(order)}{len(values)}e"
@@ -22,13 +29,13 @@ def in_base64(
             packed = pack(form, *values)
         except OverflowError:
             packed = pack(form, *(max(-_LARGEST, min(_LARGEST, value)) for value in values))
-        return b64encode(packed).decode()
+        return packed
     numbers: array[Any] = array("f", values)
     if kind == "bfloat16":
         numbers = _upper_halves(numbers)
     if _mark(order) != _mark(sys.byteorder):
         numbers.byteswap()
-    return b64encode(numbers).decode()
+    return numbers.tobytes()
 
 
 def _mark(order: str) -> str:

@@ -12,6 +12,7 @@ from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.tasks import Task
 from octavo.server.bounds.response_size import VALUE_BYTES
 from octavo.server.bounds.turns import ByteTurns
+from octavo.server.embeddings.binary import FORMATS, KIND, BytesWriter, check_described
 from octavo.server.embeddings.common import (
     PooledWriter,
     input_errors,
@@ -65,7 +66,13 @@ def _translated(
     context.check_model(request.model)
     asked = wanted_of(context, task, request)
     prompts = inputs_of(context, request)
-    return pooled_request(context, request, prompts, asked, writer, input_errors(request))
+    is_binary = isinstance(request, EmbeddingRequest) and request.encoding_format in FORMATS
+    used = BytesWriter if is_binary else writer
+    made = pooled_request(context, request, prompts, asked, used, input_errors(request))
+    if is_binary:
+        check_described(request, made)
+        made.kind = KIND
+    return made
 
 
 class EmbeddingWriter(PooledWriter):

@@ -199,3 +199,45 @@ def test_a_large_body_of_documents_is_read_by_a_worker(directory: Path) -> None:
 
     run(directory, test, EMBEDDER)
     run(directory, test, CROSS)
+
+
+@pytest.mark.parametrize("facts", [EMBEDDER, CROSS])
+@pytest.mark.parametrize("size", [1, 300])
+def test_texts_are_cut_each_by_itself(directory: Path, facts: PoolingFacts, size: int) -> None:
+    """The answer is that of the beginnings, small or in a body that a worker reads."""
+
+    async def test(client: Client) -> None:
+        ids = await ids_of(client, QUERY), await ids_of(client, TEXTS[1])
+        most = [len(ids[0]) - 1, len(ids[1]) - 2]
+        short = []
+        for tokens, kept in zip(ids, most, strict=True):
+            found = await client.post("/detokenize", json={"tokens": tokens[:kept]})
+            short.append(found.json()["prompt"])
+        expected = (
+            await client.post("/score", json={"text_1": short[0], "text_2": short[1]})
+        ).json()
+        body: dict[str, Any] = {
+            "queries": QUERY,
+            "documents": [TEXTS[1] + " And more." * 200] * size,
+            "max_tokens_per_query": most[0],
+            "max_tokens_per_doc": most[1],
+        }
+        found = (await client.post("/score", json=body)).json()
+        assert [each["score"] for each in found["data"]] == [expected["data"][0]["score"]] * size
+        body["query"] = body.pop("queries")
+        ranked = (await client.post("/rerank", json=body)).json()
+        assert ranked["results"][0]["relevance_score"] == expected["data"][0]["score"]
+        body |= {"max_tokens_per_doc": 0, "max_tokens_per_query": None}
+        refused = await client.post("/rerank", json=body)
+        assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+    run(directory, test, facts)
+
+
+@pytest.mark.parametrize("name", ["max_tokens_per_query", "max_tokens_per_doc"])
+def test_a_text_cannot_be_cut_to_less_than_nothing(directory: Path, name: str) -> None:
+    async def test(client: Client) -> None:
+        answer = await client.post("/rerank", json={"query": "x", "documents": ["y"], name: -1})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+
+    run(directory, test, EMBEDDER)
