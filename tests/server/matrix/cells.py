@@ -17,8 +17,9 @@ from octavo.server.grpc.routes import GRPC_ROUTES
 from octavo.server.http.route import Route
 from octavo.server.routes import ROUTES
 
-# The structs from which an answer is generated, by name; no two dialects have one of the same name.
-KINDS = {struct.__name__: struct for struct, _ in head._TRANSLATIONS.values()}
+# The structs from which an answer is generated, as the routes have registered them.
+STRUCTS = [struct for struct, _ in head._TRANSLATIONS.values()]
+KINDS = {struct.__name__: struct for struct in STRUCTS}
 
 SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
 TEXT, CHAT = "The quick brown", [{"role": "user", "content": "The quick brown"}]

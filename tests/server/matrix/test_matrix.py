@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from octavo.server.durable import head
-from tests.server.matrix.cells import BODIES, KINDS, Cell, Fate, every_cell, pairwise
+from tests.server.matrix.cells import BODIES, KINDS, STRUCTS, Cell, Fate, every_cell, pairwise
 from tests.server.matrix.conftest import Worlds, by_server
 
 CHOSEN = list(pairwise(every_cell()))
@@ -18,7 +17,7 @@ CHOSEN = list(pairwise(every_cell()))
 
 def test_every_request_that_generates_has_a_body() -> None:
     assert set(BODIES) == set(KINDS)
-    assert len(KINDS) == len(head._TRANSLATIONS)
+    assert len(KINDS) == len(STRUCTS)  # no two have the same name
 
 
 @pytest.mark.parametrize("cell", [each for each in CHOSEN if each.fate is not Fate.DIES], ids=str)
