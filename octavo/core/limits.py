@@ -19,7 +19,7 @@ from octavo.core.config import CoreConfig
 from octavo.core.pace.step_time import PromptCost, StepTimes
 from octavo.core.plan_draft import PlanDraft
 from octavo.core.request import Request
-from octavo.core.sequence import NO_SLOT, Sequence
+from octavo.core.sequence import NO_SLOT, Line, Sequence
 from octavo.core.stats import ADAPTERS, BUDGET, PACE, EngineStats
 
 
@@ -166,9 +166,10 @@ class StepTime(Limiter):
     """A cap on the predicted time of a step in which sequences decode: it cuts prompts.
 
     In each step the oldest prompt gets a block's tokens at least, whatever they cost, so that it
-    always advances; where prompts are not cut, it gets all that it lacks. If the goal is a multiple
-    of the time without prompts, all other steps stay within the goal or are the first to show what
-    they cost. While no sequence decodes, nothing is cut.
+    always advances; where prompts are not cut, it gets all that it lacks. Where several owners have
+    prompts, the oldest of each gets its part of a block, and their shares divide the room. If the
+    goal is a multiple of the time without prompts, all other steps stay within the goal or are the
+    first to show what they cost. While no sequence decodes, nothing is cut.
 
     A prompt whose first token would be late gets more, as much as it needs in each of the steps
     that are left. If all of it at once would be late too, the running streams keep their pace: an
@@ -190,6 +191,8 @@ class StepTime(Limiter):
         self._num_learned = 0
         self._num_blind = 0  # steps since the last one with hardly any prompt was learned
         # Of the step that is planned.
+        self.num_lines = 1  # that have prompts to compute; shares set it
+        self._begun: dict[Line, None] = {}  # those that have got some of their prompts
         self._is_open = False  # the following are known
         self._room = math.inf  # seconds left for prompts; infinite while no sequence decodes
         self._room_tokens = 0
@@ -200,9 +203,24 @@ class StepTime(Limiter):
 
     def begin(self, draft: PlanDraft, now: float) -> None:
         self._draft, self._now, self._is_open = draft, now, False
+        self._begun, self.num_lines = {}, 1
+
+    def most_prompt_tokens(self, most: int) -> int:
+        """Return how many tokens of prompts, of `most`, have room in this step.
+
+        At least a block; and `most` if steps may be longer for first tokens that would be late.
+        """
+        if not self._is_open:
+            self._open()
+        if self._room == math.inf or self._first:
+            return most
+        fitting = self.times.prompt_cost(is_pooled=False).most_tokens(0, most, self._room)
+        return max(min(fitting, self._room_tokens), self._least)
 
     def admits(self, sequence: Sequence) -> bool:
         if not self._is_open or not self._num_prompt:
+            return True
+        if self._cuts and sequence.line not in self._begun:
             return True
         cost = self._cost_of(sequence)
         num_tokens = len(sequence.tokens)
@@ -226,8 +244,8 @@ class StepTime(Limiter):
             most = count if fits or needed else 0
         else:
             most = min(cost.most_tokens(start, count, self._room), self._room_tokens)
-            if not self._num_prompt:
-                most = max(most, self._least)
+            if sequence.line not in self._begun:
+                most = max(most, self._least // self.num_lines, 1)
             elif sequence.slot == NO_SLOT:
                 most = max(most, 1)  # what `admits` has promised
             most = min(count, max(most, needed))
@@ -239,6 +257,7 @@ class StepTime(Limiter):
         if self._cost is None:
             return
         seconds = self._cost.seconds(sequence.num_planned - count, count)
+        self._begun[sequence.line] = None
         self._room -= seconds
         self._room_tokens -= count
         self._num_prompt += count

@@ -40,7 +40,7 @@ from octavo.core.kv.manager import KVManager
 from octavo.core.kv.policies import Pool
 from octavo.core.kv.transfers import KVIndex
 from octavo.core.lifecycle import NO_DEADLINE, Lifecycle
-from octavo.core.limits import limiters_for, overrides
+from octavo.core.limits import StepTime, limiters_for, overrides
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.plan_draft import InFlight, PlanDraft
 from octavo.core.queue import Policy, WaitingQueue
@@ -72,7 +72,8 @@ class Scheduler:
         self.lifecycle = Lifecycle(config, self.kv, self.limiters, stats)
         self.paused = False
         self._policy = Policy(config)
-        self._fair = FairShare(config, self.kv, self.lifecycle, self._policy)
+        pace = next((each for each in self.limiters if isinstance(each, StepTime)), None)
+        self._fair = FairShare(config, self.kv, self.lifecycle, self._policy, pace)
         self._admission = AdmissionRules(config, self.kv, self.queue, self.limiters)
         self._results = ResultRules(config, self.kv, self.lifecycle)
         self._next_step = 0

@@ -25,6 +25,7 @@ from math import inf
 from octavo.core.config import CoreConfig
 from octavo.core.kv.manager import KVManager
 from octavo.core.lifecycle import Lifecycle, charge, place_of
+from octavo.core.limits import StepTime
 from octavo.core.queue import Policy
 from octavo.core.sequence import UNLIMITED, Line, Place, Sequence
 from octavo.core.stats import BLOCKS, BUDGET, PRIORITY, SHARE, SLOTS
@@ -37,11 +38,17 @@ class FairShare:
     """The order among the owners of one engine."""
 
     def __init__(
-        self, config: CoreConfig, kv: KVManager, lifecycle: Lifecycle, policy: Policy
+        self,
+        config: CoreConfig,
+        kv: KVManager,
+        lifecycle: Lifecycle,
+        policy: Policy,
+        pace: StepTime | None = None,
     ) -> None:
         self._kv = kv
         self._lifecycle = lifecycle
         self._policy = policy
+        self._pace = pace
         self._num_slots = config.max_num_seqs
         self._num_pages = config.num_blocks - 1
         self._block_size = config.block_size
@@ -94,7 +101,8 @@ class FairShare:
     def _allot(self) -> None:
         """Divide the step's tokens, without one for each sequence that decodes, among the lines.
 
-        A line that needs less than its part leaves the rest to the others.
+        They are no more than those that keep to the goal of the step's time. A line that needs less
+        than its part leaves the rest to the others.
         """
         queue, running = self._lifecycle.queue, self._lifecycle.running
         wanted: dict[Line, int] = {}
@@ -111,6 +119,9 @@ class FairShare:
                 lacking = sum([len(each.tokens) for each in line.waiting[-8:]])
                 wanted[line] = wanted.get(line, 0) + lacking
         left = max(self._budget - num_decoding, self._budget // len(lines), 1)
+        if self._pace is not None:
+            left = self._pace.most_prompt_tokens(left)
+            self._pace.num_lines = max(1, len(wanted))
         for line in lines:
             line.allotment = left
         for rank in (0, 1):

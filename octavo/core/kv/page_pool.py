@@ -96,10 +96,12 @@ class PagePool:
         for group, table in enumerate(kept):
             for block in table:
                 counts.pop((group, block), None)
-        left: Counter[int] = Counter()  # blocks without a holder, by page
-        for (group, block), count in counts.items():
-            if self.ref_counts[group][block] == count:
-                left[block // self.blocks_per_page[group]] += 1
+        # Blocks without a holder, by page.
+        left = Counter(
+            block // self.blocks_per_page[group]
+            for (group, block), count in counts.items()
+            if self.ref_counts[group][block] == count
+        )
         return [self.num_held[page] == count for page, count in left.items()].count(True)
 
     def pages_taken_by(self, tables: Tables) -> int:

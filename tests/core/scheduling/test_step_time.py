@@ -9,6 +9,7 @@ import pytest
 from octavo.core import stats as why
 from octavo.core.limits import StepTime
 from octavo.core.plan import StepPlan
+from octavo.core.plan_draft import PlanDraft
 from octavo.core.pooling import Pooling
 from tests.core.make import Rig, expected_output, tokens
 
@@ -328,3 +329,44 @@ def test_a_sequence_that_leaves_is_not_remembered() -> None:
     for name in rig.running:
         rig.abort(name)
     assert rig.limiter.running == {}
+
+
+def test_prompts_of_several_owners_advance_together() -> None:
+    """Shares divide what the goal leaves: an earlier prompt of one key keeps no other waiting."""
+    rig = TimedRig()
+    rig.warm()
+    rig.add("early", tokens(250, 60), owner="a", max_tokens=2)
+    rig.step()
+    rig.add("late", tokens(250, 61), owner="b", max_tokens=2)
+    rig.add("later", tokens(250, 62), owner="b", max_tokens=2)
+    chunks = rig.chunks_of("late")
+    assert len(chunks) > 3
+    assert "early" in rig.scheduler.sequences or rig.chunks_of("early")
+    assert max(chunks) * TOKEN <= 2 * BASE
+    rig.finish()
+
+
+@pytest.mark.parametrize("num_owners", [2, 6])
+def test_each_owner_has_its_part_of_a_block_however_slow_prompts_are(num_owners: int) -> None:
+    rig = TimedRig(itl_ratio=1.01)
+    rig.warm()
+    for number in range(num_owners):
+        rig.add(f"p{number}", tokens(60, 70 + number), owner=f"key {number}", max_tokens=2)
+    rig.step()
+    rig.step()
+    planned = [rig.scheduler.sequences[f"p{number}"].num_planned for number in range(num_owners)]
+    assert all(planned)
+    rig.finish()
+
+
+def test_the_room_for_prompts_is_known_before_a_step_is_planned() -> None:
+    rig = TimedRig(num_blocks=900)
+    assert rig.limiter.most_prompt_tokens(100) == 100, "nothing decodes"
+    rig.warm()
+    rig.limiter.begin(PlanDraft(), rig.now)
+    room = rig.limiter.most_prompt_tokens(200)
+    assert room == rig.limiter.most_prompt_tokens(200)
+    assert rig.scheduler.config.block_size <= room < 200
+    hurried = TimedRig(ttft_goal=5.0)
+    hurried.warm()
+    assert hurried.limiter.most_prompt_tokens(200) == 200, "a late first token may need more"

@@ -223,6 +223,8 @@ class FairnessOracle:
         """Return whether a line waits although another one yields less than it would get."""
         if not line.waiting:
             return False
+        if self.config.bounds_step_time and self._held(line):
+            return False  # its prompts wait for the time of a step, as those of all others do
         mine = (line.rank, self._level(line, self._held(line)))
         others = [each for each in self.scheduler.running if each.line is not line]
         return any(mine < (each.line.rank, self._level_before(each)) for each in others)
@@ -242,6 +244,10 @@ class FairnessOracle:
                 continue
             part = int(left * line.weight / sum(each.weight for each in lines))
             part = min(part, config.long_prefill_tokens or part)
+            if config.bounds_step_time:  # the room for prompts may be a block, in parts
+                num_lines = len(self.scheduler.queue.lines)
+                weighted = config.block_size * line.weight / sum(each.weight for each in lines)
+                part = min(part, max(1, min(config.block_size // num_lines, int(weighted))))
             got, name = chunks.get(sequence.slot, 0), sequence.request_id
             if got < part and sequence.num_planned < sequence.num_expected:
                 self.num_slow[name] += 1
