@@ -170,9 +170,27 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
     assert (server.port, server.api_keys, server.strict) == (9, ("third-key",), True)
 
 
+def test_values_in_lists_may_begin_with_a_dash(tmp_path: Path) -> None:
+    """Keys are often random texts of letters, digits, dashes and underscores."""
+    file = tmp_path / "serve.yaml"
+    file.write_text("api-key: [first-key, -port, --strict]", "utf-8")
+    _, server = both("m", "--config", str(file))
+    assert (server.api_keys, server.strict) == (("first-key", "-port", "--strict"), False)
+
+
+@pytest.mark.parametrize("value", ["", "~", "''", "[]", "[a, ~]", "yes", "[a, 1.50]", "{a: b}"])
+@pytest.mark.parametrize("name", ["api-key", "api_key_file", "ssl-certfile", "ssl-cert-file"])
+def test_what_closes_a_server_has_a_value(tmp_path: Path, name: str, value: str) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text(f"{name}: {value}", "utf-8")
+    with pytest.raises(UsageError, match="needs a text"):
+        both("m", "--config", str(file))
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
+        ("a.yaml", "ignore-patterns: [a, -b]", "a value in a list begins with a dash"),
         ("a.yaml", "max-modl-len: 5", "there is no option --max-modl-len; did you mean"),
         ("a.yaml", "lora-modules: [x]", "--lora-modules is not supported: there are no adapters"),
         ("a.yaml", "port: many", "argument --port: invalid int value: 'many'"),

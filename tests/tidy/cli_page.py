@@ -35,7 +35,8 @@ the whole object cannot be mixed.
 `octavo serve --config FILE` reads options from a file whose keys are the names of flags. A `.yaml`
 file has maps and lists, in blocks or in brackets, texts, numbers, `true` and `false`; anchors, tags
 and texts of several lines are refused with their line. `.toml` and `.json` files have the same
-keys. A flag on the command line replaces the file's.
+keys. A flag on the command line replaces the file's. A key without a value counts as left out; but
+API keys and the files of TLS must be texts, since the server would be open without them.
 
 ```yaml
 model: org/name

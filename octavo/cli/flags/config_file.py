@@ -18,6 +18,9 @@ from octavo.cli.flags.flat_yaml import read as read_yaml
 
 FLAG = "--config"
 _MOST_BYTES = 1 << 20
+# Settings without which a server would be open: an empty one, or one that YAML takes for a number
+# or a truth, is a mistake.
+_PROTECTING = ("api_key", "api_key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
 _READERS: Mapping[str, Callable[[str], Any]] = {
     ".yaml": read_yaml,
     ".yml": read_yaml,
@@ -57,6 +60,9 @@ def words_of(path: Path, actions: Mapping[str, argparse.Action]) -> dict[str, li
         flag = f"--{name.replace('_', '-')}"
         if flag == FLAG:
             raise ValueError(f"{path}: a file of options names no other; leave {key!r} out")
+        action = actions.get(flag)
+        if action is not None and action.dest in _PROTECTING and not _is_text(value):
+            raise ValueError(f"{path}: {key!r} needs a text; write it in quotes, or leave it out")
         if value is None:
             continue
         if dot:
@@ -64,7 +70,10 @@ def words_of(path: Path, actions: Mapping[str, argparse.Action]) -> dict[str, li
         elif flag in found:
             raise ValueError(f"{path}: {key!r} is there twice")
         else:
-            found[flag] = list(_words(flag, value, actions))
+            try:
+                found[flag] = list(_words(flag, value, actions))
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from None
     return {flag: joined(words) for flag, words in found.items()}
 
 
@@ -105,13 +114,23 @@ def _words(flag: str, value: Any, actions: Mapping[str, argparse.Action]) -> Ite
             yield opposite
         elif action is None:  # an unknown flag is named
             yield flag
-    elif isinstance(value, list) and action is not None and action.nargs == "+":
-        yield flag
-        yield from map(_text, value)
     elif isinstance(value, list) and isinstance(action, argparse._AppendAction):
-        yield from (f"{flag}={_text(each)}" for each in value)
+        yield from (f"{flag}={_text(each)}" for each in value)  # which may begin with a dash
+    elif isinstance(value, list) and action is not None and action.nargs == "+":
+        texts = [_text(each) for each in value]
+        if any(text.startswith("-") for text in texts):
+            name = flag.removeprefix("--")
+            raise ValueError(f"{name}: a value in a list begins with a dash; write the flag itself")
+        yield flag
+        yield from texts
     else:
         yield f"{flag}={_text(value)}"
+
+
+def _is_text(value: Any) -> bool:
+    """Return whether a value is a text that is not empty, or a list of them."""
+    texts = value if isinstance(value, list) else [value]
+    return bool(texts) and all(isinstance(each, str) and each for each in texts)
 
 
 def _text(value: Any) -> str:
