@@ -253,6 +253,7 @@ class ResponseStore:
         if not ended:
             self._ended.pop(entry.owner, None)
         self._grow(entry, -entry.num_bytes)
+        entry.num_event_bytes = 0  # its run may still go on, and has nothing more to give
         if not self._bytes_by_owner[entry.owner]:
             del self._bytes_by_owner[entry.owner]
         self._shelf.drop(entry)

@@ -88,6 +88,25 @@ def test_the_events_of_open_responses_count_and_those_of_the_richest_key_go() ->
     assert store.num_bytes == before
 
 
+def test_the_events_of_a_response_that_was_deleted_are_given_back_once() -> None:
+    limits = Limits(seconds=10, num_bytes=8 * ENTRY_BYTES)
+    store = ResponseStore(limits, MemoryShelf(), lambda: 0.0, None, SHARES)
+    begun = [entry_of("a", f"a{number}") for number in range(3)]
+    for entry in begun:
+        assert store.begin(entry, Content(b"", ()))
+        store.runs[entry] = Run()
+    store.hold_events(begun[0], 4 * ENTRY_BYTES)
+    store.delete(begun[0])
+    for entry in begun[1:]:
+        store.hold_events(entry, 3 * ENTRY_BYTES + 1)
+    assert [store.runs[each].is_kept for each in begun].count(False) == 1
+    assert store.runs[begun[0]].is_kept
+    assert store.num_bytes == sum(each.num_bytes for each in begun[1:])
+    for entry in begun[1:]:
+        store.delete(entry)
+    assert (store.num_bytes, store._bytes_by_owner) == (0, {})
+
+
 def test_open_responses_of_one_key_leave_room_for_those_of_others() -> None:
     limits = Limits(seconds=10, num_bytes=20 * ENTRY_BYTES)
     store = ResponseStore(limits, MemoryShelf(), lambda: 0.0, None, SHARES)
