@@ -220,6 +220,8 @@ class Relayed(_Half):
         super().connection_lost(exc)
         if self._timer is not None:
             self._timer.cancel()
+        if self._connecting is not None and not self._name:
+            self._connecting.cancel()  # it waits, with a descriptor, for grpcio to accept
         self._relay.remove(self._name, self)
         if self.place is not None:
             self._relay.connections.leave(self.place)
