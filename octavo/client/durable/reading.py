@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 
@@ -65,8 +66,9 @@ class Records:
             return at
         try:
             return os.lseek(self._descriptor, at, os.SEEK_DATA)
-        except OSError:  # only a hole follows, or the file system does not know its holes
-            return at
+        except OSError as error:
+            # Only a hole follows, or the file system does not know its holes.
+            return self.num_bytes if error.errno == errno.ENXIO else at
 
     def _bytes(self, at: int, num_bytes: int) -> bytes:
         """Return a part of the file, of which the end may be missing."""

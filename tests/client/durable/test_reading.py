@@ -70,6 +70,27 @@ def test_a_sparse_file_takes_little_memory(
     assert peak < 8 << 20
 
 
+def test_a_hole_at_the_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "journal"
+    framing = Framing.draw()
+    path.write_bytes(framing.header + framing.frame(b"one"))
+    os.truncate(path, 1 << 30)
+    path.chmod(0o600)
+    pieces: list[int] = []
+    pread = os.pread
+
+    def counted(descriptor: int, length: int, at: int) -> bytes:
+        pieces.append(at)
+        return pread(descriptor, length, at)
+
+    monkeypatch.setattr(os, "pread", counted)
+    journal = JournalFile(path)
+    assert list(journal.records) == [b"one"]
+    assert journal.records.num_damaged == 1
+    journal.close()
+    assert len(pieces) < 8
+
+
 def test_what_is_loaded_is_bounded_while_it_is_read(tmp_path: Path) -> None:
     """A file has more requests than may be kept, forgotten ones and others."""
     file = JournalFile(tmp_path / "journal")
