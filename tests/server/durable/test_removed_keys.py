@@ -42,7 +42,7 @@ async def test_requests_of_a_removed_key_do_not_run_on(directory: Path, tmp_path
         unfinished = {entry.owner for entry in client.server.responses.unfinished()}
         assert all(map(access.knows, unfinished))
         await until(lambda: all(request.rested_at is not None for request in requests))
-        # Nobody waits for their answers any more: they are background work of their keys.
+        # No client waits for their answers any more: they are background work of their keys.
         names = {name.removeprefix("background of ") for name in client.server.admission._queues}
         assert names == {request.owner for request in requests}
         await client.server.responses.close()
