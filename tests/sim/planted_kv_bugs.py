@@ -190,7 +190,7 @@ TIME_BUGS = (
     Bug(
         "the oldest prompt may be cut to nothing",
         "limits.py",
-        "                most = max(most, self._least)\n",
+        "                most = max(most, self._least // self.num_lines, 1)\n",
         "                most = max(most, 0)\n",
     ),
     Bug(
