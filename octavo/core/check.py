@@ -41,6 +41,10 @@ def _check_places(scheduler: Scheduler) -> None:
         require(status is Status.RUNNING, "{} runs as {!r}", name, status)
     for before, after in pairwise(scheduler.running):
         require(before.place < after.place, "running out of order at {}", after.request_id)
+    num_running = Counter(sequence.line for sequence in scheduler.running)
+    for line in scheduler.queue.lines.values():
+        right, counted = num_running[line], line.num_running
+        require(counted == right, "{} runs {} sequences, {} counted", line.name, right, counted)
 
 
 def _check_slots(scheduler: Scheduler) -> None:

@@ -195,6 +195,7 @@ PLACES: list[Case] = [
     ("sequences lost or listed twice: ", lambda s: s.running.pop()),
     ("a runs as <Status.HELD: 1>", setting("a", status=Status.HELD)),
     ("running out of order at b", lambda s: s.running.reverse()),
+    (" runs 3 sequences, 2 counted", lambda s: setattr(s.running[0].line, "num_running", 2)),
     ("two sequences in one slot", setting("b", slot=1)),
     ("slot 5 and its sequence disagree", lambda s: s.lifecycle.slots.__setitem__(5, s.running[0])),
     ("a slot is free twice: ", lambda s: s.lifecycle.free_slots.append(s.lifecycle.free_slots[0])),

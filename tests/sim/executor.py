@@ -175,7 +175,7 @@ class Worker:
         """Return how many further tokens the toy grammar of a slot allows; negative: too many."""
         slot = self.slots[number]
         request = self._request_of(slot.request_id)
-        end = grammar_end(request)
+        end = grammar_end(request, self.config.max_model_len)
         num_output = len(slot.tokens) - len(request.prompt)
         return self.config.max_model_len if end is None else end - num_output
 

@@ -158,6 +158,12 @@ TIME_BUGS = (
         "        return num_tokens, num_read\n",
     ),
     Bug(
+        "each prompt gets the whole room of a step",
+        "limits.py",
+        "        self._room -= seconds\n",
+        "",
+    ),
+    Bug(
         "the depth of a prompt costs nothing",
         "pace/step_time.py",
         "        return PromptCost(token + pooled if is_pooled else token, pair)\n",

@@ -55,8 +55,13 @@ def prefix_hashes(tokens: Iterable[int], request: Request) -> list[int]:
     return states
 
 
-def grammar_end(request: Request) -> int | None:
-    """Return after how many output tokens the toy grammar of a request fails; None: it does not."""
+def grammar_end(request: Request, max_model_len: int) -> int | None:
+    """Return after how many output tokens the toy grammar of a request fails; None: it does not.
+
+    The grammar of some requests allows just their text: what is drawn behind its end is forbidden.
+    """
+    if request.request_id.endswith("8") and len(request.prompt) < max_model_len:
+        return len(whole_output(request, max_model_len)[0])
     return sum(request.prompt) % 9 if request.request_id.endswith("3") else None
 
 
@@ -65,7 +70,7 @@ def right_output(
 ) -> tuple[list[int], FinishReason]:
     """Return all output tokens of a request, which its toy grammar may end, and the reason."""
     output, reason = whole_output(request, max_model_len)
-    end = grammar_end(request) if has_grammars else None
+    end = grammar_end(request, max_model_len) if has_grammars else None
     return (output, reason) if end is None or end >= len(output) else (output[:end], "impossible")
 
 

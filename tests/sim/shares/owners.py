@@ -20,6 +20,7 @@ from octavo.core.sequence import Line, Sequence
 from octavo.core.stats import SHARE
 from tests.sim.events import Arrival, Fault
 from tests.sim.kv.memory import require
+from tests.sim.truth import VOCABULARY
 
 MOST_STEPS = 4  # for which an owner may lack what is its share
 
@@ -44,20 +45,22 @@ def draw_owners(
         max_num_seqs=rng.choice((config.max_num_seqs, 1, 2, 3, 4, 8)),
     )
     if config.chunked_prefill and rng.random() < 0.5:
-        config = replace(config, max_num_batched_tokens=rng.choice((32, 64, 128)))
+        config = replace(config, max_num_batched_tokens=rng.choice((12, 32, 128)))
     is_ample = config.chunked_prefill and rng.random() < 0.5
     if is_ample:  # nothing but slots lacks, so that every step owes each owner its share
         longest = -(-config.max_model_len // config.block_size) * len(config.groups)
         config = replace(
             config,
             num_blocks=max(config.num_blocks, min(1000, 12 * longest)),
-            max_num_batched_tokens=rng.choice((64, 128, 256)),
+            max_num_batched_tokens=rng.choice((12, 16, 24, 128)),
             max_num_seqs=rng.choice((3, 4, 5, 6)),
             max_num_waiting=1000,
             max_waiting_tokens=100_000,
             policy="fcfs",
             max_loras=0,
         )
+    # In some of these worlds a prompt takes many steps, if other owners get their part of each.
+    is_long = is_ample and rng.random() < 0.6
     owners: dict[str, str] = {}
     found: list[Event] = []
     for tick, event in events:
@@ -75,6 +78,10 @@ def draw_owners(
                 kinds = [group.kind for group in config.groups]
                 tokens = event.max_tokens if "none" in kinds else max(event.max_tokens, most)
                 event = replace(event, lora=None, max_tokens=tokens)
+                if is_long and event.prompt and not event.parent:
+                    lacking = max(0, config.max_model_len - tokens - len(event.prompt))
+                    more = tuple(rng.randrange(VOCABULARY) for _ in range(lacking))
+                    event = replace(event, prompt=event.prompt + more)
                 other = rng.choice(names)  # it asks for the same, so that many wait
                 twin = replace(event, name=event.name + "a", parent=None, owner=other)
                 found.append((tick, replace(twin, weight=weights[other])))
@@ -168,7 +175,7 @@ class FairnessOracle:
             return
         for line in self.scheduler.queue.lines.values():
             key = (line.name, line.rank)
-            if not self._lacks(line):
+            if not self._lacks(line, plan):
                 del self.num_lacking[key]
                 continue
             self.num_lacking[key] += 1
@@ -219,35 +226,57 @@ class FairnessOracle:
         spare = int(self.config.watermark * self.config.num_blocks)
         return pages + spare < self.config.num_blocks
 
-    def _lacks(self, line: Line) -> bool:
+    def _lacks(self, line: Line, plan: StepPlan) -> bool:
         """Return whether a line waits although another one yields less than it would get."""
         if not line.waiting:
             return False
+        if not (line.rank or self._held(line)) and self.scheduler.lifecycle.free_slots:
+            return True  # not even its first sequence has begun
         if self.config.bounds_step_time and self._held(line):
             return False  # its prompts wait for the time of a step, as those of all others do
+        if self._takes_part(line, plan):
+            return False  # its prompts that were begun earlier get all that it has of the step
         mine = (line.rank, self._level(line, self._held(line)))
         others = [each for each in self.scheduler.running if each.line is not line]
         return any(mine < (each.line.rank, self._level_before(each)) for each in others)
 
+    def _part_of(self, line: Line) -> int:
+        """Return how many tokens of a step are owed to the prompts of a line of clients."""
+        config, lines = self.config, self.scheduler.queue.lines
+        weight = sum(each.weight for each in lines.values() if not each.rank)
+        num_decoding = sum(not each.catching_up for each in self.scheduler.running)
+        budget = config.max_num_batched_tokens
+        left = max(budget - num_decoding, budget // len(lines))
+        left -= sum(not each.rank for each in lines.values()) * (1 + config.max_drafts)
+        part = int(left * line.weight / weight)
+        if config.bounds_step_time:  # the room for prompts may be a block, in parts
+            weighted = int(config.block_size * line.weight / weight)
+            part = min(part, max(1, min(config.block_size // len(lines), weighted)))
+        return part
+
+    def _takes_part(self, line: Line, plan: StepPlan) -> bool:
+        """Return whether the prompts that a line has begun get all that is owed to it."""
+        chunks = dict(zip(plan.slots, plan.counts, strict=True))
+        got = dict.fromkeys(self.scheduler.queue.lines.values(), 0)
+        for each in self.scheduler.running:
+            got[each.line] += chunks.get(each.slot, 0) * each.catching_up
+        if not line.rank:
+            return got[line] > 0 and got[line] >= self._part_of(line)
+        # Background work is owed its part of what clients leave.
+        others = [each for each in got if each.rank]
+        total, weight = sum(got[each] for each in others), sum(each.weight for each in others)
+        has_begun = any(each.catching_up for each in self._held(line))
+        return has_begun and got[line] >= int(total * line.weight / weight)
+
     def _check_speed(self, plan: StepPlan) -> None:
         """Require that each owner's first sequence gets its part of the step, or all it lacks."""
         config, running = self.config, self.scheduler.running
-        lines = [each for each in self.scheduler.queue.lines.values() if not each.rank]
-        budget = config.max_num_batched_tokens
-        num_decoding = sum(not each.catching_up for each in running)
-        left = max(budget - num_decoding, budget // len(self.scheduler.queue.lines))
-        left -= len(lines) * (1 + config.max_drafts)
         chunks = dict(zip(plan.slots, plan.counts, strict=True))
         for sequence in running:
             line = sequence.line
             if line.rank or not sequence.catching_up or self._level_before(sequence):
                 continue
-            part = int(left * line.weight / sum(each.weight for each in lines))
-            part = min(part, config.long_prefill_tokens or part)
-            if config.bounds_step_time:  # the room for prompts may be a block, in parts
-                num_lines = len(self.scheduler.queue.lines)
-                weighted = config.block_size * line.weight / sum(each.weight for each in lines)
-                part = min(part, max(1, min(config.block_size // num_lines, int(weighted))))
+            part = min(self._part_of(line), config.long_prefill_tokens or self._part_of(line))
             got, name = chunks.get(sequence.slot, 0), sequence.request_id
             if got < part and sequence.num_planned < sequence.num_expected:
                 self.num_slow[name] += 1
