@@ -20,6 +20,7 @@ MAX_ID_CHARACTERS = 512
 POST = "POST"
 _MAX_UNKNOWN = 8  # fields of one line that are named; of a long one, only the first
 _MAX_NAME = 192  # characters of a field that are compared and shown
+_IS_NOT_ASKED = frozenset({b"false", b"null"})
 _encode = msgspec.json.Encoder().encode
 
 
@@ -42,10 +43,10 @@ class _Parts(Struct):
 
 
 class _Streamed(Struct):
-    """The part of a body that decides whether its answer is a stream."""
+    """The part of a body that decides whether its answer is a stream; it is left as JSON."""
 
-    stream: Any = None
-    background: Any = None
+    stream: Raw | UnsetType = UNSET
+    background: Raw | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +161,16 @@ def _errors_in_body(body: bytes, most: int) -> Iterator[LineError]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         yield LineError("invalid_request", "body must be a JSON object", "body")
         return
-    if streamed.stream:
+    if _is_asked(streamed.stream):
         message = "body.stream: answers of a batch are whole; leave stream out"
         yield LineError("invalid_request", message, "body.stream")
-    if streamed.background:
+    if _is_asked(streamed.background):
         message = "body.background: a batch waits for its answers; leave background out"
         yield LineError("invalid_request", message, "body.background")
+
+
+def _is_asked(value: Raw | UnsetType) -> bool:
+    return value is not UNSET and bytes(value) not in _IS_NOT_ASKED
 
 
 def call_name(batch: str, number: int) -> str:

@@ -26,12 +26,14 @@ def wrong(data: bytes) -> list[tuple[str, str | None]]:
 
 
 def test_the_names_of_a_line_are_not_built() -> None:
-    """A line has 7 MB and 700,000 names, in its own fields or in its body."""
+    """A line has 7 MB and 700,000 names, in its own fields, in its body or in a field of that."""
     own, inside = line("," + NAMES), line("", f'{{"prompt":"x",{NAMES}}}')
+    streamed = line("", f'{{"prompt":"x","background":null,"stream":{{{NAMES}}}}}')
     tracemalloc.start()
     try:
         assert wrong(own) == [("invalid_request", "0")]
         assert read_line(inside, URLS, MOST).custom_id == "a"
+        assert wrong(streamed) == [("invalid_request", "body.stream")]
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
