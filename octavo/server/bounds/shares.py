@@ -28,7 +28,7 @@ class Shares:
         if self.num_keys < 2:
             return left - sum(others.values())
         share = limit // (2 * self.num_keys)
-        num_absent = self.num_keys - 1
+        num_absent = self.num_keys - self.knows(owner)
         for name, amount in others.items():
             is_key = self.knows(name)
             num_absent -= is_key
