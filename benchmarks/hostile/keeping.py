@@ -22,7 +22,7 @@ from benchmarks.hostile.client import carry_out
 from benchmarks.served.client import LostError, Served, metric, peak_mib
 from octavo.client.durable.framing import Framing
 from octavo.server.batches.batch_routes import MAX_BATCHES
-from octavo.server.batches.room import MAX_FILES
+from octavo.server.batches.room import FILES_OF_BATCH, MAX_FILES
 from octavo.server.batches.schema import Batch, FileObject, StoredBatch, StoredFile
 from octavo.server.http.auth import AccessControl
 from octavo.server.settings import ServerSettings
@@ -33,7 +33,8 @@ JOURNAL_BYTES = 3 << 30
 RESPONSES_BYTES = 1 << 20
 NUM_RESPONSES = 48  # in the background, of the hostile key
 NUM_NAMES = 700_000  # in one line of a batch
-LEFT = 3  # files and batches that the hostile key may still have
+LEFT = 3  # batches that the hostile key may still have
+_LEFT_FILES = 1 + FILES_OF_BATCH * LEFT  # one is sent for the batches
 MOST_TRIES = 50
 LIMIT_SECONDS = 300.0
 _LATER = 1 << 33  # when the files expire
@@ -55,7 +56,7 @@ def settings_in(directory: Path, *, is_crowded: bool = True) -> dict[str, Any]:
     where = directory / "batches"
     for name in ("files", "batches"):
         (where / name).mkdir(parents=True)
-    for number in range(MAX_FILES // 2 - LEFT if is_crowded else 0):
+    for number in range(MAX_FILES // 2 - _LEFT_FILES if is_crowded else 0):
         file = FileObject(
             id=f"file-{number}",
             bytes=1,
@@ -119,14 +120,20 @@ def pauses_of_keeping(served: Served) -> list[str]:
 
 
 async def _crowd(port: int) -> AsyncIterator[str]:
-    """Add files and batches until they are refused; another key must have its own."""
-    error, file = await _until_refused(port, "/v1/files", _upload_of(b"\n"))
-    if error != "storage_full":
-        yield f"files are not bounded: {error}"
+    """Add batches and files until they are refused; another key must have its own."""
+    file = json.loads((await _ask(port, "/v1/files", *_upload_of(b"\n"))).body)["id"]
     body = json.dumps({"input_file_id": file, "endpoint": "/v1/completions"}).encode()
-    error, _ = await _until_refused(port, "/v1/batches", (body, ()))
+    error, batch = await _until_refused(port, "/v1/batches", (body, ()))
     if error != "too_many_batches":
         yield f"batches are not bounded: {error}"
+    error, _ = await _until_refused(port, "/v1/files", _upload_of(b"\n"))
+    if error != "storage_full":
+        yield f"files are not bounded: {error}"
+    await _end_of(port, batch, ATTACK_KEY)
+    await _ask(port, f"/v1/batches/{batch}", method="DELETE")
+    error, _ = await _until_refused(port, "/v1/batches", (body, ()))
+    if error != "storage_full":
+        yield f"files of batches are not bounded: {error}"
     sent = await _ask(port, "/v1/files", *_upload_of(b"\n"), key=WATCH_KEY)
     if sent.status != 200:
         yield f"one key closes /v1/files to another: {bytes(sent.body[:200])!r}"
@@ -155,13 +162,19 @@ async def _long_line(port: int) -> AsyncIterator[str]:
     sent = await _ask(port, "/v1/files", *_upload_of(line.encode()), key=WATCH_KEY)
     body = {"input_file_id": json.loads(sent.body)["id"], "endpoint": "/v1/completions"}
     begun = await _ask(port, "/v1/batches", json.dumps(body).encode(), key=WATCH_KEY)
-    path = f"/v1/batches/{json.loads(begun.body)['id']}"
+    status = await _end_of(port, json.loads(begun.body)["id"], WATCH_KEY)
+    if status != "failed":
+        yield f"a batch of a line with {NUM_NAMES} names is {status}"
+
+
+async def _end_of(port: int, batch: str, key: str) -> str:
+    """Return the status of a batch when it has ended, or after the longest time."""
     status, until = "validating", time.monotonic() + LIMIT_SECONDS
     while status in ("validating", "in_progress") and time.monotonic() < until:
         await asyncio.sleep(0.01)
-        status = json.loads((await _ask(port, path, method="GET", key=WATCH_KEY)).body)["status"]
-    if status != "failed":
-        yield f"a batch of a line with {NUM_NAMES} names is {status}"
+        answer = await _ask(port, f"/v1/batches/{batch}", method="GET", key=key)
+        status = json.loads(answer.body)["status"]
+    return status
 
 
 async def _responses(served: Served) -> AsyncIterator[str]:

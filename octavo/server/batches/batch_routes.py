@@ -92,6 +92,7 @@ def _check_counts(batches: Batches, owner: str) -> None:
             "of all keys); delete some that have ended: DELETE /v1/batches/ID",
             code="too_many_batches",
         )
+    batches.room.check_batch(owner)
 
 
 async def batches(exchange: Exchange) -> None:

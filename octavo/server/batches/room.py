@@ -1,8 +1,9 @@
 """The room for a server's files: what they take, and what each key may add to them.
 
-Files, uploads on their way and the results of batches that run all count. Keys share the bytes, the
-number of files and the number of those that are sent at the same time, as `Shares` says: a key that
-stays within its share loses no results because of other keys.
+Files, uploads on their way and the results of batches that run all count, and so do the two files
+that each batch may end with. Keys share the bytes, the number of files and the number of those that
+are sent at the same time, as `Shares` says: a key that stays within its share loses no results
+because of other keys.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from octavo.server.http.errors import ApiError, too_many
 
 MAX_FILES = 10_000
 MAX_UPLOADS = 8  # at once
+FILES_OF_BATCH = 2  # its results and its errors
 _RETRY_SECONDS = 1
 
 
@@ -38,12 +40,14 @@ class Room:
         stored: Mapping[str, int],
         num_stored: Mapping[str, int],
         results: Callable[[], Iterable[tuple[str, int]]],
+        open_batches: Callable[[], Iterable[str]],
     ) -> None:
         self._limit = limit
         self._shares = shares
         self._stored = stored  # bytes of the files of each key
         self._num_stored = num_stored  # files of each key
         self._results = results  # of each batch that runs: its key, and its bytes
+        self._open_batches = open_batches  # the key of each that has not ended
         self._uploads: set[Upload] = set()
 
     @property
@@ -82,10 +86,23 @@ class Room:
                 "all, the most at once; send this one again when one of them has ended"
             )
             raise too_many(message, _RETRY_SECONDS, "too_many_uploads")
-        num_files = sent + Counter(self._num_stored)
-        if shares.left(owner, num_files, shares.most(MAX_FILES)) <= 0:
-            message = f"this key has {num_files[owner]} files, the most that it may have now"
-            raise full(f"{message} ({MAX_FILES} of all keys); delete some")
+        self._check_files(owner, 1)
+
+    def check_batch(self, owner: str) -> None:
+        """Raise ApiError if a key may not have the files of one more batch."""
+        self._check_files(owner, FILES_OF_BATCH)
+
+    def _check_files(self, owner: str, num_more: int) -> None:
+        shares, num_files = self._shares, Counter(self._num_stored)
+        num_files.update(each.owner for each in self._uploads)
+        for each in self._open_batches():
+            num_files[each] += FILES_OF_BATCH
+        if shares.left(owner, num_files, shares.most(MAX_FILES)) < num_more:
+            raise full(
+                f"this key has {num_files[owner]} files, with those of its batches that have not "
+                f"ended, and may not have {num_more} more now ({MAX_FILES} of all keys); delete "
+                "some"
+            )
 
     def keep(self, upload: Upload, num_bytes: int) -> None:
         """Keep room for so many bytes of an upload, or raise ApiError."""

@@ -82,6 +82,7 @@ class Batches:
             store.bytes_by_owner,
             store.files_by_owner,
             lambda: [(job.owner, job.num_bytes) for job in self._jobs()],
+            lambda: [each.owner for each in self._open()],
         )
         self._work: dict[str, _Work] = {}
         self._turns: dict[str, asyncio.Semaphore] = {}  # by key
@@ -91,12 +92,13 @@ class Batches:
     def _jobs(self) -> list[Job]:
         return [work.job for work in self._work.values() if work.job is not None]
 
+    def _open(self) -> list[StoredBatch]:
+        return [each for each in self.store.batches.values() if each.batch.status not in ENDED]
+
     def start(self) -> None:
         """Continue what the last server has left."""
         self._server.admission.on_room = self._pump.fill
-        unfinished = [
-            each for each in self.store.batches.values() if each.batch.status not in ENDED
-        ]
+        unfinished = self._open()
         if unfinished:
             log.warning("batches of the last server that continue: %d", len(unfinished))
         for stored in unfinished:

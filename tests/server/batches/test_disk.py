@@ -41,7 +41,7 @@ def test_each_key_finds_its_share_whatever_others_have(
     steps: list[tuple[str, int, bool]],
 ) -> None:
     stored: Counter[str] = Counter()
-    room = Room(LIMIT, SHARES, stored, {}, lambda: [("one", 0)])
+    room = Room(LIMIT, SHARES, stored, {}, lambda: [("one", 0)], list)
     for owner, num_bytes, is_kept in steps:
         has_room = room.left(owner) >= num_bytes
         outcome = contextlib.nullcontext() if has_room else pytest.raises(ApiError)
@@ -60,7 +60,7 @@ def test_each_key_finds_its_share_whatever_others_have(
 @example(["", "", "", "one", "one", "one", ""], True)
 def test_one_key_sends_at_most_half_of_the_files_at_once(owners: list[str], has_keys: bool) -> None:
     """A server without keys gives all places to all its clients."""
-    room = Room(LIMIT, SHARES if has_keys else Shares(0, KEYS.__contains__), {}, {}, list)
+    room = Room(LIMIT, SHARES if has_keys else Shares(0, KEYS.__contains__), {}, {}, list, list)
     counts: Counter[str] = Counter()
     with contextlib.ExitStack() as sending:
         for owner in owners:
@@ -90,16 +90,16 @@ def test_files_and_batches_of_one_key_leave_places_for_those_of_others(
         return (await client.post("/v1/batches", json=body)).json()
 
     async def fill(client: Client, key: str) -> tuple[list[str], list[str]]:
-        """Send files without requests, and begin batches of them, until both are refused."""
+        """Begin batches of a file without requests, and send others, until both are refused."""
         client.headers["authorization"] = f"Bearer {key}"
-        files, names = [], []
-        while "id" in (sent := (await upload(client, "\n")).json()):
-            files.append(sent["id"])
-        assert sent["error"]["code"] == "storage_full"
+        files, names = [(await upload(client, "\n")).json()["id"]], []
         while "id" in (made := await batch_of(client, files[0])):
             assert (await ended(client, made["id"]))["status"] == "failed"
             names.append(made["id"])
         assert made["error"]["code"] == "too_many_batches"
+        while "id" in (sent := (await upload(client, "\n")).json()):
+            files.append(sent["id"])
+        assert sent["error"]["code"] == "storage_full"
         return files, names
 
     async def test(client: Client) -> None:
@@ -108,11 +108,12 @@ def test_files_and_batches_of_one_key_leave_places_for_those_of_others(
         assert [len(each) for each in await fill(client, "two")] == [6, 3]
         assert (await client.delete(f"/v1/batches/{names[0]}")).status_code == 404
         client.headers["authorization"] = "Bearer one"
-        for path in (f"batches/{names[0]}", f"files/{files[-1]}"):
+        for path in (f"batches/{names[0]}", f"files/{files[-1]}", f"files/{files[-2]}"):
             assert (await client.delete(f"/v1/{path}")).json()["deleted"]
             assert (await client.get(f"/v1/{path}")).status_code == 404
-        assert (await upload(client, "\n")).status_code == 200
-        assert "id" in await batch_of(client, files[0])
+        assert (await ended(client, (await batch_of(client, files[0]))["id"]))["status"] == "failed"
+        for status in (200, 200, 400):
+            assert (await upload(client, "\n")).status_code == status
 
     async def later(client: Client) -> None:
         assert names_of(client) == 6
@@ -125,6 +126,52 @@ def test_files_and_batches_of_one_key_leave_places_for_those_of_others(
     keys = ("one", "two")
     run(directory, tmp_path / "batches", test, api_keys=keys)
     run(directory, tmp_path / "batches", later, api_keys=keys)
+
+
+def test_results_of_batches_leave_places_for_files_of_other_keys(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch needs places for two files; a key could add any number, deleting its batches."""
+    monkeypatch.setattr("octavo.server.batches.room.MAX_FILES", 12)
+
+    async def test(client: Client) -> None:
+        client.headers["authorization"] = "Bearer one"
+        file = (await upload(client, text_of([request(0)]))).json()["id"]
+        body = {"input_file_id": file, "endpoint": "/v1/completions"}
+        for _ in range(4):
+            name = (await client.post("/v1/batches", json=body)).json()["id"]
+            batch = await ended(client, name)
+            assert (batch["status"], batch["error_file_id"]) == ("completed", None)
+            assert (await client.delete(f"/v1/batches/{name}")).json()["deleted"]
+        refused = (await client.post("/v1/batches", json=body)).json()
+        assert refused["error"]["code"] == "storage_full"
+        assert (await upload(client, "\n")).status_code == 200
+        client.headers["authorization"] = "Bearer two"
+        for _ in range(6):
+            assert (await upload(client, "\n")).status_code == 200
+
+    run(directory, tmp_path / "batches", test, api_keys=("one", "two"))
+
+
+def test_files_of_batches_that_have_not_ended_have_their_places(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.server.batches.room.MAX_FILES", 4)
+
+    async def test(client: Client) -> None:
+        batch = await begin(client, [request(0)])
+        body = {"input_file_id": batch["input_file_id"], "endpoint": "/v1/completions"}
+        refused = await client.post("/v1/batches", json=body)
+        assert refused.json()["error"]["code"] == "storage_full"
+        for status in (200, 400):
+            assert (await upload(client, "\n")).status_code == status
+        engine.is_ready = True
+        assert (await ended(client, batch["id"]))["status"] == "completed"
+        assert len(batches_in(client).store.files) == 3
+        assert (await upload(client, "\n")).status_code == 200
+
+    engine = FakeEngine(directory, is_ready=False)
+    run(directory, tmp_path / "batches", test, engine=engine)
 
 
 def test_a_batch_that_has_not_ended_is_not_deleted(directory: Path, tmp_path: Path) -> None:
