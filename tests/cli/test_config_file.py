@@ -253,6 +253,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         "a:\n- x\n- 2\nb:\n    - y",
         "'a b': 1\n\"c\": 2",
         "- a\n- [b]\n- 1",
+        "host: 127.0.0.1\nb: [0.0.0.0, '::']",
     ],
 )
 def test_yaml_is_read_as_by_others(text: str) -> None:

@@ -22,6 +22,7 @@ _WORDS: dict[str, Any] = {
 }
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?[0-9]+\.[0-9]*([eE][-+][0-9]+)?")
+_ADDRESS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")  # which no reader takes for a number
 _AMBIGUOUS = re.compile(r"[-+]?\.?[0-9][0-9_,:.xobeE+-]*|[-+]?\.(inf|nan)", re.IGNORECASE)
 _MARKS = "&*!|>%@`"  # at the beginning of a text
 _KEY = re.compile(r"(?P<key>\w([\w .-]*[\w.-])?|'[^']*'|\"[^\"\\]*\"):(?P<rest>| .*)")
@@ -196,7 +197,7 @@ def _scalar(text: str, line: _Line) -> Any:
         return int(text)
     if _FLOAT.fullmatch(text):
         return float(text)
-    if _AMBIGUOUS.fullmatch(text):
+    if _AMBIGUOUS.fullmatch(text) and not _ADDRESS.fullmatch(text):
         raise _error(line, f"{text[:32]!r} may be a number, a date or a time; write it in quotes")
     if text[0] in _MARKS + "'?:,[]{}" or text.startswith(("- ", "? ")):
         raise _error(line, f"{text[:1]!r} begins something else than a text; write it in quotes")
