@@ -167,7 +167,8 @@ class StepTime(Limiter):
 
     In each step the oldest prompt gets a block's tokens at least, whatever they cost, so that it
     always advances; where prompts are not cut, it gets all that it lacks. Where several owners have
-    prompts, the oldest of each gets its part of a block, and their shares divide the room. If the
+    prompts, the oldest of each gets its part of a block, and their shares divide the room: its
+    seconds, since a token far inside a long prompt takes many times as long as a first one. If the
     goal is a multiple of the time without prompts, all other steps stay within the goal or are the
     first to show what they cost. While no sequence decodes, nothing is cut.
 
@@ -205,14 +206,24 @@ class StepTime(Limiter):
         self._draft, self._now, self._is_open = draft, now, False
         self._begun, self.num_lines = {}, 1
 
+    @property
+    def room(self) -> float:
+        """The seconds left for prompts in this step; infinite if nothing bounds them."""
+        if not self._is_open:
+            self._open()
+        return self._room
+
+    def seconds_for(self, sequence: Sequence) -> float:
+        """Return what all that a sequence lacks would add to a step."""
+        start = sequence.num_planned
+        return self._cost_of(sequence).seconds(start, sequence.num_expected - start)
+
     def most_prompt_tokens(self, most: int) -> int:
         """Return how many tokens of prompts, of `most`, have room in this step.
 
         At least a block; and `most` if steps may be longer for first tokens that would be late.
         """
-        if not self._is_open:
-            self._open()
-        if self._room == math.inf or self._first:
+        if self.room == math.inf or self._first:
             return most
         fitting = self.times.prompt_cost(is_pooled=False).most_tokens(0, most, self._room)
         return max(min(fitting, self._room_tokens), self._least)
@@ -227,7 +238,8 @@ class StepTime(Limiter):
         if self._needed(sequence, 0, num_tokens, cost):
             return True
         if self._cuts:
-            return self._room_tokens > 0 and cost.seconds(0, 1) <= self._room
+            room = min(self._room, sequence.line.room)
+            return self._room_tokens > 0 and cost.seconds(0, 1) <= room
         return cost.seconds(0, num_tokens) <= self._room
 
     def clip(self, sequence: Sequence, count: int) -> int:
@@ -243,7 +255,8 @@ class StepTime(Limiter):
             fits = not self._num_prompt or cost.seconds(start, count) <= self._room
             most = count if fits or needed else 0
         else:
-            most = min(cost.most_tokens(start, count, self._room), self._room_tokens)
+            room = min(self._room, sequence.line.room)
+            most = min(cost.most_tokens(start, count, room), self._room_tokens)
             if sequence.line not in self._begun:
                 most = max(most, self._least // self.num_lines, 1)
             elif sequence.slot == NO_SLOT:
@@ -259,6 +272,7 @@ class StepTime(Limiter):
         seconds = self._cost.seconds(sequence.num_planned - count, count)
         self._begun[sequence.line] = None
         self._room -= seconds
+        sequence.line.room -= seconds
         self._room_tokens -= count
         self._num_prompt += count
         self._draft.predicted_seconds += seconds

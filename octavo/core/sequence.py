@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from array import array
 from enum import IntEnum
+from math import inf
 
 from octavo.core.request import Request
 from octavo.core.stats import RequestStats, WaitClock
@@ -53,6 +54,7 @@ class Line:
         "num_pages",
         "num_running",
         "rank",
+        "room",
         "served",
         "waiting",
         "weight",
@@ -69,6 +71,7 @@ class Line:
         self.num_pages = 0  # of its running sequences, counted while there are several lines
         self.served = 0.0  # tokens since the engine's start, divided by the weight
         self.allotment = UNLIMITED  # tokens that its prefills may still take in this step
+        self.room = inf  # seconds that they may still add to it
 
 
 class Hold:

@@ -20,6 +20,7 @@ With one owner nothing of this applies, and nothing is computed.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping
 from math import inf
 
 from octavo.core.config import CoreConfig
@@ -82,7 +83,7 @@ class FairShare:
                 sequence.place = (sequence.line.rank, 0.0, *sequence.order)
             self._lifecycle.running.sort(key=place_of)
             for line in self._lifecycle.queue.lines.values():
-                line.num_pages, line.allotment = 0, UNLIMITED
+                line.num_pages, line.allotment, line.room = 0, UNLIMITED, inf
 
     def _refresh(self) -> None:
         """Give each running sequence its present place, and sort them."""
@@ -101,38 +102,33 @@ class FairShare:
     def _allot(self) -> None:
         """Divide the step's tokens, without one for each sequence that decodes, among the lines.
 
-        They are no more than those that keep to the goal of the step's time. A line that needs less
-        than its part leaves the rest to the others.
+        Where a goal bounds the step's time, the seconds that it leaves for prompts are divided too.
         """
-        queue, running = self._lifecycle.queue, self._lifecycle.running
-        wanted: dict[Line, int] = {}
+        lacking: dict[Line, list[Sequence]] = {}
         num_decoding = 0
-        for sequence in running:
+        for sequence in self._lifecycle.running:
             if sequence.catching_up:
-                lacking = sequence.num_expected - sequence.num_planned
-                wanted[sequence.line] = wanted.get(sequence.line, 0) + lacking
+                lacking.setdefault(sequence.line, []).append(sequence)
             else:
                 num_decoding += 1
-        lines = queue.lines.values()
+        lines = self._lifecycle.queue.lines.values()
         for line in lines:
             if line.waiting and self._could_start(line.waiting[-1]):
-                lacking = sum([len(each.tokens) for each in line.waiting[-8:]])
-                wanted[line] = wanted.get(line, 0) + lacking
+                lacking.setdefault(line, []).extend(line.waiting[-8:])
         left = max(self._budget - num_decoding, self._budget // len(lines), 1)
-        if self._pace is not None:
-            left = self._pace.most_prompt_tokens(left)
-            self._pace.num_lines = max(1, len(wanted))
+        room, pace = inf, self._pace
+        if pace is not None:
+            left, room = pace.most_prompt_tokens(left), pace.room
+            pace.num_lines = max(1, len(lacking))
+        num_tokens = {line: sum(map(_num_lacking, each)) for line, each in lacking.items()}
+        parts = _divide(left, num_tokens, _whole)
+        rooms: dict[Line, float] = {}
+        if pace is not None and room != inf:
+            seconds = {line: sum(map(pace.seconds_for, each)) for line, each in lacking.items()}
+            rooms = _divide(room, seconds)
         for line in lines:
-            line.allotment = left
-        for rank in (0, 1):
-            hungry = [line for line in wanted if line.rank == rank]
-            hungry.sort(key=lambda line: wanted[line] / line.weight)
-            weight = sum([line.weight for line in hungry])
-            for line in hungry:
-                part = max(1, int(left * line.weight / weight))
-                line.allotment = part
-                left = max(0, left - min(part, wanted[line]))
-                weight -= line.weight
+            line.allotment = int(parts.get(line, left))
+            line.room = rooms.get(line, room)
 
     def _could_start(self, head: Sequence) -> bool:
         """Return whether a head will get a slot and blocks in this step, as far as is known."""
@@ -281,6 +277,30 @@ class Turns:
     def end(self, line: Line) -> None:
         """Pass over all sequences of a line."""
         self._passed[line] = len(line.waiting)
+
+
+def _divide(
+    left: float, wanted: Mapping[Line, float], part_of: Callable[[float], float] = float
+) -> dict[Line, float]:
+    """Return the part of each line; one that wants less than its part leaves the rest to others."""
+    parts: dict[Line, float] = {}
+    for rank in (0, 1):
+        hungry = [line for line in wanted if line.rank == rank]
+        hungry.sort(key=lambda line: wanted[line] / line.weight)
+        weight = sum([line.weight for line in hungry])
+        for line in hungry:
+            part = parts[line] = part_of(left * line.weight / weight)
+            left = max(0, left - min(part, wanted[line]))
+            weight -= line.weight
+    return parts
+
+
+def _whole(num_tokens: float) -> int:
+    return max(1, int(num_tokens))
+
+
+def _num_lacking(sequence: Sequence) -> int:
+    return sequence.num_expected - sequence.num_planned
 
 
 def _order_of(sequence: Sequence) -> tuple[float, float, int]:

@@ -14,6 +14,7 @@ from octavo.core.pooling import Pooling
 from tests.core.make import Rig, expected_output, tokens
 
 BASE, TOKEN = 0.010, 0.001  # seconds of a step, and of each prompt token in it
+PAIR = 0.000005  # seconds of each pair of positions, where a test asks for it
 
 
 class TimedRig(Rig):
@@ -31,6 +32,7 @@ class TimedRig(Rig):
             }
         )
         self._ends: list[float] = []
+        self.pair_seconds = 0.0
 
     def plan(self) -> StepPlan | None:
         """Plan a step; it takes what it costs, after those in flight."""
@@ -38,7 +40,9 @@ class TimedRig(Rig):
         plan = super().plan()
         if plan is not None:
             before = max([self.now, *self._ends])
-            self._ends.append(before + BASE + TOKEN * self.num_prompt)
+            pairs = self.scheduler.stats.recent[-1].num_prefill_pairs
+            seconds = BASE + TOKEN * self.num_prompt + self.pair_seconds * pairs
+            self._ends.append(before + seconds)
         return plan
 
     def land(self) -> list[Any]:
@@ -344,6 +348,23 @@ def test_prompts_of_several_owners_advance_together() -> None:
     assert "early" in rig.scheduler.sequences or rig.chunks_of("early")
     assert max(chunks) * TOKEN <= 2 * BASE
     rig.finish()
+
+
+def test_owners_share_the_seconds_of_a_step_not_its_tokens() -> None:
+    """A token far inside one key's prompt costs as much as five first ones of another key's."""
+    rig = TimedRig(max_model_len=2000, num_blocks=1500)
+    rig.pair_seconds = PAIR
+    rig.warm()
+    rig.add("deep", tokens(1500, 60), owner="a", max_tokens=2)
+    while rig.scheduler.sequences["deep"].num_planned < 900:
+        rig.step()
+    for number in range(6):
+        rig.add(f"p{number}", tokens(12, 70 + number), owner="b", max_tokens=2)
+    plan = rig.plan()
+    chunks = rig.chunks(plan)
+    shallow = sum(count for name, (_, count) in chunks.items() if name[0] == "p")
+    assert shallow * TOKEN > 0.7 * BASE, "half of what the goal leaves"
+    assert chunks["deep"][1] * (TOKEN + PAIR * chunks["deep"][0]) < 1.5 * BASE
 
 
 @pytest.mark.parametrize("num_owners", [2, 6])
