@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import MutableMapping
+from collections.abc import Awaitable, MutableMapping
 from typing import Any
 
 import msgspec
 
 from octavo.server.grpc.dialect import SECONDS_LEFT, error_fields, frames_in
-from octavo.server.http.errors import ApiError, unavailable
+from octavo.server.http.errors import ApiError, ClientGoneError, unavailable
 
 # The status of an error, by that of HTTP.
 _CODES = {
@@ -86,15 +86,24 @@ class Call:
                 for name, value in message["headers"]
                 if name not in _HIDDEN
             ]
-            await self.context.send_initial_metadata(tuple(metadata))
+            await self._sent(self.context.send_initial_metadata(tuple(metadata)))
             return
         for is_error, data in frames_in(message.get("body", b"")):
             if is_error:
                 self.error = msgspec.json.decode(data)
             elif self._is_stream:
-                await self.context.write(data)
+                await self._sent(self.context.write(data))
             else:
                 self.reply = data
+
+    async def _sent(self, sending: Awaitable[None]) -> None:
+        """Wait until grpcio has sent something; raise ClientGoneError if nobody can receive it."""
+        import grpc.aio
+
+        try:
+            await sending
+        except grpc.aio.InternalError:
+            raise ClientGoneError from None
 
     async def end(self) -> None:
         """Raise the call's error to its client, if it has one."""

@@ -8,8 +8,11 @@ called beside them is refused here, whatever its path is.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any
+
+_LOGGER = "grpc._cython.cygrpc"  # of grpcio's server
 
 Handlers = Mapping[str, Any]  # of grpcio, by path
 
@@ -19,6 +22,8 @@ def make_server(handlers: Handlers, options: Mapping[str, int]) -> Any:
     import grpc
     import grpc.aio
     from grpc._cython import cygrpc
+
+    logging.getLogger(_LOGGER).addFilter(_is_of_server)
 
     class Server(cygrpc.AioServer):  # type: ignore[misc]
         """A server whose requests for further calls have two forms."""
@@ -48,3 +53,14 @@ def make_server(handlers: Handlers, options: Mapping[str, int]) -> Any:
     made = Server(asyncio.get_running_loop(), None, (), (), tuple(options.items()), None)
     made.add_registered_method_handlers(dict(handlers))
     return made
+
+
+def _is_of_server(record: logging.LogRecord) -> bool:
+    """Return whether a record is more than that an answer's client has left.
+
+    grpcio logs each such answer with a traceback, and anybody can leave answers unread.
+    """
+    import grpc.aio
+
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or not issubclass(kind, grpc.aio.InternalError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ pytest.importorskip("octavo.server.grpc.octavo_pb2", reason="built by `make setu
 FIRST, OTHER = "the first key", "the other key"
 SERVICE = "/octavo.v1.Inference/"
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
+REFLECT = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 OK, INVALID, LATE, NOT_FOUND, EXHAUSTED, UNIMPLEMENTED, UNAVAILABLE, UNAUTHENTICATED = (
     code.value[0]
     for code in (
@@ -104,7 +106,7 @@ def test_watches_of_invented_names_are_bounded_and_lock_nobody_out(tmp_path: Pat
 def test_calls_without_a_key_end_before_their_message(tmp_path: Path) -> None:
     with served(tmp_path) as life, Http2(life.grpc.port) as client:
         paths = [f"{SERVICE}Generate", f"{SERVICE}GenerateStream", f"{SERVICE}GetModelInfo"]
-        paths.append("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+        paths.append(REFLECT)
         for path in paths:
             for key in (None, "a wrong key"):
                 assert client.end_of(client.begin(path, key)) == UNAUTHENTICATED
@@ -168,6 +170,31 @@ def test_a_call_whose_answer_is_not_read_ends_with_its_connection(tmp_path: Path
         assert client.wait_closed()
         wait_until(lambda: not (life.grpc._entry.calls.num_open or life.server.active))
         assert answers(life.grpc.port, FIRST)
+
+
+def test_a_client_that_leaves_unread_answers_is_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kinds = messages.messages()
+    sampling = kinds.SamplingParams(max_tokens=200, ignore_eos=True)
+    message = kinds.GenerateRequest(prompt="x", sampling_params=sampling).SerializeToString()
+    with served(tmp_path) as life:
+        calls, watches = life.grpc._entry.calls, life.grpc._health.watches
+        for _ in range(3):
+            with Http2(life.grpc.port, window=100) as client:
+                for _ in range(8):
+                    client.call(f"{SERVICE}GenerateStream", message, FIRST)
+                wait_until(lambda: not client.read(0.01) and len(client.num_bytes) == 8)
+            wait_until(lambda: not (calls.num_open or life.server.active))
+            with Http2(life.grpc.port, window=0) as client:
+                for _ in range(8):
+                    client.call(WATCH)
+                    client.call(REFLECT, b"\x3a\x00", FIRST)
+                    client.call(f"{SERVICE}GetServerInfo", key=FIRST)
+                    client.call(CHECK)
+                wait_until(lambda: watches.num_taken == 8 and calls.num_open == 16)
+            wait_until(lambda: not (calls.num_open or watches.num_taken))
+    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
 def test_connections_beyond_a_limit_may_ask_for_health_alone(tmp_path: Path) -> None:
