@@ -211,8 +211,7 @@ class Scheduler:
 
     def _note_reasons(self, now: float) -> None:
         """Note in each line of the queue why its head waits."""
-        for line in self.queue.lines.values():
-            reason = self._fair.reason_to_wait(line, self._blocked_by)
+        for line, reason in self._fair.reasons_to_wait(self._blocked_by):
             if reason != line.clock.reason:
                 line.clock.change_reason(reason, now)
 

@@ -20,7 +20,7 @@ With one owner nothing of this applies, and nothing is computed.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
 
 from octavo.core.config import CoreConfig
@@ -237,18 +237,22 @@ class FairShare:
 
     # why they wait
 
-    def reason_to_wait(self, line: Line, reason: str) -> str:
-        """Return why the head of a line waits if the queue's head waits for `reason`."""
-        if reason not in (SLOTS, BLOCKS, BUDGET):
-            return reason
+    def reasons_to_wait(self, reason: str) -> Iterator[tuple[Line, str]]:
+        """Yield each line, and why its head waits if the queue's head waits for `reason`."""
         lines = self._lifecycle.queue.lines.values()
-        others = [each for each in lines if each is not line and each.rank <= line.rank]
-        if not others:
-            return reason
-        if any(each.rank < line.rank for each in others):
-            return SHARE
-        weight = sum([each.weight for each in lines if each.rank == line.rank])
-        return SHARE if self._level(line) * weight >= self._num_slots else reason
+        weights, numbers = [0.0, 0.0], [0, 0]  # by rank
+        for line in lines:
+            weights[line.rank] += line.weight
+            numbers[line.rank] += 1
+        for line in lines:
+            is_for_share = reason in (SLOTS, BLOCKS, BUDGET) and (
+                (line.rank and numbers[0])
+                or (
+                    numbers[line.rank] > 1
+                    and self._level(line) * weights[line.rank] >= self._num_slots
+                )
+            )
+            yield line, SHARE if is_for_share else reason
 
 
 class Turns:

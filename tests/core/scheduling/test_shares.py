@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import ValuesView
 from typing import Any
 
 import pytest
 
 from octavo.core import queue, stats
 from octavo.core.admission import share, start
+from octavo.core.sequence import Line
 from tests.core.make import Rig, expected_output, tokens
 
 
@@ -323,3 +325,31 @@ def test_an_owner_that_got_a_slot_meanwhile_needs_no_turn() -> None:
     flood(rig, "b", 2, max_tokens=9)
     rig.finish()
     assert list(rig.ends()) == ["a", "b0", "b1"]
+
+
+class _CountedLines(dict[tuple[str, int], Line]):
+    """The lines of a queue, which count how many of them were looked at."""
+
+    num_seen = 0
+
+    def __getitem__(self, key: tuple[str, int]) -> Line:
+        self.num_seen += 1
+        return super().__getitem__(key)
+
+    def values(self) -> ValuesView[Line]:  # type: ignore[override]
+        return ValuesView(self)
+
+
+def test_the_work_of_a_step_grows_no_faster_than_the_number_of_owners() -> None:
+    seen = []
+    for num_owners in (50, 200):
+        rig = Rig(num_blocks=200)
+        for number in range(num_owners):
+            flood(rig, f"owner {number} ", 1)
+        for _ in range(12):
+            rig.step()
+        lines = rig.scheduler.queue.lines = _CountedLines(rig.scheduler.queue.lines)
+        for _ in range(5):
+            rig.step()
+        seen.append(lines.num_seen)
+    assert seen[1] < 6 * seen[0]
