@@ -59,6 +59,7 @@ SlotSampling read_sampling(nb::handle from) {
   sampling.presence = nb::cast<float>(from.attr("presence"));
   sampling.frequency = nb::cast<float>(from.attr("frequency"));
   sampling.logprobs = nb::cast<int32_t>(from.attr("logprobs"));
+  sampling.logprob_ids = ids_of(from.attr("logprob_ids"));
   sampling.has_processors = nb::len(nb::handle(nb::object(from.attr("processors")))) > 0;
   return sampling;
 }

@@ -42,13 +42,15 @@ void find_likeliest(const float* logits, int vocabulary, int count, LogprobsScra
 }  // namespace
 
 int64_t describe_row(const KernelTable& kernels, const float* logits, int vocabulary, int32_t token,
-                    int count, int32_t* ids, float* logprobs, LogprobsScratch& scratch) {
+                    int count, const int32_t* given, int32_t* ids, float* logprobs,
+                    LogprobsScratch& scratch) {
   scratch.maxima.resize((vocabulary + kLogitBlock - 1) / kLogitBlock);
   const double most = kernels.block_maxima(logits, vocabulary, scratch.maxima.data());
   if (std::isnan(most)) return 0;
   const double log_total = std::log(kernels.total(logits, vocabulary, most));
   ids[0] = token;
-  find_likeliest(logits, vocabulary, count, scratch, ids + 1);
+  if (given) std::copy_n(given, count, ids + 1);
+  else find_likeliest(logits, vocabulary, count, scratch, ids + 1);
   for (int place = 0; place <= count; ++place) {
     const double logprob = logits[ids[place]] - most - log_total;
     logprobs[place] = static_cast<float>(std::max(logprob, -double{FLT_MAX}));

@@ -19,10 +19,12 @@ struct LogprobsScratch {
   std::vector<int32_t> tokens;
 };
 
-// ids and logprobs have 1 + count entries: first `token`, then the `count` likeliest, best first;
-// of those that tie the lower id goes first. count may not be above the vocabulary. Returns the
-// token's rank (one more than there are likelier ones), or 0 if any logit is not finite.
+// ids and logprobs have 1 + count entries: first `token`, then `count` tokens: those of `given`, in
+// their order, or if it is null the likeliest, best first; of those that tie the lower id goes
+// first. count may not be above the vocabulary. Returns the token's rank (one more than there are
+// likelier ones), or 0 if any logit is not finite.
 int64_t describe_row(const KernelTable& kernels, const float* logits, int vocabulary, int32_t token,
-                     int count, int32_t* ids, float* logprobs, LogprobsScratch& scratch);
+                     int count, const int32_t* given, int32_t* ids, float* logprobs,
+                     LogprobsScratch& scratch);
 
 }  // namespace octavo

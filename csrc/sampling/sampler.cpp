@@ -48,7 +48,7 @@ void Sampler::change_slots(Draws& draws) {
   for (auto& [slot, sampling] : draws.opened) {
     if (slot < 0) refuse("there is no slot " + std::to_string(slot));
     for (const auto* ids : {&sampling.tokens, &sampling.allowed, &sampling.stop_ids,
-                            &sampling.bias_ids})
+                            &sampling.bias_ids, &sampling.logprob_ids})
       check_ids(*ids);
     for (const std::vector<int32_t>& word : sampling.bad_words) {
       if (word.empty()) refuse("a bad word has no tokens");
@@ -128,7 +128,7 @@ void Sampler::draw(const Draws& draws, const Rows& logits, const Rows& hidden,
     if (i < described) {
       const auto [part, row] = prompt_rows[i - samples];
       const PromptRows& prompt = draws.prompts[part];
-      return describe(logits.row(prompt.first_row + row), prompt.targets[row], row,
+      return describe(logits.row(prompt.first_row + row), prompt.targets[row], nullptr, row,
                       output.prompts[part], scratch);
     }
     const size_t part = i - described;
@@ -156,7 +156,8 @@ void Sampler::reserve(const Draws& draws, DrawOutput& output) {
     if (sampling.logprobs == kNoLogprobs) continue;
     logprobs_at_[i] = static_cast<int32_t>(output.logprobs.size());
     const int32_t rows = 1 + num_drafts_of(draws, static_cast<int32_t>(i));
-    output.logprobs.push_back(make_rows(draws.slots[i], rows, sampling.logprobs));
+    const int32_t given = static_cast<int32_t>(sampling.logprob_ids.size());
+    output.logprobs.push_back(make_rows(draws.slots[i], rows, given ? given : sampling.logprobs));
     output.logprobs.back().rows = 0;
   }
   for (const PromptRows& part : draws.prompts)
@@ -231,7 +232,8 @@ bool Sampler::advance(const Draws& draws, int32_t sample, int32_t token, const R
       forbid_masked(mask, vocabulary_, masked);
       row = scratch.copy.data();
     }
-    describe(row, token, into.rows++, into, scratch);
+    const std::vector<int32_t>& given = slot.sampling().logprob_ids;
+    describe(row, token, given.empty() ? nullptr : given.data(), into.rows++, into, scratch);
   }
   slot.append(token);
   output.tokens[size_t(sample) * output.width + at] = token;
@@ -280,12 +282,12 @@ int32_t Sampler::draw_ruled(const Slot& slot, const uint32_t* mask, bool by_cand
   return row.at(token) == kForbidden ? kNoneLeft : token;
 }
 
-void Sampler::describe(const float* logits, int32_t token, int32_t row, RowLogprobs& into,
-                       Scratch& scratch) const {
+void Sampler::describe(const float* logits, int32_t token, const int32_t* given, int32_t row,
+                       RowLogprobs& into, Scratch& scratch) const {
   const size_t at = size_t(row) * into.width;
   into.ranks[row] = static_cast<int32_t>(
-      describe_row(kernels_, logits, vocabulary_, token, into.width - 1, into.ids.data() + at,
-                   into.logprobs.data() + at, scratch.logprobs));
+      describe_row(kernels_, logits, vocabulary_, token, into.width - 1, given,
+                   into.ids.data() + at, into.logprobs.data() + at, scratch.logprobs));
 }
 
 // ---- samples with processors ----

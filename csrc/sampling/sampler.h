@@ -135,8 +135,9 @@ class Sampler {
                      Scratch& scratch) const;
   int32_t row_of(const Draws& draws, int32_t sample, const DrawOutput& output) const;
   const uint32_t* mask_of(const Draws& draws, int32_t sample, const DrawOutput& output) const;
-  void describe(const float* logits, int32_t token, int32_t row, RowLogprobs& into,
-                Scratch& scratch) const;
+  // `given` are the ids beside the token's own, or null for the likeliest.
+  void describe(const float* logits, int32_t token, const int32_t* given, int32_t row,
+                RowLogprobs& into, Scratch& scratch) const;
   // Adds hidden rows to a slot's sum. Returns false if the finished vector is not finite.
   bool pool(const PoolRows& part, const Rows& hidden, std::vector<float>& finished);
   void collect_failures(const Draws& draws, DrawOutput& output);

@@ -32,6 +32,7 @@ struct SlotSampling {
   float presence = 0.0f;
   float frequency = 0.0f;
   int32_t logprobs = kNoLogprobs;
+  std::vector<int32_t> logprob_ids;  // whose log-probabilities are wanted; empty: the likeliest
   bool has_processors = false;
 
   bool has_penalties() const { return repetition != 1.0f || presence != 0.0f || frequency != 0.0f; }

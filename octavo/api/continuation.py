@@ -84,6 +84,7 @@ class Continuation:
                 source,
                 skip_special_tokens=sampling.skip_special_tokens,
                 spaces_between_special_tokens=sampling.spaces_between_special_tokens,
+                are_likeliest=not sampling.logprob_token_ids,
             )
         self.hidden_state: array[float] | None = None
         self.prompt_logprobs: PositionLogprobs | None = None

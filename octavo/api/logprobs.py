@@ -32,7 +32,9 @@ class PositionLogprobs(Sequence[Any]):
         *,
         skip_special_tokens: bool = False,
         spaces_between_special_tokens: bool = True,
+        are_likeliest: bool = True,  # else tokens that the request names, whose ranks are unknown
     ) -> None:
+        self._are_likeliest = are_likeliest
         self._tokens = tokens  # its owner may add to it
         self._context = context
         self._tokenizer = tokenizer
@@ -55,7 +57,11 @@ class PositionLogprobs(Sequence[Any]):
     def copy(self) -> PositionLogprobs:
         """Return a copy that later entries do not change."""
         made = PositionLogprobs(
-            self._tokens[: len(self)], self._context, self._tokenizer, **self._options
+            self._tokens[: len(self)],
+            self._context,
+            self._tokenizer,
+            are_likeliest=self._are_likeliest,
+            **self._options,
         )
         made._entries, made._ending = self._entries[:], self._ending
         return made
@@ -95,7 +101,7 @@ class PositionLogprobs(Sequence[Any]):
         stream = self._stream(start)
         for place in range(start, stop):
             entry = self._entries[place]
-            explained = None if entry is None else explain(entry, stream)
+            explained = None if entry is None else self._explain(entry, stream)
             if stream is not None:
                 token = self._tokens[place]
                 stream.push(token)
@@ -104,6 +110,19 @@ class PositionLogprobs(Sequence[Any]):
                     text = f"{said.decoded_token}{self._ending}"
                     explained[token] = said._replace(decoded_token=text)
             yield explained
+
+    def _explain(self, entry: TokenLogprobs, stream: Detokenizer | None) -> dict[int, Logprob]:
+        """Return the log-probabilities at a position behind what `stream` has read."""
+        named: dict[int, Logprob] = {}
+        pairs = zip(entry.token_ids, entry.logprobs, strict=True)
+        for place, (token, logprob) in enumerate(pairs):
+            if token not in named:  # the first may be among the likeliest too
+                text = None if stream is None else stream.peek(token)
+                rank = entry.rank
+                if place:
+                    rank = place if self._are_likeliest else None
+                named[token] = Logprob(logprob, rank, text)
+        return named
 
     def _stream(self, start: int) -> Detokenizer | None:
         """Return the stream of the text, as it is before a position."""
@@ -136,14 +155,3 @@ class _Before(Sequence[int]):
             return [self[place] for place in places]
         behind = places - len(self._context)
         return self._tokens[behind] if behind >= 0 else self._context[places]
-
-
-def explain(entry: TokenLogprobs, stream: Detokenizer | None) -> dict[int, Logprob]:
-    """Return the log-probabilities at a position whose tokens continue what `stream` has read."""
-    named: dict[int, Logprob] = {}
-    pairs = zip(entry.token_ids, entry.logprobs, strict=True)
-    for place, (token, logprob) in enumerate(pairs):
-        if token not in named:  # the first may be among the likeliest too
-            text = None if stream is None else stream.peek(token)
-            named[token] = Logprob(logprob, place or entry.rank, text)
-    return named

@@ -122,6 +122,7 @@ def check_request(
         or sampling.logit_bias
         or sampling.allowed_token_ids
         or sampling.bad_words_token_ids
+        or sampling.logprob_token_ids
     ):
         sampling.check_vocabulary(model.facts.vocabulary)
     if sampling.logits_processors:
@@ -222,6 +223,8 @@ def _check_logprobs(model: TextModel, sampling: SamplingParams, options: Options
     most = vocabulary if model.max_logprobs == ALL else model.max_logprobs
     for name in ("logprobs", "prompt_logprobs"):
         asked = getattr(sampling, name)
+        if name == "logprobs" and sampling.logprob_token_ids:
+            continue  # bounded by themselves
         if asked is None or (vocabulary if asked == ALL else asked) <= most:
             continue
         means = f", the whole vocabulary of {vocabulary} tokens," if asked == ALL else ""

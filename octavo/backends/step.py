@@ -103,6 +103,7 @@ class SlotSampling(Struct, frozen=True, eq=False):
     presence: float = 0.0  # for tokens of the output
     frequency: float = 0.0  # … for each occurrence
     logprobs: int = NO_LOGPROBS  # of drawn tokens: how many of the most likely; ALL_LOGPROBS
+    logprob_ids: Ints = field(default_factory=_none)  # those of these tokens instead
     processors: tuple[Processor, ...] = ()
 
     @property

@@ -39,6 +39,7 @@ MAX_STRINGS = 1024  # in `stop` and `bad_words`
 MAX_STRING_LENGTH = 4096
 MAX_BAD_WORD_VARIANTS = 128  # each word with and without a space before it
 MAX_PROCESSORS = 16
+MAX_LOGPROB_IDS = 128  # in `logprob_token_ids`
 MAX_NAMED = 64  # wrong entries of a list that an error names
 MAX_TEMPERATURE = 1e6  # above it all tokens are equally likely
 MAX_BIAS = 100.0  # a logit bias is clamped to ± this
@@ -105,7 +106,8 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] | None = None
     logits_processors: tuple[str | LogitsProcessor, ...] = ()
     logprobs: int | None = None  # how many tokens besides the sampled one; -1: all
-    prompt_logprobs: int | None = None  # the same for the prompt; bypasses the prefix cache
+    logprob_token_ids: tuple[int, ...] = ()  # instead of the likeliest; `logprobs` is their number
+    prompt_logprobs: int | None = None  # of the prompt's tokens; bypasses the prefix cache
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
@@ -165,6 +167,7 @@ class SamplingParams:
             "stop_token_ids": self.stop_token_ids,
             "logit_bias": [token for token, _ in self.logit_bias],
             "allowed_token_ids": self.allowed_token_ids or (),
+            "logprob_token_ids": self.logprob_token_ids,
             "bad_words_token_ids": [token for word in self.bad_words_token_ids for token in word],
         }
         for name, tokens in ids.items():
@@ -231,6 +234,8 @@ class SamplingParams:
                 "stop strings are searched for in the text, and detokenize=False makes none; "
                 "use stop_token_ids, or detokenize=True"
             )
+        if self.logprob_token_ids:
+            self._set_number_of_logprobs()
         if self.pooling is None:
             pass
         elif (self.logprobs, self.prompt_logprobs) != (None, None):
@@ -249,6 +254,18 @@ class SamplingParams:
             )
         if not isinstance(self.output_kind, RequestOutputKind):
             raise RequestError(f"output_kind={self.output_kind!r} is not a RequestOutputKind")
+
+    def _set_number_of_logprobs(self) -> None:
+        """Set `logprobs` to the number of the tokens that are named; refuse another number."""
+        num_tokens = len(self.logprob_token_ids)
+        _require_length("logprob_token_ids", num_tokens, MAX_LOGPROB_IDS)
+        if self.logprobs not in (None, num_tokens):
+            raise RequestError(
+                f"logprob_token_ids names {num_tokens} tokens, whose log-probabilities are "
+                f"returned instead of those of the likeliest; leave out logprobs={self.logprobs}",
+                param="logprob_token_ids",
+            )
+        self._set("logprobs", num_tokens)
 
 
 _INT64 = (-(2**63), 2**63 - 1)
@@ -435,6 +452,7 @@ def _read_strings(name: str, value: object) -> tuple[str, ...]:
 
 _LISTS: dict[str, Callable[[str, Any], object]] = {
     "stop_token_ids": _read_ids,
+    "logprob_token_ids": _read_ids,
     "logit_bias": _read_biases,
     "bad_words_token_ids": _read_words,
     "logits_processors": _read_processors,

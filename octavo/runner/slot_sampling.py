@@ -45,6 +45,7 @@ def slot_sampling(
         presence=sampling.presence_penalty,
         frequency=sampling.frequency_penalty,
         logprobs=NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs,
+        logprob_ids=np.array(sampling.logprob_token_ids, np.int32),
         processors=tuple(_named(entry, processors) for entry in sampling.logits_processors),
     )
 

@@ -1,13 +1,14 @@
-"""Pairs of texts for cross-encoders: one prompt of both, in the form that the model was trained on.
+"""Prompts of several texts: pairs for cross-encoders, and parts that are tokenised separately.
 
-Encoders read a pair in the tokenizer's own form, with special tokens between the texts. Rerankers
+A pair has the form that the model was trained on. Encoders read a pair in the tokenizer's own form, with special tokens between the texts. Rerankers
 made of decoders read a template. It is a chat template for messages with the roles "query" and
 "document" and, for an instruction, "system".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -50,6 +51,14 @@ class Pair(Struct, frozen=True, kw_only=True):
     instruction: str | None = None  # of models that read one
     template: str | None = None  # instead of the model's own form
     form: str = ""  # a name in TEMPLATES, for a model without a template of its own
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """One part of a prompt: a text or token ids."""
+
+    text: str = ""
+    packed_ids: bytes = b""  # instead of a text
+    is_framed: bool = False  # with the special tokens around a text
 
 
 def template_of(pair: Pair, own: Mapping[str, str]) -> str | None:
@@ -104,3 +113,13 @@ def encode_pair(
         f"{most_tokens} tokens leave nothing of the document beside the query and the template; "
         "allow more"
     )
+
+
+def encode_parts(tokenizer: TokenTable, parts: Sequence[Part]) -> array[int]:
+    """Return the tokens of all parts, one behind the other."""
+    ids = array("i")
+    for part in parts:
+        ids.frombytes(part.packed_ids)
+        if part.text or part.is_framed:
+            ids.extend(tokenizer.encode(part.text, add_special_tokens=part.is_framed))
+    return ids

@@ -36,7 +36,7 @@ from octavo.text.answer_shape import AnswerJob
 from octavo.text.chat.fewer_turns import with_fewer_turns
 from octavo.text.chat.messages import ChatTemplateError, check_surrogates
 from octavo.text.infill import InfillError, infill_tokens
-from octavo.text.pairs import Pair, encode_pair
+from octavo.text.pairs import Pair, Part, encode_pair, encode_parts
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.token_table import PackedTable
 from octavo.text.tokenizer import Tokenizer, valid_text
@@ -80,12 +80,13 @@ class Conversation(Struct, frozen=True, kw_only=True):
 
 
 class PromptJob(Struct, frozen=True, kw_only=True):
-    """The source of one prompt: a text, a pair of texts, a conversation, or token ids to cut."""
+    """The source of one prompt: a text, several parts, a conversation, or token ids."""
 
     text: str | None = None
     text_tokens: int | None = None  # of a text alone, at most: it is cut at its end before all else
     suffix: str = ""  # of a text: what will follow the answer
     pair: Pair | None = None
+    parts: list[Part] = []  # each is tokenised on its own
     conversation: Conversation | None = None
     packed_ids: bytes = b""
     add_special_tokens: bool = True
@@ -241,6 +242,8 @@ class PromptMaker:
         second_from = 0
         if job.pair is not None:
             token_ids, second_from = self._encode_pair(job.pair, job.keep_tokens)
+        elif job.parts:
+            token_ids = encode_parts(self.tokenizer, job.parts)
         elif text is not None and job.keeps_frame:
             token_ids, _ = self.tokenizer.encode_framed(
                 text, None, job.keep_tokens, add_special_tokens=job.add_special_tokens

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import overload
 
 from octavo.api.logprobs import PositionLogprobs
+from octavo.api.outputs import Logprob
 from octavo.core.plan import TokenLogprobs
 from octavo.text.token_table import unpack
 from octavo.text.tokenizer_files import tokenizer_from_directory
@@ -34,6 +35,15 @@ class Counted(Sequence[int]):
         found = self._tokens[index]
         self.num_read += len(found) if isinstance(found, list) else 1
         return found
+
+
+def test_tokens_that_the_request_names_have_no_ranks() -> None:
+    entry = TokenLogprobs(array("i", [5, 9, 5]), array("f", [-1.0, -2.0, -1.0]), 3)
+    for are_likeliest, rank in ((True, 1), (False, None)):
+        logprobs = PositionLogprobs([5], are_likeliest=are_likeliest)
+        logprobs.put(0, [entry])
+        for each in (logprobs, logprobs.copy()):
+            assert each[0] == {5: Logprob(-1.0, 3), 9: Logprob(-2.0, rank)}
 
 
 def test_the_next_token_is_read_without_those_before_it(tmp_path: Path) -> None:

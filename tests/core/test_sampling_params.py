@@ -77,6 +77,7 @@ def test_min_tokens_is_between_0_and_max_tokens(min_tokens: int) -> None:
         ({"bad_words_token_ids": [[1, 2], [3]]}, {"bad_words_token_ids": ((1, 2), (3,))}),
         ({"logits_processors": ["a", len]}, {"logits_processors": ("a", len)}),
         ({"logprobs": -1, "prompt_logprobs": 0}, {"logprobs": -1, "prompt_logprobs": 0}),
+        ({"logprob_token_ids": [7, 2, 7]}, {"logprob_token_ids": (7, 2), "logprobs": 2}),
     ],
 )
 def test_values_are_stored_in_one_form(fields: dict[str, Any], kept: dict[str, Any]) -> None:
@@ -109,6 +110,8 @@ def test_values_are_stored_in_one_form(fields: dict[str, Any], kept: dict[str, A
         ({"frequency_penalty": -3}, "frequency_penalty=-3 must be"),
         ({"repetition_penalty": 0}, "repetition_penalty=0 must be"),
         ({"repetition_penalty": math.inf}, "repetition_penalty=inf must be"),
+        ({"logprob_token_ids": (3, 5), "logprobs": 1}, "names 2 tokens"),
+        ({"logprob_token_ids": range(129)}, "129 entries"),
         ({"logprobs": -2}, "logprobs=-2 must be between -1"),
         ({"prompt_logprobs": 1.0}, "prompt_logprobs=1.0 must be a whole number"),
         ({"logit_bias": {1: math.nan}}, "logit_bias of token 1=nan must be"),

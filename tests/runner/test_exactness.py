@@ -44,6 +44,7 @@ WAYS_TO_SAMPLE: dict[str, dict[str, Any]] = {
         "stop_token_ids": tuple(range(0, 61, 3)),
     },
     "greedy, logprobs": {"temperature": 0.0, "logprobs": 5, "prompt_logprobs": 3},
+    "greedy, named logprobs": {"temperature": 0.0, "logprob_token_ids": (40, 3)},
     "seeded": {"seed": 11},
     "seeded, cold": {"seed": 12, "temperature": 0.3},
     "seeded, cut": {"seed": 13, "temperature": 1.3, "top_k": 20, "top_p": 0.9, "min_p": 0.02},

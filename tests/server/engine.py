@@ -125,7 +125,9 @@ class ChainRunner:
         prompt: list[TokenLogprobs] = []
         first = max(1, start)
         if sampling.logprobs is not None and token != NO_TOKEN:
-            sampled = (logprobs_of(slot.state, token, sampling.logprobs),)
+            sampled = (
+                logprobs_of(slot.state, token, sampling.logprobs, sampling.logprob_token_ids),
+            )
         if sampling.prompt_logprobs is not None:
             state = 0
             for position, here in enumerate(slot.new.tokens[: slot.new.num_prompt]):
@@ -173,12 +175,17 @@ def chosen(state: int, sampling: SamplingParams) -> int:
     return 2 + state % (VOCABULARY - 2)
 
 
-def logprobs_of(before: int, token: int, most: int) -> TokenLogprobs:
-    """Return invented log-probabilities in order: the likeliest token is the greedy choice."""
+def logprobs_of(before: int, token: int, most: int, named: Sequence[int] = ()) -> TokenLogprobs:
+    """Return invented log-probabilities in order: the likeliest token is the greedy choice.
+
+    Those of the tokens that are named come instead of the likeliest.
+    """
     most = VOCABULARY if most == -1 else most
     best = 2 + before % (VOCABULARY - 2)
     likeliest = [(best + offset) % VOCABULARY for offset in range(most)]
-    values = [-0.5 - index for index in range(most)]
+    if named:
+        likeliest = list(named)
+    values = [-0.5 - (each - best) % VOCABULARY for each in likeliest]
     rank = (token - best) % VOCABULARY + 1
     ids, logprobs = [token, *likeliest], [0.5 - rank, *values]
     return TokenLogprobs(array("i", ids), array("f", logprobs), rank)

@@ -8,6 +8,7 @@ from octavo.server.http.dialect import Dialect
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import encode
 
+SCORING_ID = "generative-scoring-"
 DONE = b"data: [DONE]\n\n"
 _INVALID = "invalid_request_error"
 _TYPES = {
@@ -75,5 +76,5 @@ OPENAI = Dialect(
     stream_kind="text/event-stream; charset=utf-8",
     stream_schema=_stream_schema,
     ping=b": ping\n\n",
-    id_prefixes=("chatcmpl-", "cmpl-"),
+    id_prefixes=("chatcmpl-", "cmpl-", SCORING_ID),
 )

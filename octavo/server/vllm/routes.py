@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octavo.server import status_routes
+from octavo.server.embeddings.schema import ScoreResponse
 from octavo.server.generate import generating
 from octavo.server.http.route import Route
 from octavo.server.openai.schema.chat import ChatRequest, ChatResponse
 from octavo.server.openai.schema.completion import CompletionRequest
-from octavo.server.vllm import batch, tokens
+from octavo.server.vllm import batch, scoring, tokens
 from octavo.server.vllm.invocations import invoke
 from octavo.server.vllm.render import render_chat, render_completion
 from octavo.server.vllm.schema import (
     BatchChatRequest,
     RenderedRequest,
+    ScoringRequest,
     TokensChunk,
     TokensRequest,
     TokensResponse,
@@ -43,6 +45,12 @@ VLLM_ROUTES: Sequence[Route] = (
         generating(TokensRequest, tokens.translate),
         "Continue token ids with token ids.",
         *(TokensRequest, TokensResponse, TokensChunk),
+    ),
+    Route(
+        *("POST", "/generative_scoring"),
+        generating(ScoringRequest, scoring.translate),
+        "Items scored by the probability of a token behind a query.",
+        *(ScoringRequest, ScoreResponse),
     ),
     Route(
         "POST", "/invocations", invoke, "Any of chat, text, embeddings and scores, for SageMaker."

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from octavo.core.config import MAX_PRIORITY
+from octavo.core.sampling_params import MAX_LOGPROB_IDS
 from octavo.server.openai.schema.chat import (
     MAX_MESSAGES,
     ChatLogprobs,
@@ -19,6 +20,7 @@ from octavo.server.openai.schema.sampling import (
     INT32,
     MAX_BAD_WORDS,
     MAX_BIASES,
+    MAX_DEADLINE_MS,
     MAX_N,
     MAX_STOPS,
     MAX_TOKEN_LIST,
@@ -33,6 +35,7 @@ from octavo.server.openai.schema.sampling import (
 from octavo.server.openai.schema.shapes import StructuredOutputs
 from octavo.server.openai.schema.unsupported import CHAT_RULES, RULES
 from octavo.server.openai.schema.usage import Usage
+from octavo.server.schema.prompts import MAX_PROMPTS
 from octavo.server.schema.rules import FieldRules, Unsupported
 
 MAX_CONVERSATIONS = 256
@@ -162,6 +165,38 @@ class RenderedRequest(Struct, kw_only=True):
     priority: int = 0
     prompt_text: str | None = None
     warnings: list[str] | UnsetType = UNSET
+
+
+def _no_item(request: Any) -> list[str]:
+    return [""] * len(request.items)
+
+
+Labels = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_LOGPROB_IDS)]
+
+
+class ScoringRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A query and items, scored by the probability of a token behind both."""
+
+    rules: ClassVar[FieldRules] = FieldRules(
+        with_lists=frozenset({"query", "items"}),
+        ignored={
+            "request_id": "the x-request-id header names a request",
+            "user": "the API key identifies the user",
+        },
+        of_prompts={"query": lambda request: "", "items": _no_item},
+        other_names={"documents": "items", "label_tokens": "label_token_ids"},
+        other_routes={"queries": "/score", "text_1": "/score"},
+    )
+    query: str | PromptTokens
+    items: Annotated[list[str | PromptTokens], Meta(min_length=1, max_length=MAX_PROMPTS)]
+    label_token_ids: Labels
+    model: Annotated[str, Meta(max_length=512)] | None = None
+    apply_softmax: bool = True  # over the labels; else over the whole vocabulary
+    item_first: bool = False  # the prompt is the item and then the query
+    add_special_tokens: bool = True  # around the query, if it is a text
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    deadline_ms: Annotated[int, Meta(ge=1, le=MAX_DEADLINE_MS)] | None = None
 
 
 def _last_messages(request: Any) -> Any:

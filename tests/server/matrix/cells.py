@@ -39,6 +39,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "EmbeddingRequest": {"input": [TEXT, "x"]},
     "PoolingRequest": {"input": TEXT},
     "ClassifyRequest": {"input": [TEXT, "x"]},
+    "ScoringRequest": {"query": TEXT, "items": [" x", " y"], "label_token_ids": [5, 6]},
     "ScoreRequest": {"text_1": TEXT, "text_2": ["x", "y"]},
     "RerankRequest": {"query": TEXT, "documents": ["x", "y"]},
     "CohereRerankRequest": {"query": TEXT, "documents": ["x", "y"]},

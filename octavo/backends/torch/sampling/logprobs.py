@@ -12,20 +12,26 @@ from collections.abc import Sequence
 import numpy as np
 
 from octavo.backends.base import Floats, Ints
-from octavo.backends.step import ALL_LOGPROBS, RowLogprobs
+from octavo.backends.step import ALL_LOGPROBS, NO_ROWS, RowLogprobs
 
 LEAST = float(np.finfo(np.float32).min)  # finite, since a JSON number must be
 
 
-def row_logprobs(slot: int, rows: Floats, tokens: Sequence[int], count: int) -> RowLogprobs:
-    """Return log-probabilities of each row's token and of the `count` most likely."""
-    entries = [describe(row, token, count) for row, token in zip(rows, tokens, strict=True)]
+def row_logprobs(
+    slot: int, rows: Floats, tokens: Sequence[int], count: int, given: Ints = NO_ROWS
+) -> RowLogprobs:
+    """Return log-probabilities of each row's token and of the `count` likeliest, or of `given`."""
+    entries = [describe(row, token, count, given) for row, token in zip(rows, tokens, strict=True)]
     ids, logprobs, ranks = zip(*entries, strict=True)
     return RowLogprobs(slot, np.stack(ids), np.stack(logprobs), np.array(ranks, np.int32))
 
 
-def describe(logits: Floats, token: int, count: int) -> tuple[Ints, Floats, int]:
+def describe(
+    logits: Floats, token: int, count: int, given: Ints = NO_ROWS
+) -> tuple[Ints, Floats, int]:
     """Return ids, log-probabilities and rank of `token`, then of the `count` most likely ones.
+
+    If `given` has tokens, they come instead of the most likely.
 
     The rank is that of `token`. Ties go by token id.
     """
@@ -33,7 +39,8 @@ def describe(logits: Floats, token: int, count: int) -> tuple[Ints, Floats, int]
     shifted = wide - wide.max()
     logprobs = shifted - np.log(np.exp(shifted).sum())
     logprobs = np.maximum(logprobs, LEAST).astype(np.float32)
-    ids = np.concatenate((np.array([token], np.int32), _most_likely(logits, count)))
+    others = given if len(given) else _most_likely(logits, count)
+    ids = np.concatenate((np.array([token], np.int32), others))
     return ids, logprobs[ids], 1 + int(np.count_nonzero(logits > logits[token]))
 
 

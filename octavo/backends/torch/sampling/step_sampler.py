@@ -126,14 +126,15 @@ class StepSampler:
     ) -> tuple[RowLogprobs, ...]:
         found = []
         for sample, number in enumerate(draws.slots.tolist()):
-            wanted = self.slots[number].sampling.logprobs
+            sampling = self.slots[number].sampling
+            wanted, given = sampling.logprobs, sampling.logprob_ids
             if wanted == NO_LOGPROBS:
                 continue
             first, count = draws.first_rows[sample], len(tokens[sample]) - (number in failures)
             if not count:
                 continue
             rows = logits[first : first + count]
-            found.append(row_logprobs(number, rows, tokens[sample][:count], wanted))
+            found.append(row_logprobs(number, rows, tokens[sample][:count], wanted, given))
         return tuple(found)
 
     def _prompts(

@@ -80,7 +80,7 @@ def sampling_of(
 ) -> SlotSampling:
     """Return a slot's sampling; lists become arrays."""
     tokens = np.array([*prompt, *output], np.int32)
-    for name in ("allowed", "stop_ids", "bias_ids"):
+    for name in ("allowed", "stop_ids", "bias_ids", "logprob_ids"):
         if fields.get(name) is not None:
             fields[name] = np.array(fields[name], np.int32)
     if "bias" in fields:

@@ -58,6 +58,7 @@ FIELDS: dict[str, tuple[float, Make]] = {
     "presence": (0.3, lambda random, _: float(random.uniform(-2, 2))),
     "frequency": (0.3, lambda random, _: float(random.uniform(-2, 2))),
     "logprobs": (0.3, lambda random, size: int(random.choice([ALL_LOGPROBS, 0, 5, size + 1]))),
+    "logprob_ids": (0.2, lambda random, size: some_ids(random, size, 6)),
     "processors": (
         0.1,
         lambda random, _: [(forbid_odd,), (double,), (double, forbid_odd)][random.integers(3)],
