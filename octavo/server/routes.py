@@ -17,6 +17,8 @@ from octavo.server.anthropic.schema import (
     StreamEvent,
 )
 from octavo.server.batches.routes import BATCH_ROUTES
+from octavo.server.cohere.dialect import COHERE
+from octavo.server.cohere.routes import COHERE_ROUTES
 from octavo.server.durable.routes import resume
 from octavo.server.embeddings import scores, vectors
 from octavo.server.embeddings.dialect import EMBEDDINGS
@@ -67,7 +69,7 @@ _PAGE_HEADERS = (
 )
 
 
-DIALECTS: Sequence[Dialect] = (OPENAI, ANTHROPIC, RESPONSES, EMBEDDINGS, OLLAMA)
+DIALECTS: Sequence[Dialect] = (OPENAI, ANTHROPIC, RESPONSES, EMBEDDINGS, OLLAMA, COHERE)
 DEFAULT_DIALECT = DIALECTS[0]  # of errors outside a dialect's own routes
 _ID_PREFIXES = [prefix for dialect in DIALECTS for prefix in dialect.id_prefixes]
 
@@ -124,6 +126,7 @@ ROUTES: Sequence[Route] = (
         *(CountRequest, CountResponse),
         dialect=ANTHROPIC,
     ),
+    *COHERE_ROUTES,
     *RESPONSES_ROUTES,
     Route("GET", "/v1/models", models, "The served models."),
     *BATCH_ROUTES,

@@ -1,8 +1,8 @@
 """Prompts of several texts: pairs for cross-encoders, and parts that are tokenised separately.
 
-A pair has the form that the model was trained on. Encoders read a pair in the tokenizer's own form, with special tokens between the texts. Rerankers
-made of decoders read a template. It is a chat template for messages with the roles "query" and
-"document" and, for an instruction, "system".
+A pair has the form that the model was trained on. Encoders read it in the tokenizer's own form,
+with special tokens between the texts. Rerankers made of decoders read a template. It is a chat
+template for messages with the roles "query" and "document" and, for an instruction, "system".
 """
 
 from __future__ import annotations

@@ -246,7 +246,11 @@ class PromptMaker:
             token_ids = encode_parts(self.tokenizer, job.parts)
         elif text is not None and job.keeps_frame:
             token_ids, _ = self.tokenizer.encode_framed(
-                text, None, job.keep_tokens, add_special_tokens=job.add_special_tokens
+                text,
+                None,
+                job.keep_tokens,
+                add_special_tokens=job.add_special_tokens,
+                keeps_end=job.keeps_end,
             )
         elif text is not None and job.suffix:
             token_ids = infill_tokens(

@@ -68,6 +68,7 @@ class TokenTable:
         most_tokens: int | None = None,
         *,
         add_special_tokens: bool = True,
+        keeps_end: bool = False,
     ) -> tuple[list[int], int]:
         """Raise TokenizerError, like `encode`."""
         return self.encode(text), 0

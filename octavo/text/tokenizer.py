@@ -70,11 +70,12 @@ class Tokenizer(TokenTable):
         most_tokens: int | None = None,
         *,
         add_special_tokens: bool = True,
+        keeps_end: bool = False,
     ) -> tuple[list[int], int]:
         """Return the token ids of a text or of a pair, and where the second text begins (or 0).
 
-        What has more than `most_tokens` is cut: the longer text of a pair first, each at its end,
-        so that the special tokens around the texts stay.
+        What has more than `most_tokens` is cut: the longer text of a pair first, each at its end
+        or, with `keeps_end`, at its start, so that the special tokens around the texts stay.
         """
         given = valid_text(text) if second is None else (valid_text(text), valid_text(second))
         if most_tokens is not None:
@@ -85,7 +86,7 @@ class Tokenizer(TokenTable):
                     f"{most_tokens} tokens leave nothing of the text beside the model's "
                     f"{num_special} special tokens; allow more"
                 )
-            self.backend.enable_truncation(most_tokens)
+            self.backend.enable_truncation(most_tokens, direction="left" if keeps_end else "right")
         try:
             with no_panic("this text"):
                 encode = self.backend.encode_batch_fast

@@ -169,7 +169,7 @@ def test_node(name: str, address: str, full_address: str) -> None:
     assert "all is well" in said
 
 
-AGENTS = ("anthropic", "langchain-openai", "ollama", "openai-agents", "pydantic-ai")
+AGENTS = ("anthropic", "cohere", "langchain-openai", "ollama", "openai-agents", "pydantic-ai")
 
 
 @pytest.mark.parametrize("name", AGENTS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,7 +12,7 @@ import msgspec
 from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.tasks import check_generates
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
-from octavo.server.answers.call_ids import made_id
+from octavo.server.answers.call_ids import with_id
 from octavo.server.anthropic.conversation import conversation_job, with_own_field
 from octavo.server.anthropic.dialect import error_event, event
 from octavo.server.anthropic.schema import (
@@ -164,11 +163,9 @@ class MessagesWriter:
         )
         return (encode(answer),)
 
-    def _with_id(self, delta: D) -> D:
-        """Give a call without an id one that is the same whenever the answer is written."""
-        if isinstance(delta, ToolCallDelta) and delta.name is not None and delta.call_id is None:
-            return replace(delta, call_id=f"toolu_{made_id(f'{self._id}/{delta.index}')}")
-        return delta
+    def _with_id(self, delta: D) -> D | ToolCallDelta:
+        """Give a call that begins its id."""
+        return with_id(delta, self._id, "toolu_") if isinstance(delta, ToolCallDelta) else delta
 
     def _events(self, delta: Delta) -> Iterator[bytes]:
         if isinstance(delta, FinishDelta):

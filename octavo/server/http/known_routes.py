@@ -35,7 +35,6 @@ NOT_YET: Mapping[str, str] = {
     "/embeddings": _EMBEDDINGS,
     "/embedding": _EMBEDDINGS,
     "/embed": _EMBEDDINGS,
-    "/v2/embed": _EMBEDDINGS,
     "/v1/moderations": "judging texts; /classify serves classifiers",
     "/v1/audio/": _AUDIO,
     "/v1/realtime": _AUDIO,

@@ -43,6 +43,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "ScoreRequest": {"text_1": TEXT, "text_2": ["x", "y"]},
     "RerankRequest": {"query": TEXT, "documents": ["x", "y"]},
     "CohereRerankRequest": {"query": TEXT, "documents": ["x", "y"]},
+    "CohereChatRequest": {"model": "tiny", "messages": CHAT, **SAMPLING},
+    "CohereEmbedRequest": {"model": "tiny", "texts": [TEXT, "x"]},
     "RpcGenerateRequest": {"prompt": TEXT, "sampling_params": SAMPLING},
     "RpcEmbedRequest": {"prompt": TEXT},
 }
@@ -52,7 +54,7 @@ ALIKE: tuple[frozenset[str], ...] = (
     frozenset(
         {
             *("ChatRequest", "MessagesRequest", "ResponsesRequest"),
-            *("OllamaChatRequest", "OllamaGenerateRequest"),
+            *("OllamaChatRequest", "OllamaGenerateRequest", "CohereChatRequest"),
         }
     ),
     frozenset({"RerankRequest", "CohereRerankRequest"}),

@@ -45,6 +45,8 @@ PLACES = (
     *(("output", "content", "text"), ("message", "content"), ("response",), ("embedding",)),
     *(("data", "embedding"), ("data", "data"), ("data", "probs"), ("data", "score")),
     *(("results", "index"), ("results", "relevance_score"), ("embeddings",)),
+    *(("message", "content", "text"), ("delta", "message", "content", "text")),
+    ("embeddings", "float"),
 )
 _OF_REQUESTS = (Exchange, GenerationRequest, PreparedRequest)
 _HOME = str(Path(octavo.__path__[0]))

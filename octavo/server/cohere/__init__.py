@@ -1,0 +1,1 @@
+"""Cohere's dialect: /v2/chat and /v2/embed."""
