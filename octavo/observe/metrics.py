@@ -259,6 +259,11 @@ class Metrics:
 
         return value
 
+    def load(self) -> dict[str, float]:
+        """Return what load balancers read in a response, under the metrics' names."""
+        usage = self._gauge(_usage)
+        return {"kv_cache_usage_perc": usage(), "num_requests_waiting": float(self._num_waiting())}
+
     def _num_waiting(self) -> float:
         """Return the requests that wait for admission or in the engine."""
         snapshot = self._snapshot()

@@ -15,6 +15,7 @@ from octavo.server.durable.head import register
 from octavo.server.generation import Generation
 from octavo.server.http.deadline import RequestTask
 from octavo.server.http.exchange import Exchange
+from octavo.server.http.load_report import add_load
 from octavo.server.http.route import Handler
 from octavo.server.large_bodies import read
 from octavo.server.operation import GenerationRequest
@@ -39,6 +40,7 @@ async def _handle(
     exchange: Exchange,
 ) -> None:
     async with admitted(exchange) as ticket:
+        add_load(exchange)
         request, asked, prepared = await read(exchange, kind, translate)
         asked.prepared = prepared
         await answer(exchange, ticket, request, asked, RequestTask(exchange))

@@ -62,6 +62,8 @@ class Exchange:
         given = self.headers.get("x-request-id", "")
         self.request_id = given if _ID.fullmatch(given) else secrets.token_hex(16)
         self.extra_headers: Headers = []
+        # Returns headers whose values are those at the time of the status line.
+        self.late_headers: Callable[[Exchange], Headers] = lambda exchange: []
         self.parameter = ""  # the part of the path that matches the route's {id}
         self.status: int | None = None
         self.began = server.clock()
@@ -178,6 +180,7 @@ class Exchange:
         assert self.status is None, "a response has one status"
         self.status = status
         named = [(b"x-request-id", self.request_id.encode()), *self.extra_headers, *headers]
+        named += self.late_headers(self)
         named = [(name, _UNSAFE.sub(_escaped, value)) for name, value in named]
         await self._send({"type": "http.response.start", "status": status, "headers": named})
 
