@@ -20,6 +20,7 @@ from octavo.observe.output import num_dropped_lines
 from octavo.server import worker_process
 from octavo.server.admission import Admission
 from octavo.server.answers.formats import choose_formats
+from octavo.server.bounds.sessions import Sessions
 from octavo.server.bounds.shares import Shares
 from octavo.server.bounds.turns import Releases
 from octavo.server.canary import Canary
@@ -92,6 +93,7 @@ class Server:
             self.readiness_as_number,
             tuple((name, str(value)) for name, value in llm.model.cache_settings.items()),
         )
+        self.sessions = Sessions(clock)
         self.responses = open_store(config, clock, self.wall_time, self.shares)
         self._add_metrics()
         self.loop_lag = LoopLag(self.metrics.loop_lag.observe)

@@ -21,6 +21,7 @@ from octavo.server.openai import chat, completions
 from octavo.server.openai.schema.chat import ChatRequest
 from octavo.server.openai.schema.completion import CompletionRequest
 from octavo.server.schema.decode import is_large
+from octavo.server.vllm.sessions import change_session, check_session
 
 _HANDLERS: dict[str, Handler] = {  # by the field that only this request has
     "messages": generating(ChatRequest, chat.translate),
@@ -33,7 +34,9 @@ _classify = generating(ClassifyRequest, vectors.classify)
 
 
 # The fields that distinguish the requests; the others are skipped.
-_Kinds = msgspec.defstruct("_Kinds", [(name, Raw, Raw(b"null")) for name in _HANDLERS])
+_SESSION = "requestType"
+_NAMES = (_SESSION, *_HANDLERS)
+_Kinds = msgspec.defstruct("_Kinds", [(name, Raw, Raw(b"null")) for name in _NAMES])
 _decode = msgspec.json.Decoder(_Kinds).decode
 
 
@@ -41,6 +44,10 @@ async def invoke(exchange: Exchange) -> None:
     """Handle POST /invocations like the route whose request the body is."""
     body = await exchange.body()
     name = _kind(body)
+    if name == _SESSION:
+        await change_session(exchange, body)
+        return
+    check_session(exchange)
     if name is None:
         raise invalid(
             "the body has neither messages, as /v1/chat/completions takes them, nor a prompt, as "
@@ -64,4 +71,4 @@ def _kind(body: bytes) -> str | None:
         found = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return "messages"  # whose decoder says what is wrong with the body
-    return next((name for name in _HANDLERS if bytes(getattr(found, name)) != b"null"), None)
+    return next((name for name in _NAMES if bytes(getattr(found, name)) != b"null"), None)
