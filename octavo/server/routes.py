@@ -20,9 +20,11 @@ from octavo.server.batches.routes import BATCH_ROUTES
 from octavo.server.cohere.dialect import COHERE
 from octavo.server.cohere.routes import COHERE_ROUTES
 from octavo.server.durable.routes import resume
-from octavo.server.embeddings import scores, vectors
+from octavo.server.embeddings import scores, tei, vectors
 from octavo.server.embeddings.dialect import EMBEDDINGS
 from octavo.server.embeddings.schema import (
+    AnyRerankRequest,
+    AnyRerankResponse,
     ClassifyRequest,
     ClassifyResponse,
     CohereRerankRequest,
@@ -34,6 +36,8 @@ from octavo.server.embeddings.schema import (
     RerankResponse,
     ScoreRequest,
     ScoreResponse,
+    TeiEmbedRequest,
+    TeiEmbedResponse,
 )
 from octavo.server.generate import generating
 from octavo.server.http.dialect import Dialect
@@ -184,11 +188,21 @@ ROUTES: Sequence[Route] = (
             *(kind, RerankResponse),
             dialect=EMBEDDINGS,
         )
-        for path, kind in (
-            ("/v1/rerank", RerankRequest),
-            ("/rerank", RerankRequest),
-            ("/v2/rerank", CohereRerankRequest),
-        )
+        for path, kind in (("/v1/rerank", RerankRequest), ("/v2/rerank", CohereRerankRequest))
+    ),
+    Route(
+        *("POST", "/rerank"),
+        generating(AnyRerankRequest, tei.rerank),
+        "Documents in the order of their relevance to a query, in TEI's shape too.",
+        *(AnyRerankRequest, AnyRerankResponse),
+        dialect=EMBEDDINGS,
+    ),
+    Route(
+        *("POST", "/embed"),
+        generating(TeiEmbedRequest, tei.embed),
+        "Vectors of texts, in TEI's shape.",
+        *(TeiEmbedRequest, TeiEmbedResponse),
+        dialect=EMBEDDINGS,
     ),
     Route(
         *("POST", "/tokenize", tokenize, "The token ids of a text or a conversation."),

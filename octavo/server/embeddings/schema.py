@@ -257,6 +257,56 @@ class CohereRerankRequest(RerankRequest, kw_only=True):
     return_documents: bool = False
 
 
+Direction = Literal["left", "right", "Left", "Right"]
+
+
+class AnyRerankRequest(RerankRequest, kw_only=True):
+    """The request of /rerank, in Jina's shape with `documents` or in TEI's with `texts`."""
+
+    schema: ClassVar[dict[str, Any]] = {
+        "oneOf": [
+            {
+                "required": ["documents"],
+                "properties": {
+                    "documents": {"type": "array"},
+                    "texts": {"type": "null"},
+                    **dict.fromkeys(("raw_scores", "return_text", "truncate"), _OFF),
+                },
+            },
+            {
+                "required": ["texts"],
+                "properties": {"documents": {"type": "null"}, "texts": {"type": "array"}},
+            },
+        ]
+    }
+    documents: (  # type: ignore[assignment]
+        Annotated[list[str | RerankText], Meta(min_length=1, max_length=MAX_PROMPTS)] | None
+    ) = None
+    texts: Annotated[list[str], Meta(min_length=1, max_length=MAX_PROMPTS)] | None = None
+    raw_scores: bool = False  # the model's own numbers instead of probabilities
+    return_text: bool = False
+    truncate: bool = False  # a text that is too long loses its end
+    truncation_direction: Direction = "right"  # another is refused
+
+
+class TeiEmbedRequest(PooledRequest, kw_only=True):
+    """The request of /embed, in TEI's shape."""
+
+    schema: ClassVar[dict[str, Any]] = prompts_schema("inputs")
+    rules: ClassVar[FieldRules] = replace(
+        RULES,
+        with_lists=frozenset({"inputs"}),
+        of_prompts={"inputs": _as_many("inputs")},
+        other_names={"input": "inputs", "texts": "inputs"},
+    )
+    inputs: Input
+    normalize: bool = True
+    truncate: bool = False  # a text that is too long loses its end
+    truncation_direction: Direction = "right"  # another is refused
+    prompt_name: Annotated[str, Meta(max_length=256)] | None = None  # put before each text
+    dimensions: Annotated[int, Meta(ge=1, le=INT32)] | None = None
+
+
 class PooledUsage(Struct, kw_only=True):
     """The tokens of all texts; none are generated."""
 
@@ -357,3 +407,37 @@ class RerankResponse(Struct, kw_only=True):
     results: list[RerankResult]
     usage: PooledUsage
     meta: RerankMeta | UnsetType = UNSET
+
+
+class TeiRank(Struct, kw_only=True):
+    """One text's place among the others, in TEI's shape."""
+
+    index: int
+    score: float
+    text: str | UnsetType = UNSET
+
+
+_RANK = {
+    "type": "object",
+    "required": ["index", "score"],
+    "properties": {
+        "index": {"type": "integer"},
+        "score": {"type": "number"},
+        "text": {"type": "string"},
+    },
+}
+
+
+class AnyRerankResponse(RerankResponse, kw_only=True):
+    """The response of /rerank: an object, or for TEI's requests a list."""
+
+    schema: ClassVar[dict[str, Any]] = {"type": ["object", "array"], "items": _RANK}
+
+
+class TeiEmbedResponse(Struct, kw_only=True):
+    """The response of /embed, which is a list of vectors."""
+
+    schema: ClassVar[dict[str, Any]] = {
+        "type": "array",
+        "items": {"type": "array", "items": {"type": "number"}},
+    }

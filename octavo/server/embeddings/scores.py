@@ -42,6 +42,7 @@ from octavo.server.translation import TranslationContext
 from octavo.text.pairs import Pair
 from octavo.text.prompt_worker import PromptJob
 
+_ALWAYS_LISTS = ("documents", "texts")
 Places = list[tuple[int, int]]  # of both texts of each pair
 
 
@@ -59,7 +60,7 @@ def score(context: TranslationContext, request: ScoreRequest) -> GenerationReque
             raise invalid(f"{name} is missing; {' and '.join(names)} are compared", name)
         fields.append([texts] if isinstance(texts, str) else texts)
     first, second = fields
-    return _compared(context, request, first, second, names, ScoreWriter)
+    return compared(context, request, first, second, names, ScoreWriter)
 
 
 def rerank(context: TranslationContext, request: RerankRequest) -> GenerationRequest:
@@ -67,10 +68,10 @@ def rerank(context: TranslationContext, request: RerankRequest) -> GenerationReq
     context.check_model(request.model)
     texts = [each if isinstance(each, str) else each.text for each in request.documents]
     names = "query", "documents"
-    return _compared(context, request, [request.query], texts, names, RerankWriter)
+    return compared(context, request, [request.query], texts, names, RerankWriter)
 
 
-def _compared(
+def compared(
     context: TranslationContext,
     request: ScoreRequest | RerankRequest,
     first: list[str],
@@ -129,7 +130,7 @@ def _place(names: tuple[str, str], num_first: int, num_second: int) -> Callable[
         name, at, count = names[0], index, num_first
         if index >= num_first:
             name, at, count = names[1], index - num_first, num_second
-        return f"{name}[{at}]" if count > 1 or name == "documents" else name
+        return f"{name}[{at}]" if count > 1 or name in _ALWAYS_LISTS else name
 
     return named
 
@@ -152,10 +153,11 @@ class ScoreWriter(PooledWriter):
 
     def data(self, outputs: Sequence[RequestOutput]) -> Iterator[Struct]:
         """Yield the score of each pair."""
-        for index, value in enumerate(self._values(outputs)):
+        for index, value in enumerate(self.values(outputs)):
             yield ScoreData(index=index, score=value)
 
-    def _values(self, outputs: Sequence[RequestOutput]) -> Iterator[float]:
+    def values(self, outputs: Sequence[RequestOutput]) -> Iterator[float]:
+        """Yield the score of each pair, as a number."""
         if self._places is None:
             for output in outputs:
                 yield self.asked.vector(output)[0]
@@ -181,7 +183,7 @@ class RerankWriter(ScoreWriter):
     ) -> Iterator[bytes]:
         """Yield the response with the most relevant documents first."""
         results: list[RerankResult] = []
-        for index, value in enumerate(self._values(outputs)):
+        for index, value in enumerate(self.values(outputs)):
             results.append(RerankResult(index=index, relevance_score=value))
             yield TURN
         results.sort(key=lambda result: -result.relevance_score)

@@ -34,7 +34,6 @@ _PROFILE = (
 NOT_YET: Mapping[str, str] = {
     "/embeddings": _EMBEDDINGS,
     "/embedding": _EMBEDDINGS,
-    "/embed": _EMBEDDINGS,
     "/v1/moderations": "judging texts; /classify serves classifiers",
     "/v1/audio/": _AUDIO,
     "/v1/realtime": _AUDIO,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw
 
-from octavo.server.embeddings import scores, vectors
+from octavo.server.embeddings import scores, tei, vectors
 from octavo.server.embeddings.schema import (
     PAIRED,
+    AnyRerankRequest,
     ClassifyRequest,
     EmbeddingRequest,
-    RerankRequest,
     ScoreRequest,
 )
 from octavo.server.generate import generating
@@ -27,7 +27,7 @@ _HANDLERS: dict[str, Handler] = {  # by the field that only this request has
     "messages": generating(ChatRequest, chat.translate),
     "prompt": generating(CompletionRequest, completions.translate),
     "input": generating(EmbeddingRequest, vectors.embeddings),
-    "query": generating(RerankRequest, scores.rerank),
+    "query": generating(AnyRerankRequest, tei.rerank),
     **dict.fromkeys((first for first, _ in PAIRED), generating(ScoreRequest, scores.score)),
 }
 _classify = generating(ClassifyRequest, vectors.classify)

@@ -42,6 +42,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "ScoringRequest": {"query": TEXT, "items": [" x", " y"], "label_token_ids": [5, 6]},
     "ScoreRequest": {"text_1": TEXT, "text_2": ["x", "y"]},
     "RerankRequest": {"query": TEXT, "documents": ["x", "y"]},
+    "AnyRerankRequest": {"query": TEXT, "texts": ["x", "y"]},
+    "TeiEmbedRequest": {"inputs": [TEXT, "x"]},
     "CohereRerankRequest": {"query": TEXT, "documents": ["x", "y"]},
     "CohereChatRequest": {"model": "tiny", "messages": CHAT, **SAMPLING},
     "CohereEmbedRequest": {"model": "tiny", "texts": [TEXT, "x"]},

@@ -46,7 +46,7 @@ PLACES = (
     *(("data", "embedding"), ("data", "data"), ("data", "probs"), ("data", "score")),
     *(("results", "index"), ("results", "relevance_score"), ("embeddings",)),
     *(("message", "content", "text"), ("delta", "message", "content", "text")),
-    ("embeddings", "float"),
+    *(("embeddings", "float"), ("score",), ()),
 )
 _OF_REQUESTS = (Exchange, GenerationRequest, PreparedRequest)
 _HOME = str(Path(octavo.__path__[0]))
