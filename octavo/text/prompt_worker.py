@@ -10,29 +10,28 @@ The server imports this module for the jobs, so it imports the template engine o
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
-import os
-import resource
 import signal
 import struct
 import time
 from array import array
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 from msgspec import Struct
 
-from octavo.confine.process import confine, give_up_privileges
+from octavo.confine.worker import confine_worker, limit_memory
 from octavo.formats.description import ToolFormat
 from octavo.grammar.checked import CheckedShape, ShapeJob
 from octavo.observe.collection import no_collection
 from octavo.observe.machine import give_back_freed
 from octavo.text.answer_shape import AnswerJob
+from octavo.text.chat.answer_mask import Place, mask_of
 from octavo.text.chat.fewer_turns import with_fewer_turns
 from octavo.text.chat.messages import ChatTemplateError, check_surrogates
 from octavo.text.infill import InfillError, infill_tokens
@@ -100,6 +99,8 @@ class PromptJob(Struct, frozen=True, kw_only=True):
     wants_text: bool = True  # of the prompt, as far as the server has not sent it
     lists_tokens: bool = False  # as JSON, instead of the token ids
     lists_strings: bool = False  # of the tokens, as the vocabulary has them
+    wants_places: bool = False  # of the tokens in the text that was tokenised
+    wants_answers: bool = False  # which tokens are the assistant's, as far as the template says
 
 
 class PromptJobs(Struct, frozen=True, tag=True):
@@ -142,6 +143,8 @@ class PreparedPrompt(Struct, frozen=True, kw_only=True, tag=True):
     bad_words_token_ids: list[list[int]] = []
     listed_tokens: bytes = b""  # JSON, which goes to the client as it is
     listed_strings: bytes = b"null"
+    packed_places: bytes = b""  # of each token's beginning and end, four bytes each
+    answer_mask: bytes = b""  # a byte for each token, 1 for those of the assistant's texts
 
     @property
     def ids(self) -> array[int]:
@@ -231,9 +234,10 @@ class PromptMaker:
     def make(self, job: PromptJob) -> PreparedPrompt:
         """Render, tokenise and cut; the text of a job that has one is not sent back."""
         began = time.monotonic()
-        text = job.text
+        text, places = job.text, list[Place]()
+        answers = list[Place]() if job.wants_answers else None
         if job.conversation is not None:
-            text = self._render(job.conversation)
+            text = self._render(job.conversation, answers)
         elif text is not None and job.text_tokens is not None:
             text = self.tokenizer.beginning(text, job.text_tokens)
         rendered = time.monotonic()
@@ -256,6 +260,10 @@ class PromptMaker:
             token_ids = infill_tokens(
                 self.tokenizer, text, job.suffix, add_special_tokens=job.add_special_tokens
             )
+        elif text is not None and (job.wants_places or job.wants_answers):
+            token_ids, places = self.tokenizer.encode_with_places(
+                text, add_special_tokens=job.add_special_tokens
+            )
         elif text is not None:
             token_ids = encode(text, add_special_tokens=job.add_special_tokens)
         if job.fit_tokens is not None and len(token_ids) > job.fit_tokens:
@@ -268,7 +276,8 @@ class PromptMaker:
         if is_cut:
             assert job.keep_tokens is not None
             start = len(token_ids) - job.keep_tokens if job.keeps_end else 0
-            token_ids = token_ids[start : start + job.keep_tokens]
+            kept = slice(start, start + job.keep_tokens)
+            token_ids, places = token_ids[kept], places[kept]
         is_too_long = job.max_tokens is not None and len(token_ids) > job.max_tokens
         if is_too_long or not job.wants_text:
             text = ""
@@ -282,6 +291,10 @@ class PromptMaker:
             num_tokens=len(token_ids),
             second_from=second_from,
             bad_words_token_ids=bad_words,
+            packed_places=packed(list(chain(*places)))
+            if job.wants_places and not is_too_long
+            else b"",
+            answer_mask=b"" if answers is None else mask_of(places, answers),
             template_seconds=rendered - began,
             tokenize_seconds=time.monotonic() - rendered,
         )
@@ -332,12 +345,18 @@ class PromptMaker:
                 )
         return "".join([*parts, stream.finish()])
 
-    def _render(self, conversation: Conversation) -> str:
+    def _render(self, conversation: Conversation, answers: list[Place] | None = None) -> str:
         tool_format = conversation.tool_format
         shows_tools = bool(conversation.tools) and not (tool_format and tool_format.is_generic)
         template = self._compiled(conversation.template, shows_tools)
         if tool_format is None:
             template.check_tools(conversation.messages, conversation.tools)
+        if answers is not None and not template.marks_answers:
+            raise ChatTemplateError(
+                "the chat template does not mark the assistant's texts with {% generation %}; "
+                "leave return_assistant_tokens_mask out, or use a template that does",
+                param="return_assistant_tokens_mask",
+            )
         text = template.render(
             conversation.messages,
             tools=conversation.tools,
@@ -346,6 +365,7 @@ class PromptMaker:
             add_generation_prompt=conversation.add_generation_prompt,
             continue_final_message=conversation.continue_final_message,
             variables=conversation.variables,
+            answers=answers,
         )
         check_surrogates(text)
         return text
@@ -409,7 +429,7 @@ def serve_jobs(seconds: float, num_bytes: int, load: Callable[[], Answers]) -> N
     with open(0, "rb") as source, open(0, "wb", closefd=False) as sink:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, LOAD_SECONDS)
-        _limit_memory(LOAD_BYTES, is_final=False)
+        limit_memory(LOAD_BYTES, is_final=False)
         try:
             with no_collection():
                 answer_to = load()
@@ -457,31 +477,11 @@ def _why_unusable(error: Exception) -> str:
 
 
 def _confine(num_bytes: int) -> None:
-    """Limit this process to what a job may take, and make it the first to end without memory.
-
-    The server's log and `octavo doctor` say where the kernel cannot refuse it files and network.
-    """
+    """Limit this process to what a job may take; all that was loaded stays."""
     gc.collect()
-    gc.freeze()  # all that was loaded stays
+    gc.freeze()
     give_back_freed()
-    _limit_memory(num_bytes, is_final=True)
-    with contextlib.suppress(OSError):  # not every container allows it
-        Path("/proc/self/oom_score_adj").write_text("1000")
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)  # a stack printed at a crash could hold a prompt
-    os.close(nothing)
-    give_up_privileges()
-    confine(may_read=False)
-
-
-def _limit_memory(num_bytes: int, *, is_final: bool) -> None:
-    """Limit this process's memory to so much more than it has, or to the limit it came with."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + num_bytes
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    if most != resource.RLIM_INFINITY:
-        limit = min(limit, most)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit if is_final else most))
+    confine_worker(num_bytes)
 
 
 def read_frame(source: BinaryIO) -> bytes | None:

@@ -63,6 +63,15 @@ class Tokenizer(TokenTable):
             encode = self.backend.encode_batch_fast
             return encode([valid_text(text)], add_special_tokens=add_special_tokens)[0].ids
 
+    def encode_with_places(
+        self, text: str, *, add_special_tokens: bool = True
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the token ids, and the place of each in the text; (0, 0) for special tokens."""
+        with no_panic("this text"):
+            encode = self.backend.encode_batch
+            found = encode([valid_text(text)], add_special_tokens=add_special_tokens)[0]
+        return found.ids, found.offsets
+
     def encode_framed(
         self,
         text: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -9,6 +10,7 @@ import msgspec
 
 from octavo.server.bounds.turns import Turns
 from octavo.server.generate import admitted
+from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange
 from octavo.server.large_bodies import read
 from octavo.server.openai import chat, completions
@@ -20,6 +22,7 @@ from octavo.server.operation import GenerationRequest, PreparedRequest
 from octavo.server.preparation import prepare
 from octavo.server.translation import TranslationContext
 from octavo.server.vllm.schema import RenderedRequest, TokenSampling
+from octavo.text.prompt_worker import PromptJob
 
 R = TypeVar("R", bound=CommonRequest)
 _NO_CALLS = (
@@ -37,13 +40,43 @@ _SAME = (
 
 async def render_chat(exchange: Exchange) -> None:
     """Handle POST /v1/chat/completions/render: respond with one request of token ids."""
-    (made,) = await _rendered(exchange, ChatRequest, chat.translate)
+    (made,) = await _rendered(exchange, ChatRequest, translate_chat)
     await exchange.respond_json(made)
 
 
 async def render_completion(exchange: Exchange) -> None:
     """Handle POST /v1/completions/render: respond with a request for each prompt."""
-    await exchange.respond_json(await _rendered(exchange, CompletionRequest, completions.translate))
+    await exchange.respond_json(await _rendered(exchange, CompletionRequest, translate_completion))
+
+
+def translate_chat(context: TranslationContext, request: ChatRequest) -> GenerationRequest:
+    """Return the neutral form of a conversation, with what is to be reported of its tokens."""
+    made = chat.translate(context, request)
+    return _reporting(made, request, has_mask=bool(request.return_assistant_tokens_mask))
+
+
+def translate_completion(
+    context: TranslationContext, request: CompletionRequest
+) -> GenerationRequest:
+    """Return the neutral form of prompts, with what is to be reported of their tokens."""
+    if request.return_token_offsets and request.suffix:
+        raise invalid(
+            "return_token_offsets is for one text, and the prompt is made of two with suffix",
+            "return_token_offsets",
+        )
+    return _reporting(completions.translate(context, request), request, has_mask=False)
+
+
+def _reporting(
+    asked: GenerationRequest, request: CommonRequest, *, has_mask: bool
+) -> GenerationRequest:
+    """Let the worker say where the tokens of texts are; token ids are in no text."""
+    wants = {"wants_places": bool(request.return_token_offsets), "wants_answers": has_mask}
+    asked.prompts = [
+        msgspec.structs.replace(each, **wants) if isinstance(each, PromptJob) else each
+        for each in asked.prompts
+    ]
+    return asked
 
 
 async def _rendered(
@@ -73,6 +106,11 @@ async def _rendered(
             )
             if request.return_prompt_text:
                 each.prompt_text = prompt.text
+            if prompt.packed_places:
+                ends = iter(array("i", prompt.packed_places))
+                each.token_offsets = list(zip(ends, ends, strict=True))
+            if prompt.answer_mask:
+                each.assistant_tokens_mask = list(prompt.answer_mask)
             if asked.answer_job is not None:
                 each.warnings = [_NO_CALLS]
             rendered.append(each)

@@ -106,6 +106,7 @@ class TokensRequest(Struct, kw_only=True, forbid_unknown_fields=True):
         ignored={
             **RULES.ignored,
             "token_offsets": "no part of an answer is made of them",
+            "assistant_tokens_mask": "no part of an answer is made of it",
             "reasoning_parser_kwargs": "a shape holds from the first token",
         },
     )
@@ -164,6 +165,8 @@ class RenderedRequest(Struct, kw_only=True):
     cache_salt: str | None = None
     priority: int = 0
     prompt_text: str | None = None
+    token_offsets: list[tuple[int, int]] | None = None  # in the text that was tokenised
+    assistant_tokens_mask: list[int] | None = None  # 1 for a token of an assistant's text
     warnings: list[str] | UnsetType = UNSET
 
 

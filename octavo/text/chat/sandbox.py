@@ -59,15 +59,20 @@ class GenerationTag(Extension):
     """The tag `{% generation %}`, which marks the assistant's text; it renders as its contents."""
 
     tags = {"generation"}  # noqa: RUF012 (Jinja's own name and type)
+    environment: TemplateSandbox
 
     def parse(self, parser: Parser) -> nodes.Node:
         """Parse up to `{% endgeneration %}`, as a block with variables of its own."""
+        self.environment.marks_answers = True
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_contents"), [], [], body).set_lineno(line)
 
     def _contents(self, caller: Callable[[], str]) -> str:
-        return caller()
+        text = caller()
+        if self.environment.on_answer is not None:
+            self.environment.on_answer(text)
+        return text
 
 
 # The attributes that a template may read, by the value's type. Other types have none.
@@ -89,6 +94,9 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     """
 
     def __init__(self, now: Callable[[], datetime]) -> None:
+        self.marks_answers = False  # the template has the tag of `GenerationTag`
+        # Is called with each marked text, before the text is written.
+        self.on_answer: Callable[[str], None] | None = None
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,

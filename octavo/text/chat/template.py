@@ -11,6 +11,7 @@ from jinja2 import TemplateError, TemplateSyntaxError
 
 from octavo.formats.description import ToolFormat
 from octavo.loader.errors import quote
+from octavo.text.chat.answer_mask import Place
 from octavo.text.chat.content_parts import reads_parts
 from octavo.text.chat.messages import (
     REASONING_FIELDS,
@@ -71,7 +72,8 @@ class ChatTemplate:
         self._reads_calls = "tool_calls" in source
         self._knows_none = _NO_CONTENT.search(source) is not None
         try:
-            self._template = TemplateSandbox(now).from_string(source)
+            self._sandbox = TemplateSandbox(now)
+            self._template = self._sandbox.from_string(source)
             self.takes_parts = reads_parts(source)  # otherwise content must be a string
         except TemplateSyntaxError as error:
             raise ChatTemplateError(
@@ -90,6 +92,7 @@ class ChatTemplate:
         add_generation_prompt: bool = False,
         continue_final_message: bool | str = False,
         variables: Mapping[str, Any] | None = None,
+        answers: list[Place] | None = None,
     ) -> str:
         """Return the prompt for `messages`.
 
@@ -99,7 +102,8 @@ class ChatTemplate:
         if that is the generic one; without a format it is left out, which `check_tools` refuses.
         `add_generation_prompt` opens the assistant's turn. `continue_final_message` leaves the
         last message open instead, so that the model continues it; a string names the field that
-        is to be continued. `variables` are whatever else this template reads.
+        is to be continued. `variables` are whatever else this template reads. The places of the
+        assistant's texts, as far as the template marks them, are added to `answers`.
         """
         _check_kinds(tools, variables)
         if reserved := OWN_VARIABLES & (variables or {}).keys():
@@ -123,10 +127,15 @@ class ChatTemplate:
         }
         known["messages"] = chat = self._with_tools(chat, known, tool_format)
         if not continue_final_message:
-            return self._run(known)
+            return self._run(known, answers)
         field = "content" if continue_final_message is True else continue_final_message
         text = _mark_end(chat[-1], field, self.source)
-        return _cut_at_mark(self._run(known), text)
+        return _cut_at_mark(self._run(known, answers), text)
+
+    @property
+    def marks_answers(self) -> bool:
+        """True if the template says which texts are the assistant's."""
+        return self._sandbox.marks_answers
 
     def _with_tools(
         self, chat: list[dict[str, Any]], known: dict[str, Any], tool_format: ToolFormat | None
@@ -169,10 +178,10 @@ class ChatTemplate:
                     param=where,
                 )
 
-    def _run(self, variables: Mapping[str, Any]) -> str:
+    def _run(self, variables: Mapping[str, Any], answers: list[Place] | None = None) -> str:
         """Render, and turn every failure into a ChatTemplateError."""
         try:
-            return self._collect(variables)
+            return self._collect(variables, answers)
         except ChatTemplateError:
             raise
         except RecursionError as error:
@@ -183,17 +192,34 @@ class ChatTemplate:
                 f"the chat template cannot render this conversation: {what}"
             ) from error
 
-    def _collect(self, variables: Mapping[str, Any]) -> str:
-        parts, num_characters = [], 0
-        for part in self._template.generate(variables):
-            num_characters += len(part)
-            if num_characters > MAX_OUTPUT_CHARACTERS:
+    def _collect(self, variables: Mapping[str, Any], answers: list[Place] | None) -> str:
+        parts: list[str] = []
+        num_characters = 0
+        marked: list[tuple[int, str]] = []
+        if answers is not None:
+            self._sandbox.on_answer = lambda text: marked.append((num_characters, text))
+        try:
+            for part in self._template.generate(variables):
+                num_characters += len(part)
+                if num_characters > MAX_OUTPUT_CHARACTERS:
+                    raise ChatTemplateError(
+                        f"the chat template wrote more than {MAX_OUTPUT_CHARACTERS} characters, "
+                        "which is the limit of a prompt"
+                    )
+                parts.append(part)
+        finally:
+            self._sandbox.on_answer = None
+        text = "".join(parts)
+        if answers is not None:
+            answers += [(start, start + len(each)) for start, each in marked]
+            # A template that captures a marked text writes it elsewhere, or changes it.
+            if any(not text.startswith(each, start) for start, each in marked):
                 raise ChatTemplateError(
-                    f"the chat template wrote more than {MAX_OUTPUT_CHARACTERS} characters, "
-                    "which is the limit of a prompt"
+                    "the chat template does not write the texts that it marks as the assistant's "
+                    "where it marks them; leave return_assistant_tokens_mask out",
+                    param="return_assistant_tokens_mask",
                 )
-            parts.append(part)
-        return "".join(parts)
+        return text
 
 
 def _check_kinds(tools: object, variables: object) -> None:

@@ -112,6 +112,7 @@ class ChatRequest(CommonRequest, kw_only=True):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None
     )
+    return_assistant_tokens_mask: bool | None = None  # of the prompt; /render alone has it
     include_reasoning: bool | None = None  # false: the answer has no reasoning, which still counts
 
 

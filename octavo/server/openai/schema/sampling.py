@@ -73,6 +73,7 @@ class CommonRequest(ShapeFields, kw_only=True, forbid_unknown_fields=True):
     return_tokens_as_token_ids: bool | None = None  # in logprobs, as "token_id:N" instead of text
     return_token_ids: bool | None = None
     return_prompt_text: bool | None = None  # the prompt as the template has made it
+    return_token_offsets: bool | None = None  # of the prompt; the render routes alone have them
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None

@@ -79,12 +79,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "logprob_token_ids": Unsupported(
         _empty, "use logprobs, which returns the likeliest tokens", "[]"
     ),
-    "return_token_offsets": Unsupported(
-        _one_of(False), "offsets of tokens are not reported; /tokenize has token_strs", "false"
-    ),
-    "return_assistant_tokens_mask": Unsupported(
-        _one_of(False), "templates are not asked which tokens an assistant wrote", "false"
-    ),
     **OF_VLLM,
     "logits_processors": Unsupported(_empty, "functions cannot be sent over HTTP", "[]"),
     "extra_body": Unsupported(
@@ -103,6 +97,7 @@ IGNORED: Mapping[str, str] = {
     "metadata": "nothing is stored",
     "store": "nothing is stored",
     "service_tier": "there is only one",
+    "return_assistant_tokens_mask": "only conversations have an assistant",
     "prompt_cache_key": "prefixes are found by their content",
     "prompt_cache_retention": "prefixes are kept until their memory is needed",
     "session_id": "prefixes are found by their content",
@@ -166,7 +161,7 @@ _OF_PROMPTS: Mapping[str, Callable[[Any], Any]] = {
 
 # What chats have and other routes do not.
 _OF_CHATS = ("tools", "tool_choice", "functions", "function_call")
-_USED_IN_CHATS = ("parallel_tool_calls", "include_reasoning")
+_USED_IN_CHATS = (*("parallel_tool_calls", "include_reasoning", "return_assistant_tokens_mask"),)
 
 RULES = FieldRules(
     open=frozenset(

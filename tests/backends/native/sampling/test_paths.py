@@ -37,6 +37,7 @@ NATIVE: dict[str, Any] = {
     "bad_words_token_ids": [[3], [4, 5]],
     "min_tokens": 2,
     "logprobs": 5,
+    "logprob_token_ids": (4, 2, 0, 1, 3),
     "prompt_logprobs": 5,
     "pooling": "mean",
 }
