@@ -319,7 +319,8 @@ MISSING: Mapping[str, str] = {
     "reasoning_parser_plugin": "--tool-parser-plugin describes formats of both kinds",
     "reasoning_config": "--reasoning-parser names the format of reasoning",
     "reasoning_effort_map": "send an effort that the template knows",
-    "enable_prompt_embeds": "prompts are texts or token ids",
+    "enable_prompt_embeds": "prompts are texts or token ids; vectors instead of them come as a "
+    "pickle, which could run code",
     "skip_tokenizer_init": "a model needs its tokenizer; token ids go to /inference/v1/generate",
     "logits_processors": "processors are given to octavo.LLM(logits_processors=...)",
     "logits_processor_pattern": "requests name the processors of LLM(logits_processors=...)",
@@ -354,8 +355,10 @@ MISSING: Mapping[str, str] = {
     "use_fp64_gumbel": "draws have one precision",
     "additional_config": "there are no other settings",
     "override_neuron_config": "there is no backend for it",
-    "override_pooler_config": "requests say how to pool",
-    "pooler_config": "requests say how to pool",
+    **dict.fromkeys(
+        ("override_pooler_config", "pooler_config"),
+        "requests say how to pool; --max-embed-len lets long texts be embedded in pieces",
+    ),
     "diffusion_config": "models write from left to right",
     "engram_config": "no model that is supported has such tables",
     "aux_output_config": "the engine returns tokens and log-probabilities alone",

@@ -99,6 +99,12 @@ _DIALECT: tuple[_Row, ...] = (
 _BOUNDS: tuple[_Row, ...] = (
     ("max_output_tokens", token_count, "TOKENS", "the most tokens of an answer"),
     (
+        "max_embed_len",
+        token_count,
+        "TOKENS",
+        "the most tokens of a text to embed; one longer than the model reads is embedded in pieces",
+    ),
+    (
         "max_request_seconds",
         seconds,
         "SECONDS",

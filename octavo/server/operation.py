@@ -102,6 +102,8 @@ class GenerationRequest:
     keep_tokens: int | None = None  # of each prompt, at most; -1: what the answer leaves free
     keeps_end: bool = True  # of a prompt that is cut
     keeps_frame: bool = False  # if a text is cut: the special tokens around it
+    # Of a longer prompt that is embedded in pieces, at most; None: it is refused.
+    most_in_pieces: int | None = None
     drops_turns: bool = False  # the oldest of a conversation that is too long
     # How answers to a prompt are read, by the end of the prompt's text; None: they are text alone.
     reading: Callable[[str], Reading] | None = None
@@ -130,4 +132,6 @@ class PreparedRequest:
     prompts: list[PreparedPrompt]
     sampling: SamplingParams
     checked: list[CheckedRequest]  # one for each prompt, with the same sampling
+    # The number of the asked-for prompt that each belongs to, if some are pieces of one.
+    owners: list[int] | None = None
     warnings: list[str] = field(default_factory=list)  # of what was asked for and is not done

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from octavo.api.outputs import RequestError
-from octavo.api.pooling.inputs import check_most
+from octavo.api.pooling.inputs import check_most, longest_prompt
 from octavo.api.pooling.tasks import check_generates
 from octavo.api.prompts import Input, check_ids
 from octavo.api.requests import (
@@ -27,6 +27,7 @@ from octavo.api.shapes import shape_error
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
 from octavo.grammar.checked import CheckedShape, Key, ShapeJob, job_of
 from octavo.server.bounds.biases import check_biases
+from octavo.server.bounds.pieces import in_pieces
 from octavo.server.bounds.response_size import check_response_size
 from octavo.server.bounds.turns import Turns
 from octavo.server.http.errors import ApiError, invalid
@@ -51,6 +52,10 @@ async def prepare(
     `owner` is the key of the client; work in the background yields to all other work.
     """
     prompts = await _prepared(server, asked, owner)
+    owners: list[int] | None = None
+    lengths = [prompt.num_tokens for prompt in prompts]
+    if asked.most_in_pieces is not None:
+        prompts, owners = in_pieces(asked, prompts, longest_prompt(server.llm.model.facts))
     _check_total(server, prompts)
     _check_room(server, asked, prompts)
     shape = await _checked_shape(server, asked, prompts, owner)
@@ -59,7 +64,6 @@ async def prepare(
     except RequestError as error:
         raise asked.named(invalid(str(error), error.param, error.code), 0) from None
     if not asked.is_stream:
-        lengths = [prompt.num_tokens for prompt in prompts]
         vocabulary = server.llm.model.facts.vocabulary
         try:
             limit, width = server.config.max_response_bytes, 0
@@ -101,8 +105,9 @@ async def prepare(
             checked.append(check_request(model, given, own, options, reading=reading))
         except RequestError as error:
             wrong = invalid(str(error), error.param, error.code)
-            raise asked.named(wrong, len(checked)) from None
-    return PreparedRequest(asked, prompts, sampling, checked, _warnings(asked, shape))
+            place = len(checked) if owners is None else owners[len(checked)]
+            raise asked.named(wrong, place) from None
+    return PreparedRequest(asked, prompts, sampling, checked, owners, _warnings(asked, shape))
 
 
 @contextmanager
@@ -146,7 +151,7 @@ def jobs_of(
             keeps_end=asked.keeps_end,
             keeps_frame=asked.keeps_frame,
             fit_tokens=fit,
-            max_tokens=facts.max_model_len,
+            max_tokens=asked.most_in_pieces or facts.max_model_len,
             wants_text=asked.wants_text or (logs_prompts and not is_ids),
             bad_words=[] if jobs else asked.bad_words,  # they are tokenised once
         )

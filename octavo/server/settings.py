@@ -70,6 +70,7 @@ class ServerSettings:
     max_body_bytes: int = 8 << 20
     max_header_bytes: int = 32 << 10
     max_headers: int = 64
+    max_embed_len: int | None = None  # of a text that is embedded in pieces; None: as one alone
     max_output_tokens: int | None = None  # upper limit of max_tokens; None: the model's length
     max_request_seconds: float = 600.0  # in the queue and in the engine
     # Of several answers in one body, estimated before any work. One answer is always accepted.

@@ -28,6 +28,7 @@ class TranslationContext(Struct, frozen=True, kw_only=True):
     trust_request_chat_template: bool
     default_chat_template_kwargs: Mapping[str, Any] | None
     log_prompts: bool
+    max_embed_len: int | None = None  # of a text that is embedded in pieces
 
     def check_model(self, name: str | None) -> None:
         """Raise 404 unless `name` is that of the model, or None."""

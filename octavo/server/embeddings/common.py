@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 from msgspec import Struct
 
 from octavo.api.outputs import RequestOutput
-from octavo.api.pooling.inputs import most_tokens, prefix_of
+from octavo.api.pooling.inputs import longest_prompt, most_tokens, prefix_of
 from octavo.api.pooling.params import PoolingParams
 from octavo.api.pooling.tasks import Task, Wanted, wanted
 from octavo.server.answers.whole import WholeWriter
+from octavo.server.bounds.pieces import PiecesWriter
 from octavo.server.bounds.response_size import VALUE_BYTES
 from octavo.server.bounds.turns import ByteTurns
 from octavo.server.embeddings.conversations import (
@@ -22,6 +23,7 @@ from octavo.server.embeddings.conversations import (
     conversation_jobs,
 )
 from octavo.server.embeddings.schema import (
+    EmbeddingRequest,
     InputRequest,
     PooledRequest,
     PooledResponse,
@@ -30,7 +32,13 @@ from octavo.server.embeddings.schema import (
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.dialect import error_body
-from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
+from octavo.server.operation import (
+    TURN,
+    GenerationRequest,
+    PreparedRequest,
+    TokenCounts,
+    Writer,
+)
 from octavo.server.preparation import refusals
 from octavo.server.schema.prompts import separate
 from octavo.server.translation import TranslationContext
@@ -70,19 +78,40 @@ def pooled_request(
         raise invalid(f"{name}=0 leaves nothing of a text; give 1 at least, or -1", name)
     with refusals():
         most = most_tokens(context.facts, request.truncate_prompt_tokens)
+    in_pieces: int | None = None
+    if context.max_embed_len is not None and most is None and _is_one_vector(request, asked):
+        in_pieces = max(context.max_embed_len, longest_prompt(context.facts))
     return GenerationRequest(
         prompts=prompts,
         sampling={"pooling": asked.pooling, "detokenize": False, "temperature": 0.0},
-        writer=partial(writer, request, asked),
+        writer=partial(_writer, writer, request, asked),
         named=named,
         max_tokens=0,
         keep_tokens=most,
         keeps_end=False,
         keeps_frame=True,
+        most_in_pieces=in_pieces,
         cache_salt=request.cache_salt,
         priority=request.priority,
         deadline_ms=request.deadline_ms,
     )
+
+
+def _is_one_vector(request: PooledRequest, asked: Wanted) -> bool:
+    """Return whether an embedding is asked for, which may be the mean of several."""
+    is_classes = asked.pooling.head == "classify" or asked.is_each_token
+    return isinstance(request, EmbeddingRequest) and not is_classes
+
+
+def _writer(
+    writer: Callable[..., PooledWriter],
+    request: PooledRequest,
+    asked: Wanted,
+    exchange: Exchange,
+    prepared: PreparedRequest,
+) -> Writer:
+    made = writer(request, asked, exchange, prepared)
+    return made if prepared.owners is None else PiecesWriter(made, prepared.owners)
 
 
 def errors_at(place: Callable[[int], str]) -> Named:

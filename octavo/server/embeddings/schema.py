@@ -279,9 +279,9 @@ class AnyRerankRequest(RerankRequest, kw_only=True):
             },
         ]
     }
-    documents: (  # type: ignore[assignment]
+    documents: (
         Annotated[list[str | RerankText], Meta(min_length=1, max_length=MAX_PROMPTS)] | None
-    ) = None
+    ) = None  # type: ignore[assignment]
     texts: Annotated[list[str], Meta(min_length=1, max_length=MAX_PROMPTS)] | None = None
     raw_scores: bool = False  # the model's own numbers instead of probabilities
     return_text: bool = False

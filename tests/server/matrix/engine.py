@@ -1,8 +1,8 @@
 """A stand-in model in a process of its own, which a file holds in the middle of an answer.
 
 Its factory is `make`; the model's name has the paths: `matrix?gate=PATH&held=PATH`. While the gate
-exists, no step ends that gives an answer its third token or a prompt its vector; a byte in `held`
-says that one waits. That file is mapped, since an engine may open none once it runs.
+exists, no step ends that gives an answer its third token, or its only one, or a prompt its vector;
+a byte in `held` says that one waits. That file is mapped, since an engine may open none once it runs.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ class HeldRunner(ChainRunner):
 
     def _is_in_the_middle(self, number: int) -> bool:
         slot = self.slots[number]
-        is_about_prompt = slot.new.sampling.is_about_prompt
-        return is_about_prompt or len(slot.tokens) - slot.new.num_prompt > 2
+        sampling = slot.new.sampling
+        num_before = min(2, sampling.max_tokens - 1)
+        return sampling.is_about_prompt or len(slot.tokens) - slot.new.num_prompt > num_before
 
 
 def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:

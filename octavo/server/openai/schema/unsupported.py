@@ -63,7 +63,12 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
         _one_of(1), "the best answer is not selected; use n, which returns all answers", "1"
     ),
     "suffix": Unsupported(_empty, "texts are filled in by /v1/completions", '""'),
-    "prompt_embeds": Unsupported(_empty, "prompts must be texts or token ids", "[]"),
+    "prompt_embeds": Unsupported(
+        _empty,
+        "vectors instead of tokens come as a file of torch.save, which could run code, and the "
+        "prefix cache knows prompts by their tokens; send a text or token ids",
+        "[]",
+    ),
     "use_beam_search": Unsupported(_one_of(False), _BEAMS, "false"),
     "length_penalty": Unsupported(_one_of(1, 1.0), _BEAMS, "1.0"),
     "early_stopping": Unsupported(_one_of(False), _BEAMS, "false"),
