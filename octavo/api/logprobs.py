@@ -101,7 +101,7 @@ class PositionLogprobs(Sequence[Any]):
         stream = self._stream(start)
         for place in range(start, stop):
             entry = self._entries[place]
-            explained = None if entry is None else self._explain(entry, stream)
+            explained = None if entry is None else explain(entry, stream, self._are_likeliest)
             if stream is not None:
                 token = self._tokens[place]
                 stream.push(token)
@@ -110,19 +110,6 @@ class PositionLogprobs(Sequence[Any]):
                     text = f"{said.decoded_token}{self._ending}"
                     explained[token] = said._replace(decoded_token=text)
             yield explained
-
-    def _explain(self, entry: TokenLogprobs, stream: Detokenizer | None) -> dict[int, Logprob]:
-        """Return the log-probabilities at a position behind what `stream` has read."""
-        named: dict[int, Logprob] = {}
-        pairs = zip(entry.token_ids, entry.logprobs, strict=True)
-        for place, (token, logprob) in enumerate(pairs):
-            if token not in named:  # the first may be among the likeliest too
-                text = None if stream is None else stream.peek(token)
-                rank = entry.rank
-                if place:
-                    rank = place if self._are_likeliest else None
-                named[token] = Logprob(logprob, rank, text)
-        return named
 
     def _stream(self, start: int) -> Detokenizer | None:
         """Return the stream of the text, as it is before a position."""
@@ -155,3 +142,19 @@ class _Before(Sequence[int]):
             return [self[place] for place in places]
         behind = places - len(self._context)
         return self._tokens[behind] if behind >= 0 else self._context[places]
+
+
+def explain(
+    entry: TokenLogprobs, stream: Detokenizer | None, are_likeliest: bool
+) -> dict[int, Logprob]:
+    """Return the log-probabilities at a position whose tokens continue what `stream` has read."""
+    named: dict[int, Logprob] = {}
+    pairs = zip(entry.token_ids, entry.logprobs, strict=True)
+    for place, (token, logprob) in enumerate(pairs):
+        if token not in named:  # the first may be among the likeliest too
+            text = None if stream is None else stream.peek(token)
+            rank: int | None = entry.rank
+            if place:
+                rank = place if are_likeliest else None
+            named[token] = Logprob(logprob, rank, text)
+    return named

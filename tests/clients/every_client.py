@@ -174,7 +174,7 @@ AGENTS = ("anthropic", "cohere", "langchain-openai", "ollama", "openai-agents", 
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_python_agents(name: str, agent_address: str) -> None:
-    program = str(HERE / f"agent_{name.replace('-', '_')}.py")
+    program = str(HERE / "agents" / f"agent_{name.replace('-', '_')}.py")
     python = str(ENVIRONMENTS / name / "bin" / "python")
     assert "all is well" in in_environment(name, python, program, agent_address, KEY)
 

@@ -242,11 +242,14 @@ class RerankText(Struct, kw_only=True, forbid_unknown_fields=True):
     text: str
 
 
+Documents = Annotated[list[str | RerankText], Meta(min_length=1, max_length=MAX_PROMPTS)]
+
+
 class RerankRequest(PairRequest, kw_only=True):
     """The request of /rerank and /v1/rerank, in Jina's shape."""
 
     query: str
-    documents: Annotated[list[str | RerankText], Meta(min_length=1, max_length=MAX_PROMPTS)]
+    documents: Documents
     top_n: Annotated[int, Meta(ge=0, le=INT32)] | None = None  # 0 or none: all
     return_documents: bool = True
 
@@ -257,12 +260,14 @@ class CohereRerankRequest(RerankRequest, kw_only=True):
     return_documents: bool = False
 
 
+_OF_EITHER = {"passages": "documents", "top_k": "top_n", "inputs": "texts"}
 Direction = Literal["left", "right", "Left", "Right"]
 
 
 class AnyRerankRequest(RerankRequest, kw_only=True):
     """The request of /rerank, in Jina's shape with `documents` or in TEI's with `texts`."""
 
+    rules: ClassVar[FieldRules] = replace(RULES, other_names=_OF_EITHER)
     schema: ClassVar[dict[str, Any]] = {
         "oneOf": [
             {
@@ -279,9 +284,7 @@ class AnyRerankRequest(RerankRequest, kw_only=True):
             },
         ]
     }
-    documents: (
-        Annotated[list[str | RerankText], Meta(min_length=1, max_length=MAX_PROMPTS)] | None
-    ) = None  # type: ignore[assignment]
+    documents: Documents | None = None  # type: ignore[assignment]
     texts: Annotated[list[str], Meta(min_length=1, max_length=MAX_PROMPTS)] | None = None
     raw_scores: bool = False  # the model's own numbers instead of probabilities
     return_text: bool = False

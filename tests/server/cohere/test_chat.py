@@ -144,7 +144,7 @@ def written(deltas: list[Delta], *, is_plan: bool) -> dict[str, Any]:
 
 @pytest.mark.parametrize("is_plan", [True, False])
 def test_a_plan_stands_beside_the_calls(is_plan: bool) -> None:
-    deltas = [
+    deltas: list[Delta] = [
         *(ReasoningDelta("I look"), ReasoningDelta(" it up")),
         *(ToolCallDelta(0, name="weather"), ToolCallDelta(0, arguments="{}")),
         FinishDelta("stop"),

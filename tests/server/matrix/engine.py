@@ -2,7 +2,8 @@
 
 Its factory is `make`; the model's name has the paths: `matrix?gate=PATH&held=PATH`. While the gate
 exists, no step ends that gives an answer its third token, or its only one, or a prompt its vector;
-a byte in `held` says that one waits. That file is mapped, since an engine may open none once it runs.
+a byte in `held` says that one waits. That file is mapped, since an engine may open none once it
+runs.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Agents written with clients, each run in the environment of its client."""
