@@ -97,7 +97,7 @@ class Call:
                 self.reply = data
 
     async def _sent(self, sending: Awaitable[None]) -> None:
-        """Wait until grpcio has sent something; raise ClientGoneError if nobody can receive it."""
+        """Wait until grpcio has sent something; raise ClientGoneError if its client has left."""
         import grpc.aio
 
         try:

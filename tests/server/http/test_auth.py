@@ -43,7 +43,11 @@ def test_every_route_without_a_key_is_401(directory: Path) -> None:
                         assert response.status_code == 401, (method, path)
                         assert response.headers["www-authenticate"] == "Bearer"
                         if method != "HEAD":
-                            error = response.json()["error"]
+                            answer = response.json()
+                            if path.startswith("/v2/"):  # Cohere's errors are a message alone
+                                assert answer.keys() == {"message"}
+                                continue
+                            error = answer["error"]
                             if isinstance(error, str):  # Ollama's errors are texts
                                 assert path.startswith("/api/")
                                 continue
