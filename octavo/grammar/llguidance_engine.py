@@ -7,6 +7,7 @@ import logging
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from ctypes import addressof, c_char
 from functools import partial
 from threading import Lock
 from typing import cast
@@ -86,6 +87,9 @@ class LLGuidanceEngine:
     def fill_all(
         self, rows: Words, work: Sequence[tuple[Matcher, int]]
     ) -> list[BaseException | None]:
+        if len(work) == 1:
+            ((only, place),) = work
+            return [_error_of(only.fill, rows[place])]
         texts = [(cast("LLGuidanceMatcher", matcher), place) for matcher, place in work]
         errors: list[BaseException | None] = [None] * len(texts)
         keys = [matcher.mask_key() for matcher, _ in texts]
@@ -104,12 +108,14 @@ class LLGuidanceEngine:
         for index in missing.values():
             (matcher, place), key = texts[index], keys[index]
             if not has_all or matcher.is_at_bound:
-                errors[index] = _fill_error(matcher, rows[place])
+                errors[index] = _error_of(partial(matcher.compute, key), rows[place])
             elif key is not None:
                 self.masks.keep(key, rows[place])
         for index in again:
-            matcher, place = texts[index]
-            errors[index] = _fill_error(matcher, rows[place])
+            (matcher, place), key = texts[index], keys[index]
+            assert key is not None
+            if not self.masks.read(key, rows[place]):  # the one that computes it has failed
+                errors[index] = _error_of(partial(matcher.compute, key), rows[place])
         return errors
 
     def _fill_at_once(self, rows: Words, texts: Sequence[tuple[LLGuidanceMatcher, int]]) -> bool:
@@ -117,7 +123,7 @@ class LLGuidanceEngine:
         # Threads take neighbours, and wait for each other at one lexer.
         ordered = sorted(texts, key=lambda each: each[0].lexer)
         pairs = [(matcher.inner, place) for matcher, place in ordered]
-        row_bytes, address = rows.shape[1] * rows.itemsize, rows.ctypes.data
+        row_bytes, address = rows.shape[1] * rows.itemsize, _address(rows)
         try:
             if self._executor is None:
                 self._executor = LLExecutor(self._num_threads)
@@ -173,8 +179,14 @@ class LLGuidanceMatcher:
         self.lexer = lexer  # which one
 
     def accept(self, tokens: Sequence[int]) -> None:
-        self._do(partial(self._accept, list(tokens)))
-        self._accepted.extend(tokens)
+        taken = list(tokens)
+        try:
+            self._accept(taken)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as caught:  # a panic of the library is no Exception
+            self._do_alone(partial(self._accept, taken), caught)
+        self._accepted.extend(taken)
 
     @property
     def is_at_bound(self) -> bool:
@@ -185,24 +197,22 @@ class LLGuidanceMatcher:
         if not self.inner.consume_tokens(tokens):
             raise self._error()
 
-    def _do(self, act: Callable[[], None]) -> None:
-        """Call what may reach a bound; call it with a grammar of the text's own if it does."""
+    def _do_alone(self, act: Callable[[], None], caught: BaseException) -> None:
+        """Call what has failed again, with a grammar of the text's own, if it shares one.
+
+        Others may have reached the bounds that it shares with them.
+        """
+        if not self._shares:
+            raise _of_shape(caught) from None
+        self._shares = False
+        self._engine.forget(self._text)
         try:
+            self.inner = self._engine.compile_alone(self._text)
+            if self._accepted:
+                self._accept(self._accepted.tolist())
             act()
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as caught:  # a panic of the library is no Exception
-            if not self._shares:
-                raise _of_shape(caught) from None
-            self._shares = False
-            self._engine.forget(self._text)
-            try:
-                self.inner = self._engine.compile_alone(self._text)
-                if self._accepted:
-                    self._accept(self._accepted.tolist())
-                act()
-            except BaseException as again:
-                raise _of_shape(again) from None
+        except BaseException as again:
+            raise _of_shape(again) from None
 
     def num_accepted(self, tokens: Sequence[int]) -> int:
         try:
@@ -253,7 +263,16 @@ class LLGuidanceMatcher:
         key = self.mask_key()
         if key is not None and self._engine.masks.read(key, row):
             return
-        self._do(partial(self._fill, row))
+        self.compute(key, row)
+
+    def compute(self, key: MaskKey | None, row: Words) -> None:
+        """Write the next mask, which is not kept yet; keep it under its key."""
+        try:
+            self._fill(row)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as caught:  # a panic of the library is no Exception
+            self._do_alone(partial(self._fill, row), caught)
         if key is not None:
             self._engine.masks.keep(key, row)
 
@@ -265,7 +284,7 @@ class LLGuidanceMatcher:
         return None if key is None else (self._text, *key)
 
     def _fill(self, row: Words) -> None:
-        self.inner.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        self.inner.unsafe_compute_mask_ptr(_address(row), row.nbytes)
         if self.inner.is_error():
             raise self._error()
 
@@ -291,13 +310,18 @@ def _of_shape(caught: BaseException) -> BaseException:
     return error_for("panic")
 
 
-def _fill_error(matcher: LLGuidanceMatcher, row: Words) -> BaseException | None:
-    """Fill a row; return why it cannot be filled."""
+def _error_of(write: Callable[[Words], None], row: Words) -> BaseException | None:
+    """Write a row; return why that fails."""
     try:
-        matcher.fill(row)
+        write(row)
     except BaseException as error:  # a panic of the library is no Exception
         return error
     return None
+
+
+def _address(words: Words) -> int:
+    """Return where an array lies; `words.ctypes` takes twenty times as long."""
+    return addressof(c_char.from_buffer(words.data))
 
 
 def only_bit(row: Words) -> int | None:

@@ -119,9 +119,9 @@ class ShapedText:
 class MaskWork:
     """The masks of one step, until they are computed: for each text its rows and its drafts."""
 
-    def __init__(self, rows: Words) -> None:
+    def __init__(self, rows: Words, texts: list[tuple[ShapedText, int, list[int]]]) -> None:
         self.masks = Masks(rows)
-        self.texts: list[tuple[ShapedText, int, list[int]]] = []  # with the first row, the drafts
+        self.texts = texts  # with the first row, the drafts
 
 
 class Shaping:
@@ -169,26 +169,24 @@ class Shaping:
         """
         if not self._texts:
             return None
-        slots = draws.slots.tolist()
+        slots, drafts = draws.slots.tolist(), draws.drafts.tolist()
         counts = [0] * len(slots) if draws.num_drafts is None else draws.num_drafts.tolist()
-        texts = {
-            slot: text
-            for slot, count in zip(slots, counts, strict=True)
-            if (text := self._texts.get(slot)) and text.needs_masks(num_unknown + count + 1)
-        }
+        texts: list[tuple[ShapedText, int, list[int]]] = []
+        others: list[slice] = []  # rows in which every token may be drawn
+        row = first_draft = 0
+        for slot, count in zip(slots, counts, strict=True):
+            text, end = self._texts.get(slot), row + 1 + count
+            if text is not None and text.needs_masks(num_unknown + count + 1):
+                texts.append((text, row, drafts[first_draft : first_draft + count]))
+            else:
+                others.append(slice(row, end))
+            row, first_draft = end, first_draft + count
         if not texts:
             return None
-        drafts = draws.drafts.tolist()
-        rows = self._make_rows(len(slots) + len(drafts))
-        work, row, first_draft = MaskWork(rows), 0, 0
-        for slot, count in zip(slots, counts, strict=True):
-            if slot in texts:
-                text_drafts = drafts[first_draft : first_draft + count]
-                work.texts.append((texts[slot], row, text_drafts))
-            else:
-                rows[row : row + 1 + count] = _ALL
-            row, first_draft = row + 1 + count, first_draft + count
-        return work
+        rows = self._make_rows(row)
+        for free in others:
+            rows[free] = _ALL
+        return MaskWork(rows, texts)
 
     def _make_rows(self, count: int) -> Words:
         """Return memory for so many masks, whatever it holds."""
