@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from octavo.core.structured_outputs import ShapeError
+from octavo.grammar.json_schema.narrowed import has_narrowed
 from octavo.grammar.json_schema.references import Place, places_within, step
 from octavo.grammar.json_schema.simplify import LeftOut, Simplified, Simplifier, simplified
 from octavo.grammar.protocol import GrammarError
@@ -46,10 +47,16 @@ def compilable(
         except GrammarError as error:
             search = _Search(document, field, path, closes, try_core, tuple(left_out))
             place, keyword = search.find(error)
-            if strict or error.is_empty or not keyword or len(left_out) == MAX_LEFT_OUT:
+            is_empty, what = error.is_empty, str(error)
+            if is_empty and keyword and search.is_narrowed(place):
+                is_empty = False
+                what = (
+                    f"only a part of what {keyword} allows is written, and none of it is left here"
+                )
+            if strict or is_empty or not keyword or len(left_out) == MAX_LEFT_OUT:
                 at = place.path + (step(keyword) if keyword else "")
-                raise ShapeError(str(error), field, path + at) from None
-            left_out.append((place.keys, keyword, str(error)))
+                raise ShapeError(what, field, path + at) from None
+            left_out.append((place.keys, keyword, what))
         else:
             return made
 
@@ -82,6 +89,11 @@ class _Search:
             if not self._fails(place, error, without=name):
                 return place, name
         return place, suspects[0] if suspects else ""
+
+    def is_narrowed(self, place: Place) -> bool:
+        """Return whether the core of a part allows less than the part, so that more may be."""
+        work = Simplifier(*self._work, strict=False, closes=self._closes, left_out=self._left_out)
+        return has_narrowed(work.schema(place))
 
     def _failing(self, place: Place, error: GrammarError) -> Iterator[Place]:
         for inner in places_within(place):

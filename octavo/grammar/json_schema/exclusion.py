@@ -47,6 +47,8 @@ def exclude(left: Any, right: Any, resolve: Resolve, depth: int = 0) -> bool:
             for one, other in ((left, right), (right, left)):
                 if least in one and most in other and one[least] > other[most]:
                     return True
+    if common == {"array"}:
+        return _arrays_exclude(left, right, resolve, depth)
     return common == {"object"} and _objects_exclude(left, right, resolve, depth)
 
 
@@ -65,6 +67,19 @@ def telling_names(options: list[Any], resolve: Resolve) -> list[str]:
             for other in listed[:index]
         )
     ]
+
+
+def own_name(one: Any, other: Any, resolve: Resolve) -> str | None:
+    """Return a property of an object that another one certainly may not have with such a value."""
+    one, other = resolve(one), resolve(other)
+    if not isinstance(one, dict) or not isinstance(other, dict) or is_narrowed(other):
+        return None
+    if _types(one) != {"object"}:
+        return None
+    for name, value in one.get("properties", {}).items():
+        if exclude(value, _property(other, name), resolve):
+            return str(name)
+    return None
 
 
 def _properties(core: Any, resolve: Resolve) -> Iterator[tuple[str, Any]]:
@@ -128,6 +143,23 @@ def _bounds_exclude(low: dict[str, Any], high: dict[str, Any]) -> bool:
     return False
 
 
+def _arrays_exclude(
+    left: dict[str, Any], right: dict[str, Any], resolve: Resolve, depth: int
+) -> bool:
+    """Return whether an item that one array must have excludes the other array."""
+    least = max(left.get("minItems", 0), right.get("minItems", 0))
+    places = max(len(left.get("prefixItems", ())), len(right.get("prefixItems", ()))) + 1
+    return any(
+        exclude(_item(left, index), _item(right, index), resolve, depth + 1)
+        for index in range(min(least, places))
+    )
+
+
+def _item(core: dict[str, Any], index: int) -> Any:
+    first = core.get("prefixItems", ())
+    return first[index] if index < len(first) else core.get("items", True)
+
+
 def _objects_exclude(
     left: dict[str, Any], right: dict[str, Any], resolve: Resolve, depth: int
 ) -> bool:
@@ -136,7 +168,15 @@ def _objects_exclude(
         one, other = _property(left, name), _property(right, name)
         if exclude(one, other, resolve, depth + 1):
             return True
-    return False
+    if not max(left.get("minProperties", 0), right.get("minProperties", 0)):
+        return False
+    # Whichever property it has: those of one object, of the other, or further ones.
+    if left.get("patternProperties") or right.get("patternProperties"):
+        return False
+    names = {*left.get("properties", ()), *right.get("properties", ())}
+    pairs = [(_property(left, name), _property(right, name)) for name in sorted(names)]
+    pairs.append((left.get("additionalProperties", True), right.get("additionalProperties", True)))
+    return all(exclude(one, other, resolve, depth + 1) for one, other in pairs)
 
 
 def _property(core: dict[str, Any], name: str) -> Any:

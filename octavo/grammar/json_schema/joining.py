@@ -11,6 +11,11 @@ from typing import Any
 _KEYWORDS = frozenset({"type", "properties", "required"})
 
 
+def all_of(parts: list[Any]) -> Any:
+    """Return a core that allows what all of these allow."""
+    return parts[0] if len(parts) == 1 else {"allOf": parts}
+
+
 def any_of(given: Iterable[Any]) -> Any:
     """Return a core that allows what one of these allows."""
     options: list[Any] = []

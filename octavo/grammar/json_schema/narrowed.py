@@ -24,6 +24,17 @@ def is_narrowed(core: Any) -> bool:
     return isinstance(core, dict) and _MARK in core
 
 
+def has_narrowed(core: Any) -> bool:
+    """Return whether a core, or one that it consists of, has the mark."""
+    if isinstance(core, list):
+        return any(map(has_narrowed, core))
+    if not isinstance(core, dict):
+        return False
+    return _MARK in core or any(
+        has_narrowed(value) for name, value in core.items() if name not in ("const", "enum")
+    )
+
+
 def without_marks(core: Any) -> Any:
     """Return a core without the marks in it; constants, which may look like them, are kept."""
     if not isinstance(core, dict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
@@ -18,7 +17,6 @@ from octavo.grammar.regexes import literal
 MAX_DEPTH = 8
 MAX_VALUES = 64  # of an enum
 MAX_CHARACTERS = 512  # of all of them
-NUM_FRACTIONS = 64  # whole numbers between which fractions are written
 Resolve = Callable[[Any], Any]
 _FLIPPED = {
     "minimum": "exclusiveMaximum",
@@ -28,21 +26,25 @@ _FLIPPED = {
 }
 
 
-def opposite(core: Any, resolve: Resolve, *, is_partial: bool = False) -> Any:
+def opposite(
+    core: Any, resolve: Resolve, *, is_partial: bool = False, has_all_lists: bool = False
+) -> Any:
     """Return a core of values that the given one does not allow; None if none can be expressed.
 
     It may leave out such values, but holds no others. Unless `is_partial`, it leaves out none
-    that its reader would miss. `resolve` returns what a reference stands for.
+    that its reader would miss; with `has_all_lists`, not even arrays and objects that another item
+    or a further property makes wrong. `resolve` returns what a reference stands for.
     """
-    return _Opposite(resolve, is_partial).of(core)
+    return _Opposite(resolve, is_partial, has_all_lists).of(core)
 
 
 class _Opposite:
     """The way to an opposite."""
 
-    def __init__(self, resolve: Resolve, is_partial: bool) -> None:
+    def __init__(self, resolve: Resolve, is_partial: bool, has_all_lists: bool) -> None:
         self._resolve = resolve
         self._is_partial = is_partial
+        self._left_out = frozenset() if has_all_lists else _LEFT_OUT
         self._depth = 0
 
     def of(self, core: Any) -> Any:
@@ -59,12 +61,12 @@ class _Opposite:
         options = []
         is_complete = True
         for name, value in core.items():
-            negated = None if name in _LEFT_OUT else self._one(name, value, core)
+            negated = False if name in _LEFT_OUT and value is True else self._one(name, value, core)
             if negated is not None:
                 options.append(negated)
-            elif self._is_partial or (name in _LEFT_OUT and value is not True):
+            elif self._is_partial or name in self._left_out:
                 is_complete = False
-            elif name not in _LEFT_OUT:
+            else:
                 self._depth -= 1
                 return None
         self._depth -= 1
@@ -123,30 +125,6 @@ class _Opposite:
         if not options and self._is_partial:
             return None
         return any_of(options)
-
-
-def fractions_of(core: Any, other: Any, resolve: Resolve) -> Any:
-    """Return numbers of a core that are not whole, if that is what keeps it from another one.
-
-    They are written between one whole number and the next, so that not all can be.
-    """
-    core, other = resolve(core), resolve(other)
-    if not isinstance(core, dict) or not isinstance(other, dict):
-        return None
-    if other.get("type") != "integer" or "number" not in str(core.get("type", "number")):
-        return None
-    lowest = (core[name] for name in ("minimum", "exclusiveMinimum") if name in core)
-    highest = (core[name] for name in ("maximum", "exclusiveMaximum") if name in core)
-    least, most = max(lowest, default=None), min(highest, default=None)
-    if least is None:
-        least = -NUM_FRACTIONS // 2 if most is None else most - NUM_FRACTIONS
-    first = math.floor(least)
-    last = first + NUM_FRACTIONS if most is None else min(math.ceil(most), first + NUM_FRACTIONS)
-    between = [
-        {"type": "number", "exclusiveMinimum": whole, "exclusiveMaximum": whole + 1}
-        for whole in range(first, last)
-    ]
-    return any_of(between)
 
 
 # Keywords whose opposite cannot be expressed, beside others whose opposite is enough.

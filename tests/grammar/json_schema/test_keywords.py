@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from decimal import Decimal
 from itertools import permutations
 from typing import Any
@@ -192,6 +193,8 @@ def test_the_grammar_allows_what_the_schema_allows(name: str, schema: Any, valid
 
 UUID = "12345678-1234-1234-1234-123456789abc"
 SIX = {"type": "array", "items": {"enum": [1, 2, 3, "a", None, True]}, "uniqueItems": True}
+STRING_OR_NULL = {"type": "string"}, {"type": "null"}
+CLOSED = {"type": "object", "additionalProperties": False}
 NARROWED: list[tuple[Any, tuple[str, ...], tuple[str, ...]]] = [
     (SIX, ("[]", '[1, 3, "a"]', "[null, true]"), ("[1, 1]", "[3, 1]")),
     ({**SIX, "maxItems": 2}, ('["a", 1]',), ("[1, 2, 3]", "[2, 2]")),
@@ -243,6 +246,34 @@ NARROWED: list[tuple[Any, tuple[str, ...], tuple[str, ...]]] = [
         ("[3, 3]", "[1, 2, 3]", "[20]"),
     ),
     ({"type": "string", "contentEncoding": "base64"}, ('"YQ=="', '""'), ('"YQ"', '"é"', '"a"')),
+    ({"oneOf": [{"multipleOf": 5}, {"multipleOf": 3}]}, ("5", "-9"), ("0", "15", "1", "-30")),
+    (
+        {"type": "number", "oneOf": [{"multipleOf": 0.5}, {"multipleOf": 0.3}]},
+        ("0.5", "-0.3", "2.0"),
+        ("0", "1.5", "0.1"),
+    ),
+    ({"type": "integer", "not": {"multipleOf": 2}}, ("1", "-3"), ("0", "2", "1.5")),
+    ({"type": "number", "not": {"type": "integer"}}, ("1.5", "-0.25"), ("1", "1.0", '"a"')),
+    (
+        {"oneOf": [{"type": "array", "items": each} for each in STRING_OR_NULL]},
+        ('["a"]', "[null, null]"),
+        ("[]", '["a", null]'),
+    ),
+    (
+        {"oneOf": [{"type": "object", "additionalProperties": each} for each in STRING_OR_NULL]},
+        ('{"a":"x"}', '{"a":null}'),
+        ("{}", '{"a":null,"b":"x"}', "1"),
+    ),
+    (
+        {"oneOf": [{"type": "array", "prefixItems": [{}, each]} for each in STRING_OR_NULL]},
+        ("[1, null]", '[1, "a"]'),
+        ("[]", "[1]", "[1, 2]"),
+    ),
+    (
+        {"oneOf": [CLOSED | {"properties": {name: {}, "c": {}}} for name in "ab"]},
+        ('{"a":1}', '{"b":1,"c":2}'),
+        ("{}", '{"c":1}', '{"a":1,"b":1}'),
+    ),
     ({"type": "string", "contentEncoding": "base16"}, ('"00FF"',), ('"0"', '"g0"')),
     ({"contentEncoding": "base32"}, ('"ME======"', "1"), ('"ME"',)),
 ]
@@ -347,6 +378,26 @@ def test_an_opposite_that_leaves_nothing_is_refused() -> None:
         with pytest.raises(ShapeError) as caught:
             grammar_of(StructuredOutputsParams(json=schema))
         assert caught.value.path == path
+
+
+@pytest.mark.parametrize(
+    "alternatives",
+    [
+        [{"type": "array", "items": {"type": each}} for each in ("number", "integer")],
+        [{"type": "integer", "multipleOf": 7}, {"type": "integer", "multipleOf": 7}],
+        [{"properties": {"a": {"type": "string"}}, "items": {"type": "integer"}}] * 2,
+    ],
+)
+def test_alternatives_that_cannot_be_kept_apart_are_not_called_impossible(
+    alternatives: list[Any],
+) -> None:
+    shape = StructuredOutputsParams(json={"items": {"oneOf": alternatives}})
+    with pytest.raises(ShapeError) as caught:
+        grammar_of(shape)
+    assert caught.value.path == ".items.oneOf"
+    assert "no text" not in caught.value.what
+    ((place, _),) = grammar_of(replace(shape, strict=False)).warnings
+    assert place == "json.items.oneOf"
 
 
 def test_every_keyword_that_restricts_texts_is_tested() -> None:
