@@ -34,11 +34,12 @@ def simplify(
     if "oneOf" in given:
         add_one_of(work, place, len(given["oneOf"]), more)
     if "not" in given:
-        negated = _negated(work, work.schema(place.step("not")), core)
+        inner = work.schema(place.step("not"))
+        negated = _negated(work, inner, core)
         if negated is None:
             work.leave(place, "not", "the opposite of this schema cannot be expressed")
         else:
-            more.append(narrowed(negated))
+            more.append(narrowed(negated, inner))
     if "if" in given:
         _add_condition(work, place, given, more)
 

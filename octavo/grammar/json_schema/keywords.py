@@ -93,7 +93,7 @@ KEYWORDS: Mapping[str, Keyword] = {
     "contains": Keyword("partly", "schema", _OF_ARRAYS, "for arrays of few items"),
     "minContains": Keyword("partly", "count", _OF_ARRAYS),
     "maxContains": Keyword("refused", "count", _OF_ARRAYS),
-    "unevaluatedItems": Keyword("refused", "schema", _OF_ARRAYS),
+    "unevaluatedItems": Keyword("partly", "schema", _OF_ARRAYS, "beside prefixItems and items"),
     # objects
     "properties": Keyword("enforced", "schemas by name", _OF_OBJECTS, "in this order"),
     "required": Keyword("enforced", "names", _OF_OBJECTS),

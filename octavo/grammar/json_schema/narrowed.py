@@ -11,12 +11,21 @@ from typing import Any
 _MARK = "x-narrowed"
 # In a core of strings: a regex that is found in each string that any reader of the schema allows.
 WIDENED = "x-widened"
-_MARKS = frozenset({_MARK, WIDENED})
+# In a core that was written as an opposite: what it is the opposite of.
+_OPPOSITE = "x-opposite"
+_MARKS = frozenset({_MARK, WIDENED, _OPPOSITE})
 
 
-def narrowed(core: Any) -> Any:
-    """Return a core with the mark."""
-    return {**core, _MARK: True} if isinstance(core, dict) else core
+def narrowed(core: Any, opposite: Any = None) -> Any:
+    """Return a core with the mark, and with what it is the opposite of, if it is one."""
+    if not isinstance(core, dict):
+        return core
+    return {**core, _MARK: True} | ({} if opposite is None else {_OPPOSITE: opposite})
+
+
+def opposite_of_narrowed(core: dict[str, Any]) -> Any:
+    """Return what a core with the mark is the opposite of; None if nothing is known."""
+    return core.get(_OPPOSITE)
 
 
 def is_narrowed(core: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from octavo.grammar.json_schema.formats import WIDEST
 from octavo.grammar.json_schema.joining import any_of
 from octavo.grammar.json_schema.keywords import TYPES
-from octavo.grammar.json_schema.narrowed import WIDENED, is_narrowed
+from octavo.grammar.json_schema.narrowed import WIDENED, is_narrowed, opposite_of_narrowed
 from octavo.grammar.json_schema.strings import not_found
 from octavo.grammar.json_schema.values import type_of
 from octavo.grammar.regexes import literal
@@ -54,7 +54,7 @@ class _Opposite:
         if isinstance(core, bool):
             return not core
         if is_narrowed(core):
-            return None
+            return opposite_of_narrowed(core)
         if WIDENED in core:
             return _other_strings(core[WIDENED])
         self._depth += 1

@@ -51,6 +51,7 @@ EXACT: dict[str, list[Any]] = {
         {"type": "array", "not": {"maxItems": 1}},
         {"type": "object", "not": {"properties": {"a": {"const": 1}}, "required": ["a"]}},
         {"not": False},
+        {"type": "integer", "not": {"not": {"minimum": 3}}},
         {"not": {"anyOf": [{"type": "string"}, {"type": "object"}]}, "type": ["string", "null"]},
     ],
     "if": [
@@ -61,6 +62,7 @@ EXACT: dict[str, list[Any]] = {
             "else": {"required": ["c"]},
         },
         {"type": "integer", "if": {"minimum": 3}, "then": {"maximum": 5}},
+        {"type": "object", "if": {"not": {"required": ["a"]}}, "then": {"required": ["b"]}},
     ],
     "then": [{"then": {"type": "null"}}],
     "else": [{"else": {"type": "null"}}],
@@ -92,12 +94,30 @@ EXACT: dict[str, list[Any]] = {
         {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True},
         {"type": "array", "maxItems": 1, "uniqueItems": True},
         {"uniqueItems": False},
+        {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 1, "maximum": 2},
+            "uniqueItems": True,
+        },
+        {"type": "array", "items": {"anyOf": [{"const": 1}, {"enum": ["a"]}]}, "uniqueItems": True},
+        {
+            "type": "array",
+            "prefixItems": [{"type": "integer"}, {"type": "string"}, True],
+            "maxItems": 2,
+            "uniqueItems": True,
+        },
         {"type": "string", "uniqueItems": True},
     ],
     "contains": [
         {"contains": {"type": "string"}},
         {"type": "array", "contains": {"const": 2}},
         {"contains": {"type": "null"}, "minContains": 0},
+        {"contains": {"type": "integer"}, "minContains": 2},
+    ],
+    "unevaluatedItems": [
+        {"unevaluatedItems": False},
+        {"prefixItems": [{"type": "integer"}], "unevaluatedItems": {"type": "string"}},
+        {"items": {"type": "integer"}, "unevaluatedItems": False},
     ],
     "properties": [{"properties": {"a": {"type": "integer"}}}, {"properties": {"a": False}}],
     "required": [{"required": ["b"]}, {"type": "object", "required": ["a", "b"]}],
@@ -153,8 +173,8 @@ OLDER: dict[str, list[tuple[Any, Any]]] = {
 }
 REFUSED: dict[str, Any] = {
     "maxContains": {"contains": {}, "maxContains": 1},
-    "minContains": {"contains": {}, "minContains": 2},
-    "unevaluatedItems": {"unevaluatedItems": False},
+    "minContains": {"contains": {}, "minContains": 4},
+    "unevaluatedItems": {"contains": {}, "unevaluatedItems": False},
     "contentEncoding": {"contentEncoding": "rot13"},
     "$recursiveRef": {"$recursiveRef": "#/nowhere"},
 }
