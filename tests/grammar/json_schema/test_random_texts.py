@@ -6,10 +6,12 @@ from random import Random
 
 import pytest
 
-from octavo.core.structured_outputs import StructuredOutputsParams
+from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
+from octavo.grammar.shapes import grammar_of
 from tests.grammar.json_schema.generated_schemas import generated_schemas
 from tests.grammar.json_schema.random_schemas import wild_schema
 from tests.grammar.json_schema.real_schemas import real_schema
+from tests.grammar.json_schema.sent_schemas import REFUSED, SENT
 from tests.grammar.json_schema.trial import Tally, judge, schemas, try_schema
 from tests.grammar.json_schema.walks import accepts, matcher_of
 
@@ -34,6 +36,26 @@ def test_texts_of_generated_schemas_are_valid() -> None:
         try_schema(schema, number, tally)
     assert not tally.wrong
     assert tally.num_texts >= 40
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=pytest.mark.slow if each == "eight rules" else ()) for each in SENT],
+)
+def test_texts_of_schemas_that_users_send_are_valid(name: str) -> None:
+    tally = Tally()
+    try_schema(SENT[name], 0, tally)
+    assert not tally.wrong
+    assert not tally.refused
+    assert tally.num_texts
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_names_the_place(name: str) -> None:
+    schema, place = REFUSED[name]
+    with pytest.raises(ShapeError) as caught:
+        grammar_of(StructuredOutputsParams(json=schema))
+    assert caught.value.path == place
 
 
 @pytest.mark.slow
