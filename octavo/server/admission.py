@@ -228,7 +228,8 @@ class Admission:
             queues = [queue for queue in self._queues.values() if queue.waiting]
             queue = min(queues, key=_turn_of)
             if not self._has_room(queue, queue.waiting[0][2].num_sequences):
-                queues = [each for each in queues if self._has_less(each)]
+                most = self._capacity // self._num_keys()  # the part of each
+                queues = [each for each in queues if self._has_less(each, most)]
                 if not queues:
                     return
                 queue = min(queues, key=_turn_of)
@@ -245,14 +246,17 @@ class Admission:
             num_before -= self._num_behind  # these yield their slots to it
         return not num_before or num_before + num_sequences <= most
 
-    def _has_less(self, queue: _KeyQueue) -> bool:
+    def _has_less(self, queue: _KeyQueue, most: int) -> bool:
         """Return whether a key has less of the engine than its part, so that it need not wait."""
         if queue.is_background or not self._is_shared:
             return False
-        rivals = [each for each in self._queues.values() if each.is_active]
-        num_keys = max(1, sum(not each.is_background for each in rivals))
         num_after = queue.num_sequences + queue.waiting[0][2].num_sequences
-        return not queue.num_sequences or num_after <= self._capacity // num_keys
+        return not queue.num_sequences or num_after <= most
+
+    def _num_keys(self) -> int:
+        """Return how many keys have requests that wait or run, at least 1."""
+        queues = self._queues.values()
+        return max(1, sum(each.is_active and not each.is_background for each in queues))
 
 
 def _turn_of(queue: _KeyQueue) -> tuple[bool, float, int]:

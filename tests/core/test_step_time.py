@@ -104,6 +104,15 @@ def test_a_result_that_is_collected_late_teaches_nothing_wrong() -> None:
     assert 0.9 * before < times.prompt_cost(is_pooled=False).seconds(0, 64) < 2.0 * before
 
 
+def test_a_late_result_of_a_step_without_work_teaches_nothing_wrong() -> None:
+    times, mixed = StepTimes(), step(4, prompt=64, pairs=2080)
+    work = [step(4)] * 4 + [mixed] * 4 + [step(4)]
+    times.learn([(each, seconds_of(each)) for each in work], LEAST)
+    before = predicted(times, mixed)
+    times.learn([(step(0), 3600.0), (mixed, 1e-6), (mixed, 1e-6)], LEAST)
+    assert predicted(times, mixed) == pytest.approx(before, rel=0.1)
+
+
 def test_a_machine_that_becomes_slower_is_believed_in_the_end() -> None:
     times = StepTimes()
     for seconds in (0.01, 0.04):

@@ -12,10 +12,10 @@ The coefficients are those with the smallest squares of the relative errors, non
 Since errors are relative, a machine that stalls is not taken for a slow one: a time far above the
 prediction counts little, and as four times the prediction at most. A time far below it would count
 too much. Where a result is collected late, the next step, which ran meanwhile, seems short: such
-times are left out. Any other counts as half the prediction. But no step can be faster than its
-work, so a second one in a row counts as a quarter, and halves the weight of all that came before,
-and so on: a slow first step is soon forgotten. The first steps may differ much more, since one
-coefficient explains all the time of the very first.
+times are left out, also behind a late result of a step without work. Any other counts as half the
+prediction. But no step can be faster than its work, so a second one in a row counts as a quarter,
+and halves the weight of all that came before, and so on: a slow first step is soon forgotten. The
+first steps may differ much more, since one coefficient explains all the time of the very first.
 
 Older steps count less. Steps with hardly any prompt and all others are summed apart, and each kind
 fades as more of its own come: a thousand steps that only decode do not erase what is known of
@@ -112,8 +112,12 @@ class StepTimes:
         """
         num_new = 0
         for step, seconds in ended:
-            if not (seconds > 0.0 and step.num_tokens):
-                continue  # the clock was set back, or nothing was computed
+            if not step.num_tokens:  # nothing was computed
+                if seconds > self.coefficients[0] / _LEAST_SHARE:
+                    self._num_late = _MOST_LATE
+                continue
+            if seconds <= 0.0:  # the clock was set back
+                continue
             self._add(step, seconds, is_decoding=step.num_prefill_tokens <= least)
             num_new += 1
             if num_new % _NUM_TOGETHER == 0:
