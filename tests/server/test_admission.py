@@ -8,6 +8,7 @@ import random
 import re
 import threading
 from collections import Counter
+from collections.abc import ValuesView
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -473,3 +474,36 @@ async def refusal_of_one_more(admission: Admission, owner: str) -> str | None:
     except ApiError as error:
         return error.code
     return None
+
+
+def test_the_work_of_an_end_grows_no_faster_than_the_number_of_keys() -> None:
+    class Counted(dict[str, Any]):
+        """The queues of keys, which count how many of them were looked at."""
+
+        num_seen = 0
+
+        def __getitem__(self, key: str) -> Any:
+            self.num_seen += 1
+            return super().__getitem__(key)
+
+        def values(self) -> ValuesView[Any]:  # type: ignore[override]
+            return ValuesView(self)
+
+    async def seen(num_keys: int) -> int:
+        config = ServerSettings(max_running_sequences=4, max_waiting_requests=10_000)
+        admission = Admission(config, 64, Clock(), lambda reason: None, is_shared=True)
+        pairs = [
+            await enqueue(admission, f"key {number % num_keys}", 1)
+            for number in range(3 * num_keys)
+        ]
+        queues = admission._queues = Counted(admission._queues)
+        for ticket, _ in pairs[:5]:
+            ticket.leave()
+        for _, task in pairs:
+            task.cancel()
+        await asyncio.gather(*(task for _, task in pairs), return_exceptions=True)
+        return queues.num_seen
+
+    few, many = asyncio.run(seen(20)), asyncio.run(seen(80))
+    assert few
+    assert many < 6 * few
