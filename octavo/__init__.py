@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from octavo.api.pooling.params import PoolingParams
     from octavo.core.config import ConfigError
     from octavo.core.sampling_params import RequestError, RequestOutputKind, SamplingParams
+    from octavo.core.stopping.repetition import RepetitionDetectionParams
     from octavo.core.structured_outputs import StructuredOutputsParams
 
 # Public names and their modules, which are imported at first use.
@@ -35,6 +36,7 @@ _PLACES = {
     "EngineDeadError": "octavo.api.outputs",
     "PoolingParams": "octavo.api.pooling.params",
     "PoolingRequestOutput": "octavo.api.outputs",
+    "RepetitionDetectionParams": "octavo.core.stopping.repetition",
     "RequestError": "octavo.core.sampling_params",
     "RequestOutput": "octavo.api.outputs",
     "RequestOutputKind": "octavo.core.sampling_params",
@@ -54,6 +56,7 @@ __all__ = [
     "EngineDeadError",
     "PoolingParams",
     "PoolingRequestOutput",
+    "RepetitionDetectionParams",
     "RequestError",
     "RequestOutput",
     "RequestOutputKind",

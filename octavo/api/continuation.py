@@ -20,6 +20,7 @@ from octavo.text.detokenizer import Detokenizer
 from octavo.text.stop_strings import StopStrings
 from octavo.text.token_table import TokenTable
 
+REPETITION_DETECTED = "repetition_detected"  # a stop reason of vLLM
 MOST_UNREAD = 1024  # tokens that are decoded together: more would hold up other streams
 
 
@@ -216,6 +217,8 @@ class Continuation:
     def _finish(self, event: TokenEvent) -> None:
         whole = self.whole
         whole.finish_reason, whole.stop_reason = event.finish_reason, event.stop_token
+        if event.finish_reason == "repetition":
+            whole.stop_reason = REPETITION_DETECTED
         if self._detokenizer is None:
             return
         is_hidden = event.finish_reason == "stop" and bool(event.tokens) and self._hides_stop

@@ -52,8 +52,8 @@ class CompletionOutput:
     token_ids: list[int] = field(default_factory=list)
     cumulative_logprob: float | None = None
     logprobs: Logprobs | None = None
-    finish_reason: str | None = None  # "stop", "length", "abort" or "error"
-    stop_reason: int | str | None = None  # the stop string or stop token; None for an EOS
+    finish_reason: str | None = None  # "stop", "length", "repetition", "abort" or "error"
+    stop_reason: int | str | None = None  # the stop string or token; None for an EOS
     error: str | None = None  # the message if finish_reason is "error"
     # The text read by the request's parser: in a stream what is new, else all when it has ended.
     deltas: Sequence[Delta] = ()

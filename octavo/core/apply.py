@@ -52,7 +52,7 @@ class ResultRules:
                 or sequence.catching_up
                 or sequence.verifying
                 or token in sequence.stop_ids
-                or known + 1 >= sequence.max_total
+                or known + 1 >= sequence.may_end_at
                 or token < 0  # a chunk of forced tokens that was cut
             ):
                 event = self._apply_chunk(sequence, index, step, results, now)

@@ -19,11 +19,13 @@ the sequence do that, as those of a prompt.
 
 from __future__ import annotations
 
+from array import array
 from typing import NamedTuple
 
 from octavo.core.plan import StepResult
 from octavo.core.request import FinishReason
 from octavo.core.sequence import Sequence
+from octavo.core.stopping.repetition import RepetitionDetectionParams, ends_in_repetition
 
 
 class Outcome(NamedTuple):
@@ -121,6 +123,7 @@ def _append(sequence: Sequence, num_accepted: int, sampled: tuple[int, ...]) -> 
 def _until_end(sequence: Sequence, tokens: tuple[int, ...]) -> Outcome:
     """Cut off the tokens after the first one that ends the sequence."""
     sampling = sequence.request.sampling
+    asked = sampling.repetition_detection
     known = len(sequence.tokens)
     for count, token in enumerate(tokens, 1):
         num_output = known + count - sequence.num_prompt
@@ -129,4 +132,20 @@ def _until_end(sequence: Sequence, tokens: tuple[int, ...]) -> Outcome:
             return Outcome(tokens[:count], "stop", named)
         if known + count >= sequence.max_total:
             return Outcome(tokens[:count], "length")
+        if (
+            asked is not None
+            and num_output >= sampling.min_tokens
+            and ends_in_repetition(_latest(sequence, tokens[:count], asked), asked)
+        ):
+            return Outcome(tokens[:count], "repetition")
     return Outcome(tokens)
+
+
+def _latest(
+    sequence: Sequence, new: tuple[int, ...], asked: RepetitionDetectionParams
+) -> array[int]:
+    """Return the end of the output with new tokens, as long as a repetition may be."""
+    first = max(sequence.num_prompt, len(sequence.tokens) + len(new) - asked.span)
+    latest = sequence.tokens[first:]
+    latest.extend(new)
+    return latest

@@ -11,8 +11,10 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.stats import RequestStats
 
 # "refused": it could never run. "overloaded": the queue was full when it arrived. "impossible": no
-# further token meets what it asks for.
-FinishReason = Literal["stop", "length", "abort", "error", "refused", "overloaded", "impossible"]
+# further token meets what it asks for. "repetition": the text repeats itself, as in vLLM.
+FinishReason = Literal[
+    "stop", "length", "repetition", "abort", "error", "refused", "overloaded", "impossible"
+]
 FAILURES = (
     "refused",
     "overloaded",

@@ -26,6 +26,7 @@ from enum import Enum
 from typing import Any, cast
 
 from octavo.core.pooling import HEADS, POOLINGS, Pooling
+from octavo.core.stopping.repetition import MAX_PATTERN_SIZE, MAX_SPAN, RepetitionDetectionParams
 from octavo.core.structured_outputs import StructuredOutputsParams
 
 GREEDY_BELOW = 1e-5  # a lower temperature means the most likely token
@@ -117,6 +118,7 @@ class SamplingParams:
     grammar: str = ""  # set by the front end
     thinking_token_budget: int | None = None  # then the end of the reasoning is written; -1: None
     thinking_marks: ThinkingMarks | None = None  # set by the front end; None: no reasoning
+    repetition_detection: RepetitionDetectionParams | None = None  # a mapping is accepted
 
     def __post_init__(self) -> None:
         if self.max_tokens is None:
@@ -142,6 +144,8 @@ class SamplingParams:
                 self._set(name, _require_number(name, value, least, most))
         if self.pooling is not None:
             self._set("pooling", _read_pooling(self.pooling))
+        if self.repetition_detection is not None:
+            self._set("repetition_detection", _read_repetition(self.repetition_detection))
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name}={getattr(self, name)!r} must be True or False")
@@ -310,6 +314,32 @@ def _read_pooling(value: object) -> Pooling:
         raise RequestError(f"the head of pooling={value!r} must be one of {heads}")
     _require_int("pooling.second_from", pooling.second_from, 0, NO_LIMIT)
     return pooling
+
+
+def _read_repetition(value: object) -> RepetitionDetectionParams | None:
+    """Return which repetition ends a text, with every default filled in; None if none does."""
+    name = "repetition_detection"
+    if isinstance(value, Mapping):
+        unknown = [each for each in value if each not in RepetitionDetectionParams.__slots__]
+        if unknown:
+            known = ", ".join(RepetitionDetectionParams.__slots__)
+            raise RequestError(f"{name} has {_listed(unknown)}; it may have {known}", param=name)
+        value = RepetitionDetectionParams(**value)
+    if not isinstance(value, RepetitionDetectionParams):
+        raise RequestError(f"{name}={value!r} must be RepetitionDetectionParams", param=name)
+    try:
+        most = _require_int("max_pattern_size", value.max_pattern_size, 0, MAX_PATTERN_SIZE)
+        least = _require_int("min_pattern_size", value.min_pattern_size, 0, most)
+        count = _require_int("min_count", value.min_count, 2 if most else 0, MAX_SPAN)
+    except RequestError as error:
+        raise RequestError(f"{name}: {error}", param=name) from None
+    if most * count > MAX_SPAN:
+        raise RequestError(
+            f"{name}: {count} patterns of {most} tokens have {most * count} tokens; at most "
+            f"{MAX_SPAN} are compared: lower max_pattern_size or min_count",
+            param=name,
+        )
+    return RepetitionDetectionParams(most, max(1, least), count) if most else None
 
 
 def _require_int(name: str, value: Any, low: int, high: int) -> int:

@@ -106,6 +106,7 @@ class Sequence:
         "is_exclusive",
         "line",
         "max_total",
+        "may_end_at",
         "num_at_start",
         "num_capacity",
         "num_charged",
@@ -147,6 +148,11 @@ class Sequence:
         self.tokens.extend(request.emitted)
         self.num_prompt = len(request.prompt)
         self.max_total = max_total
+        # The length from which on any token may end it; before, only one of `stop_ids` does.
+        self.may_end_at = max_total
+        if request.sampling.repetition_detection is not None:
+            first = self.num_prompt + max(1, request.sampling.min_tokens)
+            self.may_end_at = min(max_total, first)
         stops = request.sampling.stop_token_ids
         eos = () if request.sampling.ignore_eos else request.eos_token_ids
         self.stop_ids: frozenset[int] = frozenset((*stops, *eos))

@@ -35,7 +35,7 @@ class ToolCallDelta:
 class FinishDelta:
     """The end of the answer; nothing follows."""
 
-    reason: str  # "stop", "length" or "abort"
+    reason: str  # "stop", "length", "repetition" or "abort"
     stop: int | str | None = None  # the stop string or stop token; None for an EOS
 
 

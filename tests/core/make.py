@@ -24,7 +24,7 @@ from octavo.core.stats import WaitClock
 KEY = b"the key of the tests"
 SAMPLING_FIELDS = (
     *("max_tokens", "min_tokens", "stop_token_ids", "ignore_eos", "seed", "pooling"),
-    "prompt_logprobs",
+    *("prompt_logprobs", "repetition_detection"),
 )
 
 NextToken = Callable[[Sequence[int]], int]

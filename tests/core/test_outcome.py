@@ -1,5 +1,6 @@
 """The effect of a result on one sequence: tokens, counters and its end."""
 
+from array import array
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from octavo.core.outcome import Outcome, SlotResults, append_before_failure, append_tokens
 from octavo.core.plan import StepResult
 from octavo.core.sequence import Sequence
+from octavo.core.stopping.repetition import RepetitionDetectionParams
 from tests.core.make import a_line, request
 
 
@@ -101,6 +103,31 @@ def test_nothing_stops_a_sequence_before_min_tokens() -> None:
     assert append_tokens(drafted, 90, 1) == Outcome((90, 90), "stop", num_accepted=1)
     resumed = sampling(min_tokens=2, emitted=[1])
     assert append_tokens(resumed, 90, 0) == Outcome((90,), "stop"), "emitted tokens count"
+
+
+REPEATED = RepetitionDetectionParams(max_pattern_size=2, min_count=3)
+
+
+def test_a_pattern_that_stands_often_enough_at_the_end_ends_a_sequence() -> None:
+    fields: dict[str, Any] = {"repetition_detection": REPEATED, "max_tokens": 50}
+    resumed = sampling(emitted=[9, 1, 2, 1, 2, 1], **fields)
+    assert append_tokens(resumed, 2, 0) == Outcome((2,), "repetition"), "emitted tokens count"
+    assert append_tokens(sampling(emitted=[9, 1, 2, 1, 2, 1], **fields), 3, 0) == Outcome((3,))
+    begun = sampling(emitted=[104], **fields)
+    assert begun.tokens[-2:] == array("i", [104, 104])
+    assert append_tokens(begun, 104, 0) == Outcome((104,)), "the prompt does not count"
+
+
+def test_a_repetition_among_drafts_cuts_off_the_rest() -> None:
+    fields: dict[str, Any] = {"repetition_detection": REPEATED, "max_tokens": 50}
+    one = sampling(drafts=(7, 7, 7, 7), **fields)
+    assert append_tokens(one, 8, 4) == Outcome((7, 7, 7), "repetition", num_accepted=3)
+    late = sampling(drafts=(7, 7, 7, 7), min_tokens=5, **fields)
+    assert append_tokens(late, 7, 4) == Outcome((7,) * 5, "repetition", num_accepted=4)
+    last = sampling(drafts=(7, 7, 7), max_tokens=3, repetition_detection=REPEATED)
+    assert append_tokens(last, 8, 3) == Outcome((7, 7, 7), "length", num_accepted=3)
+    stopped = sampling(drafts=(7, 7), stop_token_ids=(7,), min_tokens=3, **fields)
+    assert append_tokens(stopped, 7, 2) == Outcome((7, 7, 7), "stop", 7, num_accepted=2)
 
 
 def test_a_wrong_result_of_a_worker_is_detected() -> None:

@@ -34,8 +34,10 @@ from tests.runner import reference
 from tests.runner.tiny import VOCABULARY, Windows, make_backend, make_model
 from tests.sim.events import Arrival
 from tests.sim.executor import Faults, WorkerDiedError
+from tests.sim.extras import draw_repetition
 from tests.sim.kv.memory import require
 from tests.sim.simulation import Journal, Simulation
+from tests.sim.truth import repeats
 from tests.sim.world import World
 
 # Makes a backend from the windows, the number of blocks and the size of a block.
@@ -87,6 +89,8 @@ class Truth:
                 return output, "stop"
             if len(output) >= most:
                 return output, "length"
+            if repeats(output, sampling):
+                return output, "repetition"
 
     def likeliest(self, tokens: list[int]) -> int:
         """Return the model's most likely next token."""
@@ -375,6 +379,9 @@ class RealSimulation(Simulation):
             logprobs=sometimes(0.15, rng.choice((0, 3, -1)), None),
             prompt_logprobs=sometimes(0.1, 2, None),
         )
+        apart = random.Random(f"{self.world.seed} {arrival.name} repetition")
+        if apart.random() < 0.3:
+            sampling = replace(sampling, repetition_detection=draw_repetition(apart))
         if (sampling.logprobs, sampling.prompt_logprobs) != (None, None):
             return sampling
         pooling = sometimes(0.2, rng.choice(POOLINGS), None)
@@ -387,7 +394,7 @@ class RealSimulation(Simulation):
         journal = self.journals[event.request_id]
         request = journal.request
         output = [*journal.output, *event.tokens]
-        if event.finish_reason in ("stop", "length"):
+        if event.finish_reason in ("stop", "length", "repetition"):
             most = self.config.max_model_len
             journal.expected, reason = self.truth.whole_output(request, most, output)
             journal.expected_reason = reason

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.core.stopping.repetition import RepetitionDetectionParams
+
 
 @dataclass(frozen=True)
 class Wait:
@@ -39,10 +41,12 @@ class Arrival:
     owner: str = ""
     weight: float = 1.0
     is_background: bool = False
+    repetition: RepetitionDetectionParams | None = None
 
     def __str__(self) -> str:
         """Return the text for a trace, without the last fields where they are not set."""
-        text = repr(self).replace(", owner='', weight=1.0, is_background=False", "")
+        text = repr(self).replace(", repetition=None", "")
+        text = text.replace(", owner='', weight=1.0, is_background=False", "")
         return text.replace(", salts=(), encoder=None, holds=()", "")
 
 

@@ -1,4 +1,4 @@
-"""What only the later worlds have: all kinds of KV groups, salts, encoder inputs and holds."""
+"""What only later worlds have: all kinds of KV groups, salts, encoders, holds, repetitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import replace
 from octavo.core.config import CoreConfig, KVGroup
 from octavo.core.kv.manager import KVManager
 from octavo.core.stats import OUTSIDE
-from tests.sim.events import Arrival, Wait
+from octavo.core.stopping.repetition import RepetitionDetectionParams
+from tests.sim.events import Arrival, Fault, Wait
 
 MOST_ENCODED = 12  # positions of an encoder input
 
@@ -16,6 +17,25 @@ MOST_ENCODED = 12  # positions of an encoder input
 def encoded_positions(number: int) -> int:
     """Return the length of an encoder input, by its number."""
     return 1 + number * 5 % MOST_ENCODED
+
+
+def draw_repetition(rng: random.Random) -> RepetitionDetectionParams:
+    """Return a repetition that the hashes of the toy model often have: few tokens, twice."""
+    most = rng.choice((1, 2, 3, 8))
+    return RepetitionDetectionParams(most, rng.randint(0, min(most, 2)), rng.choice((2, 2, 2, 3)))
+
+
+def add_repetitions(
+    rng: random.Random, events: list[tuple[int, Arrival | Fault]]
+) -> list[tuple[int, Arrival | Fault]]:
+    """Return the events with requests that a repetition ends, in some worlds."""
+    rate = rng.choice((0.0, 0.0, 0.3, 0.9))
+    return [
+        (tick, replace(event, repetition=draw_repetition(rng)))
+        if isinstance(event, Arrival) and rng.random() < rate
+        else (tick, event)
+        for tick, event in events
+    ]
 
 
 def draw_kinds(rng: random.Random, config: CoreConfig) -> CoreConfig:

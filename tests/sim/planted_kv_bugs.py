@@ -1,4 +1,4 @@
-"""More bugs that the simulator must catch: in kinds of KV, pages, holds, transfers and shares."""
+"""More bugs that the simulator must catch: in KV, pages, holds, transfers, shares, repetitions."""
 
 from __future__ import annotations
 
@@ -264,4 +264,42 @@ SHARE_BUGS = (
         "",
     ),
 )
-BUGS = (*CORE_BUGS, *KV_BUGS, *TIME_BUGS, *SHARE_BUGS)
+REPETITION_BUGS = (
+    Bug(
+        "a repetition begins in the prompt",
+        "outcome.py",
+        "    first = max(sequence.num_prompt, len",
+        "    first = max(0, len",
+    ),
+    Bug(
+        "a repetition among accepted drafts is seen too late",
+        "outcome.py",
+        "_latest(sequence, tokens[:count], asked)",
+        "_latest(sequence, tokens, asked)",
+    ),
+    Bug(
+        "tokens behind a repetition are emitted",
+        "outcome.py",
+        '            return Outcome(tokens[:count], "repetition")\n',
+        '            return Outcome(tokens, "repetition")\n',
+    ),
+    Bug(
+        "a token alone does not end a text that repeats itself",
+        "apply.py",
+        "                or known + 1 >= sequence.may_end_at\n",
+        "                or known + 1 >= sequence.max_total\n",
+    ),
+    Bug(
+        "a repetition ends a text before its min_tokens",
+        "outcome.py",
+        "            and num_output >= sampling.min_tokens\n            and ends",
+        "            and ends",
+    ),
+    Bug(
+        "a repetition of the longest pattern is not seen",
+        "stopping/repetition.py",
+        "range(asked.min_pattern_size, longest + 1)",
+        "range(asked.min_pattern_size, longest)",
+    ),
+)
+BUGS = (*CORE_BUGS, *KV_BUGS, *TIME_BUGS, *SHARE_BUGS, *REPETITION_BUGS)

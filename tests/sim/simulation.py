@@ -132,6 +132,7 @@ class Simulation:
             min_tokens=arrival.min_tokens,
             stop_token_ids=arrival.stop_token_ids,
             ignore_eos=arrival.ignore_eos,
+            repetition_detection=arrival.repetition,
         )
 
     def _check_payload(self, journal: Journal, event: TokenEvent) -> None:
@@ -139,9 +140,8 @@ class Simulation:
         if event.payload is not None:
             last = event.tokens[-1] if event.tokens else -1
             require(name.endswith("7"), f"{name}: another request's payload")
-            early = (
-                event.finish_reason == "stop"
-            )  # an accepted draft may end it before the last token
+            # An accepted draft may end it before the last token.
+            early = event.finish_reason in ("stop", "repetition")
             require(early or event.payload == last, f"{name}: payload {event.payload}")
 
     def _restart(self) -> None:
@@ -376,7 +376,7 @@ class Simulation:
     def _check_end(self, journal: Journal, event: TokenEvent) -> None:
         name, request = event.request_id, journal.request
         match event.finish_reason:
-            case "stop" | "length" | "impossible":
+            case "stop" | "length" | "repetition" | "impossible":
                 require(journal.output == journal.expected, f"{name}: ended early")
                 require(not journal.aborted, f"{name}: an abort was lost")
                 failed = journal.failed_wait

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from octavo.core.request import FinishReason, Request
+from octavo.core.sampling_params import SamplingParams
 
 VOCABULARY = 61  # small, so that stop tokens, equal prefixes and right drafts are common
 _MASK = (1 << 61) - 1
@@ -65,6 +66,17 @@ def grammar_end(request: Request, max_model_len: int) -> int | None:
     return sum(request.prompt) % 9 if request.request_id.endswith("3") else None
 
 
+def repeats(output: list[int], sampling: SamplingParams) -> bool:
+    """Return whether the repetition that is asked for ends an output."""
+    asked = sampling.repetition_detection
+    if asked is None or len(output) < sampling.min_tokens:
+        return False
+    sizes = range(asked.min_pattern_size, asked.max_pattern_size + 1)
+    return any(
+        output[-size * asked.min_count :] == output[-size:] * asked.min_count for size in sizes
+    )
+
+
 def right_output(
     request: Request, max_model_len: int, has_grammars: bool
 ) -> tuple[list[int], FinishReason]:
@@ -90,4 +102,6 @@ def whole_output(request: Request, max_model_len: int) -> tuple[list[int], Finis
             return output, "stop"
         if len(output) >= most:
             return output, "length"
+        if repeats(output, sampling):
+            return output, "repetition"
         state = extend(state, token)

@@ -14,7 +14,7 @@ from octavo.core.config import CoreConfig, KVGroup
 from octavo.core.kv.manager import KVManager
 from tests.sim.costs import Costs, as_long_prompt, as_stream, draw_costs
 from tests.sim.events import Arrival, Fault
-from tests.sim.extras import Extras, draw_kinds
+from tests.sim.extras import Extras, add_repetitions, draw_kinds
 from tests.sim.shares.owners import draw_owners
 from tests.sim.truth import VOCABULARY
 
@@ -55,6 +55,8 @@ FIRST_FORCED = 200
 FIRST_TIMED = 600
 # … or several owners of requests.
 FIRST_SHARED = 200
+# … or requests that end where their text repeats itself.
+FIRST_REPEATING = 400
 
 
 def draw_world(seed: int, is_plain: bool = False) -> World:
@@ -97,6 +99,8 @@ def draw_world(seed: int, is_plain: bool = False) -> World:
     if seed >= FIRST_SHARED:
         config, events = draw_owners(random.Random(f"{seed} owners"), config, events)
     forces = seed >= FIRST_FORCED and random.Random(f"{seed} forced").random() < 0.4
+    if seed >= FIRST_REPEATING:
+        events = add_repetitions(random.Random(f"{seed} repetitions"), events)
     kept = tuple(events)
     return World(seed, config, kept, slowness, store=store, forces=forces, costs=costs)
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from octavo.api.outputs import RequestError
 from octavo.api.requests import TOO_LONG, bad_word_variants
 from octavo.server.http.errors import ApiError, invalid
@@ -53,6 +55,8 @@ def generation_request(
             sampling[name] = value
     if request.seed == NO_SEED:
         del sampling["seed"]
+    if request.repetition_detection is not None:
+        sampling["repetition_detection"] = msgspec.structs.asdict(request.repetition_detection)
     return GenerationRequest(
         prompts=prompts,
         sampling=sampling,

@@ -127,6 +127,7 @@ def _sampling(request: CommonRequest, prepared: PreparedRequest) -> TokenSamplin
     if sampling.logit_bias:
         made.logit_bias = {str(token): bias for token, bias in sampling.logit_bias}
     made.bad_words = request.bad_words
+    made.repetition_detection = request.repetition_detection
     if asked.shape is not None and asked.answer_job is None:
         shape = {
             each.name: getattr(asked.shape, each.name)

@@ -27,6 +27,7 @@ from octavo.server.openai.schema.sampling import (
     Bias,
     Count,
     Penalty,
+    RepetitionDetection,
     Share,
     StopString,
     StreamOptions,
@@ -70,6 +71,7 @@ class TokenSampling(Struct, kw_only=True, forbid_unknown_fields=True):
     spaces_between_special_tokens: bool = True
     detokenize: bool | None = None  # ignored: the answer has no text
     structured_outputs: StructuredOutputs | None = None
+    repetition_detection: RepetitionDetection | None = None
 
 
 def _off(value: Any) -> bool:

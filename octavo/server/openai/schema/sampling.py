@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from octavo.core.config import MAX_PRIORITY
 from octavo.core.sampling_params import MAX_BIAS
+from octavo.core.stopping.repetition import MAX_PATTERN_SIZE, MAX_SPAN
 from octavo.server.openai.schema.shapes import ShapeFields
 from octavo.server.openai.schema.unsupported import RULES
 from octavo.server.schema.rules import FieldRules
@@ -41,6 +42,14 @@ class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None  # ignored: chunks are not padded
 
 
+class RepetitionDetection(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The repetition that ends an answer: a pattern of tokens, so many times in a row."""
+
+    max_pattern_size: Annotated[int, Meta(ge=0, le=MAX_PATTERN_SIZE)] = 0  # 0: none is looked for
+    min_pattern_size: Annotated[int, Meta(ge=0, le=MAX_PATTERN_SIZE)] = 0
+    min_count: Annotated[int, Meta(ge=0, le=MAX_SPAN)] = 0  # at least 2
+
+
 class CommonRequest(ShapeFields, kw_only=True, forbid_unknown_fields=True):
     """The common fields: sampling, stopping, contents of the response, scheduling."""
 
@@ -49,6 +58,7 @@ class CommonRequest(ShapeFields, kw_only=True, forbid_unknown_fields=True):
     max_tokens: Count | None = None
     min_tokens: Count = 0
     thinking_token_budget: Annotated[int, Meta(ge=-1, le=INT32)] | None = None  # -1: none
+    repetition_detection: RepetitionDetection | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=INT32)] | None = None

@@ -80,7 +80,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
         lambda value: value is None, "this server does not search the web", "null"
     ),
     "prediction": Unsupported(_empty, "predicted outputs are not supported yet", "null"),
-    "repetition_detection": Unsupported(_empty, "repetitions are not detected", "null"),
     "logprob_token_ids": Unsupported(
         _empty, "use logprobs, which returns the likeliest tokens", "[]"
     ),

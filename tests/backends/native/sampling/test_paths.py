@@ -53,6 +53,7 @@ NOT_SAMPLING = {
     "max_tokens",
     "n",
     "output_kind",
+    "repetition_detection",
     "skip_special_tokens",
     "spaces_between_special_tokens",
     "stop",

@@ -1,0 +1,1 @@
+"""The ends of texts that stop tokens do not describe."""
