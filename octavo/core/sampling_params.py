@@ -26,7 +26,11 @@ from enum import Enum
 from typing import Any, cast
 
 from octavo.core.pooling import HEADS, POOLINGS, Pooling
-from octavo.core.stopping.repetition import MAX_PATTERN_SIZE, MAX_SPAN, RepetitionDetectionParams
+from octavo.core.stopping.repetition import (
+    MAX_COMPARED,
+    MAX_PATTERN_SIZE,
+    RepetitionDetectionParams,
+)
 from octavo.core.structured_outputs import StructuredOutputsParams
 
 GREEDY_BELOW = 1e-5  # a lower temperature means the most likely token
@@ -330,16 +334,18 @@ def _read_repetition(value: object) -> RepetitionDetectionParams | None:
     try:
         most = _require_int("max_pattern_size", value.max_pattern_size, 0, MAX_PATTERN_SIZE)
         least = _require_int("min_pattern_size", value.min_pattern_size, 0, most)
-        count = _require_int("min_count", value.min_count, 2 if most else 0, MAX_SPAN)
+        count = _require_int("min_count", value.min_count, 2 if most else 0, MAX_COMPARED)
     except RequestError as error:
         raise RequestError(f"{name}: {error}", param=name) from None
-    if most * count > MAX_SPAN:
+    found = RepetitionDetectionParams(most, max(1, least), count)
+    if found.num_compared > MAX_COMPARED:
         raise RequestError(
-            f"{name}: {count} patterns of {most} tokens have {most * count} tokens; at most "
-            f"{MAX_SPAN} are compared: lower max_pattern_size or min_count",
+            f"{name}: patterns of {found.min_pattern_size} to {most} tokens, each {count} times, "
+            f"take {found.num_compared} comparisons for each token, and {MAX_COMPARED} are made: "
+            "lower max_pattern_size or min_count, or raise min_pattern_size",
             param=name,
         )
-    return RepetitionDetectionParams(most, max(1, least), count) if most else None
+    return found if most else None
 
 
 def _require_int(name: str, value: Any, low: int, high: int) -> int:

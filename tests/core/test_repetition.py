@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 from octavo.core.sampling_params import RequestError, SamplingParams
-from octavo.core.stopping.repetition import MAX_SPAN, RepetitionDetectionParams, ends_in_repetition
+from octavo.core.stopping.repetition import (
+    MAX_COMPARED,
+    RepetitionDetectionParams,
+    ends_in_repetition,
+)
 
 
 def plainly(output: list[int], asked: RepetitionDetectionParams) -> bool:
@@ -51,7 +55,8 @@ def test_a_mapping_is_accepted_and_defaults_are_filled_in() -> None:
         {"max_pattern_size": 5, "min_pattern_size": 6, "min_count": 2},
         {"min_pattern_size": 1, "min_count": 2},
         {"max_pattern_size": 1025, "min_count": 2},
-        {"max_pattern_size": 1024, "min_count": MAX_SPAN // 1024 + 1},
+        {"max_pattern_size": 8, "min_pattern_size": 8, "min_count": MAX_COMPARED // 8 + 1},
+        {"max_pattern_size": 200, "min_count": 2},  # too many comparisons for each token
         {"max_pattern": 5, "min_count": 2},
         "often",
     ],

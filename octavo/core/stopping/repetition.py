@@ -6,7 +6,9 @@ from array import array
 from dataclasses import dataclass
 
 MAX_PATTERN_SIZE = 1024
-MAX_SPAN = 8192  # max_pattern_size times min_count: the tokens that are read for each new one
+# Sizes of patterns times tokens of a repetition: what each new token may cost, a tenth of a
+# millisecond. A text that nearly repeats itself at all sizes would otherwise hold up every step.
+MAX_COMPARED = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,11 @@ class RepetitionDetectionParams:
     def span(self) -> int:
         """The tokens of the longest repetition; those before are not looked at."""
         return self.max_pattern_size * self.min_count
+
+    @property
+    def num_compared(self) -> int:
+        """The tokens that are compared for each new one, at most."""
+        return (self.max_pattern_size - max(1, self.min_pattern_size) + 1) * self.span
 
 
 def ends_in_repetition(output: array[int], asked: RepetitionDetectionParams) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from octavo.server.admission import Admission, Ticket
-from tests.server.test_admission import enqueue, make_admission
+from tests.server.admission.test_queue import enqueue, make_admission
 
 
 def begin(admission: Admission, owner: str, num_tokens: int) -> tuple[Ticket, asyncio.Task[None]]:

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from octavo.core.config import MAX_PRIORITY
 from octavo.core.sampling_params import MAX_BIAS
-from octavo.core.stopping.repetition import MAX_PATTERN_SIZE, MAX_SPAN
+from octavo.core.stopping.repetition import MAX_COMPARED, MAX_PATTERN_SIZE
 from octavo.server.openai.schema.shapes import ShapeFields
 from octavo.server.openai.schema.unsupported import RULES
 from octavo.server.schema.rules import FieldRules
@@ -47,7 +47,7 @@ class RepetitionDetection(Struct, kw_only=True, forbid_unknown_fields=True):
 
     max_pattern_size: Annotated[int, Meta(ge=0, le=MAX_PATTERN_SIZE)] = 0  # 0: none is looked for
     min_pattern_size: Annotated[int, Meta(ge=0, le=MAX_PATTERN_SIZE)] = 0
-    min_count: Annotated[int, Meta(ge=0, le=MAX_SPAN)] = 0  # at least 2
+    min_count: Annotated[int, Meta(ge=0, le=MAX_COMPARED)] = 0  # at least 2
 
 
 class CommonRequest(ShapeFields, kw_only=True, forbid_unknown_fields=True):
