@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -26,7 +26,7 @@ from octavo.api.requests import (
 from octavo.api.shapes import shape_error
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
 from octavo.grammar.checked import CheckedShape, Key, ShapeJob, job_of
-from octavo.server.bounds.biases import check_biases
+from octavo.server.bounds.biases import check_biases, with_words
 from octavo.server.bounds.pieces import in_pieces
 from octavo.server.bounds.response_size import check_response_size
 from octavo.server.bounds.turns import Turns
@@ -263,10 +263,16 @@ def _sampling(
     values.update(asked.sampling)
     if asked.may_lack_budget and not server.llm.model.can_limit_thinking:
         values.pop("thinking_token_budget", None)
+    words: list[Sequence[int]] = [*prompts[0].bad_words_token_ids]
+    if asked.word_biases:
+        values["logit_bias"] = with_words(values.get("logit_bias", {}), words, asked.word_biases)
+        words = []
+    if asked.bans_end:
+        words += [(token,) for token in server.llm.model.end_ids]
     if "logit_bias" in values:
         check_biases(values["logit_bias"], server.llm.model.facts.vocabulary)
-    if prompts[0].bad_words_token_ids:
-        values["bad_words_token_ids"] = distinct(prompts[0].bad_words_token_ids)
+    if words:
+        values["bad_words_token_ids"] = distinct(words)
     if shape.grammar:
         values.update(structured_outputs=asked.shape, grammar=shape.grammar)
     values["max_tokens"] = _max_tokens(server, asked, prompts)

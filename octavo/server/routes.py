@@ -43,6 +43,8 @@ from octavo.server.generate import generating
 from octavo.server.http.dialect import Dialect
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.http.route import Route
+from octavo.server.llama.dialect import LLAMA
+from octavo.server.llama.routes import LLAMA_ROUTES
 from octavo.server.ollama.dialect import OLLAMA
 from octavo.server.ollama.routes import OLLAMA_ROUTES
 from octavo.server.openai import chat, completions
@@ -73,7 +75,7 @@ _PAGE_HEADERS = (
 )
 
 
-DIALECTS: Sequence[Dialect] = (OPENAI, ANTHROPIC, RESPONSES, EMBEDDINGS, OLLAMA, COHERE)
+DIALECTS: Sequence[Dialect] = (OPENAI, ANTHROPIC, RESPONSES, EMBEDDINGS, OLLAMA, COHERE, LLAMA)
 DEFAULT_DIALECT = DIALECTS[0]  # of errors outside a dialect's own routes
 _ID_PREFIXES = [prefix for dialect in DIALECTS for prefix in dialect.id_prefixes]
 
@@ -213,6 +215,7 @@ ROUTES: Sequence[Route] = (
         *(DetokenizeRequest, DetokenizeResponse),
     ),
     *VLLM_ROUTES,
+    *LLAMA_ROUTES,
     Route("GET", "/", status_routes.root, "The server's name.", kind="text/plain"),
     Route("GET", "/version", status_routes.version, "The server's version."),
     Route("GET", "/health/live", status_routes.live, "Whether the event loop runs."),

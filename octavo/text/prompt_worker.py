@@ -34,8 +34,15 @@ from octavo.text.answer_shape import AnswerJob
 from octavo.text.chat.answer_mask import Place, mask_of
 from octavo.text.chat.fewer_turns import with_fewer_turns
 from octavo.text.chat.messages import ChatTemplateError, check_surrogates
-from octavo.text.infill import InfillError, infill_tokens
 from octavo.text.pairs import Pair, Part, encode_pair, encode_parts
+from octavo.text.pieces import (
+    Infill,
+    InfillError,
+    decoded,
+    encode_pieces,
+    infill_tokens,
+    with_pieces,
+)
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.token_table import PackedTable
 from octavo.text.tokenizer import Tokenizer, valid_text
@@ -58,7 +65,6 @@ _IMPORTED_LATE = (
     "jinja2.debug",
     "textwrap",
 )
-MAX_TEXT_CHARACTERS = 1 << 23  # of token ids as text
 MAX_LISTED_TOKENS = 1 << 20  # of one prompt
 MAX_MESSAGE_CHARACTERS = 2000  # of an error
 
@@ -83,7 +89,8 @@ class PromptJob(Struct, frozen=True, kw_only=True):
 
     text: str | None = None
     text_tokens: int | None = None  # of a text alone, at most: it is cut at its end before all else
-    suffix: str = ""  # of a text: what will follow the answer
+    infill: Infill | None = None  # of a text: what will follow the answer
+    pieces: list[str | list[int]] = []  # texts and token ids, one behind the other
     pair: Pair | None = None
     parts: list[Part] = []  # each is tokenised on its own
     conversation: Conversation | None = None
@@ -101,6 +108,7 @@ class PromptJob(Struct, frozen=True, kw_only=True):
     lists_strings: bool = False  # of the tokens, as the vocabulary has them
     wants_places: bool = False  # of the tokens in the text that was tokenised
     wants_answers: bool = False  # which tokens are the assistant's, as far as the template says
+    lists_pieces: bool = False  # each token as an object, with its text
 
 
 class PromptJobs(Struct, frozen=True, tag=True):
@@ -234,38 +242,15 @@ class PromptMaker:
     def make(self, job: PromptJob) -> PreparedPrompt:
         """Render, tokenise and cut; the text of a job that has one is not sent back."""
         began = time.monotonic()
-        text, places = job.text, list[Place]()
+        text = job.text
         answers = list[Place]() if job.wants_answers else None
         if job.conversation is not None:
             text = self._render(job.conversation, answers)
         elif text is not None and job.text_tokens is not None:
             text = self.tokenizer.beginning(text, job.text_tokens)
         rendered = time.monotonic()
+        token_ids, second_from, places = self._tokenised(job, text)
         encode = self.tokenizer.encode
-        token_ids: Sequence[int] = array("i", job.packed_ids)
-        second_from = 0
-        if job.pair is not None:
-            token_ids, second_from = self._encode_pair(job.pair, job.keep_tokens)
-        elif job.parts:
-            token_ids = encode_parts(self.tokenizer, job.parts)
-        elif text is not None and job.keeps_frame:
-            token_ids, _ = self.tokenizer.encode_framed(
-                text,
-                None,
-                job.keep_tokens,
-                add_special_tokens=job.add_special_tokens,
-                keeps_end=job.keeps_end,
-            )
-        elif text is not None and job.suffix:
-            token_ids = infill_tokens(
-                self.tokenizer, text, job.suffix, add_special_tokens=job.add_special_tokens
-            )
-        elif text is not None and (job.wants_places or job.wants_answers):
-            token_ids, places = self.tokenizer.encode_with_places(
-                text, add_special_tokens=job.add_special_tokens
-            )
-        elif text is not None:
-            token_ids = encode(text, add_special_tokens=job.add_special_tokens)
         if job.fit_tokens is not None and len(token_ids) > job.fit_tokens:
             tokenise = partial(encode, add_special_tokens=job.add_special_tokens)
             text, token_ids = with_fewer_turns(
@@ -282,7 +267,7 @@ class PromptMaker:
         if is_too_long or not job.wants_text:
             text = ""
         elif is_cut or text is None or (job.keeps_frame and len(token_ids) == job.keep_tokens):
-            text = self._decoded(token_ids)
+            text = decoded(self.tokenizer, token_ids)
         has_same_text = bool(text) and text is job.text
         prepared = PreparedPrompt(
             text="" if has_same_text else text,
@@ -299,6 +284,31 @@ class PromptMaker:
             tokenize_seconds=time.monotonic() - rendered,
         )
         return self._listed(prepared, job, token_ids) if job.lists_tokens else prepared
+
+    def _tokenised(
+        self, job: PromptJob, text: str | None
+    ) -> tuple[Sequence[int], int, list[Place]]:
+        """Return a prompt's tokens, where the second of a pair begins, and the tokens' places."""
+        tokenizer, adds = self.tokenizer, job.add_special_tokens
+        if job.pair is not None:
+            return *self._encode_pair(job.pair, job.keep_tokens), []
+        if job.parts:
+            return encode_parts(tokenizer, job.parts), 0, []
+        if job.pieces:
+            return encode_pieces(tokenizer, job.pieces, add_special_tokens=adds), 0, []
+        if text is None:
+            return array("i", job.packed_ids), 0, []
+        if job.keeps_frame:
+            token_ids, _ = tokenizer.encode_framed(
+                text, None, job.keep_tokens, add_special_tokens=adds, keeps_end=job.keeps_end
+            )
+            return token_ids, 0, []
+        if job.infill is not None:
+            return infill_tokens(tokenizer, text, job.infill, add_special_tokens=adds), 0, []
+        if job.wants_places or job.wants_answers:
+            token_ids, places = tokenizer.encode_with_places(text, add_special_tokens=adds)
+            return token_ids, 0, places
+        return tokenizer.encode(text, add_special_tokens=adds), 0, []
 
     def _made_or_refused(self, job: PromptJob) -> PreparedPrompt | Refused:
         try:
@@ -327,23 +337,12 @@ class PromptMaker:
         strings: list[str] | None = None
         if job.lists_strings:
             strings = [self.tokenizer.id_to_token(token) or "" for token in token_ids]
+        listed: list[Any] = list(token_ids)
+        if job.lists_pieces:
+            listed = with_pieces(self.tokenizer, token_ids)
         return msgspec.structs.replace(
-            prepared, listed_tokens=to_json(list(token_ids)), listed_strings=to_json(strings)
+            prepared, listed_tokens=to_json(listed), listed_strings=to_json(strings)
         )
-
-    def _decoded(self, token_ids: Sequence[int]) -> str:
-        """Return the text of token ids; refuse one that is too long."""
-        stream = self.tokenizer.detokenizer(skip_special_tokens=False)
-        parts, num_characters = [], 0
-        for token_id in token_ids:
-            parts.append(stream.push(token_id))
-            num_characters += len(parts[-1])
-            if num_characters > MAX_TEXT_CHARACTERS:
-                raise TokenizerError(
-                    f"the tokens' text has more than {MAX_TEXT_CHARACTERS} characters, which is "
-                    "the limit; send fewer tokens"
-                )
-        return "".join([*parts, stream.finish()])
 
     def _render(self, conversation: Conversation, answers: list[Place] | None = None) -> str:
         tool_format = conversation.tool_format

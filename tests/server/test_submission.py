@@ -11,8 +11,8 @@ import pytest
 from octavo.server.admission import Admission
 from octavo.server.http.errors import ApiError
 from octavo.server.submission import Submission
-from tests.server.make import events, serving
 from tests.server.admission.test_queue import enqueue, make_admission
+from tests.server.make import events, serving
 
 
 class Many:

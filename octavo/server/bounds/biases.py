@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from octavo.api.outputs import RequestError
@@ -41,6 +41,18 @@ def check_biases(biases: Mapping[str, Any], vocabulary: int) -> None:
     problems += _named(wrong)
     if problems:
         raise RequestError(f"logit_bias: {'; '.join(problems)}", param="logit_bias")
+
+
+def with_words(
+    biases: Mapping[str, Any], words: Iterable[Sequence[int]], of_words: Iterable[float]
+) -> dict[str, Any]:
+    """Return biases with those of the tokens of words, which add up as far as biases reach."""
+    added: dict[str, Any] = dict(biases)
+    for word, bias in zip(words, of_words, strict=True):
+        for token in word:
+            both = added.get(str(token), 0.0) + bias
+            added[str(token)] = max(-MAX_BIAS, min(MAX_BIAS, both))
+    return added
 
 
 def _what_is_wrong(value: Any) -> str:

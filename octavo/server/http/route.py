@@ -21,6 +21,7 @@ PARAMETER = "{id}"
 _MOST_SHOWN = 128  # characters of a path
 _MOST_PARTS = 8  # of a path, more than those of routes
 _LIKENESS = 0.8  # similarity of a path to the route that it may mean
+_SAMENESS = 0.95  # and to one that goes before a route without a version
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,8 @@ def _advice(routes: Sequence[Route], path: str) -> str:
     known = {route.path: route for route in routes}
     doubled = [each for each in known if path.startswith(f"{each}/") and len(each) > 1]
     doubled = [each for each in doubled if path.endswith(each.removeprefix("/v1"))]
-    for meant in ("/v1" + bare, bare, *doubled):
+    nearly = nearest(path.lower(), known, likeness=_SAMENESS) if path.startswith("/v1/") else []
+    for meant in ("/v1" + bare, *nearly, bare, *doubled):
         if meant in known:
             return f"did you mean {meant}? {_base_url(known[meant])}"
     for meant in (path[:_MOST_SHOWN], "/v1" + bare):

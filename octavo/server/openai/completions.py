@@ -36,6 +36,7 @@ from octavo.server.operation import (
 )
 from octavo.server.schema.prompts import MAX_PROMPTS, separate
 from octavo.server.translation import TranslationContext
+from octavo.text.pieces import Infill
 from octavo.text.prompt_worker import PromptJob
 
 DEFAULT_MAX_TOKENS = 16
@@ -57,7 +58,8 @@ def translate(context: TranslationContext, request: CompletionRequest) -> Genera
     for each in asked:
         if isinstance(each, str):
             special = request.add_special_tokens
-            prompts.append(PromptJob(text=each, suffix=suffix, add_special_tokens=special))
+            infill = Infill(suffix=suffix) if suffix else None
+            prompts.append(PromptJob(text=each, infill=infill, add_special_tokens=special))
         elif suffix:
             raise invalid("suffix needs a prompt that is a text, not token ids", "suffix")
         else:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from octavo.server.generate import admitted
-from octavo.server.http.errors import ApiError, invalid
+from octavo.server.http.errors import ApiError, invalid, not_yet
 from octavo.server.http.exchange import Exchange
 from octavo.server.large_bodies import prompt_of, read
 from octavo.server.openai.conversation import conversation_job, with_own_field
@@ -43,18 +43,24 @@ async def tokenize(exchange: Exchange) -> None:
 def tokenize_job(context: TranslationContext, request: TokenizeRequest) -> PromptJob:
     """Return the job for a worker; raise ApiError for fields that exclude each other."""
     context.check_model(request.model)
-    if (request.prompt is None) == (request.messages is None):
-        raise invalid("give either prompt or messages", "prompt")
-    if request.prompt is None:
-        job = conversation_job(request, context, tool_use(request))
-    else:
+    given = (request.prompt, request.messages, request.content)
+    if sum(each is not None for each in given) != 1:
+        raise invalid("give either prompt or messages, or content", "prompt")
+    if request.prompt is not None:
         special = request.add_special_tokens is not False
         job = PromptJob(text=request.prompt, add_special_tokens=special)
+    elif request.content is not None:
+        if not request.parse_special:
+            raise not_yet("parse_special", "special tokens in a text are always recognised")
+        job = PromptJob(text=request.content, add_special_tokens=request.add_special)
+    else:
+        job = conversation_job(request, context, tool_use(request))
     return msgspec.structs.replace(
         job,
         wants_text=False,
         lists_tokens=True,
         lists_strings=bool(request.return_token_strs),
+        lists_pieces=request.content is not None and request.with_pieces,
     )
 
 
@@ -63,7 +69,7 @@ async def detokenize(exchange: Exchange) -> None:
     async with admitted(exchange):
         _, job, prepared = await read(exchange, DetokenizeRequest, detokenize_job)
         made = await _made(exchange, job, prepared)
-        await exchange.respond_json(DetokenizeResponse(prompt=made.text))
+        await exchange.respond_json(DetokenizeResponse(prompt=made.text, content=made.text))
 
 
 def detokenize_job(context: TranslationContext, request: DetokenizeRequest) -> PromptJob:

@@ -35,6 +35,13 @@ BODIES: dict[str, dict[str, Any]] = {
     "ResponsesRequest": {"input": TEXT, "temperature": 0, "max_output_tokens": 12},
     "OllamaChatRequest": {"messages": CHAT, **OLLAMA},
     "OllamaGenerateRequest": {"prompt": TEXT, **OLLAMA},
+    "LlamaCompletionRequest": {"prompt": TEXT, "temperature": 0, "n_predict": 12},
+    "InfillRequest": {
+        "input_prefix": TEXT,
+        "input_suffix": "fox",
+        "temperature": 0,
+        "n_predict": 12,
+    },
     "OllamaEmbedRequest": {"model": "tiny", "input": [TEXT, "x"]},
     "OllamaEmbeddingRequest": {"model": "tiny", "prompt": TEXT},
     "EmbeddingRequest": {"input": [TEXT, "x"]},
@@ -53,7 +60,7 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 # Requests that are answered with the same text, in the words of several dialects.
 ALIKE: tuple[frozenset[str], ...] = (
-    frozenset({"CompletionRequest", "RpcGenerateRequest"}),
+    frozenset({"CompletionRequest", "LlamaCompletionRequest", "RpcGenerateRequest"}),
     frozenset(
         {
             *("ChatRequest", "MessagesRequest", "ResponsesRequest"),

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from octavo.text.pieces import FORMS
+from tests.server.llama.infill_files import make_infill_directory
 from tests.server.matrix.cells import ALIKE, Cell, Fate, Form, Size, Way
 from tests.server.matrix.world import World, check_nothing_is_left
 
@@ -63,9 +65,10 @@ def _like(kind: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def worlds(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
     """Return the servers of the matrix."""
     pytest.importorskip("grpc")
+    directory = make_infill_directory(tmp_path_factory.mktemp("text"), FORMS[0])
     with ExitStack() as stack:
         yield Worlds(directory, lambda: tmp_path_factory.mktemp("matrix"), stack)
 

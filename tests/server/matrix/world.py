@@ -42,7 +42,13 @@ from tests.sim.shell.asgi import Connection
 PLACES = (
     *(("choices", "text"), ("choices", "message", "content"), ("choices", "delta", "content")),
     *(("choices", "token_ids"), ("content", "text"), ("delta", "text"), ("delta",)),
-    *(("output", "content", "text"), ("message", "content"), ("response",), ("embedding",)),
+    *(
+        ("output", "content", "text"),
+        ("message", "content"),
+        ("response",),
+        ("content",),
+        ("embedding",),
+    ),
     *(("data", "embedding"), ("data", "data"), ("data", "probs"), ("data", "score")),
     *(("results", "index"), ("results", "relevance_score"), ("embeddings",)),
     *(("message", "content", "text"), ("delta", "message", "content", "text")),

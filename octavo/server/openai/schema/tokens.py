@@ -15,7 +15,10 @@ from octavo.server.schema.rules import FieldRules
 
 
 class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The request of /tokenize: a text in `prompt`, or a conversation in `messages`."""
+    """The request of /tokenize: a text in `prompt`, or a conversation in `messages`.
+
+    llama.cpp's clients send the text as `content`.
+    """
 
     rules: ClassVar[FieldRules] = replace(
         CHAT_RULES, ignored=RULES.ignored, other_names=RULES.other_names
@@ -25,6 +28,7 @@ class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
         "oneOf": [
             {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
             {"required": ["messages"], "properties": {"messages": {"type": "array"}}},
+            {"required": ["content"], "properties": {"content": {"type": "string"}}},
         ],
         "allOf": [MESSAGES_SCHEMA],
     }
@@ -38,6 +42,17 @@ class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     chat_template: str | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
     tools: Tools | None = None
+    content: str | None = None  # llama.cpp's name of the text
+    add_special: bool = False  # with `content`, instead of add_special_tokens
+    with_pieces: bool = False  # with `content`: list each token with its text
+    parse_special: bool = True  # with `content`; false is refused
+
+
+class TokenPiece(Struct, kw_only=True):
+    """A token with its text, or with its bytes if they are no whole characters."""
+
+    id: int
+    piece: str | list[int]
 
 
 class TokenizeResponse(Struct, kw_only=True):
@@ -45,7 +60,7 @@ class TokenizeResponse(Struct, kw_only=True):
 
     count: int
     max_model_len: int
-    tokens: list[int]
+    tokens: list[int | TokenPiece]
     token_strs: list[str] | None = None
 
 
@@ -58,6 +73,7 @@ class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class DetokenizeResponse(Struct, kw_only=True):
-    """The text of the token ids."""
+    """The text of the token ids, under vLLM's name and under llama.cpp's."""
 
     prompt: str
+    content: str

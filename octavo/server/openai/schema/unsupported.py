@@ -160,6 +160,7 @@ _OF_PROMPTS: Mapping[str, Callable[[Any], Any]] = {
     "prompt": _no_text("prompt"),
     "tokens": lambda request: [],
     "messages": _last_message,
+    "content": lambda request: None if request.content is None else "",
     **dict.fromkeys(("suffix", "documents", "chat_template", "chat_template_kwargs"), _nothing),
 }
 

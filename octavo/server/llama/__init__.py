@@ -1,0 +1,1 @@
+"""llama.cpp's dialect: its own routes beside those of OpenAI's form."""
