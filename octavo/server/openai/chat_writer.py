@@ -45,6 +45,7 @@ class ChatWriter(OpenAIWriter):
         last = request.messages[-1]
         self._echoed = ""
         self._role = ANSWERER
+        self._must_call = use.must_call
         if request.echo and last.role == ANSWERER and isinstance(last.content, str):
             self._echoed = last.content
         self._sends_text_only = not (
@@ -55,7 +56,8 @@ class ChatWriter(OpenAIWriter):
         """Yield the warnings, and the role once for each answer."""
         yield from self._warned(self._chunk([], counts))
         for index in range(self._num_choices):
-            delta = Delta(role=self._role, content="")
+            # An answer that is calls alone has no content, as in OpenAI's streams.
+            delta = Delta(role=self._role, content=None if self._must_call else "")
             chunk = self._chunk([ChunkChoice(index=index, delta=delta)], counts)
             if self._request.return_token_ids and index == 0:
                 chunk.prompt_token_ids = self._prompt.token_ids

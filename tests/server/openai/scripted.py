@@ -160,7 +160,7 @@ def put_together(chunks: list[Any]) -> tuple[dict[str, Any], str | None]:
                     _add_function(message.setdefault("function_call", {}), value)
                 elif name == "role":
                     message["role"] = value
-                else:
+                elif value is not None:  # as the content is, beside the role, before calls alone
                     message[name] = message.get(name, "") + value
     return message, finish
 

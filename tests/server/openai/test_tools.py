@@ -444,6 +444,11 @@ def test_schemas_of_tools_are_checked_where_they_are_enforced(tmp_path: Path) ->
         assert warning.startswith(where)
         assert cut["choices"][0]["finish_reason"] == "length"
         assert cut["choices"][0]["message"]["content"] is None, "there is a call, or nothing"
+        for choice, content in (("required", None), ("auto", "")):
+            streamed = {**asked, "tool_choice": choice, "stream": True}
+            chunks = events((await client.post(PATH, json=streamed)).text)
+            first = next(each for each in chunks if each["choices"])["choices"][0]["delta"]
+            assert first == {"role": "assistant", "content": content}
         old = {"functions": [{**function, "strict": True}]}
         response = await client.post(PATH, json={"messages": MESSAGES, **old})
         assert response.json()["error"]["param"].startswith("functions[0].parameters.prop")

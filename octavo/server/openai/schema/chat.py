@@ -187,7 +187,7 @@ class Delta(Struct, kw_only=True):
     """The new part of an answer."""
 
     role: str | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET  # null beside the role: the answer will be calls
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET  # the same
     tool_calls: list[CallDelta] | UnsetType = UNSET
