@@ -71,7 +71,7 @@ class Application:
             if self._checks_access:
                 self.server.access.check_address(exchange.path, exchange.headers)
                 if "origin" in exchange.headers and self._is_preflight(exchange):
-                    await exchange.respond(b"", status=204, headers=_PREFLIGHT)
+                    await exchange.respond(b"", headers=_PREFLIGHT)
                     return
                 exchange.owner = self.server.access.check_key(exchange.path, exchange.headers)
             if route is None:

@@ -23,7 +23,8 @@ from octavo.server.llama.writer import LlamaWriter
 from octavo.server.operation import GenerationRequest
 from octavo.server.schema.prompts import MAX_PROMPTS
 from octavo.server.translation import TranslationContext
-from octavo.text.prompt_worker import Infill, PromptJob, packed
+from octavo.text.pieces import Infill
+from octavo.text.prompt_worker import PromptJob, packed
 
 MAX_TEXT_CHARACTERS = 4096  # of all texts in logit_bias: each prompt's request holds their tokens
 _NO_SEED = 2**32 - 1  # as -1: one is drawn

@@ -14,7 +14,7 @@ from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from octavo.text.pieces import FILES, FORMS
 from tests.server.durable.make import in_loop
 from tests.server.engine import FACTS
-from tests.server.llama.infill_files import FIRST, make_infill_directory
+from tests.server.llama.infill_files import make_infill_directory
 from tests.server.make import Client, serving
 from tests.server.openai.scripted import make_files, scripted_engine
 
@@ -250,24 +250,22 @@ async def test_errors_of_the_checks_have_the_names_of_this_dialect(directory: Pa
 
 @in_loop
 async def test_infilling_puts_files_prefix_suffix_and_beginning_in_order(tmp_path: Path) -> None:
-    fields = {"input_prefix": "The ", "input_suffix": " dog", "prompt": "qu"}
+    fields: dict[str, Any] = {"input_prefix": "The ", "input_suffix": " dog", "prompt": "qu"}
     extra = [{"filename": "a.txt", "text": "x"}, {"text": "y"}]
     for name, marks in (("with", (*FORMS[0], *FILES[0])), ("without", FORMS[0])):
         directory = make_infill_directory(tmp_path / name, marks)
         async with serving(directory) as client:
             listed = await client.post("/tokenize", json={"content": "", "add_special": True})
             assert listed.json()["tokens"] == []
-            prefix, suffix, middle = (f"<{FIRST + place}>" for place in range(3))
             plain = await answer(client, "/infill", **fields)
             assert plain["tokens_evaluated"] == 3 + await _count(client, "The ", " dog", "qu")
             more = await answer(client, "/infill", **fields, input_extra=extra)
             around = 3 if name == "without" else 7
-            texts = ("x\n\ny\n\n",)
+            texts: tuple[str, ...] = ("x\n\ny\n\n",)
             if name == "with":
                 texts = ("project\n", "a.txt\nx", "file\ny", "file\n")
             expected = around + await _count(client, "The ", " dog", "qu", *texts)
             assert more["tokens_evaluated"] == expected
-            assert prefix != suffix != middle
     wrong = [{"filename": 1, "text": "x"}]
     async with serving(directory) as client:
         status, param = await refusal(client, "/infill", **fields, input_extra=wrong)
@@ -286,5 +284,5 @@ async def _count(client: Client, *texts: str) -> int:
 @in_loop
 async def test_a_model_without_marks_refuses_to_infill(directory: Path) -> None:
     async with serving(directory) as client:
-        fields = {"input_prefix": "a", "input_suffix": "b"}
+        fields: dict[str, Any] = {"input_prefix": "a", "input_suffix": "b"}
         assert await refusal(client, "/infill", **fields) == (400, "input_suffix")
