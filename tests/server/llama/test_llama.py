@@ -240,7 +240,7 @@ async def test_errors_of_the_checks_have_the_names_of_this_dialect(directory: Pa
             "json_schema": {"type": 12},
             "grammar": "root ::= (",
         }.items():
-            status, param = await refusal(client, **{field: value})
+            status, param = await refusal(client, PATH, **{field: value})
             assert (status, param.partition(".")[0]) == (400, field)
         both = await refusal(client, json_schema={}, grammar='root ::= "a"')
         assert both == (400, "grammar")

@@ -201,7 +201,7 @@ def test_an_unknown_model_is_404(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "meant"),
     [
-        ("/completions", "/v1/completions"),
+        ("/v1/completion", "/v1/completions"),
         ("/v1/v1/completions", "/v1/completions"),
         ("//v1/completions", "/v1/completions"),
         ("/v1/tokenize", "/tokenize"),

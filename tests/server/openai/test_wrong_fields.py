@@ -134,6 +134,10 @@ def test_every_field_that_is_wrong_is_named_once(directory: Path, route: Route) 
     least: dict[str, dict[str, Any]] = {
         "/v1/completions": {"prompt": "x", "max_tokens": 1},
         "/v1/chat/completions": {"messages": messages, "max_tokens": 1},
+        "/chat/completions": {"messages": messages, "max_tokens": 1},
+        "/v1/chat/completions/input_tokens": {"messages": messages},
+        "/chat/completions/input_tokens": {"messages": messages},
+        "/generative_scoring": {"query": "x", "items": ["y"], "label_token_ids": [1]},
         "/tokenize": {},
         "/detokenize": {"tokens": []},
         "/v1/completions/render": {"prompt": "x"},
