@@ -13,24 +13,23 @@
 #define OCTAVO_STRING(a) OCTAVO_STRING_(a)
 
 namespace octavo {
-namespace OCTAVO_TIER {
-namespace {
 
-const KernelTable table = [] {
-  KernelTable made{};
-  made.name = OCTAVO_STRING(OCTAVO_TIER);
-  made.order = kBf16Order;
-  add_gemm(made);
-  add_elementwise(made);
-  add_attention(made);
-  add_sampling(made);
-  add_peak_rates(made);
-  return made;
-}();
-
-}  // namespace
-}  // namespace OCTAVO_TIER
-
-const KernelTable* OCTAVO_JOIN(OCTAVO_TIER, _kernels)() { return &OCTAVO_TIER::table; }
+// The table is made by the first call, and none comes before the processor is known to run this
+// tier: an initializer of the module would be computed with the tier's instructions on any.
+const KernelTable* OCTAVO_JOIN(OCTAVO_TIER, _kernels)() {
+  static const KernelTable table = [] {
+    using namespace OCTAVO_TIER;
+    KernelTable made{};
+    made.name = OCTAVO_STRING(OCTAVO_TIER);
+    made.order = kBf16Order;
+    add_gemm(made);
+    add_elementwise(made);
+    add_attention(made);
+    add_sampling(made);
+    add_peak_rates(made);
+    return made;
+  }();
+  return &table;
+}
 
 }  // namespace octavo
