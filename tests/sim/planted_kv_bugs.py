@@ -230,8 +230,8 @@ SHARE_BUGS = (
     Bug(
         "a share of a step is the whole step",
         "admission/share.py",
-        "part = max(1, int(left * line.weight / weight))",
-        "part = self._budget",
+        "part_of(left * line.weight / weight)",
+        "part_of(left)",
     ),
     Bug(
         "a share is not counted again when a sequence leaves",
