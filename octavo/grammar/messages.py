@@ -33,6 +33,13 @@ _WORDS = {
     r"symbols\) too big \(limit for this grammar: (\d+)": (
         f"it is too large: it has more than {{0}} symbols; {_SMALLER}"
     ),
+    r"Unable to determine if regex is empty": (
+        f"it is too complex: its patterns and lengths cannot be held together; {_SIMPLER}"
+    ),
+    r"patternProperty regexes (/.*/) and (/.*/) are not disjoint": (
+        "a name can match both {0} and {1}: let the patterns exclude each other"
+    ),
+    r"'multipleOf' has too many digits: ([-+.\de]+)": "multipleOf has too many digits: {0}",
     r"fuel|TooComplex": f"it is too complex; {_SMALLER}",
     r"[Tt]oken range end too large: (\d+)": "the model has no token with the id {0}",
     r"too large": f"it is too large; {_SMALLER}",
@@ -40,6 +47,7 @@ _WORDS = {
     r"panic": "the grammar engine fails on it; name tokens by their ids, or simplify it",
 }
 _PLACE = re.compile(r"^(?:at )?(\d+)\(\d+\): ")
+_OF_SCHEMA = "failed to compile JSON schema: "
 _HEADER_LINES = 1  # before the grammar: its options
 
 
@@ -54,4 +62,4 @@ def error_for(message: str) -> GrammarError:
     for part, words in _WORDS.items():
         if found := re.search(part, first):
             return GrammarError(words.format(*found.groups()), line)
-    return GrammarError(_PLACE.sub("", first)[:MAX_CHARACTERS], line)
+    return GrammarError(_PLACE.sub("", first).removeprefix(_OF_SCHEMA)[:MAX_CHARACTERS], line)

@@ -5,7 +5,9 @@ step, and a few such texts would delay every step. So all slow masks together ma
 time; when that is spent, texts whose masks are slow fail, unless they are alone.
 
 The states of a lexer take time when they are made, and memory from then on. So both are drawn from
-one account: memory counts as the time in which it would fill all that grammars may take.
+one account: memory counts as the time in which it would fill all that grammars may take. The heap
+also grows while other threads compile grammars: of its growth, only so much is a mask's as can be
+written in the mask's own time.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ USUAL_SECONDS = 0.0005  # that a mask takes at most, as a rule
 SHARE = 0.05  # of the time, for slow masks
 MOST_SECONDS = 0.05  # that may be saved for later
 FILLING_SECONDS = 1.0  # that all the memory of grammars counts as
+MOST_BYTES_A_SECOND = 1 << 30  # by which a mask makes the heap grow
 
 
 def cost(seconds: float, grown_bytes: int, limit_bytes: int) -> float:
     """Return what masks cost, as seconds."""
-    return seconds + FILLING_SECONDS * max(0, grown_bytes) / limit_bytes
+    own_bytes = min(max(0, grown_bytes), MOST_BYTES_A_SECOND * seconds)
+    return seconds + FILLING_SECONDS * own_bytes / limit_bytes
 
 
 class SlowMasks:

@@ -61,3 +61,35 @@ def test_an_error_in_a_grammar_has_the_line_of_the_client_s_text(grammar: str, w
         grammar_of(StructuredOutputsParams(grammar=grammar))
     assert caught.value.field == "grammar"
     assert caught.value.what.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword", "words"),
+    [
+        (
+            {"pattern": "^([a-z]+ ?){20,400}$", "minLength": 500, "maxLength": 1500},
+            "pattern",
+            "it is too complex",
+        ),
+        (
+            {"patternProperties": {"a": {"type": "string"}, "^b": {"type": "null"}}},
+            "patternProperties",
+            "a name can match both /a/ and /^b/",
+        ),
+        ({"multipleOf": 10**15}, "multipleOf", "multipleOf has too many digits"),
+        (
+            {"pattern": r"^(?=[^a]*a.{50})(?=.*b.{40})(?=.*c.{30}).*$"},
+            "pattern",
+            "it is too complex",
+        ),
+    ],
+)
+def test_an_error_of_a_schema_is_in_the_words_of_the_schema(
+    schema: Any, keyword: str, words: str
+) -> None:
+    with pytest.raises(ShapeError) as caught:
+        grammar_of(StructuredOutputsParams(json={"type": ["string", "object", "number"], **schema}))
+    assert caught.value.path == f".{keyword}"
+    assert caught.value.what.startswith(words)
+    assert "compile" not in caught.value.what
+    assert "Regex" not in caught.value.what

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -304,6 +305,24 @@ def test_time_and_memory_of_masks_are_bounded_together(limit_bytes: int) -> None
     are_well = [shaping.failure(slot) is None for slot in range(3)]
     assert are_well == ([True, False, False] if limit_bytes == 1000 else [True] * 3)
     assert engine.heap_bytes < 1000 or limit_bytes != 1000, "they failed before memory was short"
+
+
+def test_memory_that_grows_while_a_mask_takes_no_time_is_not_its_own() -> None:
+    """Another thread compiles grammars meanwhile; a slow text makes the steps be measured."""
+    clocks = Clocks()
+    engine = SlowEngine(clocks)
+    heap = cycle((0, 1 << 20, 2 << 20))  # a compiler's, which is freed soon
+    supply = GrammarSupply(lambda: engine, limit_bytes=32 << 20, heap_bytes=lambda: next(heap))
+    shaping = Shaping(VOCABULARY, supply, clock=clocks, own_clock=clocks)
+    for slot, grammar in enumerate(("2 " * 300, "1 " * 300, "2 " * 300)):
+        shaping.open(new(slot, grammar))
+    for _ in range(100):
+        masks_of(shaping, draws_of(range(3)))
+        clocks.now += 0.01  # the rest of the step
+        for slot in range(3):
+            if shaping.failure(slot) is None:
+                shaping.advance(slot, [1 + (slot != 1)])
+    assert [shaping.failure(slot) is None for slot in range(3)] == [True, False, True]
 
 
 class BrokenEngine(ToyEngine):
