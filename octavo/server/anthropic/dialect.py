@@ -8,6 +8,7 @@ from octavo.server.http.dialect import Dialect
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import encode
 
+ID_PREFIX = "msg_"  # of answers
 _INVALID = "invalid_request_error"
 _TYPES = {
     401: "authentication_error",
@@ -72,6 +73,6 @@ ANTHROPIC = Dialect(
     stream_kind="text/event-stream; charset=utf-8",
     stream_schema=_stream_schema,
     ping=event("ping", {}),
-    id_prefixes=("msg_",),
+    id_prefixes=(ID_PREFIX,),
     base_path="",
 )

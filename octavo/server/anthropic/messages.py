@@ -14,7 +14,7 @@ from octavo.api.pooling.tasks import check_generates
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
 from octavo.server.answers.call_ids import with_id
 from octavo.server.anthropic.conversation import conversation_job, with_own_field
-from octavo.server.anthropic.dialect import error_event, event
+from octavo.server.anthropic.dialect import ID_PREFIX, error_event, event
 from octavo.server.anthropic.schema import (
     Answer,
     CountRequest,
@@ -99,7 +99,7 @@ class MessagesWriter:
     """An answer in blocks of content: reasoning, text and calls, in the order of the text."""
 
     def __init__(self, exchange: Exchange, prepared: PreparedRequest) -> None:
-        self._id = f"msg_{exchange.request_id}"
+        self._id = f"{ID_PREFIX}{exchange.request_id}"
         self._model = exchange.server.model_name
         self._index = -1  # of the block that is open, or was last
         self._kind: type[Delta] | None = None  # of the open block

@@ -57,7 +57,6 @@ IGNORED: Mapping[str, str] = {
     "user": "the API key identifies the user",
     "safety_identifier": "the API key identifies the user",
     "metadata": "nothing is stored",
-    "request_id": "the x-request-id header names a request",
     "max_chunks_per_doc": "a document is read whole, or cut by max_tokens_per_doc",
 }
 
@@ -125,6 +124,7 @@ class PooledRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     use_activation: bool | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    request_id: Annotated[str, Meta(max_length=256)] | None = None  # without an x-request-id header
     deadline_ms: Annotated[int, Meta(ge=1, le=MAX_DEADLINE_MS)] | None = None
 
 

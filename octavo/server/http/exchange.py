@@ -60,7 +60,8 @@ class Exchange:
         self.is_background = False  # the server's own request, which waits for those of clients
         self.has_client = True  # False: a response in the background, which may be read later
         given = self.headers.get("x-request-id", "")
-        self.request_id = given if _ID.fullmatch(given) else secrets.token_hex(16)
+        self.is_named = _ID.fullmatch(given) is not None  # by its client
+        self.request_id = given if self.is_named else secrets.token_hex(16)
         self.extra_headers: Headers = []
         # Returns headers whose values are those at the time of the status line.
         self.late_headers: Callable[[Exchange], Headers] = lambda exchange: []
@@ -167,7 +168,13 @@ class Exchange:
         return self.accept(kind, *decode(body, kind))
 
     def accept(self, kind: type[T], request: T, unknown: tuple[Unknown, ...]) -> T:
-        """Return a decoded request; refuse its unknown fields, or name them in a header."""
+        """Return a decoded request; refuse its unknown fields, or name them in a header.
+
+        A request without an x-request-id header has the name that its body gives it.
+        """
+        name = getattr(request, "request_id", None)
+        if not self.is_named and name is not None and _ID.fullmatch(name):
+            self.is_named, self.request_id = True, name
         if unknown:
             if self.server.config.strict:
                 raise unknown_field(unknown[0], kind)

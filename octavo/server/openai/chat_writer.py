@@ -11,7 +11,7 @@ from octavo.server.answers.tool_use import ToolUse
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.chat_deltas import DeltaForms
 from octavo.server.openai.common import TEXT, OpenAIWriter, Template, usage_of
-from octavo.server.openai.dialect import frame
+from octavo.server.openai.dialect import CHAT_ID, frame
 from octavo.server.openai.logprobs import Pieces, chat_logprobs, prompt_logprobs
 from octavo.server.openai.schema.chat import (
     ChatChoice,
@@ -33,7 +33,7 @@ class ChatWriter(OpenAIWriter):
     def __init__(
         self, use: ToolUse, request: ChatRequest, exchange: Exchange, prepared: PreparedRequest
     ) -> None:
-        super().__init__(exchange, request, prepared, "chatcmpl-")
+        super().__init__(exchange, request, prepared, CHAT_ID)
         self._request = request
         has_reasoning = request.include_reasoning is not False
         self._has_reasoning = has_reasoning

@@ -11,7 +11,7 @@ from octavo.server.bounds.turns import Turns
 from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.common import TEXT, OpenAIWriter, Template, read_deltas, usage_of
-from octavo.server.openai.dialect import frame
+from octavo.server.openai.dialect import COMPLETION_ID, frame
 from octavo.server.openai.logprobs import (
     Pieces,
     TextToken,
@@ -84,7 +84,7 @@ class CompletionWriter(OpenAIWriter):
     def __init__(
         self, request: CompletionRequest, exchange: Exchange, prepared: PreparedRequest
     ) -> None:
-        super().__init__(exchange, request, prepared, "cmpl-")
+        super().__init__(exchange, request, prepared, COMPLETION_ID)
         self._request = request
         self._prompts = prepared.prompts
         self._num_samples = prepared.sampling.n

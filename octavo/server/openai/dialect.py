@@ -8,6 +8,7 @@ from octavo.server.http.dialect import Dialect
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import encode
 
+CHAT_ID, COMPLETION_ID = "chatcmpl-", "cmpl-"  # of answers, before the id of the request
 SCORING_ID = "generative-scoring-"
 DONE = b"data: [DONE]\n\n"
 _INVALID = "invalid_request_error"
@@ -76,5 +77,5 @@ OPENAI = Dialect(
     stream_kind="text/event-stream; charset=utf-8",
     stream_schema=_stream_schema,
     ping=b": ping\n\n",
-    id_prefixes=("chatcmpl-", "cmpl-", SCORING_ID),
+    id_prefixes=(CHAT_ID, COMPLETION_ID, SCORING_ID),
 )

@@ -182,7 +182,6 @@ RULES = FieldRules(
         "prompt_cache_retention": "prefixes are kept until their memory is needed",
         "prompt_cache_options": "prefixes are found by their content",
         "session_id": "prefixes are found by their content",
-        "request_id": "the x-request-id header names a request",
         "max_tool_calls": "it limits tools that run at OpenAI, and none do here",
         "access_programs": "the API key decides what is served",
         "image": "this server reads text",
@@ -257,6 +256,7 @@ class ResponsesRequest(InputTokensRequest, kw_only=True):
     structured_outputs: StructuredOutputs | None = None  # instead of text.format
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    request_id: Annotated[str, Meta(max_length=256)] | None = None  # without an x-request-id header
     deadline_ms: Annotated[int, Meta(ge=1, le=MAX_DEADLINE_MS)] | None = None
 
 

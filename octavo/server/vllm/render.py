@@ -8,23 +8,30 @@ from typing import TypeVar
 
 import msgspec
 
+from octavo.server.anthropic import messages
+from octavo.server.anthropic.dialect import ID_PREFIX as MESSAGE_ID
+from octavo.server.anthropic.schema import MessagesRequest
 from octavo.server.bounds.turns import Turns
 from octavo.server.generate import admitted
 from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange
 from octavo.server.large_bodies import read
 from octavo.server.openai import chat, completions
+from octavo.server.openai.dialect import CHAT_ID, COMPLETION_ID
 from octavo.server.openai.schema.chat import ChatRequest
 from octavo.server.openai.schema.completion import CompletionRequest
 from octavo.server.openai.schema.sampling import CommonRequest
 from octavo.server.openai.schema.shapes import StructuredOutputs
 from octavo.server.operation import GenerationRequest, PreparedRequest
 from octavo.server.preparation import prepare
+from octavo.server.responses import create
+from octavo.server.responses.dialect import ID_PREFIX as RESPONSE_ID
+from octavo.server.responses.schema import ResponsesRequest
 from octavo.server.translation import TranslationContext
 from octavo.server.vllm.schema import RenderedRequest, TokenSampling
 from octavo.text.prompt_worker import PromptJob
 
-R = TypeVar("R", bound=CommonRequest)
+R = TypeVar("R", CompletionRequest, ChatRequest, ResponsesRequest, MessagesRequest)
 _NO_CALLS = (
     "the shape of calls and reasoning is not part of this request, whose answer may differ from "
     "that of the conversation"
@@ -40,13 +47,14 @@ _SAME = (
 
 async def render_chat(exchange: Exchange) -> None:
     """Handle POST /v1/chat/completions/render: respond with one request of token ids."""
-    (made,) = await _rendered(exchange, ChatRequest, translate_chat)
+    (made,) = await _rendered(exchange, ChatRequest, translate_chat, CHAT_ID)
     await exchange.respond_json(made)
 
 
 async def render_completion(exchange: Exchange) -> None:
     """Handle POST /v1/completions/render: respond with a request for each prompt."""
-    await exchange.respond_json(await _rendered(exchange, CompletionRequest, translate_completion))
+    made = await _rendered(exchange, CompletionRequest, translate_completion, COMPLETION_ID)
+    await exchange.respond_json(made)
 
 
 def translate_chat(context: TranslationContext, request: ChatRequest) -> GenerationRequest:
@@ -79,10 +87,34 @@ def _reporting(
     return asked
 
 
+async def render_responses(exchange: Exchange) -> None:
+    """Handle POST /v1/responses/render: respond with one request of token ids."""
+    (made,) = await _rendered(exchange, ResponsesRequest, _input_alone, RESPONSE_ID)
+    await exchange.respond_json(made)
+
+
+async def render_messages(exchange: Exchange) -> None:
+    """Handle POST /v1/messages/render: respond with one request of token ids."""
+    (made,) = await _rendered(exchange, MessagesRequest, messages.translate, MESSAGE_ID)
+    await exchange.respond_json(made)
+
+
+def _input_alone(context: TranslationContext, request: ResponsesRequest) -> GenerationRequest:
+    """Return the neutral form of a request whose prompt depends on no response that is kept."""
+    if request.previous_response_id is not None:
+        raise invalid(
+            "previous_response_id: a request is rendered without the responses that are kept; send "
+            "the whole conversation as input",
+            "previous_response_id",
+        )
+    return create.translate(context, request)
+
+
 async def _rendered(
     exchange: Exchange,
     kind: type[R],
     translate: Callable[[TranslationContext, R], GenerationRequest],
+    prefix: str,
 ) -> list[RenderedRequest]:
     async with admitted(exchange):
         server = exchange.server
@@ -93,19 +125,22 @@ async def _rendered(
         turns = Turns()
         for index, prompt in enumerate(prepared.prompts):
             await turns.take()
-            name = exchange.request_id
+            name = f"{prefix}{exchange.request_id}"
             each = RenderedRequest(
                 request_id=name if len(prepared.prompts) == 1 else f"{name}-{index}",
                 token_ids=prompt.token_ids,
-                sampling_params=_sampling(request, prepared),
+                sampling_params=_sampling(prepared),
                 model=server.model_name,
                 stream=asked.is_stream,
-                stream_options=request.stream_options,
-                cache_salt=request.cache_salt,
-                priority=request.priority,
+                cache_salt=asked.cache_salt,
+                priority=asked.priority,
             )
-            if request.return_prompt_text:
-                each.prompt_text = prompt.text
+            if isinstance(request, CommonRequest):
+                each.stream_options = request.stream_options
+                each.sampling_params.bad_words = request.bad_words
+                each.sampling_params.repetition_detection = request.repetition_detection
+                if request.return_prompt_text:
+                    each.prompt_text = prompt.text
             if prompt.packed_places:
                 ends = iter(array("i", prompt.packed_places))
                 each.token_offsets = list(zip(ends, ends, strict=True))
@@ -117,7 +152,7 @@ async def _rendered(
         return rendered
 
 
-def _sampling(request: CommonRequest, prepared: PreparedRequest) -> TokenSampling:
+def _sampling(prepared: PreparedRequest) -> TokenSampling:
     """Return the parameters after all defaults, in the form that the engine's route accepts."""
     sampling, asked = prepared.sampling, prepared.asked
     made = TokenSampling(**{name: getattr(sampling, name) for name in _SAME})
@@ -126,8 +161,6 @@ def _sampling(request: CommonRequest, prepared: PreparedRequest) -> TokenSamplin
         setattr(made, name, list(value) if value else None)
     if sampling.logit_bias:
         made.logit_bias = {str(token): bias for token, bias in sampling.logit_bias}
-    made.bad_words = request.bad_words
-    made.repetition_detection = request.repetition_detection
     if asked.shape is not None and asked.answer_job is None:
         shape = {
             each.name: getattr(asked.shape, each.name)

@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octavo.server import status_routes
+from octavo.server.anthropic.dialect import ANTHROPIC
+from octavo.server.anthropic.schema import MessagesRequest
 from octavo.server.embeddings.schema import ScoreResponse
 from octavo.server.generate import generating
 from octavo.server.http.route import Route
 from octavo.server.openai.schema.chat import ChatRequest, ChatResponse
 from octavo.server.openai.schema.completion import CompletionRequest
+from octavo.server.responses.dialect import RESPONSES
+from octavo.server.responses.schema import ResponsesRequest
 from octavo.server.vllm import batch, scoring, tokens
 from octavo.server.vllm.invocations import invoke
-from octavo.server.vllm.render import render_chat, render_completion
+from octavo.server.vllm.render import (
+    render_chat,
+    render_completion,
+    render_messages,
+    render_responses,
+)
 from octavo.server.vllm.schema import (
     BatchChatRequest,
     RenderedRequest,
@@ -39,6 +48,18 @@ VLLM_ROUTES: Sequence[Route] = (
         *("POST", "/v1/completions/render", render_completion),
         "The requests of prompts as token ids, in a list, without running them.",
         CompletionRequest,
+    ),
+    Route(
+        *("POST", "/v1/responses/render", render_responses),
+        "The request of the Responses API as token ids, without running it.",
+        *(ResponsesRequest, RenderedRequest),
+        dialect=RESPONSES,
+    ),
+    Route(
+        *("POST", "/v1/messages/render", render_messages),
+        "The request of a conversation in Anthropic's dialect as token ids, without running it.",
+        *(MessagesRequest, RenderedRequest),
+        dialect=ANTHROPIC,
     ),
     Route(
         *("POST", "/inference/v1/generate"),

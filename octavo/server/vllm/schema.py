@@ -26,6 +26,7 @@ from octavo.server.openai.schema.sampling import (
     MAX_TOKEN_LIST,
     Bias,
     Count,
+    Name,
     Penalty,
     RepetitionDetection,
     Share,
@@ -119,6 +120,7 @@ class TokensRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     stream_options: StreamOptions | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    request_id: Name | None = None  # the request's, if no x-request-id header names it
 
 
 class TokensChoice(Struct, kw_only=True):

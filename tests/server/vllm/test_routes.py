@@ -54,6 +54,46 @@ async def test_what_a_render_returns_is_answered_as_the_request_itself(
         assert client.server.admission.num_open == 0
 
 
+@pytest.mark.parametrize(
+    ("path", "prefix", "body"),
+    [
+        ("/v1/chat/completions", "chatcmpl-", {"messages": HELLO, "max_tokens": 4}),
+        ("/v1/completions", "cmpl-", {"prompt": "The quick", "max_tokens": 4}),
+        ("/v1/messages", "msg_", {"messages": HELLO, "max_tokens": 4}),
+        ("/v1/responses", "resp_", {"input": "Hello", "max_output_tokens": 4}),
+    ],
+)
+@in_loop
+async def test_every_dialect_renders_under_the_name_that_its_answer_has(
+    directory: Path, path: str, prefix: str, body: dict[str, Any]
+) -> None:
+    async with serving(directory) as client:
+        header = {"x-request-id": "of-header"}
+        own = {} if path == "/v1/messages" else {"request_id": "of-body"}
+        for headers, fields, name in ((header, own, "of-header"), ({}, own, own and "of-body")):
+            direct = await client.post(path, json={**body, **fields}, headers=headers)
+            rendered = await client.post(f"{path}/render", json={**body, **fields}, headers=headers)
+            assert rendered.status_code == 200, rendered.text
+            made = rendered.json()
+            (made,) = made if isinstance(made, list) else [made]
+            if name:
+                assert made["request_id"] == prefix + name == direct.json()["id"]
+            assert made["request_id"].startswith(prefix)
+            answer = (await client.post(TOKENS, json={**made, "request_id": "own"})).json()
+            assert answer["request_id"] == "own"
+            assert len(answer["choices"][0]["token_ids"]) == 4
+        assert client.server.admission.num_open == 0
+
+
+@in_loop
+async def test_a_rendered_request_continues_no_response(directory: Path) -> None:
+    async with serving(directory) as client:
+        body = {"input": "Hello", "previous_response_id": "resp_1"}
+        refused = await client.post("/v1/responses/render", json=body)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "previous_response_id"
+
+
 @in_loop
 async def test_tokens_are_streamed_and_counted(directory: Path) -> None:
     async with serving(directory) as client:

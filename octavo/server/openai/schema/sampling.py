@@ -88,5 +88,6 @@ class CommonRequest(ShapeFields, kw_only=True, forbid_unknown_fields=True):
     truncation_side: Literal["left", "right"] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    request_id: Name | None = None  # the request's, if no x-request-id header names it
     deadline_ms: Annotated[int, Meta(ge=1, le=MAX_DEADLINE_MS)] | None = None
     explain: bool | None = None  # add to the response where the time went

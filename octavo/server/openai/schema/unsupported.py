@@ -105,7 +105,6 @@ IGNORED: Mapping[str, str] = {
     "prompt_cache_key": "prefixes are found by their content",
     "prompt_cache_retention": "prefixes are kept until their memory is needed",
     "session_id": "prefixes are found by their content",
-    "request_id": "the x-request-id header names a request",
     "parallel_tool_calls": "only answers to tools have calls",
     "include_reasoning": "only chats separate the reasoning",
     "verbosity": "chat templates do not use it",
