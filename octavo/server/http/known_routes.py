@@ -21,10 +21,6 @@ _MODEL = "another server's path; /v1/models describes the model"
 _OPERATORS = "operators' commands; start the server with --admin-socket, whose routes have them"
 _WEIGHTS = "replacing weights while the server runs"
 
-_DERENDER = (
-    "making an answer of tokens that another server has generated; /detokenize returns their text, "
-    "and the routes that generate text separate reasoning and calls"
-)
 _PROFILE = (
     "profiling a server that answers clients, whose steps it would slow down; /diagnosis on the "
     "admin socket names the bottleneck of the last steps, and `octavo bench profile` profiles the "
@@ -54,8 +50,6 @@ NOT_YET: Mapping[str, str] = {
     "/load_lora_adapter": _ADAPTERS,
     "/unload_lora_adapter": _ADAPTERS,
     "/lora-adapters": _ADAPTERS,
-    "/v1/chat/completions/derender": _DERENDER,
-    "/v1/completions/derender": _DERENDER,
     "/generate": _NATIVE,
     "/generate_stream": _NATIVE,
     "/vertex_generate": _NATIVE,

@@ -71,7 +71,7 @@ def chat_logprobs(
     Each has the `most` likeliest tokens of its position beside it, or all of them for -1.
     """
     lists = EncodedLists()
-    for piece in _in_pieces(positions, most):
+    for piece in in_pieces(positions, most):
         content = []
         for position in piece:
             token, chosen = next(iter(position.items()))
@@ -141,7 +141,7 @@ def completion_logprobs(
     """
     lists = EncodedLists()
     is_empty = True
-    for piece in _in_pieces(tokens, most):
+    for piece in in_pieces(tokens, most):
         is_empty = False
         written = CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
         for each in piece:
@@ -172,7 +172,7 @@ def _top_logprobs(each: TextToken, most: int, texts: TokenTexts) -> dict[str, fl
 def prompt_logprobs(positions: Sequence[Position], most: int) -> Pieces[msgspec.Raw]:
     """Return the log-probabilities of a prompt in vLLM's form, by token id, made in pieces."""
     parts = []
-    for piece in _in_pieces(positions, most):
+    for piece in in_pieces(positions, most):
         named = [
             None
             if position is None
@@ -191,7 +191,7 @@ def prompt_logprobs(positions: Sequence[Position], most: int) -> Pieces[msgspec.
     return msgspec.Raw(b"[%b]" % b",".join(parts))
 
 
-def _in_pieces(positions: Iterable[T], most: int) -> Iterator[list[T]]:
+def in_pieces(positions: Iterable[T], most: int) -> Iterator[list[T]]:
     """Yield lists of positions, each with few enough log-probabilities to be made at once."""
     left = iter(positions)
     length = 1 if most == -1 else max(1, MAX_AT_ONCE // (most + 1))

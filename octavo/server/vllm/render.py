@@ -137,6 +137,7 @@ async def _rendered(
             )
             if isinstance(request, CommonRequest):
                 each.stream_options = request.stream_options
+                each.return_token_ids = request.return_token_ids
                 each.sampling_params.bad_words = request.bad_words
                 each.sampling_params.repetition_detection = request.repetition_detection
                 if request.return_prompt_text:

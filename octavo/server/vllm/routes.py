@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octavo.server import status_routes
+from octavo.server.admin.commands import AbortRequests
 from octavo.server.anthropic.dialect import ANTHROPIC
 from octavo.server.anthropic.schema import MessagesRequest
 from octavo.server.embeddings.schema import ScoreResponse
@@ -15,6 +16,16 @@ from octavo.server.openai.schema.completion import CompletionRequest
 from octavo.server.responses.dialect import RESPONSES
 from octavo.server.responses.schema import ResponsesRequest
 from octavo.server.vllm import batch, scoring, tokens
+from octavo.server.vllm.abort import abort
+from octavo.server.vllm.derender import derender_chat, derender_completion
+from octavo.server.vllm.derender_schema import (
+    DerenderChatRequest,
+    DerenderCompletionRequest,
+    DerenderedChat,
+    DerenderedChatChunk,
+    DerenderedCompletion,
+    DerenderedCompletionChunk,
+)
 from octavo.server.vllm.invocations import invoke
 from octavo.server.vllm.render import (
     render_chat,
@@ -62,6 +73,16 @@ VLLM_ROUTES: Sequence[Route] = (
         dialect=ANTHROPIC,
     ),
     Route(
+        *("POST", "/v1/chat/completions/derender", derender_chat),
+        "Make answers to a conversation of tokens that another server has generated.",
+        *(DerenderChatRequest, DerenderedChat, DerenderedChatChunk),
+    ),
+    Route(
+        *("POST", "/v1/completions/derender", derender_completion),
+        "Make continuations of tokens that another server has generated.",
+        *(DerenderCompletionRequest, DerenderedCompletion, DerenderedCompletionChunk),
+    ),
+    Route(
         *("POST", "/inference/v1/generate"),
         generating(TokensRequest, tokens.translate),
         "Continue token ids with token ids.",
@@ -72,6 +93,11 @@ VLLM_ROUTES: Sequence[Route] = (
         generating(ScoringRequest, scoring.translate),
         "Items scored by the probability of a token behind a query.",
         *(ScoringRequest, ScoreResponse),
+    ),
+    Route(
+        *("POST", "/inference/v1/abort_requests", abort),
+        "End requests of the same key; their clients get the tokens so far.",
+        AbortRequests,
     ),
     Route(
         "POST", "/invocations", invoke, "Any of chat, text, embeddings and scores, for SageMaker."

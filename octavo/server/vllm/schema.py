@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -11,7 +11,6 @@ from octavo.core.config import MAX_PRIORITY
 from octavo.core.sampling_params import MAX_LOGPROB_IDS
 from octavo.server.openai.schema.chat import (
     MAX_MESSAGES,
-    ChatLogprobs,
     ChatRequest,
     Message,
 )
@@ -70,7 +69,7 @@ class TokenSampling(Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_logprobs: Logprobs | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
-    detokenize: bool | None = None  # ignored: the answer has no text
+    detokenize: bool | None = None  # false: no stop strings, and no text in the answer
     structured_outputs: StructuredOutputs | None = None
     repetition_detection: RepetitionDetection | None = None
 
@@ -84,16 +83,11 @@ _OF_TOKENS = {
     **RULES.unsupported,
     "features": _MEDIA,
     "content_parts": _MEDIA,
-    "output_mode": Unsupported(
-        lambda value: value in (None, "tokens"),
-        "the answer has no text; /detokenize makes it of token ids",
-        '"tokens"',
+    "parse_context": Unsupported(
+        _off, "the answer's parts are made by /v1/chat/completions/derender", "null"
     ),
     "reasoning_ended": Unsupported(
         lambda value: value in (None, True), "a shape holds from the first token", "true"
-    ),
-    "return_token_ids": Unsupported(
-        _off, "the ids of the prompt are those of the request", "false"
     ),
 }
 
@@ -121,6 +115,30 @@ class TokensRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
     request_id: Name | None = None  # the request's, if no x-request-id header names it
+    output_mode: Literal["tokens", "text"] | None = None  # text: the answer's text too
+    return_token_ids: bool | None = None  # the prompt's, in the answer
+
+
+class IdLogprob(Struct, kw_only=True, gc=False):
+    """A token's log-probability, and its place among all; beside a text, the token's text."""
+
+    logprob: float
+    token_id: int | UnsetType = UNSET
+    rank: int | UnsetType | None = UNSET  # of the likeliest: 1
+    token: str | UnsetType = UNSET
+    bytes: list[int] | UnsetType = UNSET
+
+
+class IdPosition(IdLogprob, kw_only=True, gc=False):
+    """The log-probabilities at a position: the generated token's, and the likeliest ones."""
+
+    top_logprobs: list[IdLogprob]
+
+
+class IdLogprobs(Struct, kw_only=True):
+    """The log-probabilities of an answer: by token id, or beside a text in the form of chats."""
+
+    content: list[IdPosition]
 
 
 class TokensChoice(Struct, kw_only=True):
@@ -128,7 +146,8 @@ class TokensChoice(Struct, kw_only=True):
 
     index: int
     token_ids: list[int]
-    logprobs: ChatLogprobs | None = None
+    text: str | UnsetType = UNSET
+    logprobs: IdLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 
@@ -142,6 +161,8 @@ class TokensResponse(Struct, kw_only=True):
     model: str
     created: int
     object: str = "token_generation"
+    output_mode: str = "tokens"
+    prompt_token_ids: list[int] | None = None
     prompt_logprobs: list[dict[str, Any] | None] | None = None
     kv_transfer_params: dict[str, Any] | None = None
 
@@ -152,6 +173,8 @@ class TokensChunk(Struct, kw_only=True):
     request_id: str
     choices: list[TokensChoice]
     object: str = "token_generation.chunk"
+    output_mode: str = "tokens"
+    prompt_token_ids: list[int] | UnsetType = UNSET
     usage: Usage | UnsetType = UNSET
     explain: dict[str, Any] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
@@ -166,6 +189,7 @@ class RenderedRequest(Struct, kw_only=True):
     model: str
     stream: bool = False
     stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
     cache_salt: str | None = None
     priority: int = 0
     prompt_text: str | None = None

@@ -1,22 +1,35 @@
-"""/inference/v1/generate: token ids in, token ids out."""
+"""/inference/v1/generate: token ids in, token ids out, with their text if that is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Any
 
-from octavo.api.outputs import CompletionOutput, RequestOutput
-from octavo.server.http.errors import ApiError
+import msgspec
+
+from octavo.api.outputs import CompletionOutput, Logprobs, RequestOutput
+from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.common import OpenAIWriter, usage_of
 from octavo.server.openai.dialect import frame
-from octavo.server.openai.logprobs import Pieces, chat_logprobs, prompt_logprobs
+from octavo.server.openai.logprobs import (
+    EncodedLists,
+    Pieces,
+    chat_logprobs,
+    finite,
+    in_pieces,
+    prompt_logprobs,
+)
 from octavo.server.openai.parameters import generation_request
 from octavo.server.openai.schema.completion import CompletionRequest
-from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
+from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.translation import TranslationContext
 from octavo.server.vllm.schema import (
+    IdLogprob,
+    IdLogprobs,
+    IdPosition,
     TokenSampling,
     TokensChoice,
     TokensChunk,
@@ -34,6 +47,12 @@ def translate(context: TranslationContext, request: TokensRequest) -> Generation
     """Return the neutral form of a request to continue token ids."""
     context.check_model(request.model)
     sampling = request.sampling_params
+    has_text = request.output_mode == "text"
+    if sampling.detokenize is False:
+        if sampling.stop:
+            raise _needs_text("stop strings are found in the text", "stop")
+        if has_text:
+            raise _needs_text("output_mode 'text' is the text", "detokenize")
     common = CompletionRequest(
         prompt=[],
         **{name: getattr(sampling, name) for name in _SAMPLING},
@@ -41,12 +60,20 @@ def translate(context: TranslationContext, request: TokensRequest) -> Generation
         stream_options=request.stream_options,
         cache_salt=request.cache_salt,
         priority=request.priority,
+        return_token_ids=request.return_token_ids,
     )
+    write = partial(TokensWriter, has_text=has_text)
     made = generation_request(
-        common, [request.token_ids], sampling.max_tokens, sampling.logprobs, TokensWriter
+        common, [request.token_ids], sampling.max_tokens, sampling.logprobs, write
     )
     made.named = partial(_named, made.named)
     return made
+
+
+def _needs_text(what: str, name: str) -> ApiError:
+    """Return the error for a field that needs the text, which is not to be made."""
+    param = f"{OUTER}.{name}"
+    return invalid(f"{param}: {what}, which detokenize=false leaves out", param)
 
 
 def _named(named: Any, error: ApiError, index: int) -> ApiError:
@@ -64,15 +91,24 @@ class TokensWriter(OpenAIWriter):
     """Answers in token ids, written as chunks or as a whole."""
 
     def __init__(
-        self, request: CompletionRequest, exchange: Exchange, prepared: PreparedRequest
+        self,
+        request: CompletionRequest,
+        exchange: Exchange,
+        prepared: PreparedRequest,
+        *,
+        has_text: bool,
     ) -> None:
         super().__init__(exchange, request, prepared, "")
+        self._mode = "text" if has_text else "tokens"
+        self._prompt_token_ids = None
+        if request.return_token_ids:
+            self._prompt_token_ids = prepared.prompts[0].token_ids
         self._most = prepared.sampling.logprobs
         self._most_of_prompt = prepared.sampling.prompt_logprobs
 
     def opening(self, counts: TokenCounts) -> Iterable[bytes]:
         """Return the warnings; otherwise the stream begins with tokens."""
-        return self._warned(TokensChunk(request_id=self._id, choices=[]))
+        return self._warned(self._chunk())
 
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
@@ -81,14 +117,19 @@ class TokensWriter(OpenAIWriter):
         for one in output.outputs:
             if one.token_ids or one.finish_reason is not None:
                 choice = yield from self._choice(one)
-                chunk = TokensChunk(request_id=self._id, choices=[choice])
+                chunk = self._chunk(choice)
+                if self._prompt_token_ids is not None:
+                    chunk.prompt_token_ids, self._prompt_token_ids = self._prompt_token_ids, None
                 if self._sends_usage_always:
                     chunk.usage = usage_of(counts)
                 yield frame(encode(chunk))
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Return the usage, in a chunk of its own, and the end."""
-        return self._closing(TokensChunk(request_id=self._id, choices=[]), counts, explanation)
+        return self._closing(self._chunk(), counts, explanation)
+
+    def _chunk(self, *choices: TokensChoice) -> TokensChunk:
+        return TokensChunk(request_id=self._id, choices=list(choices), output_mode=self._mode)
 
     def whole(
         self,
@@ -108,6 +149,8 @@ class TokensWriter(OpenAIWriter):
             usage=usage_of(counts),
             model=self._model,
             created=self._created,
+            output_mode=self._mode,
+            prompt_token_ids=self._prompt_token_ids,
         )
         if output.prompt_logprobs is not None:
             written: Any = yield from prompt_logprobs(
@@ -123,7 +166,36 @@ class TokensWriter(OpenAIWriter):
             finish_reason=one.finish_reason,
             stop_reason=one.stop_reason,
         )
+        if self._mode == "text":
+            choice.text = one.text
         if self._most is not None and one.logprobs:
-            written: Any = yield from chat_logprobs(one.logprobs, self._most, self._texts)
+            if self._mode == "text":
+                written: Any = yield from chat_logprobs(one.logprobs, self._most, self._texts)
+            else:
+                written = yield from id_logprobs(one.logprobs, self._most)
             choice.logprobs = written
         return choice
+
+
+def id_logprobs(positions: Logprobs, most: int) -> Pieces[msgspec.Raw]:
+    """Return the log-probabilities of generated tokens by their ids, made in pieces.
+
+    Among the likeliest tokens, the generated one comes first.
+    """
+    lists = EncodedLists()
+    for piece in in_pieces(positions, most):
+        content = []
+        for position in piece:
+            listed = [
+                IdLogprob(token_id=token, logprob=finite(each.logprob), rank=each.rank)
+                for token, each in islice(position.items(), None if most == -1 else most + 1)
+            ]
+            own = listed[0]
+            content.append(
+                IdPosition(
+                    token_id=own.token_id, logprob=own.logprob, rank=own.rank, top_logprobs=listed
+                )
+            )
+        lists.add(IdLogprobs(content=content))
+        yield TURN
+    return lists.encoded(IdLogprobs(content=[]))

@@ -92,8 +92,6 @@ def test_another_path_gets_the_list_of_routes(directory: Path, path: str) -> Non
         "/generate",
         "/api/blobs/sha256:0",
         "/v1/load_lora_adapter",
-        "/v1/chat/completions/derender",
-        "/v1/completions/derender",
         "/start_profile",
         "/stop_profile",
         "/sleep",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.server.durable.make import in_loop
-from tests.server.engine import FakeEngine, make_directory
-from tests.server.make import events, serving
+from tests.server.engine import ChainRunner, FakeEngine, make_directory
+from tests.server.make import LIMIT, events, serving, until
 
 TOKENS = "/inference/v1/generate"
 BATCH = "/v1/chat/completions/batch"
@@ -113,6 +115,60 @@ async def test_tokens_are_streamed_and_counted(directory: Path) -> None:
         assert usage["usage"]["completion_tokens"] == 6
 
 
+@pytest.mark.parametrize("logprobs", [0, 2])
+@in_loop
+async def test_a_text_comes_with_the_tokens_if_it_is_asked_for(
+    directory: Path, logprobs: int
+) -> None:
+    async with serving(directory) as client:
+        sampling = {"max_tokens": 6, "temperature": 0.8, "seed": 4, "logprobs": logprobs}
+        body = {"token_ids": [5, 6], "sampling_params": sampling, "return_token_ids": True}
+        direct = await client.complete(prompt=[5, 6], **sampling)
+        chat = {"messages": HELLO, "logprobs": True, "top_logprobs": logprobs}
+        whole = (await client.post(TOKENS, json={**body, "output_mode": "text"})).json()
+        (choice,), (wanted,) = whole["choices"], direct["choices"]
+        assert (whole["output_mode"], whole["prompt_token_ids"]) == ("text", [5, 6])
+        assert choice["text"] == wanted["text"]
+        written = choice["logprobs"]["content"]
+        assert [each["token"] for each in written] == wanted["logprobs"]["tokens"]
+        known = (await client.post("/v1/chat/completions", json=chat)).json()["choices"][0]
+        assert written[0].keys() == known["logprobs"]["content"][0].keys()
+        streamed = await client.post(TOKENS, json={**body, "output_mode": "text", "stream": True})
+        parts = events(streamed.text)
+        assert "".join(part["choices"][0]["text"] for part in parts) == wanted["text"]
+        assert parts[0]["prompt_token_ids"] == [5, 6]
+        assert {part["output_mode"] for part in parts} == {"text"}
+        # Without the text the tokens are named by their ids.
+        bare = (await client.post(TOKENS, json=body)).json()["choices"][0]
+        assert "text" not in bare
+        assert bare["token_ids"] == choice["token_ids"]
+        for each, token, said in zip(
+            bare["logprobs"]["content"], bare["token_ids"], written, strict=True
+        ):
+            assert (each["token_id"], each["logprob"]) == (token, said["logprob"])
+            assert each["top_logprobs"][0]["token_id"] == token
+            assert logprobs <= len(each["top_logprobs"]) <= logprobs + 1
+
+
+@in_loop
+async def test_clients_end_their_own_requests_alone(directory: Path) -> None:
+    gate = threading.Event()
+    engine = FakeEngine(directory, runner=ChainRunner(lambda: gate.wait(LIMIT)))
+    async with serving(directory, engine, api_keys=("one long key", "another key")) as client:
+        client.headers["authorization"] = "Bearer one long key"
+        body = {"token_ids": [5, 6], "sampling_params": {"max_tokens": 50}, "request_id": "mine"}
+        task = asyncio.create_task(client.post(TOKENS, json=body))
+        await until(lambda: bool(engine.core.scheduler.running))
+        path, names = "/inference/v1/abort_requests", {"request_ids": ["mine", "gone"]}
+        headers = {"authorization": "Bearer another key"}
+        assert (await client.post(path, json=names, headers=headers)).status_code == 200
+        assert [each.record.request_id for each in client.server.active.values()] == ["mine"]
+        assert (await client.post(path, json=names)).status_code == 200
+        gate.set()
+        answer = (await task).json()
+        assert answer["choices"][0]["finish_reason"] == "abort"
+
+
 @pytest.mark.parametrize(
     ("changes", "param"),
     [
@@ -122,6 +178,12 @@ async def test_tokens_are_streamed_and_counted(directory: Path) -> None:
         ({"sampling_params": {"max_tokens": 9999}}, "sampling_params.max_tokens"),
         ({"sampling_params": {"stop_token_ids": [4000]}}, "sampling_params.stop_token_ids"),
         ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
+        ({"sampling_params": {"detokenize": False, "stop": ["x"]}}, "sampling_params.stop"),
+        (
+            {"sampling_params": {"detokenize": False}, "output_mode": "text"},
+            "sampling_params.detokenize",
+        ),
+        ({"output_mode": "derender"}, "output_mode"),
         ({"model": "other"}, "model"),
     ],
 )
