@@ -37,6 +37,9 @@ _WHOLE = (
 )
 _TOKENS = tuple(factor * 10**power for power in range(6) for factor in (1, 2, 5))
 _N = (1, 2, 5, 10, 20)
+_PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
+# vLLM's names of the limits, by the reasons of our admission queue.
+_LIMITS = {"queue_full": "max_num_queued_reqs", "tokens": "max_num_queued_tokens"}
 _LAG = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
@@ -136,9 +139,18 @@ class Metrics:
             "request_params_max_tokens", "max_tokens of the request.", _TOKENS
         )
         self.samples = Histogram("request_params_n", "n of the request.", _N)
+        self.times_preempted = Histogram(
+            "request_num_preemptions", "Preemptions of a sequence.", _PREEMPTIONS
+        )
+        self.admission_rejections = Counter(
+            "admission_rejections", "Requests rejected by a limit of the queue.", ("reason",)
+        )
+        for limit in _LIMITS.values():
+            self.admission_rejections.add(0, limit)
         self._shared += [self.prompt_tokens, self.cached_tokens, generated_tokens]
         self._shared += [self.success, self.prompt_length, self.output_length]
         self._shared += [self.longest_output, self.computed_tokens, self.most_tokens, self.samples]
+        self._shared += [self.times_preempted, self.admission_rejections]
 
     def _add_latencies(self) -> None:
         self.first_token = Histogram(
@@ -283,11 +295,18 @@ class Metrics:
     def _waiting_by(self) -> list[tuple[Labels, float]]:
         return [((("key", name),), waiting) for name, _, waiting in self._queue.by_owner()]
 
+    def reject(self, reason: str) -> None:
+        """Count a request that was not admitted to the queue."""
+        self.rejected.add(1, reason)
+        if reason in _LIMITS:
+            self.admission_rejections.add(1, _LIMITS[reason])
+
     def observe_stats(self, stats: RequestStats, now: float) -> None:
         """Count the times of a finished sequence, as the engine has measured them."""
         planned, first = stats.first_planned_at, stats.first_token_at
         end = stats.finished_at or now
         self.computed_tokens.observe(max(0, stats.num_prompt_tokens - stats.num_cached_tokens))
+        self.times_preempted.observe(stats.num_preemptions)
         if RESTART in stats.wait_seconds:
             self.held.observe(stats.wait_seconds[RESTART])
         if planned is not None:

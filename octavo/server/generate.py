@@ -90,7 +90,7 @@ async def admitted(exchange: Exchange, num_bytes: int | None = None) -> AsyncIte
     server = exchange.server
     refusal = server.refusal()
     if refusal is not None:
-        server.metrics.rejected.add(1, refusal.code or "unavailable")
+        server.metrics.reject(refusal.code or "unavailable")
         raise refusal
     if num_bytes is None:
         length = exchange.headers.get("content-length", "")

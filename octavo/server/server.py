@@ -83,7 +83,7 @@ class Server:
             config,
             llm.facts.max_num_seqs,
             clock,
-            lambda reason: self.metrics.rejected.add(1, reason),
+            lambda reason: self.metrics.reject(reason),
             is_shared=llm.facts.fair_share,
         )
         self.canary = Canary(llm, clock, config.ready_seconds)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from octavo.core.snapshot import EngineSnapshot
+from octavo.core.stats import RequestStats
 from octavo.observe.metrics import Metrics
 
 
@@ -90,3 +91,25 @@ def test_keys_and_the_reasons_of_preemptions_are_labels() -> None:
         'octavo:preemptions_by_reason_total{model_name="m",engine="0",reason="share"} 4',
     ):
         assert f"{line}" in text
+
+
+def test_requests_beyond_a_limit_of_the_queue_are_counted_under_its_name() -> None:
+    metrics = Metrics(NoQueue(), EngineSnapshot, lambda: 1.0)
+    for reason in ("queue_full", "tokens", "tokens", "deadline"):
+        metrics.reject(reason)
+    text = metrics.text("m", "vllm").decode()
+    limits = {"max_num_queued_reqs": 1, "max_num_queued_tokens": 2}
+    for limit, count in limits.items():
+        labels = f'model_name="m",engine="0",reason="{limit}"'
+        assert f"vllm:admission_rejections_total{{{labels}}} {count:.1f}\n" in text
+    assert metrics.rejected.value("deadline") == 1
+
+
+def test_preemptions_are_counted_for_each_sequence() -> None:
+    metrics = Metrics(NoQueue(), EngineSnapshot, lambda: 1.0)
+    for count in (0, 2, 7):
+        metrics.observe_stats(RequestStats(0.0, 3, 0.0, num_preemptions=count), 1.0)
+    text = metrics.text("m", "vllm").decode()
+    labels = 'model_name="m",engine="0"'
+    assert f"vllm:request_num_preemptions_sum{{{labels}}} 9.0\n" in text
+    assert f'vllm:request_num_preemptions_bucket{{{labels},le="2.0"}} 2.0\n' in text

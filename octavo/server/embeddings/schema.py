@@ -22,7 +22,7 @@ Input = str | Annotated[list[str | TokenId | InputTokens], Meta(max_length=MAX_P
 Texts = str | Annotated[list[str], Meta(max_length=MAX_PROMPTS)]
 EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
 MAX_DESCRIBED = 256  # vectors in a header, of which clients read 64 KiB
-ValueType = Literal["float32", "float16", "bfloat16"]
+ValueType = Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"]
 ByteOrder = Literal["native", "little", "big"]
 TokenTask = Literal["embed", "classify", "token_embed", "token_classify", "plain"]
 
