@@ -143,12 +143,15 @@ def check_quantization(asked: str | None, found: str | None) -> None:
 
 
 def _usable_bytes(arguments: EngineArguments, free_bytes: int) -> int:
-    """Return the memory that an engine may take, all of it together."""
+    """Return the memory that an engine may take, and what it must leave to others.
+
+    A share of the machine's memory is the engine's own, and the rest of it is left already.
+    """
     share = arguments.gpu_memory_utilization
     has_size = (arguments.kv_cache_memory_bytes, arguments.num_gpu_blocks_override) != (None, None)
     if share is None or has_size:
         return free_bytes
-    return min(free_bytes, int(memory().total * share))
+    return min(free_bytes, int(memory().total * share) + HEADROOM_BYTES)
 
 
 def limited_depth(core: CoreConfig) -> CoreConfig:

@@ -54,6 +54,8 @@ class TextModel:
             "block_size": facts.block_size,
             "cache_dtype": arguments.kv_cache_dtype,
             "enable_prefix_caching": arguments.enable_prefix_caching,
+            "kv_cache_max_concurrency": round(facts.kv_tokens / facts.max_model_len, 2),
+            "kv_cache_size_tokens": facts.kv_tokens,
             "num_gpu_blocks": facts.num_blocks,
             "num_gpu_blocks_override": arguments.num_gpu_blocks_override,
         }

@@ -37,6 +37,11 @@ class EngineFacts(Struct, frozen=True):
     fair_share: bool = False  # owners of requests share the engine
 
     @property
+    def kv_tokens(self) -> int:
+        """The tokens whose KV the blocks hold, of one group of layers; one block is never used."""
+        return max(0, self.num_blocks - 1) * self.block_size
+
+    @property
     def source(self) -> ModelFiles:
         """The model's files, from which the tokenizer is read."""
         paths = tuple(map(Path, self.weights))

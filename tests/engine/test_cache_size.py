@@ -103,7 +103,7 @@ def test_an_engine_takes_its_share_of_the_memory(directory: Path) -> None:
     layout = place_layers(opened.model)
     asked = EngineArguments(str(directory), max_num_seqs=1000)
     room = make_bill(asked, opened, layout)
-    wanted = HEADROOM_BYTES + room.fixed_bytes + 50.5 * room.block_bytes
+    wanted = room.fixed_bytes + 50.5 * room.block_bytes  # what is left for others is beside it
     asked = replace(asked, gpu_memory_utilization=wanted / memory().total)
     config = resolve(asked, opened, layout, 1 << 50)
     assert config.core.num_blocks == 50

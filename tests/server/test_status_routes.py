@@ -79,6 +79,7 @@ def test_metrics_count_what_happened(directory: Path, names: str) -> None:
             assert found[f"{names}:request_max_num_generation_tokens_sum{{{base}}}"] == 11
             assert found[f"{names}:iteration_tokens_total_count{{{base}}}"] == 11
             settings = 'block_size="4",cache_dtype="auto",enable_prefix_caching="True"'
+            settings += ',kv_cache_max_concurrency="7.98",kv_cache_size_tokens="2044"'
             info = f'{base},{settings},num_gpu_blocks="512",num_gpu_blocks_override="None"'
             assert found[f"{names}:cache_config_info{{{info}}}"] == 1
             waiting = f"{names}:num_requests_waiting_by_reason{{{base},reason="
