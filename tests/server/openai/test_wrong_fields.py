@@ -137,6 +137,11 @@ def test_every_field_that_is_wrong_is_named_once(directory: Path, route: Route) 
         "/chat/completions": {"messages": messages, "max_tokens": 1},
         "/v1/chat/completions/input_tokens": {"messages": messages},
         "/chat/completions/input_tokens": {"messages": messages},
+        "/v1/completions/derender": {"generate_responses": [{"request_id": "x", "choices": []}]},
+        "/v1/chat/completions/derender": {
+            "generate_response": {"request_id": "x", "choices": []},
+        },
+        "/inference/v1/abort_requests": {"request_ids": ["x"]},
         "/generative_scoring": {"query": "x", "items": ["y"], "label_token_ids": [1]},
         "/tokenize": {},
         "/detokenize": {"tokens": []},
