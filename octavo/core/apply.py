@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Series
+
 from octavo.core.config import CoreConfig
 from octavo.core.kv.manager import KVManager
 from octavo.core.lifecycle import Lifecycle
@@ -18,15 +20,22 @@ from octavo.core.plan_draft import InFlight
 from octavo.core.request import FAILURES, TokenEvent
 from octavo.core.sequence import Sequence
 from octavo.core.stats import PrefillChunk
+from octavo.core.steady.next_plan import SteadyDecode
+
+# What follows the tokens of a result that has nothing else.
+_TOKENS_ALONE = StepResult(0, ())[2:]
 
 
 class ResultRules:
     """The scheduler's second half: `schedule` plans a step, `apply` takes its result."""
 
-    def __init__(self, config: CoreConfig, kv: KVManager, lifecycle: Lifecycle) -> None:
+    def __init__(
+        self, config: CoreConfig, kv: KVManager, lifecycle: Lifecycle, steady: SteadyDecode
+    ) -> None:
         self._max_drafts = config.max_drafts
         self.kv = kv
         self.lifecycle = lifecycle
+        self._steady = steady
 
     def apply(self, result: StepResult, now: float) -> list[TokenEvent]:
         """Apply the result of the oldest step in flight; return what it means for each request."""
@@ -34,6 +43,12 @@ class ResultRules:
         assert result.step == step.plan.step, f"result {result.step} came out of order"
         assert len(result.tokens) == len(step.sequences), "a result must answer every chunk"
         self.lifecycle.stats.end_step(step.planned_at, now, step.predicted_seconds)
+        if (
+            step.stop_ids is not None
+            and result[2:] == _TOKENS_ALONE
+            and step.stop_ids.keys().isdisjoint(result.tokens)
+        ):
+            return self._append(step.sequences, result.tokens)
         results = SlotResults(result)
         if result.loaded:
             self.lifecycle.end_loads(result.loaded, now)
@@ -77,6 +92,24 @@ class ResultRules:
             self.lifecycle.remove_finished()
         return events
 
+    def _append(
+        self, sequences: Series[Sequence | None], tokens: tuple[int, ...]
+    ) -> list[TokenEvent]:
+        """Append a token to each sequence of a step in which that is all."""
+        events = []
+        new_event = tuple.__new__
+        for sequence, token in zip(sequences, tokens, strict=True):
+            assert sequence is not None
+            known = len(sequence.tokens)
+            sequence.tokens.append(token)
+            sequence.num_computed = known
+            if known >= sequence.commit_at:
+                self.kv.commit(sequence)
+            position = known - sequence.num_prompt
+            fields = (sequence.request_id, position, (token,), None, None, None, None, None)
+            events.append(new_event(TokenEvent, fields))
+        return events
+
     def _apply_chunk(
         self, sequence: Sequence, index: int, step: InFlight, results: SlotResults, now: float
     ) -> TokenEvent | None:
@@ -96,6 +129,8 @@ class ResultRules:
             outcome = end_with_prompt(sequence, end)
         elif plan.samples[index]:
             forced = results.forced.get(slot, ())
+            if forced:
+                self._steady.forget()
             outcome = append_tokens(sequence, results.tokens[index], num_accepted, forced)
         else:
             outcome = Outcome()

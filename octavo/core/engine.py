@@ -95,7 +95,8 @@ class EngineCore:
         plan = None
         if len(scheduler.in_flight) < scheduler.config.pipeline_depth:
             now = self._clock()
-            self._outbox.extend(scheduler.expire_holds(now))
+            if scheduler.queue.held:
+                self._outbox.extend(scheduler.expire_holds(now))
             plan = scheduler.schedule(now)
             if plan is not None:
                 self._executor.submit(plan)

@@ -9,7 +9,14 @@ from octavo.core.sequence import Sequence
 class InFlight:
     """A plan that the workers have, and the sequence of each chunk; None for a dropped chunk."""
 
-    __slots__ = ("_index_of_slot", "plan", "planned_at", "predicted_seconds", "sequences")
+    __slots__ = (
+        "_index_of_slot",
+        "plan",
+        "planned_at",
+        "predicted_seconds",
+        "sequences",
+        "stop_ids",
+    )
 
     def __init__(
         self,
@@ -17,11 +24,15 @@ class InFlight:
         sequences: list[Sequence | None],
         planned_at: float,
         predicted_seconds: float = 0.0,
+        stop_ids: dict[int, None] | None = None,
     ) -> None:
         self.plan = plan
         self.sequences = sequences
         self.planned_at = planned_at
         self.predicted_seconds = predicted_seconds  # 0: nothing had to be predicted
+        # If each chunk adds a token to its sequence, and only some tokens end one: those tokens.
+        # None: that is not known.
+        self.stop_ids = stop_ids
         self._index_of_slot: dict[int, int] | None = None  # made at the first drop
 
     def drop(self, sequence: Sequence) -> None:
@@ -31,6 +42,7 @@ class InFlight:
         index = self._index_of_slot.get(sequence.slot)
         if index is not None and self.sequences[index] is sequence:
             self.sequences[index] = None
+            self.stop_ids = None
 
 
 class PlanDraft:

@@ -72,11 +72,11 @@ class WaitingQueue:
     see it.
     """
 
-    __slots__ = ("_is_shared", "_num_ready", "_served", "held", "lines", "num_tokens", "reason")
+    __slots__ = ("_is_shared", "_served", "held", "lines", "num_ready", "num_tokens", "reason")
 
     def __init__(self, is_shared: bool = True) -> None:
         self._is_shared = is_shared  # False: all sequences form one line
-        self._num_ready = 0
+        self.num_ready = 0  # sequences that can be admitted: all but the held ones
         self.lines: dict[tuple[str, int], Line] = {}  # those with living sequences
         self._served: dict[tuple[str, int], float] = {}  # of lines that had some
         self.held: dict[str, Sequence] = {}
@@ -85,7 +85,7 @@ class WaitingQueue:
 
     def __len__(self) -> int:
         """Return how many can be admitted: all but the held ones."""
-        return self._num_ready
+        return self.num_ready
 
     def __iter__(self) -> Iterator[Sequence]:
         for line in self.lines.values():
@@ -94,7 +94,7 @@ class WaitingQueue:
     @property
     def num_waiting(self) -> int:
         """The number of waiting sequences, the held ones included."""
-        return self._num_ready + len(self.held)
+        return self.num_ready + len(self.held)
 
     # lines
 
@@ -129,7 +129,7 @@ class WaitingQueue:
         sequence.status = Status.WAITING
         sequence.num_free_needed = 0
         insort(sequence.line.waiting, sequence, key=_backwards)
-        self._num_ready += 1
+        self.num_ready += 1
         self.num_tokens += len(sequence.tokens)
 
     def take(self, sequence: Sequence) -> None:
@@ -140,7 +140,7 @@ class WaitingQueue:
             index = bisect_left(waiting, _backwards(sequence), key=_backwards)
         assert waiting[index : index + 1] == [sequence], f"{sequence.request_id} is not waiting"
         del waiting[index]
-        self._num_ready -= 1
+        self.num_ready -= 1
         self.num_tokens -= len(sequence.tokens)
 
     def set_aside(self, sequence: Sequence) -> None:

@@ -41,18 +41,13 @@ from octavo.core.kv.policies import Pool
 from octavo.core.kv.transfers import KVIndex
 from octavo.core.lifecycle import NO_DEADLINE, Lifecycle
 from octavo.core.limits import StepTime, limiters_for, overrides
-from octavo.core.plan import StepPlan, StepResult
+from octavo.core.plan import StepPlan
 from octavo.core.plan_draft import InFlight, PlanDraft
 from octavo.core.queue import Policy, WaitingQueue
 from octavo.core.request import FinishReason, Ready, Request, TokenEvent
 from octavo.core.sequence import Sequence
-from octavo.core.stats import (
-    BLOCKS,
-    PAUSED,
-    TURN,
-    EngineStats,
-    StepStats,
-)
+from octavo.core.stats import BLOCKS, PAUSED, SLOTS, TURN, EngineStats, StepStats
+from octavo.core.steady.next_plan import NewBlocks, SteadyDecode
 
 
 class Scheduler:
@@ -70,12 +65,19 @@ class Scheduler:
         stats = EngineStats()
         self.limiters = limiters_for(config, stats)
         self.lifecycle = Lifecycle(config, self.kv, self.limiters, stats)
+        # What the lifecycle holds, for readers.
+        self.stats: EngineStats = stats
+        self.sequences: dict[str, Sequence] = self.lifecycle.sequences
+        self.queue: WaitingQueue = self.lifecycle.queue
+        self.running: list[Sequence] = self.lifecycle.running
+        self.in_flight: deque[InFlight] = self.lifecycle.in_flight
+        self._steady = SteadyDecode(config, self.kv, self.lifecycle)
         self.paused = False
         self._policy = Policy(config)
         pace = next((each for each in self.limiters if isinstance(each, StepTime)), None)
         self._fair = FairShare(config, self.kv, self.lifecycle, self._policy, pace)
         self._admission = AdmissionRules(config, self.kv, self.queue, self.limiters)
-        self._results = ResultRules(config, self.kv, self.lifecycle)
+        self.apply = ResultRules(config, self.kv, self.lifecycle, self._steady).apply
         self._next_step = 0
         self._blocked_by = TURN  # what the queue's head waits for
         # Hooks that a limiter does not override are not called. The first list of each pair is for
@@ -88,28 +90,6 @@ class Scheduler:
         ]
         self._begins = [each.begin for each in self.limiters if overrides(each, "begin")]
         self._starts = StartRules(config, self.kv, self.lifecycle, self.limiters, self._fair)
-
-    # what the lifecycle holds
-
-    @property
-    def stats(self) -> EngineStats:
-        return self.lifecycle.stats
-
-    @property
-    def sequences(self) -> dict[str, Sequence]:
-        return self.lifecycle.sequences
-
-    @property
-    def queue(self) -> WaitingQueue:
-        return self.lifecycle.queue
-
-    @property
-    def running(self) -> list[Sequence]:
-        return self.lifecycle.running
-
-    @property
-    def in_flight(self) -> deque[InFlight]:
-        return self.lifecycle.in_flight
 
     # add and abort
 
@@ -189,7 +169,18 @@ class Scheduler:
     def schedule(self, now: float) -> StepPlan | None:
         """Return the next step's plan; None if there is nothing to compute or to announce."""
         self.lifecycle.clock.advance(now)
-        draft = PlanDraft()
+        draft = None
+        if not self.paused and self._steady.continues():
+            growing = self._steady.growing.pop(self._next_step, None)
+            if growing is None:
+                return self._launch_next(now, [])
+            draft = PlanDraft()
+            if self._grow_all(growing, draft, now):
+                return self._launch_next(now, draft.new_blocks)
+        return self._plan(draft or PlanDraft(), now)
+
+    def _plan(self, draft: PlanDraft, now: float) -> StepPlan | None:
+        """Decide for each sequence what it computes in the next step."""
         if not self.paused:
             for begin in self._begins:
                 begin(draft, now)
@@ -199,6 +190,15 @@ class Scheduler:
         if not draft.sequences and not self.lifecycle.freed_slots and not self.awaits_transfers:
             return None
         return self._launch(draft, now)
+
+    def _grow_all(self, sequences: list[Sequence], draft: PlanDraft, now: float) -> bool:
+        """Give running sequences room for a token each; return whether all have, and still run."""
+        for sequence in sequences:
+            if not self._grow(sequence, 1, draft, now) or draft.preempted:
+                self._steady.forget()
+                return False
+        self._steady.has_grown(self._next_step, sequences)
+        return True
 
     @property
     def awaits_transfers(self) -> bool:
@@ -307,6 +307,7 @@ class Scheduler:
             self.stats.num_drafts += sum([len(drafts) for _, drafts in plan.drafts])
             self.stats.num_chunks_with_drafts += len(plan.drafts)
         self._next_step += 1
+        self._steady.remember(plan, draft)
         self.in_flight.append(InFlight(plan, draft.sequences, now, draft.predicted_seconds))
         self.stats.num_deferred_tokens += draft.num_deferred_tokens
         num_waiting = self.queue.num_waiting
@@ -331,8 +332,23 @@ class Scheduler:
         )
         return plan
 
-    # apply
-
-    def apply(self, result: StepResult, now: float) -> list[TokenEvent]:
-        """Apply the result of the oldest step in flight; return what it means for each request."""
-        return self._results.apply(result, now)
+    def _launch_next(self, now: float, new_blocks: NewBlocks) -> StepPlan:
+        """Make the plan that continues the last one, as `_launch` would."""
+        steady, running, step = self._steady, self.running, self._next_step
+        plan = steady.next_plan(step, new_blocks)
+        self._next_step = step + 1
+        self.in_flight.append(InFlight(plan, [*running], now, 0.0, steady.stop_ids))
+        queue = self.queue
+        num_running, num_waiting = len(running), queue.num_ready + len(queue.held)
+        self._blocked_by = TURN
+        if queue.num_ready:
+            self._blocked_by = SLOTS
+            self._note_reasons(now)
+        # The same as StepStats(…), a third faster.
+        fields = (
+            *(step, now, num_running, num_running, 0, 0, 0, num_running, num_waiting),
+            *(self.kv.pool.num_free, self._blocked_by if num_waiting else None),
+            *(steady.num_read, 0, 0, 0.0),
+        )
+        self.stats.add_step(tuple.__new__(StepStats, fields))
+        return plan

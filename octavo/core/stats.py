@@ -208,7 +208,8 @@ class EngineStats:
 
     def end_step(self, planned_at: float, now: float, predicted: float = 0.0) -> None:
         """Note how long the oldest step that had not ended took."""
-        seconds = self.seconds_of(planned_at, now)
+        ended_at = self.ended_at
+        seconds = max(0.0, now - (planned_at if planned_at > ended_at else ended_at))
         self.recent_seconds.append(seconds)
         self.ended_at = now
         self.num_ended += 1
