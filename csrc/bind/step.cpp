@@ -95,16 +95,31 @@ void read_batch(const nb::tuple& from, StepJob& job) {
   }
 }
 
-void read_draws(const nb::tuple& from, Draws& draws) {
-  for (const nb::handle slot : from[0]) draws.freed.push_back(nb::cast<int32_t>(slot));
-  for (const nb::handle pair : from[1])
-    draws.opened.emplace_back(nb::cast<int32_t>(pair[0]), read_sampling(pair[1]));
+// The rows and samples of the step before, each a position further, and with new entries of tables.
+void read_continued(const nb::tuple& from, StepJob& job, const StepJob* last) {
+  job.continue_from(last);
+  for (const nb::handle grown : nb::cast<nb::tuple>(from[9])) {
+    const auto row = nb::cast<int32_t>(grown[0]), column = nb::cast<int32_t>(grown[1]);
+    size_t group = 0;
+    for (const nb::handle blocks : nb::cast<nb::tuple>(grown[2]))
+      job.grow(group++, row, column, nb::cast<std::vector<int32_t>>(blocks));
+  }
+  job.copies = read_pairs(nb::cast<nb::tuple>(from[7]));
+}
+
+void read_samples(const nb::tuple& from, Draws& draws) {
   draws.slots = ids_of(from[2]);
   draws.first_rows = ids_of(from[3]);
   if (!from[4].is_none()) {
     draws.num_drafts = ids_of(from[4]);
     draws.drafts = ids_of(from[5]);
   }
+}
+
+void read_draws(const nb::tuple& from, Draws& draws) {
+  for (const nb::handle slot : from[0]) draws.freed.push_back(nb::cast<int32_t>(slot));
+  for (const nb::handle pair : from[1])
+    draws.opened.emplace_back(nb::cast<int32_t>(pair[0]), read_sampling(pair[1]));
   for (const nb::handle part : from[6])
     draws.prompts.push_back({nb::cast<int32_t>(part[0]), nb::cast<int32_t>(part[1]),
                              ids_of(part[2]), nb::cast<int32_t>(part[3])});
@@ -250,9 +265,15 @@ SubmittedStep* submit(std::shared_ptr<StepRunner> runner, const nb::tuple& batch
                       const nb::tuple& draws, const OpenGate* masks) {
   auto job = std::make_shared<StepJob>(*runner);
   if (masks) job->masks = masks->gate;
-  read_batch(batch, *job);
+  if (batch[9].is_none()) {
+    read_batch(batch, *job);
+    read_samples(draws, job->draws);
+  } else {
+    read_continued(batch, *job, runner->last_job.get());
+  }
   read_draws(draws, job->draws);
   runner->queue().submit(job);
+  runner->last_job = job;
   return new SubmittedStep(std::move(runner), std::move(job));
 }
 

@@ -1,6 +1,8 @@
 // Steps of a backend.
 #include "step/step_runner.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <stdexcept>
 
 namespace octavo {
@@ -20,6 +22,44 @@ void make_room(std::shared_ptr<Pages>& pages, int64_t stride, int32_t rows) {
 }  // namespace
 
 void StepJob::run() { runner_.run(*this); }
+
+void StepJob::continue_from(const StepJob* last) {
+  if (!last || last->token_ids.empty() || last->token_ids.size() != last->draws.slots.size() ||
+      last->row_starts.size() != last->token_ids.size() + 1 || !last->draws.num_drafts.empty() ||
+      !last->hidden_rows.empty() || !last->types.empty() || !last->draws.prompts.empty())
+    throw std::invalid_argument("a step continues only one in which each sequence had one row");
+  token_ids.assign(last->token_ids.size(), StepRunner::kLastSample);
+  positions = last->positions;
+  for (int32_t& position : positions) ++position;
+  row_starts = last->row_starts;
+  slots = last->slots;
+  tables = last->tables;
+  table_width = last->table_width;
+  logits_rows = last->logits_rows;
+  draws.slots = last->draws.slots;
+  draws.first_rows = last->draws.first_rows;
+}
+
+void StepJob::grow(size_t group, int32_t row, int32_t column,
+                   const std::vector<int32_t>& blocks) {
+  const auto end = static_cast<int64_t>(column) + static_cast<int64_t>(blocks.size());
+  if (group >= tables.size() || row < 0 || row >= static_cast<int32_t>(slots.size()) ||
+      column < 0 || column > table_width || end > INT32_MAX)
+    throw std::invalid_argument("blocks for a table that the step does not have");
+  if (end > table_width) widen(static_cast<int32_t>(end));
+  std::copy(blocks.begin(), blocks.end(),
+            tables[group].begin() + static_cast<int64_t>(row) * table_width + column);
+}
+
+void StepJob::widen(int32_t width) {
+  for (std::vector<int32_t>& table : tables) {
+    std::vector<int32_t> wider(slots.size() * width);
+    for (size_t row = 0; row < slots.size(); ++row)
+      std::copy_n(table.begin() + row * table_width, table_width, wider.begin() + row * width);
+    table = std::move(wider);
+  }
+  table_width = width;
+}
 
 void StepRunner::run(StepJob& job) {
   sampler_.change_slots(job.draws);

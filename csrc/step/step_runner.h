@@ -36,8 +36,15 @@ class StepJob : public Job {
   std::shared_ptr<MaskGate> masks;  // of the draws, if there are any
   DrawOutput output;
 
+  // Takes over the rows and samples of a step in which each sequence had one row and drew a token:
+  // each is a position further, and its token is the last one. That step may be running.
+  void continue_from(const StepJob* last);
+  // Writes blocks into a row of a group's table, which becomes wider if it must.
+  void grow(size_t group, int32_t row, int32_t column, const std::vector<int32_t>& blocks);
+
  private:
   void run() override;
+  void widen(int32_t width);
 
   StepRunner& runner_;
 };
@@ -55,6 +62,8 @@ class StepRunner {
         vocabulary_(vocabulary),
         hidden_size_(hidden) {}
   StepRunner(const StepRunner&) = delete;
+
+  std::shared_ptr<const StepJob> last_job;  // the last one submitted
 
   JobQueue& queue() { return queue_; }
   Sampler& sampler() { return sampler_; }

@@ -162,6 +162,10 @@ class Backend(Protocol):
     """
 
     @property
+    def can_continue(self) -> bool:
+        """True if it keeps a step's batch, so that the next one need not repeat it."""
+
+    @property
     def weight_bytes(self) -> int:
         """The memory that the weights take, in bytes."""
 

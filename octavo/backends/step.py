@@ -53,6 +53,11 @@ class HostBatch(NamedTuple):
 
     All integers are int32. The arrays belong to the backend until the step has been collected; the
     caller may pass the same arrays again in later steps, and changes them only after that.
+
+    Where `continues` is not None, the batch is that of the step before, with each position one
+    further, LAST_SAMPLE for all tokens, and more blocks in the tables. Each sequence had one row
+    there, and drew a token. All other fields but `copies` are empty then, and of the draws, slots
+    and first rows are those of that step. Only a backend that `can_continue` gets such a batch.
     """
 
     token_ids: Ints  # [rows]; LAST_SAMPLE where only the backend may know the token yet
@@ -65,6 +70,8 @@ class HostBatch(NamedTuple):
     # Blocks to copy in this order (source, destination) before anything is written.
     copies: tuple[tuple[int, int], ...] = ()
     types: Ints = NO_ROWS  # [rows]: which text of a pair each belongs to; empty: the first
+    # (sequence, index of the first new entry in its tables, new blocks for each group)
+    continues: tuple[tuple[int, int, tuple[tuple[int, ...], ...]], ...] | None = None
 
 
 def batch_of_copies(copies: tuple[tuple[int, int], ...]) -> HostBatch:

@@ -6,6 +6,9 @@ everything else is unchanged. To build such a step anew takes several times as l
 numpy, cheap in a loop, costs ten microseconds and more after the weights have evicted everything
 else from the caches.
 
+A backend that keeps the batch of a step (`can_continue`) is given only what is new: blocks that the
+tables got. Any other is given the arrays, as far as possible those of the previous step.
+
 `build` defines the correct step; a test compares the two in every step of random worlds.
 """
 
@@ -14,61 +17,83 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.backends.base import Ints
-from octavo.backends.step import LAST_SAMPLE, Draws, HostBatch
+from octavo.backends.step import LAST_SAMPLE, NO_ROWS, Draws, HostBatch
 from octavo.core.plan import StepPlan
 from octavo.runner.batch import Opened, Step, build, copies_of
 from octavo.runner.slots import SlotState
+
+_CONTINUED = HostBatch(NO_ROWS, NO_ROWS, NO_ROWS, (), NO_ROWS, continues=())
 
 
 class BatchReuse:
     """The maker of each plan's step, in the order in which the plans run."""
 
-    def __init__(self, state: SlotState) -> None:
+    def __init__(self, state: SlotState, *, can_continue: bool = False) -> None:
         self._state = state
+        self._can_continue = can_continue
+        self._step: Step | None = None  # for such a backend: what continues the last step
         # Positions of the steps that continue the last one, the next step's last. Empty: a plan
         # cannot continue it.
         self._ahead: list[Ints] = []
         self._slots: tuple[int, ...] = ()
+        self._counts: tuple[int, ...] = ()
         self._batch: HostBatch
         self._draws: Draws
 
     def make(self, plan: StepPlan, opened: Opened) -> Step:
         """Make the step of a plan whose differences have been applied."""
         if (
-            self._ahead
-            and plan.slots == self._slots
+            (self._step is not None or self._ahead)
+            and (plan.slots is self._slots or plan.slots == self._slots)
             and not opened
             and not plan.drafts
-            and plan.num_tokens == len(plan.slots)
+            and (plan.counts is self._counts or plan.num_tokens == len(plan.slots))
         ):
-            return self._continued(plan)
+            if self._step is None:
+                return self._continued(plan)
+            if not (plan.new_blocks or plan.copies or plan.freed):
+                return self._step
+            return self._only_new(plan, self._step)
         step = build(plan, self._state, opened)
         self._remember(plan, step)
         return step
 
     def forget(self) -> None:
         """Build the next step anew."""
-        self._ahead = []
+        self._ahead, self._step = [], None
 
     def _remember(self, plan: StepPlan, step: Step) -> None:
         """Prepare for plans that continue this one, if its chunks only draw a token each."""
-        self._ahead = []
+        self.forget()
         batch, draws = step.batch, step.draws
         if plan.drafts or draws.prompts or draws.pools or step.chunks is not None:
             return
         if not plan.slots or plan.num_tokens != len(plan.slots):
             return
+        self._slots, self._counts = plan.slots, plan.counts
+        self._draws = draws._replace(freed=(), opened=())
+        if self._can_continue:
+            if not len(batch.types):
+                self._step = Step(_CONTINUED, self._draws, None, {}, {})
+            return
         # The run ends when the longest sequence needs wider tables.
         until = batch.tables[0].shape[1] * self._state.block_size
         steps = np.arange(until - 1 - int(batch.positions.max()), 0, -1, dtype=np.int32)
         self._ahead = list(batch.positions + steps[:, None])
-        self._slots = plan.slots
         samples = np.full(len(plan.slots), LAST_SAMPLE, np.int32)
         self._batch = batch._replace(token_ids=samples, copies=())
-        self._draws = draws._replace(freed=(), opened=())
+
+    def _only_new(self, plan: StepPlan, step: Step) -> Step:
+        """Make the step of a plan that continues the last one, for a backend that keeps that."""
+        state, grown = self._state, []
+        for slot, blocks in plan.new_blocks:
+            first = state.num_blocks[slot] - len(blocks[0])
+            grown.append((plan.slots.index(slot), int(first), blocks))
+        batch = _CONTINUED._replace(copies=copies_of(plan), continues=tuple(grown))
+        return step._replace(batch=batch, draws=self._draws._replace(freed=plan.freed))
 
     def _continued(self, plan: StepPlan) -> Step:
-        token_ids, _, row_starts, tables, logits_rows, hidden_rows, slots, _, _ = self._batch
+        token_ids, _, row_starts, tables, logits_rows, hidden_rows, slots = self._batch[:7]
         positions = self._ahead.pop()
         if plan.new_blocks:
             # The arrays of a step in flight must not change.

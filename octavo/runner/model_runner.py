@@ -29,13 +29,14 @@ from octavo.core.plan import (
     NO_TOKEN,
     HiddenPayload,
     LogprobsPayload,
+    NewSlot,
     StepPlan,
     StepResult,
     TokenLogprobs,
 )
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.grammar.supply import GrammarSupply
-from octavo.runner.batch import Step
+from octavo.runner.batch import Opened, Step
 from octavo.runner.batch_reuse import BatchReuse
 from octavo.runner.shaping import MaskWork, Shaping
 from octavo.runner.slots import SlotState
@@ -44,11 +45,16 @@ from octavo.runner.speculate.proposer import Proposer
 
 NO_HEAD = "the model has no layers for {!r} behind its pooling"
 NO_GRAMMARS = "the text has a shape or a budget of reasoning, and this engine computes no masks"
+_NOTHING_ELSE = StepOutput(())[1:]
+_NO_OTHER_RESULTS = StepResult(0, ())[2:]
+_NONE_LOST: frozenset[int] = frozenset()
 NO_TOKEN_FITS = "no token of the model goes on with a text of this shape"
 
 
 class StepInFlight:
     """A plan that was submitted, until its result is collected."""
+
+    __slots__ = ("_runner", "lost", "mask_work", "pending", "plan", "step")
 
     def __init__(
         self,
@@ -62,7 +68,7 @@ class StepInFlight:
         self.step = step
         self.pending = pending
         self.mask_work = mask_work
-        self.lost: set[int] = set()  # its slots that have been freed since
+        self.lost: frozenset[int] = _NONE_LOST  # its slots that have been freed since
         self._runner = runner
 
     def done(self) -> bool:
@@ -95,7 +101,7 @@ class ModelRunner:
         if proposer is not None and config.max_drafts:
             self._drafting = Drafting(proposer, vocabulary, config)
         self.state = SlotState(config, vocabulary, processors or {})
-        self._batches = BatchReuse(self.state)
+        self._batches = BatchReuse(self.state, can_continue=backend.can_continue)
         self._shaping: Shaping | None = None
         if grammars is not None:
             self._shaping = Shaping(vocabulary, grammars, beside=masks_beside)
@@ -108,18 +114,7 @@ class ModelRunner:
         state = self.state
         if plan.freed:
             self._free(plan.freed)
-        opened = tuple([(new.slot, state.open(new)) for new in plan.opened])
-        if self._drafting is not None:
-            for slot, _ in opened:
-                self._drafting.open(slot)
-        if self._shaping is None:
-            for new in plan.opened:
-                if new.sampling.grammar or new.sampling.thinking_marks is not None:
-                    state.fail(new.slot, NO_GRAMMARS)
-        for new in plan.opened:
-            pooling = new.sampling.pooling
-            if pooling is not None and pooling.head and pooling.head not in self._heads:
-                state.failures.setdefault(new.slot, NO_HEAD.format(pooling.head))
+        opened = self._open(plan.opened) if plan.opened else ()
         for slot, blocks in plan.new_blocks:
             state.grow(slot, blocks)
         if self._appended:
@@ -131,6 +126,23 @@ class ModelRunner:
         started = StepInFlight(self, plan, step, self._backend.step(step.batch, step.draws), work)
         self._in_flight.append(started)
         return started
+
+    def _open(self, slots: Sequence[NewSlot]) -> Opened:
+        """Open slots; those whose requests this runner cannot compute fail alone."""
+        state = self.state
+        opened = tuple([(new.slot, state.open(new)) for new in slots])
+        if self._drafting is not None:
+            for new in slots:
+                self._drafting.open(new.slot)
+        if self._shaping is None:
+            for new in slots:
+                if new.sampling.grammar or new.sampling.thinking_marks is not None:
+                    state.fail(new.slot, NO_GRAMMARS)
+        for new in slots:
+            pooling = new.sampling.pooling
+            if pooling is not None and pooling.head and pooling.head not in self._heads:
+                state.failures.setdefault(new.slot, NO_HEAD.format(pooling.head))
+        return opened
 
     def _with_shapes(
         self, plan: StepPlan, step: Step, shaping: Shaping
@@ -151,7 +163,7 @@ class ModelRunner:
 
     def _free(self, slots: Sequence[int]) -> None:
         for started in self._in_flight:
-            started.lost.update(slots)
+            started.lost = started.lost.union(slots)
         for slot in slots:
             self.state.free(slot)
             if self._drafting is not None:
@@ -167,7 +179,7 @@ class ModelRunner:
         self._in_flight.popleft()
         plan, state = started.plan, self.state
         tokens, failures, logprobs, prompts, pooled = output
-        failed_before = tuple(state.failures)
+        failed_before = tuple(state.failures) if state.failures else ()
         forced: tuple[tuple[int, tuple[int, ...]], ...] = ()
         if self._shaping is not None and (self._shaping.is_used or self._in_flight):
             forced = self._continue_shapes(started, output, self._shaping)
@@ -177,6 +189,9 @@ class ModelRunner:
                     self._fail(slot, message)
         if started.step.chunks is None and started.step.draws.num_drafts is None:
             sampled = tuple([token for (token,) in tokens])
+            if output[1:] == _NOTHING_ELSE and not (forced or state.failures or self._drafting):
+                # The same as StepResult(plan.step, sampled), without another call.
+                return tuple.__new__(StepResult, (plan.step, sampled, *_NO_OTHER_RESULTS))
             accepted: tuple[tuple[int, int], ...] = ()
         else:
             sampled, accepted = _sampled(started, tokens)

@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from octavo.backends.base import Backend, Floats, ForwardResult, LogitsBackend
-from octavo.backends.step import NOT_FINITE, Draws, HostBatch, Pending, StepOutput
+from octavo.backends.step import LAST_SAMPLE, NOT_FINITE, Draws, HostBatch, Pending, StepOutput
 from octavo.core.config import CoreConfig
 from octavo.core.plan import HiddenPayload, LogprobsPayload, StepPlan, StepResult
 from octavo.core.pooling import POOLINGS
@@ -149,10 +149,15 @@ class PoisonedBackend:
             self._forward = backend.forward
             backend.forward = self._poisoned_forward  # type: ignore[method-assign]
 
+    @property
+    def can_continue(self) -> bool:
+        return self._backend.can_continue
+
     def step(self, batch: HostBatch, draws: Draws) -> Pending:
         self._forwards.append(self.poisoned)
         pending = self._backend.step(batch, draws)
-        slots = frozenset(batch.slots[self.poisoned].tolist())
+        all_slots = batch.slots if batch.continues is None else draws.slots
+        slots = frozenset(all_slots[self.poisoned].tolist())
         drawn = frozenset((*draws.slots.tolist(), *(part.slot for part in draws.prompts)))
         failing = frozenset() if self._gives_nan else slots & drawn
         return CheckedPending(self, pending, _arrays_of(batch, draws), failing)
@@ -240,16 +245,37 @@ class Draft:
 class CheckedBatches(BatchReuse):
     """A `BatchReuse` that compares each step with one built from nothing."""
 
+    _kept: HostBatch  # the last one, as a backend keeps it
+
     def make(self, plan: StepPlan, opened: Opened) -> Step:
         made = super().make(plan, opened)
         fresh = build(plan, self._state, opened)
         if plan.slots:
+            batch = self._kept = self._whole(made.batch)
             width = fresh.batch.tables[0].shape[1]
-            narrow = tuple(table[:, :width] for table in made.batch.tables)
-            _require_same(made.batch._replace(tables=narrow), fresh.batch)
+            narrow = tuple(table[:, :width] for table in batch.tables)
+            _require_same(batch._replace(tables=narrow), fresh.batch)
         _require_same(made.draws, fresh.draws)
         _require_same((made.chunks, made.prompt_starts), (fresh.chunks, fresh.prompt_starts))
         return made
+
+    def _whole(self, batch: HostBatch) -> HostBatch:
+        """Return a batch with what it leaves out because the backend keeps it."""
+        if batch.continues is None:
+            return batch
+        last = self._kept
+        ends = [first + len(blocks[0]) for _, first, blocks in batch.continues]
+        missing = max(0, max(ends, default=0) - last.tables[0].shape[1])
+        tables = tuple(np.pad(table, ((0, 0), (0, missing))) for table in last.tables)
+        for row, first, blocks in batch.continues:
+            for table, part in zip(tables, blocks, strict=True):
+                table[row, first : first + len(part)] = part
+        return last._replace(
+            token_ids=np.full_like(last.token_ids, LAST_SAMPLE),
+            positions=last.positions + 1,
+            tables=tables,
+            copies=batch.copies,
+        )
 
 
 def _require_same(made: Any, fresh: Any) -> None:
@@ -280,7 +306,9 @@ class RealExecutor(InlineExecutor):
         self._backend = PoisonedBackend(make(windows, config.num_blocks, config.block_size))
         poisoned = cast(Backend, self._backend)
         self._model = ModelRunner(poisoned, VOCABULARY, config, proposer=Draft(truth))
-        self._model._batches = CheckedBatches(self._model.state)
+        self._model._batches = CheckedBatches(
+            self._model.state, can_continue=self._backend.can_continue
+        )
         super().__init__(self._model)
         self._is_slow = is_slow
         self._faults = faults

@@ -184,6 +184,8 @@ class StubBackend:
     collected, so that it is surely in flight until then.
     """
 
+    can_continue = False
+
     def __init__(self, logits: Any) -> None:
         self.logits = logits  # called with a batch
         self.batches: list[HostBatch] = []

@@ -125,6 +125,10 @@ class NativeBackend:
         return tier if options.accumulation_order else measured_tier(self._file)
 
     @property
+    def can_continue(self) -> bool:
+        return True
+
+    @property
     def arithmetic(self) -> Arithmetic:
         return Arithmetic(self.tier, orders()[self.tier])
 

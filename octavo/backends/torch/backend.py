@@ -62,6 +62,8 @@ class TorchBackend:
     Its steps run in one thread of their own, where torch computes without the GIL.
     """
 
+    can_continue = False
+
     def __init__(self, dtype: str = "float32", communicator: Communicator | None = None) -> None:
         if dtype not in DTYPES:
             raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,6 +65,41 @@ def test_steps_in_flight_continue_from_each_others_tokens(depth: int, threads: i
     while in_flight:
         expected = following[expected]
         assert drawn(in_flight.popleft().collect()) == expected.tolist()
+
+
+def go_on(backend: NativeBackend, *grown: tuple[int, int, tuple[tuple[int, ...], ...]]) -> Pending:
+    """Submit a step that continues the last one, with new blocks."""
+    batch = HostBatch(NO_ROWS, NO_ROWS, NO_ROWS, (), NO_ROWS, continues=grown)
+    return backend.step(batch, Draws((), (), NO_ROWS, NO_ROWS))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_step_needs_no_arrays_where_it_continues_the_last_one(depth: int) -> None:
+    backend, following = chain()
+    expected, in_flight = FIRST, deque([advance(backend)])
+    for step in range(40):
+        # The table of the second sequence becomes wider.
+        grown = ((1, 1, ((0, 0),)),) if step == 9 else ()
+        in_flight.append(go_on(backend, *grown))
+        if len(in_flight) > depth:
+            expected = following[expected]
+            assert drawn(in_flight.popleft().collect()) == expected.tolist()
+
+
+@pytest.mark.parametrize("grown", [(3, 0, ((1,),)), (0, 2, ((1,),)), (0, 0, ((1,), (1,)))])
+def test_blocks_for_a_table_that_is_not_there_are_refused(grown: Any) -> None:
+    backend, _ = chain()
+    advance(backend).collect()
+    with pytest.raises(ValueError, match="table"):
+        go_on(backend, grown)
+
+
+def test_a_step_continues_only_one_that_has_advanced_each_sequence() -> None:
+    backend, _ = chain()  # its last step has no rows
+    with pytest.raises(ValueError, match="continues"):
+        go_on(backend)
+    advance(backend).collect()
+    go_on(backend).collect()
 
 
 def test_a_step_without_a_successor_needs_no_thread() -> None:
