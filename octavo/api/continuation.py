@@ -67,6 +67,7 @@ class Continuation:
         # a parser, which takes the text of each token, that would save nothing.
         is_final = sampling.output_kind is RequestOutputKind.FINAL_ONLY
         self._reads_late = is_final and self._stops is None and self._reader is None
+        self._takes_ids_alone = self._reads_late or self._detokenizer is None
         self._num_read = 0  # tokens of that kind that were decoded
         self._num_taken = 0  # tokens sent as deltas
         self._meter = meter
@@ -101,6 +102,11 @@ class Continuation:
         whole = self.whole
         assert whole.finish_reason is None, "an event after the end"
         assert event.position == len(whole.token_ids), f"token {event.position} out of order"
+        if self._takes_ids_alone and event.payload is None and event.finish_reason is None:
+            whole.token_ids.extend(event.tokens)
+            if self._reads_late and len(whole.token_ids) - self._num_read >= MOST_UNREAD:
+                self._read(len(whole.token_ids))
+            return False
         sampled = () if event.payload is None else self._store(event.payload)
         for number, token in enumerate(event.tokens):
             whole.token_ids.append(token)

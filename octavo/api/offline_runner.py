@@ -128,7 +128,8 @@ class OfflineRunner:
                     core.on_event(abort)
                 if output is not None and output.finished:
                     outputs[output.request_id] = output
-            progress.show(len(outputs), sum(len(event.tokens) for event in events))
+            if progress.is_shown:
+                progress.show(len(outputs), sum(len(event.tokens) for event in events))
         progress.close()
         return [outputs[name] for name in names]
 

@@ -15,7 +15,7 @@ class ProgressLine:
     def __init__(self, total: int, shown: bool, stream: TextIO | None = None) -> None:
         self._total = total
         self._stream = stream or sys.stderr
-        self._shown = shown and total > 0 and self._stream.isatty()
+        self.is_shown = shown and total > 0 and self._stream.isatty()
         self._began = self._drawn = time.monotonic()
         self._done = self._tokens = 0
 
@@ -24,7 +24,7 @@ class ProgressLine:
         self._done = done
         self._tokens += new_tokens
         now = time.monotonic()
-        if self._shown and (now - self._drawn > REDRAW_SECONDS or self._done == self._total):
+        if self.is_shown and (now - self._drawn > REDRAW_SECONDS or self._done == self._total):
             self._drawn = now
             rate = self._tokens / max(now - self._began, 1e-9)
             line = f"\r{self._done}/{self._total} requests, {rate:.0f} tokens/s "
@@ -33,6 +33,6 @@ class ProgressLine:
 
     def close(self) -> None:
         """Leave the line as it is and start the next."""
-        if self._shown:
+        if self.is_shown:
             self._stream.write("\n")
             self._stream.flush()

@@ -377,7 +377,10 @@ class RequestTable:
             entry.output.metrics = event.stats
             entry.output.num_cached_tokens = event.stats.num_cached_tokens
         done = False
-        if whole.finish_reason is not None:
+        if whole.finish_reason is None:
+            if entry.kind is RequestOutputKind.FINAL_ONLY:
+                return None, []
+        else:
             del self._streams[event.request_id]
             if must_stop and whole.index == 0:
                 self._unaccounted[event.request_id] = entry

@@ -258,7 +258,10 @@ class EngineLoop:
     def _send_events(self, events: list[TokenEvent], is_idle: bool = False) -> None:
         """Send the events, with the statistics when they are due."""
         wire, self._outbox = self._outbox, []
-        wire.extend(map(self._to_wire, events))
+        try:
+            wire.extend([*map(event_to_wire, events)])
+        except WireError:  # of one event, which fails its request alone
+            wire.extend(map(self._to_wire, events))
         if self._grammars is not None:
             for event in events:
                 if event.finish_reason and self._grammars.leave(event.request_id):

@@ -21,6 +21,7 @@ from octavo.wire.message_types import (
     WireTokenLogprobs,
 )
 
+_TOKENS_ALONE = TokenEvent("", 0, ())[3:]  # what follows the tokens where there is nothing else
 _SENT_FIELDS = [item.name for item in fields(SamplingParams) if item.name not in TEXT_FIELDS]
 
 
@@ -81,6 +82,8 @@ def name_of(number: int) -> str:
 
 def event_to_wire(event: TokenEvent) -> WireEvent:
     """Convert an event of the engine's core."""
+    if event[3:] == _TOKENS_ALONE:
+        return WireEvent(int(event.request_id), event.position, event.tokens)
     return WireEvent(
         int(event.request_id),
         event.position,

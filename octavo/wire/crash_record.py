@@ -136,6 +136,8 @@ class RecordingExecutor:
         self._record = record
         self._report_size = report_size  # called with the tokens of all steps in flight
         self._numbers: dict[int, int] = {}  # slot → request number
+        self._slots: tuple[int, ...] = ()  # of the last plan
+        self._of_slots: tuple[int, ...] = ()  # their request numbers
         self._sizes: deque[int] = deque()  # the tokens of each step in flight
 
     def submit(self, plan: StepPlan) -> None:
@@ -143,7 +145,11 @@ class RecordingExecutor:
             self._numbers.pop(slot, None)
         for new in plan.opened:
             self._numbers[new.slot] = int(new.request_id)
-        self._record.submit(tuple(self._numbers[slot] for slot in plan.slots))
+        if plan.slots is not self._slots or plan.opened:
+            numbers = self._numbers
+            self._slots = plan.slots
+            self._of_slots = tuple([numbers[slot] for slot in plan.slots])
+        self._record.submit(self._of_slots)
         self._sizes.append(plan.num_tokens)
         self._report()
         self._executor.submit(plan)

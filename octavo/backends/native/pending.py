@@ -31,8 +31,10 @@ class NativePending:
         return self._step.done()
 
     def collect(self) -> StepOutput:
-        self._step.wait()
-        return _output(self._step)
+        step = self._step
+        step.wait()
+        tokens, rest = step.take()
+        return _output(tokens, rest)
 
 
 class ProcessedPending:
@@ -86,16 +88,16 @@ class ProcessedPending:
 
     def collect(self) -> StepOutput:
         self.finish()
-        output = _output(self._step)
+        output = _output(*self._step.take())
         if not self._failures:
             return output
         return output._replace(failures=(*output.failures, *self._failures))
 
 
-def _output(step: _native.SubmittedStep) -> StepOutput:
-    tokens, rest = step.take()
+def _output(tokens: tuple[tuple[int, ...], ...], rest: Any) -> StepOutput:
     if rest is None:
-        return StepOutput(tokens)
+        # The same as StepOutput(tokens), without another call.
+        return tuple.__new__(StepOutput, (tokens, (), (), (), ()))
     failures, logprobs, prompts, pooled = rest
     return StepOutput(
         tokens,
