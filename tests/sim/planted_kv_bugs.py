@@ -302,4 +302,55 @@ REPETITION_BUGS = (
         "range(asked.min_pattern_size, longest)",
     ),
 )
-BUGS = (*CORE_BUGS, *KV_BUGS, *TIME_BUGS, *SHARE_BUGS, *REPETITION_BUGS)
+STEADY_BUGS = (
+    Bug(
+        "a steady step appends tokens without looking for repetitions",
+        "steady/next_plan.py",
+        "            if each.may_end_at < each.max_total:  # any token may, not only these\n"
+        "                self.stop_ids = None\n",
+        "",
+    ),
+    Bug(
+        "a steady step follows forced tokens",
+        "apply.py",
+        "            if forced:\n                self._steady.forget()\n",
+        "",
+    ),
+    Bug(
+        "a steady step does not notice who has left",
+        "steady/next_plan.py",
+        "            or self._num_moves != self._lifecycle.num_moves\n",
+        "",
+    ),
+    Bug(
+        "a steady step goes on behind the longest length",
+        "steady/next_plan.py",
+        "each.max_total - each.num_expected)",
+        "each.max_total - each.num_expected + 1)",
+    ),
+    Bug(
+        "a steady step's dropped chunk gets a token",
+        "plan_draft.py",
+        "            self.sequences[index] = None\n            self.stop_ids = None\n",
+        "            self.sequences[index] = None\n",
+    ),
+    Bug(
+        "a steady step's table grows too late",
+        "steady/next_plan.py",
+        "step + self._block_size, [])",
+        "step + self._block_size + 1, [])",
+    ),
+    Bug(
+        "a steady step lets those wait who could start",
+        "steady/next_plan.py",
+        "            or (self._queue.num_ready and (self._free_slots or self._by_priority))\n",
+        "",
+    ),
+    Bug(
+        "a steady step ignores that several owners share it",
+        "steady/next_plan.py",
+        "            or len(self._lines) != 1\n",
+        "",
+    ),
+)
+BUGS = (*CORE_BUGS, *KV_BUGS, *TIME_BUGS, *SHARE_BUGS, *REPETITION_BUGS, *STEADY_BUGS)
