@@ -186,7 +186,7 @@ def test_node_agents(name: str, agent_address: str) -> None:
     assert "all is well" in in_environment("node", "node", str(program), agent_address, KEY)
 
 
-@pytest.mark.parametrize("name", ["langchain-openai", "pydantic-ai"])
+@pytest.mark.parametrize("name", ["huggingface-hub", "langchain-openai", "pydantic-ai"])
 def test_python_shapes(name: str, shape_address: str) -> None:
     program = str(HERE / "shapes" / f"shape_{name.replace('-', '_')}.py")
     python = str(ENVIRONMENTS / name / "bin" / "python")

@@ -24,7 +24,7 @@ from octavo.server.settings import (
     name_of_key,
 )
 
-HEALTH = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
+HEALTH = frozenset({"/health", "/v1/health", "/health/live", "/health/ready", "/ping"})
 PUBLIC = HEALTH | {"/"}  # which need no key
 _HOST = re.compile(
     r"(?:\[(?P<address>[0-9a-f]*:[0-9a-f:.]*)\]|(?P<name>[a-z0-9_.-]+))(?::(?P<port>[0-9]{0,5}))?"

@@ -16,6 +16,7 @@ from octavo.server.schema.near_names import not_among
 
 NEUTRAL = "structured_outputs"
 _FORMATS = ("text", "json_object", "json_schema", "structural_tag")
+_OF_TGI = ("json", "regex")  # beside which the shape is in `value`
 # The fields that hold a shape themselves, with the neutral name of what they hold.
 _PLAIN = {
     "guided_json": "json",
@@ -122,8 +123,11 @@ def _of_response_format(given: ResponseFormat) -> Iterator[_Asked]:
         "json_object": _of_json_object,
         "json_schema": _of_json_schema,
         "structural_tag": _of_structural_tag,
+        "json": _of_json_object,
+        "regex": _of_regex,
     }
-    if given.type not in _FORMATS:
+    is_of_tgi = given.type in _OF_TGI and given.value is not None
+    if given.type not in _FORMATS and not is_of_tgi:
         raise not_among(f"{field}.type", _FORMATS, given.type)
     if given.type in of_type:
         yield of_type[given.type](given)
@@ -131,9 +135,18 @@ def _of_response_format(given: ResponseFormat) -> Iterator[_Asked]:
 
 def _of_json_object(given: ResponseFormat) -> _Asked:
     field = "response_format"
-    if given.body is None:
-        return _Asked(field, {"json_object": True}, {})
-    return _Asked(field, {"json": given.body}, {"json": f"{field}.schema"})
+    if given.body is not None:
+        return _Asked(field, {"json": given.body}, {"json": f"{field}.schema"})
+    if given.value is not None:
+        return _Asked(field, {"json": given.value}, {"json": f"{field}.value"})
+    return _Asked(field, {"json_object": True}, {})
+
+
+def _of_regex(given: ResponseFormat) -> _Asked:
+    field = "response_format.value"
+    if not isinstance(given.value, str):
+        raise invalid(f"{field} must be the regular expression, as a string", field)
+    return _Asked("response_format", {"regex": given.value}, {"regex": field})
 
 
 def _of_json_schema(given: ResponseFormat) -> _Asked:

@@ -56,6 +56,12 @@ WAYS: dict[str, tuple[dict[str, Any], str]] = {
         {"response_format": {"type": "json_object", "schema": SCHEMA}},
         '"integer"',
     ),
+    "json_object with a value": (
+        {"response_format": {"type": "json_object", "value": SCHEMA}},
+        '"integer"',
+    ),
+    "json": ({"response_format": {"type": "json", "value": SCHEMA}}, '"integer"'),
+    "regex with a value": ({"response_format": {"type": "regex", "value": "a{3}"}}, "a{3}"),
     "json_schema": ({"response_format": json_schema(SCHEMA, strict=True)}, '"integer"'),
     "json_schema, any": ({"response_format": json_schema({})}, "%json"),
     "structural_tag": ({"response_format": {"type": "structural_tag", **TAGS}}, "lazy"),
@@ -174,6 +180,10 @@ def test_some_values_ask_for_no_shape(directory: Path, fields: dict[str, Any]) -
             "guided_grammar: line 2, not: the opposite of this",
         ),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
+        (
+            {"response_format": {"type": "regex", "value": {}}},
+            *("response_format.value", "as a string"),
+        ),
         (
             {"response_format": {"type": "json_schema", "schema": SCHEMA}},
             "response_format.json_schema",

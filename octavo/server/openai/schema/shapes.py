@@ -26,9 +26,11 @@ class JsonSchema(Struct, kw_only=True, forbid_unknown_fields=True):
 class ResponseFormat(Struct, kw_only=True, forbid_unknown_fields=True):
     """The shape of the answer as OpenAI's clients describe it."""
 
-    type: Word  # text, json_object, json_schema, structural_tag
+    type: Word  # text, json_object, json_schema, structural_tag; of TGI: json, regex
     json_schema: JsonSchema | None = None
     body: Schema | None = field(default=None, name="schema")  # beside json_object, as in llama.cpp
+    # In TGI's form: the schema beside json or json_object, the expression beside regex.
+    value: Schema | None = None
     # of a structural tag
     structures: list[AnyObject] | None = None
     triggers: list[str] | None = None
