@@ -6,9 +6,10 @@ import json
 import sys
 from typing import Any
 
-from huggingface_hub import InferenceClient
+from huggingface_hub import InferenceClient, constants
 
 URL, KEY = sys.argv[1:3]
+constants.HF_HUB_OFFLINE = False  # by which its client refuses any server, also this one
 MESSAGES = [{"role": "user", "content": "How warm is it?"}]
 SCHEMA: dict[str, Any] = {
     "type": "object",
