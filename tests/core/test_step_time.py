@@ -121,6 +121,19 @@ def test_a_machine_that_becomes_slower_is_believed_in_the_end() -> None:
     assert times.decoding_seconds(8, 0) == pytest.approx(0.04, rel=0.1)
 
 
+@pytest.mark.parametrize("slower", [4.0, 10.0])
+def test_a_machine_that_becomes_slower_computes_prompts_slower_too(slower: float) -> None:
+    """A prompt that seemed cheap beside slow decoding would not be cut."""
+    rng, times = random.Random(4), taught()
+    for _ in range(60):
+        each = drawn(rng)
+        times.learn([(each, slower * seconds_of(each))], LEAST)
+    each = step(8, 4000, 128, 128 * 1000)
+    assert predicted(times, each) == pytest.approx(slower * seconds_of(each), rel=0.4)
+    prompt = times.prompt_cost(is_pooled=False).seconds(1000, 128)
+    assert prompt == pytest.approx(slower * (0.0002 * 128 + 1e-7 * 128 * 1064.5), rel=0.5)
+
+
 def test_a_thousand_steps_that_only_decode_do_not_erase_what_prompts_cost() -> None:
     times = taught()
     before = times.prompt_cost(is_pooled=False).seconds(0, 200)

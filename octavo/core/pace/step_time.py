@@ -16,6 +16,9 @@ times are left out, also behind a late result of a step without work. Any other 
 prediction. But no step can be faster than its work, so a second one in a row counts as a quarter,
 and halves the weight of all that came before, and so on: a slow first step is soon forgotten. The
 first steps may differ much more, since one coefficient explains all the time of the very first.
+Where several steps of a kind in a row take far longer than predicted, the machine has become
+slower, and each halves the weight of those of its kind before: with relative errors, old short
+times would outweigh new long ones.
 
 Older steps count less. Steps with hardly any prompt and all others are summed apart, and each kind
 fades as more of its own come: a thousand steps that only decode do not erase what is known of
@@ -39,6 +42,7 @@ _NUM_TOGETHER = 4  # steps that are learned before the coefficients are improved
 _LEAST_SHARE, _MOST_SHARE = 0.5, 4.0  # of the prediction, as which other times count
 _NUM_FIRST, _LEAST_FIRST_SHARE = 16, 1 / 32  # of the first steps
 _MOST_LATE = 2  # short times that are left out behind a long one: steps in flight beside it
+_NUM_STALLS = 2  # long times of a kind in a row, after which the machine is taken for slower
 _MOST_LOW = 8  # times below the least share in a row that are counted
 # Where the steps leave several coefficients open, those of counts stay what they are and the others
 # become small, by so much weight: one chunk does not show how far it depends on positions.
@@ -74,9 +78,10 @@ class PromptCost(NamedTuple):
 class _Sums:
     """The faded sums of one kind of steps, from which the coefficients follow."""
 
-    __slots__ = ("products", "totals")
+    __slots__ = ("num_high", "products", "totals")
 
     def __init__(self) -> None:
+        self.num_high = 0  # the last steps in a row that took far longer than predicted
         self.products = [[0.0] * _NUM_FACTORS for _ in range(_NUM_FACTORS)]
         self.totals = [0.0] * _NUM_FACTORS
 
@@ -128,6 +133,7 @@ class StepTimes:
     def _add(self, step: StepStats, seconds: float, *, is_decoding: bool) -> None:
         factors = _factors_of(step)
         predicted = _dot(self.coefficients, factors)
+        is_late = seconds > predicted / _LEAST_SHARE > 0.0
         if seconds < _LEAST_SHARE * predicted:
             if self._num_late:
                 self._num_late -= 1
@@ -140,7 +146,6 @@ class StepTimes:
             self._mixed.fade(share / _LEAST_SHARE)
         else:
             self._num_low = 0
-            is_late = seconds > predicted / _LEAST_SHARE > 0.0
             self._num_late = _MOST_LATE if is_late else 0
             seconds = min(seconds, _MOST_SHARE * predicted) if predicted else seconds
         self._num_learned += 1
@@ -149,7 +154,8 @@ class StepTimes:
             self.num_decoding += 1
         else:
             own, other = other, own
-        own.fade(_KEPT)
+        own.num_high = own.num_high + 1 if is_late else 0
+        own.fade(_KEPT if own.num_high <= _NUM_STALLS else _LEAST_SHARE)
         other.fade(_KEPT_OF_OTHERS)
         own.add(tuple([factor / seconds for factor in factors]))
         self.largest_prompt = max(self.largest_prompt, step.num_prefill_tokens)
