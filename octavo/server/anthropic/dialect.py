@@ -18,6 +18,7 @@ _TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+_NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 _ERROR_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["type", "error"],
@@ -26,7 +27,11 @@ _ERROR_SCHEMA: dict[str, Any] = {
         "error": {
             "type": "object",
             "required": ["type", "message"],
-            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+            "properties": {
+                "type": {"type": "string"},
+                "message": {"type": "string"},
+                "details": {"type": "object"},
+            },
         },
     },
 }
@@ -47,13 +52,17 @@ def error_event(error: ApiError) -> bytes:
     return event("error", {"error": _error(error)})
 
 
-def _error(error: ApiError) -> dict[str, str]:
-    """Return the object in both; Anthropic's messages begin with the field at fault."""
+def _error(error: ApiError) -> dict[str, Any]:
+    """Return the object in both; Anthropic's messages begin with the field at fault.
+
+    Its clients hold messages themselves where the details say that the server holds none.
+    """
     kind = _TYPES.get(error.status, _INVALID if error.status < 500 else "api_error")
     message = error.message
     if error.param is not None and error.param not in message:
         message = f"{error.param}: {message}"
-    return {"type": kind, "message": message}
+    made = {"type": kind, "message": message}
+    return made | ({"details": _NO_THREADS} if error.param == "thread" else {})
 
 
 def _stream_schema(payload: dict[str, Any]) -> dict[str, Any]:

@@ -122,6 +122,7 @@ RULES = FieldRules(
     closed=frozenset({"output_format"}),
     unsupported={
         "mcp_servers": Unsupported(_empty, "this server calls no other servers", "[]"),
+        "thread": Unsupported(_empty, "this server holds no messages; send them all", "null"),
         "container": Unsupported(_empty, "this server runs no code", '""'),
         **OF_VLLM,
     },

@@ -10,6 +10,7 @@ import anthropic
 import pytest
 
 from tests.server.make import LIMIT, listening
+from tests.server.openai.scripted import called, make_files, scripted_engine
 
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 KEY = "a-long-key"
@@ -81,3 +82,28 @@ def test_the_client_raises_the_errors_of_the_statuses(directory: Path) -> None:
                 client.messages.create(model="tiny", messages=[], max_tokens=1)
         assert isinstance(caught.value.body, dict)
         assert caught.value.body["error"]["type"] == "invalid_request_error"
+
+
+def test_the_runner_of_tools_sends_all_messages(tmp_path: Path) -> None:
+    """The runner asks the server to hold the conversation first, and holds it itself then."""
+
+    @anthropic.beta_tool
+    def clock() -> str:
+        """Return the time of the day."""
+        return "noon"
+
+    make_files(tmp_path)
+    rules = [("noon", "At noon."), ("Hello", called("clock", {})), ("", "Of what?")]
+    engine = scripted_engine(tmp_path, rules)
+    with (
+        listening(tmp_path, engine) as life,
+        anthropic.Anthropic(**options_of(life.port)) as client,
+    ):
+        runner = client.beta.messages.tool_runner(
+            model="tiny", max_tokens=200, messages=HELLO, tools=[clock], max_iterations=2
+        )
+        first, second = runner
+    assert (first.stop_reason, second.stop_reason) == ("tool_use", "end_turn")
+    cached = second.usage.cache_read_input_tokens
+    assert cached, "the second prompt begins as the first"
+    assert cached > first.usage.input_tokens

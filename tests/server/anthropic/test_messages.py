@@ -150,6 +150,7 @@ def test_the_tokens_are_counted_as_they_are_used(directory: Path) -> None:
         ({"messages": [{"role": "user", "content": []}]}, "messages[0].content is empty"),
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
+        ({"thread": {"type": "continue", "previous_message_id": "msg_1"}}, "thread"),
     ],
 )
 def test_a_wrong_request_is_refused_in_the_form_of_the_dialect(
@@ -159,7 +160,7 @@ def test_a_wrong_request_is_refused_in_the_form_of_the_dialect(
         for path in (PATH, f"{PATH}/count_tokens"):
             body = {**HELLO, **change}
             if path != PATH:
-                if not change.keys() & {"messages", "mcp_servers"}:
+                if not change.keys() & {"messages", "mcp_servers", "thread"}:
                     continue
                 del body["max_tokens"]
             answer = await client.post(path, json=body)
