@@ -27,6 +27,8 @@ def translate(context: TranslationContext, request: ChatRequest) -> GenerationRe
         logprobs = request.top_logprobs or 0
     elif request.top_logprobs:
         raise invalid("top_logprobs needs logprobs=true", "top_logprobs")
+    elif request.logprob_token_ids:
+        raise invalid("logprob_token_ids needs logprobs=true", "logprob_token_ids")
     use = tool_use(request)
     context.formats.check(use)
     job = conversation_job(request, context, use)

@@ -42,6 +42,7 @@ class ChatWriter(OpenAIWriter):
         (self._prompt,) = prepared.prompts
         self._num_choices = prepared.sampling.n
         self._most = prepared.sampling.logprobs
+        self._named = prepared.sampling.logprob_token_ids
         last = request.messages[-1]
         self._echoed = ""
         self._role = ANSWERER
@@ -177,7 +178,7 @@ class ChatWriter(OpenAIWriter):
 
     def _logprobs(self, one: CompletionOutput) -> Pieces[Any]:
         assert self._most is not None
-        return chat_logprobs(one.logprobs or (), self._most, self._texts)
+        return chat_logprobs(one.logprobs or (), self._most, self._texts, self._named)
 
     def _plain_chunk(self, *choices: ChunkChoice) -> ChatChunk:
         return ChatChunk(

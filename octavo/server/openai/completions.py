@@ -17,6 +17,7 @@ from octavo.server.openai.logprobs import (
     TextToken,
     answer_tokens,
     completion_logprobs,
+    most_beside,
     prompt_logprobs,
     prompt_tokens,
 )
@@ -64,6 +65,8 @@ def translate(context: TranslationContext, request: CompletionRequest) -> Genera
             raise invalid("suffix needs a prompt that is a text, not token ids", "suffix")
         else:
             prompts.append(each)
+    if request.logprob_token_ids and request.logprobs is None:
+        raise invalid("logprob_token_ids needs logprobs, such as logprobs=0", "logprob_token_ids")
     wanted = request.max_tokens
     if wanted == 0 and not request.echo:
         raise invalid("max_tokens=0 needs echo=true, or the answer would be empty", "max_tokens")
@@ -98,6 +101,7 @@ class CompletionWriter(OpenAIWriter):
             or request.logprobs is not None
             or self._drops_output
         )
+        self._most = most_beside(request.logprobs, request.logprob_token_ids)
 
     def opening(self, counts: TokenCounts) -> Iterable[bytes]:
         """Return the warnings; otherwise completions begin with text."""
@@ -195,7 +199,7 @@ class CompletionWriter(OpenAIWriter):
             tokens = self._text_tokens(prompt_index, output, one, echoes=echoes)
             offset = self._offsets.get(choice.index, 0)
             written: tuple[Any, int] = yield from completion_logprobs(
-                tokens, request.logprobs, self._texts, offset
+                tokens, self._most, self._texts, offset
             )
             choice.logprobs, self._offsets[choice.index] = written
         self._offsets.setdefault(choice.index, 0)

@@ -9,7 +9,7 @@ yields `TURN` after a piece, and returns JSON.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -64,18 +64,23 @@ def finite(logprob: float) -> float:
 
 
 def chat_logprobs(
-    positions: Iterable[Mapping[int, Logprob]], most: int, texts: TokenTexts
+    positions: Iterable[Mapping[int, Logprob]],
+    most: int,
+    texts: TokenTexts,
+    named: Collection[int] = (),
 ) -> Pieces[msgspec.Raw]:
     """Return the log-probabilities of generated tokens in the form of chats, made in pieces.
 
-    Each has the `most` likeliest tokens of its position beside it, or all of them for -1.
+    Each has the `most` likeliest tokens of its position beside it, or all of them for -1; if the
+    request has named tokens, it has those.
     """
     lists = EncodedLists()
     for piece in in_pieces(positions, most):
         content = []
         for position in piece:
             token, chosen = next(iter(position.items()))
-            likeliest = sorted(position.items(), key=lambda pair: -pair[1].logprob)
+            beside = [(each, position[each]) for each in named] or position.items()
+            likeliest = sorted(beside, key=lambda pair: -pair[1].logprob)
             content.append(
                 TokenLogprob(
                     token=texts.text(token, chosen.decoded_token),
@@ -129,6 +134,13 @@ def answer_tokens(
         added = position[token].decoded_token or ""
         is_hidden = token in hidden or index == last
         yield TextToken(token, position, added, 0 if is_hidden else len(added))
+
+
+def most_beside(logprobs: int | None, named: Collection[int] | None) -> int:
+    """Return how many tokens a completion shows beside the chosen one; -1: all."""
+    if logprobs == -1:
+        return -1
+    return max(logprobs or 0, len(named or ()))
 
 
 def completion_logprobs(

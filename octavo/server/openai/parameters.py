@@ -55,6 +55,8 @@ def generation_request(
             sampling[name] = value
     if request.seed == NO_SEED:
         del sampling["seed"]
+    if request.logprob_token_ids:
+        sampling.update(logprobs=None, logprob_token_ids=request.logprob_token_ids)
     if request.repetition_detection is not None:
         sampling["repetition_detection"] = msgspec.structs.asdict(request.repetition_detection)
     return GenerationRequest(

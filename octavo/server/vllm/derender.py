@@ -18,7 +18,7 @@ from octavo.server.large_bodies import read
 from octavo.server.openai import chat
 from octavo.server.openai.chat_deltas import DeltaForms
 from octavo.server.openai.common import read_deltas, usage_of
-from octavo.server.openai.logprobs import TokenTexts, completion_logprobs
+from octavo.server.openai.logprobs import TokenTexts, completion_logprobs, most_beside
 from octavo.server.openai.schema.chat import (
     ChatChoice,
     ChatChunk,
@@ -353,7 +353,8 @@ async def _chat_logprobs(
     """Return the given log-probabilities in the form of chats, as many as were asked for."""
     most = asked.top_logprobs if asked is not None else None
     texts = _texts(exchange, asked)
-    return await answer.chat_logprobs(before, texts, None if most == -1 else most)
+    named = None if asked is None else asked.logprob_token_ids
+    return await answer.chat_logprobs(before, texts, None if most == -1 else most, named or ())
 
 
 def _completion_logprobs(
@@ -367,7 +368,9 @@ def _completion_logprobs(
     """Return the given log-probabilities in the form of completions, and the next offset."""
     if one.logprobs is None:
         return None, offset
-    most = asked.logprobs if asked is not None and asked.logprobs is not None else -1
+    most = -1
+    if asked is not None and asked.logprobs is not None:
+        most = most_beside(asked.logprobs, asked.logprob_token_ids)
     tokens = answer.text_tokens(before)
     pieces = completion_logprobs(tokens, most, _texts(exchange, asked), offset)
     while True:

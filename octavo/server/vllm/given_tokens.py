@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from octavo.api.continuation import Continuation
@@ -143,14 +143,25 @@ class GivenAnswer:
             yield TextToken(given.token_id, position, added, length)
 
     async def chat_logprobs(
-        self, before: Sequence[int], texts: TokenTexts, most: int | None
+        self,
+        before: Sequence[int],
+        texts: TokenTexts,
+        most: int | None,
+        named: Collection[int] = (),
     ) -> ChatLogprobs | None:
-        """Return the given log-probabilities in the form of chats, with the `most` likeliest."""
+        """Return the given log-probabilities in the form of chats, with the `most` likeliest.
+
+        If the request has named tokens, it has those.
+        """
         if self._choice.logprobs is None:
             return None
         content = []
         for number, (given, position) in enumerate(self.positions(before), 1):
-            likeliest = sorted(given.top_logprobs, key=lambda each: -each.logprob)[:most]
+            beside = sorted(given.top_logprobs, key=lambda each: -each.logprob)
+            if named:
+                likeliest = [each for each in beside if each.token_id in named]
+            else:
+                likeliest = beside[:most]
             likely = [_in_chats(each.token_id, position, texts) for each in likeliest]
             own = _in_chats(given.token_id, position, texts)
             content.append(

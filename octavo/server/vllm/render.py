@@ -157,7 +157,7 @@ def _sampling(prepared: PreparedRequest) -> TokenSampling:
     """Return the parameters after all defaults, in the form that the engine's route accepts."""
     sampling, asked = prepared.sampling, prepared.asked
     made = TokenSampling(**{name: getattr(sampling, name) for name in _SAME})
-    for name in ("stop", "stop_token_ids", "allowed_token_ids"):
+    for name in ("stop", "stop_token_ids", "allowed_token_ids", "logprob_token_ids"):
         value = getattr(sampling, name)
         setattr(made, name, list(value) if value else None)
     if sampling.logit_bias:

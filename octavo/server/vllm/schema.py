@@ -26,6 +26,7 @@ from octavo.server.openai.schema.sampling import (
     Bias,
     Count,
     Name,
+    NamedIds,
     Penalty,
     RepetitionDetection,
     Share,
@@ -66,6 +67,7 @@ class TokenSampling(Struct, kw_only=True, forbid_unknown_fields=True):
     allowed_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_TOKEN_LIST)] | None = None
     bad_words: Annotated[list[StopString], Meta(max_length=MAX_BAD_WORDS)] | None = None
     logprobs: Logprobs | None = None
+    logprob_token_ids: NamedIds | None = None
     prompt_logprobs: Logprobs | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True

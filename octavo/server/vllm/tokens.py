@@ -104,6 +104,7 @@ class TokensWriter(OpenAIWriter):
         if request.return_token_ids:
             self._prompt_token_ids = prepared.prompts[0].token_ids
         self._most = prepared.sampling.logprobs
+        self._named = prepared.sampling.logprob_token_ids
         self._most_of_prompt = prepared.sampling.prompt_logprobs
 
     def opening(self, counts: TokenCounts) -> Iterable[bytes]:
@@ -170,7 +171,9 @@ class TokensWriter(OpenAIWriter):
             choice.text = one.text
         if self._most is not None and one.logprobs:
             if self._mode == "text":
-                written: Any = yield from chat_logprobs(one.logprobs, self._most, self._texts)
+                written: Any = yield from chat_logprobs(
+                    one.logprobs, self._most, self._texts, self._named
+                )
             else:
                 written = yield from id_logprobs(one.logprobs, self._most)
             choice.logprobs = written

@@ -23,6 +23,7 @@ KINDS = {struct.__name__: struct for struct in STRUCTS}
 
 SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
 TEXT, CHAT = "The quick brown", [{"role": "user", "content": "The quick brown"}]
+NAMED = {"logprob_token_ids": [8, 9]}
 REPEATED = {"max_pattern_size": 3, "min_count": 2}
 OLLAMA = {"model": "tiny", "options": {"temperature": 0, "num_predict": 12}}
 # A body for each struct from which an answer is generated, without what the axes set.
@@ -30,7 +31,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "CompletionRequest": {"prompt": TEXT, **SAMPLING},
     "ChatRequest": {"messages": CHAT, **SAMPLING},
     "BatchChatRequest": {"messages": [CHAT, CHAT], **SAMPLING, "repetition_detection": REPEATED},
-    "TokensRequest": {"token_ids": [5, 6, 7], "sampling_params": SAMPLING},
+    "TokensRequest": {"token_ids": [5, 6, 7], "sampling_params": {**SAMPLING, **NAMED}},
     "MessagesRequest": {"model": "tiny", "messages": CHAT, **SAMPLING},
     "ResponsesRequest": {"input": TEXT, "temperature": 0, "max_output_tokens": 12},
     "OllamaChatRequest": {"messages": CHAT, **OLLAMA},

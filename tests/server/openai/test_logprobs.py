@@ -14,7 +14,7 @@ import pytest
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.tokenizer_files import tokenizer_from_directory
 from tests.server.engine import END, VOCABULARY, ChainRunner, FakeEngine, make_directory
-from tests.server.make import events, serving
+from tests.server.make import Client, events, serving
 from tests.server.openai.calls import PROMPT, run, streamed
 
 SPLIT = "5 € — 𝄞ß, \U0001f469\u200d\U0001f4bb!"  # most of its characters have several tokens
@@ -316,5 +316,68 @@ def test_a_flag_names_tokens_by_their_ids_and_a_request_has_the_last_word(direct
                 ]
                 assert found
                 assert set(found) == {is_named}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_named_tokens_stand_in_place_of_the_likeliest(directory: Path, is_stream: bool) -> None:
+    """Every position has them, whatever number of likely tokens the request asks for."""
+    named = [9, 250, 31]
+    fields = {"max_tokens": 4, "temperature": 0, "logprob_token_ids": named}
+    fields["return_tokens_as_token_ids"] = True
+
+    async def ask(client: Client, path: str, body: dict[str, Any]) -> list[Any]:
+        response = await client.post(path, json={**body, "stream": is_stream})
+        payloads = events(response.text) if is_stream else [response.json()]
+        found = [choice.get("logprobs") for each in payloads for choice in each["choices"]]
+        return [each for each in found if each]
+
+    async def main() -> None:
+        async with serving(directory) as client:
+            body = {"messages": MESSAGES, "logprobs": True, "top_logprobs": 1, **fields}
+            said = await ask(client, "/v1/chat/completions", body)
+            positions = [each for part in said for each in part["content"]]
+            whole = {**body, "top_logprobs": -1, "stream": False}
+            del whole["logprob_token_ids"]
+            client.server.llm.model.max_logprobs = -1
+            answer = (await client.post("/v1/chat/completions", json=whole)).json()
+            right = answer["choices"][0]["logprobs"]["content"]
+            assert len(positions) == len(right) == 4
+            for position, others in zip(positions, right, strict=True):
+                assert position["token"] == others["token"]
+                values = {each["token"]: each["logprob"] for each in others["top_logprobs"]}
+                found = {each["token"]: each["logprob"] for each in position["top_logprobs"]}
+                assert found == {f"token_id:{id}": values[f"token_id:{id}"] for id in named}
+                assert list(found.values()) == sorted(found.values(), reverse=True)
+            for most in (0, 2):
+                body = {"prompt": PROMPT, "logprobs": most, **fields}
+                said = await ask(client, "/v1/completions", body)
+                tops = [each for part in said for each in part["top_logprobs"]]
+                tokens = [each for part in said for each in part["tokens"]]
+                assert len(tops) == 4
+                for top, token in zip(tops, tokens, strict=True):
+                    assert set(top) == {token, *(f"token_id:{id}" for id in named)}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("path", "changes"),
+    [
+        ("/v1/completions", {"prompt": "x", "logprob_token_ids": [5]}),
+        ("/v1/chat/completions", {"messages": MESSAGES, "logprob_token_ids": [5]}),
+        ("/v1/completions", {"prompt": "x", "logprobs": 0, "logprob_token_ids": [VOCABULARY]}),
+        ("/v1/completions", {"prompt": "x", "logprobs": 0, "logprob_token_ids": [*range(129)]}),
+    ],
+)
+def test_named_tokens_that_cannot_be_shown_are_refused(
+    directory: Path, path: str, changes: dict[str, Any]
+) -> None:
+    async def main() -> None:
+        async with serving(directory) as client:
+            response = await client.post(path, json=changes)
+            assert response.status_code == 400
+            assert response.json()["error"]["param"] == "logprob_token_ids"
 
     asyncio.run(main())

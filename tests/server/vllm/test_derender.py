@@ -33,7 +33,14 @@ async def rendered(client: Client, path: str, body: dict[str, Any]) -> list[dict
     return made if isinstance(made, list) else [made]
 
 
-@pytest.mark.parametrize("more", [{}, {"logprobs": 2, "return_token_ids": True}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"logprobs": 2, "return_token_ids": True},
+        {"logprobs": 0, "logprob_token_ids": [250, 9, 31]},
+    ],
+)
 @in_loop
 async def test_completions_of_given_tokens_are_those_of_the_request(
     directory: Path, more: dict[str, Any]
@@ -59,13 +66,20 @@ async def test_completions_of_given_tokens_are_those_of_the_request(
 
 
 @pytest.mark.parametrize("text", ANSWERS)
-@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize(
+    ("size", "more"),
+    [
+        (1, {"top_logprobs": 2}),
+        (3, {"top_logprobs": 1, "logprob_token_ids": [250, 9]}),
+        (1000, {"top_logprobs": 2}),
+    ],
+)
 @in_loop
 async def test_a_chat_of_given_tokens_is_that_of_the_request(
-    tmp_path: Path, text: str, size: int
+    tmp_path: Path, text: str, size: int, more: dict[str, Any]
 ) -> None:
     async with writing(tmp_path, text) as client:
-        body = {"messages": MESSAGES, "tools": TOOLS, "logprobs": True, "top_logprobs": 2}
+        body = {"messages": MESSAGES, "tools": TOOLS, "logprobs": True, **more}
         direct = (await client.post(CHAT, json={**body, "return_token_ids": True})).json()
         (wanted,) = direct["choices"]
         (request,) = await rendered(client, CHAT, body)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, Struct
 
 from octavo.core.config import MAX_PRIORITY
-from octavo.core.sampling_params import MAX_BIAS
+from octavo.core.sampling_params import MAX_BIAS, MAX_LOGPROB_IDS
 from octavo.core.stopping.repetition import MAX_COMPARED, MAX_PATTERN_SIZE
 from octavo.server.openai.schema.shapes import ShapeFields
 from octavo.server.openai.schema.unsupported import RULES
@@ -28,6 +28,7 @@ TokenId = Annotated[int, Meta(ge=0, le=INT32)]
 Count = Annotated[int, Meta(ge=0, le=INT32)]
 # Each is checked with its token, so that all that is wrong is named at once.
 Bias = Annotated[Any, Meta(extra_json_schema=_NUMBER)]
+NamedIds = Annotated[list[TokenId], Meta(max_length=MAX_LOGPROB_IDS)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
@@ -75,6 +76,7 @@ class CommonRequest(ShapeFields, kw_only=True, forbid_unknown_fields=True):
     logit_bias: Annotated[dict[str, Bias], Meta(max_length=MAX_BIASES)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_TOKEN_LIST)] | None = None
     bad_words: Annotated[list[StopString], Meta(max_length=MAX_BAD_WORDS)] | None = None
+    logprob_token_ids: NamedIds | None = None  # instead of the likeliest
     prompt_logprobs: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True

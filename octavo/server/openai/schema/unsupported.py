@@ -80,9 +80,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
         lambda value: value is None, "this server does not search the web", "null"
     ),
     "prediction": Unsupported(_empty, "predicted outputs are not supported yet", "null"),
-    "logprob_token_ids": Unsupported(
-        _empty, "use logprobs, which returns the likeliest tokens", "[]"
-    ),
     **OF_VLLM,
     "logits_processors": Unsupported(_empty, "functions cannot be sent over HTTP", "[]"),
     "extra_body": Unsupported(
