@@ -106,7 +106,7 @@ def _wanted(
         case ToolChoice():
             missing = f"{named}.{choice.type}"
             raise invalid(f"{missing} is missing: it says which tool", missing)
-    return None, choice == "required"
+    return None, choice in ("required", "any")
 
 
 def _check(functions: Sequence[FunctionTool], field: str, *, is_old: bool) -> None:

@@ -245,8 +245,11 @@ def test_wrong_tools_are_refused_with_what_is_possible_there() -> None:
             "tool_choice.allowed_tools.mode: expected one of 'auto', 'required', got 'any'",
         ),
         (
-            {"tool_choice": "any"},
-            "tool_choice: expected one of 'auto', 'none', 'required' or an object, got 'any'",
+            {"tool_choice": "all"},
+            (
+                "tool_choice: expected one of 'any', 'auto', 'none', 'required' or an object, "
+                "got 'all'"
+            ),
         ),
         (
             {"tools": [WEATHER, {"type": "web_search"}]},
@@ -385,6 +388,7 @@ def test_what_must_be_called_is_a_grammar(tmp_path: Path) -> None:
         asked: dict[str, tuple[dict[str, Any], bool, bool]] = {  # with weather's and clock's calls
             "auto": ({}, False, False),
             "required": ({"tool_choice": "required"}, True, True),
+            "any": ({"tool_choice": "any"}, True, True),
             "named": ({"tool_choice": NAMED}, True, False),
             "allowed, required": ({"tool_choice": ALLOWED}, True, False),
             "allowed, auto": ({"tool_choice": FREELY}, True, False),

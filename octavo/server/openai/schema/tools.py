@@ -60,7 +60,8 @@ class ToolChoice(Struct, kw_only=True, forbid_unknown_fields=True):
     allowed_tools: AllowedTools | None = None
 
 
-Choice = Literal["none", "auto", "required"] | ToolChoice
+# "any" is Mistral's word for "required".
+Choice = Literal["none", "auto", "required", "any"] | ToolChoice
 FunctionChoice = Literal["none", "auto"] | NamedFunction
 Tools = Annotated[list[Tool], Meta(max_length=MAX_TOOLS)]
 Functions = Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)]
