@@ -51,7 +51,7 @@ CASES: dict[tuple[str, str, bool], set[str]] = {
     },
     ("/v1/completions", "CompletionRequest", True): under("choices[]", "logprobs", "stop_reason"),
     ("/inference/v1/generate", "TokensRequest", False): {
-        *under("choices[]", "logprobs", "stop_reason"),
+        *under("choices[]", "logprobs.content[].top_logprobs[].rank", "stop_reason"),
         *("kv_transfer_params", "prompt_logprobs", "prompt_token_ids"),
     },
     ("/v1/messages", "MessagesRequest", False): {"stop_sequence"},
