@@ -190,7 +190,12 @@ class FairnessOracle:
         usual = config.fair_share and config.policy == "fcfs" and config.chunked_prefill
         is_usual = usual and not config.max_loras and not self.scheduler.kv.pool.can_fragment
         is_full = not self.scheduler.lifecycle.free_slots
-        out = [each for each in lines if each.waiting and not each.num_running and not each.rank]
+        out = [
+            each
+            for each in lines
+            if each.waiting
+            and not (each.num_running or each.rank or self._awaits_prefix(each.waiting[-1]))
+        ]
         is_ended = any(
             not each.line.rank
             and len(each.tokens) - each.num_at_start > config.share_quantum
@@ -228,7 +233,7 @@ class FairnessOracle:
 
     def _lacks(self, line: Line, plan: StepPlan) -> bool:
         """Return whether a line waits although another one yields less than it would get."""
-        if not line.waiting:
+        if not line.waiting or self._awaits_prefix(line.waiting[-1]):
             return False
         if not (line.rank or self._held(line)) and self.scheduler.lifecycle.free_slots:
             return True  # not even its first sequence has begun
@@ -253,6 +258,14 @@ class FairnessOracle:
             weighted = int(config.block_size * line.weight / weight)
             part = min(part, max(1, min(config.block_size // len(lines), weighted)))
         return part
+
+    def _awaits_prefix(self, head: Sequence) -> bool:
+        """Return whether a head may wait for what another computes of the same prompt."""
+        size = self.config.block_size
+        return self.config.prefix_caching and any(
+            each.catching_up and each.tokens[:size] == head.tokens[:size]
+            for each in self.scheduler.running
+        )
 
     def _takes_part(self, line: Line, plan: StepPlan) -> bool:
         """Return whether the prompts that a line has begun get all that is owed to it."""
