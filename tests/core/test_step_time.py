@@ -147,6 +147,8 @@ def test_a_step_without_work_or_time_teaches_nothing() -> None:
     times.learn([(step(0), 0.5), (step(4), 0.0)], LEAST)
     assert times.coefficients == [0.0] * 6
     assert times.num_decoding == 0
+    times.learn([(step(4), 0.02), (step(0), 0.001), (step(4), 0.001)], LEAST)
+    assert times.num_decoding == 2, "a short time is left out behind a late one alone"
 
 
 def test_what_was_learned_from_is_counted() -> None:

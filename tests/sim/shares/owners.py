@@ -227,7 +227,11 @@ class FairnessOracle:
         """Return whether the heads, and all that run, fit even when all are at their longest."""
         kv, lines = self.scheduler.kv, self.scheduler.queue.lines.values()
         heads = [line.waiting[-1] for line in lines if line.waiting]
-        pages = sum(kv.peak_pages(each.max_total) for each in [*self.scheduler.running, *heads])
+        pages = 0
+        for each in [*self.scheduler.running, *heads]:
+            encoder = each.request.encoder
+            num_encoded = 0 if encoder is None else encoder.num_positions
+            pages += kv.peak_pages(each.max_total, num_encoded)
         spare = int(self.config.watermark * self.config.num_blocks)
         return pages + spare < self.config.num_blocks
 
