@@ -12,13 +12,18 @@ import logging
 import math
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from octavo.core.config import ConfigError
-from octavo.core.sampling_params import RequestError, SamplingParams
+from octavo.core.sampling_params import (
+    MAX_PROCESSORS,
+    LogitsProcessor,
+    RequestError,
+    SamplingParams,
+)
 from octavo.foreign_options import FIXED, INERT, MISSING, SYNONYMS
 from octavo.loader import DEFAULT_MODEL
 from octavo.nearest import nearest_or_all
@@ -81,6 +86,7 @@ class EngineArguments:
     override_generation_config: dict[str, int | float] | None = None  # some of them, replaced
     max_logprobs: int = 20  # most log-probabilities a request may ask for; -1: all
     seed: int = 0  # source of seeds for requests without one
+    logits_processors: tuple[str, ...] = ()  # classes, as module:name; for requests' extra_args
     speculative_config: SpeculativeConfig | None = None  # drafts, verified; None: no speculation
     # Text that a shape forces: only its canonical tokenisation, with no draw; without a draw only
     # where one token is possible; or drawn like any other.
@@ -118,6 +124,7 @@ class EngineArguments:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be a name")
         if not (self.quantization is None or isinstance(self.quantization, str)):
             raise ConfigError(f"quantization={self.quantization!r} must be a name")
+        object.__setattr__(self, "logits_processors", _names(self.logits_processors))
         _check_share(self.gpu_memory_utilization)
         if self.packed_cache is None and self.packed_cache_bytes != _PACKED_BYTES:
             raise ConfigError(
@@ -237,6 +244,29 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
     if "speculative_config" in kept:
         kept["speculative_config"] = read_speculative_config(kept["speculative_config"])
     return EngineArguments(**kept)
+
+
+def split_processors(
+    given: Mapping[str, LogitsProcessor] | Sequence[str] | None,
+) -> tuple[Mapping[str, LogitsProcessor] | None, dict[str, Any]]:
+    """Return functions that requests name, and the option of an engine's classes.
+
+    Users of Python give either of them as `logits_processors`.
+    """
+    if isinstance(given, list | tuple):
+        return None, {"logits_processors": given}
+    return cast("Mapping[str, LogitsProcessor] | None", given), {}
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    """Return the names of logits processors, each of them once."""
+    names = tuple(given) if isinstance(given, list | tuple) else (None,)
+    if len(names) > MAX_PROCESSORS or not all(isinstance(each, str) for each in names):
+        raise ConfigError(
+            f"logits_processors={given!r} must be a list of at most {MAX_PROCESSORS} classes, each "
+            "as module:name"
+        )
+    return tuple(dict.fromkeys(names))
 
 
 def _check_share(share: Any) -> None:

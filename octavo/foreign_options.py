@@ -323,8 +323,7 @@ MISSING: Mapping[str, str] = {
     "enable_prompt_embeds": "prompts are texts or token ids; vectors instead of them come as a "
     "pickle, which could run code",
     "skip_tokenizer_init": "a model needs its tokenizer; token ids go to /inference/v1/generate",
-    "logits_processors": "processors are given to octavo.LLM(logits_processors=...)",
-    "logits_processor_pattern": "requests name the processors of LLM(logits_processors=...)",
+    "logits_processor_pattern": "all of --logits-processors serve every request",
     "io_processor_plugin": "plugins are not loaded",
     "model_class_overrides": _NO_CODE,
     "sleep_preserve_parameter_names": "an engine sleeps without its weights",

@@ -57,7 +57,7 @@ from octavo.core.request import (
 )
 from octavo.core.sampling_params import LogitsProcessor, SamplingParams
 from octavo.core.snapshot import EngineSnapshot
-from octavo.engine_arguments import EngineArguments, read_arguments
+from octavo.engine_arguments import EngineArguments, read_arguments, split_processors
 from octavo.loader import DEFAULT_MODEL, ModelFiles
 from octavo.loader.file_cache import drop_from_cache
 from octavo.text.token_table import TokenTable
@@ -88,12 +88,13 @@ class AsyncLLM:
         *,
         engine: Literal["inline", "process"] = "inline",
         timing: Timing | None = None,
-        logits_processors: Mapping[str, LogitsProcessor] | None = None,
+        logits_processors: Mapping[str, LogitsProcessor] | Sequence[str] | None = None,
         **options: Any,
     ) -> None:
-        arguments = read_arguments(model, options)
-        client = _start(engine, arguments, timing, logits_processors)
-        self._settle(client, arguments, tuple(logits_processors or ()))
+        named, classes = split_processors(logits_processors)
+        arguments = read_arguments(model, {**options, **classes})
+        client = _start(engine, arguments, timing, named)
+        self._settle(client, arguments, tuple(named or ()))
 
     @classmethod
     def over(

@@ -40,7 +40,7 @@ from octavo.core.sampling_params import (
     RequestOutputKind,
     SamplingParams,
 )
-from octavo.engine_arguments import read_arguments
+from octavo.engine_arguments import read_arguments, split_processors
 from octavo.loader import DEFAULT_MODEL
 from octavo.text.chat.messages import Message, conversations
 from octavo.text.pairs import Pair
@@ -58,20 +58,22 @@ class LLM:
 
     `options` are the fields of `octavo.engine_arguments.EngineArguments`; by default, no prompt is
     cut for the pace of others (`itl_goal`). `logits_processors` are functions that requests can
-    select by name. `close` frees the memory, and so does leaving a `with` statement.
+    select by name, or names of classes that serve all requests (docs/operations.md). `close` frees
+    the memory, and so does leaving a `with` statement.
     """
 
     def __init__(
         self,
         model: str | os.PathLike[str] = DEFAULT_MODEL,
         *,
-        logits_processors: Mapping[str, LogitsProcessor] | None = None,
+        logits_processors: Mapping[str, LogitsProcessor] | Sequence[str] | None = None,
         **options: Any,
     ) -> None:
-        arguments = read_arguments(model, options)
+        named, classes = split_processors(logits_processors)
+        arguments = read_arguments(model, {**options, **classes})
         if arguments.itl_goal is None:  # its callers wait for whole outputs, so longer steps cost
             arguments = replace(arguments, itl_goal=0.0)  # them nothing
-        self._model = LocalModel(arguments, logits_processors)
+        self._model = LocalModel(arguments, named)
         self._runner = OfflineRunner(self._model)
 
     def close(self) -> None:

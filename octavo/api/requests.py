@@ -127,6 +127,13 @@ def check_request(
         sampling.check_vocabulary(model.facts.vocabulary)
     if sampling.logits_processors:
         _check_processors(model, sampling)
+    if sampling.extra_args and not model.takes_extra_args:
+        raise RequestError(
+            "extra_args: this engine was started without --logits-processors, and nothing else "
+            f"reads {', '.join(map(repr, sampling.arguments))}; leave them out",
+            param="extra_args",
+            code="unsupported_parameter",
+        )
     if sampling.logprobs is not None or sampling.prompt_logprobs is not None:
         _check_logprobs(model, sampling, options)
     if sampling.bad_words:

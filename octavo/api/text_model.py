@@ -61,6 +61,7 @@ class TextModel:
         }
         self.seed = arguments.seed
         self.processors = tuple(sorted(processors))  # names that requests may use
+        self.takes_extra_args = bool(arguments.logits_processors)
         self.checked_shapes = CheckedShapes()
         self._given_marks: MarkTokens | None = None
 

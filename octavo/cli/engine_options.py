@@ -71,7 +71,7 @@ def model_of(arguments: argparse.Namespace) -> str:
         raise UsageError(f"two models are named, {word!r} and --model {flag!r}; name one{hint}")
     served: list[str] = getattr(arguments, "served_model_name", None) or []
     if word is None and flag is None:
-        for several in ("api_key", "ignore_patterns"):
+        for several in ("api_key", "ignore_patterns", "logits_processors"):
             if len(getattr(arguments, several, None) or ()) > 1:
                 given = "--" + several.replace("_", "-")
                 raise UsageError(
@@ -95,6 +95,16 @@ def add_engine_options(parser: Parser) -> None:
     _add_memory_options(group)
     _add_scheduling_options(group)
     _add_speculation_options(group)
+    _add(
+        group,
+        "logits_processors",
+        "classes of your own that change logits, which requests give arguments as vllm_xargs; they "
+        "are trusted, and found in PYTHONPATH",
+        nargs="+",
+        action="extend",
+        metavar="MODULE:CLASS",
+        default_text="",
+    )
     _add(
         group,
         "spare_engine",

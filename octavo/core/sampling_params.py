@@ -25,6 +25,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
 
+from octavo.core.parameters.errors import RequestError as RequestError
+from octavo.core.parameters.extra_args import MAX_EXTRA_ARGS as MAX_EXTRA_ARGS
+from octavo.core.parameters.extra_args import arguments_of, read_extra_args
 from octavo.core.pooling import HEADS, POOLINGS, Pooling
 from octavo.core.stopping.repetition import (
     MAX_COMPARED,
@@ -66,18 +69,6 @@ class ThinkingMarks:
     may_repeat: bool = False  # it may begin again, at any place
 
 
-class RequestError(ValueError):
-    """A request that cannot be served as it is; the message says why and what to change.
-
-    `param` names the parameter at fault and `code` the kind of error, where the check knows them.
-    """
-
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.param = param
-        self.code = code
-
-
 class RequestOutputKind(Enum):
     """The content of each output of a stream."""
 
@@ -110,6 +101,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()  # a mapping is accepted
     allowed_token_ids: tuple[int, ...] | None = None
     logits_processors: tuple[str | LogitsProcessor, ...] = ()
+    extra_args: str = ""  # for the engine's own processors, as JSON; a mapping is accepted
     logprobs: int | None = None  # how many tokens besides the sampled one; -1: all
     logprob_token_ids: tuple[int, ...] = ()  # instead of the likeliest; `logprobs` is their number
     prompt_logprobs: int | None = None  # of the prompt's tokens; bypasses the prefix cache
@@ -146,6 +138,8 @@ class SamplingParams:
             value = getattr(self, name)
             if type(value) is not float or not least <= value <= most:
                 self._set(name, _require_number(name, value, least, most))
+        if self.extra_args != "":
+            self._set("extra_args", read_extra_args(self.extra_args))
         if self.pooling is not None:
             self._set("pooling", _read_pooling(self.pooling))
         if self.repetition_detection is not None:
@@ -163,6 +157,11 @@ class SamplingParams:
     def is_greedy(self) -> bool:
         """True if the most likely token is always chosen."""
         return self.temperature < GREEDY_BELOW
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """`extra_args` as a mapping, which is new each time."""
+        return arguments_of(self.extra_args)
 
     @property
     def is_about_prompt(self) -> bool:

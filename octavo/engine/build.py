@@ -20,6 +20,7 @@ from octavo.engine.cache_size import final_blocks, reserve_step
 from octavo.engine.grammars import prepare_grammars
 from octavo.engine.memory_check import MemoryCheck
 from octavo.engine.packed_weights import packed_cache
+from octavo.engine.request_processors import make_processors
 from octavo.engine.shortage import describe_shortage
 from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
@@ -114,6 +115,8 @@ def _build(
     *,
     is_first: bool,
 ) -> BuiltEngine:
+    parts.begin("make the logits processors")
+    request_processors = make_processors(arguments.logits_processors)
     parts.begin("find and open the model's files")
     source = resolve_source(arguments.model)
     opened = open_model(source, arguments.max_model_len, arguments.hf_overrides)
@@ -146,6 +149,7 @@ def _build(
         opened.spec.vocabulary,
         config.core,
         processors=processors,
+        request_processors=request_processors,
         proposer=_make_proposer(config),
         grammars=grammars,
         heads=opened.heads,

@@ -38,6 +38,7 @@ from octavo.core.sampling_params import LogitsProcessor
 from octavo.grammar.supply import GrammarSupply
 from octavo.runner.batch import Opened, Step
 from octavo.runner.batch_reuse import BatchReuse
+from octavo.runner.request_processors import RequestProcessor, with_processors
 from octavo.runner.shaping import MaskWork, Shaping
 from octavo.runner.slots import SlotState
 from octavo.runner.speculate.drafting import Drafting
@@ -90,6 +91,7 @@ class ModelRunner:
         config: CoreConfig,
         *,
         processors: Mapping[str, LogitsProcessor] | None = None,
+        request_processors: Mapping[str, RequestProcessor] | None = None,
         proposer: Proposer | None = None,
         grammars: GrammarSupply | None = None,
         masks_beside: bool = True,
@@ -97,6 +99,7 @@ class ModelRunner:
     ) -> None:
         self._backend = backend
         self._heads = heads or {}
+        self._request_processors = request_processors or {}
         self._drafting: Drafting | None = None
         if proposer is not None and config.max_drafts:
             self._drafting = Drafting(proposer, vocabulary, config)
@@ -114,7 +117,12 @@ class ModelRunner:
         state = self.state
         if plan.freed:
             self._free(plan.freed)
-        opened = self._open(plan.opened) if plan.opened else ()
+        opened: Opened = ()
+        if plan.opened:
+            plan, failures = with_processors(plan, self._request_processors)
+            opened = self._open(plan.opened)
+            for slot, failure in failures:
+                state.fail(slot, failure.message, is_impossible=failure.is_impossible)
         for slot, blocks in plan.new_blocks:
             state.grow(slot, blocks)
         if self._appended:

@@ -81,7 +81,7 @@ def only(outputs: list[RequestOutput]) -> Any:
         ({"nonsense": 1}, "there is no option 'nonsense'; there are: tokenizer, "),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 is not possible: there is one"),
         ({"quantization": "awq"}, "quantization='awq': the model's files are not quantised"),
-        ({"logits_processors": ["a"]}, "logits_processors is a list; it must map names"),
+        ({"logits_processors": "a"}, "logits_processors is a str; it must map names"),
         ({"logits_processors": {"a": 1}}, "logits_processors has 'a': 1"),
         ({"model": None}, "model=None must be a name or a path"),
         ({"tokenizer": 3}, "tokenizer=3 must be a name or a path"),

@@ -76,6 +76,7 @@ SAMPLING = st.builds(
     logit_bias=st.dictionaries(TOKEN, st.floats(-100, 100), max_size=4),
     allowed_token_ids=st.none() | st.lists(TOKEN, min_size=1, max_size=5),
     logits_processors=st.lists(TEXT, max_size=2).map(tuple),
+    extra_args=st.dictionaries(st.text(min_size=1, max_size=9), TEXT | FINITE, max_size=3),
     logprobs=st.none() | st.integers(-1, 20),
     prompt_logprobs=st.none() | st.integers(-1, 20),
     output_kind=st.sampled_from(RequestOutputKind),

@@ -46,7 +46,9 @@ def _impossible(prepared: PreparedRequest, message: str) -> ApiError:
     """Return the error of a request with which no text can agree, or go on."""
     asked, sampling = prepared.asked, prepared.sampling
     param: str | None = None
-    if asked.shape is not None:
+    if message.startswith("extra_args: "):
+        param = "extra_args"  # what a processor refuses, before a shape is tried
+    elif asked.shape is not None:
         given = next(name for name in SHAPES if getattr(asked.shape, name) not in (None, False))
         param = f"structured_outputs.{given}"
         message = f"{param}: {message}"

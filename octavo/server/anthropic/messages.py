@@ -35,7 +35,7 @@ from octavo.text.prompt_worker import PromptJob
 D = TypeVar("D", bound=Delta)
 _SAMPLING = ("temperature", "top_p", "top_k")
 _STOP_REASONS = {"length": "max_tokens", "abort": "max_tokens", "tool_calls": "tool_use"}
-_FIELDS = {"stop": "stop_sequences", "max_tokens": "max_tokens"}
+_FIELDS = {"stop": "stop_sequences", "max_tokens": "max_tokens", "extra_args": "vllm_xargs"}
 
 
 def translate(context: TranslationContext, request: MessagesRequest) -> GenerationRequest:
@@ -48,6 +48,8 @@ def translate(context: TranslationContext, request: MessagesRequest) -> Generati
             sampling[name] = value
     if request.stop_sequences:
         sampling["stop"] = request.stop_sequences
+    if request.vllm_xargs:
+        sampling["extra_args"] = request.vllm_xargs
     thinking = request.thinking
     if thinking is not None and thinking.type == "enabled" and thinking.budget_tokens is not None:
         sampling["thinking_token_budget"] = thinking.budget_tokens
@@ -72,7 +74,10 @@ def translate(context: TranslationContext, request: MessagesRequest) -> Generati
 
 def named(request: MessagesRequest, error: ApiError, index: int) -> ApiError:
     """Return an error of the checks with the name of its field in this dialect."""
-    error.param = _FIELDS.get(error.param or "", error.param)
+    own = _FIELDS.get(error.param or "", error.param)
+    if error.param == "extra_args":
+        error.message = error.message.replace("extra_args", "vllm_xargs")
+    error.param = own
     return with_own_field(with_own_place(request, error))
 
 

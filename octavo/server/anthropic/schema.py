@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
+from octavo.server.openai.schema.sampling import ExtraArgs
 from octavo.server.openai.schema.unsupported import OF_MEDIA, OF_VLLM
 from octavo.server.schema.rules import FieldRules, Unsupported
 
@@ -168,6 +169,7 @@ class MessagesRequest(CountRequest, kw_only=True):
     top_k: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
     stop_sequences: Annotated[list[StopSequence], Meta(max_length=16)] | None = None
     stream: bool | None = None
+    vllm_xargs: ExtraArgs | None = None  # for the processors of --logits-processors
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
 
 

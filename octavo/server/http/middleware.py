@@ -6,11 +6,11 @@ installed, streams do not write to the connection directly, so that it sees ever
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from octavo.named_object import find_object
 from octavo.server.settings import ServerSettingsError
 
 ASGI = Callable[[Any, Any, Any], Awaitable[None]]  # scope, receive, send
@@ -41,19 +41,10 @@ def wrap(application: ASGI, names: Sequence[str]) -> ASGI:
 
 
 def _load(name: str) -> Factory:
-    # vLLM separates the name by a dot.
-    module_name, _, path = name.partition(":") if ":" in name else name.rpartition(".")
-    if not (module_name and path):
-        raise _error(name, "write it as module:factory")
     try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as error:  # the module's code runs, and may fail in any way
-        why = f"the module {module_name!r} cannot be imported ({type(error).__name__}: {error})"
-        raise _error(name, f"{why}; is its directory in PYTHONPATH?") from error
-    for part in path.split("."):
-        found = getattr(found, part, None)
-        if found is None:
-            raise _error(name, f"the module {module_name!r} has no {path!r}")
+        found = find_object(name)
+    except ValueError as error:
+        raise _error(name, str(error)) from error
     if not callable(found) or inspect.iscoroutinefunction(found):
         raise _error(name, "it is not a function or class that is called with an application")
     factory: Factory = found

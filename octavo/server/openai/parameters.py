@@ -57,6 +57,8 @@ def generation_request(
         del sampling["seed"]
     if request.logprob_token_ids:
         sampling.update(logprobs=None, logprob_token_ids=request.logprob_token_ids)
+    if request.vllm_xargs:
+        sampling["extra_args"] = request.vllm_xargs
     if request.repetition_detection is not None:
         sampling["repetition_detection"] = msgspec.structs.asdict(request.repetition_detection)
     return GenerationRequest(
@@ -111,16 +113,17 @@ def named(request: CommonRequest, num_prompts: int, error: ApiError, index: int)
             message = message if is_subject else f"{param}: {message}"
     elif error.code == TOO_LONG and num_prompts > 1:
         message = f"prompt[{index}]: {message}"
-    elif param is not None and param in (renamed := _chat_names(request)):
+    elif param is not None and param in (renamed := _own_names(request)):
         message, param = re.sub(rf"\b{param}\b", renamed[param], message), renamed[param]
     return invalid(message, param, error.code)
 
 
-def _chat_names(request: CommonRequest) -> dict[str, str]:
-    """Return the names that fields have in the request of a chat, by the neutral ones."""
+def _own_names(request: CommonRequest) -> dict[str, str]:
+    """Return the names that fields have in this request, by the neutral ones."""
+    names = {"extra_args": "vllm_xargs"}
     if not isinstance(request, ChatRequest):
-        return {}
-    names = {"logprobs": "top_logprobs"}
+        return names
+    names["logprobs"] = "top_logprobs"
     if request.max_completion_tokens is not None:
         names["max_tokens"] = "max_completion_tokens"
     return names

@@ -36,7 +36,11 @@ _SAMPLING = (
     *("min_tokens", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
     "logit_bias",
 )
-_FIELDS = {"max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
+_FIELDS = {
+    "max_tokens": "max_output_tokens",
+    "logprobs": "top_logprobs",
+    "extra_args": "vllm_xargs",
+}
 _INCLUDABLE = frozenset(
     {
         "message.output_text.logprobs",
@@ -84,6 +88,8 @@ def translate(
         value = getattr(request, name)
         if value is not None:
             sampling[name] = value
+    if request.vllm_xargs:
+        sampling["extra_args"] = request.vllm_xargs
     if wants_logprobs(request):
         sampling["logprobs"] = request.top_logprobs or 0
     use = tool_use(request)

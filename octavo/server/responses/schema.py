@@ -16,6 +16,7 @@ from octavo.server.openai.schema.sampling import (
     MAX_STOPS,
     Bias,
     Count,
+    ExtraArgs,
     Name,
     Penalty,
     Share,
@@ -252,6 +253,7 @@ class ResponsesRequest(InputTokensRequest, kw_only=True):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     logit_bias: Annotated[dict[str, Bias], Meta(max_length=MAX_BIASES)] | None = None
+    vllm_xargs: ExtraArgs | None = None  # for the processors of --logits-processors
     include_reasoning: bool | None = None  # false: the answer has no reasoning, which still counts
     structured_outputs: StructuredOutputs | None = None  # instead of text.format
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None

@@ -160,6 +160,7 @@ def _sampling(prepared: PreparedRequest) -> TokenSampling:
     for name in ("stop", "stop_token_ids", "allowed_token_ids", "logprob_token_ids"):
         value = getattr(sampling, name)
         setattr(made, name, list(value) if value else None)
+    made.extra_args = sampling.arguments or None
     if sampling.logit_bias:
         made.logit_bias = {str(token): bias for token, bias in sampling.logit_bias}
     if asked.shape is not None and asked.answer_job is None:

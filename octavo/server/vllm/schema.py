@@ -25,6 +25,7 @@ from octavo.server.openai.schema.sampling import (
     MAX_TOKEN_LIST,
     Bias,
     Count,
+    ExtraArgs,
     Name,
     NamedIds,
     Penalty,
@@ -74,6 +75,7 @@ class TokenSampling(Struct, kw_only=True, forbid_unknown_fields=True):
     detokenize: bool | None = None  # false: no stop strings, and no text in the answer
     structured_outputs: StructuredOutputs | None = None
     repetition_detection: RepetitionDetection | None = None
+    extra_args: ExtraArgs | None = None  # for the processors of --logits-processors
 
 
 def _off(value: Any) -> bool:
@@ -85,6 +87,7 @@ _OF_TOKENS = {
     **RULES.unsupported,
     "features": _MEDIA,
     "content_parts": _MEDIA,
+    "vllm_xargs": Unsupported(_off, "write it as sampling_params.extra_args", "{}"),
     "parse_context": Unsupported(
         _off, "the answer's parts are made by /v1/chat/completions/derender", "null"
     ),

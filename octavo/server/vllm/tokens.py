@@ -39,7 +39,7 @@ from octavo.server.vllm.schema import (
 
 OUTER = "sampling_params"
 # Fields that `generation_request` is given by name, or that have no effect here.
-_APART = ("max_tokens", "logprobs", "detokenize")
+_APART = ("max_tokens", "logprobs", "detokenize", "extra_args")
 _SAMPLING = tuple(name for name in TokenSampling.__struct_fields__ if name not in _APART)
 
 
@@ -56,6 +56,7 @@ def translate(context: TranslationContext, request: TokensRequest) -> Generation
     common = CompletionRequest(
         prompt=[],
         **{name: getattr(sampling, name) for name in _SAMPLING},
+        vllm_xargs=sampling.extra_args,
         stream=request.stream,
         stream_options=request.stream_options,
         cache_salt=request.cache_salt,
@@ -80,6 +81,9 @@ def _named(named: Any, error: ApiError, index: int) -> ApiError:
     """Return an error of the checks with the name of its field in this request."""
     error = named(error, index)
     param = error.param
+    if param == "vllm_xargs":
+        error.message = error.message.replace(param, "extra_args")
+        param = "extra_args"
     if param == "prompt":
         error.param = "token_ids"
     elif param is not None and param.partition(".")[0] in TokenSampling.__struct_fields__:

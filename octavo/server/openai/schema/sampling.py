@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, Struct
 
 from octavo.core.config import MAX_PRIORITY
-from octavo.core.sampling_params import MAX_BIAS, MAX_LOGPROB_IDS
+from octavo.core.sampling_params import MAX_BIAS, MAX_EXTRA_ARGS, MAX_LOGPROB_IDS
 from octavo.core.stopping.repetition import MAX_COMPARED, MAX_PATTERN_SIZE
 from octavo.server.openai.schema.shapes import ShapeFields
 from octavo.server.openai.schema.unsupported import RULES
@@ -33,6 +33,8 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Name = Annotated[str, Meta(max_length=256)]
+ExtraArg = str | int | float | bool
+ExtraArgs = Annotated[dict[str, ExtraArg | list[ExtraArg]], Meta(max_length=MAX_EXTRA_ARGS)]
 
 
 class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -78,6 +80,7 @@ class CommonRequest(ShapeFields, kw_only=True, forbid_unknown_fields=True):
     bad_words: Annotated[list[StopString], Meta(max_length=MAX_BAD_WORDS)] | None = None
     logprob_token_ids: NamedIds | None = None  # instead of the likeliest
     prompt_logprobs: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
+    vllm_xargs: ExtraArgs | None = None  # for the processors of --logits-processors
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     stream: bool | None = None

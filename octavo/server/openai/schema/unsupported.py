@@ -48,7 +48,6 @@ _SHAPE_WORDS = ("schema", "grammar", "regex", "ebnf", "guided", "structured")
 
 # Fields that vLLM has in several dialects.
 OF_VLLM: Mapping[str, Unsupported] = {
-    "vllm_xargs": Unsupported(_empty, "this server has no extensions", "{}"),
     "kv_transfer_params": Unsupported(_empty, "KV is not transferred", "{}"),
     "ec_transfer_params": Unsupported(_empty, "encoder outputs are not transferred", "{}"),
     "watermarking": Unsupported(_one_of(False), "texts are not watermarked", "false"),

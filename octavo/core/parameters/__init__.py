@@ -1,0 +1,1 @@
+"""Parts of a request's parameters that have a module of their own."""

@@ -1,0 +1,15 @@
+"""The error of a request's parameters."""
+
+from __future__ import annotations
+
+
+class RequestError(ValueError):
+    """A request that cannot be served as it is; the message says why and what to change.
+
+    `param` names the parameter at fault and `code` the kind of error, where the check knows them.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
