@@ -86,7 +86,7 @@ class EngineArguments:
     override_generation_config: dict[str, int | float] | None = None  # some of them, replaced
     max_logprobs: int = 20  # most log-probabilities a request may ask for; -1: all
     seed: int = 0  # source of seeds for requests without one
-    logits_processors: tuple[str, ...] = ()  # classes, as module:name; for requests' extra_args
+    logits_processors: tuple[str, ...] = ()  # classes, as module:Class; for requests' extra_args
     speculative_config: SpeculativeConfig | None = None  # drafts, verified; None: no speculation
     # Text that a shape forces: only its canonical tokenisation, with no draw; without a draw only
     # where one token is possible; or drawn like any other.
@@ -264,7 +264,7 @@ def _names(given: Any) -> tuple[str, ...]:
     if len(names) > MAX_PROCESSORS or not all(isinstance(each, str) for each in names):
         raise ConfigError(
             f"logits_processors={given!r} must be a list of at most {MAX_PROCESSORS} classes, each "
-            "as module:name"
+            "as module:Class"
         )
     return tuple(dict.fromkeys(names))
 

@@ -6,14 +6,15 @@ import importlib
 from typing import Any
 
 
-def find_object(name: str) -> Any:
+def find_object(name: str, form: str) -> Any:
     """Import the module and return the object; raise ValueError that says what is wrong.
 
-    A dot separates them where there is no colon, as in vLLM.
+    `form` is how the name should be written. A dot separates module and object where there is no
+    colon, as in vLLM.
     """
     module_name, _, path = name.partition(":") if ":" in name else name.rpartition(".")
     if not (module_name and path):
-        raise ValueError("write it as module:name")
+        raise ValueError(f"write it as {form}")
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:  # the module's code runs, and may fail in any way

@@ -115,7 +115,8 @@ def _build(
     *,
     is_first: bool,
 ) -> BuiltEngine:
-    parts.begin("make the logits processors")
+    if arguments.logits_processors:
+        parts.begin("make the logits processors")
     request_processors = make_processors(arguments.logits_processors)
     parts.begin("find and open the model's files")
     source = resolve_source(arguments.model)

@@ -18,7 +18,7 @@ def make_processors(names: Sequence[str]) -> dict[str, RequestProcessor]:
 
 def _make(name: str) -> RequestProcessor:
     try:
-        found = find_object(name)
+        found = find_object(name, "module:Class")
     except ValueError as error:
         raise _wrong(name, str(error)) from error
     if not inspect.isclass(found):

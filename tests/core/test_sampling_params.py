@@ -89,6 +89,13 @@ def test_values_are_stored_in_one_form(fields: dict[str, Any], kept: dict[str, A
     assert dataclasses.replace(params) == params
 
 
+def test_each_reader_of_extra_arguments_gets_a_mapping_of_its_own() -> None:
+    params = changed(extra_args={"a": 1})
+    params.arguments["a"] = 2
+    assert params.arguments == {"a": 1}
+    assert changed().arguments == {}
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -176,6 +176,26 @@ def test_arguments_over_http(directory: Path, path: str, names: list[str]) -> No
         llm.close()
 
 
+def test_a_rendered_request_keeps_its_arguments(directory: Path) -> None:
+    llm = AsyncLLM(directory, logits_processors=[BAN], num_gpu_blocks_override=50)
+
+    async def main() -> None:
+        llm.attach()
+        async with Client(Server(llm)) as client:
+            body = {"prompt": "x", "temperature": 0, "vllm_xargs": {"ban": [5, 6], "after": 1}}
+            (rendered,) = (await client.post("/v1/completions/render", json=body)).json()
+            assert rendered["sampling_params"]["extra_args"] == body["vllm_xargs"]
+            outer = {**rendered, "vllm_xargs": body["vllm_xargs"]}
+            response = await client.post("/inference/v1/generate", json=outer)
+            assert (response.status_code, response.json()["error"]["param"]) == (400, "vllm_xargs")
+            await client.server.prompt_pool.close()
+
+    try:
+        asyncio.run(main())
+    finally:
+        llm.close()
+
+
 @pytest.mark.slow
 def test_an_engine_in_a_process_makes_them_before_it_is_confined(directory: Path) -> None:
     """An engine that replaces it makes them again, and continues the same text."""

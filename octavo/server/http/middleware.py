@@ -42,7 +42,7 @@ def wrap(application: ASGI, names: Sequence[str]) -> ASGI:
 
 def _load(name: str) -> Factory:
     try:
-        found = find_object(name)
+        found = find_object(name, "module:factory")
     except ValueError as error:
         raise _error(name, str(error)) from error
     if not callable(found) or inspect.iscoroutinefunction(found):
