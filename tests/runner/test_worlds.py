@@ -35,10 +35,10 @@ def test_worlds_hold(first: int) -> None:
 
 @pytest.mark.slow
 def test_the_worlds_cover_every_case() -> None:
-    """Preemptions, cache hits, drafts and every way to end occur in the first 60 worlds."""
+    """Preemptions, cache hits, drafts and every way to end occur in the first 80 worlds."""
     seen = dict.fromkeys(("preempted", "cached", "restarted", "drafts", "verified", "pooled"), 0)
     ends: dict[str | None, int] = {}
-    for seed in range(60):
+    for seed in range(80):
         simulation = RealSimulation(draw_world(seed, is_plain=True)).run()
         assert isinstance(simulation, RealSimulation)
         stats = simulation.engine.scheduler.stats

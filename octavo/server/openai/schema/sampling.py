@@ -33,7 +33,7 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Name = Annotated[str, Meta(max_length=256)]
-ExtraArg = str | int | float | bool
+ExtraArg = str | Annotated[int, Meta(ge=-(2**53), le=2**53)] | float | bool
 ExtraArgs = Annotated[dict[str, ExtraArg | list[ExtraArg]], Meta(max_length=MAX_EXTRA_ARGS)]
 
 

@@ -42,11 +42,12 @@ NATIVE: dict[str, Any] = {
     "pooling": "mean",
 }
 PYTHON: dict[str, Any] = {"logits_processors": (lambda prompt, output, row: row,)}
-# These concern the end of a sequence and its text, or become other parameters before a slot opens;
-# a grammar and a budget of reasoning become the masks of each step.
+# These concern the end of a sequence and its text, or become other parameters before a slot opens:
+# extra arguments become processors, a grammar and a budget of reasoning the masks of each step.
 NOT_SAMPLING = {
     "bad_words",
     "detokenize",
+    "extra_args",
     "grammar",
     "ignore_eos",
     "include_stop_str_in_output",
