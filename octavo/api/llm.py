@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from octavo.api.beam_search import BeamSearchParams, search
+from octavo.api.beam_search import BeamSearch, BeamSearchParams
 from octavo.api.local_model import LocalModel
 from octavo.api.offline_runner import OfflineRunner, first_error, place
 from octavo.api.outputs import (
@@ -264,15 +264,17 @@ class LLM:
             )
         model, results = self._model, []
 
-        def run(inputs: Sequence[Input], sampling: SamplingParams) -> list[RequestOutput]:
-            return self._run(inputs, sampling, False, [Options(is_beam=True)] * len(inputs))
-
         for read in self._read_all(as_many(prompts)):
-            beams = search(read, params, model, run)
-            for beam in beams:
-                kept = beam.token_ids[:-1] if beam.finish_reason == "stop" else beam.token_ids
-                stream = model.tokenizer.detokenizer(context=read.token_ids)
-                beam.text = "".join([*map(stream.push, kept), stream.finish()])
+            search = BeamSearch(read, params, model)
+            while inputs := search.inputs():
+                options = [Options(is_beam=True)] * len(inputs)
+                for index, output in enumerate(self._run(inputs, search.step, False, options)):
+                    search.take(index, output)
+                search.advance()
+            beams = [
+                search.written(index, beam, model, SamplingParams())
+                for index, beam in enumerate(search.best())
+            ]
             name = self._runner.next_name()
             results.append(RequestOutput(name, read.text, list(read.token_ids), beams, True))
         return results

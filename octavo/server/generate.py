@@ -11,6 +11,7 @@ import msgspec
 
 from octavo.core.config import MAX_PRIORITY
 from octavo.server.admission import Ticket
+from octavo.server.beams.generation import BeamGeneration
 from octavo.server.durable.head import register
 from octavo.server.generation import Generation
 from octavo.server.http.deadline import RequestTask
@@ -65,7 +66,8 @@ async def answer(
     if exchange.is_background:
         asked.priority = MAX_PRIORITY  # the last of all
     # What generates nothing is computed again sooner than it could be read from a journal.
-    is_kept = not (exchange.is_background or asked.is_about_prompts)
+    # The steps of a beam search are requests of their own, of which a journal knows nothing.
+    is_kept = not (exchange.is_background or asked.is_about_prompts or asked.beams)
     if server.durability is None or not (is_kept and exchange.dialect.is_resumable):
         work = _generate(exchange, ticket, asked, task)
     else:
@@ -78,7 +80,8 @@ async def _generate(
 ) -> None:
     prepared = await prepare(exchange.server, asked, exchange.owner, is_background=exchange.yields)
     writer = asked.writer(exchange, prepared)
-    await Generation(exchange, ticket, prepared, writer, task).run()
+    kind = Generation if asked.beams is None else BeamGeneration
+    await kind(exchange, ticket, prepared, writer, task).run()
 
 
 @asynccontextmanager

@@ -75,6 +75,15 @@ class Writer(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class BeamSettings:
+    """The settings of a beam search for `n` answers, besides those of the answers."""
+
+    length_penalty: float
+    early_stopping: bool
+    most_tokens: int  # of one beam, if the request sets no limit
+
+
 @dataclass(slots=True, kw_only=True)
 class GenerationRequest:
     """A request to generate, in the terms of no dialect."""
@@ -117,6 +126,7 @@ class GenerationRequest:
     # Whether the dialect's own events say where a stream continues. Its writer then leaves out what
     # the client knows, and the events depend on nothing but the tokens.
     numbers_events: bool = False
+    beams: BeamSettings | None = None  # the answers are those of a beam search
     cache_salt: str | None = None
     priority: int = 0
     deadline_ms: int | None = None

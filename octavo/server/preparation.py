@@ -56,7 +56,8 @@ async def prepare(
     lengths = [prompt.num_tokens for prompt in prompts]
     if asked.most_in_pieces is not None:
         prompts, owners = in_pieces(asked, prompts, longest_prompt(server.llm.model.facts))
-    _check_total(server, prompts)
+    num_beams = 1 if asked.beams is None else asked.sampling.get("n", 1)
+    _check_total(server, asked, prompts, num_beams)
     _check_room(server, asked, prompts)
     shape = await _checked_shape(server, asked, prompts, owner)
     try:
@@ -193,13 +194,17 @@ def _ready(job: PromptJob) -> PreparedPrompt:
     return PreparedPrompt(packed_ids=ids.tobytes(), num_tokens=len(ids))
 
 
-def _check_total(server: Server, prompts: list[PreparedPrompt]) -> None:
-    """Refuse many prompts that have too many tokens together."""
+def _check_total(
+    server: Server, asked: GenerationRequest, prompts: list[PreparedPrompt], num_beams: int
+) -> None:
+    """Refuse many prompts that have too many tokens together; each beam has a copy of its own."""
     limit = server.config.max_waiting_tokens
-    total = sum(prompt.num_tokens for prompt in prompts)
-    if len(prompts) > 1 and total > limit:
-        message = f"the prompts have {total} tokens together; the limit is {limit}"
-        raise invalid(f"{message}: send fewer at once", "prompt", TOO_LONG)
+    total = num_beams * sum(prompt.num_tokens for prompt in prompts)
+    if len(prompts) * num_beams > 1 and total > limit:
+        copies = f" of {num_beams} beams" if num_beams > 1 else ""
+        message = f"the prompts{copies} have {total} tokens together; the limit is {limit}"
+        error = invalid(f"{message}: send fewer at once", "prompt", TOO_LONG)
+        raise error if len(prompts) > 1 else asked.named(error, 0)
 
 
 def _warnings(asked: GenerationRequest, shape: CheckedShape) -> list[str]:

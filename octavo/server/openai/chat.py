@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from octavo.server.http.errors import invalid
+from octavo.server.openai.beams import bind_beams
 from octavo.server.openai.chat_writer import ChatWriter
 from octavo.server.openai.conversation import conversation_job
 from octavo.server.openai.parameters import generation_request
@@ -34,4 +35,5 @@ def translate(context: TranslationContext, request: ChatRequest) -> GenerationRe
     job = conversation_job(request, context, use)
     asked = generation_request(request, [job], wanted, logprobs, partial(ChatWriter, use))
     context.formats.bind(asked, use, context.facts.vocabulary)
+    bind_beams(request, asked)
     return asked

@@ -10,6 +10,7 @@ from octavo.formats.deltas import TextDelta
 from octavo.server.bounds.turns import Turns
 from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange, encode
+from octavo.server.openai.beams import bind_beams
 from octavo.server.openai.common import TEXT, OpenAIWriter, Template, read_deltas, usage_of
 from octavo.server.openai.dialect import COMPLETION_ID, frame
 from octavo.server.openai.logprobs import (
@@ -78,6 +79,7 @@ def translate(context: TranslationContext, request: CompletionRequest) -> Genera
     made.wants_text |= bool(request.echo)
     if request.echo and request.logprobs is not None:
         made.sampling.setdefault("prompt_logprobs", request.logprobs)
+    bind_beams(request, made)
     return made
 
 

@@ -25,7 +25,7 @@ from octavo.server.openai.schema.sampling import (
 )
 from octavo.server.openai.schema.shapes import StructuredOutputs
 from octavo.server.openai.schema.tools import MAX_TOOLS, ToolName
-from octavo.server.openai.schema.unsupported import OF_MEDIA, UNSUPPORTED
+from octavo.server.openai.schema.unsupported import OF_BEAMS, OF_MEDIA, UNSUPPORTED
 from octavo.server.responses.kept import kept_of
 from octavo.server.schema.rules import FieldRules, Unsupported
 
@@ -152,6 +152,7 @@ def _empty(value: Any) -> bool:
 _OF_CHATS = ("tools", "tool_choice", "functions", "function_call", "suffix", "best_of", "schema")
 UNSUPPORTED_FIELDS: Mapping[str, Unsupported] = {
     **{name: rule for name, rule in UNSUPPORTED.items() if name not in _OF_CHATS},
+    **OF_BEAMS,
     "conversation": Unsupported(
         _empty, "conversations are not kept as such; use previous_response_id", "null"
     ),

@@ -14,6 +14,7 @@ from octavo.server.answers.whole import WholeWriter
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai import chat
+from octavo.server.openai.beams import bind_beams
 from octavo.server.openai.chat_writer import ChatWriter
 from octavo.server.openai.common import OpenAIWriter, usage_of
 from octavo.server.openai.conversation import conversation_job
@@ -47,6 +48,7 @@ def translate(context: TranslationContext, request: BatchChatRequest) -> Generat
             made.prompts.append(conversation_job(each, context, NO_TOOLS))
     except ApiError as error:
         raise _placed(error, len(made.prompts)) from None
+    bind_beams(request, made)  # whose bounds are those of all conversations together
     named = made.named
     made.named = lambda error, index: _placed(named(error, index), index)
     made.writer = lambda exchange, prepared: BatchWriter(request, exchange, prepared)

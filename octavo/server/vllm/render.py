@@ -79,6 +79,9 @@ def _reporting(
     asked: GenerationRequest, request: CommonRequest, *, has_mask: bool
 ) -> GenerationRequest:
     """Let the worker say where the tokens of texts are; token ids are in no text."""
+    if asked.beams is not None:
+        name = "use_beam_search"
+        raise invalid(f"{name}: /inference/v1/generate has no beam search", name)
     wants = {"wants_places": bool(request.return_token_offsets), "wants_answers": has_mask}
     asked.prompts = [
         msgspec.structs.replace(each, **wants) if isinstance(each, PromptJob) else each

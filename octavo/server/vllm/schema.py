@@ -36,7 +36,7 @@ from octavo.server.openai.schema.sampling import (
     TokenId,
 )
 from octavo.server.openai.schema.shapes import StructuredOutputs
-from octavo.server.openai.schema.unsupported import CHAT_RULES, RULES
+from octavo.server.openai.schema.unsupported import CHAT_RULES, OF_BEAMS, RULES
 from octavo.server.openai.schema.usage import Usage
 from octavo.server.schema.prompts import MAX_PROMPTS
 from octavo.server.schema.rules import FieldRules, Unsupported
@@ -85,6 +85,7 @@ def _off(value: Any) -> bool:
 _MEDIA = Unsupported(_off, "prompts have no media; leave it out", "null")
 _OF_TOKENS = {
     **RULES.unsupported,
+    **OF_BEAMS,
     "features": _MEDIA,
     "content_parts": _MEDIA,
     "vllm_xargs": Unsupported(_off, "write it as sampling_params.extra_args", "{}"),

@@ -97,7 +97,7 @@ MESSAGES = [{"role": "user", "content": "x"}]
         ({"suffix": "end"}, "suffix", "suffix"),
         ({"best_of": 2}, "best_of", "best_of: the best answer is not selected; use n"),
         ({"stream_options": 5}, "stream_options", "stream_options: expected object"),
-        ({"use_beam_search": True}, "use_beam_search", "beam search"),
+        ({"length_penalty": 2}, "length_penalty", "use_beam_search=true"),
         ({"json_mode": True}, "json_mode", "use response_format or structured_outputs"),
         ({"deadline_ms": 0}, "deadline_ms", ">= 1, got 0"),
         ({"priority": 2_000_000}, "priority", "<= 1000000, got 2000000"),

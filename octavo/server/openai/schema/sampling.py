@@ -14,6 +14,7 @@ from octavo.server.openai.schema.unsupported import RULES
 from octavo.server.schema.rules import FieldRules
 
 MAX_N = 128
+MAX_PENALTY = 10  # of length, to whose power it is taken
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 MAX_BIASES = 1024
@@ -71,6 +72,9 @@ class CommonRequest(ShapeFields, kw_only=True, forbid_unknown_fields=True):
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
+    use_beam_search: bool | None = None  # the `n` likeliest answers, instead of drawn ones
+    length_penalty: Annotated[float, Meta(ge=-MAX_PENALTY, le=MAX_PENALTY)] | None = None
+    early_stopping: bool | None = None  # end the search once `n` beams have ended
     stop: StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=1024)] | None = None
     include_stop_str_in_output: bool = False

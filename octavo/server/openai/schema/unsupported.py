@@ -28,7 +28,7 @@ def _no_function(value: Any) -> bool:
 
 
 _TOOLS = "tools are for chats; send messages to /v1/chat/completions"
-_BEAMS = "beam search is not served over HTTP; use octavo.LLM.beam_search"
+_BEAMS = "beam search is for /v1/completions and /v1/chat/completions"
 _TEXT = "only text is supported; leave it out"
 
 # Other fields that ask for a shape of the answer, in the APIs of llama.cpp, TGI, Ollama and
@@ -52,6 +52,12 @@ OF_VLLM: Mapping[str, Unsupported] = {
     "ec_transfer_params": Unsupported(_empty, "encoder outputs are not transferred", "{}"),
     "watermarking": Unsupported(_one_of(False), "texts are not watermarked", "false"),
 }
+# What routes refuse that have no beam search.
+OF_BEAMS: Mapping[str, Unsupported] = {
+    "use_beam_search": Unsupported(_one_of(False), _BEAMS, "false"),
+    "length_penalty": Unsupported(_one_of(1, 1.0), _BEAMS, "1.0"),
+    "early_stopping": Unsupported(_one_of(False), _BEAMS, "false"),
+}
 UNSUPPORTED: Mapping[str, Unsupported] = {
     **SHAPES,
     "tools": Unsupported(_empty, _TOOLS, "[]"),
@@ -68,9 +74,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
         "prefix cache knows prompts by their tokens; send a text or token ids",
         "[]",
     ),
-    "use_beam_search": Unsupported(_one_of(False), _BEAMS, "false"),
-    "length_penalty": Unsupported(_one_of(1, 1.0), _BEAMS, "1.0"),
-    "early_stopping": Unsupported(_one_of(False), _BEAMS, "false"),
     "modalities": Unsupported(lambda value: value in (None, [], ["text"]), _TEXT, '["text"]'),
     "audio": Unsupported(_empty, _TEXT, "null"),
     "media_io_kwargs": Unsupported(_empty, _TEXT, "{}"),

@@ -1,0 +1,1 @@
+"""Beam search over HTTP: the steps of the search are requests to the engine."""
