@@ -1,4 +1,4 @@
-"""Prompts made of several texts: around an answer, or between token ids; and texts of tokens."""
+"""Prompts of texts around an answer, and the texts of tokens."""
 
 from __future__ import annotations
 
@@ -76,20 +76,6 @@ def _files(tokenizer: Tokenizer, files: list[tuple[str, str]], ids: dict[str, in
         tokens += [separator]
         tokens += tokenizer.encode(f"{name or FILE}\n{text}", add_special_tokens=False)
     return [*tokens, separator, *tokenizer.encode(f"{FILE}\n", add_special_tokens=False)]
-
-
-def encode_pieces(
-    tokenizer: Tokenizer, pieces: Sequence[str | list[int]], *, add_special_tokens: bool
-) -> list[int]:
-    """Return the tokens of texts and of token ids; only a text at the beginning gets a mark."""
-    token_ids: list[int] = []
-    for index, piece in enumerate(pieces):
-        if isinstance(piece, str):
-            special = add_special_tokens and index == 0
-            token_ids += tokenizer.encode(piece, add_special_tokens=special)
-        else:
-            token_ids += piece
-    return token_ids
 
 
 def with_pieces(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[dict[str, Any]]:

@@ -39,7 +39,6 @@ from octavo.text.pieces import (
     Infill,
     InfillError,
     decoded,
-    encode_pieces,
     infill_tokens,
     with_pieces,
 )
@@ -90,7 +89,6 @@ class PromptJob(Struct, frozen=True, kw_only=True):
     text: str | None = None
     text_tokens: int | None = None  # of a text alone, at most: it is cut at its end before all else
     infill: Infill | None = None  # of a text: what will follow the answer
-    pieces: list[str | list[int]] = []  # texts and token ids, one behind the other
     pair: Pair | None = None
     parts: list[Part] = []  # each is tokenised on its own
     conversation: Conversation | None = None
@@ -294,8 +292,6 @@ class PromptMaker:
             return *self._encode_pair(job.pair, job.keep_tokens), []
         if job.parts:
             return encode_parts(tokenizer, job.parts), 0, []
-        if job.pieces:
-            return encode_pieces(tokenizer, job.pieces, add_special_tokens=adds), 0, []
         if text is None:
             return array("i", job.packed_ids), 0, []
         if job.keeps_frame:

@@ -23,6 +23,7 @@ from octavo.server.llama.writer import LlamaWriter
 from octavo.server.operation import GenerationRequest
 from octavo.server.schema.prompts import MAX_PROMPTS
 from octavo.server.translation import TranslationContext
+from octavo.text.pairs import Part
 from octavo.text.pieces import Infill
 from octavo.text.prompt_worker import PromptJob, packed
 
@@ -119,19 +120,19 @@ def _job(given: str | PromptObject | list[Any], where: str) -> PromptJob:
         raise invalid(f"{where} is an empty list; give at least one token", where)
     if all(isinstance(each, int) for each in given):
         return PromptJob(packed_ids=packed(given))
-    pieces: list[str | list[int]] = []
+    parts: list[Part] = []
     for each in given:
         if isinstance(each, str):
-            pieces.append(each)
+            parts.append(Part(text=each, is_framed=not parts))  # only a beginning gets a mark
         elif isinstance(each, int):
-            pieces.append([each])
+            parts.append(Part(packed_ids=packed([each])))
         else:
             raise invalid(
                 f"{where} mixes token ids with whole prompts; one prompt consists of texts and "
                 "token ids alone",
                 where,
             )
-    return PromptJob(pieces=pieces)
+    return PromptJob(parts=parts)
 
 
 def _num_answers(request: LlamaSampling) -> int:
