@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from octavo.api.requests import TOO_LONG
-from octavo.server.http.dialect import Dialect
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import encode
+from octavo.server.openai.dialect import OPENAI
 
 _INVALID = "invalid_request_error"
 _TYPES = {
@@ -39,11 +40,6 @@ _ERROR_SCHEMA: dict[str, Any] = {
 }
 
 
-def frame(value: Any) -> bytes:
-    """Return the event of a stream with this payload."""
-    return b"data: %b\n\n" % encode(value)
-
-
 def error_form(error: ApiError) -> dict[str, Any]:
     """Return an error as an object; its code is the status here."""
     kind = _TOO_LONG if error.code == TOO_LONG else _TYPES.get(error.status, _INVALID)
@@ -66,14 +62,14 @@ def _stream_schema(payload: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "required": ["data"], "properties": {"data": text}}
 
 
-LLAMA = Dialect(
+LLAMA = replace(
+    OPENAI,
     error_body=error_body,
     error_name="LlamaError",
     error_schema=_ERROR_SCHEMA,
-    stream_kind="text/event-stream; charset=utf-8",
     stream_schema=_stream_schema,
-    ping=b": ping\n\n",
     is_resumable=False,
     takes_any_kind=True,
+    id_prefixes=(),
     base_path="",
 )

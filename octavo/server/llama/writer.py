@@ -10,13 +10,15 @@ from msgspec import UNSET
 
 from octavo.api.outputs import CompletionOutput, Logprob, RequestOutput
 from octavo.core.stats import RequestStats
-from octavo.formats.deltas import Delta, FinishDelta, TextDelta
+from octavo.formats.deltas import FinishDelta
 from octavo.server.bounds.turns import Turns
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange, encode
-from octavo.server.llama.dialect import error_form, frame
+from octavo.server.llama.dialect import error_form
 from octavo.server.llama.schema import LlamaAnswer, LlamaChunk, LlamaSampling, LlamaTimings
 from octavo.server.llama.settings import generation_settings
+from octavo.server.openai.common import read_deltas
+from octavo.server.openai.dialect import frame
 from octavo.server.operation import TURN, PreparedRequest, TokenCounts
 
 _NEVER = -9999.0  # JSON has no minus infinity
@@ -76,10 +78,10 @@ class LlamaWriter:
                 )
                 if self._request.n_probs:
                     chunk.completion_probabilities = yield from self._probabilities(one)
-                yield frame(chunk)
+                yield frame(encode(chunk))
             if finish is not None:
                 answer = self._answer(prompt_index, index, finish)
-                yield frame(self._reduced(answer))
+                yield frame(encode(self._reduced(answer)))
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Return nothing: the last event of each answer is its end."""
@@ -87,7 +89,7 @@ class LlamaWriter:
 
     def failure(self, error: ApiError) -> bytes:
         """Return the event of an error that ends the stream."""
-        return frame({"error": error_form(error)})
+        return frame(encode({"error": error_form(error)}))
 
     def whole(
         self,
@@ -124,7 +126,7 @@ class LlamaWriter:
 
     def _read(self, index: int, one: CompletionOutput) -> tuple[str, FinishDelta | None]:
         """Return the new text and the end, if it is there; count the tokens."""
-        text, finish = _read(one.deltas)
+        text, finish = read_deltas(one.deltas)
         self._num_tokens[index] = self._num_tokens.get(index, 0) + len(one.token_ids)
         self._has_line[index] = self._has_line.get(index, False) or "\n" in text
         return text, finish
@@ -215,19 +217,6 @@ class LlamaWriter:
             "bytes": list(exact),
             "logprob": max(logprob.logprob, _NEVER),
         }
-
-
-def _read(deltas: Iterable[Delta]) -> tuple[str, FinishDelta | None]:
-    """Return the text and the end among these; raise TypeError for others, which have no form."""
-    text, finish = "", None
-    for delta in deltas:
-        if isinstance(delta, TextDelta):
-            text += delta.text
-        elif isinstance(delta, FinishDelta):
-            finish = delta
-        else:
-            raise TypeError(f"this dialect has no form for {type(delta).__name__}")
-    return text, finish
 
 
 def _ratio(value: float, count: float) -> float:
