@@ -58,7 +58,7 @@ def rerank(context: TranslationContext, request: AnyRerankRequest) -> Generation
         deadline_ms=request.deadline_ms,
     )
     texts = request.texts
-    writer = partial(_ranking, texts if request.return_text else None)
+    writer = partial(TeiRankWriter, texts if request.return_text else None)
     return compared(context, same, [request.query], texts, ("query", "texts"), writer)
 
 
@@ -110,10 +110,6 @@ def _with_own_field(error: ApiError) -> ApiError:
         error.param = f"inputs{name.removeprefix('input')}"
         error.message = error.message.replace(name, error.param, 1)
     return error
-
-
-def _ranking(texts: list[str] | None, *arguments: Any) -> TeiRankWriter:
-    return TeiRankWriter(texts, *arguments)
 
 
 class TeiRankWriter(ScoreWriter):

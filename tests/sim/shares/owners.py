@@ -293,7 +293,8 @@ class FairnessOracle:
             line = sequence.line
             if line.rank or not sequence.catching_up or self._level_before(sequence):
                 continue
-            part = min(self._part_of(line), config.long_prefill_tokens or self._part_of(line))
+            part = self._part_of(line)
+            part = min(part, config.long_prefill_tokens or part)
             got, name = chunks.get(sequence.slot, 0), sequence.request_id
             if got < part and sequence.num_planned < sequence.num_expected:
                 self.num_slow[name] += 1
