@@ -108,23 +108,36 @@ def _check_pages(pool: PagePool, holders: Counter[Place]) -> None:
     for page, groups in users.items():
         owners = sorted(groups)
         require(owners == [pool.owners[page]], "page {} is used by groups {}", page, owners)
-    for group, per_page in enumerate(pool.blocks_per_page):
-        counts = pool.ref_counts[group]
-        message = "block {} of group {}: reference count {}, {} holders"
-        spare, cached = pool.free_blocks_of(group)
-        listed = Counter((*spare, *cached))
-        for block, count in enumerate(counts):
-            held, page = holders[group, block], block // per_page
-            require(count == held, message, block, group, count, held)
-            is_free = not held and page in users and pool.owners[page] == group
-            require(listed[block] == is_free, "block {} of group {} is lost", block, group)
-        for blocks, has_label in ((spare, False), (cached, True)):
-            for block in blocks:
-                is_right = (pool.label_of(block, group) is not None) == has_label
-                require(is_right, "free block {} of group {} is in the wrong list", block, group)
+    held: list[dict[int, int]] = [{} for _ in pool.blocks_per_page]
+    for (group, block), count in holders.items():
+        held[group][block] = count
+    for group in range(len(held)):
+        owned = [page for page in users if pool.owners[page] == group]
+        _check_group(pool, group, held[group], owned)
+    used = Counter(block // pool.blocks_per_page[group] for group, block in holders)
     for page in range(1, pool.num_blocks):
-        used = sum(place[1] // pool.blocks_per_page[place[0]] == page for place in holders)
-        require(pool.num_held[page] == used, "page {}: {} blocks in use", page, used)
+        require(pool.num_held[page] == used[page], "page {}: {} blocks in use", page, used[page])
+
+
+def _check_group(pool: PagePool, group: int, held: dict[int, int], pages: list[int]) -> None:
+    """Require that each block of the group's pages is counted as it is held, or listed as free."""
+    counts, per_page = pool.ref_counts[group], pool.blocks_per_page[group]
+    in_use = {block: count for block, count in enumerate(counts) if count}
+    message = "block {} of group {}: reference count {}, {} holders"
+    for block in {**in_use, **held}:
+        count, num_holders = counts[block], held.get(block, 0)
+        require(count == num_holders, message, block, group, count, num_holders)
+    spare, cached = pool.free_blocks_of(group)
+    require(distinct((*spare, *cached)), "a block of group {} is free twice", group)
+    free = dict.fromkeys((*spare, *cached))
+    blocks = [block for page in pages for block in range(page * per_page, (page + 1) * per_page)]
+    lost = [block for block in blocks if block not in held and block not in free]
+    require(not lost, "blocks {} of group {} are lost", lost, group)
+    require(len(held) + len(free) == len(blocks), "free blocks of group {} are in use", group)
+    for listed, has_label in ((spare, False), (cached, True)):
+        for block in listed:
+            is_right = (pool.label_of(block, group) is not None) == has_label
+            require(is_right, "free block {} of group {} is in the wrong list", block, group)
 
 
 def _check_sharing(kv: KVManager, running: list[Sequence]) -> None:

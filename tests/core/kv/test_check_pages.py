@@ -74,6 +74,15 @@ def lose_a_block(scheduler: Scheduler) -> None:
         spare.clear()
 
 
+def free_a_block_twice(scheduler: Scheduler) -> None:
+    pool = pages(scheduler)
+    pool._cached[0][pool.free_blocks_of(0)[0][0]] = None
+
+
+def free_a_block_in_use(scheduler: Scheduler) -> None:
+    pages(scheduler)._cached[0][scheduler.sequences["a"].tables[0][0]] = None
+
+
 def label_a_spare_block(scheduler: Scheduler) -> None:
     pool = pages(scheduler)
     pool.labels[0][pool.free_blocks_of(0)[0][0]] = (0, b"label")
@@ -100,7 +109,9 @@ PAGES: list[tuple[str, Callable[[Scheduler], None]]] = [
     ("pages are lost", lose_a_page),
     ("page 3 is used by groups [0]", change_the_owner),
     ("block 9 of group 0: reference count 5, 2 holders", count_wrongly),
-    ("block 22 of group 0 is lost", lose_a_block),
+    ("blocks [22, 23] of group 0 are lost", lose_a_block),
+    ("a block of group 0 is free twice", free_a_block_twice),
+    ("free blocks of group 0 are in use", free_a_block_in_use),
     ("free block 22 of group 0 is in the wrong list", label_a_spare_block),
     ("page 3: 3 blocks in use", count_blocks_wrongly),
     ("block 9 is shared between encoder inputs", change_the_encoder),
