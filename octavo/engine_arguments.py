@@ -27,6 +27,7 @@ from octavo.core.sampling_params import (
 from octavo.foreign_options import FIXED, INERT, MISSING, SYNONYMS
 from octavo.loader import DEFAULT_MODEL
 from octavo.nearest import nearest_or_all
+from octavo.pooler_config import PoolerConfig, read_pooler_config
 from octavo.speculative_config import SpeculativeConfig, read_speculative_config
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class EngineArguments:
     seed: int = 0  # source of seeds for requests without one
     logits_processors: tuple[str, ...] = ()  # classes, as module:Class; for requests' extra_args
     speculative_config: SpeculativeConfig | None = None  # drafts, verified; None: no speculation
+    pooler_config: PoolerConfig | None = None  # defaults of vectors and classes; None: the model's
     # Text that a shape forces: only its canonical tokenisation, with no draw; without a draw only
     # where one token is possible; or drawn like any other.
     forced_tokens: Literal["canonical", "single", "off"] = "canonical"
@@ -149,6 +151,9 @@ class EngineArguments:
         speculation = self.speculative_config
         if not (speculation is None or isinstance(speculation, SpeculativeConfig)):
             raise ConfigError(f"speculative_config={speculation!r} must be a SpeculativeConfig")
+        pooler = self.pooler_config
+        if not (pooler is None or isinstance(pooler, PoolerConfig)):
+            raise ConfigError(f"pooler_config={pooler!r} must be a PoolerConfig")
 
 
 # What vLLM calls the types; the values are ours. float16 has the size of bfloat16, in which no
@@ -243,6 +248,8 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
         _check_place(kept["generation_config"])
     if "speculative_config" in kept:
         kept["speculative_config"] = read_speculative_config(kept["speculative_config"])
+    if "pooler_config" in kept:
+        kept["pooler_config"] = read_pooler_config(kept["pooler_config"])
     return EngineArguments(**kept)
 
 

@@ -355,10 +355,7 @@ MISSING: Mapping[str, str] = {
     "use_fp64_gumbel": "draws have one precision",
     "additional_config": "there are no other settings",
     "override_neuron_config": "there is no backend for it",
-    **dict.fromkeys(
-        ("override_pooler_config", "pooler_config"),
-        "requests say how to pool; --max-embed-len lets long texts be embedded in pieces",
-    ),
+    "override_pooler_config": "it is called pooler_config",
     "diffusion_config": "models write from left to right",
     "engram_config": "no model that is supported has such tables",
     "aux_output_config": "the engine returns tokens and log-probabilities alone",

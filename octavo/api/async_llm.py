@@ -27,7 +27,7 @@ from octavo.api.outputs import (
 from octavo.api.pooling.inputs import cut
 from octavo.api.pooling.params import PoolingParams
 from octavo.api.pooling.results import embedded, pooled
-from octavo.api.pooling.tasks import DEFAULTS, Task, Wanted, wanted
+from octavo.api.pooling.tasks import DEFAULTS, Task, Wanted, default_task, wanted
 from octavo.api.prompts import Input, Prompt
 from octavo.api.requests import (
     PLAIN,
@@ -289,11 +289,12 @@ class AsyncLLM:
         request_id: str | None = None,
         *,
         pooling_params: PoolingParams = DEFAULTS,
-        pooling_task: Task = "plain",
+        pooling_task: Task | None = None,
         options: Options = PLAIN,
     ) -> PoolingRequestOutput:
         """Return what a task makes of a prompt, like `LLM.encode`."""
-        output, asked = await self._pool(prompt, pooling_task, pooling_params, request_id, options)
+        task = pooling_task or default_task(self.model.facts, "plain")
+        output, asked = await self._pool(prompt, task, pooling_params, request_id, options)
         return pooled(output, asked)
 
     async def _pool(

@@ -29,6 +29,7 @@ from octavo.api.pooling.tasks import (
     Task,
     Wanted,
     check_generates,
+    default_task,
     is_cross_encoder,
     wanted,
 )
@@ -175,14 +176,16 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         pooling_params: PoolingParams = DEFAULTS,
         *,
-        pooling_task: Task = "plain",
+        pooling_task: Task | None = None,
         use_tqdm: bool = True,
     ) -> list[PoolingRequestOutput]:
         """Return what a task makes of each prompt; "plain" is the pooled state as it is.
 
-        "token_embed" and "token_classify" give a vector for each token of a prompt.
+        "token_embed" and "token_classify" give a vector for each token of a prompt. The default is
+        the task of pooler_config, or else "plain".
         """
-        asked = wanted(self._model.facts, pooling_task, pooling_params)
+        facts = self._model.facts
+        asked = wanted(facts, pooling_task or default_task(facts, "plain"), pooling_params)
         outputs = self._pool(prompts, asked, pooling_params, use_tqdm)
         return [pooled(output, asked) for output in outputs]
 

@@ -97,6 +97,14 @@ def add_engine_options(parser: Parser) -> None:
     _add_speculation_options(group)
     _add(
         group,
+        "pooler_config",
+        "defaults of vectors and classes as a JSON object; the keys are pooling_type (CLS, LAST, "
+        "MEAN, ALL or STEP), task, use_activation, dimensions, enable_chunked_processing, "
+        "max_embed_len, logit_mean, logit_sigma and step_tag_id (default: the model's own)",
+        metavar="JSON",
+    )
+    _add(
+        group,
         "logits_processors",
         "classes of your own that change logits, which requests give arguments as vllm_xargs; they "
         "are trusted, and found in PYTHONPATH",

@@ -20,6 +20,7 @@ from octavo.engine.cache_size import final_blocks, reserve_step
 from octavo.engine.grammars import prepare_grammars
 from octavo.engine.memory_check import MemoryCheck
 from octavo.engine.packed_weights import packed_cache
+from octavo.engine.pooling_facts import with_settings
 from octavo.engine.request_processors import make_processors
 from octavo.engine.shortage import describe_shortage
 from octavo.engine_arguments import EngineArguments
@@ -124,6 +125,7 @@ def _build(
     layout = place_layers(opened.model)
     parts.begin("choose the settings")
     config = resolve(arguments, opened, layout, bounds_grammars=wrap is not None, is_first=is_first)
+    pooling = with_settings(opened.pooling, arguments.pooler_config)
     parts.begin("import the backend")
     backend = make_backend(config, opened.checkpoint)
     parts.begin("begin to load the weights")
@@ -171,7 +173,7 @@ def _build(
     }
     sizes = core.longest_tokens, memory_bytes
     facts = _facts(source, opened, config, *sizes, parts.durations, backend.arithmetic)
-    return BuiltEngine(core, config, facts, grammars)
+    return BuiltEngine(core, config, structs.replace(facts, pooling=pooling), grammars)
 
 
 def _check_processors(processors: object) -> None:
@@ -274,7 +276,6 @@ def _facts(
         start_seconds=tuple(laps),
         instruction_set=arithmetic.instruction_set,
         accumulation_order=arithmetic.accumulation_order,
-        pooling=opened.pooling,
         num_parameters=num_parameters(opened),
         weight_type=most_stored_type(opened),
         fair_share=config.core.fair_share,

@@ -40,6 +40,14 @@ class PoolingFacts(Struct, frozen=True):
     squash: Squash = "none"
     instruction: str = ""  # of a reranker, for requests without one
     pair_form: str = ""  # of a reranker without a template of its own: one that is known
+    # Defaults that no file of a model sets, but a server's user (engine/pooling_facts.py).
+    default_task: str = ""  # of requests that name none; "": the usual one
+    activates: bool = True  # whether scores become probabilities by `squash`
+    dimensions: int | None = None  # the first so many numbers of an embedding
+    logit_mean: float = 0.0  # subtracted from scores, which are divided by the next then
+    logit_sigma: float = 1.0
+    step_tag_id: int | None = None  # the only token whose classes are returned
+    max_embed_len: int | None = None  # of a text that is embedded in pieces
 
     def width_behind(self, head: str) -> int:
         """Return the numbers of a vector behind a part of the model."""

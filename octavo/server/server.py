@@ -108,7 +108,7 @@ class Server:
             trust_request_chat_template=config.trust_request_chat_template,
             default_chat_template_kwargs=config.default_chat_template_kwargs,
             log_prompts=config.log_prompts,
-            max_embed_len=config.max_embed_len,
+            max_embed_len=config.max_embed_len or llm.facts.pooling.max_embed_len,
         )
         llm.model.set_formats(self.context.formats.formats)
         self.prompt_pool = PromptPool(

@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from octavo import LLM, PoolingParams, SamplingParams
+from octavo.core.config import ConfigError
 from octavo.engine_arguments import EngineArguments
 from octavo.loader import CheckpointError
 from octavo.loader import resolve as resolve_source
@@ -121,3 +122,20 @@ def test_memory_for_grammars_is_kept_where_they_are_bounded(tmp_path: Path) -> N
         layout = place_layers(opened.model)
         assert resolve(arguments, opened, layout).bill.grammar_bytes == kept
         assert make_bill(arguments, opened, layout).grammar_bytes == kept
+
+
+def test_settings_of_pooling_go_before_those_of_the_files(tmp_path: Path) -> None:
+    """Settings of another kind of model are refused before the weights are loaded."""
+    model = make_checkpoint("Qwen3Model", tmp_path)
+    config = {"pooling_type": "MEAN", "use_activation": False, "dimensions": 8, "task": "embed"}
+    with open_llm(tmp_path, "native", pooler_config=config) as llm:
+        ids = llm.get_tokenizer().encode(TEXTS[0])
+        (found,) = llm.embed([ids], use_tqdm=False)
+        (encoded,) = llm.encode([ids], use_tqdm=False)
+    with torch.no_grad():
+        states = model(torch.tensor([ids])).last_hidden_state[0]
+    expected = states.mean(0)[:8].numpy()
+    np.testing.assert_allclose(found.outputs.embedding, expected, atol=1e-5)
+    assert encoded.outputs.data == found.outputs.embedding
+    with pytest.raises(ConfigError, match="pooler_config: logit_mean"):
+        open_llm(tmp_path, "native", pooler_config={"logit_mean": 1})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from msgspec import Struct
 
@@ -36,6 +36,9 @@ class Wanted(Struct, frozen=True):
     width: int | None = None  # of each vector of the result; None: the engine's
     normalizes: bool = False
     activation: str = ""
+    logit_mean: float = 0.0  # subtracted from classes' logits
+    logit_sigma: float = 1.0  # by which they are divided then
+    only_token: int | None = None  # the token id whose vectors are kept; None: all
     similarity: Callable[[Sequence[float], Sequence[float]], float] = cosine
 
     @property
@@ -60,17 +63,20 @@ class Wanted(Struct, frozen=True):
 
     def rows(self, output: RequestOutput) -> Iterator[list[float]]:
         """Yield the vectors of a prompt's tokens, or its one vector as the only row."""
-        values = hidden_state(output)
-        num_rows = len(output.prompt_token_ids) if self.is_each_token else 1
+        values, ids = hidden_state(output), output.prompt_token_ids
+        num_rows = len(ids) if self.is_each_token else 1
         width = len(values) // num_rows
-        for start in range(0, len(values), width):
-            yield self._finished(values[start : start + width])
+        for row in range(num_rows):
+            if self.only_token is None or ids[row] == self.only_token:
+                yield self._finished(values[row * width : (row + 1) * width])
 
     def _finished(self, values: Sequence[float]) -> list[float]:
         """Cut a vector of the engine, and normalise it or make probabilities of it."""
         kept = values[: self.width]
         if self.normalizes:
             return of_length_one(kept)
+        if self.logit_mean or self.logit_sigma != 1.0:
+            kept = [(value - self.logit_mean) / self.logit_sigma for value in kept]
         return activated(kept, self.activation)
 
 
@@ -90,10 +96,17 @@ def wanted(facts: EngineFacts, task: Task, params: PoolingParams = DEFAULTS) -> 
                 "dimensions are those of an embedding, and classes have none; leave it out",
                 param="dimensions",
             )
-        activation = "" if params.use_activation is False else model.squash
-        return Wanted(Pooling(kind, "classify"), activation=activation)
+        activates = model.activates if params.use_activation is None else params.use_activation
+        return Wanted(
+            Pooling(kind, "classify"),
+            activation=model.squash if activates else "",
+            logit_mean=model.logit_mean,
+            logit_sigma=model.logit_sigma,
+            only_token=model.step_tag_id if kind == "all" else None,
+        )
     if task == "plain":
         return Wanted(Pooling(kind), params.dimensions, bool(params.use_activation))
+    width = model.dimensions if params.dimensions is None else params.dimensions
     if params.dimensions is not None and params.dimensions > model.width:
         raise RequestError(
             f"dimensions={params.dimensions} are more than the model's vectors have: {model.width}",
@@ -102,7 +115,13 @@ def wanted(facts: EngineFacts, task: Task, params: PoolingParams = DEFAULTS) -> 
     normalizes = model.normalize if params.use_activation is None else params.use_activation
     pooling = Pooling(kind, model.embed_head)
     similarity = product if model.similarity == "dot" else cosine
-    return Wanted(pooling, params.dimensions, normalizes, similarity=similarity)
+    return Wanted(pooling, width, normalizes, similarity=similarity)
+
+
+def default_task(facts: EngineFacts, usual: Task) -> Task:
+    """Return the task of a request that names none: the server's, or else the usual one."""
+    found = facts.pooling.default_task
+    return cast("Task", found) if found else usual
 
 
 def not_served(facts: EngineFacts, task: str) -> RequestError:

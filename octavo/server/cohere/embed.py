@@ -44,7 +44,7 @@ def translate(context: TranslationContext, request: CohereEmbedRequest) -> Gener
             asked = wanted(context.facts, "embed", params)
     except ApiError as error:
         raise _named(error) from None
-    width = request.output_dimension or context.facts.pooling.width
+    width = asked.width or context.facts.pooling.width
     if width % _BYTE and any(kind in _OF_BITS for kind in request.embedding_types or ()):
         raise invalid(
             f"vectors of {width} numbers do not fill whole bytes with their bits; ask for an "

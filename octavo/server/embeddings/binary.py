@@ -77,7 +77,7 @@ class BytesWriter(PooledWriter):
                 if turns.is_due(len(values) * NUMBER_BYTES["float32"]):
                     yield TURN
             size = num_values * NUMBER_BYTES[request.embed_dtype]
-            width = num_values // num_rows
+            width = num_values // max(1, num_rows)
             places.append(
                 {
                     "index": index,

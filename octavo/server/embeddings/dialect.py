@@ -7,7 +7,7 @@ from dataclasses import replace
 from octavo.server.openai.dialect import OPENAI
 
 EMBEDDING_ID, POOLING_ID, CLASSIFY_ID, SCORE_ID, RERANK_ID = (
-    *("embd-", "pool-", "classify-"),
+    *("embd-", "pooling-", "classify-"),
     *("score-", "rerank-"),
 )
 

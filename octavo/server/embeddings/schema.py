@@ -333,7 +333,7 @@ class EmbeddingData(Struct, kw_only=True):
     """The embedding of one input."""
 
     index: int
-    embedding: list[float] | str  # a string in base64
+    embedding: list[Any] | str  # of numbers or, for tokens, of their lists; a string in base64
     object: str = "embedding"
 
 

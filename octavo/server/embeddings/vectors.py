@@ -9,7 +9,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from octavo.api.outputs import RequestOutput
-from octavo.api.pooling.tasks import Task
+from octavo.api.pooling.tasks import Task, default_task
 from octavo.server.bounds.response_size import VALUE_BYTES
 from octavo.server.bounds.turns import ByteTurns
 from octavo.server.embeddings.binary import FORMATS, KIND, BytesWriter, check_described
@@ -43,15 +43,17 @@ _ROWS = 3  # of tokens at once: base64 of a part that others follow has no paddi
 
 
 def embeddings(context: TranslationContext, request: EmbeddingRequest) -> GenerationRequest:
-    """Return the neutral form of a request for embeddings."""
-    return _translated(context, request, "embed", EmbeddingWriter)
+    """Return the neutral form of a request for embeddings: of texts, or of each of their tokens."""
+    of_tokens = context.facts.pooling.default_task == "token_embed"
+    return _translated(context, request, "token_embed" if of_tokens else "embed", EmbeddingWriter)
 
 
 def pooling(context: TranslationContext, request: PoolingRequest) -> GenerationRequest:
     """Return the neutral form of a request for what a task makes of texts."""
     task: Task | None = request.task
     if task is None:
-        task = "embed" if "embed" in context.facts.pooling.tasks else "classify"
+        usual: Task = "embed" if "embed" in context.facts.pooling.tasks else "classify"
+        task = default_task(context.facts, usual)
     return _translated(context, request, task, PoolingWriter)
 
 
@@ -76,7 +78,7 @@ def _translated(
 
 
 class EmbeddingWriter(PooledWriter):
-    """Embeddings, as lists of numbers or in base64."""
+    """Embeddings of inputs or of their tokens, as lists of numbers or in base64."""
 
     prefix = EMBEDDING_ID
     envelope: ClassVar[type[PooledResponse]] = EmbeddingResponse
@@ -87,31 +89,19 @@ class EmbeddingWriter(PooledWriter):
         for index, output in enumerate(outputs):
             yield EmbeddingData(index=index, embedding=self._in_form(self.asked.vector(output)))
 
-    def _in_form(self, values: list[float]) -> list[float] | str:
-        request = self.request
-        if request.encoding_format != "base64":
-            return values
-        return in_base64(values, request.embed_dtype, request.endianness)
-
-
-class PoolingWriter(EmbeddingWriter):
-    """Vectors of inputs, or lists of the vectors of their tokens."""
-
-    prefix, envelope = POOLING_ID, PoolingResponse
-
     def parts(self, outputs: Sequence[RequestOutput]) -> Iterator[bytes]:
         """Yield the vector of each input, or those of its tokens a few at a time."""
         if not self.asked.is_each_token:
             yield from super().parts(outputs)
             return
         for index, output in enumerate(outputs):
-            head, empty, tail = encode(PoolingData(index=index, data=[])).partition(b"[]")
+            head, empty, tail = encode(self._of_tokens(index)).partition(b"[]")
             marks = b'""' if self.request.encoding_format == "base64" else empty
             yield (b"," if index else b"") + head + marks[:1]
-            yield from self._tokens(output)
+            yield from self._rows(output)
             yield marks[1:] + tail
 
-    def _tokens(self, output: RequestOutput) -> Iterator[bytes]:
+    def _rows(self, output: RequestOutput) -> Iterator[bytes]:
         """Yield the vectors of an input's tokens, without what is around them."""
         turns, comma = ByteTurns(), b""
         rows = self.asked.rows(output)
@@ -124,10 +114,30 @@ class PoolingWriter(EmbeddingWriter):
             if turns.is_due(VALUE_BYTES * sum(map(len, few))):
                 yield TURN
 
+    def _of_tokens(self, index: int) -> Struct:
+        """Return an input's part of the answer, without the vectors of its tokens."""
+        return EmbeddingData(index=index, embedding=[])
+
+    def _in_form(self, values: list[float]) -> list[float] | str:
+        request = self.request
+        if request.encoding_format != "base64":
+            return values
+        return in_base64(values, request.embed_dtype, request.endianness)
+
+
+class PoolingWriter(EmbeddingWriter):
+    """Vectors of inputs, or lists of the vectors of their tokens, in the shape of /pooling."""
+
+    prefix, envelope = POOLING_ID, PoolingResponse
+
     def data(self, outputs: Sequence[RequestOutput]) -> Iterator[Struct]:
         """Yield the vector of each input."""
         for index, output in enumerate(outputs):
             yield PoolingData(index=index, data=self._in_form(self.asked.vector(output)))
+
+    def _of_tokens(self, index: int) -> Struct:
+        """Return an input's part of the answer, without the vectors of its tokens."""
+        return PoolingData(index=index, data=[])
 
 
 class ClassifyWriter(PooledWriter):

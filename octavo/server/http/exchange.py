@@ -214,6 +214,7 @@ class Exchange:
         headers: Headers | tuple[tuple[bytes, bytes], ...] = (),
     ) -> None:
         """Send a whole response, each part when the client has read those before."""
+        parts = parts or (b"",)  # a body may be empty, and must end
         length = str(sum(map(len, parts))).encode()
         all_headers = [(b"content-type", kind), (b"content-length", length), *headers]
         if not self._body_is_read and (status == 408 or self._has_endless_body()):

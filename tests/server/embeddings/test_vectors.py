@@ -133,7 +133,7 @@ def test_pooling_gives_a_vector_for_each_token(directory: Path) -> None:
         ids = [index % 290 + 4 for index in range(200)]  # more than one step computes
         body = {"input": [ids, IDS], "task": "token_embed", "use_activation": False}
         answer = (await client.post("/pooling", json=body)).json()
-        assert answer["id"].startswith("pool-")
+        assert answer["id"].startswith("pooling-")
         for given, each in zip((ids, IDS), answer["data"], strict=True):
             expected = [list(vector_of(given[: end + 1])) for end in range(len(given))]
             assert np.array(each["data"]) == pytest.approx(np.array(expected))
