@@ -71,6 +71,12 @@ _DIALECT: tuple[_Row, ...] = (
         "send the usage in every chunk of every stream, and in a last one of its own",
     ),
     (
+        "enable_per_request_metrics",
+        _ON,
+        "",
+        "add the times of a request with one answer to it, in a stream beside the usage at its end",
+    ),
+    (
         "return_tokens_as_token_ids",
         _ON,
         "",

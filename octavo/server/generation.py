@@ -17,6 +17,7 @@ from octavo.api.requests import CheckedRequest
 from octavo.api.sinks import Sink, joined
 from octavo.observe.explain import Record
 from octavo.observe.request_meter import RequestMeter
+from octavo.observe.request_timing import timing_of
 from octavo.server.admission import Ticket
 from octavo.server.answers.failures import answer_to
 from octavo.server.bounds.turns import Turns
@@ -80,6 +81,9 @@ class Generation:
             self._ids.append(f"{name}.{len(self._ids)}")
             num_prompt += len(each.prompt.token_ids)
         self._counts = TokenCounts(num_prompt)
+        # Of several answers, the engine's times are those of one.
+        is_one = len(prepared.checked) == 1 and prepared.sampling.n == 1
+        self._is_timed = server.config.enable_per_request_metrics and is_one
         self._last_at = server.clock()
         self.record = record = Record(exchange.request_id, exchange.owner, exchange.began)
         for prompt in prepared.prompts:
@@ -321,6 +325,8 @@ class Generation:
             metrics.success.add(1, one.finish_reason or "abort")
         if output.metrics is not None:
             self.record.stats = output.metrics
+            if self._is_timed:
+                self._counts.timing = timing_of(self.record, self._counts.generated)
             metrics.observe_stats(output.metrics, now)
             if not self._asked.is_stream and output.metrics.first_token_at is not None:
                 metrics.first_token.observe(output.metrics.first_token_at - self.record.began)

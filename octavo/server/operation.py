@@ -18,6 +18,7 @@ from octavo.api.reading import Reading
 from octavo.api.requests import CheckedRequest
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.structured_outputs import StructuredOutputsParams
+from octavo.observe.request_timing import RequestTiming
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.text.answer_shape import AnswerJob
@@ -34,6 +35,7 @@ class TokenCounts:
     generated: int = 0
     reasoning: int = 0  # of those
     cached_by_prompt: dict[int, int] = field(default_factory=dict)
+    timing: RequestTiming | None = None  # at the end of one answer, if answers are to have it
 
     @property
     def cached(self) -> int:

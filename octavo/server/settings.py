@@ -51,6 +51,7 @@ class ServerSettings:
     allowed_origins: tuple[str, ...] = ()
     strict: bool = False  # refuse unknown fields
     enable_force_include_usage: bool = False  # usage in every chunk of every stream
+    enable_per_request_metrics: bool = False  # times in answers, beside their usage
     return_tokens_as_token_ids: bool = False  # unless a request says otherwise
     metrics_names: Literal["octavo", "vllm"] = "octavo"
     public_metrics: bool = False  # /metrics without a key

@@ -61,6 +61,7 @@ class DurableGeneration(Generation):
         self._replays: list[asyncio.Future[None]] = []
         if request is not None:
             self._numbered.gives_ids = not self._asked.numbers_events
+            self._is_timed = False  # the times of the earlier attempt are not known
             service.enter(request, task.stop)
 
     async def run(self) -> None:

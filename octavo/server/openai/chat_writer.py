@@ -149,7 +149,7 @@ class ChatWriter(OpenAIWriter):
             most = self._request.prompt_logprobs or 0
             written: Any = yield from prompt_logprobs(output.prompt_logprobs, most)
             response.prompt_logprobs = written
-        yield self._body(response, explanation)
+        yield self._body(response, counts, explanation)
 
     def choices(self, output: RequestOutput) -> Pieces[list[ChatChoice]]:
         """Return the answers to a conversation, made in pieces."""

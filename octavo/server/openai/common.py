@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from msgspec import UnsetType
 
 from octavo.formats.deltas import Delta, FinishDelta, TextDelta
+from octavo.observe.request_timing import RequestTiming
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.dialect import DONE, error_body, frame
@@ -27,6 +28,7 @@ class Chunk(Protocol):
     """A payload of a stream, with the parts that all of them have."""
 
     usage: Usage | UnsetType
+    metrics: RequestTiming | UnsetType
     explain: dict[str, Any] | UnsetType
     warnings: list[str] | UnsetType
 
@@ -34,6 +36,7 @@ class Chunk(Protocol):
 class WholeResponse(Protocol):
     """A response with all answers, with the parts that all of them may have."""
 
+    metrics: RequestTiming | UnsetType
     explain: dict[str, Any] | UnsetType
     warnings: list[str] | UnsetType
 
@@ -78,8 +81,12 @@ class OpenAIWriter:
             chunk.warnings = self._warnings
             yield frame(encode(chunk))
 
-    def _body(self, response: WholeResponse, explanation: dict[str, Any] | None) -> bytes:
+    def _body(
+        self, response: WholeResponse, counts: TokenCounts, explanation: dict[str, Any] | None
+    ) -> bytes:
         """Return the body of a whole response, with what every kind of response may have."""
+        if counts.timing is not None:
+            response.metrics = counts.timing
         if explanation is not None:
             response.explain = explanation
         if self._warnings:
@@ -96,6 +103,8 @@ class OpenAIWriter:
         """Yield a last chunk without choices, if there is anything to put into it, and the end."""
         if self._sends_usage:
             chunk.usage = usage_of(counts)
+            if counts.timing is not None:
+                chunk.metrics = counts.timing
         if explanation is not None:
             chunk.explain = explanation
         if self._sends_usage or explanation is not None:

@@ -163,7 +163,7 @@ class CompletionWriter(OpenAIWriter):
             usage=usage_of(counts),
             system_fingerprint=self._fingerprint,
         )
-        yield self._body(response, explanation)
+        yield self._body(response, counts, explanation)
 
     def _chunk(self, choices: list[CompletionChunkChoice], counts: TokenCounts) -> CompletionChunk:
         chunk = CompletionChunk(

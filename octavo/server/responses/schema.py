@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from octavo.core.config import MAX_PRIORITY
+from octavo.observe.request_timing import RequestTiming
 from octavo.server.openai.schema.sampling import (
     INT32,
     MAX_BIASES,
@@ -317,6 +318,7 @@ class ResponseObject(Struct, kw_only=True):
     truncation: str = "disabled"
     usage: ResponseUsage | None = None
     user: str | None = None
+    metrics: RequestTiming | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
 
 

@@ -143,6 +143,8 @@ class ResponseWriter:
             response.incomplete_details = {"reason": "max_output_tokens"}
         response.completed_at = self._clock() if status == COMPLETED else None
         response.usage = usage_of(counts)
+        if counts.timing is not None:
+            response.metrics = counts.timing
         self._settle()
 
     # what is kept

@@ -126,13 +126,13 @@ class DerenderCompletionRequest(DerenderRequest, kw_only=True):
 class DerenderedChat(ChatResponse, kw_only=True):
     """A whole answer, with what the other server has said of it."""
 
-    metrics: dict[str, Any] | None = None
+    metrics: dict[str, Any] | None = None  # type: ignore[assignment]
 
 
 class DerenderedCompletion(CompletionResponse, kw_only=True):
     """Whole continuations, with what the other server has said of them."""
 
-    metrics: dict[str, Any] | None = None
+    metrics: dict[str, Any] | None = None  # type: ignore[assignment]
 
 
 class DerenderedChatChunk(Struct, kw_only=True):

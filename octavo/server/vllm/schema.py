@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from octavo.core.config import MAX_PRIORITY
 from octavo.core.sampling_params import MAX_LOGPROB_IDS
+from octavo.observe.request_timing import RequestTiming
 from octavo.server.openai.schema.chat import (
     MAX_MESSAGES,
     ChatRequest,
@@ -171,6 +172,7 @@ class TokensResponse(Struct, kw_only=True):
     prompt_token_ids: list[int] | None = None
     prompt_logprobs: list[dict[str, Any] | None] | None = None
     kv_transfer_params: dict[str, Any] | None = None
+    metrics: RequestTiming | UnsetType = UNSET
 
 
 class TokensChunk(Struct, kw_only=True):
@@ -182,6 +184,7 @@ class TokensChunk(Struct, kw_only=True):
     output_mode: str = "tokens"
     prompt_token_ids: list[int] | UnsetType = UNSET
     usage: Usage | UnsetType = UNSET
+    metrics: RequestTiming | UnsetType = UNSET
     explain: dict[str, Any] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
 

@@ -162,6 +162,8 @@ class TokensWriter(OpenAIWriter):
                 output.prompt_logprobs, self._most_of_prompt or 0
             )
             response.prompt_logprobs = written
+        if counts.timing is not None:
+            response.metrics = counts.timing
         yield encode(response)
 
     def _choice(self, one: CompletionOutput) -> Pieces[TokensChoice]:

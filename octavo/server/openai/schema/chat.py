@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from octavo.observe.request_timing import RequestTiming
 from octavo.server.openai.schema.sampling import CommonRequest, Count
 from octavo.server.openai.schema.tools import (
     Call,
@@ -179,6 +180,7 @@ class ChatResponse(Struct, kw_only=True):
     prompt_token_ids: list[int] | None = None
     prompt_text: str | None = None
     kv_transfer_params: dict[str, Any] | None = None
+    metrics: RequestTiming | UnsetType = UNSET
     explain: dict[str, Any] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
 
@@ -217,5 +219,6 @@ class ChatChunk(Struct, kw_only=True):
     usage: Usage | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
+    metrics: RequestTiming | UnsetType = UNSET
     explain: dict[str, Any] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from octavo.observe.request_timing import RequestTiming
 from octavo.server.openai.schema.sampling import INT32, CommonRequest, TokenId
 from octavo.server.openai.schema.usage import Usage
 from octavo.server.schema.prompts import MAX_PROMPT_ITEMS, prompts_schema
@@ -59,6 +60,7 @@ class CompletionResponse(Struct, kw_only=True):
     service_tier: str | None = None
     system_fingerprint: str | None = None
     kv_transfer_params: dict[str, Any] | None = None
+    metrics: RequestTiming | UnsetType = UNSET
     explain: dict[str, Any] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
 
@@ -86,5 +88,6 @@ class CompletionChunk(Struct, kw_only=True):
     object: str = "text_completion"
     system_fingerprint: str | UnsetType = UNSET
     usage: Usage | UnsetType = UNSET
+    metrics: RequestTiming | UnsetType = UNSET
     explain: dict[str, Any] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
