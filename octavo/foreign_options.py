@@ -318,7 +318,7 @@ MISSING: Mapping[str, str] = {
     ),
     "tool_server": "the server calls no tools itself",
     "reasoning_parser_plugin": "--tool-parser-plugin describes formats of both kinds",
-    "reasoning_config": "--reasoning-parser names the format of reasoning",
+    "reasoning_config": "it is an option of `octavo serve`",
     "reasoning_effort_map": "send an effort that the template knows",
     "enable_prompt_embeds": "prompts are texts or token ids; vectors instead of them come as a "
     "pickle, which could run code",

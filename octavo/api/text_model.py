@@ -64,6 +64,7 @@ class TextModel:
         self.takes_extra_args = bool(arguments.logits_processors)
         self.checked_shapes = CheckedShapes()
         self._given_marks: MarkTokens | None = None
+        self.has_forced_end = False
 
     def end_of(self, prompt: Sequence[int]) -> str:
         """Return the end of a prompt's text, special tokens included."""
@@ -75,6 +76,11 @@ class TextModel:
         from octavo.formats.thinking import MarkTokens
 
         self._given_marks = MarkTokens(formats, self.tokenizer.added_tokens, self._token_of)
+
+    def force_end(self, tokens: Sequence[int]) -> None:
+        """Let reasoning whose budget is spent end with these tokens, a text and its mark."""
+        self._marks.force_end(tuple(tokens))
+        self.has_forced_end = True
 
     @property
     def can_limit_thinking(self) -> bool:

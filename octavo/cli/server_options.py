@@ -312,12 +312,21 @@ def _add_special(title: str, group: argparse._ArgumentGroup) -> None:
                 metavar="FILE",
                 help="a Jinja template instead of the model's: a file, or the template itself",
             )
+            group.add_argument("--reasoning-config", **_REASONING_CONFIG)
             group.add_argument(
                 "--default-chat-template-kwargs",
                 metavar="JSON",
                 help="variables of chat templates, where a request does not set them: a JSON "
                 "object such as '{\"enable_thinking\": false}'",
             )
+
+
+_REASONING_CONFIG: dict[str, Any] = {
+    "metavar": "JSON",
+    "help": "how reasoning ends when a request's budget of it is spent: a JSON object with the "
+    "keys reasoning_parser, reasoning_start_str and reasoning_end_str, whose text ends with the "
+    "mark of the format",
+}
 
 
 def server_settings(arguments: argparse.Namespace) -> ServerSettings:
@@ -350,6 +359,8 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
     if arguments.default_chat_template_kwargs is not None:
         given = arguments.default_chat_template_kwargs
         asked["default_chat_template_kwargs"] = _object("--default-chat-template-kwargs", given)
+    if arguments.reasoning_config is not None:
+        asked["reasoning_config"] = _object("--reasoning-config", arguments.reasoning_config)
     if arguments.served_model_name is not None:
         asked["served_model_name"] = tuple(arguments.served_model_name)
     config = ServerSettings(
@@ -362,7 +373,8 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
         **asked,
     )
     _check_variables(config)
-    if config.tool_call_parser or config.reasoning_parser or config.tool_parser_plugin:
+    names_formats = config.tool_call_parser or config.reasoning_parser or config.reasoning_config
+    if names_formats or config.tool_parser_plugin:
         from octavo.server.answers.formats import check_names
 
         check_names(config)  # before the model is loaded

@@ -100,12 +100,19 @@ class ReasoningFormat(Struct, frozen=True, forbid_unknown_fields=True):
     may_repeat: bool = False  # the model may reason again after text or calls
     ends_at_calls: bool = False  # calls may begin before the reasoning is closed
     is_kept: bool = False  # the reasoning stays in the text, with its marks
+    forced_end: str = ""  # written when a budget is spent: a text before a mark; "": the mark alone
     detect: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         for name, marks in (("open", self.open), ("close", self.close)):
             if not marks or not all(mark.strip() for mark in marks):
                 raise ValueError(f"`{name}` is at least one mark, and none of them is blank")
+        ends = tuple(mark.strip() for mark in self.close)
+        if self.forced_end and not self.forced_end.rstrip().endswith(ends):
+            raise ValueError(
+                f"it ends no reasoning in the format {self.name}; end it with "
+                f"{' or '.join(map(repr, ends))}"
+            )
 
     @property
     def marks(self) -> Iterator[str]:

@@ -67,6 +67,10 @@ class MarkTokens:
                     "in its vocabulary, and can be spelled in several ways"
                 )
 
+    def force_end(self, tokens: Mark) -> None:
+        """Let reasoning whose budget is spent end with these tokens, the last of which end it."""
+        self._close = (tokens, *self._close)
+
     @property
     def is_complete(self) -> bool:
         """True if the reasoning of this model can have a budget."""

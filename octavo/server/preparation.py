@@ -26,6 +26,7 @@ from octavo.api.requests import (
 from octavo.api.shapes import shape_error
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
 from octavo.grammar.checked import CheckedShape, Key, ShapeJob, job_of
+from octavo.server.answers.forced_end import spell_end
 from octavo.server.bounds.biases import check_biases, with_words
 from octavo.server.bounds.pieces import in_pieces
 from octavo.server.bounds.response_size import check_response_size
@@ -52,6 +53,7 @@ async def prepare(
     `owner` is the key of the client; work in the background yields to all other work.
     """
     prompts = await _prepared(server, asked, owner)
+    await spell_end(server, asked)
     owners: list[int] | None = None
     lengths = [prompt.num_tokens for prompt in prompts]
     if asked.most_in_pieces is not None:

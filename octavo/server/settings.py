@@ -63,6 +63,7 @@ class ServerSettings:
     # Formats of answers, by vLLM's names. None: detected from the chat template; "none": none.
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
+    reasoning_config: Mapping[str, Any] | None = None  # vLLM's: its format, and how it is ended
     tool_parser_plugin: Path | None = None  # a file that describes further formats
     log_prompts: bool = False  # at info, escaped
     enable_explain: bool = True

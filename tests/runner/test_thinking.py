@@ -20,6 +20,7 @@ SOME_MARKS = (
     ThinkingMarks(((1,),), ((2,),), is_open=True),
     ThinkingMarks(((1, 3), (4,)), ((2, 2, 3), (5, 2)), may_repeat=True),
     ThinkingMarks(((1,),), ((2, 3, 4), (2,)), is_open=True, may_repeat=True),
+    ThinkingMarks(((1,),), ((6, 7, 2), (2,)), is_open=True),  # a text before the mark
 )
 
 

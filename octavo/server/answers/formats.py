@@ -17,6 +17,7 @@ from octavo.formats.registry import choose
 from octavo.formats.thinking import Thinking, thinking_before
 from octavo.grammar.checked import job_of
 from octavo.server.answers.call_ids import short_id
+from octavo.server.answers.reasoning_config import parser_of, with_marks
 from octavo.server.answers.tool_use import ToolUse
 from octavo.server.http.errors import invalid
 from octavo.server.operation import GenerationRequest
@@ -138,6 +139,7 @@ def choose_formats(
     templates = tokenizer.chat_templates
     template = config.chat_template or templates.get("tool_use") or templates.get("default") or ""
     formats = _chosen(config, template, tuple(tokenizer.added_tokens.values()))
+    formats = with_marks(formats, config)
     if generates:
         _report(config, formats, shows_tools="tools" in template)
     added, special = tokenizer.added_tokens, tokenizer.special_ids
@@ -156,7 +158,7 @@ def _report(config: ServerSettings, formats: Formats, *, shows_tools: bool) -> N
     """Log which formats were chosen, and why."""
     for what, one, name in (
         ("tool calls", formats.tools, config.tool_call_parser),
-        ("reasoning", formats.reasoning, config.reasoning_parser),
+        ("reasoning", formats.reasoning, parser_of(config)),
     ):
         if name is not None:
             log.info(
@@ -195,7 +197,7 @@ def _chosen(config: ServerSettings, template: str, special_tokens: Sequence[str]
             template,
             special_tokens,
             tools=config.tool_call_parser,
-            reasoning=config.reasoning_parser,
+            reasoning=parser_of(config),
             plugin=config.tool_parser_plugin,
         )
     except FormatError as error:
