@@ -239,7 +239,6 @@ FIXED: Mapping[str, tuple[Test, str]] = {
     "allowed_headers": (_everything, _CORS),
     "response_role": (_among("assistant"), "the role of answers is always assistant"),
     "enable_log_outputs": (_among(False), "answers are never logged"),
-    "chat_template_content_format": (_among("auto"), "it is detected from the template"),
     "anthropic_disabled_thinking_effort": (_among("auto"), "thinking is switched off then"),
     "tool_strict_level": (_among("auto", None), "a tool says itself, by strict"),
     "trust_request_mm_kwargs": (_among(False), _TEXT_ALONE),
@@ -318,7 +317,6 @@ MISSING: Mapping[str, str] = {
     ),
     "tool_server": "the server calls no tools itself",
     "reasoning_parser_plugin": "--tool-parser-plugin describes formats of both kinds",
-    "reasoning_config": "it is an option of `octavo serve`",
     "reasoning_effort_map": "send an effort that the template knows",
     "enable_prompt_embeds": "prompts are texts or token ids; vectors instead of them come as a "
     "pickle, which could run code",
@@ -379,7 +377,6 @@ MISSING: Mapping[str, str] = {
     "ssl_ciphers": "TLS has the ciphers that Python's ssl module chooses",
     "tokens_only": "the server speaks of texts and tokens alike",
     "grpc": "it is served beside HTTP; name a port with --grpc-port",
-    "cohere_is_reasoning_model": "the format of reasoning is --reasoning-parser's",
     "cohere_format": "prompts are written by the model's chat template",
     "chat_template_text_format": "it is detected from the template",
     "use_v2_block_manager": "there is one",

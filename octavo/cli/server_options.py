@@ -84,6 +84,12 @@ _DIALECT: tuple[_Row, ...] = (
     ),
     ("metrics_names", str, "NAMES", "octavo, or vllm for dashboards that expect its names"),
     (
+        "chat_template_content_format",
+        str,
+        "FORMAT",
+        "what chat templates read as a message's content: openai (a list of parts) or string",
+    ),
+    (
         "tool_call_parser",
         str,
         "NAME",
@@ -132,7 +138,12 @@ _BOUNDS: tuple[_Row, ...] = (
     ("num_explained", int, "COUNT", "recent requests that /explain knows"),
 )
 _TIMES: tuple[_Row, ...] = (
-    ("drain_seconds", seconds, "SECONDS", "time for running requests to finish after SIGTERM"),
+    (
+        "drain_seconds",
+        seconds,
+        "SECONDS",
+        "time for running requests to finish after SIGTERM; 0: they end at once",
+    ),
     (
         "ready_seconds",
         seconds,
@@ -313,6 +324,7 @@ def _add_special(title: str, group: argparse._ArgumentGroup) -> None:
                 help="a Jinja template instead of the model's: a file, or the template itself",
             )
             group.add_argument("--reasoning-config", **_REASONING_CONFIG)
+            group.add_argument("--cohere-is-reasoning-model", **_IS_REASONING)
             group.add_argument(
                 "--default-chat-template-kwargs",
                 metavar="JSON",
@@ -321,6 +333,12 @@ def _add_special(title: str, group: argparse._ArgumentGroup) -> None:
             )
 
 
+_IS_REASONING: dict[str, Any] = {
+    "action": argparse.BooleanOptionalAction,
+    "default": None,
+    "help": "on /v2/chat, return reasoning as a block of thinking always, or in requests with "
+    "tools as the plan of the calls (default: as the format of the reasoning is)",
+}
 _REASONING_CONFIG: dict[str, Any] = {
     "metavar": "JSON",
     "help": "how reasoning ends when a request's budget of it is spent: a JSON object with the "
@@ -348,6 +366,7 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
     for name, choices in (
         ("cache_scope", ("key", "global")),
         ("metrics_names", ("octavo", "vllm")),
+        ("chat_template_content_format", ("auto", "openai", "string")),
     ):
         if name in asked and asked[name] not in choices:
             flag = "--" + name.replace("_", "-")
@@ -369,6 +388,7 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
         allowed_hosts=_words(arguments.allowed_hosts),
         allowed_origins=_words(arguments.allowed_origins),
         enable_explain=arguments.enable_explain,
+        cohere_is_reasoning_model=arguments.cohere_is_reasoning_model,
         middleware=tuple(arguments.middleware or ()),
         **asked,
     )

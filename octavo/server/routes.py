@@ -190,7 +190,11 @@ ROUTES: Sequence[Route] = (
             *(kind, RerankResponse),
             dialect=EMBEDDINGS,
         )
-        for path, kind in (("/v1/rerank", RerankRequest), ("/v2/rerank", CohereRerankRequest))
+        for path, kind in (
+            ("/v1/rerank", RerankRequest),
+            ("/v2/rerank", CohereRerankRequest),
+            ("/cohere/v2/rerank", CohereRerankRequest),
+        )
     ),
     Route(
         *("POST", "/rerank"),

@@ -108,6 +108,8 @@ class Server:
             trust_request_chat_template=config.trust_request_chat_template,
             default_chat_template_kwargs=config.default_chat_template_kwargs,
             log_prompts=config.log_prompts,
+            content_format=config.chat_template_content_format,
+            cohere_is_reasoning_model=config.cohere_is_reasoning_model,
             max_embed_len=config.max_embed_len or llm.facts.pooling.max_embed_len,
         )
         llm.model.set_formats(self.context.formats.formats)

@@ -13,7 +13,14 @@ from octavo.core.config import MAX_WEIGHT
 
 MAX_NAME_CHARACTERS = 512  # of a model
 MIN_KEY_CHARACTERS = 8  # where other machines can connect
-_MAY_BE_ZERO = ("port", "grpc_port", "ping_seconds", "num_explained", "ssl_cert_reqs")
+_MAY_BE_ZERO = (
+    "port",
+    "grpc_port",
+    "ping_seconds",
+    "num_explained",
+    "ssl_cert_reqs",
+    "drain_seconds",
+)
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -58,12 +65,16 @@ class ServerSettings:
     cache_scope: Literal["key", "global"] = "key"  # which requests share cached prefixes
     trust_request_chat_template: bool = False
     chat_template: str | None = None  # instead of the model's own
+    # What templates read as content: a list of parts, a text, or what they show.
+    chat_template_content_format: Literal["auto", "openai", "string"] = "auto"
     # Of templates, where a request does not set them itself.
     default_chat_template_kwargs: Mapping[str, Any] | None = None
     # Formats of answers, by vLLM's names. None: detected from the chat template; "none": none.
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
     reasoning_config: Mapping[str, Any] | None = None  # vLLM's: its format, and how it is ended
+    # Cohere's route: False: reasoning in requests with tools is a plan; None: by its format.
+    cohere_is_reasoning_model: bool | None = None
     tool_parser_plugin: Path | None = None  # a file that describes further formats
     log_prompts: bool = False  # at info, escaped
     enable_explain: bool = True
@@ -92,7 +103,7 @@ class ServerSettings:
     status_seconds: float = 1.0  # longest wait for the first token before a stream starts
     ping_seconds: float = 15.0  # silence after which a stream sends a comment; 0: never
     ready_seconds: float = 2.0  # how old the engine's last step may be, and how long one may take
-    drain_seconds: float = 30.0  # for running requests to finish after SIGTERM
+    drain_seconds: float = 30.0  # for running requests to finish after SIGTERM; 0: none
     # prompt workers
     prompt_workers: int = 1  # processes that render and tokenise
     prompt_worker_bytes: int = 2 << 30  # memory of one worker, beside its tokenizer

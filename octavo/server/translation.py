@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from octavo.server.answers.formats import AnswerFormats
 from octavo.server.http.errors import ApiError
+from octavo.text.chat.messages import ContentFormat
 from octavo.wire.facts import EngineFacts
 
 _MOST_NAMES = 8  # in an error
@@ -28,6 +29,8 @@ class TranslationContext(Struct, frozen=True, kw_only=True):
     trust_request_chat_template: bool
     default_chat_template_kwargs: Mapping[str, Any] | None
     log_prompts: bool
+    content_format: ContentFormat = "auto"  # of chat templates
+    cohere_is_reasoning_model: bool | None = None  # None: as the format of reasoning is
     max_embed_len: int | None = None  # of a text that is embedded in pieces
 
     def check_model(self, name: str | None) -> None:

@@ -33,7 +33,7 @@ from octavo.observe.machine import give_back_freed
 from octavo.text.answer_shape import AnswerJob
 from octavo.text.chat.answer_mask import Place, mask_of
 from octavo.text.chat.fewer_turns import with_fewer_turns
-from octavo.text.chat.messages import ChatTemplateError, check_surrogates
+from octavo.text.chat.messages import ChatTemplateError, ContentFormat, check_surrogates
 from octavo.text.pairs import Pair, Part, encode_pair, encode_parts
 from octavo.text.pieces import (
     Infill,
@@ -80,6 +80,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
     documents: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    content_format: ContentFormat = "auto"
     variables: dict[str, Any] = {}
 
 
@@ -102,6 +103,7 @@ class PromptJob(Struct, frozen=True, kw_only=True):
     fit_tokens: int | None = None
     max_tokens: int | None = None  # a longer prompt will be refused: its tokens are not sent back
     wants_text: bool = True  # of the prompt, as far as the server has not sent it
+    keeps_text: bool = False  # as it was given, whatever is cut
     lists_tokens: bool = False  # as JSON, instead of the token ids
     lists_strings: bool = False  # of the tokens, as the vocabulary has them
     wants_places: bool = False  # of the tokens in the text that was tokenised
@@ -264,6 +266,8 @@ class PromptMaker:
         is_too_long = job.max_tokens is not None and len(token_ids) > job.max_tokens
         if is_too_long or not job.wants_text:
             text = ""
+        elif job.keeps_text:
+            text = job.text
         elif is_cut or text is None or (job.keeps_frame and len(token_ids) == job.keep_tokens):
             text = decoded(self.tokenizer, token_ids)
         has_same_text = bool(text) and text is job.text
@@ -361,6 +365,7 @@ class PromptMaker:
             continue_final_message=conversation.continue_final_message,
             variables=conversation.variables,
             answers=answers,
+            content_format=conversation.content_format,
         )
         check_surrogates(text)
         return text

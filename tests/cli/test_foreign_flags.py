@@ -90,7 +90,6 @@ def test_the_list_of_vllms_flags_is_whole() -> None:
         (["--task", "transcription"], "task"),
         (["--model-impl", "transformers"], "model_impl"),
         (["--enable-log-outputs"], "enable_log_outputs"),
-        (["--chat-template-content-format", "string"], "chat_template_content_format"),
         (["--allowed-methods", '["GET"]'], "allowed_methods"),
         (["--allowed-headers", "[]"], "allowed_headers"),
         (["--logprobs-mode", "processed_logits"], "logprobs_mode"),

@@ -45,6 +45,7 @@ def conversation_job(
     variables.update(request.chat_template_kwargs or {})
     is_continued = request.messages[-1].role == "assistant"
     conversation = Conversation(
+        content_format=context.content_format,
         messages=_joined(chat),
         tools=list(tools.described) or None,
         tool_format=context.formats.formats.tools,

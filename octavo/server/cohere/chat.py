@@ -38,13 +38,11 @@ def translate(context: TranslationContext, request: CohereChatRequest) -> Genera
     except ApiError as error:
         raise _with_own_field(error, request) from None
     reasoning = context.formats.formats.reasoning
-    is_plan = (
-        reasoning is not None
-        and reasoning.name in _PLAN_FORMATS
-        and bool(request.tools)
-        and request.thinking is None
-    )
-    asked.writer = partial(CohereWriter, is_plan)
+    plans = reasoning is not None and reasoning.name in _PLAN_FORMATS
+    if context.cohere_is_reasoning_model is not None:
+        plans = not context.cohere_is_reasoning_model
+    has_plan = plans and bool(request.tools) and request.thinking is None
+    asked.writer = partial(CohereWriter, has_plan)
     named = asked.named
     asked.named = lambda error, index: _with_own_field(named(error, index), request)
     return asked

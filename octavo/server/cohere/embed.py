@@ -53,9 +53,10 @@ def translate(context: TranslationContext, request: CohereEmbedRequest) -> Gener
         )
     prefix = _prefix(context.facts, request.input_type)
     return GenerationRequest(
-        prompts=[PromptJob(text=prefix + text) for text in texts],
+        prompts=[PromptJob(text=prefix + text, keeps_text=True) for text in texts],
+        wants_text=request.texts is not None,
         sampling={"pooling": asked.pooling, "detokenize": False, "temperature": 0.0},
-        writer=partial(EmbedWriter, request, asked),
+        writer=partial(EmbedWriter, request, asked, len(prefix)),
         named=errors_at(lambda index: f"{name}[{index}]"),
         max_tokens=0,
         keep_tokens=_most_tokens(context.facts, request),
@@ -120,9 +121,13 @@ class EmbedWriter(WholeWriter):
         self,
         request: CohereEmbedRequest,
         asked: Wanted,
+        prefix_characters: int,
         exchange: Exchange,
         prepared: PreparedRequest,
     ) -> None:
+        self._texts: Iterable[str] | None = None
+        if request.texts is not None:
+            self._texts = (each.text[prefix_characters:] for each in prepared.prompts)
         self._types = list(dict.fromkeys(request.embedding_types or ("float",)))
         self._asked = asked
         self._id = exchange.request_id
@@ -143,9 +148,15 @@ class EmbedWriter(WholeWriter):
             yield (b"," if index else b"") + encode(kind) + b":["
             yield from encoded_each(self._formed(outputs, _FORMS[kind]))
             yield b"]"
+        yield b"},"
+        if self._texts is not None:
+            yield b'"texts":['
+            yield from encoded_each(self._texts)
+            yield b"],"
         tokens = {"input_tokens": counts.prompt}
-        meta = {"api_version": {"version": "2"}, "billed_units": tokens, "tokens": tokens}
-        yield b"}," + encode({"meta": meta, "response_type": "embeddings_by_type"})[1:]
+        billed = {**tokens, "image_tokens": 0}
+        meta = {"api_version": {"version": "2"}, "billed_units": billed, "tokens": tokens}
+        yield encode({"meta": meta, "response_type": "embeddings_by_type"})[1:]
 
     def _formed(
         self, outputs: Sequence[RequestOutput], form: Callable[[list[float]], Any]

@@ -15,20 +15,34 @@ from octavo.server.cohere.schema import (
 )
 from octavo.server.generate import generating
 from octavo.server.http.route import Route
+from octavo.server.vllm.render import render_cohere
+from octavo.server.vllm.schema import RenderedRequest
 
-COHERE_ROUTES: Sequence[Route] = (
-    Route(
-        *("POST", "/v2/chat"),
-        generating(CohereChatRequest, chat.translate),
-        "Answer a conversation, in Cohere's dialect.",
-        *(CohereChatRequest, CohereChatResponse, CohereEvent),
-        dialect=COHERE,
-    ),
-    Route(
-        *("POST", "/v2/embed"),
-        generating(CohereEmbedRequest, embed.translate),
-        "Vectors of texts, in Cohere's dialect.",
-        *(CohereEmbedRequest, CohereEmbedResponse),
-        dialect=COHERE,
-    ),
+# Clients whose address ends with /cohere, as vLLM has it, find the same routes there.
+_PREFIXES = ("", "/cohere")
+COHERE_ROUTES: Sequence[Route] = tuple(
+    route
+    for prefix in _PREFIXES
+    for route in (
+        Route(
+            *("POST", f"{prefix}/v2/chat"),
+            generating(CohereChatRequest, chat.translate),
+            "Answer a conversation, in Cohere's dialect.",
+            *(CohereChatRequest, CohereChatResponse, CohereEvent),
+            dialect=COHERE,
+        ),
+        Route(
+            *("POST", f"{prefix}/v2/chat/render", render_cohere),
+            "The request of a conversation in Cohere's dialect as token ids, without running it.",
+            *(CohereChatRequest, RenderedRequest),
+            dialect=COHERE,
+        ),
+        Route(
+            *("POST", f"{prefix}/v2/embed"),
+            generating(CohereEmbedRequest, embed.translate),
+            "Vectors of texts, in Cohere's dialect.",
+            *(CohereEmbedRequest, CohereEmbedResponse),
+            dialect=COHERE,
+        ),
+    )
 )

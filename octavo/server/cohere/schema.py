@@ -220,4 +220,5 @@ class CohereEmbedResponse(Struct, kw_only=True):
     id: str
     embeddings: dict[str, list[Any]]  # by their type
     meta: dict[str, Any]
+    texts: list[str] | UnsetType = UNSET  # those of the request
     response_type: str = "embeddings_by_type"

@@ -194,6 +194,7 @@ def _conversation(
     is_continued = bool(messages) and messages[-1]["role"] == "assistant"
     is_continued = is_continued and "tool_calls" not in messages[-1]
     conversation = Conversation(
+        content_format=context.content_format,
         messages=messages,
         tools=list(use.described) or None,
         tool_format=context.formats.formats.tools,

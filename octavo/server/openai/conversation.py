@@ -45,6 +45,7 @@ def conversation_job(
     }
     assert request.messages is not None
     conversation = Conversation(
+        content_format=context.content_format,
         messages=_messages(request.messages, context.formats.known_id),
         tools=list(tools.described) or None,
         tool_format=context.formats.formats.tools,

@@ -42,6 +42,7 @@ def conversation_job(
         variables["verbosity"] = request.text.verbosity
     variables.update(request.chat_template_kwargs or {})
     conversation = Conversation(
+        content_format=context.content_format,
         messages=messages,
         tools=list(tools.described) or None,
         tool_format=context.formats.formats.tools,

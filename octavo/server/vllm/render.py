@@ -12,6 +12,8 @@ from octavo.server.anthropic import messages
 from octavo.server.anthropic.dialect import ID_PREFIX as MESSAGE_ID
 from octavo.server.anthropic.schema import MessagesRequest
 from octavo.server.bounds.turns import Turns
+from octavo.server.cohere import chat as cohere
+from octavo.server.cohere.schema import CohereChatRequest
 from octavo.server.generate import admitted
 from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange
@@ -31,7 +33,9 @@ from octavo.server.translation import TranslationContext
 from octavo.server.vllm.schema import RenderedRequest, TokenSampling
 from octavo.text.prompt_worker import PromptJob
 
-R = TypeVar("R", CompletionRequest, ChatRequest, ResponsesRequest, MessagesRequest)
+R = TypeVar(
+    "R", CompletionRequest, ChatRequest, ResponsesRequest, MessagesRequest, CohereChatRequest
+)
 _NO_CALLS = (
     "the shape of calls and reasoning is not part of this request, whose answer may differ from "
     "that of the conversation"
@@ -93,6 +97,12 @@ def _reporting(
 async def render_responses(exchange: Exchange) -> None:
     """Handle POST /v1/responses/render: respond with one request of token ids."""
     (made,) = await _rendered(exchange, ResponsesRequest, _input_alone, RESPONSE_ID)
+    await exchange.respond_json(made)
+
+
+async def render_cohere(exchange: Exchange) -> None:
+    """Handle POST /v2/chat/render: respond with one request of token ids."""
+    (made,) = await _rendered(exchange, CohereChatRequest, cohere.translate, "")
     await exchange.respond_json(made)
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from octavo.core.sampling_params import RequestError
 
 Message = Mapping[str, Any]
+# What a template reads as the content of a message: a list of parts, a text, or what it shows.
+ContentFormat = Literal["auto", "openai", "string"]
 
 # A message's reasoning has had several names. Templates read the first, gpt-oss's the second.
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
@@ -86,6 +88,13 @@ def read_messages(
             if message["role"] == "developer":
                 message["role"] = "system"
     return chat
+
+
+def put_into_parts(chat: Sequence[dict[str, Any]]) -> None:
+    """Make a list with one part of each content that is a text, for templates that need lists."""
+    for message in chat:
+        if isinstance(message.get("content"), str):
+            message["content"] = [{"type": "text", "text": message["content"]}]
 
 
 def plain(value: Any, depth: int = 0) -> Any:

@@ -16,8 +16,10 @@ from octavo.text.chat.content_parts import reads_parts
 from octavo.text.chat.messages import (
     REASONING_FIELDS,
     ChatTemplateError,
+    ContentFormat,
     Message,
     plain,
+    put_into_parts,
     read_messages,
 )
 from octavo.text.chat.past_calls import with_written_calls
@@ -93,6 +95,7 @@ class ChatTemplate:
         continue_final_message: bool | str = False,
         variables: Mapping[str, Any] | None = None,
         answers: list[Place] | None = None,
+        content_format: ContentFormat = "auto",
     ) -> str:
         """Return the prompt for `messages`.
 
@@ -103,7 +106,8 @@ class ChatTemplate:
         `add_generation_prompt` opens the assistant's turn. `continue_final_message` leaves the
         last message open instead, so that the model continues it; a string names the field that
         is to be continued. `variables` are whatever else this template reads. The places of the
-        assistant's texts, as far as the template marks them, are added to `answers`.
+        assistant's texts, as far as the template marks them, are added to `answers`. The
+        `content_format` says what the template reads, if that is not to be seen from it.
         """
         _check_kinds(tools, variables)
         if reserved := OWN_VARIABLES & (variables or {}).keys():
@@ -115,9 +119,12 @@ class ChatTemplate:
                 "continues the last one: use one of them",
                 param="continue_final_message",
             )
+        takes_parts = self.takes_parts if content_format == "auto" else content_format == "openai"
         chat = read_messages(
-            messages, takes_parts=self.takes_parts, knows_developer="developer" in self.source
+            messages, takes_parts=takes_parts, knows_developer="developer" in self.source
         )
+        if content_format == "openai":
+            put_into_parts(chat)
         known: dict[str, Any] = {
             **self._special_tokens,
             **plain(variables or {}),

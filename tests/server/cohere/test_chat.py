@@ -9,9 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import convert
+from msgspec.structs import replace
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
+from octavo.formats.description import Formats
+from octavo.formats.registry import tool_format
 from octavo.server.cohere.chat import translate
 from octavo.server.cohere.schema import CohereChatRequest, CohereMessage
 from octavo.server.cohere.writer import CohereWriter
@@ -156,6 +160,47 @@ def test_a_plan_stands_beside_the_calls(is_plan: bool) -> None:
     assert message["tool_calls"][0]["id"]
     answer = written([TextDelta("yes"), FinishDelta("stop")], is_plan=is_plan)
     assert answer["finish_reason"] == "COMPLETE"
+
+
+@pytest.mark.parametrize(
+    ("is_reasoning", "tools", "thinking", "expected"),
+    [
+        (None, True, None, False),  # of a format without plans
+        (True, True, None, False),
+        (False, True, None, True),
+        (False, False, None, False),
+        (False, True, {"type": "enabled"}, False),
+    ],
+)
+def test_the_server_says_whether_reasoning_is_a_plan(
+    is_reasoning: bool | None, tools: bool, thinking: Any, expected: bool
+) -> None:
+    context = translation_context()
+    formats = replace(context.formats, formats=Formats(tool_format("hermes")))
+    context = replace(context, formats=formats, cohere_is_reasoning_model=is_reasoning)
+    body = {**ASKED, "tools": TOOLS if tools else None, "thinking": thinking}
+    writer: Any = translate(context, convert(body, CohereChatRequest)).writer
+    assert writer.args == (expected,)
+
+
+@in_loop
+async def test_all_routes_are_under_vllms_prefix_too(directory: Path) -> None:
+    """A rendered request is that of the same conversation in OpenAI's dialect."""
+    async with serving(directory, FakeEngine(directory)) as client:
+        body = {**ASKED, "max_tokens": 4, "temperature": 0, "stop_sequences": ["END"]}
+        answers = [(await client.post(f"{at}{PATH}", json=body)).json() for at in ("", "/cohere")]
+        assert answers[0]["message"] == answers[1]["message"]
+        rendered = (await client.post(f"/cohere{PATH}/render", json=body)).json()
+        same = {**ASKED, "max_tokens": 4, "temperature": 0, "stop": ["END"]}
+        expected = (await client.post("/v1/chat/completions/render", json=same)).json()
+        for each in (rendered, expected):
+            del each["request_id"]
+        assert rendered == expected
+        for path in (f"/cohere{PATH}", f"{PATH}/render"):
+            wrong = await client.post(path, json={"messages": []})
+            assert (wrong.status_code, wrong.json().keys()) == (400, {"message"})
+        ranked = {"model": "tiny", "query": "a", "documents": ["b", "c"]}
+        assert (await client.post("/cohere/v2/rerank", json=ranked)).status_code == 200
 
 
 def test_what_is_asked_for_reaches_the_template() -> None:

@@ -120,3 +120,21 @@ def test_errors_name_the_field(directory: Path, fields: dict[str, Any], place: s
         assert place in answer.json()["message"]
 
     run(directory, test, FACTS)
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_texts_are_repeated_as_they_were_sent(directory: Path, count: int) -> None:
+    """Neither a prompt of the model nor what was cut changes them; a large body is read apart."""
+
+    async def test(client: Client) -> None:
+        texts = [f"  The <b> é 😀 {index} " * 8 for index in range(count)]
+        body = {"model": "tiny", "texts": texts, "input_type": "search_query", "max_tokens": 9}
+        answer = (await client.post(PATH, json=body)).json()
+        assert answer["texts"] == texts
+        assert len(answer["embeddings"]["float"]) == count
+        assert answer["meta"]["billed_units"] == {"input_tokens": 9 * count, "image_tokens": 0}
+        blocks = [{"content": [{"type": "text", "text": each}]} for each in texts]
+        body = {"model": "tiny", "inputs": blocks}
+        assert "texts" not in (await client.post(PATH, json=body)).json()
+
+    run(directory, test, FACTS)

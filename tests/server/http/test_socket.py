@@ -262,10 +262,11 @@ def test_256_streams_at_once(directory: Path) -> None:
         asyncio.run(main())
 
 
-def test_draining_ends_every_stream_with_an_error(directory: Path) -> None:
+@pytest.mark.parametrize("drain_seconds", [0.0, 0.3])
+def test_draining_ends_every_stream_with_an_error(directory: Path, drain_seconds: float) -> None:
     gate = Gate()
     engine = FakeEngine(directory, runner=ChainRunner(gate))
-    with listening(directory, engine, drain_seconds=0.3, status_seconds=0.01) as life:
+    with listening(directory, engine, drain_seconds=drain_seconds, status_seconds=0.01) as life:
         body = {"prompt": "x", "max_tokens": 5, "stream": True}
         received: list[Any] = []
 

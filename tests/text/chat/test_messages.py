@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from octavo.text.chat.messages import UNSUPPORTED, ChatTemplateError, read_messages
+from octavo.text.chat.messages import (
+    UNSUPPORTED,
+    ChatTemplateError,
+    ContentFormat,
+    read_messages,
+)
 from octavo.text.chat.template import ChatTemplate
 
 USER = {"role": "user", "content": "Hi"}
@@ -43,6 +48,29 @@ def test_a_template_that_reads_parts_gets_them() -> None:
     )
     parts = [text("a", cache_control={"type": "ephemeral"}), {"type": "input_text", "text": "b"}]
     assert template.render([USER, {"role": "user", "content": parts}]) == "Hi<text:a><text:b>"
+
+
+@pytest.mark.parametrize(
+    ("content_format", "expected"),
+    [("auto", "[Hi]<a><b>"), ("openai", "<Hi><a><b>"), ("string", "[Hi][a\nb]")],
+)
+def test_the_caller_may_say_what_a_template_reads(
+    content_format: ContentFormat, expected: str
+) -> None:
+    template = ChatTemplate(
+        "{% for m in messages %}{% if m.content is string %}[{{ m.content }}]{% else %}"
+        "{% for part in m.content %}<{{ part.text }}>{% endfor %}{% endif %}{% endfor %}"
+    )
+    parts = [text("a"), text("b")]
+    messages = [USER, {"role": "user", "content": parts}]
+    assert template.render(messages, content_format=content_format) == expected
+
+
+def test_a_last_message_in_parts_can_be_continued() -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m.content[0].text }};{% endfor %}")
+    chat = [USER, {"role": "assistant", "content": "So"}]
+    found = template.render(chat, continue_final_message=True, content_format="openai")
+    assert found == "Hi;So"
 
 
 READS_PARTS = {
