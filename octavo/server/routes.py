@@ -20,7 +20,7 @@ from octavo.server.batches.routes import BATCH_ROUTES
 from octavo.server.cohere.dialect import COHERE
 from octavo.server.cohere.routes import COHERE_ROUTES
 from octavo.server.durable.routes import resume
-from octavo.server.embeddings import scores, tei, vectors
+from octavo.server.embeddings import late_chunking, scores, tei, vectors
 from octavo.server.embeddings.dialect import EMBEDDINGS
 from octavo.server.embeddings.schema import (
     AnyRerankRequest,
@@ -151,7 +151,7 @@ ROUTES: Sequence[Route] = (
     Route("GET", "/v1/models/{id}", model, "One model."),
     Route(
         *("POST", "/v1/embeddings"),
-        generating(EmbeddingRequest, vectors.embeddings),
+        generating(EmbeddingRequest, late_chunking.embeddings),
         "Vectors of texts.",
         *(EmbeddingRequest, EmbeddingResponse),
         other_kinds=("application/octet-stream",),

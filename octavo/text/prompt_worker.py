@@ -267,7 +267,7 @@ class PromptMaker:
         if is_too_long or not job.wants_text:
             text = ""
         elif job.keeps_text:
-            text = job.text
+            text = job.text or ""
         elif is_cut or text is None or (job.keeps_frame and len(token_ids) == job.keep_tokens):
             text = decoded(self.tokenizer, token_ids)
         has_same_text = bool(text) and text is job.text

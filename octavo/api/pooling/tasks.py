@@ -54,7 +54,7 @@ class Wanted(Struct, frozen=True):
 
     def vector(self, output: RequestOutput) -> list[float]:
         """Return the one vector of a prompt."""
-        return self._finished(hidden_state(output))
+        return self.finished(hidden_state(output))
 
     @property
     def is_each_token(self) -> bool:
@@ -68,9 +68,9 @@ class Wanted(Struct, frozen=True):
         width = len(values) // num_rows
         for row in range(num_rows):
             if self.only_token is None or ids[row] == self.only_token:
-                yield self._finished(values[row * width : (row + 1) * width])
+                yield self.finished(values[row * width : (row + 1) * width])
 
-    def _finished(self, values: Sequence[float]) -> list[float]:
+    def finished(self, values: Sequence[float]) -> list[float]:
         """Cut a vector of the engine, and normalise it or make probabilities of it."""
         kept = values[: self.width]
         if self.normalizes:

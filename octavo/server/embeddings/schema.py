@@ -50,7 +50,7 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "images": Unsupported(_empty, _TEXT, "[]"),
     "rank_fields": Unsupported(_empty, "a document is one text; join its fields", "[]"),
     "late_chunking": Unsupported(
-        lambda value: not value, "each input is embedded on its own; leave it out", "false"
+        lambda value: not value, "send late_chunking_params, with a chunk_size", "false"
     ),
 }
 IGNORED: Mapping[str, str] = {
@@ -173,6 +173,12 @@ class InputRequest(PooledRequest, kw_only=True):
     prompt_name: Annotated[str, Meta(max_length=256)] | None = None  # put before each text
 
 
+class LateChunking(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A request for the vectors of the parts of a text, which is read whole."""
+
+    chunk_size: Annotated[int, Meta(ge=1, le=2**63 - 1)]  # tokens of a part
+
+
 class EmbeddingRequest(InputRequest, kw_only=True):
     """The request of /v1/embeddings."""
 
@@ -181,6 +187,7 @@ class EmbeddingRequest(InputRequest, kw_only=True):
     embed_dtype: ValueType = "float32"  # in base64 and in bytes
     endianness: ByteOrder = "native"  # in base64 and in bytes
     normalize: bool | None = None  # the older name of use_activation
+    late_chunking_params: LateChunking | None = None
 
 
 class PoolingRequest(EmbeddingRequest, kw_only=True):
@@ -329,12 +336,29 @@ class PooledResponse(Struct, kw_only=True):
     object: str = "list"
 
 
+class LateChunk(Struct, kw_only=True):
+    """The place of a part: from its first token or character to behind its last."""
+
+    token_range: tuple[int, int]
+    char_range: tuple[int, int] | None  # None: special tokens alone
+
+
+class LateChunks(Struct, kw_only=True):
+    """The parts of one text."""
+
+    chunk_size: int
+    input_tokens: int
+    chunks: list[LateChunk]
+    strategy: str = "fixed_tokens"
+
+
 class EmbeddingData(Struct, kw_only=True):
     """The embedding of one input."""
 
     index: int
     embedding: list[Any] | str  # of numbers or, for tokens, of their lists; a string in base64
     object: str = "embedding"
+    late_chunking: LateChunks | UnsetType = UNSET
 
 
 class EmbeddingResponse(PooledResponse, kw_only=True):

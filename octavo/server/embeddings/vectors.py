@@ -35,6 +35,7 @@ from octavo.server.embeddings.schema import (
     PoolingResponse,
 )
 from octavo.server.embeddings.values import in_base64
+from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import encode
 from octavo.server.operation import TURN, GenerationRequest
 from octavo.server.translation import TranslationContext
@@ -42,29 +43,33 @@ from octavo.server.translation import TranslationContext
 _ROWS = 3  # of tokens at once: base64 of a part that others follow has no padding
 
 
-def embeddings(context: TranslationContext, request: EmbeddingRequest) -> GenerationRequest:
+def embeddings_of(context: TranslationContext, request: EmbeddingRequest) -> GenerationRequest:
     """Return the neutral form of a request for embeddings: of texts, or of each of their tokens."""
     of_tokens = context.facts.pooling.default_task == "token_embed"
-    return _translated(context, request, "token_embed" if of_tokens else "embed", EmbeddingWriter)
+    return translated(context, request, "token_embed" if of_tokens else "embed", EmbeddingWriter)
 
 
 def pooling(context: TranslationContext, request: PoolingRequest) -> GenerationRequest:
     """Return the neutral form of a request for what a task makes of texts."""
+    if request.late_chunking_params is not None:
+        name = "late_chunking_params"
+        raise invalid(f"{name} is for /v1/embeddings; send it there", name)
     task: Task | None = request.task
     if task is None:
         usual: Task = "embed" if "embed" in context.facts.pooling.tasks else "classify"
         task = default_task(context.facts, usual)
-    return _translated(context, request, task, PoolingWriter)
+    return translated(context, request, task, PoolingWriter)
 
 
 def classify(context: TranslationContext, request: ClassifyRequest) -> GenerationRequest:
     """Return the neutral form of a request for the classes of texts."""
-    return _translated(context, request, "classify", ClassifyWriter)
+    return translated(context, request, "classify", ClassifyWriter)
 
 
-def _translated(
+def translated(
     context: TranslationContext, request: InputRequest, task: Task, writer: type[PooledWriter]
 ) -> GenerationRequest:
+    """Return the neutral form of a request for what a task makes of its inputs."""
     context.check_model(request.model)
     asked = wanted_of(context, task, request)
     prompts = inputs_of(context, request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw
 
-from octavo.server.embeddings import scores, tei, vectors
+from octavo.server.embeddings import late_chunking, scores, tei, vectors
 from octavo.server.embeddings.schema import (
     PAIRED,
     AnyRerankRequest,
@@ -26,7 +26,7 @@ from octavo.server.vllm.sessions import change_session, check_session
 _HANDLERS: dict[str, Handler] = {  # by the field that only this request has
     "messages": generating(ChatRequest, chat.translate),
     "prompt": generating(CompletionRequest, completions.translate),
-    "input": generating(EmbeddingRequest, vectors.embeddings),
+    "input": generating(EmbeddingRequest, late_chunking.embeddings),
     "query": generating(AnyRerankRequest, tei.rerank),
     **dict.fromkeys((first for first, _ in PAIRED), generating(ScoreRequest, scores.score)),
 }

@@ -157,7 +157,7 @@ def test_long_work_on_vectors_of_tokens_leaves_turns_to_others(
     most = 7 * WIDTH * VALUE_BYTES
     in_turns: Counter[int] = Counter()
     turn = 0
-    finished = Wanted._finished
+    finished = Wanted.finished
 
     def counted(self: Wanted, values: Any) -> list[float]:
         in_turns[turn] += 1
@@ -175,7 +175,7 @@ def test_long_work_on_vectors_of_tokens_leaves_turns_to_others(
         expected = (await client.post("/pooling", json=body)).json()["data"]
         monkeypatch.setattr("octavo.server.bounds.turns.PIECE_BYTES", most)
         monkeypatch.setattr("octavo.server.generation.PART_BYTES", 1000)
-        monkeypatch.setattr(Wanted, "_finished", counted)
+        monkeypatch.setattr(Wanted, "finished", counted)
         tick()
         assert (await client.post("/pooling", json=body)).json()["data"] == expected
         ticks[0].cancel()

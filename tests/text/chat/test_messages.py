@@ -62,7 +62,7 @@ def test_the_caller_may_say_what_a_template_reads(
         "{% for part in m.content %}<{{ part.text }}>{% endfor %}{% endif %}{% endfor %}"
     )
     parts = [text("a"), text("b")]
-    messages = [USER, {"role": "user", "content": parts}]
+    messages: list[dict[str, Any]] = [USER, {"role": "user", "content": parts}]
     assert template.render(messages, content_format=content_format) == expected
 
 
