@@ -108,7 +108,9 @@ async def prepare(
             wrong = invalid(str(error), error.param, error.code)
             place = len(checked) if owners is None else owners[len(checked)]
             raise asked.named(wrong, place) from None
-    return PreparedRequest(asked, prompts, sampling, checked, owners, _warnings(asked, shape))
+    return PreparedRequest(
+        asked, prompts, sampling, checked, owners, [*asked.warnings, *_warnings(asked, shape)]
+    )
 
 
 @contextmanager

@@ -348,7 +348,8 @@ def test_named_tokens_stand_in_place_of_the_likeliest(directory: Path, is_stream
                 assert position["token"] == others["token"]
                 values = {each["token"]: each["logprob"] for each in others["top_logprobs"]}
                 found = {each["token"]: each["logprob"] for each in position["top_logprobs"]}
-                assert found == {f"token_id:{id}": values[f"token_id:{id}"] for id in named}
+                listed = {position["token"], *(f"token_id:{id}" for id in named)}
+                assert found == {name: values[name] for name in listed}
                 assert list(found.values()) == sorted(found.values(), reverse=True)
             for most in (0, 2):
                 body = {"prompt": PROMPT, "logprobs": most, **fields}
