@@ -381,7 +381,6 @@ MISSING: Mapping[str, str] = {
     "log_config_file": "log_level sets what is written",
     "logging_config": "log_level sets what is written",
     "ssl_ciphers": "TLS has the ciphers that Python's ssl module chooses",
-    "tokens_only": "the server speaks of texts and tokens alike",
     "grpc": "it is served beside HTTP; name a port with --grpc-port",
     "cohere_is_reasoning_model": "the format of reasoning is --reasoning-parser's",
     "cohere_format": "prompts are written by the model's chat template",

@@ -108,6 +108,7 @@ class Server:
             trust_request_chat_template=config.trust_request_chat_template,
             default_chat_template_kwargs=config.default_chat_template_kwargs,
             log_prompts=config.log_prompts,
+            tokens_only=config.tokens_only,
             max_embed_len=config.max_embed_len,
         )
         llm.model.set_formats(self.context.formats.formats)

@@ -28,6 +28,7 @@ class TranslationContext(Struct, frozen=True, kw_only=True):
     trust_request_chat_template: bool
     default_chat_template_kwargs: Mapping[str, Any] | None
     log_prompts: bool
+    tokens_only: bool = False  # no answer has a text
     max_embed_len: int | None = None  # of a text that is embedded in pieces
 
     def check_model(self, name: str | None) -> None:

@@ -57,6 +57,8 @@ def translate(context: TranslationContext, request: TokensRequest) -> Generation
             raise _needs_text("stop strings are found in the text", "stop")
         if mode != "tokens":
             raise _needs_text(f"output_mode {mode!r} is made of the text", "detokenize")
+    if context.tokens_only:
+        _check_without_text(mode, sampling)
     if mode == "derender":
         _check_derender(context, request)
     common = CompletionRequest(
@@ -78,6 +80,22 @@ def translate(context: TranslationContext, request: TokensRequest) -> Generation
     if mode != "derender":
         made.reading = None
     return made
+
+
+def _check_without_text(mode: str, sampling: TokenSampling) -> None:
+    """Raise ApiError for what a server of token ids alone would need a text for."""
+    why = "which a server with --tokens-only leaves out"
+    if mode != "tokens":
+        raise invalid(
+            f"output_mode {mode!r} requires a tokenizer, {why}; make the text of the tokens "
+            "elsewhere, such as at the derender routes of another server",
+            "output_mode",
+        )
+    if sampling.stop:
+        name = f"{OUTER}.stop"
+        raise invalid(
+            f"{name}: stop strings are found in the text, {why}; use stop_token_ids", name
+        )
 
 
 def _check_derender(context: TranslationContext, request: TokensRequest) -> None:
