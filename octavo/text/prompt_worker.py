@@ -34,6 +34,7 @@ from octavo.text.answer_shape import AnswerJob
 from octavo.text.chat.answer_mask import Place, mask_of
 from octavo.text.chat.fewer_turns import with_fewer_turns
 from octavo.text.chat.messages import ChatTemplateError, check_surrogates
+from octavo.text.chat.system_first import render_with_system
 from octavo.text.pairs import Pair, Part, encode_pair, encode_parts
 from octavo.text.pieces import (
     Infill,
@@ -81,6 +82,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     variables: dict[str, Any] = {}
+    moves_system: bool = False  # to the first message, if the template refuses it elsewhere
 
 
 class PromptJob(Struct, frozen=True, kw_only=True):
@@ -352,8 +354,8 @@ class PromptMaker:
                 "leave return_assistant_tokens_mask out, or use a template that does",
                 param="return_assistant_tokens_mask",
             )
-        text = template.render(
-            conversation.messages,
+        render = partial(
+            template.render,
             tools=conversation.tools,
             tool_format=tool_format,
             documents=conversation.documents,
@@ -361,6 +363,9 @@ class PromptMaker:
             continue_final_message=conversation.continue_final_message,
             variables=conversation.variables,
             answers=answers,
+        )
+        text = render_with_system(
+            conversation.messages, render, moves_system=conversation.moves_system
         )
         check_surrogates(text)
         return text
