@@ -214,7 +214,7 @@ def _warnings(asked: GenerationRequest, shape: CheckedShape) -> list[str]:
     warnings = []
     for place, what in shape.warnings:
         if place.startswith(TOOL_FIELDS):
-            warnings.append(f"{place}: {what}")
+            warnings.append(asked.named(invalid(f"{place}: {what}", place), 0).message)
             continue
         param = f"structured_outputs.{place}"
         warnings.append(asked.named(invalid(f"{param}: {what}", param), 0).message)
@@ -250,7 +250,7 @@ async def _checked_shape(
         server.checked_shapes.put(key, checked)
     if checked.what and checked.field in TOOL_FIELDS:
         param = f"{checked.field}{checked.path}"
-        raise invalid(f"{param}: {checked.what}", param)
+        raise asked.named(invalid(f"{param}: {checked.what}", param), 0)
     if checked.what:
         wrong = shape_error(checked)
         raise asked.named(invalid(str(wrong), wrong.param, wrong.code), 0)

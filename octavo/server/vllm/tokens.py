@@ -145,6 +145,8 @@ def _named(named: Any, error: ApiError, index: int) -> ApiError:
         param = "extra_args"
     if param == "prompt":
         error.param = "token_ids"
+    elif param is not None and param.startswith(NO_TOOLS.field):
+        error = with_place(error)
     elif param is not None and param.partition(".")[0] in TokenSampling.__struct_fields__:
         error.param = f"{OUTER}.{param}"
     return error

@@ -157,6 +157,8 @@ def test_a_context_says_all_of_the_use_of_tools(more: dict[str, Any]) -> None:
 
 
 MANY = [{"type": "function", "function": {"name": f"t{index}"}} for index in range(513)]
+NEVER = {"type": "object", "properties": {"a": {"type": "no such type"}}, "required": ["a"]}
+UNKNOWN = {"type": "function", "function": {"name": "t", "parameters": NEVER, "strict": True}}
 LONG = {"type": "function", "function": {"name": "t", "description": "x" * (1 << 18)}}
 
 
@@ -174,6 +176,10 @@ LONG = {"type": "function", "function": {"name": "t", "description": "x" * (1 <<
         (
             {"parse_context": {"tools": [CLOCK], "tool_choice": NAMED}},
             "parse_context.tool_choice",
+        ),
+        (
+            {"parse_context": {"tools": [UNKNOWN]}},
+            "parse_context.tools[0].function.parameters.properties.a.type",
         ),
         ({"parse_context": {"include_reasoning": "no"}}, "parse_context.include_reasoning"),
         ({"parse_context": {"history_tool_call_cnt": -1}}, "parse_context.history_tool_call_cnt"),
