@@ -375,7 +375,6 @@ MISSING: Mapping[str, str] = {
     "log_config_file": "log_level sets what is written",
     "logging_config": "log_level sets what is written",
     "ssl_ciphers": "TLS has the ciphers that Python's ssl module chooses",
-    "tokens_only": "the server speaks of texts and tokens alike",
     "grpc": "it is served beside HTTP; name a port with --grpc-port",
     "cohere_format": "prompts are written by the model's chat template",
     "chat_template_text_format": "it is detected from the template",

@@ -82,6 +82,12 @@ _DIALECT: tuple[_Row, ...] = (
         "",
         "name tokens as token_id:N in log-probabilities, unless a request says otherwise",
     ),
+    (
+        "tokens_only",
+        _ON,
+        "",
+        "answer with token ids alone: /inference/v1/generate is the only route that generates",
+    ),
     ("metrics_names", str, "NAMES", "octavo, or vllm for dashboards that expect its names"),
     (
         "chat_template_content_format",

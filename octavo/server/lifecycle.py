@@ -36,7 +36,7 @@ from octavo.server.http.sockets import bind, bind_admin, descriptors_for, grpc_c
 from octavo.server.http.tls import HTTP2, Certificates, accept_securely
 from octavo.server.ready_text import ready_text
 from octavo.server.responses.background import recover
-from octavo.server.routes import DEFAULT_DIALECT, ROUTES
+from octavo.server.routes import DEFAULT_DIALECT, served
 from octavo.server.server import Server
 from octavo.server.settings import MIN_KEY_CHARACTERS, ServerSettings, ServerStartError
 from octavo.server.worker_process import Worker
@@ -122,7 +122,7 @@ class ServerLifecycle:
             self.server.durability = Durability.open(self.server)
         if self.config.batch_dir is not None:
             store = Store(self.config.batch_dir)
-            calls = Calls(self.server, ROUTES, DEFAULT_DIALECT)
+            calls = Calls(self.server, served(self.config), DEFAULT_DIALECT)
             self.server.batches = Batches(self.server, store, calls)
         main_socket = bind(self.config)
         self.port = main_socket.getsockname()[1] if self.config.uds is None else 0

@@ -19,6 +19,7 @@ from octavo.api.requests import CheckedRequest
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.observe.request_timing import RequestTiming
+from octavo.server.answers.tool_use import NO_TOOLS, ToolUse
 from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.text.answer_shape import AnswerJob
@@ -124,7 +125,10 @@ class GenerationRequest:
     shape: StructuredOutputsParams | None = None  # of each answer's text
     # What answers consist of, by the end of their prompt, if not only of text in that shape.
     answer_job: Callable[[str], AnswerJob] | None = None
-    calls_field: str = "tools"  # of the request: what the answers may call
+    tools: ToolUse = NO_TOOLS  # how the answers may use tools
+    # The answers leave the reasoning out, and with it what each of their tokens is.
+    hides_tokens: bool = False
+    warnings: list[str] = field(default_factory=list)  # of what was asked for and is not done
     # Whether the dialect's own events say where a stream continues. Its writer then leaves out what
     # the client knows, and the events depend on nothing but the tokens.
     numbers_events: bool = False

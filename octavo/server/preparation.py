@@ -110,7 +110,9 @@ async def prepare(
             wrong = invalid(str(error), error.param, error.code)
             place = len(checked) if owners is None else owners[len(checked)]
             raise asked.named(wrong, place) from None
-    return PreparedRequest(asked, prompts, sampling, checked, owners, _warnings(asked, shape))
+    return PreparedRequest(
+        asked, prompts, sampling, checked, owners, [*asked.warnings, *_warnings(asked, shape)]
+    )
 
 
 @contextmanager
@@ -214,7 +216,7 @@ def _warnings(asked: GenerationRequest, shape: CheckedShape) -> list[str]:
     warnings = []
     for place, what in shape.warnings:
         if place.startswith(TOOL_FIELDS):
-            warnings.append(f"{place}: {what}")
+            warnings.append(asked.named(invalid(f"{place}: {what}", place), 0).message)
             continue
         param = f"structured_outputs.{place}"
         warnings.append(asked.named(invalid(f"{param}: {what}", param), 0).message)
@@ -250,7 +252,7 @@ async def _checked_shape(
         server.checked_shapes.put(key, checked)
     if checked.what and checked.field in TOOL_FIELDS:
         param = f"{checked.field}{checked.path}"
-        raise invalid(f"{param}: {checked.what}", param)
+        raise asked.named(invalid(f"{param}: {checked.what}", param), 0)
     if checked.what:
         wrong = shape_error(checked)
         raise asked.named(invalid(str(wrong), wrong.param, wrong.code), 0)

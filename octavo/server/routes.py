@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from html import escape
 
@@ -41,6 +42,7 @@ from octavo.server.embeddings.schema import (
 )
 from octavo.server.generate import generating
 from octavo.server.http.dialect import Dialect
+from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.http.route import Route
 from octavo.server.llama.dialect import LLAMA
@@ -66,6 +68,7 @@ from octavo.server.openai.tokens import detokenize, tokenize
 from octavo.server.openapi import document
 from octavo.server.responses.dialect import RESPONSES
 from octavo.server.responses.routes import RESPONSES_ROUTES
+from octavo.server.settings import ServerSettings
 from octavo.server.vllm.routes import VLLM_ROUTES
 
 # The page has no script, and may load nothing.
@@ -84,7 +87,7 @@ async def openapi(exchange: Exchange) -> None:
     server = exchange.server
     if not server.openapi:
         whole = document(
-            ROUTES,
+            documented(server.config),
             DEFAULT_DIALECT,
             needs_key=bool(server.config.api_keys),
             public=server.access.public,
@@ -95,7 +98,10 @@ async def openapi(exchange: Exchange) -> None:
 
 
 async def documentation(exchange: Exchange) -> None:
-    lines = "\n".join(f"{each.method:5}{each.path:31}{each.summary}" for each in ROUTES)
+    lines = "\n".join(
+        f"{each.method:5}{each.path:31}{each.summary}"
+        for each in documented(exchange.server.config)
+    )
     page = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Octavo</title>'
         "<style>:root{color-scheme:light dark}</style><h1>Octavo</h1><p>Send an API key as "
@@ -104,6 +110,38 @@ async def documentation(exchange: Exchange) -> None:
     )
     kind = b"text/html; charset=utf-8"
     await exchange.respond(page.encode(), kind=kind, headers=_PAGE_HEADERS)
+
+
+# The routes of a server of token ids alone: no answer has a text, and nothing is made of one.
+OF_TOKENS = frozenset(
+    {
+        *("/inference/v1/generate", "/inference/v1/abort_requests"),
+        *("/v1/requests/{id}/explain", "/v1/streams/{id}", "/v1/models", "/v1/models/{id}"),
+        *("/", "/version", "/health/live", "/health/ready", "/health", "/ping", "/load"),
+        *("/metrics", "/openapi.json", "/docs"),
+    }
+)
+
+
+async def no_text(exchange: Exchange) -> None:
+    """Refuse a request to a route that a server of token ids alone does not have."""
+    raise ApiError(
+        404,
+        "this server was started with --tokens-only: it continues token ids, at "
+        "/inference/v1/generate; make them with another server, at the render routes",
+        code="tokens_only",
+    )
+
+
+def documented(config: ServerSettings) -> list[Route]:
+    """Return the routes that a server has."""
+    return [each for each in ROUTES if not config.tokens_only or each.path in OF_TOKENS]
+
+
+def served(config: ServerSettings) -> list[Route]:
+    """Return the routes that a server answers; those that it does not have say why."""
+    has = documented(config)
+    return [each if each in has else replace(each, handler=no_text) for each in ROUTES]
 
 
 ROUTES: Sequence[Route] = (

@@ -111,6 +111,7 @@ class Server:
             content_format=config.chat_template_content_format,
             cohere_is_reasoning_model=config.cohere_is_reasoning_model,
             max_embed_len=config.max_embed_len or llm.facts.pooling.max_embed_len,
+            tokens_only=config.tokens_only,
         )
         llm.model.set_formats(self.context.formats.formats)
         self.prompt_pool = PromptPool(

@@ -60,6 +60,7 @@ class ServerSettings:
     enable_force_include_usage: bool = False  # usage in every chunk of every stream
     enable_per_request_metrics: bool = False  # times in answers, beside their usage
     return_tokens_as_token_ids: bool = False  # unless a request says otherwise
+    tokens_only: bool = False  # answers are token ids, and no route makes or reads a text
     metrics_names: Literal["octavo", "vllm"] = "octavo"
     public_metrics: bool = False  # /metrics without a key
     cache_scope: Literal["key", "global"] = "key"  # which requests share cached prefixes
@@ -180,6 +181,10 @@ class ServerSettings:
             )
         self._check_paths()
         self._check_weights()
+        if self.tokens_only and self.grpc_port is not None:
+            raise ServerSettingsError(
+                "tokens_only and grpc_port exclude each other: answers over gRPC have a text"
+            )
         if not (self.api_keys or self.insecure_no_auth or self.is_local):
             raise ServerSettingsError(
                 f"host={self.host!r} can be reached from other machines, and there is no API key: "

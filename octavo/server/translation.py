@@ -31,6 +31,7 @@ class TranslationContext(Struct, frozen=True, kw_only=True):
     log_prompts: bool
     content_format: ContentFormat = "auto"  # of chat templates
     cohere_is_reasoning_model: bool | None = None  # None: as the format of reasoning is
+    tokens_only: bool = False  # no answer has a text
     max_embed_len: int | None = None  # of a text that is embedded in pieces
 
     def check_model(self, name: str | None) -> None:

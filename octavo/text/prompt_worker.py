@@ -34,6 +34,7 @@ from octavo.text.answer_shape import AnswerJob
 from octavo.text.chat.answer_mask import Place, mask_of
 from octavo.text.chat.fewer_turns import with_fewer_turns
 from octavo.text.chat.messages import ChatTemplateError, ContentFormat, check_surrogates
+from octavo.text.chat.system_first import render_with_system
 from octavo.text.pairs import Pair, Part, encode_pair, encode_parts
 from octavo.text.pieces import (
     Infill,
@@ -82,6 +83,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
     continue_final_message: bool = False
     content_format: ContentFormat = "auto"
     variables: dict[str, Any] = {}
+    moves_system: bool = False  # to the first message, if the template refuses it elsewhere
 
 
 class PromptJob(Struct, frozen=True, kw_only=True):
@@ -356,8 +358,8 @@ class PromptMaker:
                 "leave return_assistant_tokens_mask out, or use a template that does",
                 param="return_assistant_tokens_mask",
             )
-        text = template.render(
-            conversation.messages,
+        render = partial(
+            template.render,
             tools=conversation.tools,
             tool_format=tool_format,
             documents=conversation.documents,
@@ -366,6 +368,9 @@ class PromptMaker:
             variables=conversation.variables,
             answers=answers,
             content_format=conversation.content_format,
+        )
+        text = render_with_system(
+            conversation.messages, render, moves_system=conversation.moves_system
         )
         check_surrogates(text)
         return text

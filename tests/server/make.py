@@ -31,7 +31,7 @@ LIMIT = 300.0  # seconds that a test waits at most; no test depends on it
 class Client(httpx.AsyncClient):
     """An httpx client that calls the application directly."""
 
-    def __init__(self, server: Server, routes: Any = ROUTES, *, checks_access: bool = True) -> None:
+    def __init__(self, server: Server, routes: Any = None, *, checks_access: bool = True) -> None:
         self.application = Application(server, routes, checks_access=checks_access)
         transport = httpx.ASGITransport(self.application)
         super().__init__(transport=transport, base_url="http://localhost")

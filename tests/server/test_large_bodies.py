@@ -75,6 +75,15 @@ MANY: dict[str, list[Any]] = {
     "/v1/responses/input_tokens": [{"input": "The quick"}, {"input": []}],
     "/v1/chat/completions/render": [{"messages": MESSAGES, **GREEDY}],
     "/v1/completions/render": [{"prompt": [5, 6], **GREEDY}],
+    "/inference/v1/generate": [
+        {
+            "token_ids": [5, 6],
+            "sampling_params": GREEDY,
+            "output_mode": "derender",
+            "parse_context": {"tool_choice": "none", "chat_template_kwargs": {"x": [1]}},
+        },
+        {"token_ids": [5], "sampling_params": {}, "parse_context": {"tools": [{}]}},
+    ],
     "/detokenize": [{"tokens": [5, 6, 7]}, {"tokens": []}, {"tokens": [300]}, {"tokens": [-1]}],
 }
 CASES = [(path, body) for path, bodies in MANY.items() for body in bodies]

@@ -88,8 +88,14 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "/score": (*_PAIRS, "text_1", "text_2", "data_1", "data_2", "queries", "items"),
     "/rerank": (*_PAIRS, "query", "top_n"),
     "/inference/v1/generate": (
-        *(*_ALL, *_TRANSFER, "content_parts", "features", "output_mode", "reasoning_ended"),
-        *("reasoning_parser_kwargs", "return_token_ids", "sampling_params", "stream"),
+        *(*_ALL, *_TRANSFER, "content_parts", "features", "output_mode", "parse_context"),
+        *(
+            "reasoning_ended",
+            "reasoning_parser_kwargs",
+            "return_token_ids",
+            "sampling_params",
+            "stream",
+        ),
         *("stream_options", "token_ids", "token_offsets"),
     ),
     "/tokenize": (

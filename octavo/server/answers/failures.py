@@ -53,7 +53,7 @@ def _impossible(prepared: PreparedRequest, message: str) -> ApiError:
         param = f"structured_outputs.{given}"
         message = f"{param}: {message}"
     elif sampling.grammar:
-        param = asked.calls_field
+        param = asked.tools.field
         message = f"{param}: {message}"
     elif sampling.allowed_token_ids is not None:
         param = "allowed_token_ids"

@@ -49,6 +49,13 @@ class AnswerFormats(msgspec.Struct, frozen=True, kw_only=True):
         return self.formats.tools is not None and self.formats.tools.is_generic
 
     @property
+    def has_parts(self) -> bool:
+        """True if answers have parts beside their text: reasoning, or calls."""
+        return self.formats.reasoning is not None or not (
+            self.formats.tools is None or self._is_generic
+        )
+
+    @property
     def has_short_ids(self) -> bool:
         """The answer to whether the chat template accepts only ids of one length."""
         return self.formats.tools is not None and self.formats.tools.call_ids == "nine_letters"
@@ -72,8 +79,14 @@ class AnswerFormats(msgspec.Struct, frozen=True, kw_only=True):
         if use.callable and self.stop_ids:
             given = asked.sampling.get("stop_token_ids", ())
             asked.sampling["stop_token_ids"] = [*given, *self.stop_ids]
-        asked.reading, asked.calls_field = self.reading_for(use), use.field
+        asked.reading, asked.tools = self.reading_for(use), use
         asked.answer_job = self.job_for(use, asked.shape, vocabulary)
+
+    def has_ended_reasoning(self, prompt_end: str) -> bool | None:
+        """Return whether a prompt leaves no reasoning to come; None if the model has no format."""
+        if self.formats.reasoning is None:
+            return None
+        return thinking_before(self.formats.reasoning, prompt_end) is Thinking.CLOSED
 
     def reading_for(self, use: ToolUse) -> Callable[[str], Reading] | None:
         """Return how answers are read, by the end of their prompt; None if they are text alone."""

@@ -9,6 +9,7 @@ from octavo.server.answers.tool_use import ToolUse
 from octavo.server.anthropic.schema import ContentBlock, CountRequest
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.translation import TranslationContext
+from octavo.text.chat.system_first import joined
 from octavo.text.prompt_worker import Conversation, PromptJob
 
 _MEDIA = "this model reads text; send it as text"
@@ -46,7 +47,8 @@ def conversation_job(
     is_continued = request.messages[-1].role == "assistant"
     conversation = Conversation(
         content_format=context.content_format,
-        messages=_joined(chat),
+        messages=joined(chat),
+        moves_system=True,  # clients send reminders between the turns
         tools=list(tools.described) or None,
         tool_format=context.formats.formats.tools,
         template=context.chat_template,
@@ -109,23 +111,6 @@ def _turns(role: str, blocks: list[ContentBlock], where: str) -> list[dict[str, 
         else:
             turns.append({"role": role, "content": [_part(block, place)]})
     return turns
-
-
-def _joined(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join turns of one role, which templates expect to alternate."""
-    joined: list[dict[str, Any]] = []
-    for message in chat:
-        last = joined[-1] if joined else None
-        can_join = last is not None and message.keys() == {"role", "content"} == last.keys()
-        if can_join and last is not None and last["role"] == message["role"]:
-            last["content"] = [*_parts(last["content"]), *_parts(message["content"])]
-        else:
-            joined.append(message)
-    return joined
-
-
-def _parts(content: Any) -> list[dict[str, Any]]:
-    return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
 def _text(content: str | list[ContentBlock], where: str) -> str:

@@ -10,7 +10,7 @@ from octavo.server.http.dialect import Dialect
 from octavo.server.http.errors import ApiError, ClientGoneError, internal
 from octavo.server.http.exchange import Exchange, Receive, Scope, Send
 from octavo.server.http.route import Route, RouteTable
-from octavo.server.routes import DEFAULT_DIALECT, ROUTES
+from octavo.server.routes import DEFAULT_DIALECT, served
 from octavo.server.server import Server
 
 log = logging.getLogger(__name__)
@@ -31,13 +31,13 @@ class Application:
     def __init__(
         self,
         server: Server,
-        routes: Sequence[Route] = ROUTES,
+        routes: Sequence[Route] | None = None,
         dialect: Dialect = DEFAULT_DIALECT,
         *,
         checks_access: bool = True,
     ) -> None:
         self.server = server
-        self._routes = RouteTable(routes)
+        self._routes = RouteTable(served(server.config) if routes is None else routes)
         self._dialect = dialect  # of routes without one
         self._checks_access = checks_access
 

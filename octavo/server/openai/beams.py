@@ -55,7 +55,7 @@ def bind_beams(request: CommonRequest, asked: GenerationRequest) -> None:
         error = _refused("structured_outputs", "beams do not keep to a shape")
         raise asked.named(error, 0)
     if asked.answer_job is not None:
-        raise _refused(asked.calls_field, "beams do not keep to a shape of calls")
+        raise _refused(asked.tools.field, "beams do not keep to a shape of calls")
     if asked.drops_output:
         raise _refused("max_tokens", "a beam has at least one token")
     penalty = request.length_penalty

@@ -7,6 +7,7 @@ from functools import partial
 from octavo.server.http.errors import invalid
 from octavo.server.openai.beams import bind_beams
 from octavo.server.openai.chat_writer import ChatWriter
+from octavo.server.openai.common import hide_tokens
 from octavo.server.openai.conversation import conversation_job
 from octavo.server.openai.parameters import generation_request
 from octavo.server.openai.schema.chat import ChatRequest
@@ -35,5 +36,7 @@ def translate(context: TranslationContext, request: ChatRequest) -> GenerationRe
     job = conversation_job(request, context, use)
     asked = generation_request(request, [job], wanted, logprobs, partial(ChatWriter, use))
     context.formats.bind(asked, use, context.facts.vocabulary)
+    if request.include_reasoning is False and context.formats.formats.reasoning is not None:
+        hide_tokens(asked)
     bind_beams(request, asked)
     return asked

@@ -12,7 +12,7 @@ from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.chat_deltas import DeltaForms
 from octavo.server.openai.common import TEXT, OpenAIWriter, Template, usage_of
 from octavo.server.openai.dialect import CHAT_ID, frame
-from octavo.server.openai.logprobs import Pieces, chat_logprobs, prompt_logprobs
+from octavo.server.openai.logprobs import Pieces, chat_logprobs, most_in_chats, prompt_logprobs
 from octavo.server.openai.schema.chat import (
     ChatChoice,
     ChatChunk,
@@ -35,14 +35,14 @@ class ChatWriter(OpenAIWriter):
     ) -> None:
         super().__init__(exchange, request, prepared, CHAT_ID)
         self._request = request
+        self._returns_ids = request.return_token_ids and not prepared.asked.hides_tokens
         has_reasoning = request.include_reasoning is not False
         self._has_reasoning = has_reasoning
         self._reasoning_templates: dict[int, Template] = {}  # by choice
         self._forms = DeltaForms(exchange.request_id, use, has_reasoning=has_reasoning)
         (self._prompt,) = prepared.prompts
         self._num_choices = prepared.sampling.n
-        self._most = prepared.sampling.logprobs
-        self._named = prepared.sampling.logprob_token_ids
+        self._most = most_in_chats(prepared.sampling)
         last = request.messages[-1]
         self._echoed = ""
         self._role = ANSWERER
@@ -50,7 +50,7 @@ class ChatWriter(OpenAIWriter):
         if request.echo and last.role == ANSWERER and isinstance(last.content, str):
             self._echoed = last.content
         self._sends_text_only = not (
-            self._sends_usage_always or request.return_token_ids or self._most is not None
+            self._sends_usage_always or self._returns_ids or self._most is not None
         )
 
     def opening(self, counts: TokenCounts) -> Iterable[bytes]:
@@ -114,7 +114,7 @@ class ChatWriter(OpenAIWriter):
             choice.stop_reason = finish.stop
         if self._most is not None and one.logprobs:
             choice.logprobs = yield from self._logprobs(one)
-        if self._request.return_token_ids:
+        if self._returns_ids:
             choice.token_ids = one.token_ids
         # Else part of a character, or text that may become a stop string or a mark.
         if last != _NOTHING or choice.finish_reason or choice.logprobs or choice.token_ids:
@@ -172,13 +172,13 @@ class ChatWriter(OpenAIWriter):
         )
         if self._most is not None:
             choice.logprobs = yield from self._logprobs(one)
-        if self._request.return_token_ids:
+        if self._returns_ids:
             choice.token_ids = one.token_ids
         return choice
 
     def _logprobs(self, one: CompletionOutput) -> Pieces[Any]:
         assert self._most is not None
-        return chat_logprobs(one.logprobs or (), self._most, self._texts, self._named)
+        return chat_logprobs(one.logprobs or (), self._most, self._texts)
 
     def _plain_chunk(self, *choices: ChunkChoice) -> ChatChunk:
         return ChatChunk(

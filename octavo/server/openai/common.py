@@ -19,7 +19,7 @@ from octavo.server.openai.schema.usage import (
     PromptTokensDetails,
     Usage,
 )
-from octavo.server.operation import PreparedRequest, TokenCounts
+from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
 
 TEXT = "\0"  # the placeholder for a template's text; nothing after a choice contains it
 
@@ -110,6 +110,17 @@ class OpenAIWriter:
         if self._sends_usage or explanation is not None:
             yield frame(encode(chunk))
         yield DONE
+
+
+def hide_tokens(asked: GenerationRequest) -> None:
+    """Leave out what each token of an answer is, since its reasoning is left out."""
+    asked.hides_tokens = True
+    if asked.sampling.pop("logprobs", None) is not None or "logprob_token_ids" in asked.sampling:
+        asked.sampling.pop("logprob_token_ids", None)
+        asked.warnings.append(
+            "the answer has no logprobs, which would show the reasoning that "
+            "include_reasoning=false leaves out"
+        )
 
 
 def read_deltas(deltas: Sequence[Delta]) -> tuple[str, FinishDelta | None]:

@@ -66,6 +66,14 @@ def translate(context: TranslationContext, request: CompletionRequest) -> Genera
             raise invalid("suffix needs a prompt that is a text, not token ids", "suffix")
         else:
             prompts.append(each)
+    if request.logprobs is True:
+        raise invalid(
+            "logprobs is the number of the likeliest tokens in completions: give 0, which asks for "
+            "the chosen ones alone, or more",
+            "logprobs",
+        )
+    if request.logprobs is False:
+        request.logprobs = None
     if request.logprob_token_ids and request.logprobs is None:
         raise invalid("logprob_token_ids needs logprobs, such as logprobs=0", "logprob_token_ids")
     wanted = request.max_tokens

@@ -17,6 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from octavo.api.outputs import CompletionOutput, Logprob
+from octavo.core.sampling_params import SamplingParams
 from octavo.server.http.exchange import encode
 from octavo.server.openai.schema.chat import ChatLogprobs, TokenLogprob, TopLogprob
 from octavo.server.openai.schema.completion import CompletionLogprobs
@@ -63,24 +64,28 @@ def finite(logprob: float) -> float:
     return max(logprob, NEVER)
 
 
+def most_in_chats(sampling: SamplingParams) -> int | None:
+    """Return how many tokens chats list at a position: with named ones, the drawn one as well."""
+    if sampling.logprobs is None or not sampling.logprob_token_ids:
+        return sampling.logprobs
+    return sampling.logprobs + 1
+
+
 def chat_logprobs(
     positions: Iterable[Mapping[int, Logprob]],
     most: int,
     texts: TokenTexts,
-    named: Collection[int] = (),
 ) -> Pieces[msgspec.Raw]:
     """Return the log-probabilities of generated tokens in the form of chats, made in pieces.
 
-    Each has the `most` likeliest tokens of its position beside it, or all of them for -1; if the
-    request has named tokens, it has those.
+    Each has the `most` likeliest tokens of its position beside it, or all of them for -1.
     """
     lists = EncodedLists()
     for piece in in_pieces(positions, most):
         content = []
         for position in piece:
             token, chosen = next(iter(position.items()))
-            beside = [(each, position[each]) for each in named] or position.items()
-            likeliest = sorted(beside, key=lambda pair: -pair[1].logprob)
+            likeliest = sorted(position.items(), key=lambda pair: -pair[1].logprob)
             content.append(
                 TokenLogprob(
                     token=texts.text(token, chosen.decoded_token),

@@ -67,9 +67,12 @@ def tokenize_job(context: TranslationContext, request: TokenizeRequest) -> Promp
 async def detokenize(exchange: Exchange) -> None:
     """Return the text of token ids."""
     async with admitted(exchange):
-        _, job, prepared = await read(exchange, DetokenizeRequest, detokenize_job)
+        request, job, prepared = await read(exchange, DetokenizeRequest, detokenize_job)
         made = await _made(exchange, job, prepared)
-        await exchange.respond_json(DetokenizeResponse(prompt=made.text, content=made.text))
+        answer = DetokenizeResponse(prompt=made.text)
+        if request.model is None:
+            answer.content = made.text
+        await exchange.respond_json(answer)
 
 
 def detokenize_job(context: TranslationContext, request: DetokenizeRequest) -> PromptJob:

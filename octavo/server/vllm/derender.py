@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import UNSET
+
 from octavo.api.reading import Reading
 from octavo.server.answers.tool_use import NO_TOOLS
 from octavo.server.generate import admitted
@@ -63,10 +65,8 @@ def translate_chat(context: TranslationContext, request: DerenderChatRequest) ->
     _check(context, request, [given], "generate_response")
     before = request.prompt_token_ids or given.prompt_token_ids or []
     check_ids(context.facts, before, "prompt_token_ids")
-    asked, formats = request.chat_request, context.formats.formats
-    has_parts = formats.reasoning is not None
-    has_parts = has_parts or (formats.tools is not None and not formats.tools.is_generic)
-    if asked is None and has_parts:
+    asked = request.chat_request
+    if asked is None and context.formats.has_parts:
         raise invalid(
             "chat_request is missing: without the request that was answered, reasoning and calls "
             "would stay in the text",
@@ -74,6 +74,12 @@ def translate_chat(context: TranslationContext, request: DerenderChatRequest) ->
         )
     made = _nothing() if asked is None else chat.translate(context, asked)
     made.sampling, made.shape, made.answer_job, made.max_tokens = {}, None, None, None
+    if request.stream and not before and made.reading is not None:
+        raise invalid(
+            "prompt_token_ids are missing: their end says whether the answer begins inside of "
+            "reasoning, and the conversation is not rendered for each chunk",
+            "prompt_token_ids",
+        )
     if before or made.reading is None:
         made.prompts = [before or [0]]
     return made
@@ -159,7 +165,7 @@ async def derender_chat(exchange: Exchange) -> None:
                 prepared = await prepare(exchange.server, asked, exchange.owner)
                 before = list(prepared.prompts[0].ids)
             reading = asked.reading(exchange.server.llm.model.end_of(before))
-        way = Way(request.chat_request, before, reading)
+        way = Way(request.chat_request, before, reading, asked.hides_tokens)
         if request.stream:
             await exchange.respond_json(await _chat_chunk(exchange, request, given, way))
         else:
@@ -198,7 +204,7 @@ async def _whole_chat(
             finish_reason=made.finish_reason and forms.finish_reason(one.index, made.finish_reason),
             stop_reason=made.stop_reason,
         )
-        if asked is not None and asked.return_token_ids:
+        if asked is not None and asked.return_token_ids and not way.hides_tokens:
             choice.token_ids = tokens
         choices.append(choice)
     response = DerenderedChat(
@@ -210,7 +216,7 @@ async def _whole_chat(
         system_fingerprint=server.fingerprint,
         prompt_logprobs=given.prompt_logprobs,
         kv_transfer_params=given.kv_transfer_params,
-        metrics=given.metrics,
+        metrics=given.metrics or UNSET,
     )
     if asked is not None and asked.return_token_ids:
         response.prompt_token_ids = given.prompt_token_ids
@@ -236,7 +242,7 @@ async def _chat_chunk(
             parts[0].role = ASSISTANT
         choices += [ChunkChoice(index=one.index, delta=part) for part in parts]
         choices[0].logprobs = await _chat_logprobs(exchange, answer, asked, earlier)
-        if asked is not None and asked.return_token_ids:
+        if asked is not None and asked.return_token_ids and not way.hides_tokens:
             choices[0].token_ids = one.token_ids or []
         if made.finish_reason is not None:
             reason = forms.finish_reason(one.index, made.finish_reason)
@@ -291,7 +297,7 @@ async def _whole_completion(
         usage=usage_of(counts),
         system_fingerprint=server.fingerprint,
         kv_transfer_params=given[0].kv_transfer_params,
-        metrics=given[0].metrics,
+        metrics=given[0].metrics or UNSET,
     )
 
 

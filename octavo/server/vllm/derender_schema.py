@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
+from octavo.observe.request_timing import RequestTiming
 from octavo.server.openai.schema.chat import ChatChunk, ChatRequest, ChatResponse
 from octavo.server.openai.schema.completion import (
     CompletionChunk,
@@ -19,6 +20,7 @@ from octavo.server.schema.rules import FieldRules
 
 _MOST = 1 << 15  # entries of a list, of which fewer are accepted: that error names both numbers
 _ENTRIES = Meta(max_length=MAX_PROMPT_ITEMS)
+Counts = Annotated[list[Count], _ENTRIES]
 _RULES = FieldRules(open=frozenset({"chat_request", "completion_request"}))
 
 
@@ -63,6 +65,26 @@ class GivenUsage(Struct, kw_only=True):
     completion_tokens: Count = 0
 
 
+class SpeculationMetrics(Struct, kw_only=True):
+    """The numbers of drafted and of accepted tokens of an answer."""
+
+    mean_acceptance_length: float | None = None
+    draft_acceptance_rate: float | None = None
+    acceptance_histogram: Counts | None = None
+    num_spec_steps: Count | None = None
+    num_accepted_draft_tokens: Count | None = None
+    num_draft_tokens: Count | None = None
+    num_spec_tokens: Count | None = None
+    per_step_accepted: Counts | None = None
+    per_step_drafted: Counts | None = None
+
+
+class GivenMetrics(RequestTiming, kw_only=True):
+    """The measurements of the server that has generated the tokens, which the answer repeats."""
+
+    speculative_decoding: SpeculationMetrics | None = None
+
+
 class GivenResponse(Struct, kw_only=True, forbid_unknown_fields=True):
     """A response of /inference/v1/generate, or a chunk of its stream."""
 
@@ -72,7 +94,7 @@ class GivenResponse(Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_token_ids: PromptTokens | None = None
     prompt_logprobs: Annotated[list[dict[str, Any] | None], _ENTRIES] | None = None
     kv_transfer_params: dict[str, Any] | None = None
-    metrics: dict[str, Any] | None = None
+    metrics: GivenMetrics | None = None
     usage: GivenUsage | None = None
     # Ignored: those of the answer are made anew, or mean nothing to it.
     object: Any = None
@@ -126,13 +148,13 @@ class DerenderCompletionRequest(DerenderRequest, kw_only=True):
 class DerenderedChat(ChatResponse, kw_only=True):
     """A whole answer, with what the other server has said of it."""
 
-    metrics: dict[str, Any] | None = None  # type: ignore[assignment]
+    metrics: GivenMetrics | UnsetType = UNSET
 
 
 class DerenderedCompletion(CompletionResponse, kw_only=True):
     """Whole continuations, with what the other server has said of them."""
 
-    metrics: dict[str, Any] | None = None  # type: ignore[assignment]
+    metrics: GivenMetrics | UnsetType = UNSET
 
 
 class DerenderedChatChunk(Struct, kw_only=True):

@@ -32,6 +32,7 @@ class Way:
     request: CommonRequest | None  # what the tokens answer
     context: Sequence[int]  # the tokens before them
     reading: Reading | None = None
+    hides_tokens: bool = False  # they would show the reasoning that the answer leaves out
 
 
 def check_given(facts: EngineFacts, given: GivenResponse, where: str) -> None:
@@ -76,7 +77,7 @@ class GivenAnswer:
             length = len(each.top_logprobs)
             _check_count("logprobs", "the top_logprobs count", length, most, "max_logprobs")
         self._end_ids = {*model.end_ids, *(request.stop_token_ids or ())}
-        self._choice = choice
+        self._choice, self._hides_tokens = choice, way.hides_tokens
         stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
         if isinstance(choice.stop_reason, str) and choice.stop_reason not in stops:
             stops = [*stops, choice.stop_reason]
@@ -151,15 +152,16 @@ class GivenAnswer:
     ) -> ChatLogprobs | None:
         """Return the given log-probabilities in the form of chats, with the `most` likeliest.
 
-        If the request has named tokens, it has those.
+        If the request has named tokens, it has those, and the drawn one.
         """
-        if self._choice.logprobs is None:
+        if self._choice.logprobs is None or self._hides_tokens:
             return None
         content = []
         for number, (given, position) in enumerate(self.positions(before), 1):
             beside = sorted(given.top_logprobs, key=lambda each: -each.logprob)
             if named:
-                likeliest = [each for each in beside if each.token_id in named]
+                listed = {given.token_id, *named}
+                likeliest = [each for each in beside if each.token_id in listed]
             else:
                 likeliest = beside[:most]
             likely = [_in_chats(each.token_id, position, texts) for each in likeliest]

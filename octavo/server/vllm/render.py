@@ -30,15 +30,12 @@ from octavo.server.responses import create
 from octavo.server.responses.dialect import ID_PREFIX as RESPONSE_ID
 from octavo.server.responses.schema import ResponsesRequest
 from octavo.server.translation import TranslationContext
+from octavo.server.vllm.parse_context import context_of
 from octavo.server.vllm.schema import RenderedRequest, TokenSampling
 from octavo.text.prompt_worker import PromptJob
 
 R = TypeVar(
     "R", CompletionRequest, ChatRequest, ResponsesRequest, MessagesRequest, CohereChatRequest
-)
-_NO_CALLS = (
-    "the shape of calls and reasoning is not part of this request, whose answer may differ from "
-    "that of the conversation"
 )
 # Of SamplingParams, in the same form.
 _SAME = (
@@ -160,8 +157,13 @@ async def _rendered(
                 each.token_offsets = list(zip(ends, ends, strict=True))
             if prompt.answer_mask:
                 each.assistant_tokens_mask = list(prompt.answer_mask)
-            if asked.answer_job is not None:
-                each.warnings = [_NO_CALLS]
+            if isinstance(request, CompletionRequest):
+                each.reasoning_ended = True  # what continues a text is text
+            else:
+                shown = getattr(request, "include_reasoning", None) is not False
+                each.parse_context = context_of(asked.tools, include_reasoning=shown)
+                end = server.llm.model.end_of(prompt.ids)
+                each.reasoning_ended = server.context.formats.has_ended_reasoning(end)
             rendered.append(each)
         return rendered
 
@@ -176,7 +178,7 @@ def _sampling(prepared: PreparedRequest) -> TokenSampling:
     made.extra_args = sampling.arguments or None
     if sampling.logit_bias:
         made.logit_bias = {str(token): bias for token, bias in sampling.logit_bias}
-    if asked.shape is not None and asked.answer_job is None:
+    if asked.shape is not None:
         shape = {
             each.name: getattr(asked.shape, each.name)
             for each in msgspec.structs.fields(StructuredOutputs)

@@ -12,6 +12,7 @@ from octavo.core.sampling_params import MAX_LOGPROB_IDS
 from octavo.observe.request_timing import RequestTiming
 from octavo.server.openai.schema.chat import (
     MAX_MESSAGES,
+    AnswerMessage,
     ChatRequest,
     Message,
 )
@@ -41,6 +42,7 @@ from octavo.server.openai.schema.unsupported import CHAT_RULES, OF_BEAMS, RULES
 from octavo.server.openai.schema.usage import Usage
 from octavo.server.schema.prompts import MAX_PROMPTS
 from octavo.server.schema.rules import FieldRules, Unsupported
+from octavo.server.vllm.parse_context import FIELD, ParseContext, without_variables
 
 MAX_CONVERSATIONS = 256
 Logprobs = Annotated[int, Meta(ge=-1, le=INT32)]
@@ -51,7 +53,7 @@ class TokenSampling(Struct, kw_only=True, forbid_unknown_fields=True):
     """The sampling parameters beside token ids; names and defaults are those of SamplingParams."""
 
     n: Annotated[int, Meta(ge=1, le=MAX_N)] = 1
-    max_tokens: Count | None = 16  # null: as many as fit
+    max_tokens: Count | None = None  # default: as many as fit, as in chats
     min_tokens: Count = 0
     temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
@@ -90,12 +92,6 @@ _OF_TOKENS = {
     "features": _MEDIA,
     "content_parts": _MEDIA,
     "vllm_xargs": Unsupported(_off, "write it as sampling_params.extra_args", "{}"),
-    "parse_context": Unsupported(
-        _off, "the answer's parts are made by /v1/chat/completions/derender", "null"
-    ),
-    "reasoning_ended": Unsupported(
-        lambda value: value in (None, True), "a shape holds from the first token", "true"
-    ),
 }
 
 
@@ -104,14 +100,18 @@ class TokensRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
     rules: ClassVar[FieldRules] = replace(
         RULES,
-        open=frozenset({"sampling_params"}),
+        open=frozenset({"sampling_params", FIELD}),
         unsupported=_OF_TOKENS,
-        of_prompts={"token_ids": lambda request: []},
+        of_prompts={
+            "token_ids": lambda request: [],
+            FIELD: lambda request: without_variables(request.parse_context),
+        },
         ignored={
             **RULES.ignored,
+            "prompt_text": "the tokens are what is continued",
             "token_offsets": "no part of an answer is made of them",
             "assistant_tokens_mask": "no part of an answer is made of it",
-            "reasoning_parser_kwargs": "a shape holds from the first token",
+            "reasoning_parser_kwargs": "the end of the prompt shows what its template was given",
         },
     )
     token_ids: PromptTokens
@@ -122,7 +122,11 @@ class TokensRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
     request_id: Name | None = None  # the request's, if no x-request-id header names it
-    output_mode: Literal["tokens", "text"] | None = None  # text: the answer's text too
+    # text: the answer's text too; derender: its message, with reasoning and calls apart.
+    output_mode: Literal["tokens", "text", "derender"] | None = None
+    parse_context: ParseContext | None = None  # of the conversation, as its render has it
+    # true: a shape holds from the first token; else behind the reasoning, as in chats.
+    reasoning_ended: bool | None = None
     return_token_ids: bool | None = None  # the prompt's, in the answer
 
 
@@ -152,8 +156,9 @@ class TokensChoice(Struct, kw_only=True):
     """One of the `n` answers."""
 
     index: int
-    token_ids: list[int]
+    token_ids: list[int] | None  # null: they would show the reasoning that is left out
     text: str | UnsetType = UNSET
+    message: AnswerMessage | UnsetType = UNSET
     logprobs: IdLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
@@ -203,6 +208,8 @@ class RenderedRequest(Struct, kw_only=True):
     priority: int = 0
     prompt_text: str | None = None
     token_offsets: list[tuple[int, int]] | None = None  # in the text that was tokenised
+    parse_context: ParseContext | None = None  # of a conversation: how its answer is read
+    reasoning_ended: bool | None = None  # before the first token; null: the model has none
     assistant_tokens_mask: list[int] | None = None  # 1 for a token of an assistant's text
     warnings: list[str] | UnsetType = UNSET
 

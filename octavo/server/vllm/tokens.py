@@ -10,9 +10,12 @@ from typing import Any
 import msgspec
 
 from octavo.api.outputs import CompletionOutput, Logprobs, RequestOutput
+from octavo.server.answers.tool_use import NO_TOOLS
 from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
-from octavo.server.openai.common import OpenAIWriter, usage_of
+from octavo.server.openai.chat_deltas import DeltaForms
+from octavo.server.openai.chat_writer import ANSWERER
+from octavo.server.openai.common import OpenAIWriter, hide_tokens, usage_of
 from octavo.server.openai.dialect import frame
 from octavo.server.openai.logprobs import (
     EncodedLists,
@@ -20,12 +23,14 @@ from octavo.server.openai.logprobs import (
     chat_logprobs,
     finite,
     in_pieces,
+    most_in_chats,
     prompt_logprobs,
 )
 from octavo.server.openai.parameters import generation_request
 from octavo.server.openai.schema.completion import CompletionRequest
 from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.translation import TranslationContext
+from octavo.server.vllm.parse_context import FIELD, use_of, with_place
 from octavo.server.vllm.schema import (
     IdLogprob,
     IdLogprobs,
@@ -46,13 +51,16 @@ _SAMPLING = tuple(name for name in TokenSampling.__struct_fields__ if name not i
 def translate(context: TranslationContext, request: TokensRequest) -> GenerationRequest:
     """Return the neutral form of a request to continue token ids."""
     context.check_model(request.model)
-    sampling = request.sampling_params
-    has_text = request.output_mode == "text"
+    sampling, mode = request.sampling_params, request.output_mode or "tokens"
     if sampling.detokenize is False:
         if sampling.stop:
             raise _needs_text("stop strings are found in the text", "stop")
-        if has_text:
-            raise _needs_text("output_mode 'text' is the text", "detokenize")
+        if mode != "tokens":
+            raise _needs_text(f"output_mode {mode!r} is made of the text", "detokenize")
+    if context.tokens_only:
+        _check_without_text(mode, sampling)
+    if mode == "derender":
+        _check_derender(context, request)
     common = CompletionRequest(
         prompt=[],
         **{name: getattr(sampling, name) for name in _SAMPLING},
@@ -63,12 +71,63 @@ def translate(context: TranslationContext, request: TokensRequest) -> Generation
         priority=request.priority,
         return_token_ids=request.return_token_ids,
     )
-    write = partial(TokensWriter, has_text=has_text)
+    write = partial(TokensWriter, mode)
     made = generation_request(
         common, [request.token_ids], sampling.max_tokens, sampling.logprobs, write
     )
     made.named = partial(_named, made.named)
+    _bind(context, request, made)
+    if mode != "derender":
+        made.reading = None
     return made
+
+
+def _check_without_text(mode: str, sampling: TokenSampling) -> None:
+    """Raise ApiError for what a server of token ids alone would need a text for."""
+    why = "which a server with --tokens-only leaves out"
+    if mode != "tokens":
+        raise invalid(
+            f"output_mode {mode!r} requires a tokenizer, {why}; make the text of the tokens "
+            "elsewhere, such as at the derender routes of another server",
+            "output_mode",
+        )
+    if sampling.stop:
+        name = f"{OUTER}.stop"
+        raise invalid(
+            f"{name}: stop strings are found in the text, {why}; use stop_token_ids", name
+        )
+
+
+def _check_derender(context: TranslationContext, request: TokensRequest) -> None:
+    """Raise ApiError for an answer whose parts cannot be separated, or not in a stream."""
+    if request.stream:
+        raise invalid(
+            "stream: a message is made of the whole answer; leave stream out, or send the chunks "
+            "of output_mode 'tokens' to /v1/chat/completions/derender",
+            "stream",
+        )
+    if request.parse_context is None and context.formats.has_parts:
+        raise invalid(
+            f"{FIELD} is missing: without what the render says of the conversation, reasoning and "
+            "calls would stay in the text",
+            FIELD,
+        )
+
+
+def _bind(context: TranslationContext, request: TokensRequest, made: GenerationRequest) -> None:
+    """Set what the answer consists of, and how it is read, as the conversation would have it."""
+    given, formats = request.parse_context, context.formats
+    use = NO_TOOLS if given is None else use_of(given)
+    try:
+        formats.check(use)
+    except ApiError as error:
+        raise with_place(error) from None
+    formats.bind(made, use, context.facts.vocabulary)
+    if request.reasoning_ended and not use.callable:
+        made.answer_job = None  # nothing but text in the shape
+    hides = given is not None and given.include_reasoning is False
+    if request.output_mode == "derender" and hides and formats.formats.reasoning is not None:
+        hide_tokens(made)
 
 
 def _needs_text(what: str, name: str) -> ApiError:
@@ -86,6 +145,8 @@ def _named(named: Any, error: ApiError, index: int) -> ApiError:
         param = "extra_args"
     if param == "prompt":
         error.param = "token_ids"
+    elif param is not None and param.startswith(NO_TOOLS.field):
+        error = with_place(error)
     elif param is not None and param.partition(".")[0] in TokenSampling.__struct_fields__:
         error.param = f"{OUTER}.{param}"
     return error
@@ -96,19 +157,24 @@ class TokensWriter(OpenAIWriter):
 
     def __init__(
         self,
+        mode: str,
         request: CompletionRequest,
         exchange: Exchange,
         prepared: PreparedRequest,
-        *,
-        has_text: bool,
     ) -> None:
         super().__init__(exchange, request, prepared, "")
-        self._mode = "text" if has_text else "tokens"
+        self._mode = mode
+        asked = prepared.asked
+        self._hides_tokens = asked.hides_tokens
+        self._forms = DeltaForms(
+            exchange.request_id, asked.tools, has_reasoning=not asked.hides_tokens
+        )
         self._prompt_token_ids = None
         if request.return_token_ids:
             self._prompt_token_ids = prepared.prompts[0].token_ids
         self._most = prepared.sampling.logprobs
-        self._named = prepared.sampling.logprob_token_ids
+        if mode != "tokens":
+            self._most = most_in_chats(prepared.sampling)
         self._most_of_prompt = prepared.sampling.prompt_logprobs
 
     def opening(self, counts: TokenCounts) -> Iterable[bytes]:
@@ -175,11 +241,15 @@ class TokensWriter(OpenAIWriter):
         )
         if self._mode == "text":
             choice.text = one.text
+        elif self._mode == "derender":
+            reason = one.finish_reason
+            choice.message = self._forms.message(one.index, one.deltas, ANSWERER)
+            choice.finish_reason = reason and self._forms.finish_reason(one.index, reason)
+            if self._hides_tokens:
+                choice.token_ids = None
         if self._most is not None and one.logprobs:
-            if self._mode == "text":
-                written: Any = yield from chat_logprobs(
-                    one.logprobs, self._most, self._texts, self._named
-                )
+            if self._mode != "tokens":
+                written: Any = yield from chat_logprobs(one.logprobs, self._most, self._texts)
             else:
                 written = yield from id_logprobs(one.logprobs, self._most)
             choice.logprobs = written

@@ -74,6 +74,8 @@ async def test_tokens_are_listed_with_their_texts_or_bytes(directory: Path) -> N
         assert any(isinstance(each["piece"], list) for each in pieces)
         asked = {"tokens": plain["tokens"]}
         assert (await client.post("/detokenize", json=asked)).json()["content"] == text
+        asked["model"] = "tiny"  # as vLLM's clients do
+        assert (await client.post("/detokenize", json=asked)).json() == {"prompt": text}
         for wrong in ({"content": "a", "prompt": "b"}, {}):
             assert (await client.post("/tokenize", json=wrong)).status_code == 400
         plainly = await client.post("/tokenize", json={"content": "a", "parse_special": False})

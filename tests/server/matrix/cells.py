@@ -31,7 +31,11 @@ BODIES: dict[str, dict[str, Any]] = {
     "CompletionRequest": {"prompt": TEXT, **SAMPLING},
     "ChatRequest": {"messages": CHAT, **SAMPLING},
     "BatchChatRequest": {"messages": [CHAT, CHAT], **SAMPLING, "repetition_detection": REPEATED},
-    "TokensRequest": {"token_ids": [5, 6, 7], "sampling_params": {**SAMPLING, **NAMED}},
+    "TokensRequest": {
+        "token_ids": [5, 6, 7],
+        "sampling_params": {**SAMPLING, **NAMED},
+        "parse_context": {"tool_choice": "none", "include_reasoning": True},
+    },
     "MessagesRequest": {"model": "tiny", "messages": CHAT, **SAMPLING},
     "ResponsesRequest": {"input": TEXT, "temperature": 0, "max_output_tokens": 12},
     "OllamaChatRequest": {"messages": CHAT, **OLLAMA},

@@ -161,6 +161,23 @@ def add_bos(file: Path) -> None:
     file.write_text(json.dumps(settings))
 
 
+@pytest.mark.parametrize("echo", [False, True])
+def test_completions_that_ask_for_logprobs_as_chats_do_have_none(
+    directory: Path, echo: bool
+) -> None:
+    async def main() -> None:
+        async with serving(directory) as client:
+            body = {"prompt": PROMPT, "max_tokens": 3, "temperature": 0, "echo": echo}
+            plain = (await client.complete(**body))["choices"]
+            assert (await client.complete(**body, logprobs=False))["choices"] == plain
+            assert plain[0]["logprobs"] is None
+            refused = await client.post("/v1/completions", json={**body, "logprobs": True})
+            assert refused.status_code == 400
+            assert refused.json()["error"]["param"] == "logprobs"
+
+    asyncio.run(main())
+
+
 def test_without_likeliest_tokens_the_chosen_stays(directory: Path) -> None:
     (choice,) = run(directory, logprobs=0, max_tokens=5)["choices"]
     said = choice["logprobs"]
@@ -348,7 +365,8 @@ def test_named_tokens_stand_in_place_of_the_likeliest(directory: Path, is_stream
                 assert position["token"] == others["token"]
                 values = {each["token"]: each["logprob"] for each in others["top_logprobs"]}
                 found = {each["token"]: each["logprob"] for each in position["top_logprobs"]}
-                assert found == {f"token_id:{id}": values[f"token_id:{id}"] for id in named}
+                listed = {position["token"], *(f"token_id:{id}" for id in named)}
+                assert found == {name: values[name] for name in listed}
                 assert list(found.values()) == sorted(found.values(), reverse=True)
             for most in (0, 2):
                 body = {"prompt": PROMPT, "logprobs": most, **fields}

@@ -180,6 +180,24 @@ async def test_tokens_that_cannot_be_read_are_refused_by_name(
 
 
 @in_loop
+async def test_what_was_measured_elsewhere_is_repeated(directory: Path) -> None:
+    async with serving(directory) as client:
+        drafts = {"num_draft_tokens": 2, "acceptance_histogram": [0, 1]}
+        measured = {"queue_time_ms": 1.5, "speculative_decoding": drafts}
+        body = {"generate_response": {**given(), "metrics": measured}}
+        made = (await client.post(f"{CHAT}/derender", json=body)).json()["metrics"]
+        assert {name: value for name, value in made.items() if value is not None}.keys() == (
+            measured.keys()
+        )
+        assert made["queue_time_ms"] == 1.5
+        found = made["speculative_decoding"]
+        assert {name: value for name, value in found.items() if value is not None} == drafts
+        body["generate_response"]["metrics"] = {"queue_time_ms": "long"}
+        refused = await client.post(f"{CHAT}/derender", json=body)
+        assert refused.json()["error"]["param"] == "generate_response.metrics.queue_time_ms"
+
+
+@in_loop
 async def test_parts_of_an_answer_are_not_found_without_its_request(tmp_path: Path) -> None:
     async with writing(tmp_path, ANSWERS[0]) as client:
         response = await client.post(f"{CHAT}/derender", json={"generate_response": given()})

@@ -44,7 +44,7 @@ async def test_what_a_render_returns_is_answered_as_the_request_itself(
         rendered = (await client.post(f"{path}/render", json=asked)).json()
         made: list[list[int]] = []
         for each in rendered if isinstance(rendered, list) else [rendered]:
-            text = each.pop("prompt_text")
+            text = each["prompt_text"]
             known = (await client.post("/detokenize", json={"tokens": each["token_ids"]})).json()
             assert text
             assert known["prompt"].endswith(text)
@@ -183,7 +183,7 @@ async def test_clients_end_their_own_requests_alone(directory: Path) -> None:
             {"sampling_params": {"detokenize": False}, "output_mode": "text"},
             "sampling_params.detokenize",
         ),
-        ({"output_mode": "derender"}, "output_mode"),
+        ({"output_mode": "message"}, "output_mode"),
         ({"model": "other"}, "model"),
     ],
 )

@@ -13,13 +13,16 @@ from octavo.server.schema.prompts import MAX_PROMPT_ITEMS, prompts_schema
 
 PromptTokens = Annotated[list[TokenId], Meta(max_length=MAX_PROMPT_ITEMS)]
 
+Nothing = Annotated[bool, Meta(extra_json_schema={"const": False})]
+
 
 class CompletionRequest(CommonRequest, kw_only=True):
     """The request: a text, token ids, or several of either, to continue."""
 
     schema: ClassVar[dict[str, Any]] = {"allOf": [prompts_schema("prompt")]}
     prompt: str | Annotated[list[str | TokenId | PromptTokens], Meta(max_length=MAX_PROMPT_ITEMS)]
-    logprobs: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
+    # The likeliest tokens beside the chosen one. Clients of chats send false, which asks for none.
+    logprobs: Annotated[int, Meta(ge=-1, le=INT32)] | Nothing | None = None
     echo: bool | None = None  # begin the text with the prompt
     suffix: str | None = None  # the text after the answer, for models that fill in
     add_special_tokens: bool = True

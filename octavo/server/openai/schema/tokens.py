@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from octavo.server.openai.schema.chat import MAX_MESSAGES, MESSAGES_SCHEMA, Message
 from octavo.server.openai.schema.completion import PromptTokens
@@ -73,7 +73,10 @@ class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class DetokenizeResponse(Struct, kw_only=True):
-    """The text of the token ids, under vLLM's name and under llama.cpp's."""
+    """The text of the token ids, under vLLM's name and under llama.cpp's.
+
+    llama.cpp's clients name no model; answers to those who do have vLLM's name alone.
+    """
 
     prompt: str
-    content: str
+    content: str | UnsetType = UNSET
