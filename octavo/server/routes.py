@@ -45,6 +45,8 @@ from octavo.server.http.exchange import Exchange, encode
 from octavo.server.http.route import Route
 from octavo.server.llama.dialect import LLAMA
 from octavo.server.llama.routes import LLAMA_ROUTES
+from octavo.server.mistral import fim
+from octavo.server.mistral.schema import FimRequest
 from octavo.server.ollama.dialect import OLLAMA
 from octavo.server.ollama.routes import OLLAMA_ROUTES
 from octavo.server.openai import chat, completions
@@ -112,6 +114,12 @@ ROUTES: Sequence[Route] = (
         generating(CompletionRequest, completions.translate),
         "Continue texts or token ids.",
         *(CompletionRequest, CompletionResponse, CompletionChunk),
+    ),
+    Route(
+        *("POST", "/v1/fim/completions"),
+        generating(FimRequest, fim.translate),
+        "Write what stands between two texts, in Mistral's dialect.",
+        *(FimRequest, ChatResponse, ChatChunk),
     ),
     Route(
         *("POST", "/v1/chat/completions"),

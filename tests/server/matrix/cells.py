@@ -43,6 +43,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "temperature": 0,
         "n_predict": 12,
     },
+    "FimRequest": {"prompt": TEXT, "suffix": "fox", **SAMPLING},
     "OllamaEmbedRequest": {"model": "tiny", "input": [TEXT, "x"]},
     "OllamaEmbeddingRequest": {"model": "tiny", "prompt": TEXT},
     "EmbeddingRequest": {"input": [TEXT, "x"]},
