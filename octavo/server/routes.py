@@ -68,6 +68,8 @@ from octavo.server.openai.tokens import detokenize, tokenize
 from octavo.server.openapi import document
 from octavo.server.responses.dialect import RESPONSES
 from octavo.server.responses.routes import RESPONSES_ROUTES
+from octavo.server.tgi.dialect import TGI
+from octavo.server.tgi.routes import TGI_ROUTES
 from octavo.server.vllm.routes import VLLM_ROUTES
 
 # The page has no script, and may load nothing.
@@ -77,7 +79,7 @@ _PAGE_HEADERS = (
 )
 
 
-DIALECTS: Sequence[Dialect] = (OPENAI, ANTHROPIC, RESPONSES, EMBEDDINGS, OLLAMA, COHERE, LLAMA)
+DIALECTS: Sequence[Dialect] = (OPENAI, ANTHROPIC, RESPONSES, EMBEDDINGS, OLLAMA, COHERE, LLAMA, TGI)
 DEFAULT_DIALECT = DIALECTS[0]  # of errors outside a dialect's own routes
 _ID_PREFIXES = [prefix for dialect in DIALECTS for prefix in dialect.id_prefixes]
 
@@ -224,6 +226,7 @@ ROUTES: Sequence[Route] = (
     ),
     *VLLM_ROUTES,
     *LLAMA_ROUTES,
+    *TGI_ROUTES,
     Route("GET", "/", status_routes.root, "The server's name.", kind="text/plain"),
     Route("GET", "/version", status_routes.version, "The server's version."),
     Route("GET", "/health/live", status_routes.live, "Whether the event loop runs."),

@@ -47,6 +47,7 @@ PLACES = (
         ("message", "content"),
         ("response",),
         ("content",),
+        ("generated_text",),
         ("embedding",),
     ),
     *(("data", "embedding"), ("data", "data"), ("data", "probs"), ("data", "score")),
