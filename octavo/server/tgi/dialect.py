@@ -9,13 +9,13 @@ from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import encode
 from octavo.server.openai.dialect import OPENAI
 
-_OVERLOADED = (429, 503)
+_TYPES = dict.fromkeys((401, 403), "authentication") | dict.fromkeys((429, 503), "overloaded")
 _ERROR_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["error", "error_type"],
     "properties": {
         "error": {"type": "string"},
-        "error_type": {"enum": ["validation", "generation", "overloaded"]},
+        "error_type": {"enum": ["authentication", "validation", "generation", "overloaded"]},
         "param": {"type": ["string", "null"]},
         "code": {"type": ["string", "null"]},
     },
@@ -24,11 +24,11 @@ _ERROR_SCHEMA: dict[str, Any] = {
 
 def error_body(error: ApiError) -> bytes:
     """Return an error, as a response or as the last event of a stream."""
-    kind = "validation" if error.status < 500 else "generation"
+    other = "validation" if error.status < 500 else "generation"
     return encode(
         {
             "error": error.message,
-            "error_type": "overloaded" if error.status in _OVERLOADED else kind,
+            "error_type": _TYPES.get(error.status, other),
             "param": error.param,
             "code": error.code,
         }

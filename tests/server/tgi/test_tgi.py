@@ -168,15 +168,15 @@ async def test_a_refusal_names_the_input(directory: Path) -> None:
         for body in ({}, {"inputs": ["x"]}, {"inputs": long}):
             refused = await client.post("/generate", json=body)
             assert (refused.status_code, refused.json()["param"]) == (400, "inputs")
-        body = {"inputs": "x", "parameters": {"decoder_input_details": True}}
-        refused = await client.post("/generate_stream", json=body)
+        other = {"inputs": "x", "parameters": {"decoder_input_details": True}}
+        refused = await client.post("/generate_stream", json=other)
         assert refused.json()["param"] == "parameters.decoder_input_details"
 
 
 @in_loop
 async def test_grammars_shape_the_answer(tmp_path: Path) -> None:
     """The engine here does not apply grammars, so that the test looks at what it was given."""
-    schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
+    schema: Any = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
     make_files(tmp_path)
     async with serving(tmp_path, scripted_engine(tmp_path, [("", "x")])) as client:
         grammars: list[str] = client.server.llm.runner.grammars  # type: ignore[attr-defined]
