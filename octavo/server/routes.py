@@ -19,6 +19,8 @@ from octavo.server.anthropic.schema import (
 from octavo.server.batches.routes import BATCH_ROUTES
 from octavo.server.cohere.dialect import COHERE
 from octavo.server.cohere.routes import COHERE_ROUTES
+from octavo.server.decisions.dialect import DECISIONS
+from octavo.server.decisions.routes import DECISION_ROUTES
 from octavo.server.durable.routes import resume
 from octavo.server.embeddings import scores, tei, vectors
 from octavo.server.embeddings.dialect import EMBEDDINGS
@@ -79,7 +81,17 @@ _PAGE_HEADERS = (
 )
 
 
-DIALECTS: Sequence[Dialect] = (OPENAI, ANTHROPIC, RESPONSES, EMBEDDINGS, OLLAMA, COHERE, LLAMA, TGI)
+DIALECTS: Sequence[Dialect] = (
+    OPENAI,
+    ANTHROPIC,
+    RESPONSES,
+    EMBEDDINGS,
+    OLLAMA,
+    COHERE,
+    LLAMA,
+    TGI,
+    DECISIONS,
+)
 DEFAULT_DIALECT = DIALECTS[0]  # of errors outside a dialect's own routes
 _ID_PREFIXES = [prefix for dialect in DIALECTS for prefix in dialect.id_prefixes]
 
@@ -227,6 +239,7 @@ ROUTES: Sequence[Route] = (
     *VLLM_ROUTES,
     *LLAMA_ROUTES,
     *TGI_ROUTES,
+    *DECISION_ROUTES,
     Route("GET", "/", status_routes.root, "The server's name.", kind="text/plain"),
     Route("GET", "/version", status_routes.version, "The server's version."),
     Route("GET", "/health/live", status_routes.live, "Whether the event loop runs."),

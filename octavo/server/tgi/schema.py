@@ -59,7 +59,7 @@ class TgiRequest(Struct, kw_only=True, forbid_unknown_fields=True):
         open=frozenset({"parameters"}),
         ignored=_IGNORED,
         of_prompts={"inputs": lambda request: ""},
-        other_names={"prompt": "inputs", "input": "inputs"},
+        other_names={"text": "inputs", "prompt": "inputs", "sampling_params": "parameters"},
         other_routes={"messages": "/v1/chat/completions"},
     )
     inputs: str

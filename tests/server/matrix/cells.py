@@ -45,6 +45,18 @@ BODIES: dict[str, dict[str, Any]] = {
         "n_predict": 12,
     },
     "FimRequest": {"prompt": TEXT, "suffix": "fox", **SAMPLING},
+    "SystemOneRequest": {
+        "state": {"text": TEXT},
+        "questions": {
+            "which": {"type": "choice", "criteria": {"fox": "brown", "dog": None}},
+            "true": {"type": "noul", "instructions": "Is it quick?"},
+            "much": {"type": "score", "criteria": ["little", "very"]},
+        },
+    },
+    "DecisionsRequest": {
+        "input": TEXT,
+        "questions": [{"type": "predicate", "instructions": "Is it quick?"}],
+    },
     "TgiRequest": TGI,
     "TgiGenerateRequest": TGI,
     "TgiStreamRequest": TGI,

@@ -54,6 +54,7 @@ PLACES = (
     *(("results", "index"), ("results", "relevance_score"), ("embeddings",)),
     *(("message", "content", "text"), ("delta", "message", "content", "text")),
     *(("embeddings", "float"), ("score",), ()),
+    *(("answers", "probability"), ("answers", "which", "choice"), ("answers", "much", "score")),
 )
 _OF_REQUESTS = (Exchange, GenerationRequest, PreparedRequest)
 _HOME = str(Path(octavo.__path__[0]))
