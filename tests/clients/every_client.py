@@ -143,7 +143,9 @@ def in_environment(name: str, *command: str, directory: Path = HERE) -> str:
     return done.stdout
 
 
-PYTHON = ("cohere", "huggingface-hub", "langchain-openai", "litellm", "lm-eval", "ollama")
+PYTHON = (
+    *("cohere", "huggingface-hub", "langchain-openai", "litellm", "lm-eval", "mistralai", "ollama"),
+)
 
 
 @pytest.mark.parametrize("name", PYTHON)
