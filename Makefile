@@ -161,7 +161,7 @@ test-smollm2: setup ## SmolLM2's text of fifty prompts against the reference (mi
 test-matrix: setup ## every request in every way: sizes, streams, journal, batches, leavers, dead engines (minutes)
 	@$(RUN) -m pytest --quiet tests/server/matrix/every_cell.py
 
-CLIENTS := anthropic cohere grpc huggingface-hub langchain-openai litellm lm-eval ollama openai openai-agents \
+CLIENTS := anthropic cohere grpc huggingface-hub langchain-openai litellm lm-eval mistralai ollama openai openai-agents \
     opentelemetry pydantic-ai schemathesis sentence-transformers
 CLIENT_STAMPS := $(CLIENTS:%=build/clients/%/.installed) build/clients/node/.installed
 

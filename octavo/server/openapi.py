@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.server.http.auth import PUBLIC
+from octavo.server.http.auth import PUBLIC, is_public
 from octavo.server.http.dialect import Dialect
 from octavo.server.http.route import Route
 from octavo.server.server import VERSION
@@ -55,7 +55,7 @@ def document(
         dialect = route.dialect or default
         errors[dialect.error_name] = dialect.error_schema
         operation = _operation(route, dialect)
-        if route.path in public:
+        if is_public(route.path, route.method, public):
             operation["security"] = []
         paths.setdefault(route.path, {})[route.method.lower()] = operation
     whole: dict[str, Any] = {

@@ -112,6 +112,9 @@ class GenerationRequest:
     bad_words: list[str] = field(default_factory=list)  # in every spelling
     # For each of them, what is added to the logits of its tokens; empty: they are forbidden.
     word_biases: list[float] = field(default_factory=list)
+    # Whose tokens' log-probabilities are wanted where an answer begins; `bad_words` are then their
+    # spellings, which a worker tokenises.
+    labels: list[str] = field(default_factory=list)
     bans_end: bool = False  # the tokens that end an answer are never drawn
     may_lack_budget: bool = False  # a model whose reasoning cannot have one answers without it
     keep_tokens: int | None = None  # of each prompt, at most; -1: what the answer leaves free

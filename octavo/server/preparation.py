@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ from octavo.api.shapes import shape_error
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
 from octavo.grammar.checked import CheckedShape, Key, ShapeJob, job_of
 from octavo.server.answers.forced_end import spell_end
+from octavo.server.answers.labels import label_tokens
 from octavo.server.bounds.biases import check_biases, with_words
 from octavo.server.bounds.pieces import in_pieces
 from octavo.server.bounds.response_size import check_response_size
@@ -275,6 +277,10 @@ def _sampling(
     words: list[Sequence[int]] = [*prompts[0].bad_words_token_ids]
     if asked.word_biases:
         values["logit_bias"] = with_words(values.get("logit_bias", {}), words, asked.word_biases)
+        words = []
+    if asked.labels:
+        groups = label_tokens(server.llm.model.tokenizer, asked.labels, words)
+        values["logprob_token_ids"] = [*dict.fromkeys(chain.from_iterable(groups.values()))]
         words = []
     if asked.bans_end:
         words += [(token,) for token in server.llm.model.end_ids]

@@ -20,6 +20,8 @@ from octavo.server.anthropic.schema import (
 from octavo.server.batches.routes import BATCH_ROUTES
 from octavo.server.cohere.dialect import COHERE
 from octavo.server.cohere.routes import COHERE_ROUTES
+from octavo.server.decisions.dialect import DECISIONS
+from octavo.server.decisions.routes import DECISION_ROUTES
 from octavo.server.durable.routes import resume
 from octavo.server.embeddings import late_chunking, scores, tei, vectors
 from octavo.server.embeddings.dialect import EMBEDDINGS
@@ -47,6 +49,8 @@ from octavo.server.http.exchange import Exchange, encode
 from octavo.server.http.route import Route
 from octavo.server.llama.dialect import LLAMA
 from octavo.server.llama.routes import LLAMA_ROUTES
+from octavo.server.mistral import fim
+from octavo.server.mistral.schema import FimRequest
 from octavo.server.ollama.dialect import OLLAMA
 from octavo.server.ollama.routes import OLLAMA_ROUTES
 from octavo.server.openai import chat, completions
@@ -69,6 +73,8 @@ from octavo.server.openapi import document
 from octavo.server.responses.dialect import RESPONSES
 from octavo.server.responses.routes import RESPONSES_ROUTES
 from octavo.server.settings import ServerSettings
+from octavo.server.tgi.dialect import TGI
+from octavo.server.tgi.routes import TGI_ROUTES
 from octavo.server.vllm.routes import VLLM_ROUTES
 
 # The page has no script, and may load nothing.
@@ -78,7 +84,17 @@ _PAGE_HEADERS = (
 )
 
 
-DIALECTS: Sequence[Dialect] = (OPENAI, ANTHROPIC, RESPONSES, EMBEDDINGS, OLLAMA, COHERE, LLAMA)
+DIALECTS: Sequence[Dialect] = (
+    OPENAI,
+    ANTHROPIC,
+    RESPONSES,
+    EMBEDDINGS,
+    OLLAMA,
+    COHERE,
+    LLAMA,
+    TGI,
+    DECISIONS,
+)
 DEFAULT_DIALECT = DIALECTS[0]  # of errors outside a dialect's own routes
 _ID_PREFIXES = [prefix for dialect in DIALECTS for prefix in dialect.id_prefixes]
 
@@ -150,6 +166,12 @@ ROUTES: Sequence[Route] = (
         generating(CompletionRequest, completions.translate),
         "Continue texts or token ids.",
         *(CompletionRequest, CompletionResponse, CompletionChunk),
+    ),
+    Route(
+        *("POST", "/v1/fim/completions"),
+        generating(FimRequest, fim.translate),
+        "Write what stands between two texts, in Mistral's dialect.",
+        *(FimRequest, ChatResponse, ChatChunk),
     ),
     Route(
         *("POST", "/v1/chat/completions"),
@@ -258,6 +280,8 @@ ROUTES: Sequence[Route] = (
     ),
     *VLLM_ROUTES,
     *LLAMA_ROUTES,
+    *TGI_ROUTES,
+    *DECISION_ROUTES,
     Route("GET", "/", status_routes.root, "The server's name.", kind="text/plain"),
     Route("GET", "/version", status_routes.version, "The server's version."),
     Route("GET", "/health/live", status_routes.live, "Whether the event loop runs."),

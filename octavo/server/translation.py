@@ -17,6 +17,7 @@ from octavo.text.chat.messages import ContentFormat
 from octavo.wire.facts import EngineFacts
 
 _MOST_NAMES = 8  # in an error
+ANY_MODEL = "tgi"  # what users of text-generation-inference call the model that is served
 
 
 class TranslationContext(Struct, frozen=True, kw_only=True):
@@ -35,13 +36,13 @@ class TranslationContext(Struct, frozen=True, kw_only=True):
     max_embed_len: int | None = None  # of a text that is embedded in pieces
 
     def check_model(self, name: str | None) -> None:
-        """Raise 404 unless `name` is that of the model, or None."""
+        """Raise 404 unless `name` is that of the model or of any, or None."""
         names = self.model_names
-        if name is not None and name not in names:
+        if name not in (None, ANY_MODEL, *names):
             there = " or ".join(map(repr, names[:_MOST_NAMES]))
             raise ApiError(
                 404,
-                f"the model {name[:200]!r} does not exist; this server has {there}",
+                f"the model {str(name)[:200]!r} does not exist; this server has {there}",
                 param="model",
                 code="model_not_found",
             )

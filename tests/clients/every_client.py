@@ -143,7 +143,12 @@ def in_environment(name: str, *command: str, directory: Path = HERE) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["cohere", "langchain-openai", "litellm", "lm-eval", "ollama"])
+PYTHON = (
+    *("cohere", "huggingface-hub", "langchain-openai", "litellm", "lm-eval", "mistralai", "ollama"),
+)
+
+
+@pytest.mark.parametrize("name", PYTHON)
 def test_python(name: str, address: str, full_address: str, tmp_path: Path) -> None:
     program = str(HERE / f"use_{name.replace('-', '_')}.py")
     python = str(ENVIRONMENTS / name / "bin" / "python")

@@ -18,7 +18,7 @@ import pytest
 from octavo.server import routes
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.generation import Generation
-from octavo.server.http.auth import PUBLIC
+from octavo.server.http.auth import HEALTH
 from octavo.server.openai.schema.sampling import CommonRequest
 from octavo.server.openapi import document
 from octavo.server.ready_text import ready_text
@@ -425,15 +425,16 @@ def test_the_document_asks_for_a_key_only_if_the_server_does(
             assert ("security" in whole) == bool(keys)
             assert ("securitySchemes" in whole["components"]) == bool(keys)
             needs = {
-                path
+                (path, method)
                 for path, methods in whole["paths"].items()
                 for method, operation in methods.items()
                 if operation.get("security", whole.get("security", []))
             }
-            for path in whole["paths"]:
-                method = next(iter(whole["paths"][path]))
-                answer = await client.request(method, path.replace("{id}", "x"))
-                assert (answer.status_code == 401) == (path in needs), path
+            for path, methods in whole["paths"].items():
+                for method in methods:
+                    answer = await client.request(method, path.replace("{id}", "x"))
+                    is_refused = answer.status_code == 401
+                    assert is_refused == ((path, method) in needs), (method, path)
 
     asyncio.run(main())
 
@@ -442,9 +443,10 @@ def test_the_document_lists_every_status_and_the_need_of_a_key() -> None:
     """Generated clients handle only the statuses that the document lists."""
     paths = document(ROUTES, DEFAULT_DIALECT)["paths"]
     for path, methods in paths.items():
-        for operation in methods.values():
+        for method, operation in methods.items():
             assert {"401", "405", "408", "431", "503", "504"} <= operation["responses"].keys()
-            assert ("security" in operation) == (path in PUBLIC)
+            is_open = path in HEALTH or (path, method) == ("/", "get")
+            assert ("security" in operation) == is_open
     stream = paths["/v1/chat/completions"]["post"]["responses"]["200"]["content"]
     schema = stream["text/event-stream"]["schema"]["properties"]["data"]
     assert {"const": "[DONE]"} in schema["anyOf"]

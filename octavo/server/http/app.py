@@ -69,11 +69,12 @@ class Application:
             if dialect is not None:
                 exchange.dialect = dialect  # of errors too
             if self._checks_access:
-                self.server.access.check_address(exchange.path, exchange.headers)
+                asked = exchange.path, exchange.headers, exchange.method
+                self.server.access.check_address(*asked)
                 if "origin" in exchange.headers and self._is_preflight(exchange):
                     await exchange.respond(b"", headers=_PREFLIGHT)
                     return
-                exchange.owner = self.server.access.check_key(exchange.path, exchange.headers)
+                exchange.owner = self.server.access.check_key(*asked)
             if route is None:
                 raise self._routes.error(exchange)
             exchange.route = route.path

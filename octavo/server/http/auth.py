@@ -1,10 +1,11 @@
 """Access control: API keys, hosts and origins, which are checked before anything else.
 
 Access is denied by default: every path that is not in `PUBLIC` needs a key, whether it exists or
-not. Without keys the host is compared with a list, so that no web page reaches a server on the
-operator's machine under a name of its own (DNS rebinding); such a page has no key, so that with
-keys any host is served, unless the operator lists hosts. Pages that call openly state their
-origin, which must be listed: by default pages of this machine are.
+not, and a path of `PUBLIC` outside `HEALTH` needs one unless it is only read. Without keys the host
+is compared with a list, so that no web page reaches a server on the operator's machine under a name
+of its own (DNS rebinding); such a page has no key, so that with keys any host is served, unless the
+operator lists hosts. Pages that call openly state their origin, which must be listed: by default
+pages of this machine are.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import hmac
 import ipaddress
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from octavo.server.http.errors import ApiError
 from octavo.server.settings import (
@@ -25,12 +26,18 @@ from octavo.server.settings import (
 )
 
 HEALTH = frozenset({"/health", "/v1/health", "/health/live", "/health/ready", "/ping"})
-PUBLIC = HEALTH | {"/"}  # which need no key
+PUBLIC = HEALTH | {"/"}  # which need no key, the latter if it is only read
+_READS = frozenset({"GET", "HEAD"})
 _HOST = re.compile(
     r"(?:\[(?P<address>[0-9a-f]*:[0-9a-f:.]*)\]|(?P<name>[a-z0-9_.-]+))(?::(?P<port>[0-9]{0,5}))?"
 )
 _MAX_PORT = 65_535
 _CHALLENGE = ((b"www-authenticate", b"Bearer"),)
+
+
+def is_public(path: str, method: str, public: Container[str]) -> bool:
+    """Return whether a request needs no key, where these paths do not."""
+    return path in HEALTH or (path in public and method in _READS)
 
 
 class AccessControl:
@@ -56,10 +63,12 @@ class AccessControl:
             self._hosts.add(socket.gethostname().lower())
         self._origins = frozenset(origin.rstrip("/").lower() for origin in config.allowed_origins)
 
-    def check_address(self, path: str, headers: Mapping[str, str]) -> None:
+    def check_address(self, path: str, headers: Mapping[str, str], method: str = "POST") -> None:
         """Raise ApiError for a host or an origin that is not allowed."""
         host = headers.get("host", "").strip().lower()
-        is_open = self._any_host_for_public if path in self.public else self._any_host
+        is_open = (
+            self._any_host_for_public if is_public(path, method, self.public) else self._any_host
+        )
         if not (is_open or path in HEALTH or self._is_allowed(_name(host))):
             raise ApiError(
                 403,
@@ -81,9 +90,9 @@ class AccessControl:
     def _is_allowed(self, name: str) -> bool:
         return name in self._hosts or (self._any_address and _is_address(name))
 
-    def check_key(self, path: str, headers: Mapping[str, str]) -> str:
+    def check_key(self, path: str, headers: Mapping[str, str], method: str = "POST") -> str:
         """Return a name for the key that does not reveal it; raise ApiError for a wrong key."""
-        if not self._digests or path in self.public:
+        if not self._digests or is_public(path, method, self.public):
             return ""
         return self._check_key(headers)
 

@@ -9,6 +9,7 @@ import msgspec
 
 from octavo.server.answers.tool_use import ToolUse
 from octavo.server.http.errors import ApiError, invalid
+from octavo.server.responses.namespaces import flat_name
 from octavo.server.responses.schema import InputItem, InputTokensRequest, Part
 from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import Conversation, PromptJob
@@ -107,7 +108,7 @@ def _add(answer: dict[str, Any], kind: str, item: InputItem, place: str, known_i
                 answer["reasoning_content"] = text if before is None else f"{before}\n{text}"
         case "function_call":
             call_id = known_id(_given(item.call_id, f"{place}.call_id"))
-            name = _given(item.name, f"{place}.name")
+            name = flat_name(item.namespace, _given(item.name, f"{place}.name"))
             called = {"name": name, "arguments": item.arguments or "{}"}
             call = {"id": call_id, "type": "function", "function": called}
             answer.setdefault("tool_calls", []).append(call)

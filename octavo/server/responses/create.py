@@ -107,6 +107,7 @@ def translate(
         deadline_ms=request.deadline_ms,
         shape=shape_of(request),
         numbers_events=True,
+        wants_text=bool(request.enable_response_messages),
         drops_turns=request.truncation == "auto",
     )
     context.formats.bind(asked, use, context.facts.vocabulary)

@@ -33,10 +33,13 @@ def kept_of(request: Any) -> bytes:
     return msgspec.msgpack.encode([_unnamed_of(item) for item in given])
 
 
+_KEPT = (*("role", "content", "call_id", "name", "namespace", "arguments", "output", "summary"),)
+
+
 def _unnamed_of(item: Any) -> Unnamed:
     kind = item.type or "message"
     shown: dict[str, Any] = {"type": kind}
-    for name in ("role", "content", "call_id", "name", "arguments", "output", "summary"):
+    for name in _KEPT:
         value = getattr(item, name)
         if value is not None:
             shown[name] = _parts(value, item.role) if name in ("content", "output") else value

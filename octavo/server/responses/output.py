@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
 from octavo.server.answers.call_ids import made_id
+from octavo.server.responses.namespaces import Origin
 
 COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
 _PREFIXES = {TextDelta: "msg", ReasoningDelta: "rs", ToolCallDelta: "fc"}
@@ -21,6 +22,7 @@ class OutputItem:
     id: str
     index: int  # in the answer
     name: str = ""  # of a call's function
+    namespace: str = ""  # of the function
     call_id: str = ""
     call: int = -1  # among the calls
     texts: list[str] = field(default_factory=list)
@@ -45,7 +47,7 @@ class OutputItem:
     def shown(self, status: str, *, has_content: bool = True) -> dict[str, Any]:
         """Return the item as responses contain it."""
         if self.kind is ToolCallDelta:
-            return {
+            call = {
                 "id": self.id,
                 "type": "function_call",
                 "status": status,
@@ -53,6 +55,7 @@ class OutputItem:
                 "name": self.name,
                 "arguments": self.text if has_content else "",
             }
+            return {**call, "namespace": self.namespace} if self.namespace else call
         content = [self.part()] if has_content else []
         if self.kind is ReasoningDelta:
             return {
@@ -74,8 +77,11 @@ class OutputItem:
 class Output:
     """The items of one answer so far."""
 
-    def __init__(self, name: str, *, has_reasoning: bool) -> None:
+    def __init__(
+        self, name: str, origins: Mapping[str, Origin] | None = None, *, has_reasoning: bool
+    ) -> None:
         self._name = name  # of the request, from which the ids of items are made
+        self._origins = origins or {}
         self._has_reasoning = has_reasoning
         self.items: list[OutputItem] = []
         self.finish: FinishDelta | None = None
@@ -109,7 +115,8 @@ class Output:
         kind, index = type(delta), len(self.items)
         item = OutputItem(kind, f"{_PREFIXES[kind]}_{self._name}_{index}", index, call=call)
         if isinstance(delta, ToolCallDelta):
-            item.name = delta.name or ""
+            origin = self._origins.get(delta.name or "", Origin(delta.name or ""))
+            item.name, item.namespace = origin.name, origin.namespace
             item.call_id = delta.call_id or f"call_{made_id(f'{self._name}/{call}')}"
         self.items.append(item)
         return item

@@ -75,7 +75,7 @@ class InputItem(Struct, kw_only=True, forbid_unknown_fields=True):
     encrypted_content: str | None = None  # ignored: reasoning is not encrypted here
     status: Any = None  # ignored: what is sent is there
     phase: Any = None  # ignored: templates do not use it
-    namespace: Any = None  # ignored: functions have one
+    namespace: Name | None = None  # of the function
     caller: Any = None  # ignored: only the model calls
     is_async: Any = field(default=None, name="async")  # ignored: calls are made by the client
 
@@ -83,8 +83,8 @@ class InputItem(Struct, kw_only=True, forbid_unknown_fields=True):
 Items = Annotated[list[InputItem], Meta(max_length=MAX_ITEMS)]
 
 
-class InputFunction(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A tool; only functions are supported."""
+class NamespacedFunction(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A function, which the client calls."""
 
     type: Kind
     name: ToolName | None = None
@@ -95,6 +95,12 @@ class InputFunction(Struct, kw_only=True, forbid_unknown_fields=True):
     allowed_callers: Any = None  # ignored: only the model calls
     defer_loading: Any = None  # ignored: all tools are shown
     is_async: Any = field(default=None, name="async")  # ignored: calls are made by the client
+
+
+class InputFunction(NamespacedFunction, kw_only=True):
+    """A tool: a function, or a namespace of several."""
+
+    tools: Annotated[list[NamespacedFunction], Meta(max_length=MAX_TOOLS)] | None = None
 
 
 class ChosenTool(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -164,9 +170,6 @@ UNSUPPORTED_FIELDS: Mapping[str, Unsupported] = {
     "moderation": Unsupported(_empty, "this server moderates nothing", "null"),
     "background_options": Unsupported(_empty, "requests are answered in their order", "{}"),
     "previous_input_messages": Unsupported(_empty, "use previous_response_id", "[]"),
-    "enable_response_messages": Unsupported(
-        lambda value: not value, "/tokenize returns the tokens of a prompt", "false"
-    ),
     "messages": Unsupported(_empty, "this route takes input; or use /v1/chat/completions", "[]"),
 }
 _OF_PROMPTS: Mapping[str, Callable[[Any], Any]] = {
@@ -258,6 +261,7 @@ class ResponsesRequest(InputTokensRequest, kw_only=True):
     vllm_xargs: ExtraArgs | None = None  # for the processors of --logits-processors
     include_reasoning: bool | None = None  # false: the answer has no reasoning, which still counts
     structured_outputs: StructuredOutputs | None = None  # instead of text.format
+    enable_response_messages: bool | None = None  # the response has the prompt and answer as tokens
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
     request_id: Annotated[str, Meta(max_length=256)] | None = None  # without an x-request-id header
@@ -285,6 +289,14 @@ class ResponseUsage(Struct, kw_only=True):
     output_tokens: int
     output_tokens_details: OutputTokensDetails
     total_tokens: int
+
+
+class RawMessage(Struct, kw_only=True):
+    """A text as the model has it, with its tokens."""
+
+    message: str
+    tokens: list[int]
+    type: str = "raw_message_tokens"
 
 
 class ResponseObject(Struct, kw_only=True):
@@ -319,6 +331,8 @@ class ResponseObject(Struct, kw_only=True):
     usage: ResponseUsage | None = None
     user: str | None = None
     metrics: RequestTiming | UnsetType = UNSET
+    input_messages: list[RawMessage] | UnsetType = UNSET
+    output_messages: list[RawMessage] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
 
 

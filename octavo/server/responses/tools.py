@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from octavo.core.structured_outputs import StructuredOutputsParams
@@ -12,10 +13,11 @@ from octavo.server.openai import shapes
 from octavo.server.openai.schema.shapes import JsonSchema, ResponseFormat, ShapeFields
 from octavo.server.openai.schema.tools import MAX_TOOLS_BYTES
 from octavo.server.openai.tools import NO_ARGUMENTS
+from octavo.server.responses.namespaces import Flat, chosen, flattened
 from octavo.server.responses.schema import (
     ChoiceOfTools,
-    InputFunction,
     InputTokensRequest,
+    NamespacedFunction,
     ResponsesRequest,
     TextFormat,
 )
@@ -38,14 +40,15 @@ def tool_use(request: InputTokensRequest) -> ToolUse:
         if choice is not None and choice not in ("none", "auto"):
             raise invalid("tool_choice needs tools, which the request does not have", "tool_choice")
         return NO_TOOLS
-    tools = _tools(request.tools)
+    functions = flattened(request.tools)
+    tools = _tools(functions)
     if choice == "none":
         return NO_TOOLS
-    names, must_call = _wanted(choice, tools)
+    names, must_call = _wanted(choice, functions)
     is_one = must_call and names is not None and len(names) == 1
     wish = request.parallel_tool_calls
     return ToolUse(
-        described=tuple(map(_described, request.tools)),
+        described=tuple(_described(each.function) for each in functions),
         callable=tuple(tools[name] for name in dict.fromkeys(names or tools)),
         must_call=must_call,
         only_these=names is not None and len(set(names)) < len(tools),
@@ -54,15 +57,11 @@ def tool_use(request: InputTokensRequest) -> ToolUse:
     )
 
 
-def _tools(given: list[InputFunction]) -> dict[str, CallableTool]:
+def _tools(given: list[Flat]) -> dict[str, CallableTool]:
     tools: dict[str, CallableTool] = {}
-    for index, each in enumerate(given):
-        where = f"tools[{index}]"
-        if each.type != "function":
-            what = "tools do not run in this server; describe a function, which the client calls"
-            raise not_yet(f"{where}.type", f"{each.type[:64]!r} is not supported: {what}")
-        if each.name is None:
-            raise invalid(f"{where}.name is missing", f"{where}.name")
+    for flat in given:
+        where, each = f"tools{flat.place}", flat.function
+        assert each.name is not None
         if each.name in tools:
             raise invalid(
                 f"{where}.name: {each.name!r} is the name of an earlier tool too", f"{where}.name"
@@ -79,9 +78,9 @@ def _tools(given: list[InputFunction]) -> dict[str, CallableTool]:
             each.name,
             each.parameters or NO_ARGUMENTS,
             strict=bool(each.strict),
-            place=f"[{index}].parameters",
+            place=f"{flat.place}.parameters",
         )
-    size = len(encode(given))
+    size = len(encode([flat.function for flat in given]))
     if size > MAX_TOOLS_BYTES:
         raise invalid(
             f"tools have {size} bytes of JSON; at most {MAX_TOOLS_BYTES} are accepted: describe "
@@ -92,7 +91,7 @@ def _tools(given: list[InputFunction]) -> dict[str, CallableTool]:
 
 
 def _wanted(
-    choice: str | ChoiceOfTools | None, tools: dict[str, CallableTool]
+    choice: str | ChoiceOfTools | None, functions: Sequence[Flat]
 ) -> tuple[list[str] | None, bool]:
     """Return the names of the tools that may be called, None for all, and whether one must be."""
     if choice is None or isinstance(choice, str):
@@ -108,13 +107,10 @@ def _wanted(
     else:
         what = "choose a function, or allowed_tools"
         raise not_yet("tool_choice.type", f"{choice.type[:64]!r} is not supported: {what}")
-    for name, where in names:
-        if name not in tools:
-            raise invalid(f"{where}: {name!r} is not among tools", where)
-    return [name for name, _ in names if name is not None], must_call
+    return [chosen(name, where, functions) for name, where in names], must_call
 
 
-def _described(tool: InputFunction) -> dict[str, Any]:
+def _described(tool: NamespacedFunction) -> dict[str, Any]:
     """Return a tool as templates show it."""
     function: dict[str, Any] = {"name": tool.name}
     if tool.description is not None:

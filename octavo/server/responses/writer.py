@@ -14,7 +14,9 @@ from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.logprobs import Pieces, TokenTexts, chat_logprobs
 from octavo.server.operation import PreparedRequest, TokenCounts
 from octavo.server.responses.dialect import ID_PREFIX, error_fields, event, response_error
+from octavo.server.responses.namespaces import NAMESPACE, origins_of
 from octavo.server.responses.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Output, OutputItem
+from octavo.server.responses.raw import RawMessages
 from octavo.server.responses.schema import (
     InputTokensDetails,
     OutputTokensDetails,
@@ -60,9 +62,14 @@ class ResponseWriter:
         self._open: OutputItem | None = None
         self._before = b""  # what precedes the new part of the open item in its events
         self.output = Output(
-            exchange.request_id, has_reasoning=request.include_reasoning is not False
+            exchange.request_id,
+            origins_of(request.tools),
+            has_reasoning=request.include_reasoning is not False,
         )
         self.response = response_to(request, exchange, prepared)
+        self._raw: RawMessages | None = None
+        if request.enable_response_messages:
+            self._raw = RawMessages(prepared.prompts[0])
         self._is_durable = server.durability is not None
         self._store: ResponseStore | None = None
         self.entry: Entry | None = None
@@ -83,6 +90,8 @@ class ResponseWriter:
     ) -> Iterator[bytes]:
         """Yield the events of the deltas; the first of an item opens it."""
         (one,) = output.outputs
+        if self._raw is not None:
+            self._raw.add(one)
         if self._logprobs_each is not None:
             yield from self._read_logprobs(one)
         for delta in one.deltas:
@@ -123,6 +132,8 @@ class ResponseWriter:
     ) -> Iterator[bytes]:
         """Yield the body of the response."""
         (one,) = outputs[0].outputs
+        if self._raw is not None:
+            self._raw.add(one)
         self.output.add_all(one.deltas)
         self.output.complete()
         if self._logprobs_each is not None:
@@ -145,6 +156,8 @@ class ResponseWriter:
         response.usage = usage_of(counts)
         if counts.timing is not None:
             response.metrics = counts.timing
+        if self._raw is not None:
+            response.input_messages, response.output_messages = self._raw.input, self._raw.output
         self._settle()
 
     # what is kept
@@ -320,5 +333,7 @@ def _content(item: OutputItem) -> dict[str, Any]:
 
 def _shown_tool(tool: dict[str, Any]) -> dict[str, Any]:
     """Return a tool without what the request has left out."""
-    needed = ("name", "parameters", "strict")
+    needed = ("name",) if tool["type"] == NAMESPACE else ("name", "parameters", "strict")
+    if tool.get("tools") is not None:
+        tool = {**tool, "tools": list(map(_shown_tool, tool["tools"]))}
     return {name: value for name, value in tool.items() if value is not None or name in needed}

@@ -39,7 +39,7 @@ def test_every_route_without_a_key_is_401(directory: Path) -> None:
                     for headers in ({}, {"authorization": "Bearer wrong-secret"}):
                         url = f"http://localhost{path}"  # "//health" alone would be a host
                         response = await client.request(method, url, headers=headers)
-                        if path in PUBLIC:
+                        if path in HEALTH or (path in PUBLIC and method in ("GET", "HEAD")):
                             assert response.status_code in (200, 405)
                             continue
                         assert response.status_code == 401, (method, path)
@@ -50,8 +50,8 @@ def test_every_route_without_a_key_is_401(directory: Path) -> None:
                                 assert answer.keys() == {"message"}
                                 continue
                             error = answer["error"]
-                            if isinstance(error, str):  # Ollama's errors are texts
-                                assert path.startswith("/api/")
+                            if isinstance(error, str):  # Ollama's and TGI's errors are texts
+                                assert path.startswith("/api/") or path in TGI
                                 continue
                             assert error["type"] == "authentication_error"
                             if error.get("code") == 401:  # llama.cpp's errors have the status
@@ -61,6 +61,9 @@ def test_every_route_without_a_key_is_401(directory: Path) -> None:
                                 assert error["code"] in ("invalid_api_key", 401)
 
     asyncio.run(main())
+
+
+TGI = ("/", "/generate", "/generate_stream", "/info")
 
 
 @pytest.mark.parametrize(
@@ -74,6 +77,15 @@ def test_every_route_without_a_key_is_401(directory: Path) -> None:
 def test_every_key_gives_access(directory: Path, headers: dict[str, str]) -> None:
     response = request(directory, "GET", "/v1/models", {"api_keys": KEYS}, headers)
     assert response.status_code == 200
+
+
+def test_a_public_path_may_only_be_read(directory: Path) -> None:
+    """A text is generated at the path of the server's name for known keys and hosts alone."""
+    keys: dict[str, Any] = {"api_keys": KEYS}
+    assert request(directory, "GET", "/", keys, {}).status_code == 200
+    assert request(directory, "POST", "/", keys, {}).status_code == 401
+    assert request(directory, "POST", "/", {}, {"host": "evil.example"}).status_code == 403
+    assert request(directory, "POST", "/ping", keys, {}).status_code == 200
 
 
 def test_metrics_may_be_public(directory: Path) -> None:

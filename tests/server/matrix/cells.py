@@ -26,6 +26,7 @@ TEXT, CHAT = "The quick brown", [{"role": "user", "content": "The quick brown"}]
 NAMED = {"logprob_token_ids": [8, 9]}
 REPEATED = {"max_pattern_size": 3, "min_count": 2}
 OLLAMA = {"model": "tiny", "options": {"temperature": 0, "num_predict": 12}}
+TGI = {"inputs": TEXT, "parameters": {"max_new_tokens": 12}}
 # A body for each struct from which an answer is generated, without what the axes set.
 BODIES: dict[str, dict[str, Any]] = {
     "CompletionRequest": {"prompt": TEXT, **SAMPLING},
@@ -47,6 +48,22 @@ BODIES: dict[str, dict[str, Any]] = {
         "temperature": 0,
         "n_predict": 12,
     },
+    "FimRequest": {"prompt": TEXT, "suffix": "fox", **SAMPLING},
+    "SystemOneRequest": {
+        "state": {"text": TEXT},
+        "questions": {
+            "which": {"type": "choice", "criteria": {"fox": "brown", "dog": None}},
+            "true": {"type": "noul", "instructions": "Is it quick?"},
+            "much": {"type": "score", "criteria": ["little", "very"]},
+        },
+    },
+    "DecisionsRequest": {
+        "input": TEXT,
+        "questions": [{"type": "predicate", "instructions": "Is it quick?"}],
+    },
+    "TgiRequest": TGI,
+    "TgiGenerateRequest": TGI,
+    "TgiStreamRequest": TGI,
     "OllamaEmbedRequest": {"model": "tiny", "input": [TEXT, "x"]},
     "OllamaEmbeddingRequest": {"model": "tiny", "prompt": TEXT},
     "EmbeddingRequest": {"input": [TEXT, "x"]},
@@ -65,7 +82,12 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 # Requests that are answered with the same text, in the words of several dialects.
 ALIKE: tuple[frozenset[str], ...] = (
-    frozenset({"CompletionRequest", "LlamaCompletionRequest", "RpcGenerateRequest"}),
+    frozenset(
+        {
+            *("CompletionRequest", "LlamaCompletionRequest", "RpcGenerateRequest"),
+            *("TgiRequest", "TgiGenerateRequest", "TgiStreamRequest"),
+        }
+    ),
     frozenset(
         {
             *("ChatRequest", "MessagesRequest", "ResponsesRequest"),
@@ -137,7 +159,7 @@ def route_of(kind: str, form: Form = Form.WHOLE) -> Route:
     if kind.startswith("Rpc"):
         own = [each for each in GRPC_ROUTES if struct in getattr(each.handler, "args", ())]
         return next((each for each in own if each.path.endswith(STREAM) is _streams(form)), own[0])
-    return next(each for each in ROUTES if each.request is struct and each.response is not None)
+    return next(each for each in ROUTES if each.request is struct and (each.response or each.chunk))
 
 
 def _streams(form: Form) -> bool:

@@ -71,7 +71,8 @@ def _like(kind: str) -> str:
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
     """Return the servers of the matrix."""
     pytest.importorskip("grpc")
-    directory = make_infill_directory(tmp_path_factory.mktemp("text"), FORMS[0])
+    marks = (*FORMS[0], "yes", "no")  # labels of decisions, which must be tokens
+    directory = make_infill_directory(tmp_path_factory.mktemp("text"), marks)
     with ExitStack() as stack:
         yield Worlds(directory, lambda: tmp_path_factory.mktemp("matrix"), stack)
 

@@ -47,12 +47,14 @@ PLACES = (
         ("message", "content"),
         ("response",),
         ("content",),
+        ("generated_text",),
         ("embedding",),
     ),
     *(("data", "embedding"), ("data", "data"), ("data", "probs"), ("data", "score")),
     *(("results", "index"), ("results", "relevance_score"), ("embeddings",)),
     *(("message", "content", "text"), ("delta", "message", "content", "text")),
     *(("embeddings", "float"), ("score",), ()),
+    *(("answers", "probability"), ("answers", "which", "choice"), ("answers", "much", "score")),
 )
 _OF_REQUESTS = (Exchange, GenerationRequest, PreparedRequest)
 _HOME = str(Path(octavo.__path__[0]))

@@ -10,7 +10,8 @@ MAX_TOOLS = 512
 MAX_TOOLS_BYTES = 1 << 18  # of all descriptions together, as JSON
 
 # The end is written so that the pattern means the same in Python and in the OpenAPI document.
-ToolName = Annotated[str, Meta(max_length=128, pattern=r"^[a-zA-Z0-9_.-]+(?![\s\S])")]
+MAX_TOOL_NAME = 128
+ToolName = Annotated[str, Meta(max_length=MAX_TOOL_NAME, pattern=r"^[a-zA-Z0-9_.-]+(?![\s\S])")]
 PastName = Annotated[str, Meta(min_length=1, max_length=256)]  # of any model's call
 CallId = Annotated[str, Meta(max_length=256)]
 

@@ -122,6 +122,7 @@ _OTHER_NAMES = {
     "n_predict": "max_tokens",
     "max_length": "max_tokens",
     "repeat_penalty": "repetition_penalty",
+    "random_seed": "seed",
     "thinking_budget": "thinking_token_budget",
     "thinking_budget_tokens": "thinking_token_budget",
     "reasoning_budget": "thinking_token_budget",

@@ -1,0 +1,1 @@
+"""The route that Mistral's API has beside those of OpenAI's form."""

@@ -1,0 +1,1 @@
+"""The dialect of text-generation-inference (TGI), which Hugging Face's clients speak."""

@@ -1,0 +1,1 @@
+"""Tests of the routes that answer questions with the probabilities of labels."""

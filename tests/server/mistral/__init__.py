@@ -1,0 +1,1 @@
+"""Tests of the route that Mistral's API has of its own."""

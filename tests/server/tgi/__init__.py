@@ -1,0 +1,1 @@
+"""Tests of the dialect of text-generation-inference."""
