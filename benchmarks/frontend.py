@@ -35,7 +35,7 @@ from octavo.loader import ModelFiles
 from octavo.server.lifecycle import ServerLifecycle, settle_memory
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
-from octavo.text.prompt_worker import load_tokenizer_at
+from octavo.text.tokenizer_files import load_tokenizer_at
 from tests.api.tiny import make_tokenizer_files
 from tests.engine.over_runner import engine_over_runner
 

@@ -21,7 +21,8 @@ import uvloop
 from octavo.loader import resolve
 from octavo.server.prompt_pool import PromptPool
 from octavo.server.settings import ServerSettings
-from octavo.text.prompt_worker import Conversation, PromptJob, PromptMaker, load_tokenizer_at
+from octavo.text.prompt_worker import Conversation, PromptJob, PromptMaker
+from octavo.text.tokenizer_files import load_tokenizer_at
 
 ROUNDS = 3000
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]

@@ -46,7 +46,7 @@ from octavo.text.pieces import (
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.token_table import PackedTable
 from octavo.text.tokenizer import Tokenizer, valid_text
-from octavo.text.tokenizer_files import tokenizer_from_directory
+from octavo.text.tokenizer_files import load_tokenizer_at
 
 if TYPE_CHECKING:
     from octavo.text.chat.template import ChatTemplate
@@ -400,16 +400,6 @@ def pieces(job: Job) -> tuple[bytes, ...]:
 
 # The server's way to read a large body.
 ReadBodies = Callable[[PromptMaker, BodyJob], ReadBody | Refused]
-
-
-def load_tokenizer_at(path: Path) -> Tokenizer:
-    """Load the tokenizer of a model's directory or of its GGUF file."""
-    if path.suffix == ".gguf":  # imported here because the reader of these files imports numpy
-        from octavo.loader.gguf.reader import open_gguf
-        from octavo.text.gguf_vocabulary import tokenizer_from_gguf
-
-        return tokenizer_from_gguf(open_gguf(path).metadata)
-    return tokenizer_from_directory(path)
 
 
 # What answers the jobs of one worker.

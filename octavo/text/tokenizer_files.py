@@ -47,6 +47,16 @@ FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 Json = Mapping[str, object]
 
 
+def load_tokenizer_at(path: Path) -> Tokenizer:
+    """Load the tokenizer of a model's directory or of its GGUF file."""
+    if path.suffix == ".gguf":  # imported here because the reader of these files imports numpy
+        from octavo.loader.gguf.reader import open_gguf
+        from octavo.text.gguf_vocabulary import tokenizer_from_gguf
+
+        return tokenizer_from_gguf(open_gguf(path).metadata)
+    return tokenizer_from_directory(path)
+
+
 def tokenizer_from_directory(directory: Path) -> Tokenizer:
     """Load the tokenizer that `tokenizer.json`, `tokenizer_config.json` and others describe."""
     texts = Directory(directory)

@@ -17,9 +17,9 @@ from octavo.text.prompt_worker import (
     PromptJob,
     PromptJobs,
     PromptMaker,
-    load_tokenizer_at,
     pieces,
 )
+from octavo.text.tokenizer_files import load_tokenizer_at
 from tests.api.tiny import make_tokenizer_files
 
 MESSAGES = [{"role": "user", "content": "hi"}]

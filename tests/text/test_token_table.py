@@ -12,10 +12,10 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
 from octavo.text import token_table
-from octavo.text.prompt_worker import load_tokenizer_at
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.token_table import PackedTable, TokenTable, unpack
 from octavo.text.tokenizer import Tokenizer
+from octavo.text.tokenizer_files import load_tokenizer_at
 from tests.api.tiny import make_tokenizer_files
 
 PIECES = {"<unk>": 0, "▁a": 1, "b": 2, "<0xC3>": 3, "<0xA9>": 4, "": 5}

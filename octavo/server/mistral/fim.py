@@ -111,7 +111,7 @@ class FimWriter(OpenAIWriter):
             usage=usage_of(counts),
             system_fingerprint=self._fingerprint,
         )
-        yield self._body(response, explanation)
+        yield self._body(response, counts, explanation)
 
     def _frame(self, delta: Delta, finish: FinishDelta | None) -> bytes:
         """Return the event with what is new of the answer."""

@@ -19,9 +19,10 @@ from octavo.server.http.errors import ApiError
 from octavo.server.prompt_pool import MAX_OVERRUNS
 from octavo.server.settings import ServerSettings
 from octavo.server.worker_process import Worker
-from octavo.text.prompt_worker import PromptJob, load_tokenizer_at
+from octavo.text.prompt_worker import PromptJob
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.tokenizer import Tokenizer
+from octavo.text.tokenizer_files import load_tokenizer_at
 from tests.server.engine import FakeEngine
 from tests.server.make import LIMIT, events, serving
 from tests.server.prompt_workers.test_prompt_pool import FOREVER, conversation, pool_of
@@ -141,7 +142,8 @@ PREPARE = """
 import asyncio, sys
 from octavo.server.prompt_pool import PromptPool
 from octavo.server.settings import ServerSettings
-from octavo.text.prompt_worker import PromptJob
+from octavo.text.prompt_worker import (PromptJob)
+from octavo.text.tokenizer_files import load_tokenizer_at
 
 async def main():
     settings = ServerSettings(template_seconds=300, tokenize_seconds=300)

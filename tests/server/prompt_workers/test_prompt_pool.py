@@ -29,7 +29,8 @@ from octavo.server.prompt_pool import (
 )
 from octavo.server.settings import ServerSettings
 from octavo.server.worker_process import SentJob, Worker
-from octavo.text.prompt_worker import Conversation, PromptJob, load_tokenizer_at
+from octavo.text.prompt_worker import Conversation, PromptJob
+from octavo.text.tokenizer_files import load_tokenizer_at
 from tests.server.make import LIMIT, until
 
 HELLO = PromptJob(text="The quick brown fox")
@@ -410,7 +411,8 @@ PROGRAM = """
 import asyncio, sys
 from octavo.server.prompt_pool import PromptPool
 from octavo.server.settings import ServerSettings
-from octavo.text.prompt_worker import Conversation, PromptJob
+from octavo.text.prompt_worker import (Conversation, PromptJob)
+from octavo.text.tokenizer_files import load_tokenizer_at
 
 async def main():
     limit = float(sys.argv[2])
