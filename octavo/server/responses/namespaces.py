@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from octavo.server.http.errors import invalid, not_yet
-from octavo.server.openai.schema.tools import MAX_TOOL_NAME, MAX_TOOLS
+from octavo.server.openai.schema.tools import MAX_TOOL_NAME, MAX_TOOLS, MAX_TOOLS_BYTES
 from octavo.server.responses.schema import InputFunction, NamespacedFunction
 
 NAMESPACE = "namespace"
@@ -39,7 +39,18 @@ def flat_name(namespace: str | None, name: str) -> str:
 
 def flattened(tools: Sequence[InputFunction]) -> list[Flat]:
     """Return all functions; raise ApiError for other tools, and for names that do not fit."""
-    found = [flat for index, tool in enumerate(tools) for flat in _functions(tool, f"[{index}]")]
+    found, size = list[Flat](), 0
+    for index, tool in enumerate(tools):
+        for flat in _functions(tool, f"[{index}]"):
+            # While they are made: each function repeats the description of its namespace.
+            size += len(flat.function.description or "")
+            if size > MAX_TOOLS_BYTES:
+                raise invalid(
+                    f"tools have descriptions of more than {MAX_TOOLS_BYTES} characters; that of a "
+                    "namespace counts for each of its functions: shorten it, or describe fewer",
+                    "tools",
+                )
+            found.append(flat)
     if len(found) > MAX_TOOLS:
         raise invalid(
             f"tools have {len(found)} functions, those in namespaces included; at most "

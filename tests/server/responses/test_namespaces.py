@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from octavo.server.openai.schema.tools import MAX_TOOLS
+from octavo.server.http.errors import ApiError
+from octavo.server.openai.schema.tools import MAX_TOOLS, MAX_TOOLS_BYTES
+from octavo.server.responses.namespaces import flattened
+from octavo.server.responses.schema import InputFunction, NamespacedFunction
 from tests.server.durable.make import in_loop
 from tests.server.engine import FakeEngine
 from tests.server.make import Client, serving
@@ -151,3 +155,17 @@ async def test_a_refusal_names_the_function(tmp_path: Path, fields: Any, param: 
     make_files(tmp_path)
     async with serving(tmp_path, FakeEngine(tmp_path)) as client:
         assert await refusal(client, **fields) == param
+
+
+def test_many_functions_do_not_multiply_a_long_description() -> None:
+    functions = [NamespacedFunction(type="function", name=f"f{n}") for n in range(MAX_TOOLS)]
+    long = "d" * (MAX_TOOLS_BYTES // 2)
+    tool = InputFunction(type="namespace", name="n", description=long, tools=functions)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ApiError) as refused:
+            flattened([tool])
+        assert refused.value.param == "tools"
+        assert tracemalloc.get_traced_memory()[1] < 8 * MAX_TOOLS_BYTES
+    finally:
+        tracemalloc.stop()
