@@ -130,14 +130,8 @@ class Admission:
             raise self.rejected(
                 "queue_full", f"waiting requests: {self.num_waiting}, of {most} allowed"
             )
-        most = config.max_waiting_bytes
-        after = self.waiting_bytes + num_bytes
-        if self.num_waiting and self._is_full(queue, after, queue.waiting_bytes, most):
-            raise self.rejected(
-                "bytes",
-                f"{self.waiting_bytes} bytes of requests are waiting, and with this one's "
-                f"{num_bytes} they would be more than the {most} allowed",
-            )
+        if self.num_waiting:
+            self._check_bytes(queue, num_bytes)
         return Ticket(self, queue, num_bytes)
 
     def seconds_to_wait(self, num_ahead: int | None = None) -> float:
@@ -168,6 +162,16 @@ class Admission:
         self._count(reason)
         seconds = min(MAX_RETRY_SECONDS, max(1, math.ceil(self.seconds_to_wait())))
         return too_many(f"{message}; try again in {seconds} s", seconds, reason)
+
+    def _check_bytes(self, queue: _KeyQueue, num_bytes: int) -> None:
+        """Raise ApiError if so many more bytes of a key would be too many."""
+        most = self._config.max_waiting_bytes
+        if self._is_full(queue, self.waiting_bytes + num_bytes, queue.waiting_bytes, most):
+            raise self.rejected(
+                "bytes",
+                f"{self.waiting_bytes} bytes of requests are waiting, and with this one's "
+                f"{num_bytes} they would be more than the {most} allowed",
+            )
 
     def _is_full(self, queue: _KeyQueue, after: int, own: int, most: int) -> bool:
         """Return whether all keys together would hold more than this key may fill up to.
@@ -278,6 +282,17 @@ class Ticket:
         self._is_closed = False
         self._count_waiting(1)
         admission.num_open += 1
+
+    def add_bytes(self, num_bytes: int) -> None:
+        """Count what is made of a body as waiting too; raise ApiError if that is too much."""
+        if not num_bytes:
+            return
+        admission = self._admission
+        if admission.num_waiting > 1:  # one request alone always has room
+            admission._check_bytes(self._queue, num_bytes)
+        self._num_bytes += num_bytes
+        for each in (admission, self._queue):
+            each.waiting_bytes += num_bytes
 
     async def wait(
         self, num_tokens: int, num_sequences: int, priority: int = 0, num_behind: int = 0

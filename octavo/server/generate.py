@@ -44,6 +44,7 @@ async def _handle(
         add_load(exchange)
         request, asked, prepared = await read(exchange, kind, translate)
         asked.prepared = prepared
+        ticket.add_bytes(asked.num_repeated)
         await answer(exchange, ticket, request, asked, RequestTask(exchange))
 
 

@@ -115,6 +115,8 @@ class GenerationRequest:
     # Whose tokens' log-probabilities are wanted where an answer begins; `bad_words` are then their
     # spellings, which a worker tokenises.
     labels: list[str] = field(default_factory=list)
+    # The characters of all prompts that are there once in the body, or a few times.
+    num_repeated: int = 0
     bans_end: bool = False  # the tokens that end an answer are never drawn
     may_lack_budget: bool = False  # a model whose reasoning cannot have one answers without it
     keep_tokens: int | None = None  # of each prompt, at most; -1: what the answer leaves free

@@ -179,6 +179,7 @@ async def _prepared(server: Server, asked: GenerationRequest, owner: str) -> lis
                 made = await server.prompt_pool.prepare_all(jobs, owner)
             except ApiError as error:
                 raise (asked.named(error, 0) if len(jobs) == 1 else error) from None
+    asked.prompts = []  # their texts would be kept until the answer has ended
     prompts: list[PreparedPrompt] = []
     for prompt in made:
         if isinstance(prompt, Refused):

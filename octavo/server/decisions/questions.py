@@ -122,11 +122,12 @@ def asked_questions(
 
     `places` are the fields of the text and of each question, for errors.
     """
-    prompts = [f"{text}\n\n{question.text}" for question in questions]
-    total = sum(map(len, prompts)) + len(system or "") * len(prompts)
-    if total > MAX_CHARACTERS:
+    texts = [question.text for question in questions]
+    repeated = len(texts) * (len(text) + len(system or ""))
+    total = repeated + sum(map(len, texts))
+    if total > MAX_CHARACTERS:  # before they are made
         raise invalid(
-            f"{places[0]} beside each of {len(prompts)} questions makes prompts of {total} "
+            f"{places[0]} beside each of {len(texts)} questions makes prompts of {total} "
             f"characters together; at most {MAX_CHARACTERS} are accepted: divide the questions "
             "among requests",
             places[0],
@@ -142,13 +143,13 @@ def asked_questions(
     jobs: list[PromptJob | list[int]] = [
         PromptJob(
             conversation=Conversation(
-                messages=[*before, {"role": "user", "content": prompt}],
+                messages=[*before, {"role": "user", "content": f"{text}\n\n{each}"}],
                 template=context.chat_template,
                 variables=kwargs,
             ),
             add_special_tokens=False,
         )
-        for prompt in prompts
+        for each in texts
     ]
     return GenerationRequest(
         prompts=jobs,
@@ -158,6 +159,7 @@ def asked_questions(
         max_tokens=1,
         bad_words=spellings(labels),
         labels=labels,
+        num_repeated=repeated,
         cache_salt=request.cache_salt,
         priority=request.priority,
         deadline_ms=request.deadline_ms,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from math import exp
 from pathlib import Path
@@ -9,8 +10,12 @@ from typing import Any
 
 import pytest
 
-from octavo.server.decisions.questions import choice, score, yes_or_no
-from octavo.server.decisions.schema import MAX_QUESTIONS
+from octavo.server.decisions.questions import MAX_CHARACTERS, choice, score, yes_or_no
+from octavo.server.decisions.schema import MAX_QUESTIONS, AskedQuestion, SystemOneRequest
+from octavo.server.decisions.system_one import translate
+from octavo.server.http.errors import ApiError
+from octavo.server.server import Server
+from octavo.server.settings import ServerSettings
 from tests.server.durable.make import in_loop
 from tests.server.engine import FakeEngine, extended, logprobs_of
 from tests.server.llama.infill_files import FIRST, make_infill_directory
@@ -243,3 +248,34 @@ async def test_a_model_without_a_token_for_a_label_refuses(tmp_path: Path) -> No
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
         body = {"state": TEXT, "questions": {"which": CHOICE}}
         assert (await client.post(SYSTEM_ONE, json=body)).status_code == 200
+
+
+def test_too_many_prompts_are_refused_before_they_are_made(directory: Path) -> None:
+    context = Server(engine(directory), ServerSettings()).context
+    asked = {f"q{index}": AskedQuestion(type="noul") for index in range(MAX_QUESTIONS)}
+    request = SystemOneRequest(state="x" * (MAX_CHARACTERS // 32), questions=asked)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ApiError) as refused:
+            translate(context, request)
+        assert refused.value.param == "state"
+        assert tracemalloc.get_traced_memory()[1] < MAX_CHARACTERS // 32
+    finally:
+        tracemalloc.stop()
+
+
+@in_loop
+async def test_the_prompts_count_among_the_bytes_that_wait(directory: Path) -> None:
+    state = "x" * 700
+    body = {"state": state, "questions": dict.fromkeys(map(str, range(MAX_QUESTIONS)), NOUL)}
+    limit = 32 * len(state)
+    async with serving(directory, engine(directory), max_waiting_bytes=limit) as client:
+        admission = client.server.admission
+        assert (await client.post(SYSTEM_ONE, json=body)).status_code == 200  # it has room alone
+        other = admission.register("", 10)
+        refused = await client.post(SYSTEM_ONE, json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "bytes")
+        few = {**body, "questions": {"is": NOUL}}
+        assert (await client.post(SYSTEM_ONE, json=few)).status_code == 200
+        assert (admission.num_waiting, admission.waiting_bytes) == (1, 10)
+        other.leave()
