@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from operator import add
 
 from msgspec import Struct
@@ -14,6 +15,7 @@ from octavo.api.pooling.inputs import prefix_of
 from octavo.api.pooling.tasks import Wanted, hidden_state
 from octavo.server.bounds.response_size import VALUE_BYTES
 from octavo.server.bounds.turns import ByteTurns
+from octavo.server.embeddings.common import encoded_each
 from octavo.server.embeddings.schema import EmbeddingData, EmbeddingRequest, LateChunk, LateChunks
 from octavo.server.embeddings.vectors import EmbeddingWriter, embeddings_of, translated
 from octavo.server.http.errors import invalid
@@ -23,6 +25,8 @@ from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import PromptJob
 
 NAME = "late_chunking_params"
+_CHUNKS = b'"chunks":[]'  # in the answer; in a string its quotes would be escaped
+_WORK = 1 << 10  # bytes of an answer that take about as long as a part and its place
 
 
 def embeddings(context: TranslationContext, request: EmbeddingRequest) -> GenerationRequest:
@@ -79,14 +83,21 @@ class ChunkWriter(EmbeddingWriter):
         self._places = [array("i", each.packed_places) for each in prepared.prompts]
 
     def _of_tokens(self, index: int) -> Struct:
+        num_tokens = len(self._places[index]) // 2
+        late = LateChunks(chunk_size=self._size, input_tokens=num_tokens, chunks=[])
+        return EmbeddingData(index=index, embedding=[], late_chunking=late)
+
+    def _end(self, index: int, tail: bytes) -> Iterator[bytes]:
+        """Yield the places of the parts, with turns for other requests."""
+        before, _, after = tail.partition(_CHUNKS)
+        yield before + _CHUNKS[:-1]
         ends = iter(self._places[index])
-        places = [
+        places = (
             (max(0, begin - self._prefix), max(0, end - self._prefix))
             for begin, end in zip(ends, ends, strict=True)
-        ]
-        chunks = chunks_of(places, self._size)
-        late = LateChunks(chunk_size=self._size, input_tokens=len(places), chunks=chunks)
-        return EmbeddingData(index=index, embedding=[], late_chunking=late)
+        )
+        yield from encoded_each(chunks_of(places, self._size), _WORK)
+        yield b"]" + after
 
     def _rows(self, output: RequestOutput) -> Iterator[bytes]:
         """Yield the mean vector of each part, with turns for other requests."""
@@ -105,12 +116,11 @@ class ChunkWriter(EmbeddingWriter):
             comma = b","
 
 
-def chunks_of(places: Sequence[tuple[int, int]], size: int) -> list[LateChunk]:
-    """Return the parts of a text by the places of its tokens; special tokens have none."""
-    chunks = []
-    for start in range(0, len(places), size):
-        part = places[start : start + size]
+def chunks_of(places: Iterable[tuple[int, int]], size: int) -> Iterator[LateChunk]:
+    """Yield the parts of a text by the places of its tokens; special tokens have none."""
+    left, start = iter(places), 0
+    while part := list(islice(left, size)):
         found = [(begin, end) for begin, end in part if begin < end]
         where = (min(found)[0], max(end for _, end in found)) if found else None
-        chunks.append(LateChunk(token_range=(start, start + len(part)), char_range=where))
-    return chunks
+        yield LateChunk(token_range=(start, start + len(part)), char_range=where)
+        start += len(part)

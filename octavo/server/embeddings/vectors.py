@@ -104,7 +104,12 @@ class EmbeddingWriter(PooledWriter):
             marks = b'""' if self.request.encoding_format == "base64" else empty
             yield (b"," if index else b"") + head + marks[:1]
             yield from self._rows(output)
-            yield marks[1:] + tail
+            yield marks[1:]
+            yield from self._end(index, tail)
+
+    def _end(self, index: int, tail: bytes) -> Iterator[bytes]:
+        """Yield what follows the vectors of an input's tokens."""
+        yield tail
 
     def _rows(self, output: RequestOutput) -> Iterator[bytes]:
         """Yield the vectors of an input's tokens, without what is around them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import hypot
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from octavo.models.pooling import PoolingFacts
-from octavo.server.embeddings.late_chunking import chunks_of
+from octavo.server.embeddings.late_chunking import ChunkWriter, chunks_of
 from octavo.server.embeddings.schema import LateChunk
+from octavo.server.operation import TURN
 from tests.server.embeddings.make import run
 from tests.server.engine import WIDTH
 from tests.server.make import Client
@@ -69,13 +71,34 @@ def test_places_are_those_of_the_text_without_the_models_prompt(directory: Path)
 
 
 def test_a_part_of_special_tokens_has_no_place() -> None:
-    found = chunks_of([(0, 0), (0, 3), (3, 5), (0, 0)], 1)
+    found = list(chunks_of([(0, 0), (0, 3), (3, 5), (0, 0)], 1))
     assert [each.char_range for each in found] == [None, (0, 3), (3, 5), None]
-    assert chunks_of([(0, 0), (0, 3), (3, 5)], 2) == [
+    assert list(chunks_of([(0, 0), (0, 3), (3, 5)], 2)) == [
         LateChunk(token_range=(0, 2), char_range=(0, 3)),
         LateChunk(token_range=(2, 3), char_range=(3, 5)),
     ]
-    assert chunks_of([], 2) == []
+    assert list(chunks_of([], 2)) == []
+
+
+def test_the_places_of_many_parts_leave_turns_to_others(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[bytes]()
+
+    def recorded(self: ChunkWriter, index: int, tail: bytes) -> Iterator[bytes]:
+        for part in end(self, index, tail):
+            made.append(part)
+            yield part
+
+    async def test(client: Client) -> None:
+        body: dict[str, Any] = {"late_chunking_params": {"chunk_size": 1}, "input": TEXTS[0]}
+        (data,) = (await asked(client, **body))["data"]
+        assert made.count(TURN) == len(data["late_chunking"]["chunks"]) > 1
+
+    end = ChunkWriter._end
+    monkeypatch.setattr("octavo.server.bounds.turns.PIECE_BYTES", 1)
+    monkeypatch.setattr(ChunkWriter, "_end", recorded)
+    run(directory, test, FACTS)
 
 
 @pytest.mark.parametrize(
