@@ -75,7 +75,7 @@ class FimWriter(OpenAIWriter):
     def opening(self, counts: TokenCounts) -> Iterator[bytes]:
         """Yield the warnings, and the role."""
         yield from self._warned(self._chunk())
-        yield self._frame(Delta(role=ANSWERER, content=""), None)
+        yield self._frame(Delta(role=ANSWERER, content=""), None, counts)
 
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
@@ -84,7 +84,7 @@ class FimWriter(OpenAIWriter):
         for one in output.outputs:
             text, finish = read_deltas(one.deltas)
             if text or finish is not None:
-                yield self._frame(Delta(content=text), finish)
+                yield self._frame(Delta(content=text), finish, counts)
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Return the usage, in a chunk of its own, and the end."""
@@ -113,12 +113,15 @@ class FimWriter(OpenAIWriter):
         )
         yield self._body(response, counts, explanation)
 
-    def _frame(self, delta: Delta, finish: FinishDelta | None) -> bytes:
+    def _frame(self, delta: Delta, finish: FinishDelta | None, counts: TokenCounts) -> bytes:
         """Return the event with what is new of the answer."""
         choice = ChunkChoice(index=0, delta=delta)
         if finish is not None:
             choice.finish_reason, choice.stop_reason = finish.reason, finish.stop
-        return frame(encode(self._chunk(choice)))
+        chunk = self._chunk(choice)
+        if self._sends_usage_always:
+            chunk.usage = usage_of(counts)
+        return frame(encode(chunk))
 
     def _chunk(self, *choices: ChunkChoice) -> ChatChunk:
         return ChatChunk(

@@ -69,3 +69,13 @@ async def test_errors_name_the_fields_of_the_request(tmp_path: Path) -> None:
             refused = await client.post(PATH, json={**ASKED, **fields})
             assert refused.status_code in (400, 404)
             assert refused.json()["error"]["param"] == param
+
+
+@in_loop
+async def test_a_server_may_send_the_usage_with_every_chunk(tmp_path: Path) -> None:
+    directory = make_infill_directory(tmp_path, FORMS[0])
+    async with serving(directory, enable_force_include_usage=True) as client:
+        stream = await client.post(PATH, json={**ASKED, "stream": True})
+        found = [chunk["usage"]["completion_tokens"] for chunk in events(stream.text)]
+        assert found == sorted(found)
+        assert (found[0], found[-1]) == (0, ASKED["max_tokens"])
