@@ -113,7 +113,7 @@ def _shape(grammar: TgiGrammar) -> StructuredOutputsParams:
             raise invalid(f"{where} must be a JSON schema, which is an object", where)
         msgspec.msgpack.encode(value)  # the form in which it is stored and sent
         return StructuredOutputsParams(json=value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise invalid(f"{where} is a text that is no JSON: {error}", where) from None
     except OverflowError:
         raise invalid(f"{where}: a number has more than 64 bits", where) from None

@@ -62,20 +62,16 @@ class TgiWriter:
         for one in output.outputs:
             text, finish = read_deltas(one.deltas)
             self._text.append(text)
-            events = [self._event(each) for each in self._tokens(one)]
+            event: TgiEvent | None = None
+            for piece in in_pieces(self._tokens(one), self._given.top_n_tokens or 0):
+                for each in piece:
+                    if event is not None:
+                        yield frame(encode(event))
+                    event = self._event(each)
+                yield TURN
             if finish is not None:
-                if not events:  # the end came alone
-                    if self._last is not None:
-                        self._last.text = ""
-                    events.append(TgiEvent(index=self._num_tokens, token=self._last))
-                events[-1].generated_text = "".join(self._text)
-                events[-1].details = TgiEnd(
-                    finish_reason=_reason(finish),
-                    generated_tokens=self._num_tokens,
-                    seed=self._seed,
-                    input_length=self._prompt.num_tokens,
-                )
-            for event in events:
+                event = self._ended(event, finish)
+            if event is not None:
                 yield frame(encode(event))
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
@@ -108,6 +104,21 @@ class TgiWriter:
         event = TgiEvent(index=self._num_tokens, token=self._last)
         if self._given.top_n_tokens:
             event.top_tokens = self._top(each)
+        return event
+
+    def _ended(self, event: TgiEvent | None, finish: FinishDelta) -> TgiEvent:
+        """Return the last event of an answer; None is given if the end came alone."""
+        if event is None:
+            if self._last is not None:
+                self._last.text = ""
+            event = TgiEvent(index=self._num_tokens, token=self._last)
+        event.generated_text = "".join(self._text)
+        event.details = TgiEnd(
+            finish_reason=_reason(finish),
+            generated_tokens=self._num_tokens,
+            seed=self._seed,
+            input_length=self._prompt.num_tokens,
+        )
         return event
 
     def _details(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from octavo.server.openapi import document
+from octavo.server.operation import TURN
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
+from octavo.server.tgi.writer import TgiWriter
 from tests.server.durable.make import in_loop
 from tests.server.engine import FACTS
 from tests.server.make import Client, serving
@@ -81,6 +84,25 @@ async def test_an_answer_says_the_same_on_every_route(directory: Path) -> None:
 
 
 @in_loop
+async def test_a_streams_tokens_leave_turns_to_others(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[bytes]()
+
+    def recorded(self: TgiWriter, *given: Any) -> Iterator[bytes]:
+        for part in frames(self, *given):
+            made.append(part)
+            yield part
+
+    frames = TgiWriter.frames
+    monkeypatch.setattr(TgiWriter, "frames", recorded)
+    monkeypatch.setattr("octavo.server.openai.logprobs.MAX_AT_ONCE", 1)
+    async with serving(directory) as client:
+        found = await stream(client, top_n_tokens=2)
+        assert made.count(TURN) == len(found)
+
+
+@in_loop
 async def test_an_answer_ends_with_its_stop_string_or_the_models_own_end(tmp_path: Path) -> None:
     make_files(tmp_path)
     async with serving(tmp_path, scripted_engine(tmp_path, [("", "one two\nthree")])) as client:
@@ -146,6 +168,7 @@ async def test_an_answer_without_a_limit_has_a_hundred_tokens_or_what_fits(direc
         ({"details": True, "top_n_tokens": 10**6}, "parameters.top_n_tokens"),
         ({"grammar": {"type": "json", "value": {"type": 12}}}, "parameters.grammar.value.type"),
         ({"grammar": {"type": "json", "value": "{"}}, "parameters.grammar.value"),
+        ({"grammar": {"type": "json", "value": "[" * 99_999}}, "parameters.grammar.value"),
         ({"grammar": {"type": "regex", "value": "("}}, "parameters.grammar.value"),
         ({"grammar": {"type": "json_schema", "value": {}}}, "parameters.grammar.value.schema"),
     ],
