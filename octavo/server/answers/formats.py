@@ -56,6 +56,11 @@ class AnswerFormats(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def separates_reasoning(self) -> bool:
+        """True if answers have the reasoning apart from their text, so that it can be left out."""
+        return self.formats.reasoning is not None and not self.formats.reasoning.is_kept
+
+    @property
     def has_short_ids(self) -> bool:
         """The answer to whether the chat template accepts only ids of one length."""
         return self.formats.tools is not None and self.formats.tools.call_ids == "nine_letters"

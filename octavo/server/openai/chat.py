@@ -36,7 +36,7 @@ def translate(context: TranslationContext, request: ChatRequest) -> GenerationRe
     job = conversation_job(request, context, use)
     asked = generation_request(request, [job], wanted, logprobs, partial(ChatWriter, use))
     context.formats.bind(asked, use, context.facts.vocabulary)
-    if request.include_reasoning is False and context.formats.formats.reasoning is not None:
+    if request.include_reasoning is False and context.formats.separates_reasoning:
         hide_tokens(asked)
     bind_beams(request, asked)
     return asked

@@ -126,7 +126,7 @@ def _bind(context: TranslationContext, request: TokensRequest, made: GenerationR
     if request.reasoning_ended and not use.callable:
         made.answer_job = None  # nothing but text in the shape
     hides = given is not None and given.include_reasoning is False
-    if request.output_mode == "derender" and hides and formats.formats.reasoning is not None:
+    if request.output_mode == "derender" and hides and formats.separates_reasoning:
         hide_tokens(made)
 
 

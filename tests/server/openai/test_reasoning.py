@@ -92,6 +92,21 @@ def test_reasoning_may_be_left_out(tmp_path: Path) -> None:
     run(tmp_path, f"{THOUGHT}Zero degrees.", test)
 
 
+def test_tokens_of_reasoning_that_stays_in_the_text_are_not_hidden(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        body = {"messages": MESSAGES, "include_reasoning": False, "logprobs": True}
+        whole = (await client.post(PATH, json={**body, "return_token_ids": True})).json()
+        (choice,) = whole["choices"]
+        assert "It is cold." in choice["message"]["content"]
+        assert choice["token_ids"]
+        assert choice["logprobs"]["content"]
+        assert "warnings" not in whole
+
+    marks = {"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"}
+    given = {"reasoning_parser": "none", "reasoning_config": marks}
+    run(tmp_path, f"{THOUGHT}Zero", test, **given)
+
+
 def test_reasoning_that_never_ends_is_all_reasoning(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         message, finish = await message_of(client, max_tokens=12)
