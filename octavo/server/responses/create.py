@@ -94,6 +94,7 @@ def translate(
         sampling["logprobs"] = request.top_logprobs or 0
     use = tool_use(request)
     context.formats.check(use)
+    _check_raw(context, request)
     asked = GenerationRequest(
         prompts=[conversation_job(request, context, use, earlier)],
         sampling=sampling,
@@ -114,6 +115,18 @@ def translate(
     if asked.is_stream:
         asked.reading = partial(_reading_apart, asked.reading)
     return asked
+
+
+def _check_raw(context: TranslationContext, request: ResponsesRequest) -> None:
+    """Raise ApiError for raw messages of an answer whose reasoning is to be left out."""
+    name = "enable_response_messages"
+    hides = request.include_reasoning is False and context.formats.separates_reasoning
+    if hides and request.enable_response_messages:
+        raise invalid(
+            f"{name}: the answer as the model has it would show the reasoning that "
+            "include_reasoning=false leaves out; send one of the two",
+            name,
+        )
 
 
 register(ResponsesRequest, translate)

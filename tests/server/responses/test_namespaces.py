@@ -37,7 +37,7 @@ CALL = called("geo__weather", {"city": "Oslo"})
 
 async def refusal(client: Client, **fields: Any) -> Any:
     """Return the field of a request that is refused."""
-    refused = await client.post(PATH, json={"input": "x", **fields})
+    refused = await client.post(PATH, json={"input": "x"} | fields)
     assert refused.status_code == 400
     return refused.json()["error"]["param"]
 
@@ -113,6 +113,7 @@ async def test_raw_messages_have_all_text_and_all_tokens(tmp_path: Path) -> None
         assert kept["output_messages"] == whole["output_messages"]
         quiet = (await client.post(PATH, json={"input": "Oslo?"})).json()
         assert "output_messages" not in quiet
+        assert await refusal(client, **body, include_reasoning=False) == "enable_response_messages"
 
 
 TWICE = {**GEO, "name": "other"}
