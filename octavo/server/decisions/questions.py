@@ -143,6 +143,7 @@ def asked_questions(
     jobs: list[PromptJob | list[int]] = [
         PromptJob(
             conversation=Conversation(
+                content_format=context.content_format,
                 messages=[*before, {"role": "user", "content": f"{text}\n\n{each}"}],
                 template=context.chat_template,
                 variables=kwargs,

@@ -279,3 +279,21 @@ async def test_the_prompts_count_among_the_bytes_that_wait(directory: Path) -> N
         assert (await client.post(SYSTEM_ONE, json=few)).status_code == 200
         assert (admission.num_waiting, admission.waiting_bytes) == (1, 10)
         other.leave()
+
+
+LISTS = (
+    "{% for m in messages %}{% if m.content is string %}one{% else %}"
+    "{% for part in m.content %}two three four{% endfor %}{% endif %}{% endfor %}"
+)
+
+
+@in_loop
+async def test_templates_read_the_content_that_the_server_says(directory: Path) -> None:
+    body = {"state": TEXT, "questions": {"is": NOUL}}
+    for content_format, text in (("string", "one"), ("openai", "two three four")):
+        options: Any = {"chat_template": LISTS, "chat_template_content_format": content_format}
+        async with serving(directory, engine(directory), **options) as client:
+            asked = {"prompt": text, "add_special_tokens": False}
+            tokens = (await client.post("/tokenize", json=asked)).json()["tokens"]
+            found = (await client.post(SYSTEM_ONE, json=body)).json()
+            assert found["usage"]["input_tokens"] == len(tokens)
