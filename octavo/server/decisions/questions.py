@@ -29,7 +29,7 @@ from octavo.text.prompt_worker import Conversation, PromptJob
 
 MAX_CHARACTERS = 1 << 25  # of all prompts, each with the whole text
 YES_OR_NO = ("yes", "no")
-_SWITCHES = ("enable_thinking", "thinking")  # the names by which templates know it
+SWITCHES = ("enable_thinking", "thinking")  # the names by which templates know it
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def asked_questions(
     before = [{"role": "system", "content": system}] if system else []
     kwargs = {
         **(context.default_chat_template_kwargs or {}),
-        **dict.fromkeys(_SWITCHES, False),
+        **dict.fromkeys(SWITCHES, False),
         **(variables or {}),
     }
     labels = [option.label for question in questions for option in question.options]

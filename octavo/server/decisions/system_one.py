@@ -9,6 +9,7 @@ from typing import Any
 
 from octavo.api.outputs import RequestOutput
 from octavo.server.decisions.questions import (
+    SWITCHES,
     YES_OR_NO,
     DecisionWriter,
     Question,
@@ -32,14 +33,12 @@ from octavo.server.http.exchange import Exchange, encode
 from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.translation import TranslationContext
 
-_THINKS = ("enable_thinking", "thinking")
-
 
 def translate(context: TranslationContext, request: SystemOneRequest) -> GenerationRequest:
     """Return the neutral form: a prompt for each question, of which one token is generated."""
     context.check_model(request.model)
     kwargs = request.chat_template_kwargs or {}
-    for name in _THINKS:
+    for name in SWITCHES:
         if kwargs.get(name):
             where = f"chat_template_kwargs.{name}"
             what = "thinking must be off, since the first token of the reply is the answer"
