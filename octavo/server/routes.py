@@ -129,12 +129,15 @@ async def documentation(exchange: Exchange) -> None:
 
 
 # The routes of a server of token ids alone: no answer has a text, and nothing is made of one.
+_READ_OF_TOKENS = (
+    *("/v1/requests/{id}/explain", "/v1/streams/{id}", "/v1/models", "/v1/models/{id}"),
+    *("/", "/version", "/health/live", "/health/ready", "/health", "/ping", "/load"),
+    *("/metrics", "/openapi.json", "/docs"),
+)
 OF_TOKENS = frozenset(
     {
-        *("/inference/v1/generate", "/inference/v1/abort_requests"),
-        *("/v1/requests/{id}/explain", "/v1/streams/{id}", "/v1/models", "/v1/models/{id}"),
-        *("/", "/version", "/health/live", "/health/ready", "/health", "/ping", "/load"),
-        *("/metrics", "/openapi.json", "/docs"),
+        *(("POST", "/inference/v1/generate"), ("POST", "/inference/v1/abort_requests")),
+        *(("POST", "/ping"), *(("GET", path) for path in _READ_OF_TOKENS)),
     }
 )
 
@@ -151,7 +154,9 @@ async def no_text(exchange: Exchange) -> None:
 
 def documented(config: ServerSettings) -> list[Route]:
     """Return the routes that a server has."""
-    return [each for each in ROUTES if not config.tokens_only or each.path in OF_TOKENS]
+    if not config.tokens_only:
+        return [*ROUTES]
+    return [each for each in ROUTES if (each.method, each.path) in OF_TOKENS]
 
 
 def served(config: ServerSettings) -> list[Route]:

@@ -79,6 +79,8 @@ class Durability:
         assert config.journal is not None
         file = open_journal(config.journal)
         identity = f"{facts.directory} {facts.architecture} {facts.dtype} {facts.vocabulary}"
+        if config.tokens_only:  # answers that another server has begun have a text
+            identity += " of tokens"
         limits = Limits(config.journal_seconds, config.journal_bytes)
         requests = DurableRequests(JournalWriter(file), identity, limits)
         num_damaged = requests.load(file.records) + file.records.num_damaged

@@ -186,7 +186,9 @@ def _top_logprobs(each: TextToken, most: int, texts: TokenTexts) -> dict[str, fl
     return top
 
 
-def prompt_logprobs(positions: Sequence[Position], most: int) -> Pieces[msgspec.Raw]:
+def prompt_logprobs(
+    positions: Sequence[Position], most: int, *, has_texts: bool = True
+) -> Pieces[msgspec.Raw]:
     """Return the log-probabilities of a prompt in vLLM's form, by token id, made in pieces."""
     parts = []
     for piece in in_pieces(positions, most):
@@ -197,7 +199,7 @@ def prompt_logprobs(positions: Sequence[Position], most: int) -> Pieces[msgspec.
                 str(token): {
                     "logprob": finite(logprob.logprob),
                     "rank": logprob.rank,
-                    "decoded_token": logprob.decoded_token,
+                    "decoded_token": logprob.decoded_token if has_texts else None,
                 }
                 for token, logprob in position.items()
             }

@@ -164,6 +164,7 @@ class TokensWriter(OpenAIWriter):
     ) -> None:
         super().__init__(exchange, request, prepared, "")
         self._mode = mode
+        self._has_texts = not exchange.server.config.tokens_only  # of the prompt's tokens
         asked = prepared.asked
         self._hides_tokens = asked.hides_tokens
         self._forms = DeltaForms(
@@ -225,7 +226,7 @@ class TokensWriter(OpenAIWriter):
         )
         if output.prompt_logprobs is not None:
             written: Any = yield from prompt_logprobs(
-                output.prompt_logprobs, self._most_of_prompt or 0
+                output.prompt_logprobs, self._most_of_prompt or 0, has_texts=self._has_texts
             )
             response.prompt_logprobs = written
         if counts.timing is not None:

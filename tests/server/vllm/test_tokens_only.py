@@ -9,7 +9,7 @@ import pytest
 
 from octavo.server.routes import OF_TOKENS, ROUTES
 from octavo.server.settings import ServerSettings, ServerSettingsError
-from tests.server.durable.make import in_loop
+from tests.server.durable.make import durable, in_loop
 from tests.server.engine import make_directory
 from tests.server.make import events, serving
 
@@ -18,20 +18,22 @@ TOKENS = "/inference/v1/generate"
 
 @in_loop
 async def test_the_other_routes_say_why_they_are_missing(tmp_path: Path) -> None:
-    assert {each.path for each in ROUTES} > OF_TOKENS
+    assert {(each.method, each.path) for each in ROUTES} > OF_TOKENS
     async with serving(make_directory(tmp_path), tokens_only=True) as client:
         for route in ROUTES:
-            if route.path in OF_TOKENS:
+            if (route.method, route.path) in OF_TOKENS:
                 continue
             path = route.path.replace("{id}", "one")
-            answer = await client.request(route.method, path, json={})
+            answer = await client.request(route.method, path, json={"inputs": "x"})
             assert answer.status_code == 404, path
             assert "--tokens-only" in answer.text, path
         page = (await client.get("/docs")).text
         document = (await client.get("/openapi.json")).json()
         assert TOKENS in page
         assert "/v1/chat/completions" not in page
-        assert set(document["paths"]) <= OF_TOKENS
+        assert {
+            (method.upper(), path) for path, at in document["paths"].items() for method in at
+        } == OF_TOKENS
         assert (await client.get("/v1/models")).status_code == 200
 
 
@@ -47,6 +49,27 @@ async def test_tokens_are_continued_as_elsewhere(tmp_path: Path) -> None:
         stream = await client.post(TOKENS, json={**body, "stream": True})
         parts = [part["choices"][0]["token_ids"] for part in events(stream.text)]
         assert [token for part in parts for token in part] == wanted[0]["token_ids"]
+
+
+@in_loop
+async def test_the_prompts_tokens_have_no_text(tmp_path: Path) -> None:
+    sampling = {"max_tokens": 1, "prompt_logprobs": 1}
+    body = {"token_ids": [5, 6, 7], "sampling_params": sampling}
+    async with serving(make_directory(tmp_path), tokens_only=True) as client:
+        first, *others = (await client.post(TOKENS, json=body)).json()["prompt_logprobs"]
+        assert first is None
+        assert {each["decoded_token"] for at in others for each in at.values()} == {None}
+
+
+@in_loop
+async def test_texts_of_an_earlier_server_are_not_continued(tmp_path: Path) -> None:
+    directory, journal = make_directory(tmp_path), tmp_path / "journal"
+    body = {"prompt": "The quick", "max_tokens": 4, "stream": True}
+    async with durable(directory, journal) as client:
+        await client.post("/v1/completions", json=body, headers={"x-request-id": "one"})
+        assert (await client.get("/v1/streams/one")).status_code == 200
+    async with durable(directory, journal, tokens_only=True) as client:
+        assert (await client.get("/v1/streams/one")).status_code == 404
 
 
 @pytest.mark.parametrize(
