@@ -21,13 +21,13 @@ from octavo.server.answers.whole import WholeWriter
 from octavo.server.decisions.dialect import DECISION_ID
 from octavo.server.decisions.schema import DecisionsRequest, SystemOneRequest
 from octavo.server.http.errors import ApiError, invalid
-from octavo.server.http.exchange import Exchange
+from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.dialect import error_body
 from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, Writer
+from octavo.server.schema.prompts import check_characters
 from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import Conversation, PromptJob
 
-MAX_CHARACTERS = 1 << 25  # of all prompts, each with the whole text
 YES_OR_NO = ("yes", "no")
 SWITCHES = ("enable_thinking", "thinking")  # the names by which templates know it
 
@@ -123,15 +123,9 @@ def asked_questions(
     `places` are the fields of the text and of each question, for errors.
     """
     texts = [question.text for question in questions]
-    repeated = len(texts) * (len(text) + len(system or ""))
-    total = repeated + sum(map(len, texts))
-    if total > MAX_CHARACTERS:  # before they are made
-        raise invalid(
-            f"{places[0]} beside each of {len(texts)} questions makes prompts of {total} "
-            f"characters together; at most {MAX_CHARACTERS} are accepted: divide the questions "
-            "among requests",
-            places[0],
-        )
+    shared = len(text) + len(system or "") + len(encode(variables or {}))
+    repeated = len(texts) * shared
+    check_characters(repeated + sum(map(len, texts)), len(texts), places[0])  # before they are made
     before = [{"role": "system", "content": system}] if system else []
     kwargs = {
         **(context.default_chat_template_kwargs or {}),

@@ -40,7 +40,7 @@ from octavo.server.operation import (
     Writer,
 )
 from octavo.server.preparation import refusals
-from octavo.server.schema.prompts import separate
+from octavo.server.schema.prompts import check_characters, separate
 from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import PromptJob
 
@@ -81,8 +81,14 @@ def pooled_request(
     in_pieces: int | None = None
     if context.max_embed_len is not None and most is None and _is_one_vector(request, asked):
         in_pieces = max(context.max_embed_len, longest_prompt(context.facts))
+    num_repeated = _num_repeated(request, prompts)
+    try:
+        check_characters(num_repeated, len(prompts), "prompt")
+    except ApiError as error:
+        raise named(error, 0) from None
     return GenerationRequest(
         prompts=prompts,
+        num_repeated=num_repeated,
         sampling={"pooling": asked.pooling, "detokenize": False, "temperature": 0.0},
         writer=partial(_writer, writer, request, asked),
         named=named,
@@ -95,6 +101,19 @@ def pooled_request(
         priority=request.priority,
         deadline_ms=request.deadline_ms,
     )
+
+
+def _num_repeated(request: PooledRequest, prompts: Prompts) -> int:
+    """Return the characters of several prompts that share a query, or a template's variables."""
+    if len(prompts) == 1:
+        return 0
+    shared = [getattr(request, name, None) for name in ("chat_template", "chat_template_kwargs")]
+    num_shared = len(encode(shared)) if any(shared) else 0
+    pairs = [job.pair for job in prompts if isinstance(job, PromptJob) and job.pair is not None]
+    num_paired = sum(
+        len(each.query) + len(each.document) + len(each.instruction or "") for each in pairs
+    )
+    return num_shared * len(prompts) + num_paired
 
 
 def _is_one_vector(request: PooledRequest, asked: Wanted) -> bool:

@@ -9,6 +9,7 @@ from octavo.server.schema.by_field import MAX_LISTS
 
 MAX_PROMPTS = MAX_LISTS
 MAX_PROMPT_ITEMS = 1 << 20  # token ids in one prompt
+MAX_CHARACTERS = 1 << 25  # of all prompts that share a text of the body, each with the whole text
 
 
 def prompts_schema(name: str) -> dict[str, Any]:
@@ -17,6 +18,16 @@ def prompts_schema(name: str) -> dict[str, Any]:
     ids = {"type": "array", "minItems": 1, "items": {"type": "integer"}}
     several = {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS, "items": whole}
     return {"properties": {name: {"anyOf": [{"type": "string"}, ids, several]}}}
+
+
+def check_characters(total: int, num_prompts: int, name: str) -> None:
+    """Raise ApiError for too many characters of prompts that share the field `name`."""
+    if total > MAX_CHARACTERS:
+        raise invalid(
+            f"{name} in each of {num_prompts} prompts makes {total} characters together; at most "
+            f"{MAX_CHARACTERS} are accepted: divide them among requests",
+            name,
+        )
 
 
 def separate(given: str | list[Any], name: str) -> list[str | list[int]]:

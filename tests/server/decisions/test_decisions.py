@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from octavo.server.decisions.questions import MAX_CHARACTERS, choice, score, yes_or_no
+from octavo.server.decisions.questions import choice, score, yes_or_no
 from octavo.server.decisions.schema import MAX_QUESTIONS, AskedQuestion, SystemOneRequest
 from octavo.server.decisions.system_one import translate
 from octavo.server.http.errors import ApiError
+from octavo.server.schema.prompts import MAX_CHARACTERS
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
 from tests.server.durable.make import in_loop
@@ -269,11 +270,14 @@ async def test_the_prompts_count_among_the_bytes_that_wait(directory: Path) -> N
     state = "x" * 700
     body = {"state": state, "questions": dict.fromkeys(map(str, range(MAX_QUESTIONS)), NOUL)}
     limit = 32 * len(state)
+    kwargs = {"state": TEXT, "chat_template_kwargs": {"unknown": state}}
     async with serving(directory, engine(directory), max_waiting_bytes=limit) as client:
         admission = client.server.admission
         assert (await client.post(SYSTEM_ONE, json=body)).status_code == 200  # it has room alone
         other = admission.register("", 10)
         refused = await client.post(SYSTEM_ONE, json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "bytes")
+        refused = await client.post(SYSTEM_ONE, json={**body, **kwargs})
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "bytes")
         few = {**body, "questions": {"is": NOUL}}
         assert (await client.post(SYSTEM_ONE, json=few)).status_code == 200

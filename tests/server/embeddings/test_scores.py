@@ -241,3 +241,22 @@ def test_a_text_cannot_be_cut_to_less_than_nothing(directory: Path, name: str) -
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
 
     run(directory, test, EMBEDDER)
+
+
+def test_a_query_counts_once_for_each_document(directory: Path) -> None:
+    """Each prompt has the whole query: a body may ask for thousands of times its size."""
+
+    async def test(client: Client) -> None:
+        admission = client.server.admission
+        other = admission.register("", 10)
+        body: dict[str, Any] = {"query": "x" * 100, "documents": ["y"] * 100}
+        refused = await client.post("/rerank", json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "bytes")
+        assert (await client.post("/rerank", json={**body, "documents": ["y"]})).status_code == 200
+        other.leave()
+        body = {"query": "x" * 40_000, "documents": ["y"] * 1000}
+        refused = await client.post("/rerank", json=body)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "documents[0]"
+
+    run(directory, test, CROSS, max_waiting_bytes=5000)
