@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 
 from octavo.core.config import CoreConfig
-from octavo.core.pace.step_time import PromptCost, StepTimes
+from octavo.core.pace.step_time import GROWTH, PromptCost, StepTimes
 from octavo.core.plan_draft import PlanDraft
 from octavo.core.request import Request
 from octavo.core.sequence import NO_SLOT, Line, Sequence
@@ -155,9 +155,6 @@ _MOST_LEARNED = 8
 _FEW_STEPS = 3
 # Steps with more in a row, after which one with hardly any shows what the decoding part takes now.
 _MOST_BLIND = 64
-# The prompt tokens of a step beside decoding, as a multiple of the most that was learned from: what
-# is learned from small chunks says little of large ones.
-_GROWTH = 2
 # The part of the time until a first token is due within which its prompt is planned to be computed.
 _PLANNED_SHARE = 0.8
 
@@ -226,7 +223,7 @@ class StepTime(Limiter):
         if self.room == math.inf or self._first:
             return most
         fitting = self.times.prompt_cost(is_pooled=False).most_tokens(0, most, self._room)
-        return max(min(fitting, self._room_tokens), self._least)
+        return max(min(fitting, self._room_tokens), min(self._least, most))
 
     def admits(self, sequence: Sequence) -> bool:
         if not self._is_open or not self._num_prompt:
@@ -299,7 +296,7 @@ class StepTime(Limiter):
         self._base = self.times.decoding_seconds(*decoding)
         self._draft.predicted_seconds = self._base
         self._num_blind = 0 if self.times.num_decoding > num_decoding else self._num_blind + 1
-        self._room_tokens = max(self._least, _GROWTH * self.times.largest_prompt)
+        self._room_tokens = max(self._least, GROWTH * self.times.largest_prompt)
         if self.times.num_decoding < _FEW_STEPS or self._num_blind >= _MOST_BLIND:
             self._room_tokens = self._least
         self._room = max(0.0, (self._goal or self._ratio * self._base) - self._base)

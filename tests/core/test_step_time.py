@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from octavo.core.pace import step_time
 from octavo.core.pace.step_time import PromptCost, StepTimes
 from octavo.core.stats import StepStats
 
@@ -90,7 +91,7 @@ def test_one_time_that_is_too_short_changes_little() -> None:
     times = taught()
     before = times.decoding_seconds(8, 0)
     times.learn([(step(8), 1e-6)], LEAST)
-    assert 0.6 * before < times.decoding_seconds(8, 0) <= before
+    assert times.decoding_seconds(8, 0) == pytest.approx(before, rel=1e-3)
 
 
 def test_a_result_that_is_collected_late_teaches_nothing_wrong() -> None:
@@ -148,7 +149,62 @@ def test_a_step_without_work_or_time_teaches_nothing() -> None:
     assert times.coefficients == [0.0] * 6
     assert times.num_decoding == 0
     times.learn([(step(4), 0.02), (step(0), 0.001), (step(4), 0.001)], LEAST)
-    assert times.num_decoding == 2, "a short time is left out behind a late one alone"
+    assert times.num_decoding == 1, "one short time waits for another"
+    times.learn([(step(4), 0.001)], LEAST)
+    assert times.num_decoding == 3, "short times are left out behind a late one alone"
+
+
+def test_one_short_time_among_the_first_steps_changes_little() -> None:
+    """It is as long as the clock can show, and would weigh as much as hundreds of others."""
+    times = StepTimes()
+    prompt = step(2, 20, 32, 2000)
+    work = [(step(2, 20), 0.01)] * 2 + [(prompt, 0.027)] * 4 + [(prompt, 0.052), (prompt, 0.001)]
+    times.learn([*work, *[(prompt, 0.027)] * 2], LEAST)
+    assert times.decoding_seconds(2, 20) == pytest.approx(0.01, rel=0.1)
+    assert predicted(times, prompt) == pytest.approx(0.027, rel=0.2)
+
+
+def test_a_stall_that_alone_shows_a_factor_says_nothing_of_it() -> None:
+    """No other step has read as much; the model would explain the stall by what it read."""
+    times = StepTimes()
+    times.learn([(step(1, 10), 0.02)] * 4 + [(step(1, 157), 3.2)], LEAST)
+    times.learn([(step(1, 20), 0.02)] * 4, LEAST)
+    assert times.decoding_seconds(1, 30) == pytest.approx(0.02, rel=0.1)
+
+
+def test_costs_that_differ_little_from_step_to_step_are_told_apart() -> None:
+    """Positions that are read grow from step to step, which costs nothing here."""
+    times = StepTimes()
+    for read in range(40, 140):
+        times.learn([(step(2, read), 0.025)], LEAST)
+    assert times.decoding_seconds(2, 40) == pytest.approx(0.025, rel=0.02)
+    assert times.decoding_seconds(2, 270) == pytest.approx(0.025, rel=0.05)
+
+
+def test_reads_beyond_those_of_all_steps_are_not_extrapolated() -> None:
+    times = StepTimes()
+    times.learn([(step(0, 0, 32, 500), 0.1)] * 4 + [(step(1, 4, 32, 500), 0.104)] * 2, LEAST)
+    assert times.decoding_seconds(1, 400) < 0.12
+
+
+def test_what_has_faded_away_keeps_its_cost() -> None:
+    times = taught()
+    before = times.prompt_cost(is_pooled=False)
+    times._mixed.fade(1e-280)
+    times._decoding.fade(1e-280)
+    times.learn([(step(8, 800), 0.02)] * 4, LEAST)
+    assert times.prompt_cost(is_pooled=False) == before
+    assert before.token_seconds > 0.0
+
+
+def test_coefficients_are_usable_whenever_their_search_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for most in range(4):
+        monkeypatch.setattr(step_time, "_MOST_SOLUTIONS", most)
+        times = taught(noise=0.3, num_steps=60)
+        assert min(times.coefficients) >= 0.0
+        assert times.decoding_seconds(8, 800) < 1.0
 
 
 def test_what_was_learned_from_is_counted() -> None:
@@ -156,6 +212,9 @@ def test_what_was_learned_from_is_counted() -> None:
     work = (step(1, prompt=300, pairs=45_150), step(4), step(4, prompt=16, pairs=136))
     times.learn([(each, seconds_of(each)) for each in work], LEAST)
     assert (times.num_decoding, times.largest_prompt) == (2, 300)
+    small = step(4, prompt=20, pairs=210)
+    times.learn([(small, seconds_of(small))] * 3, LEAST)
+    assert times.largest_prompt == 20, "of the last steps alone"
 
 
 @pytest.mark.parametrize("start", [0, 5, 5000])

@@ -9,16 +9,13 @@ no step was in flight then. With two steps in flight that is not the time which 
 computed, but it is what a reader of a stream waits, and it needs no clock beside the engine's.
 
 The coefficients are those with the smallest squares of the relative errors, none of them negative.
-Since errors are relative, a machine that stalls is not taken for a slow one: a time far above the
-prediction counts little, and as four times the prediction at most. A time far below it would count
-too much. Where a result is collected late, the next step, which ran meanwhile, seems short: such
-times are left out, also behind a late result of a step without work. Any other counts as half the
-prediction. But no step can be faster than its work, so a second one in a row counts as a quarter,
-and halves the weight of all that came before, and so on: a slow first step is soon forgotten. The
-first steps may differ much more, since one coefficient explains all the time of the very first.
-Where several steps of a kind in a row take far longer than predicted, the machine has become
-slower, and each halves the weight of those of its kind before: with relative errors, old short
-times would outweigh new long ones.
+With relative errors, a time that is too long counts little, and one that is too short counts much.
+Where a result is collected late, the next steps, which ran meanwhile, seem short: such times are
+left out, as long as the late one explains them. Any other time far below the prediction waits for a
+second one in a row: then both count, since no step can be faster than its work, and a slow first
+step is soon forgotten. A time far above the prediction is a stall, and does not count. Where
+several of a kind in a row take far longer than predicted, the machine has become slower, and what
+is known of that kind fades by as much as its short times would outweigh the new long ones.
 
 Older steps count less. Steps with hardly any prompt and all others are summed apart, and each kind
 fades as more of its own come: a thousand steps that only decode do not erase what is known of
@@ -27,6 +24,7 @@ prompts.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from math import fsum
 from operator import mul
@@ -35,18 +33,25 @@ from typing import NamedTuple
 from octavo.core.stats import StepStats
 
 _NUM_FACTORS = 6
-_KEPT = 0.93  # of the sums of a kind, when another step of that kind comes
+_KEPT = 0.95  # of the sums of a kind, when another step of that kind comes
 _KEPT_OF_OTHERS = 0.995  # … of the other kind
-_NUM_SWEEPS = 8  # over the coefficients; the next time they go on from there
+# What is learned from small steps says little of large ones: how many times as large they may be as
+# the largest of the last few with prompts.
+GROWTH = 2
+_NUM_RECENT = 4
+_MOST_SOLUTIONS = 12  # that are tried for one improvement
+_LEAST_GAIN = 1e-9  # of a factor that is taken in, as a part of its total
+_VANISHED = 1e-200  # the sum of a factor that no step has had for so long that it says nothing
 _NUM_TOGETHER = 4  # steps that are learned before the coefficients are improved
-_LEAST_SHARE, _MOST_SHARE = 0.5, 4.0  # of the prediction, as which other times count
-_NUM_FIRST, _LEAST_FIRST_SHARE = 16, 1 / 32  # of the first steps
-_MOST_LATE = 2  # short times that are left out behind a long one: steps in flight beside it
-_NUM_STALLS = 2  # long times of a kind in a row, after which the machine is taken for slower
-_MOST_LOW = 8  # times below the least share in a row that are counted
+_LEAST_SHARE = 0.5  # of the prediction: a shorter time needs a second one to be believed
+_STALL_SHARE = 0.25  # of a time: a smaller prediction shows a stall, unless times stay so long
+_NUM_FIRST = 16  # steps, after each of which the coefficients are improved
+_MOST_LATE = 3  # short times that are left out behind a long one: steps in flight beside it
+_LATE_SHARE = 0.7  # of what such a time lacks, by which the long one must have been too long
+_NUM_STALLS = 2  # long times of a kind in a row, behind which the machine is taken for slower
 # Where the steps leave several coefficients open, those of counts stay what they are and the others
 # become small, by so much weight: one chunk does not show how far it depends on positions.
-_TIES = 3e-3
+_TIES = (3e-4, 3e-4, 3e-3, 3e-4, 1e-3, 3e-4)
 _BY_COUNT = (0, 1, 3)
 
 Factors = tuple[float, ...]
@@ -103,12 +108,15 @@ class StepTimes:
 
     def __init__(self) -> None:
         self.coefficients = [0.0] * _NUM_FACTORS
-        self.largest_prompt = 0  # the most prompt tokens of a step that was learned from
+        self._decoding, self._mixed = _Sums(), _Sums()
+        self._prompts: deque[int] = deque(maxlen=_NUM_RECENT)  # tokens of the last steps with any
+        self._largest_read = 0  # the most positions that decoding tokens of a step have read
         self.num_decoding = 0  # steps with hardly any prompt that were learned from
         self._num_learned = 0
         self._num_low = 0  # the last steps in a row that were far below the prediction
+        self._held: tuple[StepStats, float, bool]  # the first of them
         self._num_late = 0  # short times that the last long one may explain
-        self._decoding, self._mixed = _Sums(), _Sums()
+        self._late_seconds = 0.0  # by which it was longer than the prediction
 
     def learn(self, ended: Iterable[tuple[StepStats, float]], least: int) -> None:
         """Add steps, with how long each took, to what is known.
@@ -118,74 +126,142 @@ class StepTimes:
         num_new = 0
         for step, seconds in ended:
             if not step.num_tokens:  # nothing was computed
-                if seconds > self.coefficients[0] / _LEAST_SHARE:
-                    self._num_late = _MOST_LATE
+                self._num_late, self._late_seconds = _MOST_LATE, seconds - self.coefficients[0]
                 continue
             if seconds <= 0.0:  # the clock was set back
                 continue
             self._add(step, seconds, is_decoding=step.num_prefill_tokens <= least)
             num_new += 1
-            if num_new % _NUM_TOGETHER == 0:
+            if self._num_learned < _NUM_FIRST or num_new % _NUM_TOGETHER == 0:
                 self._improve()
         if num_new % _NUM_TOGETHER:
             self._improve()
 
     def _add(self, step: StepStats, seconds: float, *, is_decoding: bool) -> None:
-        factors = _factors_of(step)
-        predicted = _dot(self.coefficients, factors)
-        is_late = seconds > predicted / _LEAST_SHARE > 0.0
+        predicted = _dot(self.coefficients, _factors_of(step))
+        own = self._decoding if is_decoding else self._mixed
         if seconds < _LEAST_SHARE * predicted:
-            if self._num_late:
-                self._num_late -= 1
+            own.num_high = 0
+            if self._is_behind_late(predicted - seconds):
                 return
-            self._num_low = min(_MOST_LOW, self._num_low + 1)
-            share = _LEAST_SHARE**self._num_low
-            is_first = self._num_learned < _NUM_FIRST
-            seconds = max(seconds, (_LEAST_FIRST_SHARE if is_first else share) * predicted)
-            self._decoding.fade(share / _LEAST_SHARE)
-            self._mixed.fade(share / _LEAST_SHARE)
-        else:
-            self._num_low = 0
-            self._num_late = _MOST_LATE if is_late else 0
-            seconds = min(seconds, _MOST_SHARE * predicted) if predicted else seconds
-        self._num_learned += 1
+            self._num_low += 1
+            if self._num_low == 1:
+                self._held = step, seconds, is_decoding
+                return
+            if self._num_low == 2:
+                self._take(*self._held, kept=_KEPT)
+            self._take(step, seconds, is_decoding, kept=_KEPT)
+            return
+        self._num_low = 0
+        self._num_late = _MOST_LATE if predicted else 0
+        self._late_seconds = seconds - predicted
+        share = predicted / seconds
+        own.num_high = own.num_high + 1 if 0.0 < share < _LEAST_SHARE else 0
+        if own.num_high > _NUM_STALLS:
+            self._take(step, seconds, is_decoding, kept=share * share)
+        elif not 0.0 < share < _STALL_SHARE:
+            self._take(step, seconds, is_decoding, kept=_KEPT)
+
+    def _take(self, step: StepStats, seconds: float, is_decoding: bool, kept: float) -> None:
+        """Learn from a step; so much of the weight of those of its kind before it is kept."""
         own, other = self._decoding, self._mixed
-        if is_decoding:
-            self.num_decoding += 1
-        else:
+        if not is_decoding:
             own, other = other, own
-        own.num_high = own.num_high + 1 if is_late else 0
-        own.fade(_KEPT if own.num_high <= _NUM_STALLS else _LEAST_SHARE)
+        own.fade(kept)
         other.fade(_KEPT_OF_OTHERS)
-        own.add(tuple([factor / seconds for factor in factors]))
-        self.largest_prompt = max(self.largest_prompt, step.num_prefill_tokens)
+        own.add(tuple([factor / seconds for factor in _factors_of(step)]))
+        self._num_learned += 1
+        self.num_decoding += is_decoding
+        self._largest_read = max(self._largest_read, step.num_read)
+        if step.num_prefill_tokens:
+            self._prompts.append(step.num_prefill_tokens)
+
+    def _is_behind_late(self, lacking: float) -> bool:
+        """Return whether a time is too short because a result before it was collected late."""
+        if not self._num_late or self._late_seconds < _LATE_SHARE * lacking:
+            return False
+        self._num_late -= 1
+        self._late_seconds -= lacking
+        return True
 
     def _improve(self) -> None:
-        """Change the coefficients, one after the other, towards the smallest squares."""
+        """Change the coefficients to those with the smallest squares."""
         pairs = zip(self._decoding.products, self._mixed.products, strict=True)
         products = [[a + b for a, b in zip(*pair, strict=True)] for pair in pairs]
         both = zip(self._decoding.totals, self._mixed.totals, strict=True)
         totals = [a + b for a, b in both]
-        values = self.coefficients
-        before = tuple(values)
-        for _ in range(_NUM_SWEEPS):
-            for index, (row, total) in enumerate(zip(products, totals, strict=True)):
-                own = row[index]
-                if own > 0.0:
-                    rest = total - _dot(row, values) + own * values[index]
-                    tie = _TIES * own
-                    kept = tie * before[index] if index in _BY_COUNT else 0.0
-                    values[index] = max(0.0, (rest + kept) / (own + tie))
+        for index, row in enumerate(products):
+            tie = _TIES[index] * row[index]
+            row[index] += tie
+            if index in _BY_COUNT:
+                totals[index] += tie * self.coefficients[index]
+        known = [index for index, row in enumerate(products) if row[index] > _VANISHED]
+        self.coefficients = _least_squares(products, totals, self.coefficients, known)
+
+    @property
+    def largest_prompt(self) -> int:
+        """The most prompt tokens of the last steps that were learned from."""
+        return max(self._prompts, default=0)
 
     def decoding_seconds(self, num_tokens: int, num_read: int) -> float:
         """Predict the time of a step that only decodes."""
         constant, token, read = self.coefficients[:3]
-        return constant + token * num_tokens + read * num_read
+        known = min(num_read, GROWTH * self._largest_read)
+        return constant + token * num_tokens + read * known
 
     def prompt_cost(self, *, is_pooled: bool) -> PromptCost:
         """Return what tokens of a prompt add to a step."""
         token, pair, pooled = self.coefficients[3:]
         return PromptCost(token + pooled if is_pooled else token, pair)
+
+
+def _least_squares(
+    products: list[list[float]], totals: list[float], near: list[float], known: list[int]
+) -> list[float]:
+    """Return the solution without negative values; those that are not known stay as in `near`.
+
+    The factors whose values are positive are found by taking in the one that lowers the squares
+    fastest, and leaving out those whose values would become negative. They are likely to be those
+    whose values have been positive.
+    """
+    values = near
+    used = [index for index in known if near[index] > 0.0]
+    for _ in range(_MOST_SOLUTIONS):
+        found = _solution(products, totals, used)
+        if min(found, default=0.0) < 0.0:
+            used = [index for index, value in zip(used, found, strict=True) if value > 0.0]
+            continue
+        values = [near[index] * (index not in known) for index in range(len(near))]
+        for index, value in zip(used, found, strict=True):
+            values[index] = value
+        gains = [
+            (1.0 - _dot(products[index], values) / totals[index], index)
+            for index in known
+            if index not in used
+        ]
+        gain, best = max(gains, default=(0.0, 0))
+        if gain <= _LEAST_GAIN:
+            break
+        used = sorted((*used, best))
+    return values
+
+
+def _solution(products: list[list[float]], totals: list[float], used: list[int]) -> list[float]:
+    """Solve the equations of some factors by elimination; `products` are symmetric."""
+    rows = [[*(products[i][j] for j in used), totals[i]] for i in used]
+    for place, row in enumerate(rows):
+        for other in rows[place + 1 :]:
+            share = other[place] / row[place]
+            for column in range(place, len(row)):
+                other[column] -= share * row[column]
+    found = [0.0] * len(used)
+    for place in range(len(used) - 1, -1, -1):
+        row = rows[place]
+        rest = row[-1]
+        for column in range(place + 1, len(used)):
+            rest -= row[column] * found[column]
+        found[place] = rest / row[place]
+    return found
 
 
 def _factors_of(step: StepStats) -> Factors:

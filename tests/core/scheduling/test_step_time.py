@@ -360,6 +360,8 @@ def test_owners_share_the_seconds_of_a_step_not_its_tokens() -> None:
         rig.step()
     for number in range(6):
         rig.add(f"p{number}", tokens(12, 70 + number), owner="b", max_tokens=2)
+    for _ in range(2):  # each with twice as many tokens as those before, which were far inside
+        rig.step()
     plan = rig.plan()
     chunks = rig.chunks(plan)
     shallow = sum(count for name, (_, count) in chunks.items() if name[0] == "p")
@@ -386,6 +388,7 @@ def test_the_room_for_prompts_is_known_before_a_step_is_planned() -> None:
     rig.warm()
     rig.limiter.begin(PlanDraft(), rig.now)
     room = rig.limiter.most_prompt_tokens(200)
+    assert rig.limiter.most_prompt_tokens(2) == 2, "of a budget below a block"
     assert room == rig.limiter.most_prompt_tokens(200)
     assert rig.scheduler.config.block_size <= room < 200
     hurried = TimedRig(ttft_goal=5.0)
