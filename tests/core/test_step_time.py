@@ -155,7 +155,7 @@ def test_a_step_without_work_or_time_teaches_nothing() -> None:
 
 
 def test_one_short_time_among_the_first_steps_changes_little() -> None:
-    """It is as long as the clock can show, and would weigh as much as hundreds of others."""
+    """A time that the clock has made too short would weigh as much as hundreds of others."""
     times = StepTimes()
     prompt = step(2, 20, 32, 2000)
     work = [(step(2, 20), 0.01)] * 2 + [(prompt, 0.027)] * 4 + [(prompt, 0.052), (prompt, 0.001)]

@@ -163,7 +163,7 @@ class StepTimes:
             self._take(step, seconds, is_decoding, kept=_KEPT)
 
     def _take(self, step: StepStats, seconds: float, is_decoding: bool, kept: float) -> None:
-        """Learn from a step; so much of the weight of those of its kind before it is kept."""
+        """Add a step; so much of the weight of those of its kind before it is kept."""
         own, other = self._decoding, self._mixed
         if not is_decoding:
             own, other = other, own
@@ -247,7 +247,7 @@ def _least_squares(
 
 
 def _solution(products: list[list[float]], totals: list[float], used: list[int]) -> list[float]:
-    """Solve the equations of some factors by elimination; `products` are symmetric."""
+    """Return the solution of the equations of some factors; `products` are symmetric."""
     rows = [[*(products[i][j] for j in used), totals[i]] for i in used]
     for place, row in enumerate(rows):
         for other in rows[place + 1 :]:
