@@ -217,11 +217,11 @@ class Scheduler:
 
     def _fill(self, draft: PlanDraft, now: float) -> str | None:
         """Plan chunks of running and waiting sequences; return what the queue's head waits for."""
+        if self.config.max_drafts:
+            self._clip_drafts()
         self._fair.begin()
         if self._starts.give_turn(draft, now):
             self._fair.begin()
-        if self.config.max_drafts:
-            self._clip_drafts()
         num_first = self._fair.num_before_urgent()
         if num_first < len(self.running):
             less_urgent = self.running[num_first:]

@@ -100,7 +100,7 @@ class FairShare:
         self._num_moves, self._num_steps = self._lifecycle.num_moves, 0
 
     def _allot(self) -> None:
-        """Divide the step's tokens, without one for each sequence that decodes, among the lines.
+        """Divide the step's tokens, without those of sequences that decode, among the lines.
 
         Where a goal bounds the step's time, the seconds that it leaves for prompts are divided too.
         """
@@ -110,7 +110,7 @@ class FairShare:
             if sequence.catching_up:
                 lacking.setdefault(sequence.line, []).append(sequence)
             else:
-                num_decoding += 1
+                num_decoding += sequence.num_expected - sequence.num_planned + len(sequence.drafts)
         lines = self._lifecycle.queue.lines.values()
         for line in lines:
             if line.waiting and self._could_start(line.waiting[-1]):

@@ -230,6 +230,26 @@ def test_long_prompts_of_one_owner_leave_tokens_of_each_step_to_others() -> None
     rig.finish()
 
 
+def test_owners_divide_what_drafts_leave_of_a_step() -> None:
+    """A sequence that decodes takes more than a token where its text is guessed or forced."""
+    rig = Rig(
+        num_blocks=400,
+        max_model_len=300,
+        max_num_batched_tokens=32,
+        max_drafts=12,
+        drafter=lambda known: [1] * 12,
+    )
+    flood(rig, "x", 1)
+    rig.step()
+    for name in "ab":
+        rig.add(name, tokens(200, ord(name)), owner=name, max_tokens=2)
+    rig.step()
+    chunks = rig.chunks(rig.plan())
+    assert [chunks[name][1] for name in ("x0", "a", "b")] == [8, 12, 12]
+    rig.land()
+    rig.finish()
+
+
 def test_priority_holds_within_an_owner_and_takes_nothing_from_others() -> None:
     rig = Rig(num_blocks=300, max_num_seqs=4, policy="priority")
     flood(rig, "a", 2)
