@@ -110,7 +110,7 @@ class FairShare:
             if sequence.catching_up:
                 lacking.setdefault(sequence.line, []).append(sequence)
             else:
-                num_decoding += sequence.num_expected - sequence.num_planned + len(sequence.drafts)
+                num_decoding += 1 + len(sequence.drafts)
         lines = self._lifecycle.queue.lines.values()
         for line in lines:
             if line.waiting and self._could_start(line.waiting[-1]):

@@ -228,9 +228,10 @@ def test_a_tier_that_failed_its_self_test_is_named_once_in_the_log(
 
 
 def test_by_default_they_are_the_best() -> None:
-    x86 = ("scalar", "avx2", "avx512vnni", "avx512bf16", "amx", "amx_emulated")
-    orders = (x86, ("scalar", "neon", "neonbf16"))
+    x86 = ("scalar", "avx2", "avx512vnni", "avx512bf16", "amx")
+    emulated = (*x86[:-1], "amx_emulated")  # of builds for tests, whatever the processor has
     tiers = tuple(_native.tiers())
+    orders = (x86, emulated, ("scalar", "neon", "neonbf16"))
     assert tiers in {order[: len(tiers)] for order in orders}
     assert NativeBackend().tier == _native.tiers()[-1]
 

@@ -231,7 +231,6 @@ def test_long_prompts_of_one_owner_leave_tokens_of_each_step_to_others() -> None
 
 
 def test_owners_divide_what_drafts_leave_of_a_step() -> None:
-    """A sequence that decodes takes more than a token where its text is guessed or forced."""
     rig = Rig(
         num_blocks=400,
         max_model_len=300,
@@ -345,6 +344,21 @@ def test_an_owner_that_got_a_slot_meanwhile_needs_no_turn() -> None:
     flood(rig, "b", 2, max_tokens=9)
     rig.finish()
     assert list(rig.ends()) == ["a", "b0", "b1"]
+
+
+def test_a_turn_is_not_given_to_an_owner_whose_next_sequence_has_started() -> None:
+    """A sequence that was to get a turn may be passed by another of its owner's before that."""
+    rig = Rig(num_blocks=200, max_num_seqs=2, share_quantum=1)
+    rig.add("a", tokens(40, 1), owner="a", max_tokens=20)
+    flood(rig, "b", 2)
+    for _ in range(3):
+        rig.step()
+    rig.scheduler._starts._out_of_turn = rig.scheduler.sequences["b1"]
+    rig.add("b2", tokens(4, 9), owner="b")
+    rig.step()
+    assert rig.running == ["a", "b0"]
+    assert not rig.scheduler.stats.num_preemptions
+    rig.finish()
 
 
 class _CountedLines(dict[tuple[str, int], Line]):
