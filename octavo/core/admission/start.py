@@ -70,9 +70,9 @@ class StartRules:
         Return whether one was preempted.
         """
         head, self._out_of_turn = self._out_of_turn, None
-        if head is None or head.line.num_running or not self._lifecycle.running:
-            return False  # the second: another of its owner's has started meanwhile
-        if head.status is Status.WAITING:
+        if head is None or head.status is not Status.WAITING or not self._lifecycle.running:
+            return False
+        if not head.line.num_running:  # as when another of its owner's has started meanwhile
             victim = self._fair.find_turn(head)
             if victim is not None:
                 self.preempt(victim, SHARE, draft, now)
