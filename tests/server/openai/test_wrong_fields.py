@@ -133,6 +133,7 @@ def test_every_field_that_is_wrong_is_named_once(directory: Path, route: Route) 
     messages = [{"role": "user", "content": "x"}]
     least: dict[str, dict[str, Any]] = {
         "/v1/completions": {"prompt": "x", "max_tokens": 1},
+        "/v1/fim/completions": {"prompt": "x", "max_tokens": 1},
         "/v1/chat/completions": {"messages": messages, "max_tokens": 1},
         "/chat/completions": {"messages": messages, "max_tokens": 1},
         "/v1/chat/completions/input_tokens": {"messages": messages},
