@@ -10,6 +10,7 @@ from benchmarks.hostile.attack import CHAT, COMPLETIONS, Attack, Kinds, Right, p
 from benchmarks.hostile.bodies import with_field
 
 KINDS = Kinds()
+SERVED = Right.SERVED
 TEXT = "The quick brown fox jumps over the lazy dog. "
 # Rendered with `messages`; each asks for more time, memory or rights than a template may have.
 TEMPLATES = (
@@ -55,7 +56,7 @@ def templates_without_an_end(chance: random.Random) -> Attack:
 
 @KINDS.add(share=0.6)
 def odd_templates(chance: random.Random) -> Attack:
-    return Attack((post(CHAT, conversation(chance.choice(ODD_TEMPLATES))),), Right.SERVED)
+    return Attack((post(CHAT, conversation(chance.choice(ODD_TEMPLATES))),), SERVED)
 
 
 @KINDS.add(share=0.15)
@@ -64,7 +65,7 @@ def many_prompts(chance: random.Random) -> Attack:
     count = chance.choice([128, 1000, 2048])
     size = chance.choice([len(TEXT), 6_000_000 // count])
     body = {"prompt": [TEXT * (size // len(TEXT))] * count, "max_tokens": 1}
-    return Attack((post(COMPLETIONS, body),), Right.SERVED)
+    return Attack((post(COMPLETIONS, body),), SERVED)
 
 
 @KINDS.add(share=0.3)
@@ -102,7 +103,7 @@ def empty_objects(chance: random.Random) -> Attack:
     item = chance.choice(["{}", "[]", "[{}]", '{"":[]}', '""', "0"])
     raw = "[" + ",".join([item] * (7_000_000 // (len(item) + 1))) + "]"
     name = chance.choice(["documents", "messages", "stop", "tools", "unknown", "metadata"])
-    right = Right.SERVED if name in ("unknown", "metadata") else Right.REFUSED
+    right = SERVED if name in ("unknown", "metadata") else Right.REFUSED
     return Attack((post(CHAT, with_field(CHAT, name, raw)),), right)
 
 
@@ -110,7 +111,7 @@ def empty_objects(chance: random.Random) -> Attack:
 def many_messages_and_parts(chance: random.Random) -> Attack:
     part = {"type": "text", "text": "x"}
     messages = [{"role": "user", "content": [part] * 60} for _ in range(4000)]
-    return Attack((post(CHAT, {"messages": messages, "max_tokens": 1}),), Right.SERVED)
+    return Attack((post(CHAT, {"messages": messages, "max_tokens": 1}),), SERVED)
 
 
 @KINDS.add(share=0.3)
@@ -126,7 +127,7 @@ def digits_without_an_end(chance: random.Random) -> Attack:
     name = chance.choice(["max_tokens", "seed", "n", "temperature", "prompt"])
     body = with_field(COMPLETIONS, name, raw)
     # `0.111…` is a valid temperature, whatever its length.
-    return Attack((post(COMPLETIONS, body),), Right.SERVED if "." in raw else Right.REFUSED)
+    return Attack((post(COMPLETIONS, body),), SERVED if "." in raw else Right.REFUSED)
 
 
 @KINDS.add(share=0.3)
@@ -141,7 +142,7 @@ def large_answers(chance: random.Random) -> Attack:
         ]
     )
     stream = chance.random() < 0.3 and "prompt_logprobs" not in body
-    return Attack((post(COMPLETIONS, body | {"stream": stream}),), Right.SERVED)
+    return Attack((post(COMPLETIONS, body | {"stream": stream}),), SERVED)
 
 
 @KINDS.add(share=0.3)
@@ -149,7 +150,43 @@ def large_tokenise_and_detokenise(chance: random.Random) -> Attack:
     """Make valid requests for the tokens of a long text, or for the text of many tokens."""
     if chance.random() < 0.5:
         body: dict[str, Any] = {"tokens": [chance.randrange(3, 60) for _ in range(1_000_000)]}
-        return Attack((post("/detokenize", body),), Right.SERVED)
+        return Attack((post("/detokenize", body),), SERVED)
     text = chance.choice([TEXT, "x", "🦊"])
     body = {"prompt": text * (2_000_000 // len(text.encode())), "return_token_strs": True}
-    return Attack((post("/tokenize", body),), Right.SERVED)
+    return Attack((post("/tokenize", body),), SERVED)
+
+
+@KINDS.add(share=0.15)
+def many_questions(chance: random.Random) -> Attack:
+    """Make questions about a text that each of their prompts has in full."""
+    text = TEXT * (chance.choice([1_000, 100_000, 6_000_000]) // len(TEXT))
+    question = {"type": "predicate", "instructions": "Is there a dog?"}
+    return Attack((post("/v1/decisions", {"input": text, "questions": [question] * 64}),), SERVED)
+
+
+@KINDS.add(share=0.15)
+def tools_in_namespaces(chance: random.Random) -> Attack:
+    """Make functions that each have the description of their namespace, and many names."""
+    names = [f"function{number}" for number in range(chance.choice([512, 5_000]))]
+    functions = [{"type": "function", "name": name, "parameters": {}} for name in names]
+    space = {"type": "namespace", "name": "n", "description": "d" * 200_000, "tools": functions}
+    return Attack((post("/v1/responses", {"input": "x", "tools": [space]}),))
+
+
+@KINDS.add(share=0.15)
+def grammars_in_texts(chance: random.Random) -> Attack:
+    """Make schemas that are text within JSON, and are read when the body has been."""
+    value: Any = chance.choice(["[" * 100_000, '{"a":' * 50_000, "(" * 100_000, {"a": 10**30}])
+    grammar = {"type": chance.choice(["json", "regex"]), "value": value}
+    body = {"inputs": "x", "parameters": {"grammar": grammar, "max_new_tokens": 1}}
+    return Attack((post(chance.choice(["/", "/generate"]), body),))
+
+
+@KINDS.add(share=0.15)
+def chunks_of_one_token(chance: random.Random) -> Attack:
+    """Make a text whose every token is a chunk with a vector of its own."""
+    body = {
+        "input": TEXT * chance.choice([10, 1_000, 100_000]),
+        "late_chunking_params": {"chunk_size": 1},
+    }
+    return Attack((post("/v1/embeddings", body),), SERVED)

@@ -72,6 +72,8 @@ def _fault_of_error(body: bytes) -> str | None:
         error = json.loads(body)["error"]
     except (ValueError, TypeError, KeyError):
         return f"an error that is not in JSON: {body[:200]!r}"
-    if not isinstance(error, dict) or not error.get("message"):
+    # Some APIs have the message itself there.
+    message = error.get("message") if isinstance(error, dict) else error
+    if not isinstance(message, str) or not message:
         return f"an error without a message: {body[:200]!r}"
     return None

@@ -101,10 +101,10 @@ def kind_of(architecture: str) -> Kind:
 def family_of(architecture: str) -> Family:
     """Import and return the class that implements an architecture."""
     if architecture not in FAMILIES:
-        near = nearest(architecture, FAMILIES, most=3, likeness=0.3)
+        near = nearest(architecture, FAMILIES, most=3, likeness=0.3) or sorted(FAMILIES)[:8]
         raise ConfigurationError(
-            f"config: architectures: {quote(architecture)} is not supported; the nearest that are: "
-            f"{', '.join(near) or ', '.join(sorted(FAMILIES))}"
+            f"config: architectures: {quote(architecture)} is not supported; of the "
+            f"{len(FAMILIES)} that are, the nearest are: {', '.join(near)}"
         )
     module, name = FAMILIES[architecture]
     family: Family = getattr(import_module(f"octavo.models.{module}"), name)

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _TICK_SECONDS = 0.02
 _END_TICKS = 100  # to wait for the last frames to be written
 _BACKLOG = 2048
+NUM_THREADS = 2  # for what would hold the event loop: files, compression; they live to the end
 _GC_THRESHOLDS = (10_000, 20, 100)  # between two collections of each generation
 
 
@@ -127,6 +129,7 @@ class ServerLifecycle:
         main_socket = bind(self.config)
         self.port = main_socket.getsockname()[1] if self.config.uds is None else 0
         self._loop = loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(NUM_THREADS, "octavo"))
         self.server.llm.attach()  # so that it is well before the first request
         self.server.loop_lag.start()
         accept: Accept | None = None

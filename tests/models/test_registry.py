@@ -19,16 +19,17 @@ PLAIN = ("__future__", "collections.abc", "math", "msgspec.structs", "typing")
 
 
 def test_the_error_for_an_unknown_architecture_lists_the_nearest() -> None:
-    """The most similar names come first; if none is similar, all are listed."""
+    """The most similar names come first; if none is similar, a few are there, and their number."""
     with pytest.raises(ConfigurationError, match="'Gemma9ForCausalLM' is not supported") as error:
         family_of("Gemma9ForCausalLM")
-    near = str(error.value).partition("nearest that are: ")[2].split(", ")
+    near = str(error.value).partition("the nearest are: ")[2].split(", ")
     assert len(near) == 3
     assert near[0] in {"GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM"}
     assert set(near) <= set(FAMILIES)
     with pytest.raises(ConfigurationError) as error:
         family_of("")
-    assert all(name in str(error.value) for name in FAMILIES)
+    assert f"of the {len(FAMILIES)} that are" in str(error.value)
+    assert len(str(error.value)) < 500
 
 
 @pytest.mark.parametrize("architecture", FAMILIES)
