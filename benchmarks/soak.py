@@ -53,6 +53,8 @@ SETTINGS: dict[str, Any] = {
         "template_seconds": 1.0,
         "trust_request_chat_template": True,
         "max_waiting_requests": 12,
+        # Full within minutes: what is kept by design would grow like a leak.
+        "responses_bytes": 4 << 20,
     },
 }
 MAX_GROWTH_MIB = 16.0  # from the mean of the second quarter to that of the last
