@@ -115,7 +115,9 @@ def wrong_paths(chance: random.Random) -> Attack:
             "*",
         ]
     )
-    return Attack((request(path, method="GET"),))
+    # Slashes at the end of a path mean nothing, and the root says which server this is.
+    right = Right.SERVED if path.strip("/") == "" else Right.REFUSED
+    return Attack((request(path, method="GET"),), right)
 
 
 @KINDS.add(share=2)
