@@ -26,10 +26,10 @@ from octavo.server.openai.dialect import error_body
 from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, Writer
 from octavo.server.schema.prompts import check_characters
 from octavo.server.translation import TranslationContext
+from octavo.text.chat.messages import THINKING_SWITCHES
 from octavo.text.prompt_worker import Conversation, PromptJob
 
 YES_OR_NO = ("yes", "no")
-SWITCHES = ("enable_thinking", "thinking")  # the names by which templates know it
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def asked_questions(
     before = [{"role": "system", "content": system}] if system else []
     kwargs = {
         **(context.default_chat_template_kwargs or {}),
-        **dict.fromkeys(SWITCHES, False),
+        **dict.fromkeys(THINKING_SWITCHES, False),
         **(variables or {}),
     }
     labels = [option.label for question in questions for option in question.options]

@@ -9,7 +9,6 @@ from typing import Any
 
 from octavo.api.outputs import RequestOutput
 from octavo.server.decisions.questions import (
-    SWITCHES,
     YES_OR_NO,
     DecisionWriter,
     Question,
@@ -32,13 +31,14 @@ from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.translation import TranslationContext
+from octavo.text.chat.messages import THINKING_SWITCHES
 
 
 def translate(context: TranslationContext, request: SystemOneRequest) -> GenerationRequest:
     """Return the neutral form: a prompt for each question, of which one token is generated."""
     context.check_model(request.model)
     kwargs = request.chat_template_kwargs or {}
-    for name in SWITCHES:
+    for name in THINKING_SWITCHES:
         if kwargs.get(name):
             where = f"chat_template_kwargs.{name}"
             what = "thinking must be off, since the first token of the reply is the answer"

@@ -25,6 +25,7 @@ from octavo.server.ollama.writer import OllamaWriter
 from octavo.server.operation import GenerationRequest
 from octavo.server.translation import TranslationContext
 from octavo.text.answer_shape import CallableTool
+from octavo.text.chat.messages import THINKING_SWITCHES
 from octavo.text.prompt_worker import Conversation, PromptJob
 
 TAG = ":latest"  # which clients of this dialect add to names
@@ -43,7 +44,6 @@ _SAMPLING = {
 _NAMES = {**_SAMPLING, "top_p": "top_p", "stop": "stop", "max_tokens": "num_predict"}
 _OFF = {"mirostat": 0, "tfs_z": 1, "typical_p": 1}  # values that ask for nothing
 _SMALLEST_TOP_P = 1e-9  # instead of 0, which is the most likely token alone too
-_SWITCHES = ("enable_thinking", "thinking")  # the names by which templates know it
 
 
 def is_name(context: TranslationContext, name: str) -> bool:
@@ -188,7 +188,7 @@ def _conversation(
     """Return the job for a worker; an answer at the end is continued."""
     variables = dict(context.default_chat_template_kwargs or {})
     if request.think is not None:
-        variables.update(dict.fromkeys(_SWITCHES, bool(request.think)))
+        variables.update(dict.fromkeys(THINKING_SWITCHES, bool(request.think)))
         if isinstance(request.think, str):
             variables["reasoning_effort"] = request.think
     is_continued = bool(messages) and messages[-1]["role"] == "assistant"

@@ -11,11 +11,11 @@ from octavo.server.openai.schema.chat import ChatRequest, Message
 from octavo.server.openai.schema.tokens import TokenizeRequest
 from octavo.server.openai.schema.tools import PastFunction
 from octavo.server.translation import TranslationContext
+from octavo.text.chat.messages import THINKING_SWITCHES
 from octavo.text.prompt_worker import Conversation, PromptJob
 
 # What templates may read as it is; the other fields are translated, ignored, or rejected below.
 _FIELDS = ("content", "refusal", "name", "reasoning_content", "reasoning", "thinking")
-_SWITCHES = ("enable_thinking", "thinking")  # the names by which templates know it
 _OLD_ROLE = "function"  # of the results of functions, which are tools now
 
 
@@ -37,7 +37,7 @@ def conversation_job(
         if request.reasoning_effort is not None:
             thinks = request.reasoning_effort != "none"
             variables["reasoning_effort"] = request.reasoning_effort
-            variables.update(dict.fromkeys(_SWITCHES, thinks))
+            variables.update(dict.fromkeys(THINKING_SWITCHES, thinks))
     variables = {
         **(context.default_chat_template_kwargs or {}),
         **variables,

@@ -12,10 +12,10 @@ from octavo.server.http.errors import ApiError, invalid
 from octavo.server.responses.namespaces import flat_name
 from octavo.server.responses.schema import InputItem, InputTokensRequest, Part
 from octavo.server.translation import TranslationContext
+from octavo.text.chat.messages import THINKING_SWITCHES
 from octavo.text.prompt_worker import Conversation, PromptJob
 
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
-_SWITCHES = ("enable_thinking", "thinking")  # the names by which templates know it
 _items = msgspec.json.Decoder(list[InputItem])
 KnownId = Callable[[str | None], str | None]
 
@@ -38,7 +38,7 @@ def conversation_job(
     effort = None if request.reasoning is None else request.reasoning.effort
     if effort is not None:
         variables["reasoning_effort"] = effort
-        variables.update(dict.fromkeys(_SWITCHES, effort != "none"))
+        variables.update(dict.fromkeys(THINKING_SWITCHES, effort != "none"))
     if request.text is not None and request.text.verbosity is not None:
         variables["verbosity"] = request.text.verbosity
     variables.update(request.chat_template_kwargs or {})
