@@ -30,8 +30,8 @@ from octavo.server.decisions.schema import (
     Score,
 )
 from octavo.server.http.errors import invalid, not_yet
-from octavo.server.http.exchange import Exchange, encode
-from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
+from octavo.server.http.exchange import encode
+from octavo.server.operation import GenerationRequest, TokenCounts
 from octavo.server.translation import TranslationContext
 
 _TEXT = "input_text"
@@ -83,18 +83,8 @@ def _question(where: str, asked: Predicate | Choice | Score) -> Question:
     return choice(asked.instructions, options)
 
 
-class DecisionsWriter(DecisionWriter):
+class DecisionsWriter(DecisionWriter[DecisionsRequest]):
     """The answers in the order of the questions."""
-
-    def __init__(
-        self,
-        request: DecisionsRequest,
-        questions: Sequence[Question],
-        exchange: Exchange,
-        prepared: PreparedRequest,
-    ) -> None:
-        super().__init__(questions, exchange, prepared)
-        self._asked = request.questions
 
     def whole(
         self,
@@ -111,7 +101,7 @@ class DecisionsWriter(DecisionWriter):
             total_tokens=counts.prompt + counts.generated,
             output_tokens_details=OutputDetails(),
         )
-        answers = list(map(_answer, self._asked, readings))
+        answers = list(map(_answer, self._request.questions, readings))
         yield encode(DecisionsResponse(model=self._model, answers=answers, usage=usage))
 
 

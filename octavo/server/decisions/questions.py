@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import exp
 from string import ascii_uppercase, digits
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from octavo.api.outputs import RequestOutput
 from octavo.server.answers.labels import label_tokens, spellings
@@ -28,6 +28,8 @@ from octavo.server.schema.prompts import check_characters
 from octavo.server.translation import TranslationContext
 from octavo.text.chat.messages import THINKING_SWITCHES
 from octavo.text.prompt_worker import Conversation, PromptJob
+
+R = TypeVar("R", bound=DecisionsRequest | SystemOneRequest)
 
 YES_OR_NO = ("yes", "no")
 
@@ -171,12 +173,17 @@ def _named(places: tuple[str, Sequence[str]], error: ApiError, index: int) -> Ap
     return error
 
 
-class DecisionWriter(WholeWriter):
+class DecisionWriter(WholeWriter, Generic[R]):
     """The part of a writer that reads the answers."""
 
     def __init__(
-        self, questions: Sequence[Question], exchange: Exchange, prepared: PreparedRequest
+        self,
+        request: R,
+        questions: Sequence[Question],
+        exchange: Exchange,
+        prepared: PreparedRequest,
     ) -> None:
+        self._request = request
         self._questions = questions
         self._id = f"{DECISION_ID}{exchange.request_id}"
         self._created = exchange.created

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -28,8 +28,8 @@ from octavo.server.decisions.schema import (
     SystemOneUsage,
 )
 from octavo.server.http.errors import invalid
-from octavo.server.http.exchange import Exchange, encode
-from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
+from octavo.server.http.exchange import encode
+from octavo.server.operation import GenerationRequest, TokenCounts
 from octavo.server.translation import TranslationContext
 from octavo.text.chat.messages import THINKING_SWITCHES
 
@@ -95,18 +95,8 @@ def _text(value: Any, where: str) -> str:
     raise invalid(f"{where}: descriptions and levels are texts", where)
 
 
-class SystemOneWriter(DecisionWriter):
+class SystemOneWriter(DecisionWriter[SystemOneRequest]):
     """The answers by the names of the questions."""
-
-    def __init__(
-        self,
-        request: SystemOneRequest,
-        questions: Sequence[Question],
-        exchange: Exchange,
-        prepared: PreparedRequest,
-    ) -> None:
-        super().__init__(questions, exchange, prepared)
-        self._asked = request.questions
 
     def whole(
         self,
@@ -116,8 +106,8 @@ class SystemOneWriter(DecisionWriter):
     ) -> Iterator[bytes]:
         """Yield the response with all answers, and how far each can be trusted."""
         readings = yield from self.readings(outputs)
-        read = dict(zip(self._asked, readings, strict=True))
-        named = dict(zip(self._asked, self._questions, strict=True))
+        read = dict(zip(self._request.questions, readings, strict=True))
+        named = dict(zip(self._request.questions, self._questions, strict=True))
         yield encode(
             SystemOneResponse(
                 id=self._id,
@@ -125,7 +115,7 @@ class SystemOneWriter(DecisionWriter):
                 model=self._model,
                 answers={
                     name: _answer(asked.type, named[name], read[name])
-                    for name, asked in self._asked.items()
+                    for name, asked in self._request.questions.items()
                 },
                 usage=SystemOneUsage(input_tokens=counts.prompt, output_tokens=counts.generated),
                 diagnostics={

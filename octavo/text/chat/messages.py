@@ -13,9 +13,9 @@ from typing import Any, Literal
 from octavo.core.sampling_params import RequestError
 
 Message = Mapping[str, Any]
-# What a template reads as the content of a message: a list of parts, a text, or what it shows.
 # The variables by which templates know whether the model is to reason.
 THINKING_SWITCHES = ("enable_thinking", "thinking")
+# What a template reads as the content of a message: a list of parts, a text, or what it shows.
 ContentFormat = Literal["auto", "openai", "string"]
 
 # A message's reasoning has had several names. Templates read the first, gpt-oss's the second.
