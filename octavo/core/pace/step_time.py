@@ -231,7 +231,7 @@ def _least_squares(
         if min(found, default=0.0) < 0.0:
             used = [index for index, value in zip(used, found, strict=True) if value > 0.0]
             continue
-        values = [near[index] * (index not in known) for index in range(len(near))]
+        values = [0.0 if index in known else value for index, value in enumerate(near)]
         for index, value in zip(used, found, strict=True):
             values[index] = value
         gains = [
