@@ -181,7 +181,7 @@ build/clients/node/.installed: requirements/clients/node/package.json requiremen
 	@touch $@
 
 test-clients: setup $(CLIENT_STAMPS) ## other people's clients and schemathesis against real servers (minutes)
-	@$(RUN) -m pytest --quiet tests/clients/every_client.py
+	@$(RUN) -m pytest --quiet -o faulthandler_timeout=3600 tests/clients/every_client.py
 
 check: $(VENV)/.octavo ## ruff, mypy, import contracts, the tidy rules
 	@$(RUN) -m ruff check --quiet $(CODE)
@@ -302,7 +302,7 @@ $(ARM)/.wheel: pyproject.toml CMakeLists.txt $(NATIVE) $(ARM)/.site
 
 test-arm: $(ARM)/.wheel ## the native engine's tests for 64-bit ARM under qemu (slow; needs g++-aarch64-linux-gnu and qemu-user)
 	@cd $(ARM)/installed && PYTHONPATH=. ../python -c 'from octavo.backends.native import _native as n; print("the wheel runs", *n.tiers())'
-	@PYTHONPATH=. $(ARM)/python -m pytest -q -p no:cacheprovider --no-torch $(ARM_WITHOUT) $(ARM_TESTS)
+	@PYTHONPATH=. $(ARM)/python -m pytest -q -o faulthandler_timeout=3600 -p no:cacheprovider --no-torch $(ARM_WITHOUT) $(ARM_TESTS)
 
 wheel: $(VENV)/.dev ## a wheel for this Python and kind of machine, in dist/
 	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .

@@ -80,7 +80,10 @@ def _structs(route: Route) -> list[type[msgspec.Struct]]:
 def _operation(route: Route, dialect: Dialect) -> dict[str, Any]:
     content: dict[str, Any] = {kind: {} for kind in (route.kind, *route.other_kinds)}
     if route.response is not None:
-        content[route.kind] = {"schema": _reference(route.response)}
+        schema: dict[str, Any] = _reference(route.response)
+        if route.may_list:
+            schema = {"anyOf": [schema, {"type": "array", "items": schema}]}
+        content[route.kind] = {"schema": schema}
     if route.chunk is not None:
         kind = dialect.stream_kind.partition(";")[0]
         payload = {"anyOf": [_reference(route.chunk), _named(dialect.error_name)]}

@@ -38,6 +38,7 @@ class Route:
     chunk: Struct | None = None  # of a stream
     kind: str = "application/json"
     other_kinds: tuple[str, ...] = field(default=(), kw_only=True)  # that the answer may have
+    may_list: bool = field(default=False, kw_only=True)  # the answer may be a list of responses
     dialect: Dialect | None = None  # None: the application's
     query: tuple[tuple[str, str], ...] = ()  # names and meanings of parameters in the query
 

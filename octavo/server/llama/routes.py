@@ -32,6 +32,7 @@ LLAMA_ROUTES: Sequence[Route] = (
             "Continue texts or token ids, in llama.cpp's dialect.",
             *(LlamaCompletionRequest, LlamaAnswer, LlamaChunk),
             dialect=LLAMA,
+            may_list=True,
         )
         for path in ("/completion", "/completions")
     ),
@@ -40,6 +41,7 @@ LLAMA_ROUTES: Sequence[Route] = (
         "Write what stands between two texts, in llama.cpp's dialect.",
         *(InfillRequest, LlamaAnswer, LlamaChunk),
         dialect=LLAMA,
+        may_list=True,
     ),
     Route(
         *("POST", "/apply-template", apply_template),

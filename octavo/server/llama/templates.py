@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from octavo.api.outputs import RequestError
+from octavo.server.bounds.biases import check_biases
 from octavo.server.generate import admitted
-from octavo.server.http.errors import ApiError
+from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
 from octavo.server.large_bodies import prompt_of, read
 from octavo.server.llama.schema import TemplateResponse
@@ -38,6 +40,10 @@ async def count_tokens(exchange: Exchange) -> None:
 def template_job(context: TranslationContext, request: ChatRequest) -> PromptJob:
     """Return the job for a worker that renders the conversation."""
     context.check_model(request.model)
+    try:
+        check_biases(request.logit_bias or {}, context.facts.vocabulary)
+    except RequestError as error:
+        raise invalid(str(error), error.param, error.code) from None
     use = tool_use(request)
     context.formats.check(use)
     return conversation_job(request, context, use)

@@ -56,6 +56,9 @@ async def test_other_paths_answer_like_those_with_a_version(directory: Path) -> 
             assert (await client.post(path, json=CHAT)).json()["input_tokens"] == counted
         wrong = await client.post("/apply-template", json={"messages": []})
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "messages")
+        for biases in ({"1": 101}, {str(FACTS.vocabulary): 1}, {"token": 1}):
+            wrong = await client.post("/apply-template", json={**CHAT, "logit_bias": biases})
+            assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "logit_bias")
 
 
 @in_loop
