@@ -126,7 +126,8 @@ class MessagesWriter:
                 yield from self._events(self._with_id(delta))
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
-        """Return how the answer ended, and the end."""
+        """Yield the end of the open block, how the answer ended, and the end."""
+        yield from self._close()
         reason, sequence = stop_reason(self._finish, self._calls >= 0)
         delta = {"stop_reason": reason, "stop_sequence": sequence}
         usage = msgspec.to_builtins(usage_of(counts))
@@ -173,8 +174,7 @@ class MessagesWriter:
         return with_id(delta, self._id, "toolu_") if isinstance(delta, ToolCallDelta) else delta
 
     def _events(self, delta: Delta) -> Iterator[bytes]:
-        if isinstance(delta, FinishDelta):
-            yield from self._close()
+        if isinstance(delta, FinishDelta):  # a text's end belongs to the frame of the text
             self._finish = delta
             return
         if type(delta) is not self._kind or (

@@ -48,7 +48,8 @@ class CohereWriter:
                 yield from self._events(delta)
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
-        """Return how the answer ended, and the end."""
+        """Yield the end of the open block, how the answer ended, and the end."""
+        yield from self._close()
         reason = _finish_reason(self._finish, has_calls=self._calls >= 0)
         usage = msgspec.to_builtins(_usage(counts))
         yield event("message-end", {"delta": {"finish_reason": reason, "usage": usage}})
@@ -97,8 +98,7 @@ class CohereWriter:
         return (encode(response),)
 
     def _events(self, delta: Delta) -> Iterator[bytes]:
-        if isinstance(delta, FinishDelta):
-            yield from self._close()
+        if isinstance(delta, FinishDelta):  # a text's end belongs to the frame of the text
             self._finish = delta
             return
         if type(delta) is not self._kind or (

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
+from octavo.server.anthropic.messages import MessagesWriter
+from octavo.server.cohere.writer import CohereWriter
 from octavo.server.durable.numbered import NumberedWriter
 from octavo.server.durable.positions import START, Position
 from octavo.server.openai.dialect import OPENAI
-from octavo.server.operation import TURN, TokenCounts
+from octavo.server.operation import TURN, TokenCounts, Writer
 
 Event = tuple[Any, ...]
 
@@ -216,6 +220,70 @@ def test_any_number_of_connections_cut_anywhere_hear_the_same(seed: int) -> None
             num_left = chance.randint(0, 3)
         for answer in range(len(scripts)):
             assert heard.said(answer) == whole.said(answer), cut
+
+
+def messages_writer() -> MessagesWriter:
+    exchange: Any = SimpleNamespace(request_id="r", server=SimpleNamespace(model_name="m"))
+    prepared: Any = None
+    return MessagesWriter(exchange, prepared)
+
+
+def cohere_writer() -> CohereWriter:
+    exchange: Any = SimpleNamespace(request_id="r")
+    prepared: Any = None
+    return CohereWriter(False, exchange, prepared)
+
+
+def connected(
+    make: Callable[[], Writer], script: Script, last_id: str, chance: random.Random
+) -> Iterator[tuple[str | None, Any]]:
+    """Yield the ids and the values of one connection's events."""
+    known = Position(*map(int, last_id.split(".")))
+    writer = NumberedWriter(make(), 1, [known], OPENAI.with_id)
+    writer.gives_ids = True
+    counts = TokenCounts(1)
+    frames = [*writer.opening(counts)]
+    for one in outputs_of(script, 0, known.tokens, chance):
+        output = RequestOutput("r", None, [1], [one])
+        if writer.is_behind and writer.is_known(0, one):
+            writer.skip(0, output, counts)
+        else:
+            frames += filter(None, writer.frames(0, output, counts))
+    for each in (*frames, *writer.closing(counts, None)):
+        for event in filter(None, each.decode().split("\n\n")):
+            fields = dict(line.split(": ", 1) for line in event.split("\n"))
+            value = fields["data"]
+            yield fields.get("id"), value if value == "[DONE]" else json.loads(value)
+
+
+_TEXTS = re.compile(r'"(?:text|thinking|partial_json|arguments)": "([^"]*)"')
+
+
+def together(values: list[Any]) -> list[tuple[str, str]]:
+    """Return events and their texts; neighbours that differ in their texts alone are one."""
+    made: list[tuple[str, str]] = []
+    for value in map(json.dumps, values):
+        event, text = _TEXTS.sub("", value), "".join(_TEXTS.findall(value))
+        if made and made[-1][0] == event:
+            text = made.pop()[1] + text
+        made.append((event, text))
+    return made
+
+
+@pytest.mark.parametrize("make", [messages_writer, cohere_writer])
+@pytest.mark.parametrize("seed", range(40))
+def test_the_streams_of_dialects_with_blocks_may_be_cut_anywhere(
+    make: Callable[[], Writer], seed: int
+) -> None:
+    """Where outputs are divided depends on the time: a slow reader gets many tokens at once."""
+    chance = random.Random(seed)
+    script: Script = [*script_of(chance), [TextDelta("y")], [TextDelta("z")]]
+    whole = [*connected(make, script, "0", chance)]
+    expected = together([value for _, value in whole])
+    for place, (number, _) in enumerate(whole):
+        if number is not None:
+            heard = [*whole[: place + 1], *connected(make, script, number, chance)]
+            assert together([value for _, value in heard]) == expected, number
 
 
 def test_turns_are_taken_while_the_frames_are_made() -> None:
