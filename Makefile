@@ -153,7 +153,8 @@ test-newest: ## quick tests without PyTorch under the newest Python here, if it 
 	if [ -z "$$newest" ]; then echo "no Python newer than $(PYTHON) here: test-newest is skipped"; else \
 	    $(MAKE) --no-print-directory VENV=.venv-newest PYTHON="$$newest" .venv-newest/.octavo \
 	    && echo "running the quick tests under $$newest" \
-	    && .venv-newest/bin/python -m pytest --quiet --no-torch -m "not slow" -n $(WORKERS) -r f; fi
+	    && .venv-newest/bin/python -m pytest --quiet --no-torch -m "not slow" -n $(WORKERS) \
+        --dist load --maxschedchunk 1 -r f; fi
 
 test-smollm2: setup ## SmolLM2's text of fifty prompts against the reference (minutes)
 	@$(RUN) -m pytest --quiet tests/models/every_prompt.py

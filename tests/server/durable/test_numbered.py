@@ -275,7 +275,7 @@ def together(values: list[Any]) -> list[tuple[str, str]]:
 def test_the_streams_of_dialects_with_blocks_may_be_cut_anywhere(
     make: Callable[[], Writer], seed: int
 ) -> None:
-    """Where outputs are divided depends on the time: a slow reader gets many tokens at once."""
+    """Outputs are divided by time: a slow reader gets many tokens at once."""
     chance = random.Random(seed)
     script: Script = [*script_of(chance), [TextDelta("y")], [TextDelta("z")]]
     whole = [*connected(make, script, "0", chance)]

@@ -188,14 +188,15 @@ class World:
         connection, task = self._send(cell, name)
         if cell.fate is Fate.LEAVES:
             await self._until_held()
-            if cell.form is Form.STREAM:
-                reading = asyncio.ensure_future(connection.read(0.0))
-                await until(lambda: bool(connection.received))
+            async with asyncio.timeout(LIMIT):
+                if cell.form is Form.STREAM:
+                    reading = asyncio.ensure_future(connection.read(0.0))
+                    await until(lambda: bool(connection.received))
+                    connection.close()
+                    await reading
                 connection.close()
-                await reading
-            connection.close()
-            self._open()
-            await task
+                self._open()
+                await task
             return connection.received
         if cell.fate is Fate.DIES:
             await self._kill()
