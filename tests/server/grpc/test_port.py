@@ -87,7 +87,7 @@ def test_clients_need_a_certificate_if_it_is_required(
         with pytest.raises(grpc.RpcError):
             health(life.grpc.port)
         connections = life.grpc._relay.connections
-        with socket.create_connection(("127.0.0.1", life.grpc.port)) as silent:
+        with socket.create_connection(("127.0.0.1", life.grpc.port), LIMIT) as silent:
             wait_until(lambda: connections.num_open == 1)  # in its handshake
             assert silent.recv(1) == b""
         wait_until(lambda: connections.num_open == 0)
@@ -120,7 +120,7 @@ def test_idle_connections_leave_descriptors_for_others() -> None:
         for number in range(600):
             address = (f"127.0.{1 + number // 40}.1", 0)
             try:
-                made = socket.create_connection(("127.0.0.1", port), source_address=address)
+                made = socket.create_connection(("127.0.0.1", port), LIMIT, address)
             except OSError:
                 continue
             stack.callback(made.close)

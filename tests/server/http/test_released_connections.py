@@ -59,7 +59,7 @@ def test_a_closed_connection_is_freed_at_once(directory: Path, name: str, reads:
         gc.disable()
         gc.freeze()  # so that each look below is at what is new alone
         try:
-            with socket.create_connection(("127.0.0.1", life.port)) as client:
+            with socket.create_connection(("127.0.0.1", life.port), LIMIT) as client:
                 client.sendall(REQUESTS[name])
                 if reads and name not in ("incomplete", "empty"):
                     assert client.recv(1)

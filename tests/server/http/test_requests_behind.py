@@ -64,7 +64,7 @@ def test_a_disconnect_ends_the_request_whatever_is_behind_it(
 ) -> None:
     gate, engine = gated(directory)
     with listening(directory, engine) as life:
-        with socket.create_connection(("127.0.0.1", life.port)) as client:
+        with socket.create_connection(("127.0.0.1", life.port), LIMIT) as client:
             client.sendall(generation(stream))
             wait_until(lambda: gate.num_steps == 1)
             client.sendall(behind)

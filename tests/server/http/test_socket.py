@@ -145,7 +145,7 @@ def test_single_bytes_do_not_extend_the_time(directory: Path) -> None:
         begun = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: "
         head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n"
         for start in (begun, head):
-            with socket.create_connection(("127.0.0.1", life.port)) as connection:
+            with socket.create_connection(("127.0.0.1", life.port), LIMIT) as connection:
                 connection.sendall(start)
                 connection.settimeout(0.02)
                 answer = b""
@@ -182,7 +182,7 @@ def test_expect_100_continue_is_answered(directory: Path) -> None:
 
 def test_the_number_of_connections_is_limited(directory: Path) -> None:
     with listening(directory, max_connections_per_client=2) as life:
-        held = [socket.create_connection(("127.0.0.1", life.port)) for _ in range(2)]
+        held = [socket.create_connection(("127.0.0.1", life.port), LIMIT) for _ in range(2)]
         wait_until(lambda: life.num_connections == 2)
         answer = talk(life.port, b"", wait=True)
         assert answer.startswith(b"HTTP/1.1 429 ")
@@ -191,7 +191,7 @@ def test_the_number_of_connections_is_limited(directory: Path) -> None:
         wait_until(lambda: life.num_connections == 0)
         assert get(life.port, "/health").status_code == 200
     with listening(directory, max_connections=1) as life:
-        connection = socket.create_connection(("127.0.0.1", life.port))
+        connection = socket.create_connection(("127.0.0.1", life.port), LIMIT)
         wait_until(lambda: life.num_connections == 1)
         assert talk(life.port, b"").startswith(b"HTTP/1.1 503 ")
         connection.close()
@@ -204,7 +204,7 @@ def test_a_client_that_disconnects_frees_its_blocks(directory: Path, stream: boo
     free = engine.core.scheduler.kv.pool.num_free
     with listening(directory, engine) as life:
         body = json.dumps({"prompt": "x", "max_tokens": 1500, "stream": stream}).encode()
-        connection = socket.create_connection(("127.0.0.1", life.port))
+        connection = socket.create_connection(("127.0.0.1", life.port), LIMIT)
         connection.sendall(HEAD % len(body) + body)
         wait_until(lambda: gate.num_steps == 1)
         assert life.server.admission.num_admitted == 1
@@ -355,7 +355,7 @@ def test_signals_end_the_process_with_0(directory: Path, tmp_path: Path, num_sig
         if num_signals == 2:  # an open request would delay the end of the drain
             body = json.dumps({"prompt": "x"}).encode()[:-1]
             head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n"
-            held = socket.create_connection(("127.0.0.1", port))
+            held = socket.create_connection(("127.0.0.1", port), LIMIT)
             held.sendall(head + body)
             wait_until(
                 lambda: re.search(r"octavo:queue_requests{.*} 1", get(port, "/metrics").text)

@@ -56,6 +56,13 @@ def trusting(client: Path | None = None) -> ssl.SSLContext:
     return context
 
 
+def received(connection: socket.socket) -> bytes:
+    """Return what comes next; a connection that the server has closed is an error."""
+    part = connection.recv(65536)
+    assert part, "the server has closed the connection"
+    return part
+
+
 def ask(port: int, client: Path | None = None) -> httpx.Response:
     with httpx.Client(verify=trusting(client), timeout=LIMIT) as session:
         body = {"prompt": "x", "max_tokens": 8, "stream": True}
@@ -98,11 +105,11 @@ def test_a_request_that_comes_with_the_end_of_the_handshake_is_read(
                 session.write(generation(max_tokens=2))
             except ssl.SSLWantReadError:
                 plain.sendall(outgoing.read())
-                incoming.write(plain.recv(65536))
+                incoming.write(received(plain))
         plain.sendall(outgoing.read())
         answer = b""
         while b"text_completion" not in answer:
-            incoming.write(plain.recv(65536))
+            incoming.write(received(plain))
             with contextlib.suppress(ssl.SSLWantReadError):
                 while True:  # one record in each read
                     answer += session.read(65536)
@@ -235,7 +242,7 @@ def test_connections_in_their_handshake_have_places(
     with contextlib.ExitStack() as held, listening(directory, **options) as life:
         address = ("127.0.0.1", life.port)
         for count in (1, 2):
-            held.enter_context(socket.create_connection(address))
+            held.enter_context(socket.create_connection(address, LIMIT))
             wait_until(lambda count=count: life.num_connections == count)
         assert ask(life.port).status_code == 503
         with httpx.Client(verify=trusting(), timeout=LIMIT) as session:

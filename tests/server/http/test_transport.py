@@ -83,7 +83,7 @@ def test_a_reset_ends_the_request_without_a_trace(
 ) -> None:
     gate, engine = gated(directory)
     with caplog.at_level(logging.WARNING), listening(directory, engine) as life:
-        client = socket.create_connection(("127.0.0.1", life.port))
+        client = socket.create_connection(("127.0.0.1", life.port), LIMIT)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.sendall(generation(stream))
         wait_until(lambda: gate.num_steps == 1)

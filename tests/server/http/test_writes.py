@@ -18,6 +18,7 @@ from octavo.server.openai.dialect import OPENAI
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
 from tests.server.engine import FakeEngine
+from tests.server.make import until
 
 
 @pytest.fixture
@@ -83,8 +84,7 @@ def test_no_ping_waits_beside_a_write(directory: Path) -> None:
         exchange = Exchange(server, wire.scope, wire.receive, wire.send, OPENAI)
         stream = ResponseStream(exchange, OPENAI.error_body)
         await stream.open()
-        while len(wire.accepted) < 3:  # pings, while the reader takes them
-            await asyncio.sleep(0.001)
+        await until(lambda: len(wire.accepted) >= 3)  # pings, while the reader takes them
         wire.accepts = False
         num_writes = len(wire.num_timers)
         with pytest.raises(ClientGoneError):

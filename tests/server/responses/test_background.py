@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.server.durable.make import Gate, durable, in_loop, step_by_step
 from tests.server.engine import FakeEngine
-from tests.server.make import Client, serving, until
+from tests.server.make import LIMIT, Client, serving, until
 from tests.server.openai.scripted import AGENT, ROOM, Script, make_files
 from tests.server.responses.make import PATH, assembled, events_of, said, text_of
 
@@ -56,8 +56,9 @@ async def test_a_response_in_the_background_can_be_followed(directory: Path) -> 
             halfway["text"] = text_of(response)
             return response["status"] == "in_progress" and bool(halfway["text"])
 
-        while not await has_text():
-            await asyncio.sleep(0.005)
+        async with asyncio.timeout(LIMIT):
+            while not await has_text():
+                await asyncio.sleep(0.005)
         gate.open()
         response = await ended(client, name)
         assert text_of(response).startswith(halfway["text"])

@@ -14,7 +14,7 @@ from octavo.server.answers.tool_use import NO_TOOLS
 from octavo.server.responses.conversation import conversation_job
 from octavo.server.responses.schema import ResponsesRequest
 from tests.server.engine import FakeEngine
-from tests.server.make import Client, serving, translation_context
+from tests.server.make import LIMIT, Client, serving, translation_context
 from tests.server.openai.scripted import AGENT, OSLO, make_files, scripted_engine, writing
 from tests.server.responses.make import PATH, assembled, events_of, said, text_of
 
@@ -344,10 +344,12 @@ def test_an_error_in_a_stream_fails_the_response(directory: Path) -> None:
             body = {**HELLO, "stream": True}
             headers = {"x-request-id": "bad-1"}
             post = asyncio.ensure_future(client.post(PATH, json=body, headers=headers))
-            while not (kept := client.server.responses.find("", "resp_bad-1")):
-                await asyncio.sleep(0.002)
-            while (await client.get(f"{PATH}/{kept.id}")).json()["status"] != "in_progress":
-                await asyncio.sleep(0.002)
+            async with asyncio.timeout(LIMIT):
+                while not (kept := client.server.responses.find("", "resp_bad-1")):
+                    await asyncio.sleep(0.002)
+            async with asyncio.timeout(LIMIT):
+                while (await client.get(f"{PATH}/{kept.id}")).json()["status"] != "in_progress":
+                    await asyncio.sleep(0.002)
             engine.runner.poisoned.add("bad-")
             await engine.resume()
             answer = await post
