@@ -4,6 +4,8 @@ PYTHON ?= python3
 # An index that carries PyTorch's CPU builds, for machines whose pip does not find one by itself.
 TORCH_INDEX ?=
 WORKERS ?= 2
+# A test at a time to each worker, so that one which is slow, or hangs, holds no others.
+SPREAD = -n $(WORKERS) --dist load --maxschedchunk 1
 SEEDS ?= 2000
 SECONDS ?= 900
 MODEL ?=
@@ -146,15 +148,14 @@ test: setup build/openai-1 ## everything; the last line is pytest's own summary
 	@$(MAKE) --no-print-directory check & check=$$!; \
 	    $(MAKE) --no-print-directory coverage; coverage=$$?; \
 	    wait $$check && exit $$coverage
-	@$(RUN) -m pytest -n $(WORKERS) --dist load --maxschedchunk 1 --ignore tests/tidy
+	@$(RUN) -m pytest $(SPREAD) --ignore tests/tidy
 
 test-newest: ## quick tests without PyTorch under the newest Python here, if it is newer than PYTHON
 	@newest="$$(.ci/newest-python $(PYTHON))" || exit 1; \
 	if [ -z "$$newest" ]; then echo "no Python newer than $(PYTHON) here: test-newest is skipped"; else \
 	    $(MAKE) --no-print-directory VENV=.venv-newest PYTHON="$$newest" .venv-newest/.octavo \
 	    && echo "running the quick tests under $$newest" \
-	    && .venv-newest/bin/python -m pytest --quiet --no-torch -m "not slow" -n $(WORKERS) \
-        --dist load --maxschedchunk 1 -r f; fi
+	    && .venv-newest/bin/python -m pytest --quiet --no-torch -m "not slow" $(SPREAD) -r f; fi
 
 test-smollm2: setup ## SmolLM2's text of fifty prompts against the reference (minutes)
 	@$(RUN) -m pytest --quiet tests/models/every_prompt.py

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from octavo.api.outputs import RequestError
 from octavo.server.bounds.biases import check_biases
 from octavo.server.generate import admitted
-from octavo.server.http.errors import ApiError, invalid
+from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.server.large_bodies import prompt_of, read
 from octavo.server.llama.schema import TemplateResponse
 from octavo.server.openai.conversation import conversation_job, with_own_field
 from octavo.server.openai.schema.chat import ChatRequest
 from octavo.server.openai.tools import tool_use
+from octavo.server.preparation import refusals
 from octavo.server.responses.schema import InputTokensResponse
 from octavo.server.translation import TranslationContext
 from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
@@ -40,10 +40,8 @@ async def count_tokens(exchange: Exchange) -> None:
 def template_job(context: TranslationContext, request: ChatRequest) -> PromptJob:
     """Return the job for a worker that renders the conversation."""
     context.check_model(request.model)
-    try:
+    with refusals():
         check_biases(request.logit_bias or {}, context.facts.vocabulary)
-    except RequestError as error:
-        raise invalid(str(error), error.param, error.code) from None
     use = tool_use(request)
     context.formats.check(use)
     return conversation_job(request, context, use)

@@ -24,6 +24,7 @@ from octavo.server.durable.numbered import NumberedWriter
 from octavo.server.durable.positions import START, Position
 from octavo.server.openai.dialect import OPENAI
 from octavo.server.operation import TURN, TokenCounts, Writer
+from tests.server.durable.make import Received, received
 
 Event = tuple[Any, ...]
 
@@ -236,33 +237,27 @@ def cohere_writer() -> CohereWriter:
 
 def connected(
     make: Callable[[], Writer], script: Script, last_id: str, chance: random.Random
-) -> Iterator[tuple[str | None, Any]]:
-    """Yield the ids and the values of one connection's events."""
+) -> Received:
+    """Return what one connection receives behind an event, or from the start behind 0."""
     known = Position(*map(int, last_id.split(".")))
-    writer = NumberedWriter(make(), 1, [known], OPENAI.with_id)
-    writer.gives_ids = True
-    counts = TokenCounts(1)
+    writer, counts = numbered(make(), [known]), TokenCounts(1)
     frames = [*writer.opening(counts)]
     for one in outputs_of(script, 0, known.tokens, chance):
         output = RequestOutput("r", None, [1], [one])
         if writer.is_behind and writer.is_known(0, one):
             writer.skip(0, output, counts)
         else:
-            frames += filter(None, writer.frames(0, output, counts))
-    for each in (*frames, *writer.closing(counts, None)):
-        for event in filter(None, each.decode().split("\n\n")):
-            fields = dict(line.split(": ", 1) for line in event.split("\n"))
-            value = fields["data"]
-            yield fields.get("id"), value if value == "[DONE]" else json.loads(value)
+            frames += writer.frames(0, output, counts)
+    return received(b"".join([*frames, *writer.closing(counts, None)]).decode())
 
 
 _TEXTS = re.compile(r'"(?:text|thinking|partial_json|arguments)": "([^"]*)"')
 
 
-def together(values: list[Any]) -> list[tuple[str, str]]:
+def together(events: list[tuple[str | None, Any]]) -> list[tuple[str, str]]:
     """Return events and their texts; neighbours that differ in their texts alone are one."""
     made: list[tuple[str, str]] = []
-    for value in map(json.dumps, values):
+    for value in (json.dumps(each) for _, each in events):
         event, text = _TEXTS.sub("", value), "".join(_TEXTS.findall(value))
         if made and made[-1][0] == event:
             text = made.pop()[1] + text
@@ -278,12 +273,13 @@ def test_the_streams_of_dialects_with_blocks_may_be_cut_anywhere(
     """Outputs are divided by time: a slow reader gets many tokens at once."""
     chance = random.Random(seed)
     script: Script = [*script_of(chance), [TextDelta("y")], [TextDelta("z")]]
-    whole = [*connected(make, script, "0", chance)]
-    expected = together([value for _, value in whole])
-    for place, (number, _) in enumerate(whole):
+    whole = connected(make, script, "0", chance)
+    for place, (number, _) in enumerate(whole.events):
         if number is not None:
-            heard = [*whole[: place + 1], *connected(make, script, number, chance)]
-            assert together([value for _, value in heard]) == expected, number
+            rest = connected(make, script, number, chance)
+            heard = [*whole.events[: place + 1], *rest.events]
+            assert together(heard) == together(whole.events), number
+            assert rest.is_ended == whole.is_ended
 
 
 def test_turns_are_taken_while_the_frames_are_made() -> None:

@@ -21,8 +21,8 @@ from tests.server.openai.scripted import make_files, scripted_engine
 PATH = "/completion"
 ASKED: dict[str, Any] = {"prompt": "The quick", "n_predict": 5, "temperature": 0}
 _WHOLE = document(ROUTES, DEFAULT_DIALECT)
-_WHOLES = "#/paths/~1completion/post/responses/200/content/application~1json/schema"
-ANSWER = Draft202012Validator({**_WHOLE, "$ref": _WHOLES})
+_ANSWERS = "#/paths/~1completion/post/responses/200/content/application~1json/schema"
+ANSWER = Draft202012Validator({**_WHOLE, "$ref": _ANSWERS})
 CHUNK = Draft202012Validator({**_WHOLE, "$ref": "#/components/schemas/LlamaChunk"})
 
 

@@ -347,7 +347,6 @@ def test_an_error_in_a_stream_fails_the_response(directory: Path) -> None:
             async with asyncio.timeout(LIMIT):
                 while not (kept := client.server.responses.find("", "resp_bad-1")):
                     await asyncio.sleep(0.002)
-            async with asyncio.timeout(LIMIT):
                 while (await client.get(f"{PATH}/{kept.id}")).json()["status"] != "in_progress":
                     await asyncio.sleep(0.002)
             engine.runner.poisoned.add("bad-")
