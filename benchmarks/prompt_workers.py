@@ -19,10 +19,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import uvloop
 
 from octavo.loader import resolve
-from octavo.server.prompt_pool import PromptPool
 from octavo.server.settings import ServerSettings
-from octavo.text.prompt_worker import Conversation, PromptJob, PromptMaker
 from octavo.text.tokenizer_files import load_tokenizer_at
+from octavo.workers.jobs import Conversation, PromptJob
+from octavo.workers.pool import PromptPool
+from octavo.workers.prompts import PromptMaker
 
 ROUNDS = 3000
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]

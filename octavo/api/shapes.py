@@ -13,7 +13,7 @@ from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.grammar.checked import CheckedShape, job_of
 
 if TYPE_CHECKING:
-    from octavo.api.shape_checker import ShapeChecker
+    from octavo.workers.shape_checker import ShapeChecker
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,6 @@ def _keep(model: TextModel, shape: StructuredOutputsParams, checked: CheckedShap
 
 
 def _checker() -> ShapeChecker:
-    from octavo.api.shape_checker import SHARED  # here, since few processes check shapes
+    from octavo.workers.shape_checker import SHARED  # here, since few processes check shapes
 
     return SHARED

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from octavo.loader import ModelFiles
     from octavo.server.lifecycle import ServerLifecycle
     from octavo.server.settings import ServerSettings
-    from octavo.server.worker_process import Worker
     from octavo.wire.facts import EngineFacts
+    from octavo.workers.process import Worker
 
 _LEVELS = {"trace": "DEBUG", "critical": "CRITICAL", "error": "ERROR", "warning": "WARNING"}
 _LEVELS |= {"info": "INFO", "debug": "DEBUG"}
@@ -168,7 +168,7 @@ def _load(
     stack.callback(client.close)
     importlib.import_module("octavo.server.lifecycle")
     from octavo.api.async_llm import AsyncLLM
-    from octavo.server.worker_process import Worker
+    from octavo.workers.process import Worker
 
     workers = []
     for _ in range(config.prompt_workers):

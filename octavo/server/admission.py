@@ -28,8 +28,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from octavo.server.http.errors import ApiError, too_many
 from octavo.server.settings import ServerSettings
+from octavo.transport.errors import ApiError, too_many
 
 OUTPUT_WEIGHT = 2  # prompt tokens that cost about as much as one generated token
 RATE_SECONDS = 30.0  # window in which finished requests are counted

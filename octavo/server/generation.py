@@ -22,12 +22,12 @@ from octavo.server.admission import Ticket
 from octavo.server.answers.failures import answer_to
 from octavo.server.bounds.turns import Turns
 from octavo.server.http.deadline import RequestTask
-from octavo.server.http.errors import ApiError, ClientGoneError, internal
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.stream import ResponseStream
 from octavo.server.operation import PreparedRequest, TokenCounts, Writer
 from octavo.server.server import ActiveRequest
 from octavo.server.submission import Submission
+from octavo.transport.errors import ApiError, ClientGoneError, internal
 
 log = logging.getLogger(__name__)
 

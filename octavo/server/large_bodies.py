@@ -7,32 +7,28 @@ trip. What comes back is the request without its prompts, and their tokens.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from octavo.named_object import find_object
 from octavo.server.http.deadline import RequestTask
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.server.operation import GenerationRequest
 from octavo.server.preparation import jobs_of
-from octavo.server.prompt_pool import refusal
 from octavo.server.schema.decode import decode, is_large
 from octavo.server.schema.nested import Unknown
 from octavo.server.schema.rules import rules_of
 from octavo.server.translation import TranslationContext
-from octavo.text.prompt_worker import (
-    BodyJob,
-    PreparedPrompt,
-    PromptJob,
-    PromptMaker,
-    ReadBody,
-    Refused,
-    with_texts,
-)
+from octavo.transport.errors import ApiError
+from octavo.workers.jobs import BodyJob, PreparedPrompt, PromptJob, ReadBody, Refused, with_texts
+from octavo.workers.pool import refusal
+
+if TYPE_CHECKING:
+    from octavo.workers.program import ReadBodies
+    from octavo.workers.prompts import PromptMaker
 
 T = TypeVar("T", bound=msgspec.Struct)
 A = TypeVar("A", bound=GenerationRequest | PromptJob)
@@ -110,9 +106,16 @@ async def prompt_of(
     return made
 
 
+def body_reader() -> ReadBodies:
+    """Return the reader of bodies, and import what it needs before a job counts the time."""
+    import octavo.server.routes  # noqa: F401 (all dialects)
+
+    return read_body
+
+
 def read_body(maker: PromptMaker, job: BodyJob) -> ReadBody | Refused:
     """Decode, translate and prepare a body in a worker; refuse it with the field at fault."""
-    kind, translate = _named(job.kind), _named(job.translate)
+    kind, translate = (find_object(each, "module:name") for each in (job.kind, job.translate))
     context = msgspec.msgpack.decode(job.context, type=TranslationContext)
     try:
         request, unknown = decode(job.body, kind)
@@ -142,9 +145,3 @@ def _as_sent(job: PromptJob) -> PromptJob:
 
 def _name(what: Any) -> str:
     return f"{what.__module__}:{what.__qualname__}"
-
-
-def _named(name: str) -> Any:
-    """Return an attribute of a module of the server, which the server has named."""
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)

@@ -31,7 +31,6 @@ from octavo.server.durable.service import Durability
 from octavo.server.http.app import Application
 from octavo.server.http.connection import bounded_protocol
 from octavo.server.http.connections import Connections
-from octavo.server.http.errors import unavailable
 from octavo.server.http.middleware import ASGI, wrap
 from octavo.server.http.sockets import bind, bind_admin, descriptors_for, grpc_connections
 from octavo.server.http.tls import HTTP2, Certificates, accept_securely
@@ -40,7 +39,8 @@ from octavo.server.responses.background import recover
 from octavo.server.routes import DEFAULT_DIALECT, served
 from octavo.server.server import Server
 from octavo.server.settings import MIN_KEY_CHARACTERS, ServerSettings, ServerStartError
-from octavo.server.worker_process import Worker
+from octavo.transport.errors import unavailable
+from octavo.workers.process import Worker
 
 if TYPE_CHECKING:
     from octavo.server.grpc.service import GrpcServer

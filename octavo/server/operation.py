@@ -20,10 +20,10 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.observe.request_timing import RequestTiming
 from octavo.server.answers.tool_use import NO_TOOLS, ToolUse
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
-from octavo.text.answer_shape import AnswerJob
-from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
+from octavo.transport.errors import ApiError
+from octavo.workers.answer_shape import AnswerJob
+from octavo.workers.jobs import PreparedPrompt, PromptJob, Refused
 
 TURN = b""  # instead of a frame: other requests may run before what follows is made
 

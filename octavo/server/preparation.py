@@ -33,13 +33,13 @@ from octavo.server.bounds.biases import check_biases, with_words
 from octavo.server.bounds.pieces import in_pieces
 from octavo.server.bounds.response_size import check_response_size
 from octavo.server.bounds.turns import Turns
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.operation import GenerationRequest, PreparedRequest
-from octavo.server.prompt_pool import refusal
 from octavo.server.server import Server
-from octavo.text.answer_shape import AnswerJob
-from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused, packed
+from octavo.transport.errors import ApiError, invalid
 from octavo.wire.facts import EngineFacts
+from octavo.workers.answer_shape import AnswerJob
+from octavo.workers.jobs import PreparedPrompt, PromptJob, Refused, packed
+from octavo.workers.pool import refusal
 
 NO_SHAPE = CheckedShape()
 TOOL_FIELDS = ("tools", "functions")  # the fields of errors that are not about a shape

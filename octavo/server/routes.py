@@ -44,7 +44,6 @@ from octavo.server.embeddings.schema import (
 )
 from octavo.server.generate import generating
 from octavo.server.http.dialect import Dialect
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.http.route import Route
 from octavo.server.llama.dialect import LLAMA
@@ -76,6 +75,7 @@ from octavo.server.settings import ServerSettings
 from octavo.server.tgi.dialect import TGI
 from octavo.server.tgi.routes import TGI_ROUTES
 from octavo.server.vllm.routes import VLLM_ROUTES
+from octavo.transport.errors import ApiError
 
 # The page has no script, and may load nothing.
 _PAGE_HEADERS = (

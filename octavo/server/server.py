@@ -17,7 +17,6 @@ from octavo.observe.loop_lag import LoopLag
 from octavo.observe.machine import child_bytes
 from octavo.observe.metrics import Metrics
 from octavo.observe.output import num_dropped_lines
-from octavo.server import worker_process
 from octavo.server.admission import Admission
 from octavo.server.answers.formats import choose_formats
 from octavo.server.bounds.sessions import Sessions
@@ -25,12 +24,13 @@ from octavo.server.bounds.shares import Shares
 from octavo.server.bounds.turns import Releases
 from octavo.server.canary import Canary
 from octavo.server.http.auth import AccessControl
-from octavo.server.http.errors import ApiError, unavailable
-from octavo.server.prompt_pool import PromptPool
 from octavo.server.responses.opening import open_store
 from octavo.server.settings import ServerSettings
 from octavo.server.translation import TranslationContext
-from octavo.server.worker_process import Worker
+from octavo.transport.errors import ApiError, unavailable
+from octavo.workers.launch import PROGRAM as WORKER_PROGRAM
+from octavo.workers.pool import PromptPool
+from octavo.workers.process import Worker
 
 if TYPE_CHECKING:
     from octavo.server.batches.service import Batches
@@ -45,7 +45,7 @@ def _version() -> str:
 
 
 VERSION = _version()
-_CHILDREN = {ENGINE_PROGRAM: "engine", worker_process.MODULE: "prompt_worker"}
+_CHILDREN = {ENGINE_PROGRAM: "engine", WORKER_PROGRAM: "prompt_worker"}
 
 
 def _child_memory() -> list[tuple[Labels, float]]:

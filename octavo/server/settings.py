@@ -130,6 +130,11 @@ class ServerSettings:
     responses_bytes: int = 64 << 20  # of all of them
 
     @property
+    def body_reader(self) -> str:
+        """The function that returns the reader of large bodies, for workers."""
+        return "octavo.server.large_bodies:body_reader"
+
+    @property
     def served_names(self) -> tuple[str, ...]:
         """The names that the model is served under; empty for its own name."""
         names = self.served_model_name

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octavo.observe.exposition import CONTENT_TYPE
-from octavo.server.http.errors import ApiError, unavailable
 from octavo.server.http.exchange import Exchange
 from octavo.server.server import VERSION
+from octavo.transport.errors import ApiError, unavailable
 
 
 async def live(exchange: Exchange) -> None:

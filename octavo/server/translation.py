@@ -12,8 +12,8 @@ from typing import Any
 from msgspec import Struct
 
 from octavo.server.answers.formats import AnswerFormats
-from octavo.server.http.errors import ApiError
 from octavo.text.chat.messages import ContentFormat
+from octavo.transport.errors import ApiError
 from octavo.wire.facts import EngineFacts
 
 _MOST_NAMES = 8  # in an error

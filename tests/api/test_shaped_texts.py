@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from octavo import LLM, AsyncLLM, RequestError, SamplingParams, StructuredOutputsParams
-from octavo.api.shape_checker import ShapeChecker
 from octavo.grammar.checked import CheckedShape, ShapeJob
 from octavo.grammar.protocol import FORCINGS
+from octavo.workers.shape_checker import ShapeChecker
 from tests.api.test_overlap import said, same_at_every_depth
 from tests.api.tiny import make_model
 from tests.server.make import LIMIT

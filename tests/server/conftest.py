@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.engine import make_directory
-from tests.server.prompt_workers.kept_workers import kept_workers
+from tests.workers.kept_workers import kept_workers
 
 
 @pytest.fixture(scope="session", autouse=True)

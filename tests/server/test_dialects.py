@@ -18,7 +18,6 @@ from octavo.api.requests import TOO_LONG
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta
 from octavo.server.generate import generating
 from octavo.server.http.dialect import Dialect
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.http.route import Route
 from octavo.server.openapi import document
@@ -27,7 +26,8 @@ from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
 from octavo.server.translation import TranslationContext
-from octavo.text.prompt_worker import PromptJob
+from octavo.transport.errors import ApiError, invalid
+from octavo.workers.jobs import PromptJob
 from tests.server.engine import FakeEngine
 from tests.server.make import LIMIT, Client, events, once_written
 

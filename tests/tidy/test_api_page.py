@@ -1,6 +1,7 @@
 """The page about the API is current."""
 
 import ast
+from itertools import chain
 
 import pytest
 
@@ -38,7 +39,10 @@ def test_every_field_of_vllm_works_or_has_a_reason() -> None:
 def codes() -> set[str]:
     """Return every `error.code` that the server's sources write as a literal."""
     found = set()
-    for file in (ROOT / "octavo" / "server").rglob("*.py"):
+    sources = (
+        (ROOT / "octavo" / name).rglob("*.py") for name in ("server", "transport", "workers")
+    )
+    for file in chain(*sources):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if not isinstance(node, ast.Call):
                 continue

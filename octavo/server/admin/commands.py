@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from octavo.observe.diagnosis import diagnose
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.server.server import ActiveRequest, Server
+from octavo.transport.errors import ApiError
 
 LEVELS = Literal["debug", "info", "warning", "error"]
 MAX_ABORTED = 4096  # ids in one request

@@ -15,10 +15,10 @@ from octavo.api.async_llm import SLEEP_SECONDS, SleepError, SleepLevel
 from octavo.api.outputs import EngineDeadError
 from octavo.core.config import ConfigError
 from octavo.server.admin.commands import end_all
-from octavo.server.http.errors import ApiError, invalid, unavailable
 from octavo.server.http.exchange import Exchange
 from octavo.server.schema.queries import query_of
 from octavo.server.server import Server
+from octavo.transport.errors import ApiError, invalid, unavailable
 
 MODES = ("keep", "wait", "abort")
 MODE = ("mode", "What becomes of running requests: keep (default), wait or abort.")

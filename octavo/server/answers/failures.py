@@ -8,8 +8,8 @@ from octavo.api.outputs import EngineDeadError, RequestError
 from octavo.api.requests import TOO_LONG, FailedRequestError
 from octavo.core.structured_outputs import SHAPES
 from octavo.server.admission import Admission
-from octavo.server.http.errors import ApiError, invalid, unavailable
 from octavo.server.operation import PreparedRequest
+from octavo.transport.errors import ApiError, invalid, unavailable
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.server.operation import GenerationRequest
 from octavo.server.server import Server
-from octavo.text.prompt_worker import PromptJob
+from octavo.workers.jobs import PromptJob
 
 
 async def spell_end(server: Server, asked: GenerationRequest) -> None:

@@ -19,11 +19,11 @@ from octavo.grammar.checked import job_of
 from octavo.server.answers.call_ids import short_id
 from octavo.server.answers.reasoning_config import parser_of, with_marks
 from octavo.server.answers.tool_use import ToolUse
-from octavo.server.http.errors import invalid
 from octavo.server.operation import GenerationRequest
 from octavo.server.settings import ServerSettings, ServerSettingsError
-from octavo.text.answer_shape import AnswerJob
 from octavo.text.token_table import TokenTable
+from octavo.transport.errors import invalid
+from octavo.workers.answer_shape import AnswerJob
 
 log = logging.getLogger(__name__)
 

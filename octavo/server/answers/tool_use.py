@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.text.answer_shape import CallableTool
+from octavo.workers.answer_shape import CallableTool
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from typing import Any
 
 from octavo.server.answers.tool_use import ToolUse
 from octavo.server.anthropic.schema import ContentBlock, CountRequest
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.translation import TranslationContext
 from octavo.text.chat.system_first import joined
-from octavo.text.prompt_worker import Conversation, PromptJob
+from octavo.transport.errors import ApiError, invalid
+from octavo.workers.jobs import Conversation, PromptJob
 
 _MEDIA = "this model reads text; send it as text"
 

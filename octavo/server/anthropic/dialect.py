@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.server.http.dialect import Dialect
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import encode
+from octavo.transport.errors import ApiError
 
 ID_PREFIX = "msg_"  # of answers
 _INVALID = "invalid_request_error"

@@ -24,13 +24,13 @@ from octavo.server.anthropic.schema import (
 )
 from octavo.server.anthropic.tools import shape_of, tool_use, with_own_place
 from octavo.server.generate import admitted
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.large_bodies import prompt_of, read
 from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.preparation import PLACES, refusals
 from octavo.server.translation import TranslationContext
-from octavo.text.prompt_worker import PromptJob
+from octavo.transport.errors import ApiError
+from octavo.workers.jobs import PromptJob
 
 D = TypeVar("D", bound=Delta)
 _SAMPLING = ("temperature", "top_p", "top_k")

@@ -9,8 +9,8 @@ import msgspec
 from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
 from octavo.server.answers.tool_use import NO_TOOLS, ToolUse
 from octavo.server.anthropic.schema import CountRequest, InputTool, MessagesRequest
-from octavo.server.http.errors import ApiError, invalid
-from octavo.text.answer_shape import CallableTool
+from octavo.transport.errors import ApiError, invalid
+from octavo.workers.answer_shape import CallableTool
 
 _NEUTRAL = "structured_outputs"
 _PLACE, _OLD_PLACE = "output_config.format", "output_format"

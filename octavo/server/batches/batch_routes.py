@@ -18,10 +18,10 @@ from octavo.server.batches.schema import (
 )
 from octavo.server.batches.service import Batches
 from octavo.server.batches.store import new_id
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
 from octavo.server.schema.near_names import not_among
 from octavo.server.schema.queries import page_of, query_of
+from octavo.transport.errors import ApiError, invalid
 
 MAX_BATCHES = 10_000
 MAX_OPEN = 64  # batches of one key that have not ended

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.server.http.dialect import Dialect
-from octavo.server.http.errors import ApiError, ClientGoneError, internal
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.route import Route
 from octavo.server.server import Server
+from octavo.transport.errors import ApiError, ClientGoneError, internal
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from octavo.server.http.errors import unavailable
+from octavo.transport.errors import unavailable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -13,10 +13,10 @@ from octavo.server.batches.schema import DeletedFile, FileList, FileObject, Stor
 from octavo.server.batches.service import Batches
 from octavo.server.batches.store import new_id
 from octavo.server.batches.uploads import PIECE_BYTES, receive
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
 from octavo.server.schema.queries import page_of, query_of
 from octavo.server.schema.query_numbers import bounded_number
+from octavo.transport.errors import ApiError, invalid
 
 MAX_PAGE = 10_000
 PURPOSE = "batch"

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from octavo.server.http.errors import ApiError
 from octavo.server.schema.by_field import fields_of, why_malformed
 from octavo.server.schema.decode import unknown_field
 from octavo.server.schema.near_names import near_name
 from octavo.server.schema.nested import MAX_SEARCHED_BYTES, Unknown, refused_name
+from octavo.transport.errors import ApiError
 
 MAX_ID_CHARACTERS = 512
 POST = "POST"

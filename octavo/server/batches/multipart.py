@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from urllib.parse import unquote
 
-from octavo.server.http.errors import ApiError, invalid
+from octavo.transport.errors import ApiError, invalid
 
 MAX_PARTS = 16
 MAX_FIELD_BYTES = 4096

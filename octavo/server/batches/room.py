@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from octavo.server.bounds.shares import Shares
-from octavo.server.http.errors import ApiError, too_many
+from octavo.transport.errors import ApiError, too_many
 
 MAX_FILES = 10_000
 MAX_UPLOADS = 8  # at once

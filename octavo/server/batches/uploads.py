@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from octavo.server.batches.disk import in_thread
 from octavo.server.batches.multipart import FormReader
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
+from octavo.transport.errors import ApiError
 
 FORM_BYTES = 64 << 10  # of a form, beside its file
 PIECE_BYTES = 1 << 18

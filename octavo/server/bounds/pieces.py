@@ -16,9 +16,9 @@ from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.tasks import hidden_state
 from octavo.api.requests import TOO_LONG
 from octavo.server.answers.whole import WholeWriter
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.operation import TURN, GenerationRequest, TokenCounts, Writer
-from octavo.text.prompt_worker import PreparedPrompt
+from octavo.transport.errors import ApiError, invalid
+from octavo.workers.jobs import PreparedPrompt
 
 
 def in_pieces(

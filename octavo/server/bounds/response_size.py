@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from octavo.api.requests import TOO_LARGE
 from octavo.core.pooling import Pooling
 from octavo.core.sampling_params import SamplingParams
-from octavo.server.http.errors import invalid
+from octavo.transport.errors import invalid
 
 TOKEN_BYTES = 16  # of its text or its id
 LOGPROB_BYTES = 64  # of a token's text, bytes and number

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
-from octavo.server.http.errors import ApiError, invalid
+from octavo.transport.errors import ApiError, invalid
 
 HEADER = "x-amzn-sagemaker-session-id"
 MAX_SESSIONS = 1024  # of a key

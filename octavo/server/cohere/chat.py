@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from octavo.server.cohere.schema import CohereBlock, CohereChatRequest, CohereMessage
 from octavo.server.cohere.writer import CohereWriter
-from octavo.server.http.errors import ApiError, invalid, not_yet
 from octavo.server.http.exchange import encode
 from octavo.server.openai import chat
 from octavo.server.openai.schema.chat import ChatRequest, Message
@@ -17,6 +16,7 @@ from octavo.server.openai.schema.shapes import JsonSchema, ResponseFormat
 from octavo.server.openai.schema.tools import PastCall, PastFunction, Tool
 from octavo.server.operation import GenerationRequest
 from octavo.server.translation import TranslationContext
+from octavo.transport.errors import ApiError, invalid, not_yet
 
 _PLAN_FORMATS = ("cohere_command3",)  # which write a plan where others write their reasoning
 _NAMES = {

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from octavo.server.anthropic.dialect import ANTHROPIC, event
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import encode
 from octavo.server.openai.dialect import DONE
+from octavo.transport.errors import ApiError
 
 _ERROR_SCHEMA: dict[str, Any] = {
     "type": "object",

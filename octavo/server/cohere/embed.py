@@ -16,13 +16,13 @@ from octavo.server.cohere.dialect import error_body
 from octavo.server.cohere.schema import CohereEmbedRequest
 from octavo.server.embeddings.common import encoded_each, errors_at
 from octavo.server.embeddings.values import in_base64
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.preparation import refusals
 from octavo.server.translation import TranslationContext
-from octavo.text.prompt_worker import PromptJob
+from octavo.transport.errors import ApiError, invalid
 from octavo.wire.facts import EngineFacts
+from octavo.workers.jobs import PromptJob
 
 # The names that models give their prompts, by the type of the input; the first that is there.
 _PROMPT_NAMES = {

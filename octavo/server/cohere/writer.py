@@ -13,11 +13,11 @@ from octavo.server.answers.call_ids import with_id
 from octavo.server.anthropic.dialect import event
 from octavo.server.cohere.dialect import error_events
 from octavo.server.cohere.schema import CohereAnswer, CohereChatResponse, CohereUsage
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.common import TEXT
 from octavo.server.openai.dialect import DONE
 from octavo.server.operation import PreparedRequest, TokenCounts
+from octavo.transport.errors import ApiError
 
 _REASONS = {"length": "MAX_TOKENS", "abort": "MAX_TOKENS"}
 

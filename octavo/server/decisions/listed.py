@@ -29,10 +29,10 @@ from octavo.server.decisions.schema import (
     Predicate,
     Score,
 )
-from octavo.server.http.errors import invalid, not_yet
 from octavo.server.http.exchange import encode
 from octavo.server.operation import GenerationRequest, TokenCounts
 from octavo.server.translation import TranslationContext
+from octavo.transport.errors import invalid, not_yet
 
 _TEXT = "input_text"
 

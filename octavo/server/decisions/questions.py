@@ -20,14 +20,14 @@ from octavo.server.answers.labels import label_tokens, spellings
 from octavo.server.answers.whole import WholeWriter
 from octavo.server.decisions.dialect import DECISION_ID
 from octavo.server.decisions.schema import DecisionsRequest, SystemOneRequest
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.dialect import error_body
 from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, Writer
 from octavo.server.schema.prompts import check_characters
 from octavo.server.translation import TranslationContext
 from octavo.text.chat.messages import THINKING_SWITCHES
-from octavo.text.prompt_worker import Conversation, PromptJob
+from octavo.transport.errors import ApiError, invalid
+from octavo.workers.jobs import Conversation, PromptJob
 
 R = TypeVar("R", bound=DecisionsRequest | SystemOneRequest)
 

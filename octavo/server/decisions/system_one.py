@@ -27,11 +27,11 @@ from octavo.server.decisions.schema import (
     SystemOneResponse,
     SystemOneUsage,
 )
-from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import encode
 from octavo.server.operation import GenerationRequest, TokenCounts
 from octavo.server.translation import TranslationContext
 from octavo.text.chat.messages import THINKING_SWITCHES
+from octavo.transport.errors import invalid
 
 
 def translate(context: TranslationContext, request: SystemOneRequest) -> GenerationRequest:

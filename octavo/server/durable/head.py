@@ -15,14 +15,14 @@ import msgspec
 from msgspec import Struct, structs
 
 from octavo.api.requests import CheckedRequest
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.server.operation import GenerationRequest, PreparedRequest
 from octavo.server.preparation import prepare
 from octavo.server.schema.rules import rules_of
 from octavo.server.server import Server
 from octavo.server.translation import TranslationContext
-from octavo.text.prompt_worker import PreparedPrompt, Refused
+from octavo.transport.errors import ApiError
+from octavo.workers.jobs import PreparedPrompt, Refused
 
 Translate = Callable[[TranslationContext, Any], GenerationRequest]
 

@@ -10,8 +10,8 @@ from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.api.sinks import joined
 from octavo.server.durable.parts import Kind, kind_of, parts_of, tokens_alone, without_tokens
 from octavo.server.durable.positions import START, Position
-from octavo.server.http.errors import ApiError
 from octavo.server.operation import TURN, TokenCounts, Writer
+from octavo.transport.errors import ApiError
 
 
 @dataclass(slots=True)

@@ -16,8 +16,8 @@ import re
 from typing import NamedTuple
 from urllib.parse import parse_qs
 
-from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange
+from octavo.transport.errors import invalid
 
 FROM = "from"
 LAST_EVENT_ID = "last-event-id"

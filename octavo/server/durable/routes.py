@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from octavo.server.durable.positions import check_query
 from octavo.server.generate import admitted
 from octavo.server.http.deadline import RequestTask
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
+from octavo.transport.errors import ApiError
 
 
 async def resume(id_prefixes: Sequence[str], exchange: Exchange) -> None:

@@ -27,9 +27,9 @@ from octavo.server.durable.generation import DurableGeneration
 from octavo.server.durable.head import form_of, read_head, restore
 from octavo.server.durable.positions import FROM, START, Position, known_to
 from octavo.server.durable.unattended import UnattendedGeneration
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.preparation import prepare
 from octavo.server.settings import ServerStartError
+from octavo.transport.errors import ApiError, invalid
 
 if TYPE_CHECKING:
     from octavo.server.admission import Ticket

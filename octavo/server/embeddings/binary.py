@@ -19,9 +19,9 @@ from octavo.server.embeddings.schema import (
     PoolingRequest,
 )
 from octavo.server.embeddings.values import NUMBER_BYTES, in_bytes
-from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
+from octavo.transport.errors import invalid
 
 KIND = b"application/octet-stream"
 FORMATS = ("bytes", "bytes_only")

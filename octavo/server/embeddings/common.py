@@ -29,7 +29,6 @@ from octavo.server.embeddings.schema import (
     PooledResponse,
     PooledUsage,
 )
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.dialect import error_body
 from octavo.server.operation import (
@@ -42,7 +41,8 @@ from octavo.server.operation import (
 from octavo.server.preparation import refusals
 from octavo.server.schema.prompts import check_characters, separate
 from octavo.server.translation import TranslationContext
-from octavo.text.prompt_worker import PromptJob
+from octavo.transport.errors import ApiError, invalid
+from octavo.workers.jobs import PromptJob
 
 _SUBJECT = re.compile(r"^(the )?prompt\b")
 Named = Callable[[ApiError, int], ApiError]

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from octavo.server.answers.tool_use import NO_TOOLS
 from octavo.server.embeddings.schema import InputRequest
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.openai.conversation import conversation_job, with_own_field
 from octavo.server.openai.schema.chat import MAX_MESSAGES, Message
 from octavo.server.openai.schema.tokens import TokenizeRequest
 from octavo.server.schema.prompts import MAX_PROMPTS
 from octavo.server.translation import TranslationContext
-from octavo.text.prompt_worker import PromptJob
+from octavo.transport.errors import ApiError, invalid
+from octavo.workers.jobs import PromptJob
 
 _ONLY_TEXTS = ("prompt_name",)  # a template decides what is around the messages
 _ONLY_MESSAGES = (

@@ -18,11 +18,11 @@ from octavo.server.bounds.turns import ByteTurns
 from octavo.server.embeddings.common import encoded_each
 from octavo.server.embeddings.schema import EmbeddingData, EmbeddingRequest, LateChunk, LateChunks
 from octavo.server.embeddings.vectors import EmbeddingWriter, embeddings_of, translated
-from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.operation import TURN, GenerationRequest, PreparedRequest
 from octavo.server.translation import TranslationContext
-from octavo.text.prompt_worker import PromptJob
+from octavo.transport.errors import invalid
+from octavo.workers.jobs import PromptJob
 
 NAME = "late_chunking_params"
 _CHUNKS = b'"chunks":[]'  # in the answer; in a string its quotes would be escaped

@@ -33,14 +33,14 @@ from octavo.server.embeddings.schema import (
     ScoreRequest,
     ScoreResponse,
 )
-from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.preparation import refusals
 from octavo.server.schema.prompts import MAX_PROMPTS
 from octavo.server.translation import TranslationContext
 from octavo.text.pairs import Pair
-from octavo.text.prompt_worker import PromptJob
+from octavo.transport.errors import invalid
+from octavo.workers.jobs import PromptJob
 
 _ALWAYS_LISTS = ("documents", "texts")
 Places = list[tuple[int, int]]  # of both texts of each pair

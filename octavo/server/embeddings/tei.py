@@ -24,10 +24,10 @@ from octavo.server.embeddings.schema import (
     TeiRank,
 )
 from octavo.server.embeddings.scores import ScoreWriter, compared
-from octavo.server.http.errors import ApiError, invalid, not_yet
 from octavo.server.http.exchange import encode
 from octavo.server.operation import TURN, GenerationRequest, TokenCounts
 from octavo.server.translation import TranslationContext
+from octavo.transport.errors import ApiError, invalid, not_yet
 
 _TO_FIT = -1
 _OF_TEI = ("raw_scores", "return_text", "truncate")

@@ -35,10 +35,10 @@ from octavo.server.embeddings.schema import (
     PoolingResponse,
 )
 from octavo.server.embeddings.values import in_base64
-from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import encode
 from octavo.server.operation import TURN, GenerationRequest
 from octavo.server.translation import TranslationContext
+from octavo.transport.errors import invalid
 
 _ROWS = 3  # of tokens at once: base64 of a part that others follow has no padding
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from octavo.server.grpc.dialect import SECONDS_LEFT, error_fields, frames_in
-from octavo.server.http.errors import ApiError, ClientGoneError, unavailable
+from octavo.transport.errors import ApiError, ClientGoneError, unavailable
 
 # The status of an error, by that of HTTP.
 _CODES = {

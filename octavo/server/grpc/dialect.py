@@ -15,11 +15,11 @@ import msgspec
 from octavo.server.grpc.messages import messages
 from octavo.server.grpc.schema import FORM, RpcAbortRequest, RpcEmbedRequest, RpcGenerateRequest
 from octavo.server.http.dialect import Dialect
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.schema.completion import CompletionRequest
 from octavo.server.openai.schema.sampling import MAX_DEADLINE_MS
 from octavo.server.schema.decode import MAX_FAST_BYTES, decode
+from octavo.transport.errors import ApiError, invalid
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from octavo.server.grpc.call import Call
 from octavo.server.grpc.places import CallPlaces, MessagePlaces
 from octavo.server.grpc.relay import Relay
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import headers_of
 from octavo.server.server import Server
+from octavo.transport.errors import ApiError
 
 
 class Entry:

@@ -15,14 +15,14 @@ from octavo.server.bounds.turns import Turns
 from octavo.server.grpc.dialect import error_body, frame, named
 from octavo.server.grpc.messages import messages
 from octavo.server.grpc.schema import RpcEmbedRequest, RpcGenerateRequest, RpcInput
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.server.openai.common import read_deltas
 from octavo.server.openai.logprobs import finite
 from octavo.server.openai.parameters import generation_request
 from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.translation import TranslationContext
-from octavo.text.prompt_worker import PromptJob
+from octavo.transport.errors import ApiError
+from octavo.workers.jobs import PromptJob
 
 
 def translate(context: TranslationContext, request: RpcGenerateRequest) -> GenerationRequest:

@@ -11,8 +11,8 @@ import contextlib
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator
 
-from octavo.server.http.errors import too_many
 from octavo.server.settings import ServerSettings
+from octavo.transport.errors import too_many
 
 _SHARES = 4  # of the places for messages: a key has one at most
 MAX_WATCHES = 512

@@ -11,7 +11,7 @@ from octavo.server.grpc.dialect import SERVICE
 from octavo.server.grpc.entry import Entry
 from octavo.server.grpc.health import NAME as HEALTH
 from octavo.server.grpc.inner import Handlers
-from octavo.server.http.errors import internal, invalid
+from octavo.transport.errors import internal, invalid
 
 log = logging.getLogger(__name__)
 

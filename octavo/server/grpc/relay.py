@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import cast
 
 from octavo.server.http.connections import Connections, Place
-from octavo.server.http.errors import ApiError
 from octavo.server.http.tls import Certificates, accept_securely
+from octavo.transport.errors import ApiError
 
 log = logging.getLogger(__name__)
 

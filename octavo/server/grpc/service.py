@@ -22,11 +22,11 @@ from octavo.server.grpc.relay import Relay
 from octavo.server.grpc.routes import GRPC_ROUTES
 from octavo.server.http.app import Application
 from octavo.server.http.connections import Connections
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.sockets import bind_grpc
 from octavo.server.http.tls import Certificates
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
+from octavo.transport.errors import ApiError, invalid
 
 log = logging.getLogger(__name__)
 

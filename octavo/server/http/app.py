@@ -7,11 +7,11 @@ import logging
 from collections.abc import Sequence
 
 from octavo.server.http.dialect import Dialect
-from octavo.server.http.errors import ApiError, ClientGoneError, internal
 from octavo.server.http.exchange import Exchange, Receive, Scope, Send
 from octavo.server.http.route import Route, RouteTable
 from octavo.server.routes import DEFAULT_DIALECT, served
 from octavo.server.server import Server
+from octavo.transport.errors import ApiError, ClientGoneError, internal
 
 log = logging.getLogger(__name__)
 

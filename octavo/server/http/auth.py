@@ -16,7 +16,6 @@ import re
 import socket
 from collections.abc import Container, Mapping
 
-from octavo.server.http.errors import ApiError
 from octavo.server.settings import (
     LOOPBACK_NAMES,
     ServerSettings,
@@ -24,6 +23,7 @@ from octavo.server.settings import (
     is_loopback,
     name_of_key,
 )
+from octavo.transport.errors import ApiError
 
 HEALTH = frozenset({"/health", "/v1/health", "/health/live", "/health/ready", "/ping"})
 PUBLIC = HEALTH | {"/"}  # which need no key, the latter if it is only read

@@ -16,9 +16,9 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from octavo.server.http.connections import RESERVED_SECONDS, Connections, Place
-from octavo.server.http.errors import ApiError
 from octavo.server.http.half_close import Probe
 from octavo.server.http.transport import SafeTransport
+from octavo.transport.errors import ApiError
 
 SLICE_BYTES = 16 << 10  # parsed in one pass of the event loop: about 3 ms of the shortest chunks
 MAX_PIPELINED = 64  # requests that wait behind the one that is answered

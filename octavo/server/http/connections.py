@@ -14,8 +14,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from octavo.server.http.auth import HEALTH
-from octavo.server.http.errors import ApiError, too_many, unavailable
 from octavo.server.settings import ServerSettings
+from octavo.transport.errors import ApiError, too_many, unavailable
 
 if TYPE_CHECKING:
     from octavo.observe.metrics import Metrics

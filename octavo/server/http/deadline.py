@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from octavo.server.http.errors import ApiError, ClientGoneError
+from octavo.transport.errors import ApiError, ClientGoneError
 
 if TYPE_CHECKING:
     from octavo.server.http.exchange import Exchange

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.server.http.errors import ApiError
+from octavo.transport.errors import ApiError
 
 STREAM_HEADERS = (
     (b"cache-control", b"no-cache"),

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from octavo.server.http.dialect import Dialect
-from octavo.server.http.errors import ApiError, ClientGoneError
 from octavo.server.schema.decode import (
     MAX_FAST_BYTES,
     MAX_FAST_VALUES,
@@ -22,6 +21,7 @@ from octavo.server.schema.decode import (
     unknown_field,
 )
 from octavo.server.schema.nested import Unknown
+from octavo.transport.errors import ApiError, ClientGoneError
 
 if TYPE_CHECKING:
     from octavo.server.server import Server

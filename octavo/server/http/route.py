@@ -11,9 +11,9 @@ import msgspec
 
 from octavo.nearest import nearest
 from octavo.server.http.dialect import Dialect
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.known_routes import missing_feature
+from octavo.transport.errors import ApiError
 
 Handler = Callable[[Exchange], Awaitable[None]]
 Struct = type[msgspec.Struct]

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from octavo.server.http.dialect import STREAM_HEADERS
-from octavo.server.http.errors import ApiError, ClientGoneError
 from octavo.server.http.exchange import Exchange
+from octavo.transport.errors import ApiError, ClientGoneError
 
 
 class ResponseStream:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from octavo.server.http.connections import RESERVED_SECONDS, Connections, Place
-from octavo.server.http.errors import ApiError
 from octavo.server.settings import ServerSettings, ServerSettingsError, ServerStartError, reason
+from octavo.transport.errors import ApiError
 
 log = logging.getLogger(__name__)
 

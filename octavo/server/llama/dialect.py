@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from octavo.api.requests import TOO_LONG
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import encode
 from octavo.server.openai.dialect import OPENAI
+from octavo.transport.errors import ApiError
 
 _INVALID = "invalid_request_error"
 _TYPES = {

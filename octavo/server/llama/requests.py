@@ -11,7 +11,6 @@ import msgspec
 
 from octavo.core.sampling_params import MAX_BIAS
 from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
-from octavo.server.http.errors import ApiError, invalid, not_yet
 from octavo.server.llama.schema import (
     InfillRequest,
     LlamaCompletionRequest,
@@ -25,7 +24,8 @@ from octavo.server.schema.prompts import MAX_PROMPTS
 from octavo.server.translation import TranslationContext
 from octavo.text.pairs import Part
 from octavo.text.pieces import Infill
-from octavo.text.prompt_worker import PromptJob, packed
+from octavo.transport.errors import ApiError, invalid, not_yet
+from octavo.workers.jobs import PromptJob, packed
 
 MAX_TEXT_CHARACTERS = 4096  # of all texts in logit_bias: each prompt's request holds their tokens
 _NO_SEED = 2**32 - 1  # as -1: one is drawn

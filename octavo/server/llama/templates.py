@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from octavo.server.bounds.biases import check_biases
 from octavo.server.generate import admitted
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.server.large_bodies import prompt_of, read
 from octavo.server.llama.schema import TemplateResponse
@@ -14,7 +13,8 @@ from octavo.server.openai.tools import tool_use
 from octavo.server.preparation import refusals
 from octavo.server.responses.schema import InputTokensResponse
 from octavo.server.translation import TranslationContext
-from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
+from octavo.transport.errors import ApiError
+from octavo.workers.jobs import PreparedPrompt, PromptJob, Refused
 
 _COUNTED = "chat.completion.input_tokens"
 

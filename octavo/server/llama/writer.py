@@ -12,7 +12,6 @@ from octavo.api.outputs import CompletionOutput, Logprob, RequestOutput
 from octavo.core.stats import RequestStats
 from octavo.formats.deltas import FinishDelta
 from octavo.server.bounds.turns import Turns
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.llama.dialect import error_form
 from octavo.server.llama.schema import LlamaAnswer, LlamaChunk, LlamaSampling, LlamaTimings
@@ -20,6 +19,7 @@ from octavo.server.llama.settings import generation_settings
 from octavo.server.openai.common import read_deltas
 from octavo.server.openai.dialect import frame
 from octavo.server.operation import TURN, PreparedRequest, TokenCounts
+from octavo.transport.errors import ApiError
 
 _NEVER = -9999.0  # JSON has no minus infinity
 _MILLISECONDS = 1000.0

@@ -8,7 +8,6 @@ from typing import Any
 
 from octavo.api.outputs import RequestOutput
 from octavo.formats.deltas import FinishDelta
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.mistral.schema import FimRequest
 from octavo.server.openai import completions
@@ -27,6 +26,7 @@ from octavo.server.openai.schema.completion import CompletionRequest
 from octavo.server.openai.schema.sampling import StreamOptions
 from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.translation import TranslationContext
+from octavo.transport.errors import ApiError
 
 
 def translate(context: TranslationContext, request: FimRequest) -> GenerationRequest:

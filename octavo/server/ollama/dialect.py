@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from octavo.server.http.dialect import Dialect
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import encode
+from octavo.transport.errors import ApiError
 
 _ERROR_SCHEMA: dict[str, Any] = {
     "type": "object",

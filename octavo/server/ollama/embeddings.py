@@ -12,7 +12,6 @@ from octavo.api.pooling.params import TO_FIT, PoolingParams
 from octavo.api.pooling.tasks import Wanted, wanted
 from octavo.server.answers.whole import WholeWriter
 from octavo.server.embeddings.common import encoded_each
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.ollama.dialect import error_body
 from octavo.server.ollama.requests import check_name
@@ -20,7 +19,8 @@ from octavo.server.ollama.schema import OllamaEmbeddingRequest, OllamaEmbedReque
 from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.preparation import refusals
 from octavo.server.translation import TranslationContext
-from octavo.text.prompt_worker import PromptJob
+from octavo.transport.errors import ApiError, invalid
+from octavo.workers.jobs import PromptJob
 
 _NANOSECONDS = 10**9
 

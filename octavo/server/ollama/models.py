@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Struct
 
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.route import Handler
 from octavo.server.ollama.dialect import OLLAMA, instant, line
@@ -35,6 +34,7 @@ from octavo.server.ollama.schema import (
 )
 from octavo.server.schema.decode import decode
 from octavo.server.server import VERSION, Server
+from octavo.transport.errors import ApiError
 
 # Routes that are refused: method, name, and what to do instead.
 REFUSED = (

@@ -12,7 +12,6 @@ import msgspec
 from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
 from octavo.server.answers.call_ids import made_id
 from octavo.server.answers.tool_use import NO_TOOLS, ToolUse
-from octavo.server.http.errors import ApiError, invalid, not_yet
 from octavo.server.ollama.schema import (
     OllamaChatRequest,
     OllamaGenerateRequest,
@@ -24,9 +23,10 @@ from octavo.server.ollama.schema import (
 from octavo.server.ollama.writer import OllamaWriter
 from octavo.server.operation import GenerationRequest
 from octavo.server.translation import TranslationContext
-from octavo.text.answer_shape import CallableTool
 from octavo.text.chat.messages import THINKING_SWITCHES
-from octavo.text.prompt_worker import Conversation, PromptJob
+from octavo.transport.errors import ApiError, invalid, not_yet
+from octavo.workers.answer_shape import CallableTool
+from octavo.workers.jobs import Conversation, PromptJob
 
 TAG = ":latest"  # which clients of this dialect add to names
 _NEUTRAL = "structured_outputs"

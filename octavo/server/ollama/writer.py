@@ -12,7 +12,6 @@ from octavo.api.outputs import RequestOutput
 from octavo.core.stats import RequestStats
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
 from octavo.server.answers.call_ids import made_id
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.ollama.dialect import error_body, instant, line
 from octavo.server.ollama.schema import (
@@ -22,6 +21,7 @@ from octavo.server.ollama.schema import (
     OllamaCalled,
 )
 from octavo.server.operation import PreparedRequest, TokenCounts
+from octavo.transport.errors import ApiError
 
 _NANOSECONDS = 10**9
 

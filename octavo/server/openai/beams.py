@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.openai.schema.chat import ChatRequest
 from octavo.server.openai.schema.sampling import CommonRequest
 from octavo.server.operation import BeamSettings, GenerationRequest
+from octavo.transport.errors import ApiError, invalid
 
 MAX_BEAMS = 64  # a step looks at twice as many tokens for each
 MAX_BEAM_TOKENS = 32_768  # of all beams of a request; each is a request to the engine

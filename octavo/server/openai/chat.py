@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from octavo.server.http.errors import invalid
 from octavo.server.openai.beams import bind_beams
 from octavo.server.openai.chat_writer import ChatWriter
 from octavo.server.openai.common import hide_tokens
@@ -14,6 +13,7 @@ from octavo.server.openai.schema.chat import ChatRequest
 from octavo.server.openai.tools import tool_use
 from octavo.server.operation import GenerationRequest
 from octavo.server.translation import TranslationContext
+from octavo.transport.errors import invalid
 
 
 def translate(context: TranslationContext, request: ChatRequest) -> GenerationRequest:

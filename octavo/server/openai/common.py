@@ -9,7 +9,6 @@ from msgspec import UnsetType
 
 from octavo.formats.deltas import Delta, FinishDelta, TextDelta
 from octavo.observe.request_timing import RequestTiming
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.dialect import DONE, error_body, frame
 from octavo.server.openai.logprobs import TokenTexts
@@ -20,6 +19,7 @@ from octavo.server.openai.schema.usage import (
     Usage,
 )
 from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
+from octavo.transport.errors import ApiError
 
 TEXT = "\0"  # the placeholder for a template's text; nothing after a choice contains it
 

@@ -8,7 +8,6 @@ from typing import Any
 from octavo.api.outputs import CompletionOutput, PromptLogprobs, RequestOutput
 from octavo.formats.deltas import TextDelta
 from octavo.server.bounds.turns import Turns
-from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.beams import bind_beams
 from octavo.server.openai.common import TEXT, OpenAIWriter, Template, read_deltas, usage_of
@@ -39,7 +38,8 @@ from octavo.server.operation import (
 from octavo.server.schema.prompts import MAX_PROMPTS, separate
 from octavo.server.translation import TranslationContext
 from octavo.text.pieces import Infill
-from octavo.text.prompt_worker import PromptJob
+from octavo.transport.errors import invalid
+from octavo.workers.jobs import PromptJob
 
 DEFAULT_MAX_TOKENS = 16
 

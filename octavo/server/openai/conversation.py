@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from octavo.server.answers.tool_use import ToolUse
-from octavo.server.http.errors import ApiError, invalid, not_yet
 from octavo.server.openai.schema.chat import ChatRequest, Message
 from octavo.server.openai.schema.tokens import TokenizeRequest
 from octavo.server.openai.schema.tools import PastFunction
 from octavo.server.translation import TranslationContext
 from octavo.text.chat.messages import THINKING_SWITCHES
-from octavo.text.prompt_worker import Conversation, PromptJob
+from octavo.transport.errors import ApiError, invalid, not_yet
+from octavo.workers.jobs import Conversation, PromptJob
 
 # What templates may read as it is; the other fields are translated, ignored, or rejected below.
 _FIELDS = ("content", "refusal", "name", "reasoning_content", "reasoning", "thinking")

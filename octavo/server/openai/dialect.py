@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.server.http.dialect import Dialect
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import encode
+from octavo.transport.errors import ApiError
 
 CHAT_ID, COMPLETION_ID = "chatcmpl-", "cmpl-"  # of answers, before the id of the request
 SCORING_ID = "generative-scoring-"

@@ -11,13 +11,13 @@ import msgspec
 
 from octavo.api.outputs import RequestError
 from octavo.api.requests import TOO_LONG, bad_word_variants
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.openai.conversation import with_own_field
 from octavo.server.openai.schema.chat import ChatRequest
 from octavo.server.openai.schema.sampling import MAX_BAD_WORD_CHARACTERS, CommonRequest
 from octavo.server.openai.shapes import NEUTRAL, shape_of, with_own_place
 from octavo.server.operation import GenerationRequest, Writer
-from octavo.text.prompt_worker import PromptJob
+from octavo.transport.errors import ApiError, invalid
+from octavo.workers.jobs import PromptJob
 
 NO_SEED = -1  # as in vLLM: a seed is drawn for the request
 _SAMPLING = (

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.openai.schema.shapes import ResponseFormat, ShapeFields, StructuredOutputs
 from octavo.server.schema.near_names import not_among
+from octavo.transport.errors import ApiError, invalid
 
 NEUTRAL = "structured_outputs"
 _FORMATS = ("text", "json_object", "json_schema", "structural_tag")

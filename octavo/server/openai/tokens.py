@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from octavo.server.generate import admitted
-from octavo.server.http.errors import ApiError, invalid, not_yet
 from octavo.server.http.exchange import Exchange
 from octavo.server.large_bodies import prompt_of, read
 from octavo.server.openai.conversation import conversation_job, with_own_field
@@ -19,7 +18,8 @@ from octavo.server.openai.schema.tokens import (
 )
 from octavo.server.openai.tools import tool_use
 from octavo.server.translation import TranslationContext
-from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused, packed
+from octavo.transport.errors import ApiError, invalid, not_yet
+from octavo.workers.jobs import PreparedPrompt, PromptJob, Refused, packed
 
 
 async def tokenize(exchange: Exchange) -> None:

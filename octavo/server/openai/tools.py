@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.server.answers.tool_use import NO_TOOLS, ToolUse
-from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import encode
 from octavo.server.openai.schema.chat import ChatRequest
 from octavo.server.openai.schema.tokens import TokenizeRequest
@@ -16,7 +15,8 @@ from octavo.server.openai.schema.tools import (
     NamedFunction,
     ToolChoice,
 )
-from octavo.text.answer_shape import CallableTool
+from octavo.transport.errors import invalid
+from octavo.workers.answer_shape import CallableTool
 
 # The arguments of a function that is described without any.
 NO_ARGUMENTS: dict[str, Any] = {

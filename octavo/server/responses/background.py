@@ -15,7 +15,6 @@ from octavo.client.durable.requests import DurableRequest
 from octavo.server.durable.service import Durability
 from octavo.server.generate import admitted, answer
 from octavo.server.http.deadline import RequestTask
-from octavo.server.http.errors import ApiError, internal, unavailable
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.operation import GenerationRequest, PreparedRequest
 from octavo.server.responses.dialect import ID_PREFIX, RESPONSES
@@ -24,6 +23,7 @@ from octavo.server.responses.schema import ResponsesRequest
 from octavo.server.responses.store import Answerer, Entry
 from octavo.server.responses.writer import FAILED, ResponseWriter
 from octavo.server.server import Server
+from octavo.transport.errors import ApiError, internal, unavailable
 
 log = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 
 from octavo.server.answers.tool_use import ToolUse
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.responses.namespaces import flat_name
 from octavo.server.responses.schema import InputItem, InputTokensRequest, Part
 from octavo.server.translation import TranslationContext
 from octavo.text.chat.messages import THINKING_SWITCHES
-from octavo.text.prompt_worker import Conversation, PromptJob
+from octavo.transport.errors import ApiError, invalid
+from octavo.workers.jobs import Conversation, PromptJob
 
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 _items = msgspec.json.Decoder(list[InputItem])

@@ -6,7 +6,6 @@ import msgspec
 
 from octavo.api.pooling.tasks import check_generates
 from octavo.server.generate import admitted
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.server.large_bodies import prompt_of, read_with
 from octavo.server.preparation import PLACES, refusals
@@ -16,7 +15,8 @@ from octavo.server.responses.items import as_array
 from octavo.server.responses.schema import InputTokensRequest, InputTokensResponse
 from octavo.server.responses.tools import tool_use
 from octavo.server.translation import TranslationContext
-from octavo.text.prompt_worker import PromptJob
+from octavo.transport.errors import ApiError
+from octavo.workers.jobs import PromptJob
 
 
 async def count(exchange: Exchange) -> None:

@@ -15,7 +15,6 @@ from octavo.formats.deltas import PlainText
 from octavo.server.durable.head import register
 from octavo.server.generate import admitted, answer
 from octavo.server.http.deadline import RequestTask
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.large_bodies import read_with
 from octavo.server.operation import GenerationRequest, PreparedRequest
@@ -29,6 +28,7 @@ from octavo.server.responses.tools import shape_of, tool_use, with_own_place
 from octavo.server.responses.writer import QUEUED, ResponseWriter, wants_logprobs
 from octavo.server.schema.near_names import not_among
 from octavo.server.translation import TranslationContext
+from octavo.transport.errors import ApiError, invalid
 
 _SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty"),

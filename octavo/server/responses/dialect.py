@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import encode
 from octavo.server.openai.dialect import OPENAI
+from octavo.transport.errors import ApiError
 
 ID_PREFIX = "resp_"
 _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from octavo.server.http.errors import invalid, not_yet
 from octavo.server.openai.schema.tools import MAX_TOOL_NAME, MAX_TOOLS, MAX_TOOLS_BYTES
 from octavo.server.responses.schema import InputFunction, NamespacedFunction
+from octavo.transport.errors import invalid, not_yet
 
 NAMESPACE = "namespace"
 _SEPARATOR = "__"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.api.outputs import CompletionOutput
 from octavo.server.responses.schema import RawMessage
-from octavo.text.prompt_worker import PreparedPrompt
+from octavo.workers.jobs import PreparedPrompt
 
 
 class RawMessages:

@@ -10,7 +10,6 @@ import msgspec
 
 from octavo.server.generate import admitted
 from octavo.server.http.deadline import RequestTask
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.route import Route
 from octavo.server.responses.background import CANCELLED
@@ -30,6 +29,7 @@ from octavo.server.responses.schema import (
 from octavo.server.responses.store import Content, Entry
 from octavo.server.responses.writer import known_number
 from octavo.server.schema.queries import page_of, query_of
+from octavo.transport.errors import ApiError, invalid
 
 _RETRIEVED = ("include", "include[]", "stream", "starting_after", "include_obfuscation")
 MOST_LISTED, USUALLY_LISTED = 100, 20

@@ -7,10 +7,10 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable
 
-from octavo.server.http.errors import ApiError, unavailable
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.stream import ResponseStream
 from octavo.server.responses.dialect import error_fields, event
+from octavo.transport.errors import ApiError, unavailable
 
 MOST_AT_ONCE = 64  # events that are written without a turn for others
 BLOCK_EVENTS = 256  # that are compressed together …

@@ -17,8 +17,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from octavo.server.bounds.shares import ALONE, Shares
-from octavo.server.http.errors import ApiError
 from octavo.server.responses.run import Run
+from octavo.transport.errors import ApiError
 
 ENTRY_BYTES = 512  # that a response takes besides its contents
 FINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})

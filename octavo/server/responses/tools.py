@@ -7,7 +7,6 @@ from typing import Any
 
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.server.answers.tool_use import NO_TOOLS, ToolUse
-from octavo.server.http.errors import ApiError, invalid, not_yet
 from octavo.server.http.exchange import encode
 from octavo.server.openai import shapes
 from octavo.server.openai.schema.shapes import JsonSchema, ResponseFormat, ShapeFields
@@ -22,7 +21,8 @@ from octavo.server.responses.schema import (
     TextFormat,
 )
 from octavo.server.schema.near_names import not_among
-from octavo.text.answer_shape import CallableTool
+from octavo.transport.errors import ApiError, invalid, not_yet
+from octavo.workers.answer_shape import CallableTool
 
 _FORMATS = ("text", "json_object", "json_schema")
 # Places of the shape in OpenAI's other requests, and in those of this API.

@@ -9,7 +9,6 @@ import msgspec
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.formats.deltas import ReasoningDelta, TextDelta, ToolCallDelta
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.logprobs import Pieces, TokenTexts, chat_logprobs
 from octavo.server.operation import PreparedRequest, TokenCounts
@@ -27,6 +26,7 @@ from octavo.server.responses.schema import (
 from octavo.server.responses.store import FINAL, Entry, ResponseStore
 from octavo.server.schema.queries import query_of
 from octavo.server.schema.query_numbers import bounded_number
+from octavo.transport.errors import ApiError, invalid
 
 CANCELLED, FAILED, QUEUED = "cancelled", "failed", "queued"
 STARTING_AFTER = "starting_after"

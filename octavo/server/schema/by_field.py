@@ -13,12 +13,12 @@ from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.schema.given import with_given
 from octavo.server.schema.near_names import not_among
 from octavo.server.schema.nested import Unknown, lenient_decoder, refused_name, unknown_names
 from octavo.server.schema.rules import rules_of
 from octavo.server.schema.types_at import choices_at, misplaced, takes_objects
+from octavo.transport.errors import ApiError, invalid
 
 T = TypeVar("T", bound=msgspec.Struct)
 

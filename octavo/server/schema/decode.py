@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.schema.by_field import (
     MAX_LISTS,
     MAX_NESTING,
@@ -20,6 +19,7 @@ from octavo.server.schema.by_field import (
 from octavo.server.schema.near_names import near_name
 from octavo.server.schema.nested import Unknown
 from octavo.server.schema.rules import rules_of
+from octavo.transport.errors import ApiError, invalid
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from octavo.nearest import nearest
-from octavo.server.http.errors import ApiError, invalid
+from octavo.transport.errors import ApiError, invalid
 
 _MOST_CHARACTERS = 64
 _LEAST_PART = 3  # characters of a name that are the beginning of another

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.server.http.errors import invalid
 from octavo.server.schema.by_field import MAX_LISTS
+from octavo.transport.errors import invalid
 
 MAX_PROMPTS = MAX_LISTS
 MAX_PROMPT_ITEMS = 1 << 20  # token ids in one prompt

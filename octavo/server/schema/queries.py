@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
-from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange
 from octavo.server.schema.query_numbers import bounded_number
+from octavo.transport.errors import invalid
 
 MAX_PARAMETERS = 16
 _SHOWN = 64  # characters of what is wrong

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from octavo.server.http.errors import not_yet
+from octavo.transport.errors import not_yet
 
 S = TypeVar("S", bound=Struct)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import encode
 from octavo.server.openai.dialect import OPENAI
+from octavo.transport.errors import ApiError
 
 _TYPES = dict.fromkeys((401, 403), "authentication") | dict.fromkeys((429, 503), "overloaded")
 _ERROR_SCHEMA: dict[str, Any] = {

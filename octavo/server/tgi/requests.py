@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
-from octavo.server.http.errors import ApiError, invalid, not_yet
 from octavo.server.operation import GenerationRequest
 from octavo.server.tgi.schema import (
     TgiGenerateRequest,
@@ -19,7 +18,8 @@ from octavo.server.tgi.schema import (
 )
 from octavo.server.tgi.writer import TgiWriter
 from octavo.server.translation import TranslationContext
-from octavo.text.prompt_worker import PromptJob
+from octavo.transport.errors import ApiError, invalid, not_yet
+from octavo.workers.jobs import PromptJob
 
 DEFAULT_TOKENS = 100
 _SHAPE = "structured_outputs"

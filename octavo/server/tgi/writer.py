@@ -9,7 +9,6 @@ from msgspec import Raw
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.formats.deltas import FinishDelta
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.common import read_deltas
 from octavo.server.openai.dialect import frame
@@ -32,6 +31,7 @@ from octavo.server.tgi.schema import (
     TgiPrefillToken,
     TgiToken,
 )
+from octavo.transport.errors import ApiError
 
 _REASONS = {"stop": "eos_token", "length": "length"}
 

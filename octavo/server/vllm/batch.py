@@ -11,7 +11,6 @@ import msgspec
 from octavo.api.outputs import RequestOutput
 from octavo.server.answers.tool_use import NO_TOOLS
 from octavo.server.answers.whole import WholeWriter
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai import chat
 from octavo.server.openai.beams import bind_beams
@@ -22,6 +21,7 @@ from octavo.server.openai.schema.chat import ChatChoice, ChatRequest, ChatRespon
 from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.translation import TranslationContext
 from octavo.server.vllm.schema import BatchChatRequest
+from octavo.transport.errors import ApiError, invalid
 
 MAX_ANSWERS = 2048
 _OWN = ("stream", "tools", "functions", "echo")  # what each conversation needs a request for

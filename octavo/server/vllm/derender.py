@@ -14,7 +14,6 @@ from msgspec import UNSET
 from octavo.api.reading import Reading
 from octavo.server.answers.tool_use import NO_TOOLS
 from octavo.server.generate import admitted
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange
 from octavo.server.large_bodies import read
 from octavo.server.openai import chat
@@ -53,6 +52,7 @@ from octavo.server.vllm.derender_schema import (
     StreamState,
 )
 from octavo.server.vllm.given_tokens import GivenAnswer, Way, check_given, check_ids
+from octavo.transport.errors import ApiError, invalid
 
 ASSISTANT = "assistant"
 MOST_RESPONSES = 2048  # as many as a request to complete has prompts

@@ -14,12 +14,12 @@ from octavo.api.reading import Reading
 from octavo.core.plan import TokenLogprobs
 from octavo.core.request import TokenEvent
 from octavo.core.sampling_params import ALL, RequestOutputKind, SamplingParams
-from octavo.server.http.errors import invalid
 from octavo.server.openai.logprobs import TextToken, TokenTexts, finite
 from octavo.server.openai.schema.chat import ChatLogprobs, TokenLogprob, TopLogprob
 from octavo.server.openai.schema.sampling import MAX_N, CommonRequest
 from octavo.server.server import Server
 from octavo.server.vllm.derender_schema import GivenChoice, GivenPosition, GivenResponse
+from octavo.transport.errors import invalid
 from octavo.wire.facts import EngineFacts
 
 _PIECE = 256  # tokens that are read without a turn for other requests

@@ -14,7 +14,6 @@ from octavo.server.embeddings.schema import (
     ScoreRequest,
 )
 from octavo.server.generate import generating
-from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.route import Handler
 from octavo.server.openai import chat, completions
@@ -22,6 +21,7 @@ from octavo.server.openai.schema.chat import ChatRequest
 from octavo.server.openai.schema.completion import CompletionRequest
 from octavo.server.schema.decode import is_large
 from octavo.server.vllm.sessions import change_session, check_session
+from octavo.transport.errors import invalid
 
 _HANDLERS: dict[str, Handler] = {  # by the field that only this request has
     "messages": generating(ChatRequest, chat.translate),

@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Struct
 
 from octavo.server.answers.tool_use import ToolUse
-from octavo.server.http.errors import ApiError
 from octavo.server.openai.schema.chat import ChatRequest
 from octavo.server.openai.schema.sampling import Count
 from octavo.server.openai.schema.tools import (
@@ -26,6 +25,7 @@ from octavo.server.openai.schema.tools import (
     Tools,
 )
 from octavo.server.openai.tools import tool_use
+from octavo.transport.errors import ApiError
 
 FIELD = "parse_context"
 

@@ -15,7 +15,6 @@ from octavo.server.bounds.turns import Turns
 from octavo.server.cohere import chat as cohere
 from octavo.server.cohere.schema import CohereChatRequest
 from octavo.server.generate import admitted
-from octavo.server.http.errors import invalid
 from octavo.server.http.exchange import Exchange
 from octavo.server.large_bodies import read
 from octavo.server.openai import chat, completions
@@ -32,7 +31,8 @@ from octavo.server.responses.schema import ResponsesRequest
 from octavo.server.translation import TranslationContext
 from octavo.server.vllm.parse_context import context_of
 from octavo.server.vllm.schema import RenderedRequest, TokenSampling
-from octavo.text.prompt_worker import PromptJob
+from octavo.transport.errors import invalid
+from octavo.workers.jobs import PromptJob
 
 R = TypeVar(
     "R", CompletionRequest, ChatRequest, ResponsesRequest, MessagesRequest, CohereChatRequest

@@ -10,14 +10,14 @@ from typing import Any
 from octavo.api.outputs import RequestOutput
 from octavo.server.answers.whole import WholeWriter
 from octavo.server.embeddings.schema import PooledUsage, ScoreData, ScoreResponse
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.dialect import SCORING_ID, error_body
 from octavo.server.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.translation import TranslationContext
 from octavo.server.vllm.schema import ScoringRequest
 from octavo.text.pairs import Part
-from octavo.text.prompt_worker import PromptJob, packed
+from octavo.transport.errors import ApiError, invalid
+from octavo.workers.jobs import PromptJob, packed
 
 MAX_CHARACTERS = 1 << 25  # of all prompts, each with the query; a token id counts as one
 _FIELDS = {"logprob_token_ids": "label_token_ids"}

@@ -8,9 +8,9 @@ from typing import Literal
 from msgspec import Struct, field
 
 from octavo.server.bounds.sessions import HEADER, SECONDS
-from octavo.server.http.errors import ApiError
 from octavo.server.http.exchange import Exchange
 from octavo.server.schema.decode import decode
+from octavo.transport.errors import ApiError
 
 _NEW, _CLOSED = b"x-amzn-sagemaker-new-session-id", b"x-amzn-sagemaker-closed-session-id"
 _CREATES = "NEW_SESSION"

@@ -11,7 +11,6 @@ import msgspec
 
 from octavo.api.outputs import CompletionOutput, Logprobs, RequestOutput
 from octavo.server.answers.tool_use import NO_TOOLS
-from octavo.server.http.errors import ApiError, invalid
 from octavo.server.http.exchange import Exchange, encode
 from octavo.server.openai.chat_deltas import DeltaForms
 from octavo.server.openai.chat_writer import ANSWERER
@@ -41,6 +40,7 @@ from octavo.server.vllm.schema import (
     TokensRequest,
     TokensResponse,
 )
+from octavo.transport.errors import ApiError, invalid
 
 OUTER = "sampling_params"
 # Fields that `generation_request` is given by name, or that have no effect here.

@@ -25,7 +25,7 @@ from octavo.server.batches.schema import StoredBatch, StoredFile
 from octavo.server.batches.service import Batches
 from octavo.server.batches.store import Store
 from octavo.server.bounds.shares import Shares
-from octavo.server.http.errors import ApiError
+from octavo.transport.errors import ApiError
 from tests.server.batches.make import batches_in, begin, ended, lines_of, request, text_of, upload
 from tests.server.batches.test_service import LINES, run
 from tests.server.engine import ChainRunner, FakeEngine

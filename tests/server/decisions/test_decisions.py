@@ -13,10 +13,10 @@ import pytest
 from octavo.server.decisions.questions import choice, score, yes_or_no
 from octavo.server.decisions.schema import MAX_QUESTIONS, AskedQuestion, SystemOneRequest
 from octavo.server.decisions.system_one import translate
-from octavo.server.http.errors import ApiError
 from octavo.server.schema.prompts import MAX_CHARACTERS
 from octavo.server.server import Server
 from octavo.server.settings import ServerSettings
+from octavo.transport.errors import ApiError
 from tests.server.durable.make import in_loop
 from tests.server.engine import FakeEngine, extended, logprobs_of
 from tests.server.llama.infill_files import FIRST, make_infill_directory

@@ -11,7 +11,7 @@ import pytest
 
 from octavo.client.durable.answer import MOST_TOKENS
 from octavo.core.request import TokenEvent
-from octavo.server.http.errors import unavailable
+from octavo.transport.errors import unavailable
 from tests.server.durable.make import (
     OTHER_KEY,
     Gate,

@@ -8,8 +8,8 @@ import contextlib
 import pytest
 
 from octavo.server.grpc.places import CallPlaces, MessagePlaces, OpenPlaces
-from octavo.server.http.errors import ApiError
 from octavo.server.settings import ServerSettings
+from octavo.transport.errors import ApiError
 
 
 def test_calls_are_limited_in_all_for_a_client_and_for_a_key() -> None:

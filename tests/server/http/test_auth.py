@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from octavo.server.http.auth import HEALTH, PUBLIC, AccessControl
-from octavo.server.http.errors import ApiError
 from octavo.server.settings import ServerSettings, ServerSettingsError, read_keys
+from octavo.transport.errors import ApiError
 from tests.server.make import all_routes, serving
 
 COHERE = re.compile(r"(/cohere)?/v2/(chat(/render)?|embed)")

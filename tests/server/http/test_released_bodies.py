@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo.server.http.errors import ApiError, ClientGoneError
 from octavo.server.http.exchange import Exchange
+from octavo.transport.errors import ApiError, ClientGoneError
 from tests.server.make import serving
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from octavo.api.requests import CheckedRequest
 from octavo.core.sampling_params import SamplingParams
-from octavo.text.prompt_worker import PreparedPrompt, PromptJob, Refused
 from octavo.text.tokenizer import Tokenizer
+from octavo.workers.jobs import PreparedPrompt, PromptJob, Refused
 from tests.server.engine import VOCABULARY, FakeEngine
 from tests.server.make import Client, serving
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
-from octavo.server.http.errors import invalid
 from octavo.server.openai.schema.chat import ChatRequest, Message
 from octavo.server.openai.shapes import with_own_place
+from octavo.transport.errors import invalid
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import Client, once_written, serving
 from tests.server.openai.calls import error_of, streamed

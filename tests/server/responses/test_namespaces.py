@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from octavo.server.http.errors import ApiError
 from octavo.server.openai.schema.tools import MAX_TOOLS, MAX_TOOLS_BYTES
 from octavo.server.responses.namespaces import flattened
 from octavo.server.responses.schema import InputFunction, NamespacedFunction
+from octavo.transport.errors import ApiError
 from tests.server.durable.make import in_loop
 from tests.server.engine import FakeEngine
 from tests.server.make import Client, serving

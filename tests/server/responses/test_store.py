@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from octavo.server.http.errors import ApiError
 from octavo.server.responses.background import recover
 from octavo.server.responses.opening import open_store
 from octavo.server.responses.store import (
@@ -21,6 +20,7 @@ from octavo.server.responses.store import (
     ResponseStore,
 )
 from octavo.server.settings import ServerSettings, ServerStartError
+from octavo.transport.errors import ApiError
 from tests.server.durable.make import KEY, Gate, durable, in_loop, service_of
 from tests.server.engine import FakeEngine
 from tests.server.make import serving, until

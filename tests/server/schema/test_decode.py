@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.server.admin.routes import ADMIN_ROUTES
-from octavo.server.http.errors import ApiError
 from octavo.server.openai.dialect import error_body
 from octavo.server.openai.schema.chat import ChatRequest
 from octavo.server.openai.schema.completion import CompletionRequest
@@ -20,6 +19,7 @@ from octavo.server.schema import by_field
 from octavo.server.schema import decode as module
 from octavo.server.schema.by_field import MAX_LISTS, MAX_NESTING, decode_by_field
 from octavo.server.schema.decode import MAX_FAST_BYTES, decode
+from octavo.transport.errors import ApiError
 
 CHAT: dict[str, Any] = {
     "model": "m",

@@ -13,11 +13,11 @@ from octavo.client.journal import Entry, Journal
 from octavo.server import generation
 from octavo.server.admission import Ticket
 from octavo.server.http.deadline import RequestTask
-from octavo.server.http.errors import ApiError, ClientGoneError
 from octavo.server.http.exchange import Exchange
 from octavo.server.http.stream import ResponseStream
 from octavo.server.lifecycle import ServerLifecycle
 from octavo.server.server import Server
+from octavo.transport.errors import ApiError, ClientGoneError
 from tests.sim.shell.one_tokenizer import one_tokenizer
 from tests.sim.shell.server_world import ServerWorld
 

@@ -1,7 +1,7 @@
 """A hostile template reaches nothing, and its size and its output are limited.
 
 Templates that take time or memory are the subject of `test_prompt_pool.py` in
-`tests/server/prompt_workers`.
+`tests/workers`.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from octavo.api.outputs import RequestError
-from octavo.api.shape_checker import ShapeChecker
 from octavo.api.shapes import shape_grammar
-from octavo.api.worker_launch import AnswerFrames
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.grammar.checked import CheckedShapes, job_of
+from octavo.workers.frames import AnswerFrames
+from octavo.workers.shape_checker import ShapeChecker
 
 RIGHT = job_of(StructuredOutputsParams(regex="a+"), 300)
 WRONG = job_of(StructuredOutputsParams(regex="(?=a)"), 300)
@@ -47,7 +47,7 @@ def process_of(checker: ShapeChecker) -> subprocess.Popen[bytes]:
 
 
 def test_a_process_that_does_not_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("octavo.api.shape_checker.MODULE", "octavo.no_such_program")
+    monkeypatch.setattr("octavo.workers.launch.PROGRAM", "octavo.no_such_program")
     checked = ShapeChecker().check(RIGHT)
     assert "did not start: " in checked.what
     assert "no_such_program" in checked.what
@@ -76,9 +76,9 @@ def test_a_check_that_is_interrupted_leaves_no_answer_to_the_next(
 
 
 def test_only_what_the_process_answers_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("octavo.api.shape_checker.MODULE", "octavo.no_such_program")
+    monkeypatch.setattr("octavo.workers.launch.PROGRAM", "octavo.no_such_program")
     checker = ShapeChecker()
-    monkeypatch.setattr("octavo.api.shape_checker.SHARED", checker)
+    monkeypatch.setattr("octavo.workers.shape_checker.SHARED", checker)
     model: Any = SimpleNamespace(
         checked_shapes=CheckedShapes(), facts=SimpleNamespace(vocabulary=300)
     )

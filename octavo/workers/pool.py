@@ -18,21 +18,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from octavo.grammar.checked import CheckedShape, ShapeJob
-from octavo.server.http.errors import ApiError, invalid, unavailable
-from octavo.server.settings import ServerSettings
-from octavo.server.worker_process import (
-    Result,
-    SentJob,
-    Worker,
-    WorkerDiedError,
-    WorkerLateError,
-)
-from octavo.server.worker_program import Duty
-from octavo.text.answer_shape import AnswerJob
-from octavo.text.prompt_worker import (
+from octavo.transport.errors import ApiError, invalid, unavailable
+from octavo.workers.answer_shape import AnswerJob
+from octavo.workers.frames import pieces
+from octavo.workers.jobs import (
     Answer,
     BodyJob,
     Conversation,
+    Duty,
     Job,
     PreparedPrompt,
     PreparedPrompts,
@@ -41,8 +34,15 @@ from octavo.text.prompt_worker import (
     ReadBody,
     Refused,
     default_param,
-    pieces,
     with_texts,
+)
+from octavo.workers.limits import WorkerLimits
+from octavo.workers.process import (
+    Result,
+    SentJob,
+    Worker,
+    WorkerDiedError,
+    WorkerLateError,
 )
 
 log = logging.getLogger(__name__)
@@ -179,19 +179,19 @@ class PromptPool:
 
     def __init__(
         self,
-        config: ServerSettings,
+        limits: WorkerLimits,
         path: str,
         count_killed: Callable[[], None],
         workers: Sequence[Worker] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config = config
+        self._limits = limits
         self._clock = clock
         self._path = path  # a model's directory or GGUF file, with the tokenizer
         self._launched = list(workers)  # started before the pool, and not in use yet
         self._count_killed = count_killed
         ends = self._bury, self._suspect
-        self._quick = _Lane(config.prompt_workers, MAX_AHEAD, self._start_quick, *ends)
+        self._quick = _Lane(limits.prompt_workers, MAX_AHEAD, self._start_quick, *ends)
         self._heavy = _Lane(1, 1, self._start_heavy, *ends)
         self._suspected = _Lane(1, 1, self._start_heavy, *ends)
         self._shapes = _Lane(1, 1, self._start_shapes, *ends)
@@ -207,7 +207,7 @@ class PromptPool:
         self._quick.open()
         await self._quick.has_tried.wait()
         nothing = [{"role": "user", "content": ""}]
-        template = self._config.chat_template
+        template = self._limits.chat_template
         with contextlib.suppress(ApiError):  # a model may have no template, or reject this
             await self.prepare(
                 PromptJob(conversation=Conversation(messages=nothing, template=template))
@@ -227,12 +227,12 @@ class PromptPool:
 
         `owner` is the key of the client. If this call is cancelled, its job ends soon.
         """
-        config = self._config
+        limits = self._limits
         conversations = [job.conversation for job in jobs if job.conversation is not None]
-        is_heavy, seconds = len(jobs) > HEAVY_JOBS, config.tokenize_seconds
+        is_heavy, seconds = len(jobs) > HEAVY_JOBS, limits.tokenize_seconds
         for each in conversations:
-            seconds = config.template_seconds
-            if each.documents or each.template not in (None, config.chat_template):
+            seconds = limits.template_seconds
+            if each.documents or each.template not in (None, limits.chat_template):
                 is_heavy = True  # the template is a client's own, or has much to do
         param = default_param(jobs[0]) if jobs else "prompt"
         what = "rendering the chat template" if conversations else "tokenising the prompt"
@@ -243,7 +243,7 @@ class PromptPool:
 
     async def read_body(self, job: BodyJob, owner: str = "") -> ReadBody:
         """Return a request with its prompts; raise ApiError for what is wrong with it."""
-        seconds = max(self._config.tokenize_seconds, self._config.template_seconds)
+        seconds = max(self._limits.tokenize_seconds, self._limits.template_seconds)
         what = "reading the body and preparing its prompts"
         answer = await self._answer(job, owner, seconds, self._heavy, None, what)
         assert isinstance(answer, ReadBody), "a worker answers what it is asked"
@@ -254,7 +254,7 @@ class PromptPool:
         param, what = "structured_outputs", "compiling the shape"
         if isinstance(job, AnswerJob) and job.shape is None:
             param = job.field
-        seconds = self._config.shape_seconds
+        seconds = self._limits.shape_seconds
         answer = await self._answer(job, owner, seconds, self._shapes, param, what)
         assert isinstance(answer, CheckedShape), "a worker answers what it is asked"
         return answer
@@ -269,14 +269,14 @@ class PromptPool:
         what: str,
     ) -> Answer:
         """Return a worker's answer; raise ApiError, about `param`, where there is none."""
-        config = self._config
+        limits = self._limits
         try:
             frame = pieces(job)
         except OverflowError:  # JSON has such numbers, msgpack does not
             message = "a number has more than 64 bits; send it as a string"
             raise invalid(message, param) from None
-        if self._num_waiting >= config.max_waiting_requests:
-            message = f"{config.max_waiting_requests} prompts wait for a prompt worker, the most"
+        if self._num_waiting >= limits.max_waiting_requests:
+            message = f"{limits.max_waiting_requests} prompts wait for a prompt worker, the most"
             raise unavailable(f"{message} allowed; try again", "preparation_full", 1)
         if self._suspects.get(owner, 0.0) > self._clock():
             lane = self._suspected_shapes if lane is self._shapes else self._suspected
@@ -311,7 +311,7 @@ class PromptPool:
         """Report the model's own chat template once if it exceeds the limits repeatedly."""
         if not isinstance(job, PromptJobs) or all(each.conversation is None for each in job.jobs):
             return
-        own = (None, self._config.chat_template)
+        own = (None, self._limits.chat_template)
         if all(each.conversation and each.conversation.template in own for each in job.jobs):
             self._num_overruns += 1
             if self._num_overruns == MAX_OVERRUNS:
@@ -320,8 +320,8 @@ class PromptPool:
                     "%d MiB): such conversations are refused; if they are harmless, the template "
                     "is not: start the server with another --chat-template",
                     MAX_OVERRUNS,
-                    self._config.template_seconds,
-                    self._config.prompt_worker_bytes >> 20,
+                    self._limits.template_seconds,
+                    self._limits.prompt_worker_bytes >> 20,
                 )
 
     async def close(self) -> None:
@@ -354,7 +354,7 @@ class PromptPool:
             if self._launched and duty == "prompts":
                 worker = self._launched.pop()
             else:
-                worker = Worker.launch(self._config, self._path, duty)
+                worker = Worker.launch(self._limits, self._path, duty)
         except OSError as error:
             log.error("a prompt worker cannot be started: %s", error)
             return None

@@ -15,22 +15,23 @@ from typing import Any
 
 import pytest
 
-from octavo.api import worker_launch
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.grammar.checked import job_of
-from octavo.server import prompt_pool, worker_process
-from octavo.server.http.errors import ApiError
-from octavo.server.prompt_pool import (
+from octavo.server.settings import ServerSettings
+from octavo.text.tokenizer_files import load_tokenizer_at
+from octavo.transport.errors import ApiError
+from octavo.workers import frames
+from octavo.workers import pool as worker_pool
+from octavo.workers import process as worker_process
+from octavo.workers.jobs import Conversation, PromptJob
+from octavo.workers.pool import (
     HEAVY_BYTES,
     MAX_AHEAD,
     MAX_DEATHS,
     SUSPECT_SECONDS,
     PromptPool,
 )
-from octavo.server.settings import ServerSettings
-from octavo.server.worker_process import SentJob, Worker
-from octavo.text.prompt_worker import Conversation, PromptJob
-from octavo.text.tokenizer_files import load_tokenizer_at
+from octavo.workers.process import SentJob, Worker
 from tests.server.make import LIMIT, until
 
 HELLO = PromptJob(text="The quick brown fox")
@@ -174,7 +175,7 @@ def test_an_unexpected_error_fails_one_request(
         async with pool_of(directory) as pool:
             await pool.start()
             with monkeypatch.context() as patch:
-                patch.setattr(worker_launch, "_decoder", Broken())
+                patch.setattr(frames, "_decoder", Broken())
                 with pytest.raises(RuntimeError, match="a bug"):
                     await pool.prepare(HELLO)
             assert (await pool.prepare(HELLO)).token_ids
@@ -193,7 +194,7 @@ def test_a_bug_beside_the_jobs_does_not_make_all_prompts_wait(
         async with pool_of(directory) as pool:
             await pool.start()
             with monkeypatch.context() as patch:
-                patch.setattr(prompt_pool._Lane, "_settle", settle)
+                patch.setattr(worker_pool._Lane, "_settle", settle)
                 process_of(pool).kill()
                 await until(lambda: not pool._workers)
                 await asyncio.sleep(0)
@@ -224,7 +225,7 @@ def test_keys_take_turns() -> None:
         async def start(on_answer: object) -> None:
             await started
 
-        lane = prompt_pool._Lane(1, 1, start, lambda worker: None, lambda owner: None)
+        lane = worker_pool._Lane(1, 1, start, lambda worker: None, lambda owner: None)
         for owner in "aaab":
             answer = asyncio.get_running_loop().create_future()
             lane.put(SentJob(owner, (), LIMIT, answer))
@@ -409,9 +410,9 @@ def test_a_worker_that_cannot_start_is_the_servers_fault(tmp_path: Path) -> None
 
 PROGRAM = """
 import asyncio, sys
-from octavo.server.prompt_pool import PromptPool
+from octavo.workers.pool import PromptPool
 from octavo.server.settings import ServerSettings
-from octavo.text.prompt_worker import (Conversation, PromptJob)
+from octavo.workers.jobs import (Conversation, PromptJob)
 from octavo.text.tokenizer_files import load_tokenizer_at
 
 async def main():

@@ -14,11 +14,11 @@ from threading import Lock
 
 import msgspec
 
-from octavo.api.worker_launch import AnswerFrames, launch
 from octavo.grammar.checked import CheckedShape, ShapeJob
-from octavo.text.prompt_worker import LENGTH, Ready, Refused
+from octavo.workers.frames import LENGTH, AnswerFrames
+from octavo.workers.jobs import Ready, Refused
+from octavo.workers.launch import launch
 
-MODULE = "octavo.text.shape_worker"
 START_SECONDS = 60.0
 SHAPE_SECONDS = 2.0  # for one shape
 SHAPE_BYTES = 2 << 30  # of memory for it
@@ -89,8 +89,8 @@ class ShapeChecker:
         """Return the connection to the process; start it if there is none."""
         if self._connection is not None and self._owner == os.getpid():
             return self._connection
-        seconds = str(self._seconds + SPARE_SECONDS)
-        self._process, self._connection = launch(MODULE, seconds, str(self._num_bytes))
+        seconds = self._seconds + SPARE_SECONDS
+        self._process, self._connection = launch(seconds, self._num_bytes, "shapes")
         self._answers = AnswerFrames()
         self._owner = os.getpid()
         atexit.register(self.close)

@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from octavo.confine.filter import why_unavailable
-from octavo.text.prompt_worker import (
+from octavo.workers.frames import read_frame, write_frame
+from octavo.workers.jobs import (
     Answer,
     Conversation,
     Job,
@@ -24,8 +25,6 @@ from octavo.text.prompt_worker import (
     PromptJobs,
     Ready,
     Refused,
-    read_frame,
-    write_frame,
 )
 from tests.api.tiny import make_tokenizer_files
 
@@ -63,11 +62,11 @@ class Worker:
 def running(directory: Path) -> Iterator[Worker]:
     """Yield a worker that has read a small tokenizer."""
     ours, theirs = socket.socketpair()
-    command = (sys.executable, "-P", "-m", "octavo.server.worker_program", *ARGUMENTS)
+    command = (sys.executable, "-P", "-m", "octavo.workers.program", *ARGUMENTS)
     with ours, ours.makefile("rb") as source, ours.makefile("wb") as sink:
         with theirs:
             process = subprocess.Popen(
-                [*command, str(directory), "prompts"],
+                [*command, "prompts", str(directory)],
                 stdin=theirs.fileno(),
                 cwd=ROOT,
                 env={"PYTHONPATH": str(ROOT)},

@@ -9,17 +9,10 @@ import msgspec
 import pytest
 
 from octavo.text.chat import template as chat_template
-from octavo.text.prompt_worker import (
-    MAX_TEMPLATES,
-    BodyJob,
-    Conversation,
-    Job,
-    PromptJob,
-    PromptJobs,
-    PromptMaker,
-    pieces,
-)
 from octavo.text.tokenizer_files import load_tokenizer_at
+from octavo.workers.frames import pieces
+from octavo.workers.jobs import BodyJob, Conversation, Job, PromptJob, PromptJobs
+from octavo.workers.prompts import MAX_TEMPLATES, PromptMaker
 from tests.api.tiny import make_tokenizer_files
 
 MESSAGES = [{"role": "user", "content": "hi"}]

@@ -14,7 +14,7 @@ from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.formats.description import Formats
 from octavo.formats.registry import reasoning_format, tool_format
 from octavo.grammar.checked import CheckedShape, job_of
-from octavo.text.answer_shape import AnswerJob, CallableTool, check_answer
+from octavo.workers.answer_shape import AnswerJob, CallableTool, check_answer
 from tests.formats.vocabulary import Vocabulary
 
 MARKS = ("<tool_call>", "</tool_call>", "<think>", "</think>")

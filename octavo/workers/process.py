@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from octavo.api.worker_launch import AnswerFrames, launch
-from octavo.server.settings import ServerSettings
-from octavo.server.worker_program import Duty
-from octavo.text.prompt_worker import LENGTH, Answer, Ready, Refused, TableJob
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.token_table import PackedTable, TokenTable, unpack
+from octavo.workers.frames import LENGTH, AnswerFrames
+from octavo.workers.jobs import Answer, Duty, Ready, Refused, TableJob
+from octavo.workers.launch import launch
+from octavo.workers.limits import WorkerLimits
 
 START_SECONDS = 60.0  # for a worker to read its tokenizer
 SPARE_SECONDS = 1.0  # a worker ends itself so long after the server should have killed it
@@ -27,7 +27,6 @@ SPARE_SECONDS = 1.0  # a worker ends itself so long after the server should have
 # ten times as long to start.
 LEFT_SECONDS = 0.05
 END_SECONDS = 0.2  # for a process that has closed its socket to end
-MODULE = "octavo.server.worker_program"  # what a worker's process runs
 _MAX_PIECES = 64  # that one call sends
 
 _MAX_ERROR_BYTES = 4096  # of what a worker that did not start has written to stderr
@@ -62,7 +61,7 @@ class SentJob:
 
 
 class Worker:
-    """One process that runs `MODULE`, and the jobs that it was sent.
+    """One process that runs `PROGRAM`, and the jobs that it was sent.
 
     It answers them in order. Several are sent ahead, so that it does not wait for the event loop
     between two of them.
@@ -83,12 +82,13 @@ class Worker:
         self.ended: asyncio.Future[Exception]  # the reason why no further answer will come
 
     @classmethod
-    def launch(cls, config: ServerSettings, path: str, duty: Duty = "prompts") -> Worker:
+    def launch(cls, limits: WorkerLimits, path: str, duty: Duty = "prompts") -> Worker:
         """Start a process that reads the tokenizer at `path`, without waiting for it."""
-        limit = max(config.template_seconds, config.tokenize_seconds)
-        limit = (config.shape_seconds if duty == "shapes" else limit) + SPARE_SECONDS
-        memory = str(config.prompt_worker_bytes)
-        process, connection = launch(MODULE, str(limit), memory, path, duty)
+        limit = max(limits.template_seconds, limits.tokenize_seconds)
+        limit = (limits.shape_seconds if duty == "shapes" else limit) + SPARE_SECONDS
+        process, connection = launch(
+            limit, limits.prompt_worker_bytes, duty, path, limits.body_reader
+        )
         connection.setblocking(False)
         return cls(process, connection)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from octavo.server.worker_process import Worker, WorkerDiedError
+from octavo.workers.process import Worker, WorkerDiedError
 from tests.server.make import LIMIT
 
 

@@ -9,10 +9,10 @@ from typing import ClassVar
 
 import pytest
 
-from octavo.server import prompt_pool
-from octavo.server.settings import ServerSettings
-from octavo.server.worker_process import Worker
-from octavo.server.worker_program import Duty
+from octavo.workers import pool as worker_pool
+from octavo.workers.jobs import Duty
+from octavo.workers.limits import WorkerLimits
+from octavo.workers.process import Worker
 
 Key = tuple[str, float, float, float, Duty]
 
@@ -29,12 +29,12 @@ class KeptWorker(Worker):
         return bool(self.key and self._is_ready and not self.jobs and not self.ended.done())
 
     @classmethod
-    def launch(cls, config: ServerSettings, path: str, duty: Duty = "prompts") -> KeptWorker:
+    def launch(cls, limits: WorkerLimits, path: str, duty: Duty = "prompts") -> KeptWorker:
         """Return an idle worker of the same tokenizer and limits, or start one."""
-        key = (path, config.template_seconds, config.tokenize_seconds, config.shape_seconds, duty)
+        key = (path, limits.template_seconds, limits.tokenize_seconds, limits.shape_seconds, duty)
         if cls.kept[key]:
             return cls.kept[key].pop()
-        self = super().launch(config, path, duty)
+        self = super().launch(limits, path, duty)
         assert isinstance(self, cls)
         self.key = key
         return self
@@ -56,7 +56,7 @@ class KeptWorker(Worker):
 def kept_workers() -> Iterator[None]:
     """Share prompt workers among all servers, and kill them at the end."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prompt_pool, "Worker", KeptWorker)
+        patch.setattr(worker_pool, "Worker", KeptWorker)
         yield
     for workers in KeptWorker.kept.values():
         for worker in workers:

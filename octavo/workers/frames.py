@@ -1,38 +1,48 @@
-"""The start of a process that answers jobs on a socket, and the answers that come from there."""
+"""The frames of jobs and answers: four bytes of length, then msgpack."""
 
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
+import struct
 import time
+from typing import BinaryIO
 
 import msgspec
 
-from octavo import env
-from octavo.text.prompt_worker import LENGTH, MAX_FRAME_BYTES, Answer
+from octavo.workers.jobs import Answer, BodyJob, Job
 
+LENGTH = struct.Struct("<I")
+MAX_FRAME_BYTES = 256 << 20
 _RECEIVED_BYTES = 1 << 18  # at once
+
+encode = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
-def launch(module: str, *arguments: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start the program of a module, without waiting for it; return it and our end of the socket.
+def pieces(job: Job) -> tuple[bytes, ...]:
+    """Return the frame of a job in pieces; a large body is one of them, and is not copied."""
+    if not isinstance(job, BodyJob):
+        return (encode(job),)
+    head = encode(msgspec.structs.replace(job, body=b""))
+    # The end is the empty body in msgpack: c4 and a length of 0. c6 has a length of four bytes.
+    assert head.endswith(b"\xc4\x00")
+    return head[:-2] + b"\xc6" + len(job.body).to_bytes(4, "big"), job.body
 
-    Its standard error is to be read only if it does not start: nothing comes later.
-    """
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = subprocess.Popen(
-            # -P: a model's directory may be the current one, and must not provide modules.
-            [sys.executable, "-P", "-m", module, *arguments],
-            stdin=theirs.fileno(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=env.environment_without_secrets(),
-            start_new_session=True,  # a Ctrl-C at the terminal is for the parent to handle
-        )
-    return process, ours
+
+def read_frame(source: BinaryIO) -> bytes | None:
+    """Read the next frame; return None at the end of the stream."""
+    head = source.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(head)
+    return source.read(length)
+
+
+def write_frame(sink: BinaryIO, frame: bytes) -> None:
+    """Write a frame and flush it."""
+    sink.write(LENGTH.pack(len(frame)))
+    sink.write(frame)
+    sink.flush()
 
 
 class AnswerFrames:

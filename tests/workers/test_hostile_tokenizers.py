@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 import tokenizers
 
-from octavo.server.http.errors import ApiError
-from octavo.server.prompt_pool import MAX_OVERRUNS
 from octavo.server.settings import ServerSettings
-from octavo.server.worker_process import Worker
-from octavo.text.prompt_worker import PromptJob
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.tokenizer_files import load_tokenizer_at
+from octavo.transport.errors import ApiError
+from octavo.workers.jobs import PromptJob
+from octavo.workers.pool import MAX_OVERRUNS
+from octavo.workers.process import Worker
 from tests.server.engine import FakeEngine
 from tests.server.make import LIMIT, events, serving
-from tests.server.prompt_workers.test_prompt_pool import FOREVER, conversation, pool_of
+from tests.workers.test_prompt_pool import FOREVER, conversation, pool_of
 
 Json = dict[str, Any]
 MEBIBYTE = 1 << 20
@@ -140,9 +140,9 @@ sys.exit(subprocess.run([sys.executable, "-c", sys.argv[2], *sys.argv[3:]]).retu
 """
 PREPARE = """
 import asyncio, sys
-from octavo.server.prompt_pool import PromptPool
+from octavo.workers.pool import PromptPool
 from octavo.server.settings import ServerSettings
-from octavo.text.prompt_worker import (PromptJob)
+from octavo.workers.jobs import PromptJob
 from octavo.text.tokenizer_files import load_tokenizer_at
 
 async def main():

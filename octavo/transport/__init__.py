@@ -1,0 +1,1 @@
+"""What carries requests and answers, and the errors that clients receive."""
