@@ -33,8 +33,8 @@ from octavo.engine.process import CoreAndFacts, Wrap
 from octavo.engine_arguments import EngineArguments
 from octavo.loader import ModelFiles
 from octavo.server.lifecycle import ServerLifecycle, settle_memory
-from octavo.server.server import Server
-from octavo.server.settings import ServerSettings
+from octavo.serving.server import Server
+from octavo.serving.settings import ServerSettings
 from octavo.text.tokenizer_files import load_tokenizer_at
 from tests.api.tiny import make_tokenizer_files
 from tests.engine.over_runner import engine_over_runner

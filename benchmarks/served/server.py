@@ -29,8 +29,8 @@ from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
 from octavo.engine_arguments import EngineArguments
 from octavo.server.lifecycle import ServerLifecycle, settle_memory
-from octavo.server.server import Server
-from octavo.server.settings import ServerSettings
+from octavo.serving.server import Server
+from octavo.serving.settings import ServerSettings
 from tests.api.tiny import make_model
 
 

@@ -23,9 +23,9 @@ from octavo.cli.parsing import Parser, UsageError
 from octavo.loader import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from octavo.server.batches.input_file import InputFile
-    from octavo.server.batches.offline import Outcome, Paths
-    from octavo.server.settings import ServerSettings
+    from octavo.server.offline import Outcome, Paths
+    from octavo.serving.batches.input_file import InputFile
+    from octavo.serving.settings import ServerSettings
 
 _QUIET_SECONDS = 10.0  # between two lines of progress that go to a file
 
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     import asyncio
 
     from octavo.api.async_llm import AsyncLLM
-    from octavo.server.batches.offline import open_requests
+    from octavo.server.offline import open_requests
 
     paths = _paths(arguments)
     config = _settings(arguments)
@@ -102,7 +102,7 @@ async def _answer(llm: object, config: ServerSettings, file: InputFile, paths: P
     import asyncio
 
     from octavo.api.async_llm import AsyncLLM
-    from octavo.server.batches.offline import answer_file
+    from octavo.server.offline import answer_file
 
     assert isinstance(llm, AsyncLLM)
     progress = Progress()
@@ -151,7 +151,7 @@ class Progress:
 
 def _paths(arguments: argparse.Namespace) -> Paths:
     """Return the files; refuse an output that would be lost, or that cannot be written."""
-    from octavo.server.batches.offline import Paths
+    from octavo.server.offline import Paths
 
     requests = arguments.requests or arguments.input_file
     output = arguments.output or arguments.output_file
@@ -194,9 +194,9 @@ def _check_readable(requests: Path) -> None:
 
 
 def _settings(arguments: argparse.Namespace) -> ServerSettings:
-    from octavo.server.answers.formats import check_names
-    from octavo.server.batches.offline import MAX_BODY_BYTES, SECONDS
-    from octavo.server.settings import ServerSettings
+    from octavo.server.offline import MAX_BODY_BYTES, SECONDS
+    from octavo.serving.answers.formats import check_names
+    from octavo.serving.settings import ServerSettings
 
     template = None
     if arguments.chat_template is not None:

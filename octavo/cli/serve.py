@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from octavo.engine_arguments import EngineArguments
     from octavo.loader import ModelFiles
     from octavo.server.lifecycle import ServerLifecycle
-    from octavo.server.settings import ServerSettings
+    from octavo.serving.settings import ServerSettings
     from octavo.wire.facts import EngineFacts
     from octavo.workers.process import Worker
 
@@ -81,9 +81,9 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.engine_arguments import read_arguments
     from octavo.loader.source import resolve
     from octavo.observe.output import output_never_blocks
-    from octavo.server.http.middleware import check_middlewares
-    from octavo.server.http.sockets import check_addresses
-    from octavo.server.http.tls import make_context
+    from octavo.transport.middleware import check_middlewares
+    from octavo.transport.sockets import check_addresses
+    from octavo.transport.tls import make_context
     from octavo.usable import check_first_start
 
     check_other_flags(arguments)
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     if config.ssl_certfile is not None:
         make_context(config)
     if config.grpc_port is not None:
-        from octavo.server.grpc.messages import messages
+        from octavo.dialects.grpc.messages import messages
 
         messages()
     check_middlewares(config.middleware)
@@ -123,14 +123,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_journal(path: Path) -> None:
     """Refuse a file that is no journal, or another server's, before the model is loaded."""
-    from octavo.server.durable.service import open_journal
+    from octavo.serving.durable.service import open_journal
 
     open_journal(path).close()
 
 
 def _check_store(path: Path) -> None:
     """Refuse a file that holds no responses, or another server's, before the model is loaded."""
-    from octavo.server.responses.sqlite_shelf import open_database
+    from octavo.serving.store.sqlite_shelf import open_database
 
     open_database(path).close()
 

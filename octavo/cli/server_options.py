@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.cli.parsing import Parser, UsageError, byte_count, seconds, token_count
 
 if TYPE_CHECKING:
-    from octavo.server.settings import ServerSettings
+    from octavo.serving.settings import ServerSettings
 
 log = logging.getLogger("octavo.cli")
 
@@ -240,7 +240,7 @@ _ALIASES = {
 
 def add_server_options(parser: Parser) -> None:
     """Add the flags, in groups."""
-    from octavo.server.settings import ServerSettings
+    from octavo.serving.settings import ServerSettings
 
     defaults = {field.name: field.default for field in fields(ServerSettings)}
     for title, rows in _GROUPS.items():
@@ -356,7 +356,8 @@ _REASONING_CONFIG: dict[str, Any] = {
 def server_settings(arguments: argparse.Namespace) -> ServerSettings:
     """Return the checked settings of the command line and the environment."""
     from octavo import env
-    from octavo.server.settings import ServerSettings, read_keys
+    from octavo.serving.settings import ServerSettings
+    from octavo.transport.settings import read_keys
 
     given = {name: getattr(arguments, name) for name, *_ in _ROWS}
     # A missing flag is None or, if it takes no value, False; 0 is a value.
@@ -401,7 +402,7 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
     _check_variables(config)
     names_formats = config.tool_call_parser or config.reasoning_parser or config.reasoning_config
     if names_formats or config.tool_parser_plugin:
-        from octavo.server.answers.formats import check_names
+        from octavo.serving.answers.formats import check_names
 
         check_names(config)  # before the model is loaded
     return config

@@ -99,7 +99,7 @@ def _settings() -> list[str]:
     from octavo.client.restart_policy import Timing
     from octavo.engine_arguments import EngineArguments
     from octavo.foreign_options import FIXED, INERT
-    from octavo.server.settings import ServerSettings
+    from octavo.serving.settings import ServerSettings
 
     kinds = (EngineArguments, ServerSettings, Timing)
     own = [field.name for kind in kinds for field in fields(kind)]

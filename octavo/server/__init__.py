@@ -1,1 +1,1 @@
-"""HTTP in front of an engine: dialects (OpenAI's, with vLLM's fields), admission, metrics."""
+"""The server: its routes, its pages, its beginning and its end; all else is in rooms below."""

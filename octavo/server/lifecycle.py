@@ -23,27 +23,28 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from octavo.api.async_llm import AsyncLLM
+from octavo.dialects.responses.background import recover
 from octavo.server.admin.routes import ADMIN_ROUTES
-from octavo.server.batches.calls import Calls
-from octavo.server.batches.service import Batches
-from octavo.server.batches.store import Store
-from octavo.server.durable.service import Durability
-from octavo.server.http.app import Application
-from octavo.server.http.connection import bounded_protocol
-from octavo.server.http.connections import Connections
-from octavo.server.http.middleware import ASGI, wrap
-from octavo.server.http.sockets import bind, bind_admin, descriptors_for, grpc_connections
-from octavo.server.http.tls import HTTP2, Certificates, accept_securely
+from octavo.server.application import application
 from octavo.server.ready_text import ready_text
-from octavo.server.responses.background import recover
 from octavo.server.routes import DEFAULT_DIALECT, served
-from octavo.server.server import Server
-from octavo.server.settings import MIN_KEY_CHARACTERS, ServerSettings, ServerStartError
+from octavo.serving.batches.calls import Calls
+from octavo.serving.batches.service import Batches
+from octavo.serving.batches.store import Store
+from octavo.serving.durable.service import Durability
+from octavo.serving.server import Server
+from octavo.serving.settings import ServerSettings
+from octavo.transport.connection import bounded_protocol
+from octavo.transport.connections import Connections
 from octavo.transport.errors import unavailable
+from octavo.transport.middleware import ASGI, wrap
+from octavo.transport.settings import MIN_KEY_CHARACTERS, ServerStartError
+from octavo.transport.sockets import bind, bind_admin, descriptors_for, grpc_connections
+from octavo.transport.tls import HTTP2, Certificates, accept_securely
 from octavo.workers.process import Worker
 
 if TYPE_CHECKING:
-    from octavo.server.grpc.service import GrpcServer
+    from octavo.dialects.grpc.service import GrpcServer
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class ServerLifecycle:
         """Serve until `end` is called."""
         if self.config.grpc_port is not None:
             self.grpc = self._make_grpc()
-        application = wrap(Application(self.server), self.config.middleware)
+        public = wrap(application(self.server), self.config.middleware)
         if self.config.journal is not None:
             self.server.durability = Durability.open(self.server)
         if self.config.batch_dir is not None:
@@ -135,9 +136,9 @@ class ServerLifecycle:
         accept: Accept | None = None
         if self._certificates is not None:
             accept = partial(self._accept_securely, self._certificates)
-        tasks = [self._listen(application, main_socket, self._connections, accept)]
+        tasks = [self._listen(public, main_socket, self._connections, accept)]
         if self.config.admin_socket is not None:
-            admin = Application(self.server, ADMIN_ROUTES, checks_access=False)
+            admin = application(self.server, ADMIN_ROUTES, checks_access=False)
             listening = bind_admin(self.config.admin_socket)
             tasks.append(self._listen(admin, listening, self._make_connections()))
         found = (self._certificates, self._grpc_certificates)
@@ -188,7 +189,9 @@ class ServerLifecycle:
         self._loop.call_soon_threadsafe(self.end)
 
     def _make_grpc(self) -> GrpcServer:
-        from octavo.server.grpc.service import GrpcServer
+        from octavo.dialects.grpc.dialect import GRPC
+        from octavo.dialects.grpc.routes import GRPC_ROUTES
+        from octavo.dialects.grpc.service import GrpcServer
 
         if self.config.ssl_certfile is not None:
             self._grpc_certificates = Certificates(self.config, HTTP2)
@@ -197,7 +200,8 @@ class ServerLifecycle:
         connections = self._make_connections(
             max_connections=most, max_per_client=min(of_client, max(1, most // 2))
         )
-        return GrpcServer(self.server, connections, self._grpc_certificates)
+        calls = application(self.server, GRPC_ROUTES, GRPC)
+        return GrpcServer(self.server, calls, connections, self._grpc_certificates)
 
     def _make_connections(self, **options: Any) -> Connections:
         error_body = DEFAULT_DIALECT.error_body

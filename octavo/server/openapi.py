@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from octavo.server.http.auth import PUBLIC, is_public
-from octavo.server.http.dialect import Dialect
-from octavo.server.http.route import Route
-from octavo.server.server import VERSION
+from octavo.serving.server import VERSION
+from octavo.transport.auth import PUBLIC, is_public
+from octavo.transport.dialect import Dialect
+from octavo.transport.route import Route
 
 _REFERENCE = "#/components/schemas/{name}"
 _ERRORS = {

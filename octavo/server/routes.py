@@ -7,25 +7,22 @@ from dataclasses import replace
 from functools import partial
 from html import escape
 
-from octavo.server import status_routes
-from octavo.server.anthropic import messages
-from octavo.server.anthropic.dialect import ANTHROPIC
-from octavo.server.anthropic.schema import (
+from octavo.dialects.anthropic import messages
+from octavo.dialects.anthropic.dialect import ANTHROPIC
+from octavo.dialects.anthropic.schema import (
     Answer,
     CountRequest,
     CountResponse,
     MessagesRequest,
     StreamEvent,
 )
-from octavo.server.batches.routes import BATCH_ROUTES
-from octavo.server.cohere.dialect import COHERE
-from octavo.server.cohere.routes import COHERE_ROUTES
-from octavo.server.decisions.dialect import DECISIONS
-from octavo.server.decisions.routes import DECISION_ROUTES
-from octavo.server.durable.routes import resume
-from octavo.server.embeddings import late_chunking, scores, tei, vectors
-from octavo.server.embeddings.dialect import EMBEDDINGS
-from octavo.server.embeddings.schema import (
+from octavo.dialects.cohere.dialect import COHERE
+from octavo.dialects.cohere.routes import COHERE_ROUTES
+from octavo.dialects.decisions.dialect import DECISIONS
+from octavo.dialects.decisions.routes import DECISION_ROUTES
+from octavo.dialects.embeddings import late_chunking, scores, tei, vectors
+from octavo.dialects.embeddings.dialect import EMBEDDINGS
+from octavo.dialects.embeddings.schema import (
     AnyRerankRequest,
     AnyRerankResponse,
     ClassifyRequest,
@@ -42,40 +39,44 @@ from octavo.server.embeddings.schema import (
     TeiEmbedRequest,
     TeiEmbedResponse,
 )
-from octavo.server.generate import generating
-from octavo.server.http.dialect import Dialect
-from octavo.server.http.exchange import Exchange, encode
-from octavo.server.http.route import Route
-from octavo.server.llama.dialect import LLAMA
-from octavo.server.llama.routes import LLAMA_ROUTES
-from octavo.server.mistral import fim
-from octavo.server.mistral.schema import FimRequest
-from octavo.server.ollama.dialect import OLLAMA
-from octavo.server.ollama.routes import OLLAMA_ROUTES
-from octavo.server.openai import chat, completions
-from octavo.server.openai.dialect import OPENAI
-from octavo.server.openai.models import model, models
-from octavo.server.openai.schema.chat import ChatChunk, ChatRequest, ChatResponse
-from octavo.server.openai.schema.completion import (
+from octavo.dialects.llama.dialect import LLAMA
+from octavo.dialects.llama.routes import LLAMA_ROUTES
+from octavo.dialects.mistral import fim
+from octavo.dialects.mistral.schema import FimRequest
+from octavo.dialects.ollama.dialect import OLLAMA
+from octavo.dialects.ollama.routes import OLLAMA_ROUTES
+from octavo.dialects.openai import chat, completions
+from octavo.dialects.openai.dialect import OPENAI
+from octavo.dialects.openai.models import model, models
+from octavo.dialects.openai.schema.chat import ChatChunk, ChatRequest, ChatResponse
+from octavo.dialects.openai.schema.completion import (
     CompletionChunk,
     CompletionRequest,
     CompletionResponse,
 )
-from octavo.server.openai.schema.tokens import (
+from octavo.dialects.openai.schema.tokens import (
     DetokenizeRequest,
     DetokenizeResponse,
     TokenizeRequest,
     TokenizeResponse,
 )
-from octavo.server.openai.tokens import detokenize, tokenize
+from octavo.dialects.openai.tokens import detokenize, tokenize
+from octavo.dialects.responses.dialect import RESPONSES
+from octavo.dialects.responses.routes import RESPONSES_ROUTES
+from octavo.dialects.tgi.dialect import TGI
+from octavo.dialects.tgi.routes import TGI_ROUTES
+from octavo.dialects.vllm.routes import VLLM_ROUTES
 from octavo.server.openapi import document
-from octavo.server.responses.dialect import RESPONSES
-from octavo.server.responses.routes import RESPONSES_ROUTES
-from octavo.server.settings import ServerSettings
-from octavo.server.tgi.dialect import TGI
-from octavo.server.tgi.routes import TGI_ROUTES
-from octavo.server.vllm.routes import VLLM_ROUTES
+from octavo.serving import status_routes
+from octavo.serving.batches.routes import BATCH_ROUTES
+from octavo.serving.durable.routes import resume
+from octavo.serving.exchange import Exchange
+from octavo.serving.generate import generating
+from octavo.serving.settings import ServerSettings
+from octavo.transport.dialect import Dialect
 from octavo.transport.errors import ApiError
+from octavo.transport.exchange import encode
+from octavo.transport.route import Route
 
 # The page has no script, and may load nothing.
 _PAGE_HEADERS = (

@@ -189,7 +189,7 @@ def test_a_short_run_finds_no_fault(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_few_attacks_on_grpc_find_no_fault(tmp_path: Path) -> None:
-    pytest.importorskip("octavo.server.grpc.octavo_pb2", reason="built by `make setup`")
+    pytest.importorskip("octavo.dialects.grpc.octavo_pb2", reason="built by `make setup`")
     assert not faults_of_calls(200, tmp_path / "log")
 
 

@@ -19,7 +19,7 @@ from octavo.cli.parsing import Parser, UsageError
 from octavo.cli.server_options import server_settings
 from octavo.core.config import ConfigError
 from octavo.engine_arguments import EngineArguments
-from octavo.server.settings import ServerSettings
+from octavo.serving.settings import ServerSettings
 from octavo.speculative_config import SpeculativeConfig
 
 

@@ -21,7 +21,7 @@ from octavo.cli.server_options import server_settings
 from octavo.core.config import ConfigError
 from octavo.engine_arguments import EngineArguments, read_arguments
 from octavo.foreign_options import FIXED, INERT, MISSING, SYNONYMS
-from octavo.server.settings import ServerSettings
+from octavo.serving.settings import ServerSettings
 from tests.damage.models import write_gguf_model
 
 # The flags of `vllm serve` 0.33, with their short forms, and "!" behind those without a value.

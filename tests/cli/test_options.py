@@ -19,8 +19,9 @@ from octavo.cli.server_options import server_settings
 from octavo.core.config import ConfigError
 from octavo.engine_arguments import EngineArguments, read_arguments
 from octavo.foreign_options import FIXED, INERT, MISSING
-from octavo.server.settings import ServerSettings, ServerSettingsError
+from octavo.serving.settings import ServerSettings
 from octavo.speculative_config import SpeculativeConfig
+from octavo.transport.settings import ServerSettingsError
 
 KEY = "a-long-enough-key"
 

@@ -18,7 +18,7 @@ import pytest
 from octavo.cli import main
 from octavo.cli.commands import FAILED, INTERRUPTED, OK, USAGE
 from octavo.env import child_environment
-from octavo.server.http.sockets import bind_admin
+from octavo.transport.sockets import bind_admin
 
 SMALL = ("--num-gpu-blocks-override", "20")
 

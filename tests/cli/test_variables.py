@@ -9,7 +9,8 @@ from octavo.cli.commands import COMMANDS
 from octavo.cli.execute import make_parser
 from octavo.cli.parsing import UsageError
 from octavo.cli.server_options import server_settings
-from octavo.server.settings import ServerSettings, ServerSettingsError
+from octavo.serving.settings import ServerSettings
+from octavo.transport.settings import ServerSettingsError
 
 KEYS = ("OCTAVO_API_KEY", "VLLM_API_KEY", "LLAMA_API_KEY")
 KEY = "a-long-enough-key"

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from octavo.server.lifecycle import run
-from octavo.server.settings import ServerSettings
+from octavo.serving.settings import ServerSettings
 from tests.server.openai.scripted import AGENT, make_files, scripted_engine
 
 

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.server.lifecycle import ServerLifecycle, run
-from octavo.server.settings import ServerSettings
+from octavo.serving.settings import ServerSettings
 from tests.api.tiny import make_model
 
 ENGINE: dict[str, Any] = {"block_size": 4, "num_gpu_blocks_override": 400, "max_num_seqs": 8}

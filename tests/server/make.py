@@ -15,14 +15,14 @@ from typing import Any
 import httpx
 
 from octavo.formats.description import Formats
-from octavo.server.answers.formats import AnswerFormats
-from octavo.server.http.app import Application
-from octavo.server.http.route import Route
+from octavo.server.application import application
 from octavo.server.lifecycle import ServerLifecycle
 from octavo.server.routes import ROUTES
-from octavo.server.server import Server
-from octavo.server.settings import ServerSettings
-from octavo.server.translation import TranslationContext
+from octavo.serving.answers.formats import AnswerFormats
+from octavo.serving.server import Server
+from octavo.serving.settings import ServerSettings
+from octavo.serving.translation import TranslationContext
+from octavo.transport.route import Route
 from tests.server.engine import FACTS, FakeEngine
 
 LIMIT = 300.0  # seconds that a test waits at most; no test depends on it
@@ -32,7 +32,7 @@ class Client(httpx.AsyncClient):
     """An httpx client that calls the application directly."""
 
     def __init__(self, server: Server, routes: Any = None, *, checks_access: bool = True) -> None:
-        self.application = Application(server, routes, checks_access=checks_access)
+        self.application = application(server, routes, checks_access=checks_access)
         transport = httpx.ASGITransport(self.application)
         super().__init__(transport=transport, base_url="http://localhost")
         self.server = server

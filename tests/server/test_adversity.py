@@ -31,7 +31,7 @@ from octavo.engine_arguments import EngineArguments
 from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
-from octavo.server.settings import ServerSettings
+from octavo.serving.settings import ServerSettings
 from octavo.server.lifecycle import _say_ready, run
 
 arguments = EngineArguments(model="fake?step=0.01", tokenizer=sys.argv[1])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from octavo.server.settings import ServerSettings
+from octavo.serving.settings import ServerSettings
 from tests.server.make import serving
 
 TEMPLATE = (

@@ -16,17 +16,18 @@ from octavo.api.outputs import RequestOutput
 from octavo.api.reading import Reading
 from octavo.api.requests import TOO_LONG
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta
-from octavo.server.generate import generating
-from octavo.server.http.dialect import Dialect
-from octavo.server.http.exchange import Exchange, encode
-from octavo.server.http.route import Route
 from octavo.server.openapi import document
-from octavo.server.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
-from octavo.server.server import Server
-from octavo.server.settings import ServerSettings
-from octavo.server.translation import TranslationContext
+from octavo.serving.exchange import Exchange
+from octavo.serving.generate import generating
+from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts
+from octavo.serving.server import Server
+from octavo.serving.settings import ServerSettings
+from octavo.serving.translation import TranslationContext
+from octavo.transport.dialect import Dialect
 from octavo.transport.errors import ApiError, invalid
+from octavo.transport.exchange import encode
+from octavo.transport.route import Route
 from octavo.workers.jobs import PromptJob
 from tests.server.engine import FakeEngine
 from tests.server.make import LIMIT, Client, events, once_written

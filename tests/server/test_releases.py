@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from octavo.server.bounds.turns import PIECE, Releases, Turns
+from octavo.serving.bounds.turns import PIECE, Releases, Turns
 from tests.server.durable.make import Gate
 from tests.server.engine import FakeEngine
 from tests.server.make import serving, until

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from octavo.core.sampling_params import SamplingParams
-from octavo.server.bounds.response_size import LOGPROB_BYTES, TOKEN_BYTES, response_bytes
+from octavo.serving.bounds.response_size import LOGPROB_BYTES, TOKEN_BYTES, response_bytes
 from tests.server.engine import FakeEngine
 from tests.server.make import serving
 

@@ -137,7 +137,7 @@ SAFETY_CASES = (
         good=("import time\nbegan = time.monotonic()", "from time import perf_counter"),
         path=OUTSIDE,
     ),
-    Case(safety_rules.no_wall_clock, (), ("import time\ntime.time()",), "octavo/server/server.py"),
+    Case(safety_rules.no_wall_clock, (), ("import time\ntime.time()",), "octavo/serving/server.py"),
     Case(safety_rules.no_wall_clock, (), ("import time\ntime.time()",), "tests/api/tiny.py"),
 )
 

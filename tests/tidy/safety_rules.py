@@ -44,7 +44,7 @@ WALL_CLOCKS = frozenset(
     }
 )
 # They show the time to people, and decide nothing by it.
-WALL_CLOCK_READERS = frozenset({"octavo/server/server.py", "octavo/text/chat/template.py"})
+WALL_CLOCK_READERS = frozenset({"octavo/serving/server.py", "octavo/text/chat/template.py"})
 # In the text of a pattern: an end of line that is not escaped, and what precedes it.
 _CLASS = re.compile(r"(?<!\\)\[\^?\]?(?:\\.|[^\]\\])*\]|\\.", re.DOTALL)
 _DOLLAR = re.compile(r"\$")

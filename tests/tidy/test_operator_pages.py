@@ -12,7 +12,7 @@ from octavo.cli.commands import COMMANDS
 from octavo.cli.execute import make_parser
 from octavo.client.restart_policy import Timing
 from octavo.engine_arguments import EngineArguments
-from octavo.server.settings import ServerSettings
+from octavo.serving.settings import ServerSettings
 
 DOCS = Path(__file__).parents[2] / "docs"
 SETTINGS = {

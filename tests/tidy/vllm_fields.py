@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from octavo.server.routes import ROUTES
-from octavo.server.schema.rules import rules_of
+from octavo.serving.schema.rules import rules_of
 
 _ALL = ("model", "cache_salt", "priority", "request_id")
 _TRANSFER = ("kv_transfer_params", "ec_transfer_params")

@@ -14,10 +14,10 @@ from typing import get_args
 from octavo.api.async_llm import SLEEP_SECONDS, SleepError, SleepLevel
 from octavo.api.outputs import EngineDeadError
 from octavo.core.config import ConfigError
-from octavo.server.admin.commands import end_all
-from octavo.server.http.exchange import Exchange
-from octavo.server.schema.queries import query_of
-from octavo.server.server import Server
+from octavo.serving.ending import end_all
+from octavo.serving.exchange import Exchange
+from octavo.serving.schema.queries import query_of
+from octavo.serving.server import Server
 from octavo.transport.errors import ApiError, invalid, unavailable
 
 MODES = ("keep", "wait", "abort")

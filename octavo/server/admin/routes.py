@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octavo.server.admin import commands, pausing
-from octavo.server.http.route import Route
+from octavo.serving.ending import AbortRequests
+from octavo.transport.route import Route
 
 ADMIN_ROUTES: Sequence[Route] = (
     Route("GET", "/in_flight", commands.in_flight, "Every request that is being answered."),
     Route(
         *("POST", "/abort_requests", commands.abort, "End requests."),
-        commands.AbortRequests,
+        AbortRequests,
     ),
     Route("POST", "/pause", pausing.pause, "Plan no more steps.", query=(pausing.MODE,)),
     Route("POST", "/resume", pausing.resume, "Continue after /pause or /drain."),

@@ -13,7 +13,7 @@ from typing import Any
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.server.lifecycle import run
-from octavo.server.settings import ServerSettings
+from octavo.serving.settings import ServerSettings
 from tests.api.tiny import make_model
 from tests.server.openai.scripted import make_files
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
+from octavo.dialects.anthropic.conversation import conversation_job
+from octavo.dialects.anthropic.messages import MessagesWriter
+from octavo.dialects.anthropic.schema import ContentBlock, CountRequest, InputMessage, Thinking
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
-from octavo.server.answers.tool_use import NO_TOOLS
-from octavo.server.anthropic.conversation import conversation_job
-from octavo.server.anthropic.messages import MessagesWriter
-from octavo.server.anthropic.schema import ContentBlock, CountRequest, InputMessage, Thinking
-from octavo.server.operation import TokenCounts
+from octavo.serving.answers.tool_use import NO_TOOLS
+from octavo.serving.operation import TokenCounts
 from tests.server.engine import FakeEngine
 from tests.server.make import Client, serving, translation_context
 

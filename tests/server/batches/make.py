@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx
 
-from octavo.server.batches.calls import Calls
-from octavo.server.batches.schema import ENDED
-from octavo.server.batches.service import Batches
-from octavo.server.batches.store import Store
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
+from octavo.serving.batches.calls import Calls
+from octavo.serving.batches.schema import ENDED
+from octavo.serving.batches.service import Batches
+from octavo.serving.batches.store import Store
 from tests.server.engine import FakeEngine
 from tests.server.make import Client, serving, until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from octavo.server.admission import Admission, Ticket
+from octavo.serving.admission import Admission, Ticket
 from tests.server.admission.test_queue import enqueue, make_admission
 
 

@@ -16,15 +16,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from octavo.server.admin.routes import ADMIN_ROUTES
-from octavo.server.batches import input_file
-from octavo.server.batches.disk import in_thread
-from octavo.server.batches.input_file import Bounds, InputFile
-from octavo.server.batches.lines import call_name
-from octavo.server.batches.room import MAX_UPLOADS, Room
-from octavo.server.batches.schema import StoredBatch, StoredFile
-from octavo.server.batches.service import Batches
-from octavo.server.batches.store import Store
-from octavo.server.bounds.shares import Shares
+from octavo.serving.batches import input_file
+from octavo.serving.batches.disk import in_thread
+from octavo.serving.batches.input_file import Bounds, InputFile
+from octavo.serving.batches.lines import call_name
+from octavo.serving.batches.room import MAX_UPLOADS, Room
+from octavo.serving.batches.schema import StoredBatch, StoredFile
+from octavo.serving.batches.service import Batches
+from octavo.serving.batches.store import Store
+from octavo.serving.bounds.shares import Shares
 from octavo.transport.errors import ApiError
 from tests.server.batches.make import batches_in, begin, ended, lines_of, request, text_of, upload
 from tests.server.batches.test_service import LINES, run
@@ -82,8 +82,8 @@ def test_files_and_batches_of_one_key_leave_places_for_those_of_others(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A key may have half of each, and has places again when it has deleted some."""
-    monkeypatch.setattr("octavo.server.batches.room.MAX_FILES", 12)
-    monkeypatch.setattr("octavo.server.batches.batch_routes.MAX_BATCHES", 6)
+    monkeypatch.setattr("octavo.serving.batches.room.MAX_FILES", 12)
+    monkeypatch.setattr("octavo.serving.batches.batch_routes.MAX_BATCHES", 6)
 
     async def batch_of(client: Client, file_id: str) -> Any:
         body = {"input_file_id": file_id, "endpoint": "/v1/completions"}
@@ -132,7 +132,7 @@ def test_results_of_batches_leave_places_for_files_of_other_keys(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch needs places for two files; a key could add any number, deleting its batches."""
-    monkeypatch.setattr("octavo.server.batches.room.MAX_FILES", 12)
+    monkeypatch.setattr("octavo.serving.batches.room.MAX_FILES", 12)
 
     async def test(client: Client) -> None:
         client.headers["authorization"] = "Bearer one"
@@ -156,7 +156,7 @@ def test_results_of_batches_leave_places_for_files_of_other_keys(
 def test_files_of_batches_that_have_not_ended_have_their_places(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("octavo.server.batches.room.MAX_FILES", 4)
+    monkeypatch.setattr("octavo.serving.batches.room.MAX_FILES", 4)
 
     async def test(client: Client) -> None:
         batch = await begin(client, [request(0)])
@@ -279,7 +279,7 @@ def test_ids_of_results_appear_with_the_state_that_the_disk_has(
         assert (await client.get(f"/v1/files/{done['output_file_id']}")).status_code == 200
 
     monkeypatch.setattr(Store, "save_batch", save)
-    monkeypatch.setattr("octavo.server.batches.service.DISK_SECONDS", 0.05)
+    monkeypatch.setattr("octavo.serving.batches.service.DISK_SECONDS", 0.05)
     run(directory, tmp_path / "batches", test)
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from octavo.server.batches import pump
-from octavo.server.batches.calls import Calls, Reply
-from octavo.server.batches.results import Result, ResultsFile
-from octavo.server.batches.service import Batches
-from octavo.server.batches.store import Store
-from octavo.server.bounds.periodic import periodically
+from octavo.serving.batches import pump
+from octavo.serving.batches.calls import Calls, Reply
+from octavo.serving.batches.results import Result, ResultsFile
+from octavo.serving.batches.service import Batches
+from octavo.serving.batches.store import Store
+from octavo.serving.bounds.periodic import periodically
 from tests.server.batches.make import batches_in, begin, ended, ids, lines_of, request
 from tests.server.batches.test_service import run
 from tests.server.make import Client, until
@@ -133,7 +133,7 @@ def test_what_is_done_again_and_again_goes_on_after_an_exception(
         task.cancel()
 
     asyncio.run(main())
-    monkeypatch.setattr("octavo.server.batches.service.TIDY_SECONDS", 0.0)
+    monkeypatch.setattr("octavo.serving.batches.service.TIDY_SECONDS", 0.0)
     tidy, tidied = Batches._tidy, [0]
 
     async def tidying(self: Batches) -> None:

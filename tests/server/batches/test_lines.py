@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from octavo.server.batches.lines import InvalidLineError, read_line
+from octavo.serving.batches.lines import InvalidLineError, read_line
 
 URLS = {"/v1/completions"}
 MOST = 8 << 20

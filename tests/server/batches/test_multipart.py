@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from octavo.server.batches.multipart import MAX_FIELD_BYTES, MAX_PARTS, FormReader, boundary_of
+from octavo.serving.batches.multipart import MAX_FIELD_BYTES, MAX_PARTS, FormReader, boundary_of
 from octavo.transport.errors import ApiError
 
 FILE = b"\r\n-- line\r\n--bound\r\n\r\n--boun\r\n{}\n" + bytes(range(256))

@@ -14,9 +14,9 @@ import pytest
 from octavo.api.outputs import EngineDeadError
 from octavo.cli import main
 from octavo.cli.commands import USAGE
-from octavo.server.batches.offline import Outcome, Paths, answer_file, open_requests
-from octavo.server.batches.results import ResultsError, ResultsFile
-from octavo.server.settings import ServerSettings
+from octavo.server.offline import Outcome, Paths, answer_file, open_requests
+from octavo.serving.batches.results import ResultsError, ResultsFile
+from octavo.serving.settings import ServerSettings
 from tests.server.batches.make import ids, read, request, write
 from tests.server.engine import FakeEngine
 
@@ -244,7 +244,7 @@ def test_lines_are_found_whatever_pieces_the_file_is_read_in(
     write(paths.requests, lines)
     paths.requests.write_text("\n" + paths.requests.read_text("utf-8").strip(), "utf-8")
     for size in (1, 7, 100, 1000):
-        monkeypatch.setattr("octavo.server.batches.input_file.PIECE_BYTES", size)
+        monkeypatch.setattr("octavo.serving.batches.input_file.PIECE_BYTES", size)
         with contextlib.closing(open_requests(paths)) as file:
             found = [file.line(each).custom_id for each in range(file.num_lines)]
             assert found == ids(lines)

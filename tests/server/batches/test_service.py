@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from octavo.server.settings import ServerStartError
+from octavo.transport.settings import ServerStartError
 from tests.server.batches.make import (
     batches_in,
     batching,
@@ -188,7 +188,7 @@ def test_a_batch_ends_with_its_window(directory: Path, tmp_path: Path) -> None:
     # The next server starts after the end of the window.
     with pytest.MonkeyPatch.context() as patch:
         now = time.time()
-        patch.setattr("octavo.server.server.time.time", lambda: now + 61)
+        patch.setattr("octavo.serving.server.time.time", lambda: now + 61)
         run(directory, tmp_path / "batches", later)
 
 

@@ -13,13 +13,13 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
+from octavo.dialects.cohere.chat import translate
+from octavo.dialects.cohere.schema import CohereChatRequest, CohereMessage
+from octavo.dialects.cohere.writer import CohereWriter
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
 from octavo.formats.description import Formats
 from octavo.formats.registry import tool_format
-from octavo.server.cohere.chat import translate
-from octavo.server.cohere.schema import CohereChatRequest, CohereMessage
-from octavo.server.cohere.writer import CohereWriter
-from octavo.server.operation import TokenCounts
+from octavo.serving.operation import TokenCounts
 from tests.server.durable.make import in_loop
 from tests.server.engine import FakeEngine
 from tests.server.make import Client, serving, translation_context

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from octavo.server.durable import head
-from octavo.server.openai.schema.chat import ChatRequest
+from octavo.dialects.openai.schema.chat import ChatRequest
+from octavo.serving.durable import head
 
 
 def translate(server: Any, request: Any) -> Any:

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
+from octavo.dialects.anthropic.messages import MessagesWriter
+from octavo.dialects.cohere.writer import CohereWriter
+from octavo.dialects.openai.dialect import OPENAI
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
-from octavo.server.anthropic.messages import MessagesWriter
-from octavo.server.cohere.writer import CohereWriter
-from octavo.server.durable.numbered import NumberedWriter
-from octavo.server.durable.positions import START, Position
-from octavo.server.openai.dialect import OPENAI
-from octavo.server.operation import TURN, TokenCounts, Writer
+from octavo.serving.durable.numbered import NumberedWriter
+from octavo.serving.durable.positions import START, Position
+from octavo.serving.operation import TURN, TokenCounts, Writer
 from tests.server.durable.make import Received, received
 
 Event = tuple[Any, ...]

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from octavo.server.responses.background import recover
+from octavo.dialects.responses.background import recover
 from tests.server.durable.make import KEY, OTHER_KEY, Gate, durable, in_loop, service_of
 from tests.server.make import until
 from tests.server.responses.make import PATH

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from octavo.dialects.embeddings.schema import MAX_DESCRIBED
 from octavo.models.pooling import PoolingFacts
-from octavo.server.embeddings.schema import MAX_DESCRIBED
 from tests.server.embeddings.make import run
 from tests.server.engine import WIDTH
 from tests.server.make import Client

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from octavo.dialects.embeddings.late_chunking import ChunkWriter, chunks_of
+from octavo.dialects.embeddings.schema import LateChunk
 from octavo.models.pooling import PoolingFacts
-from octavo.server.embeddings.late_chunking import ChunkWriter, chunks_of
-from octavo.server.embeddings.schema import LateChunk
-from octavo.server.operation import TURN
+from octavo.serving.operation import TURN
 from tests.server.embeddings.make import run
 from tests.server.engine import WIDTH
 from tests.server.make import Client
@@ -96,7 +96,7 @@ def test_the_places_of_many_parts_leave_turns_to_others(
         assert made.count(TURN) == len(data["late_chunking"]["chunks"]) > 1
 
     end = ChunkWriter._end
-    monkeypatch.setattr("octavo.server.bounds.turns.PIECE_BYTES", 1)
+    monkeypatch.setattr("octavo.serving.bounds.turns.PIECE_BYTES", 1)
     monkeypatch.setattr(ChunkWriter, "_end", recorded)
     run(directory, test, FACTS)
 

@@ -18,7 +18,7 @@ from openai import OpenAI
 from octavo.api.pooling.tasks import Wanted
 from octavo.api.requests import VECTOR_BYTES
 from octavo.models.pooling import PoolingFacts
-from octavo.server.bounds.response_size import VALUE_BYTES
+from octavo.serving.bounds.response_size import VALUE_BYTES
 from tests.server.embeddings.make import run
 from tests.server.engine import CLASSES, WIDTH, FakeEngine, vector_of
 from tests.server.make import LIMIT, Client, listening
@@ -173,8 +173,8 @@ def test_long_work_on_vectors_of_tokens_leaves_turns_to_others(
         ids = [index % 290 + 4 for index in range(200)]
         body = {"input": [ids, IDS], "task": "token_embed", "encoding_format": form}
         expected = (await client.post("/pooling", json=body)).json()["data"]
-        monkeypatch.setattr("octavo.server.bounds.turns.PIECE_BYTES", most)
-        monkeypatch.setattr("octavo.server.generation.PART_BYTES", 1000)
+        monkeypatch.setattr("octavo.serving.bounds.turns.PIECE_BYTES", most)
+        monkeypatch.setattr("octavo.serving.generation.PART_BYTES", 1000)
         monkeypatch.setattr(Wanted, "finished", counted)
         tick()
         assert (await client.post("/pooling", json=body)).json()["data"] == expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from unittest.mock import Mock
 
-from octavo.server.grpc.call import Call
+from octavo.dialects.grpc.call import Call
 
 
 def test_a_call_announces_the_size_of_its_message() -> None:

@@ -14,12 +14,13 @@ import httpx
 import pytest
 
 from octavo.core.plan import NO_TOKEN, HiddenPayload
-from octavo.server.settings import ServerSettings, ServerSettingsError
+from octavo.serving.settings import ServerSettings
+from octavo.transport.settings import ServerSettingsError
 from tests.server.engine import ChainRunner, FakeEngine, Slot, make_directory
 from tests.server.make import LIMIT, listening
 
 grpc = pytest.importorskip("grpc")
-pytest.importorskip("octavo.server.grpc.octavo_pb2", reason="built by `make setup`")
+pytest.importorskip("octavo.dialects.grpc.octavo_pb2", reason="built by `make setup`")
 
 KEY, OTHER = "the key of a test", "another key of it"
 SERVICE = "/octavo.v1.Inference/"
@@ -29,7 +30,7 @@ class Stub:
     """A client of the interface, with one key."""
 
     def __init__(self, life: Any, key: str | None = KEY) -> None:
-        from octavo.server.grpc import messages
+        from octavo.dialects.grpc import messages
 
         self.messages = messages.messages()
         self.channel = grpc.insecure_channel(f"127.0.0.1:{life.grpc.port}")

@@ -15,13 +15,13 @@ import uvloop
 
 from benchmarks.hostile.http2 import DATA, Http2, frame
 from benchmarks.hostile.http2 import message as framed
-from octavo.server.grpc import messages
-from octavo.server.grpc.places import MAX_WATCHES
+from octavo.dialects.grpc import messages
+from octavo.dialects.grpc.places import MAX_WATCHES
 from tests.server.engine import make_directory
 from tests.server.make import LIMIT, listening
 
 grpc = pytest.importorskip("grpc")
-pytest.importorskip("octavo.server.grpc.octavo_pb2", reason="built by `make setup`")
+pytest.importorskip("octavo.dialects.grpc.octavo_pb2", reason="built by `make setup`")
 
 FIRST, OTHER = "the first key", "the other key"
 SERVICE = "/octavo.v1.Inference/"

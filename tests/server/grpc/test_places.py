@@ -7,8 +7,8 @@ import contextlib
 
 import pytest
 
-from octavo.server.grpc.places import CallPlaces, MessagePlaces, OpenPlaces
-from octavo.server.settings import ServerSettings
+from octavo.dialects.grpc.places import CallPlaces, MessagePlaces, OpenPlaces
+from octavo.serving.settings import ServerSettings
 from octavo.transport.errors import ApiError
 
 

@@ -17,8 +17,9 @@ import uvloop
 from benchmarks.hostile.http2 import Http2
 from benchmarks.hostile.run import SETTINGS
 from benchmarks.served.client import Served
-from octavo.server.http.sockets import check_addresses
-from octavo.server.settings import ServerSettings, ServerStartError
+from octavo.serving.settings import ServerSettings
+from octavo.transport.settings import ServerStartError
+from octavo.transport.sockets import check_addresses
 from tests.server import make
 from tests.server.engine import make_directory
 from tests.server.grpc.test_hostile import CHECK, OK, SERVICE, wait_until
@@ -26,7 +27,7 @@ from tests.server.http import certificates as pem
 from tests.server.make import LIMIT
 
 grpc = pytest.importorskip("grpc")
-pytest.importorskip("octavo.server.grpc.octavo_pb2", reason="built by `make setup`")
+pytest.importorskip("octavo.dialects.grpc.octavo_pb2", reason="built by `make setup`")
 
 listening: Any = partial(make.listening, run=uvloop.run)  # the loop of the real server
 
@@ -65,7 +66,7 @@ def name_of(port: int) -> str:
 def test_calls_over_tls_and_a_certificate_that_changes(
     secured: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("octavo.server.http.tls._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("octavo.transport.tls._LOOK_SECONDS", 0.01)
     files, options = secured
     with listening(make_directory(files), **options) as life:
         assert health(life.grpc.port) == b"\x08\x01"  # SERVING

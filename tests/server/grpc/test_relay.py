@@ -7,9 +7,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from octavo.server.grpc.relay import Relay
-from octavo.server.http.connections import Connections
-from octavo.server.settings import ServerSettings
+from octavo.dialects.grpc.relay import Relay
+from octavo.serving.settings import ServerSettings
+from octavo.transport.connections import Connections
 from tests.server.make import until
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from octavo.server.http.sockets import bind
 from octavo.server.ready_text import ready_text
-from octavo.server.settings import ServerSettings, ServerSettingsError
+from octavo.serving.settings import ServerSettings
+from octavo.transport.settings import ServerSettingsError
+from octavo.transport.sockets import bind
 from tests.server.http.test_requests_behind import gated, generation
 from tests.server.http.test_socket import wait_until
 from tests.server.make import LIMIT, events, listening, serving

@@ -11,9 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from octavo.server.http.auth import HEALTH, PUBLIC, AccessControl
-from octavo.server.settings import ServerSettings, ServerSettingsError, read_keys
+from octavo.serving.settings import ServerSettings
+from octavo.transport.auth import HEALTH, PUBLIC, AccessControl
 from octavo.transport.errors import ApiError
+from octavo.transport.settings import ServerSettingsError, read_keys
 from tests.server.make import all_routes, serving
 
 COHERE = re.compile(r"(/cohere)?/v2/(chat(/render)?|embed)")
@@ -314,7 +315,7 @@ def test_every_key_is_compared_after_a_match_too(monkeypatch: Any) -> None:
         compared.append(other)
         return one == other
 
-    monkeypatch.setattr("octavo.server.http.auth.hmac.compare_digest", compare)
+    monkeypatch.setattr("octavo.transport.auth.hmac.compare_digest", compare)
     AccessControl(ServerSettings(api_keys=KEYS)).check_key("/x", {"x-api-key": KEYS[0]})
     assert len(compared) == 2
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from octavo.server.http import connections
-from octavo.server.http.sockets import descriptors_for, grpc_connections
 from octavo.server.lifecycle import ServerLifecycle
-from octavo.server.settings import ServerSettings
+from octavo.serving.settings import ServerSettings
+from octavo.transport import connections
+from octavo.transport.sockets import descriptors_for, grpc_connections
 from tests.server import make
 from tests.server.http.test_socket import get, post, talk, wait_until
 from tests.server.make import LIMIT
@@ -74,7 +74,7 @@ def test_idle_connections_do_not_fill_the_reserve(
 ) -> None:
     """A full reserve closes its oldest connection; that one learns why."""
     monkeypatch.setattr(connections, "NUM_RESERVED", 3)
-    monkeypatch.setattr("octavo.server.http.connection.RESERVED_SECONDS", LIMIT)
+    monkeypatch.setattr("octavo.transport.connection.RESERVED_SECONDS", LIMIT)
     with full(directory, {"max_connections": 2}) as (life, _), contextlib.ExitStack() as held:
         idle = [
             held.enter_context(socket.create_connection(("127.0.0.1", life.port), timeout=LIMIT))
@@ -89,7 +89,7 @@ def test_idle_connections_do_not_fill_the_reserve(
 def test_an_idle_connection_in_the_reserve_is_refused_soon(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("octavo.server.http.connection.RESERVED_SECONDS", 0.01)
+    monkeypatch.setattr("octavo.transport.connection.RESERVED_SECONDS", 0.01)
     with full(directory, {"max_connections": 2}) as (life, _):
         assert talk(life.port, b"").startswith(b"HTTP/1.1 503 ")
 

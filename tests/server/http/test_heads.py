@@ -14,8 +14,8 @@ import httpx
 import pytest
 import uvloop
 
-from octavo.server.http.exchange import Exchange
-from octavo.server.http.route import Route
+from octavo.serving.exchange import Exchange
+from octavo.transport.route import Route
 from tests.server import make
 from tests.server.http.test_socket import talk, url
 from tests.server.make import LIMIT, Client, serving

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from octavo.server.http import connection
+from octavo.transport import connection
 from tests.server import make
 from tests.server.http.test_socket import talk
 from tests.server.make import LIMIT

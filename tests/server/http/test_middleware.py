@@ -11,10 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from octavo.server.http.middleware import ASGI, check_middlewares, wrap
 from octavo.server.lifecycle import ServerLifecycle
-from octavo.server.server import Server
-from octavo.server.settings import ServerSettings, ServerSettingsError
+from octavo.serving.server import Server
+from octavo.serving.settings import ServerSettings
+from octavo.transport.middleware import ASGI, check_middlewares, wrap
+from octavo.transport.settings import ServerSettingsError
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import events, listening
 

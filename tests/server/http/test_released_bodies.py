@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.server.http.exchange import Exchange
+from octavo.serving.exchange import Exchange
 from octavo.transport.errors import ApiError, ClientGoneError
 from tests.server.make import serving
 

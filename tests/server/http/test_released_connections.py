@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from octavo.server.http.exchange import Exchange
-from octavo.server.http.transport import SafeTransport
+from octavo.serving.exchange import Exchange
+from octavo.transport.safe_transport import SafeTransport
 from tests.server.make import LIMIT, listening
 
 BODY = json.dumps({"prompt": "x", "max_tokens": 3, "stream": True}).encode()

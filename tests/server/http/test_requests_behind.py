@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from octavo.server.http import connection
+from octavo.transport import connection
 from tests.server import make
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.http.test_socket import HEAD, Gate, get, talk, wait_until
@@ -130,7 +130,7 @@ def test_a_client_that_ends_its_input_gets_the_whole_answer(
     directory: Path, stream: bool, num_probes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often the server tried in the meantime whether the client still reads."""
-    monkeypatch.setattr("octavo.server.http.half_close._PAUSES", (0.001,) * num_probes)
+    monkeypatch.setattr("octavo.transport.half_close._PAUSES", (0.001,) * num_probes)
     gate, engine = gated(directory)
     with listening(directory, engine, status_seconds=0.01) as life:
         with socket.create_connection(("127.0.0.1", life.port), timeout=LIMIT) as client:

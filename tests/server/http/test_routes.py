@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from octavo.server.admin.routes import ADMIN_ROUTES
-from octavo.server.http.known_routes import NOT_YET, missing_feature
+from octavo.server.known_routes import NOT_YET, missing_feature
 from octavo.server.routes import ROUTES
 from tests.server.make import serving
 

@@ -21,9 +21,10 @@ from typing import Any
 import httpx
 import pytest
 
-from octavo.server.http.connection import _Bounded
-from octavo.server.http.sockets import bind, bind_admin
-from octavo.server.settings import ServerSettings, ServerSettingsError
+from octavo.serving.settings import ServerSettings
+from octavo.transport.connection import _Bounded
+from octavo.transport.settings import ServerSettingsError
+from octavo.transport.sockets import bind, bind_admin
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import LIMIT, events, listening
 
@@ -314,8 +315,8 @@ def test_running_requests_may_finish_while_draining(directory: Path) -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from octavo.server.settings import ServerSettings
-from octavo.server.http.connection import _Bounded
+from octavo.serving.settings import ServerSettings
+from octavo.transport.connection import _Bounded
 from octavo.server.lifecycle import run
 from tests.server.engine import FakeEngine
 

@@ -17,8 +17,9 @@ import httpx
 import pytest
 import uvloop
 
-from octavo.server.http.tls import Certificates, make_context
-from octavo.server.settings import ServerSettings, ServerSettingsError
+from octavo.serving.settings import ServerSettings
+from octavo.transport.settings import ServerSettingsError
+from octavo.transport.tls import Certificates, make_context
 from tests.server import make
 from tests.server.http import certificates as pem
 from tests.server.http.test_requests_behind import generation
@@ -143,7 +144,7 @@ def test_a_certificate_that_changes_is_used_for_new_connections(
 def test_a_running_server_reads_a_changed_certificate(
     directory: Path, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("octavo.server.http.tls._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("octavo.transport.tls._LOOK_SECONDS", 0.01)
     with listening(directory, **settings(files)) as life:
         assert name_of(life.port) == "one"
         put(files, "key.pem", pem.TWO_KEY)
@@ -170,7 +171,7 @@ def test_optional_certificates_of_clients(directory: Path, files: Path) -> None:
 def test_an_authority_that_changes_counts_for_new_connections(
     directory: Path, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("octavo.server.http.tls._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("octavo.transport.tls._LOOK_SECONDS", 0.01)
     options = settings(files, ssl_ca_certs=files / "ca.pem", ssl_cert_reqs=2)
 
     def is_served() -> bool:

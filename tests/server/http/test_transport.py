@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from octavo.server.http.transport import SafeTransport
+from octavo.transport.safe_transport import SafeTransport
 from tests.server import make
 from tests.server.http.test_requests_behind import gated, generation
 from tests.server.http.test_socket import wait_until
@@ -57,7 +57,7 @@ def test_a_client_that_still_sends_reads_its_error(
 def test_a_connection_does_not_linger_for_ever(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("octavo.server.http.transport.LINGER_SECONDS", 0.01)
+    monkeypatch.setattr("octavo.transport.safe_transport.LINGER_SECONDS", 0.01)
     with (
         listening(directory) as life,
         socket.create_connection(("127.0.0.1", life.port), timeout=LIMIT) as client,

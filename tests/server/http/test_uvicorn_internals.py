@@ -19,7 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from octavo.server.http import connection, half_close
+from octavo.transport import connection, half_close
 
 # Methods that connection.py overrides, with their parameters.
 OVERRIDDEN = {

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from octavo.server.http.connection import bounded_protocol
-from octavo.server.http.exchange import Exchange
-from octavo.server.http.stream import ResponseStream
-from octavo.server.openai.dialect import OPENAI
-from octavo.server.server import Server
-from octavo.server.settings import ServerSettings
+from octavo.dialects.openai.dialect import OPENAI
+from octavo.serving.exchange import Exchange
+from octavo.serving.server import Server
+from octavo.serving.settings import ServerSettings
+from octavo.transport.connection import bounded_protocol
 from octavo.transport.errors import ClientGoneError
+from octavo.transport.stream import ResponseStream
 from tests.server.engine import FakeEngine
 from tests.server.make import until
 

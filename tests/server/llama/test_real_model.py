@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from octavo.api.async_llm import AsyncLLM
-from octavo.server.server import Server
+from octavo.serving.server import Server
 from tests.api.tiny import make_model
 from tests.server.llama.test_llama import answer
 from tests.server.make import Client

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from octavo.server.batches.calls import batch_urls
-from octavo.server.durable import head
-from octavo.server.grpc.dialect import STREAM
-from octavo.server.grpc.routes import GRPC_ROUTES
-from octavo.server.http.route import Route
+from octavo.dialects.grpc.dialect import STREAM
+from octavo.dialects.grpc.routes import GRPC_ROUTES
 from octavo.server.routes import ROUTES
+from octavo.serving.batches.calls import batch_urls
+from octavo.serving.durable import head
+from octavo.transport.route import Route
 
 # The structs from which an answer is generated, as the routes have registered them.
 STRUCTS = [struct for struct, _ in head._TRANSLATIONS.values()]

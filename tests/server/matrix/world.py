@@ -15,22 +15,22 @@ from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
 from octavo.client.restart_policy import Timing
+from octavo.dialects.grpc.dialect import GRPC, SERVICE, frames_in
+from octavo.dialects.grpc.messages import messages
+from octavo.dialects.grpc.routes import GRPC_ROUTES
 from octavo.engine_arguments import EngineArguments
 from octavo.observe.loop_lag import LoopLag
-from octavo.server.batches.calls import Calls
-from octavo.server.batches.service import Batches
-from octavo.server.batches.store import Store
-from octavo.server.durable.service import Durability
-from octavo.server.grpc.dialect import GRPC, SERVICE, frames_in
-from octavo.server.grpc.messages import messages
-from octavo.server.grpc.routes import GRPC_ROUTES
-from octavo.server.http.app import Application
-from octavo.server.http.exchange import Exchange
-from octavo.server.operation import GenerationRequest, PreparedRequest
+from octavo.server.application import application
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
-from octavo.server.schema.decode import MAX_FAST_BYTES
-from octavo.server.server import Server
-from octavo.server.settings import ServerSettings
+from octavo.serving.batches.calls import Calls
+from octavo.serving.batches.service import Batches
+from octavo.serving.batches.store import Store
+from octavo.serving.durable.service import Durability
+from octavo.serving.exchange import Exchange
+from octavo.serving.operation import GenerationRequest, PreparedRequest
+from octavo.serving.schema.decode import MAX_FAST_BYTES
+from octavo.serving.server import Server
+from octavo.serving.settings import ServerSettings
 from tests.client.clients import process_of
 from tests.server.batches.make import begin, ended, lines_of
 from tests.server.make import LIMIT, Client, until
@@ -83,8 +83,8 @@ class World:
             limits["batch_dir"] = files
         self.server = Server(self.llm, ServerSettings(**limits))
         self._applications = {
-            True: Application(self.server, GRPC_ROUTES, GRPC),
-            False: Application(self.server, ROUTES),
+            True: application(self.server, GRPC_ROUTES, GRPC),
+            False: application(self.server, ROUTES),
         }
         self._num_asked = 0
         self._has_died = False  # the engine, since these cells are asked

@@ -16,16 +16,16 @@ from octavo.api.llm import LLM
 from octavo.api.requests import TOO_LONG
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
+from octavo.dialects.openai.beams import REFUSED, SETTINGS
+from octavo.dialects.openai.schema.chat import ChatRequest
+from octavo.dialects.openai.schema.completion import CompletionRequest
+from octavo.dialects.openai.schema.shapes import ShapeFields
 from octavo.engine_arguments import EngineArguments
-from octavo.server import large_bodies
-from octavo.server.beams.generation import BeamGeneration
-from octavo.server.openai.beams import REFUSED, SETTINGS
-from octavo.server.openai.schema.chat import ChatRequest
-from octavo.server.openai.schema.completion import CompletionRequest
-from octavo.server.openai.schema.shapes import ShapeFields
-from octavo.server.operation import PreparedRequest
-from octavo.server.server import Server
-from octavo.server.settings import ServerSettings
+from octavo.serving import large_bodies
+from octavo.serving.beams.generation import BeamGeneration
+from octavo.serving.operation import PreparedRequest
+from octavo.serving.server import Server
+from octavo.serving.settings import ServerSettings
 from tests.api.tiny import make_model
 from tests.client.clients import FACTORY, process_of
 from tests.server.durable.make import KEY, Gate, durable

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from octavo.server.openai.schema.chat import ChatRequest, Message
-from octavo.server.schema import nested
-from octavo.server.schema.decode import decode
+from octavo.dialects.openai.schema.chat import ChatRequest, Message
+from octavo.serving.schema import nested
+from octavo.serving.schema.decode import decode
 from tests.server.engine import FakeEngine
 from tests.server.make import events, serving
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.server.http.exchange import encode
-from octavo.server.openai.common import TEXT, Template
-from octavo.server.openai.dialect import frame
-from octavo.server.openai.schema.chat import ChatChunk, ChunkChoice, Delta
-from octavo.server.openai.schema.completion import CompletionChunk, CompletionChunkChoice
+from octavo.dialects.openai.common import TEXT, Template
+from octavo.dialects.openai.dialect import frame
+from octavo.dialects.openai.schema.chat import ChatChunk, ChunkChoice, Delta
+from octavo.dialects.openai.schema.completion import CompletionChunk, CompletionChunkChoice
+from octavo.transport.exchange import encode
 
 TEXTS = [" plain", "", '"quoted" \\', "\n\t\r\x00\x1f\x7f", "é€𝄞\ufffd\u2028", "%b %s {}", "\0"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from octavo.api import logprobs as api
-from octavo.server.bounds.turns import PIECE
-from octavo.server.generation import Generation
-from octavo.server.openai import logprobs as module
+from octavo.dialects.openai import logprobs as module
+from octavo.serving.bounds.turns import PIECE
+from octavo.serving.generation import Generation
 from tests.server.engine import FakeEngine
 from tests.server.make import Client, serving
 from tests.server.openai.calls import streamed

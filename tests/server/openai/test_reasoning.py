@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from octavo.api.reading import Reading
-from octavo.server.answers.formats import AnswerFormats
+from octavo.serving.answers.formats import AnswerFormats
 from tests.server.make import Client, events
 from tests.server.openai.scripted import (
     MESSAGES,

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from octavo.server.answers.formats import choose_formats
-from octavo.server.openai.schema.chat import ChatRequest
-from octavo.server.schema.by_field import decode_by_field
-from octavo.server.settings import ServerSettings
+from octavo.dialects.openai.schema.chat import ChatRequest
+from octavo.serving.answers.formats import choose_formats
+from octavo.serving.schema.by_field import decode_by_field
+from octavo.serving.settings import ServerSettings
 from octavo.transport.errors import ApiError
 from tests.server.engine import FakeEngine
 from tests.server.make import Client, events

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from octavo.server.http.route import Route
-from octavo.server.openai.dialect import OPENAI
-from octavo.server.openai.schema.unsupported import SHAPES
+from octavo.dialects.openai.dialect import OPENAI
+from octavo.dialects.openai.schema.unsupported import SHAPES
 from octavo.server.routes import ROUTES
-from octavo.server.schema.rules import Unsupported
+from octavo.serving.schema.rules import Unsupported
+from octavo.transport.route import Route
 from tests.server.engine import FakeEngine
 from tests.server.make import Client, serving
 from tests.server.openai.calls import error_of, run

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from octavo.server.openai.schema.tools import MAX_TOOLS, MAX_TOOLS_BYTES
-from octavo.server.responses.namespaces import flattened
-from octavo.server.responses.schema import InputFunction, NamespacedFunction
+from octavo.dialects.openai.schema.tools import MAX_TOOLS, MAX_TOOLS_BYTES
+from octavo.dialects.responses.namespaces import flattened
+from octavo.dialects.responses.schema import InputFunction, NamespacedFunction
 from octavo.transport.errors import ApiError
 from tests.server.durable.make import in_loop
 from tests.server.engine import FakeEngine

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from octavo.server.answers.tool_use import NO_TOOLS
-from octavo.server.responses.conversation import conversation_job
-from octavo.server.responses.schema import ResponsesRequest
+from octavo.dialects.responses.conversation import conversation_job
+from octavo.dialects.responses.schema import ResponsesRequest
+from octavo.serving.answers.tool_use import NO_TOOLS
 from tests.server.engine import FakeEngine
 from tests.server.make import LIMIT, Client, serving, translation_context
 from tests.server.openai.scripted import AGENT, OSLO, make_files, scripted_engine, writing

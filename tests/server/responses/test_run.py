@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from octavo.server.bounds.shares import Shares
-from octavo.server.responses import run as run_module
-from octavo.server.responses.run import Run, split
-from octavo.server.responses.store import ENTRY_BYTES, Content, Limits, MemoryShelf, ResponseStore
+from octavo.serving.bounds.shares import Shares
+from octavo.serving.store import run as run_module
+from octavo.serving.store.responses import ENTRY_BYTES, Content, Limits, MemoryShelf, ResponseStore
+from octavo.serving.store.run import Run, split
 from tests.server.durable.make import Gate, in_loop
 from tests.server.engine import FakeEngine
 from tests.server.make import serving, until

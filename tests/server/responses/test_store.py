@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from octavo.server.responses.background import recover
-from octavo.server.responses.opening import open_store
-from octavo.server.responses.store import (
+from octavo.dialects.responses.background import recover
+from octavo.serving.settings import ServerSettings
+from octavo.serving.store.opening import open_store
+from octavo.serving.store.responses import (
     ENTRY_BYTES,
     Content,
     Entry,
@@ -19,8 +20,8 @@ from octavo.server.responses.store import (
     MemoryShelf,
     ResponseStore,
 )
-from octavo.server.settings import ServerSettings, ServerStartError
 from octavo.transport.errors import ApiError
+from octavo.transport.settings import ServerStartError
 from tests.server.durable.make import KEY, Gate, durable, in_loop, service_of
 from tests.server.engine import FakeEngine
 from tests.server.make import serving, until
@@ -216,7 +217,7 @@ async def test_more_responses_than_there_is_room_for_wait_in_the_next_server(
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(admission, "rejected", noted)
-            patch.setattr("octavo.server.responses.background._FIRST_DELAY", 0.001)
+            patch.setattr("octavo.dialects.responses.background._FIRST_DELAY", 0.001)
             await recover(client.server)
             texts = {text_of(await ended(client, name)) for name in names}
         assert "queue_full" in refused

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.dialects.openai.dialect import error_body
+from octavo.dialects.openai.schema.chat import ChatRequest
+from octavo.dialects.openai.schema.completion import CompletionRequest
+from octavo.dialects.responses.schema import ResponsesRequest
 from octavo.server.admin.routes import ADMIN_ROUTES
-from octavo.server.openai.dialect import error_body
-from octavo.server.openai.schema.chat import ChatRequest
-from octavo.server.openai.schema.completion import CompletionRequest
-from octavo.server.responses.schema import ResponsesRequest
 from octavo.server.routes import ROUTES
-from octavo.server.schema import by_field
-from octavo.server.schema import decode as module
-from octavo.server.schema.by_field import MAX_LISTS, MAX_NESTING, decode_by_field
-from octavo.server.schema.decode import MAX_FAST_BYTES, decode
+from octavo.serving.schema import by_field
+from octavo.serving.schema import decode as module
+from octavo.serving.schema.by_field import MAX_LISTS, MAX_NESTING, decode_by_field
+from octavo.serving.schema.decode import MAX_FAST_BYTES, decode
 from octavo.transport.errors import ApiError
 
 CHAT: dict[str, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.server.schema.query_numbers import bounded_number
+from octavo.serving.schema.query_numbers import bounded_number
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from octavo.dialects.tgi.writer import TgiWriter
 from octavo.server.openapi import document
-from octavo.server.operation import TURN
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
-from octavo.server.tgi.writer import TgiWriter
+from octavo.serving.operation import TURN
 from tests.server.durable.make import in_loop
 from tests.server.engine import FACTS
 from tests.server.make import Client, serving
@@ -96,7 +96,7 @@ async def test_a_streams_tokens_leave_turns_to_others(
 
     frames = TgiWriter.frames
     monkeypatch.setattr(TgiWriter, "frames", recorded)
-    monkeypatch.setattr("octavo.server.openai.logprobs.MAX_AT_ONCE", 1)
+    monkeypatch.setattr("octavo.dialects.openai.logprobs.MAX_AT_ONCE", 1)
     async with serving(directory) as client:
         found = await stream(client, top_n_tokens=2)
         assert made.count(TURN) == len(found)

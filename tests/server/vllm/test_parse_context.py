@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from octavo.server.answers.tool_use import ToolUse
-from octavo.server.openai.schema.chat import ChatRequest
-from octavo.server.openai.tools import tool_use
-from octavo.server.schema.decode import decode
-from octavo.server.vllm.parse_context import context_of, use_of
+from octavo.dialects.openai.schema.chat import ChatRequest
+from octavo.dialects.openai.tools import tool_use
+from octavo.dialects.vllm.parse_context import context_of, use_of
+from octavo.serving.answers.tool_use import ToolUse
+from octavo.serving.schema.decode import decode
 from tests.server.durable.make import in_loop
 from tests.server.engine import FakeEngine, make_directory
 from tests.server.make import Client, events, serving

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from octavo.server.bounds.sessions import HEADER, MAX_SESSIONS, SECONDS, Sessions
+from octavo.serving.bounds.sessions import HEADER, MAX_SESSIONS, SECONDS, Sessions
 from octavo.transport.errors import ApiError
 from tests.server.durable.make import in_loop
 from tests.server.engine import make_directory

@@ -20,10 +20,10 @@ from octavo.client.process import ProcessClient
 from octavo.core.request import Request
 from octavo.engine_arguments import EngineArguments
 from octavo.server.admin.routes import ADMIN_ROUTES
-from octavo.server.http.app import Application
+from octavo.server.application import application
 from octavo.server.lifecycle import ServerLifecycle
-from octavo.server.server import Server
-from octavo.server.settings import ServerSettings
+from octavo.serving.server import Server
+from octavo.serving.settings import ServerSettings
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN
 from tests.sim.shell.asgi import Connection
 from tests.sim.shell.engine_side import STEP_SECONDS
@@ -120,8 +120,8 @@ class ServerWorld(World):
         )
         self.engine.attach()
         self.server = Server(self.engine, config, self.loop.time)
-        self.application = Application(self.server)
-        self.admin = Application(self.server, ADMIN_ROUTES, checks_access=False)
+        self.application = application(self.server)
+        self.admin = application(self.server, ADMIN_ROUTES, checks_access=False)
         faults = asyncio.create_task(self._faults())
         callers = [asyncio.create_task(self._call(i)) for i in range(self.random.randint(2, 8))]
         end = self.random.random()

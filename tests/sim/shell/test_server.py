@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from octavo.client.journal import Entry, Journal
-from octavo.server import generation
-from octavo.server.admission import Ticket
-from octavo.server.http.deadline import RequestTask
-from octavo.server.http.exchange import Exchange
-from octavo.server.http.stream import ResponseStream
 from octavo.server.lifecycle import ServerLifecycle
-from octavo.server.server import Server
+from octavo.serving import generation
+from octavo.serving.admission import Ticket
+from octavo.serving.exchange import Exchange
+from octavo.serving.server import Server
+from octavo.transport.deadline import RequestTask
 from octavo.transport.errors import ApiError, ClientGoneError
+from octavo.transport.stream import ResponseStream
 from tests.sim.shell.one_tokenizer import one_tokenizer
 from tests.sim.shell.server_world import ServerWorld
 

@@ -1,0 +1,87 @@
+"""The errors and the events of Anthropic's dialect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.transport.dialect import Dialect
+from octavo.transport.errors import ApiError
+from octavo.transport.exchange import encode
+
+ID_PREFIX = "msg_"  # of answers
+_INVALID = "invalid_request_error"
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+_NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+_ERROR_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message"],
+            "properties": {
+                "type": {"type": "string"},
+                "message": {"type": "string"},
+                "details": {"type": "object"},
+            },
+        },
+    },
+}
+
+
+def event(name: str, payload: dict[str, Any]) -> bytes:
+    """Return the event with this name, which is the type of its payload too."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), encode({"type": name, **payload}))
+
+
+def error_body(error: ApiError) -> bytes:
+    """Return the body of an error response, as Anthropic's clients expect it."""
+    return encode({"type": "error", "error": _error(error)})
+
+
+def error_event(error: ApiError) -> bytes:
+    """Return the event of an error that ends a stream."""
+    return event("error", {"error": _error(error)})
+
+
+def _error(error: ApiError) -> dict[str, Any]:
+    """Return the object in both; Anthropic's messages begin with the field at fault.
+
+    Its clients hold messages themselves where the details say that the server holds none.
+    """
+    kind = _TYPES.get(error.status, _INVALID if error.status < 500 else "api_error")
+    message = error.message
+    if error.param is not None and error.param not in message:
+        message = f"{error.param}: {message}"
+    made = {"type": kind, "message": message}
+    return made | ({"details": _NO_THREADS} if error.param == "thread" else {})
+
+
+def _stream_schema(payload: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an event: its name, and JSON in a string."""
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": payload}
+    return {
+        "type": "object",
+        "required": ["event", "data"],
+        "properties": {"event": {"type": "string"}, "data": data},
+    }
+
+
+ANTHROPIC = Dialect(
+    error_body=error_body,
+    error_name="AnthropicError",
+    error_schema=_ERROR_SCHEMA,
+    stream_kind="text/event-stream; charset=utf-8",
+    stream_schema=_stream_schema,
+    ping=event("ping", {}),
+    id_prefixes=(ID_PREFIX,),
+    base_path="",
+)

@@ -1,0 +1,105 @@
+"""What a request of Anthropic's dialect says about tools and the shape of the answer's text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
+from octavo.dialects.anthropic.schema import CountRequest, InputTool, MessagesRequest
+from octavo.serving.answers.tool_use import NO_TOOLS, ToolUse
+from octavo.transport.errors import ApiError, invalid
+from octavo.workers.answer_shape import CallableTool
+
+_NEUTRAL = "structured_outputs"
+_PLACE, _OLD_PLACE = "output_config.format", "output_format"
+
+
+def tool_use(request: CountRequest) -> ToolUse:
+    """Return what a request says about tools; raise ApiError for what contradicts itself."""
+    choice = request.tool_choice
+    if not request.tools:
+        if choice is not None and choice.type in ("any", "tool"):
+            raise invalid("tool_choice needs tools, which the request does not have", "tool_choice")
+        return NO_TOOLS
+    tools: dict[str, CallableTool] = {}
+    for index, each in enumerate(request.tools):
+        if each.name in tools:
+            where = f"tools[{index}].name"
+            raise invalid(f"{where}: {each.name!r} is the name of an earlier tool too", where)
+        tools[each.name] = CallableTool(
+            each.name,
+            _schema_of(each, f"tools[{index}]"),
+            strict=bool(each.strict),
+            place=f"[{index}].input_schema",
+        )
+    if choice is not None and choice.type == "none":
+        return NO_TOOLS
+    callable_tools = tuple(tools.values())
+    if choice is not None and choice.type == "tool":
+        if choice.name not in tools:
+            raise invalid(
+                f"tool_choice.name: {choice.name!r} is not among tools", "tool_choice.name"
+            )
+        callable_tools = (tools[choice.name],)
+    return ToolUse(
+        described=tuple(map(_described, request.tools)),
+        callable=callable_tools,
+        must_call=choice is not None and choice.type in ("any", "tool"),
+        only_these=len(callable_tools) < len(tools),
+        # A model that must call one tool repeats the call where it may.
+        is_parallel=choice is None
+        or not (choice.disable_parallel_tool_use or choice.type == "tool"),
+    )
+
+
+def shape_of(request: MessagesRequest) -> StructuredOutputsParams | None:
+    """Return the shape of the answer's text, None if it is free; raise ApiError for a wrong one."""
+    given, place = request.output_format, _OLD_PLACE
+    if request.output_config is not None and request.output_config.format is not None:
+        if given is not None:
+            raise invalid(f"{_OLD_PLACE} is the older form of {_PLACE}; send one", _OLD_PLACE)
+        given, place = request.output_config.format, _PLACE
+    if given is None:
+        return None
+    try:
+        msgspec.msgpack.encode(given.schema)  # the form in which it is stored and sent
+        return StructuredOutputsParams(json=given.schema)
+    except OverflowError:
+        raise invalid(f"{place}.schema: a number has more than 64 bits", place) from None
+    except ShapeError as error:
+        param = f"{place}.schema{error.path}"
+        raise invalid(f"{param}: {error.what}", param) from None
+
+
+def with_own_place(request: MessagesRequest, error: ApiError) -> ApiError:
+    """Return an error of the shape with the place in the request where it is described."""
+    neutral = f"{_NEUTRAL}.json"
+    if error.param is None or not error.param.startswith(_NEUTRAL):
+        return error
+    place = f"{_PLACE if request.output_format is None else _OLD_PLACE}.schema"
+    error.message = error.message.replace(neutral, place)
+    error.param = error.param.replace(neutral, place)
+    return error
+
+
+def _schema_of(tool: InputTool, place: str) -> dict[str, Any]:
+    """Return the schema of a tool's input; raise ApiError for a tool that has none."""
+    if tool.type not in (None, "custom"):
+        raise invalid(
+            f"{place}.type: {tool.type!r} is a tool that Anthropic's servers run, and this server "
+            "runs none; describe a tool of your own, with an input_schema",
+            f"{place}.type",
+        )
+    if tool.input_schema is None:
+        raise invalid(f"{place}.input_schema is missing", f"{place}.input_schema")
+    return tool.input_schema
+
+
+def _described(tool: InputTool) -> dict[str, Any]:
+    """Return a tool as templates show it."""
+    function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
+    if tool.description is not None:
+        function["description"] = tool.description
+    return {"type": "function", "function": function}

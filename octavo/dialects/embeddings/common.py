@@ -1,0 +1,237 @@
+"""The parts that these routes share: the neutral request, inputs, errors, the writer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from msgspec import Struct
+
+from octavo.api.outputs import RequestOutput
+from octavo.api.pooling.inputs import longest_prompt, most_tokens, prefix_of
+from octavo.api.pooling.params import PoolingParams
+from octavo.api.pooling.tasks import Task, Wanted, wanted
+from octavo.dialects.embeddings.conversations import (
+    check_given,
+    conversation_errors,
+    conversation_jobs,
+)
+from octavo.dialects.embeddings.schema import (
+    EmbeddingRequest,
+    InputRequest,
+    PooledRequest,
+    PooledResponse,
+    PooledUsage,
+)
+from octavo.dialects.openai.dialect import error_body
+from octavo.serving.answers.whole import WholeWriter
+from octavo.serving.bounds.pieces import PiecesWriter
+from octavo.serving.bounds.response_size import VALUE_BYTES
+from octavo.serving.bounds.turns import ByteTurns
+from octavo.serving.exchange import Exchange
+from octavo.serving.operation import (
+    TURN,
+    GenerationRequest,
+    PreparedRequest,
+    TokenCounts,
+    Writer,
+)
+from octavo.serving.preparation import refusals
+from octavo.serving.schema.prompts import check_characters, separate
+from octavo.serving.translation import TranslationContext
+from octavo.transport.errors import ApiError, invalid
+from octavo.transport.exchange import encode
+from octavo.workers.jobs import PromptJob
+
+_SUBJECT = re.compile(r"^(the )?prompt\b")
+Named = Callable[[ApiError, int], ApiError]
+Prompts = list[PromptJob | list[int]]
+_DATA = b'"data":[]'  # in a response; in a string its quotes would be escaped
+
+
+def wanted_of(context: TranslationContext, task: Task, request: PooledRequest) -> Wanted:
+    """Return what a request needs of the model; raise ApiError if the model cannot do it."""
+    activation = request.use_activation
+    if activation is None:  # the older names
+        activation = getattr(request, "normalize", getattr(request, "activation", None))
+    with refusals():
+        params = PoolingParams(
+            pooling=getattr(request, "pooling", None),
+            dimensions=getattr(request, "dimensions", None),
+            use_activation=activation,
+        )
+        return wanted(context.facts, task, params)
+
+
+def pooled_request(
+    context: TranslationContext,
+    request: PooledRequest,
+    prompts: Prompts,
+    asked: Wanted,
+    writer: Callable[..., PooledWriter],
+    named: Named,
+) -> GenerationRequest:
+    """Return the neutral request; `named` names the field of an error, by its prompt's index."""
+    if request.truncate_prompt_tokens == 0:
+        name = "truncate_prompt_tokens"
+        raise invalid(f"{name}=0 leaves nothing of a text; give 1 at least, or -1", name)
+    with refusals():
+        most = most_tokens(context.facts, request.truncate_prompt_tokens)
+    in_pieces: int | None = None
+    if context.max_embed_len is not None and most is None and _is_one_vector(request, asked):
+        in_pieces = max(context.max_embed_len, longest_prompt(context.facts))
+    num_repeated = _num_repeated(request, prompts)
+    try:
+        check_characters(num_repeated, len(prompts), "prompt")
+    except ApiError as error:
+        raise named(error, 0) from None
+    return GenerationRequest(
+        prompts=prompts,
+        num_repeated=num_repeated,
+        sampling={"pooling": asked.pooling, "detokenize": False, "temperature": 0.0},
+        writer=partial(_writer, writer, request, asked),
+        named=named,
+        max_tokens=0,
+        keep_tokens=most,
+        keeps_end=False,
+        keeps_frame=True,
+        most_in_pieces=in_pieces,
+        cache_salt=request.cache_salt,
+        priority=request.priority,
+        deadline_ms=request.deadline_ms,
+    )
+
+
+def _num_repeated(request: PooledRequest, prompts: Prompts) -> int:
+    """Return the characters of several prompts that share a query, or a template's variables."""
+    if len(prompts) == 1:
+        return 0
+    shared = [getattr(request, name, None) for name in ("chat_template", "chat_template_kwargs")]
+    num_shared = len(encode(shared)) if any(shared) else 0
+    pairs = [job.pair for job in prompts if isinstance(job, PromptJob) and job.pair is not None]
+    num_paired = sum(
+        len(each.query) + len(each.document) + len(each.instruction or "") for each in pairs
+    )
+    return num_shared * len(prompts) + num_paired
+
+
+def _is_one_vector(request: PooledRequest, asked: Wanted) -> bool:
+    """Return whether an embedding is asked for, which may be the mean of several."""
+    is_classes = asked.pooling.head == "classify" or asked.is_each_token
+    return isinstance(request, EmbeddingRequest) and not is_classes
+
+
+def _writer(
+    writer: Callable[..., PooledWriter],
+    request: PooledRequest,
+    asked: Wanted,
+    exchange: Exchange,
+    prepared: PreparedRequest,
+) -> Writer:
+    made = writer(request, asked, exchange, prepared)
+    return made if prepared.owners is None else PiecesWriter(made, prepared.owners)
+
+
+def errors_at(place: Callable[[int], str]) -> Named:
+    """Return what names the field of an error by the place of its prompt."""
+    return partial(_named, place)
+
+
+def _named(place: Callable[[int], str], error: ApiError, index: int) -> ApiError:
+    """Return an error of the checks with the name of its field in this dialect."""
+    if error.status != 400 or error.param not in ("prompt", None):
+        return error
+    name = place(index)
+    message, is_subject = _SUBJECT.subn(name, error.message)
+    return invalid(message if is_subject else f"{name}: {message}", name, error.code)
+
+
+def inputs_of(context: TranslationContext, request: InputRequest) -> list[PromptJob | list[int]]:
+    """Return what is to be pooled, one prompt each."""
+    given, made = request.input, Prompts()
+    check_given(request)
+    if given is None:
+        made += conversation_jobs(context, request)
+        return made
+    with refusals():
+        prefix = prefix_of(context.facts, request.prompt_name)
+    for each in separate(given, "input"):
+        if isinstance(each, str):
+            special = request.add_special_tokens is not False
+            made.append(PromptJob(text=prefix + each, add_special_tokens=special))
+        else:
+            made.append(each)
+    return made
+
+
+def input_errors(request: InputRequest) -> Named:
+    """Return what names the field of an error, by the place of its input."""
+    given = request.input
+    if given is None:
+        return conversation_errors(request)
+    if isinstance(given, str) or isinstance(given[0], int):
+        return errors_at(lambda index: "input")
+    return errors_at(lambda index: f"input[{index}]")
+
+
+def encoded_each(values: Iterable[Any], least: int = 0) -> Iterator[bytes]:
+    """Yield values as the items of a JSON array, with a `TURN` after each piece of long work.
+
+    A value counts with its length in JSON, and with no fewer bytes than `least`.
+    """
+    turns, comma = ByteTurns(), b""
+    for value in values:
+        part = encode(value)
+        yield comma + part
+        comma = b","
+        if turns.is_due(max(least, len(part))):
+            yield TURN
+
+
+class PooledWriter(WholeWriter):
+    """The part of a writer that these routes share; their answers come whole."""
+
+    prefix: ClassVar[str]
+    envelope: ClassVar[type[PooledResponse]]  # of the response; its data are written into it
+
+    def __init__(
+        self, request: Any, asked: Wanted, exchange: Exchange, prepared: PreparedRequest
+    ) -> None:
+        self.request = request
+        self.asked = asked
+        self.id = f"{self.prefix}{exchange.request_id}"
+        self.created = exchange.created
+        self.model = exchange.server.model_name
+        self.labels = exchange.server.llm.facts.pooling.labels
+
+    def failure(self, error: ApiError) -> bytes:
+        """Return the body of an error."""
+        return error_body(error)
+
+    def whole(
+        self,
+        outputs: list[RequestOutput],
+        counts: TokenCounts,
+        explanation: dict[str, Any] | None,
+    ) -> Iterator[bytes]:
+        """Yield the response; each input's part is encoded alone, and others have their turns."""
+        usage = PooledUsage(prompt_tokens=counts.prompt, total_tokens=counts.prompt)
+        envelope = self.envelope(
+            id=self.id, created=self.created, model=self.model, data=[], usage=usage
+        )
+        head, _, tail = encode(envelope).partition(_DATA)
+        yield head + _DATA[:-1]
+        yield from self.parts(outputs)
+        yield b"]" + tail
+
+    def parts(self, outputs: Sequence[RequestOutput]) -> Iterator[bytes]:
+        """Yield the data as JSON, with a `TURN` after each piece of long work."""
+        # What is made of a vector may be as short as a score.
+        least = VALUE_BYTES * len(outputs[0].hidden_state or ())
+        yield from encoded_each(self.data(outputs), least)
+
+    def data(self, outputs: Sequence[RequestOutput]) -> Iterator[Struct]:
+        """Yield the part of the answer that each input has, in order."""
+        raise NotImplementedError

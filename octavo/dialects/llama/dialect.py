@@ -1,0 +1,75 @@
+"""The errors and the frames of llama.cpp's dialect; its streams end without a mark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from octavo.api.requests import TOO_LONG
+from octavo.dialects.openai.dialect import OPENAI
+from octavo.transport.errors import ApiError
+from octavo.transport.exchange import encode
+
+_INVALID = "invalid_request_error"
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "unavailable_error",
+    500: "server_error",
+    501: "not_supported_error",
+    503: "unavailable_error",
+    504: "unavailable_error",
+}
+_TOO_LONG = "exceed_context_size_error"
+_ERROR_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "message", "type"],
+            "properties": {
+                "code": {"type": "integer"},
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+
+
+def error_form(error: ApiError) -> dict[str, Any]:
+    """Return an error as an object; its code is the status here."""
+    kind = _TOO_LONG if error.code == TOO_LONG else _TYPES.get(error.status, _INVALID)
+    return {
+        "code": error.status,
+        "message": error.message,
+        "type": kind,
+        "param": error.param,
+    }
+
+
+def error_body(error: ApiError) -> bytes:
+    """Return the body of an error response."""
+    return encode({"error": error_form(error)})
+
+
+def _stream_schema(payload: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an event: JSON in a string."""
+    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": payload}
+    return {"type": "object", "required": ["data"], "properties": {"data": text}}
+
+
+LLAMA = replace(
+    OPENAI,
+    error_body=error_body,
+    error_name="LlamaError",
+    error_schema=_ERROR_SCHEMA,
+    stream_schema=_stream_schema,
+    is_resumable=False,
+    takes_any_kind=True,
+    id_prefixes=(),
+    base_path="",
+)

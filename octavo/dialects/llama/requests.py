@@ -1,0 +1,284 @@
+"""From the fields of llama.cpp's dialect to the neutral request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from octavo.core.sampling_params import MAX_BIAS
+from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
+from octavo.dialects.llama.schema import (
+    InfillRequest,
+    LlamaCompletionRequest,
+    LlamaSampling,
+    PromptObject,
+    is_one,
+)
+from octavo.dialects.llama.writer import LlamaWriter
+from octavo.serving.operation import GenerationRequest
+from octavo.serving.schema.prompts import MAX_PROMPTS
+from octavo.serving.translation import TranslationContext
+from octavo.text.pairs import Part
+from octavo.text.pieces import Infill
+from octavo.transport.errors import ApiError, invalid, not_yet
+from octavo.workers.jobs import PromptJob, packed
+
+MAX_TEXT_CHARACTERS = 4096  # of all texts in logit_bias: each prompt's request holds their tokens
+_NO_SEED = 2**32 - 1  # as -1: one is drawn
+_SHAPE = "structured_outputs"
+_SMALLEST_TOP_P = 1e-9  # instead of 0, which is the most likely token alone too
+# Neutral names of sampling values, and those of this dialect.
+_SAMPLING = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "repeat_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "seed": "seed",
+}
+_NAMES = {
+    **_SAMPLING,
+    "max_tokens": "n_predict",
+    "n": "n_cmpl",
+    "logprobs": "n_probs",
+    "bad_words_token_ids": "ignore_eos",
+}
+_PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+# The values that switch samplers off, by the names in `samplers`; the letters stand for them too.
+_OFF: Mapping[str, Mapping[str, Any]] = {
+    "top_k": {"top_k": 0},
+    "top_p": {"top_p": 1.0},
+    "min_p": {"min_p": 0.0},
+    "temperature": {"temperature": 1.0},
+    "penalties": _PENALTIES,
+}
+_LETTERS = {"k": "top_k", "p": "top_p", "m": "min_p", "t": "temperature", "e": "penalties"}
+# Samplers whose own fields switch them on, which is refused; or that only order the others.
+_OTHERS = {
+    "dry": "d",
+    "typ_p": "y",
+    "typical_p": "y",
+    "xtc": "x",
+    "top_n_sigma": "s",
+    "infill": "i",
+    "adaptive_p": "a",
+}
+_SAME = {"top-k": "top_k", "top-p": "top_p", "min-p": "min_p", "temp": "temperature"}
+
+
+def translate_completion(
+    context: TranslationContext, request: LlamaCompletionRequest
+) -> GenerationRequest:
+    """Return the neutral form of a request to continue one prompt or several."""
+    context.check_model(request.model)
+    given: Any = request.prompt
+    if given == []:
+        raise invalid("prompt is an empty list; give at least one text", "prompt")
+    is_single = is_one(given)
+    prompts = [given] if is_single else given
+    if len(prompts) * _num_answers(request) > MAX_PROMPTS:
+        raise invalid(
+            f"{len(prompts)} prompts with n_cmpl={_num_answers(request)} are more than "
+            f"{MAX_PROMPTS} texts",
+            "prompt",
+        )
+    jobs = [
+        _job(each, "prompt" if is_single else f"prompt[{index}]")
+        for index, each in enumerate(prompts)
+    ]
+    is_list = not is_single or _num_answers(request) > 1
+    return _generation(context, request, jobs, is_list=is_list)
+
+
+def translate_infill(context: TranslationContext, request: InfillRequest) -> GenerationRequest:
+    """Return the neutral form of a request for what stands between two texts."""
+    context.check_model(request.model)
+    infill = Infill(
+        suffix=request.input_suffix,
+        beginning=request.prompt,
+        extra=[(each.filename or "", each.text) for each in request.input_extra or ()],
+    )
+    job = PromptJob(text=request.input_prefix, infill=infill)
+    return _generation(context, request, [job], is_list=_num_answers(request) > 1)
+
+
+def _job(given: str | PromptObject | list[Any], where: str) -> PromptJob:
+    """Return the job for a worker that makes one prompt."""
+    if isinstance(given, PromptObject):
+        if given.multimodal_data:
+            raise not_yet(f"{where}.multimodal_data", "this model reads text; leave it out")
+        given = given.prompt_string
+    if isinstance(given, str):
+        return PromptJob(text=given)
+    if not given:
+        raise invalid(f"{where} is an empty list; give at least one token", where)
+    if all(isinstance(each, int) for each in given):
+        return PromptJob(packed_ids=packed(given))
+    parts: list[Part] = []
+    for each in given:
+        if isinstance(each, str):
+            parts.append(Part(text=each, is_framed=not parts))  # only a beginning gets a mark
+        elif isinstance(each, int):
+            parts.append(Part(packed_ids=packed([each])))
+        else:
+            raise invalid(
+                f"{where} mixes token ids with whole prompts; one prompt consists of texts and "
+                "token ids alone",
+                where,
+            )
+    return PromptJob(parts=parts)
+
+
+def _num_answers(request: LlamaSampling) -> int:
+    return request.n_cmpl or request.n or 1
+
+
+def most_tokens(request: LlamaSampling) -> int | None:
+    """Return the limit of an answer; None if there is none."""
+    for each in (request.n_predict, request.max_tokens, request.max_completion_tokens):
+        if each is not None:
+            return None if each < 0 else each
+    return None
+
+
+def _generation(
+    context: TranslationContext,
+    request: LlamaSampling,
+    jobs: list[PromptJob],
+    *,
+    is_list: bool,
+) -> GenerationRequest:
+    most = most_tokens(request)
+    biases, texts = _biases(request)
+    sampling = _sampling(request)
+    if biases:
+        sampling["logit_bias"] = biases
+    return GenerationRequest(
+        prompts=list(jobs),
+        sampling=sampling,
+        writer=partial(LlamaWriter, request, most, is_list),
+        named=named,
+        default_max_tokens=1 if most == 0 else most,
+        drops_output=most == 0,
+        is_stream=bool(request.stream),
+        wants_text=True,
+        bad_words=[text for text, _ in texts],
+        word_biases=[bias for _, bias in texts],
+        bans_end=bool(request.ignore_eos),
+        shape=_shape(request),
+    )
+
+
+def _sampling(request: LlamaSampling) -> dict[str, Any]:
+    """Return the neutral values of sampling."""
+    sampling: dict[str, Any] = {"n": _num_answers(request)}
+    for neutral, name in _SAMPLING.items():
+        value = getattr(request, name)
+        if value is not None:
+            sampling[neutral] = value
+    if "temperature" in sampling:
+        sampling["temperature"] = max(0.0, sampling["temperature"])
+    if "top_p" in sampling:
+        sampling["top_p"] = max(sampling["top_p"], _SMALLEST_TOP_P)
+    if request.repeat_last_n == 0:
+        sampling.update(_PENALTIES)
+    seed = sampling.get("seed", 0)
+    if seed < 0 or seed == _NO_SEED:
+        del sampling["seed"]
+    for name in _unused(request.samplers):
+        sampling.update(_OFF[name])
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    sampling["stop"] = [each for each in stops if each]
+    if request.n_probs:
+        sampling["logprobs"] = request.n_probs
+    return sampling
+
+
+def _unused(samplers: list[str] | str | None) -> list[str]:
+    """Return the samplers that are served and are not in a list of those that are to be used."""
+    if not samplers:
+        return []
+    if isinstance(samplers, str):
+        used = {_LETTERS.get(letter, letter) for letter in samplers}
+        unknown = used - _OFF.keys() - set(_OTHERS.values())
+    else:
+        used = {_SAME.get(name, name) for name in samplers}
+        unknown = used - _OFF.keys() - _OTHERS.keys()
+    if unknown:
+        names = ", ".join([*_OFF, *_OTHERS])
+        raise invalid(f"samplers: {min(unknown)[:64]!r} is unknown; there are {names}", "samplers")
+    return [name for name in _OFF if name not in used]
+
+
+def _biases(request: LlamaSampling) -> tuple[dict[str, float], list[tuple[str, float]]]:
+    """Return what is added to the logits of tokens, and of the tokens of texts."""
+    given: Any = request.logit_bias or ()
+    pairs: Iterable[Any] = given.items() if isinstance(given, dict) else given
+    tokens: dict[str, float] = {}
+    texts: list[tuple[str, float]] = []
+    for index, pair in enumerate(pairs):
+        where = f"logit_bias[{index}]"
+        if len(pair) != 2:
+            raise invalid(f"{where} must be a pair of a token and a number", "logit_bias")
+        key, bias = pair
+        bias = -MAX_BIAS if bias is False else bias
+        if isinstance(bias, bool) or not isinstance(bias, int | float):
+            raise invalid(f"{where} must have a number, or false for never", "logit_bias")
+        bias = max(-MAX_BIAS, min(MAX_BIAS, float(bias)))
+        if isinstance(key, str) and not (key.isascii() and key.isdigit()):
+            texts.append((key, bias))
+        elif isinstance(key, int | str) and not isinstance(key, bool):
+            tokens[str(key)] = bias
+        else:
+            raise invalid(f"{where} must begin with a token id or a text", "logit_bias")
+    num_characters = sum(len(text) for text, _ in texts)
+    if num_characters > MAX_TEXT_CHARACTERS:
+        raise invalid(
+            f"logit_bias has texts of {num_characters} characters together; at most "
+            f"{MAX_TEXT_CHARACTERS} are accepted: send token ids",
+            "logit_bias",
+        )
+    return tokens, texts
+
+
+def _shape(request: LlamaSampling) -> StructuredOutputsParams | None:
+    schema, grammar = request.json_schema, request.grammar
+    if schema is not None and grammar:
+        raise invalid(
+            "json_schema and grammar describe a shape each, and an answer has one; send one",
+            "grammar",
+        )
+    try:
+        if grammar:
+            return StructuredOutputsParams(grammar=grammar)
+        if schema is None:
+            return None
+        msgspec.msgpack.encode(schema)  # the form in which it is stored and sent
+        return StructuredOutputsParams(json=schema)
+    except OverflowError:
+        raise invalid("json_schema: a number has more than 64 bits", "json_schema") from None
+    except ShapeError as error:
+        param = f"{'grammar' if grammar else 'json_schema'}{error.path}"
+        raise invalid(f"{param}: {error.what}", param) from None
+
+
+def named(error: ApiError, index: int) -> ApiError:
+    """Return an error of the checks with the name of its field in this dialect."""
+    param = error.param or ""
+    if param in _NAMES:
+        renamed = _NAMES[param]
+    elif param.startswith(_SHAPE):
+        renamed = re.sub(rf"^{_SHAPE}(\.json)?", "json_schema", param)
+        renamed = re.sub(r"^json_schema\.grammar", "grammar", renamed)
+    elif param == "suffix":
+        renamed = "input_suffix"
+    else:
+        return error
+    error.message, error.param = error.message.replace(param, renamed), renamed
+    return error

@@ -1,0 +1,134 @@
+"""/v1/fim/completions: completions with a suffix, answered in the form of chats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from octavo.api.outputs import RequestOutput
+from octavo.dialects.mistral.schema import FimRequest
+from octavo.dialects.openai import completions
+from octavo.dialects.openai.chat_writer import ANSWERER
+from octavo.dialects.openai.common import OpenAIWriter, read_deltas, usage_of
+from octavo.dialects.openai.dialect import COMPLETION_ID, frame
+from octavo.dialects.openai.schema.chat import (
+    AnswerMessage,
+    ChatChoice,
+    ChatChunk,
+    ChatResponse,
+    ChunkChoice,
+    Delta,
+)
+from octavo.dialects.openai.schema.completion import CompletionRequest
+from octavo.dialects.openai.schema.sampling import StreamOptions
+from octavo.formats.deltas import FinishDelta
+from octavo.serving.exchange import Exchange
+from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts
+from octavo.serving.translation import TranslationContext
+from octavo.transport.errors import ApiError
+from octavo.transport.exchange import encode
+
+
+def translate(context: TranslationContext, request: FimRequest) -> GenerationRequest:
+    """Return the neutral form of a request for what stands between two texts."""
+    same = CompletionRequest(
+        model=request.model,
+        prompt=request.prompt,
+        suffix=request.suffix,
+        max_tokens=request.max_tokens,
+        min_tokens=request.min_tokens or 0,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        seed=request.random_seed,
+        stop=request.stop,
+        stream=request.stream,
+        stream_options=StreamOptions(include_usage=True) if request.stream else None,
+        cache_salt=request.cache_salt,
+        priority=request.priority,
+        deadline_ms=request.deadline_ms,
+    )
+    made = completions.translate(context, same)
+    made.default_max_tokens = None
+    made.writer = partial(FimWriter, same)
+    before = made.named
+    made.named = lambda error, index: _with_own_field(before(error, index))
+    return made
+
+
+def _with_own_field(error: ApiError) -> ApiError:
+    """Return an error with the name that this dialect has for the seed."""
+    if error.param == "seed":
+        error.message, error.param = error.message.replace("seed", "random_seed"), "random_seed"
+    return error
+
+
+class FimWriter(OpenAIWriter):
+    """A text between two others, written as an assistant's message."""
+
+    def __init__(
+        self, request: CompletionRequest, exchange: Exchange, prepared: PreparedRequest
+    ) -> None:
+        super().__init__(exchange, request, prepared, COMPLETION_ID)
+
+    def opening(self, counts: TokenCounts) -> Iterator[bytes]:
+        """Yield the warnings, and the role."""
+        yield from self._warned(self._chunk())
+        yield self._frame(Delta(role=ANSWERER, content=""), None, counts)
+
+    def frames(
+        self, prompt_index: int, output: RequestOutput, counts: TokenCounts
+    ) -> Iterator[bytes]:
+        """Yield a chunk for new text."""
+        for one in output.outputs:
+            text, finish = read_deltas(one.deltas)
+            if text or finish is not None:
+                yield self._frame(Delta(content=text), finish, counts)
+
+    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
+        """Return the usage, in a chunk of its own, and the end."""
+        return self._closing(self._chunk(), counts, explanation)
+
+    def whole(
+        self,
+        outputs: list[RequestOutput],
+        counts: TokenCounts,
+        explanation: dict[str, Any] | None,
+    ) -> Iterator[bytes]:
+        """Yield the response with its one choice."""
+        (output,) = outputs
+        (one,) = output.outputs
+        text, finish = read_deltas(one.deltas)
+        choice = ChatChoice(index=0, message=AnswerMessage(role=ANSWERER, content=text))
+        if finish is not None:
+            choice.finish_reason, choice.stop_reason = finish.reason, finish.stop
+        response = ChatResponse(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=[choice],
+            usage=usage_of(counts),
+            system_fingerprint=self._fingerprint,
+        )
+        yield self._body(response, counts, explanation)
+
+    def _frame(self, delta: Delta, finish: FinishDelta | None, counts: TokenCounts) -> bytes:
+        """Return the event with what is new of the answer."""
+        choice = ChunkChoice(index=0, delta=delta)
+        if finish is not None:
+            choice.finish_reason, choice.stop_reason = finish.reason, finish.stop
+        chunk = self._chunk(choice)
+        if self._sends_usage_always:
+            chunk.usage = usage_of(counts)
+        return frame(encode(chunk))
+
+    def _chunk(self, *choices: ChunkChoice) -> ChatChunk:
+        return ChatChunk(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=list(choices),
+            system_fingerprint=self._fingerprint,
+        )

@@ -1,0 +1,113 @@
+"""/api/embed and the older /api/embeddings: vectors of texts, in Ollama's dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from octavo.api.outputs import RequestOutput
+from octavo.api.pooling.inputs import most_tokens, prefix_of
+from octavo.api.pooling.params import TO_FIT, PoolingParams
+from octavo.api.pooling.tasks import Wanted, wanted
+from octavo.dialects.embeddings.common import encoded_each
+from octavo.dialects.ollama.dialect import error_body
+from octavo.dialects.ollama.requests import check_name
+from octavo.dialects.ollama.schema import OllamaEmbeddingRequest, OllamaEmbedRequest
+from octavo.serving.answers.whole import WholeWriter
+from octavo.serving.exchange import Exchange
+from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts
+from octavo.serving.preparation import refusals
+from octavo.serving.translation import TranslationContext
+from octavo.transport.errors import ApiError, invalid
+from octavo.transport.exchange import encode
+from octavo.workers.jobs import PromptJob
+
+_NANOSECONDS = 10**9
+
+
+def translate_embed(context: TranslationContext, request: OllamaEmbedRequest) -> GenerationRequest:
+    """Return the neutral form of a request for the vectors of texts, which have length one."""
+    check_name(context, request.model)
+    texts = [request.input] if isinstance(request.input, str) else request.input
+    if not texts:
+        raise invalid("input is an empty list; give at least one text", "input")
+    params = PoolingParams(dimensions=request.dimensions, use_activation=True)
+    cuts = request.truncate is not False
+    place = "input" if isinstance(request.input, str) else "input[{index}]"
+    return _translated(context, texts, params, place, cuts=cuts, is_old=False)
+
+
+def translate_embedding(
+    context: TranslationContext, request: OllamaEmbeddingRequest
+) -> GenerationRequest:
+    """Return the neutral form of a request for one vector, as the model's makers intend it."""
+    check_name(context, request.model)
+    return _translated(context, [request.prompt], PoolingParams(), "prompt", cuts=True, is_old=True)
+
+
+def _translated(
+    context: TranslationContext,
+    texts: list[str],
+    params: PoolingParams,
+    place: str,
+    *,
+    cuts: bool,
+    is_old: bool,
+) -> GenerationRequest:
+    facts = context.facts
+    with refusals():
+        asked = wanted(facts, "embed", params)
+        prefix = prefix_of(facts, None)
+    return GenerationRequest(
+        prompts=[PromptJob(text=prefix + text) for text in texts],
+        sampling={"pooling": asked.pooling, "detokenize": False, "temperature": 0.0},
+        writer=partial(EmbedWriter, asked, is_old),
+        named=partial(_named, place),
+        max_tokens=0,
+        keep_tokens=most_tokens(facts, TO_FIT) if cuts else None,
+        keeps_end=False,
+        keeps_frame=True,
+    )
+
+
+def _named(place: str, error: ApiError, index: int) -> ApiError:
+    """Return an error of the checks with the name of its field in this dialect."""
+    if error.status == 400 and error.param in ("prompt", None):
+        error.param = place.format(index=index)
+    return error
+
+
+class EmbedWriter(WholeWriter):
+    """The vectors of all texts, in one body."""
+
+    def __init__(
+        self, asked: Wanted, is_old: bool, exchange: Exchange, prepared: PreparedRequest
+    ) -> None:
+        self._asked = asked
+        self._is_old = is_old
+        self._model = exchange.server.model_name
+        self._clock, self._began = exchange.server.clock, exchange.began
+
+    def failure(self, error: ApiError) -> bytes:
+        """Return the body of an error."""
+        return error_body(error)
+
+    def whole(
+        self,
+        outputs: list[RequestOutput],
+        counts: TokenCounts,
+        explanation: dict[str, Any] | None,
+    ) -> Iterator[bytes]:
+        """Yield the response, each vector encoded alone."""
+        if self._is_old:
+            yield encode({"embedding": self._asked.vector(outputs[0])})
+            return
+        yield b'{"model":' + encode(self._model) + b',"embeddings":['
+        yield from encoded_each(map(self._asked.vector, outputs))
+        numbers = {
+            "total_duration": max(0, round((self._clock() - self._began) * _NANOSECONDS)),
+            "load_duration": 0,
+            "prompt_eval_count": counts.prompt,
+        }
+        yield b"]," + encode(numbers)[1:]

@@ -1,0 +1,250 @@
+"""From the fields of Ollama's dialect to the neutral request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
+from octavo.dialects.ollama.schema import (
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+    OllamaMessage,
+    OllamaOptions,
+    OllamaRequest,
+    OllamaTool,
+)
+from octavo.dialects.ollama.writer import OllamaWriter
+from octavo.serving.answers.call_ids import made_id
+from octavo.serving.answers.tool_use import NO_TOOLS, ToolUse
+from octavo.serving.operation import GenerationRequest
+from octavo.serving.translation import TranslationContext
+from octavo.text.chat.messages import THINKING_SWITCHES
+from octavo.transport.errors import ApiError, invalid, not_yet
+from octavo.workers.answer_shape import CallableTool
+from octavo.workers.jobs import Conversation, PromptJob
+
+TAG = ":latest"  # which clients of this dialect add to names
+_NEUTRAL = "structured_outputs"
+_NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+# Neutral names of sampling values, and those of the options.
+_SAMPLING = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repeat_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "seed": "seed",
+}
+_NAMES = {**_SAMPLING, "top_p": "top_p", "stop": "stop", "max_tokens": "num_predict"}
+_OFF = {"mirostat": 0, "tfs_z": 1, "typical_p": 1}  # values that ask for nothing
+_SMALLEST_TOP_P = 1e-9  # instead of 0, which is the most likely token alone too
+
+
+def is_name(context: TranslationContext, name: str) -> bool:
+    """Return whether this is the model's name, with or without a tag."""
+    return name in context.model_names or name.removesuffix(TAG) in context.model_names
+
+
+def check_name(context: TranslationContext, name: str) -> None:
+    """Raise 404 unless this is the model's name, with or without a tag."""
+    if not is_name(context, name):
+        context.check_model(name)
+
+
+def translate_chat(context: TranslationContext, request: OllamaChatRequest) -> GenerationRequest:
+    """Return the neutral form of a request to continue a conversation."""
+    check_name(context, request.model)
+    use = _tool_use(request.tools or ())
+    context.formats.check(use)
+    messages = _messages(context, request.messages or ())
+    conversation = _conversation(context, request, messages, use)
+    return _generation(context, request, conversation, use, is_chat=True)
+
+
+def translate_generate(
+    context: TranslationContext, request: OllamaGenerateRequest
+) -> GenerationRequest:
+    """Return the neutral form of a request to answer a prompt, or to continue it as it is."""
+    check_name(context, request.model)
+    if request.raw:
+        if request.system:
+            raise invalid("system has no effect with raw=true; write it into the prompt", "system")
+        return _generation(
+            context, request, PromptJob(text=request.prompt or ""), NO_TOOLS, is_chat=False
+        )
+    messages = [{"role": "user", "content": request.prompt or ""}]
+    if request.system:
+        messages.insert(0, {"role": "system", "content": request.system})
+    conversation = _conversation(context, request, messages, NO_TOOLS)
+    return _generation(context, request, conversation, NO_TOOLS, is_chat=False)
+
+
+def _generation(
+    context: TranslationContext,
+    request: OllamaRequest,
+    job: PromptJob,
+    use: ToolUse,
+    *,
+    is_chat: bool,
+) -> GenerationRequest:
+    sampling, most = _sampling(request.options or OllamaOptions())
+    asked = GenerationRequest(
+        prompts=[job],
+        sampling=sampling,
+        writer=partial(OllamaWriter, is_chat),
+        named=partial(named, is_chat),
+        default_max_tokens=most,
+        is_stream=request.stream is not False,
+        shape=_shape(request.format),
+    )
+    context.formats.bind(asked, use, context.facts.vocabulary)
+    return asked
+
+
+def _sampling(options: OllamaOptions) -> tuple[dict[str, Any], int | None]:
+    """Return the neutral values of sampling, and the limit of the answer."""
+    for name, harmless in _OFF.items():
+        if getattr(options, name) not in (None, harmless):
+            raise not_yet(f"options.{name}", f"this sampler is not supported; send {harmless}")
+    sampling: dict[str, Any] = {}
+    for neutral, name in _SAMPLING.items():
+        value = getattr(options, name)
+        if value is not None:
+            sampling[neutral] = value
+    if options.top_p is not None:
+        sampling["top_p"] = max(options.top_p, _SMALLEST_TOP_P)
+    if sampling.get("seed", 0) < 0:
+        del sampling["seed"]  # as there: one is drawn
+    if options.stop:
+        sampling["stop"] = [options.stop] if isinstance(options.stop, str) else options.stop
+    most = options.num_predict
+    if most == 0:
+        raise invalid("options.num_predict=0 leaves no token for an answer", "options.num_predict")
+    return sampling, most if most is not None and most > 0 else None
+
+
+def _shape(wanted: str | dict[str, Any] | None) -> StructuredOutputsParams | None:
+    if not wanted:
+        return None
+    try:
+        if wanted == "json":
+            return StructuredOutputsParams(json_object=True)
+        msgspec.msgpack.encode(wanted)  # the form in which it is stored and sent
+        return StructuredOutputsParams(json=wanted)
+    except OverflowError:
+        raise invalid("format: a number has more than 64 bits", "format") from None
+    except ShapeError as error:
+        raise invalid(f"format{error.path}: {error.what}", f"format{error.path}") from None
+
+
+def named(is_chat: bool, error: ApiError, index: int) -> ApiError:
+    """Return an error of the checks with the name of its field in this dialect."""
+    param = error.param or ""
+    if param in _NAMES:
+        renamed = f"options.{_NAMES[param]}"
+    elif param.startswith(_NEUTRAL):
+        renamed = re.sub(rf"^{_NEUTRAL}(\.\w+)?", "format", param)
+    elif param.partition("[")[0] in ("prompt", "template", "messages"):
+        renamed = "messages" if is_chat else "prompt"
+    else:
+        return error
+    error.message, error.param = error.message.replace(param, renamed), renamed
+    return error
+
+
+def _tool_use(tools: Sequence[OllamaTool]) -> ToolUse:
+    """Return what a request says about tools; the answer may always do without them."""
+    if not tools:
+        return NO_TOOLS
+    found: dict[str, CallableTool] = {}
+    described = []
+    for index, each in enumerate(tools):
+        function, where = each.function, f"tools[{index}].function"
+        if function.name in found:
+            message = f"{where}.name: {function.name!r} is the name of an earlier tool too"
+            raise invalid(message, f"{where}.name")
+        parameters = function.parameters or _NO_ARGUMENTS
+        place = f"[{index}].function.parameters"
+        found[function.name] = CallableTool(function.name, parameters, strict=False, place=place)
+        shown: dict[str, Any] = {"name": function.name, "parameters": parameters}
+        if function.description is not None:
+            shown["description"] = function.description
+        described.append({"type": "function", "function": shown})
+    return ToolUse(described=tuple(described), callable=tuple(found.values()))
+
+
+def _conversation(
+    context: TranslationContext,
+    request: OllamaRequest,
+    messages: list[dict[str, Any]],
+    use: ToolUse,
+) -> PromptJob:
+    """Return the job for a worker; an answer at the end is continued."""
+    variables = dict(context.default_chat_template_kwargs or {})
+    if request.think is not None:
+        variables.update(dict.fromkeys(THINKING_SWITCHES, bool(request.think)))
+        if isinstance(request.think, str):
+            variables["reasoning_effort"] = request.think
+    is_continued = bool(messages) and messages[-1]["role"] == "assistant"
+    is_continued = is_continued and "tool_calls" not in messages[-1]
+    conversation = Conversation(
+        content_format=context.content_format,
+        messages=messages,
+        tools=list(use.described) or None,
+        tool_format=context.formats.formats.tools,
+        template=context.chat_template,
+        add_generation_prompt=not is_continued,
+        continue_final_message=is_continued,
+        variables=variables,
+    )
+    return PromptJob(conversation=conversation, add_special_tokens=False)
+
+
+def _messages(context: TranslationContext, given: Sequence[OllamaMessage]) -> list[dict[str, Any]]:
+    """Return messages as templates read them; calls and results get ids, which they lack here."""
+    messages: list[dict[str, Any]] = []
+    open_calls: list[tuple[str, str]] = []  # names and ids of calls without a result
+    for index, message in enumerate(given):
+        where = f"messages[{index}]"
+        if message.images:
+            raise not_yet(f"{where}.images", "this model reads text; send it as text")
+        fields: dict[str, Any] = {"role": message.role, "content": message.content or ""}
+        if message.thinking:
+            fields["reasoning_content"] = message.thinking
+        if message.tool_calls:
+            open_calls = []
+            calls = fields["tool_calls"] = []
+            for number, call in enumerate(message.tool_calls):
+                call_id = context.formats.known_id(call.id or made_id(f"{index}/{number}"))
+                open_calls.append((call.function.name, call_id or ""))
+                called = {"name": call.function.name, "arguments": call.function.arguments}
+                calls.append({"id": call_id, "type": "function", "function": called})
+        if message.role == "tool":
+            _add_result(context, fields, message, open_calls)
+        messages.append(fields)
+    return messages
+
+
+def _add_result(
+    context: TranslationContext,
+    fields: dict[str, Any],
+    message: OllamaMessage,
+    open_calls: list[tuple[str, str]],
+) -> None:
+    """Say which call a result answers: as it says itself, or the first of its tool, or of all."""
+    if message.tool_name:
+        fields["name"] = message.tool_name
+    if message.tool_call_id:
+        fields["tool_call_id"] = context.formats.known_id(message.tool_call_id)
+        return
+    named_alike = [each for each in open_calls if each[0] == message.tool_name]
+    for call in (named_alike or open_calls)[:1]:
+        fields["tool_call_id"] = call[1]
+        fields.setdefault("name", call[0])
+        open_calls.remove(call)

@@ -1,0 +1,81 @@
+"""OpenAI's dialect: its error body and its frames, which are server-sent events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.transport.dialect import Dialect
+from octavo.transport.errors import ApiError
+from octavo.transport.exchange import encode
+
+CHAT_ID, COMPLETION_ID = "chatcmpl-", "cmpl-"  # of answers, before the id of the request
+SCORING_ID = "generative-scoring-"
+DONE = b"data: [DONE]\n\n"
+_INVALID = "invalid_request_error"
+_TYPES = {
+    400: _INVALID,
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: _INVALID,
+    408: _INVALID,
+    409: _INVALID,
+    413: _INVALID,
+    415: _INVALID,
+    429: "rate_limit_error",
+    431: _INVALID,
+    503: "service_unavailable_error",
+}
+_ERROR_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+
+
+def frame(payload: bytes) -> bytes:
+    """Return the event with this payload."""
+    return b"data: %b\n\n" % payload
+
+
+def error_body(error: ApiError) -> bytes:
+    """Return the body of an error response, as OpenAI's clients expect it."""
+    return encode(
+        {
+            "error": {
+                "message": error.message,
+                "type": _TYPES.get(error.status, "server_error"),
+                "param": error.param,
+                "code": error.code,
+            }
+        }
+    )
+
+
+def _stream_schema(payload: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an event: JSON in a string, or the end marker."""
+    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": payload}
+    data = {"anyOf": [{"const": "[DONE]"}, text]}
+    return {"type": "object", "required": ["data"], "properties": {"data": data}}
+
+
+OPENAI = Dialect(
+    error_body=error_body,
+    error_name="Error",
+    error_schema=_ERROR_SCHEMA,
+    stream_kind="text/event-stream; charset=utf-8",
+    stream_schema=_stream_schema,
+    ping=b": ping\n\n",
+    id_prefixes=(CHAT_ID, COMPLETION_ID, SCORING_ID),
+)

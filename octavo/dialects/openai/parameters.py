@@ -1,0 +1,135 @@
+"""From OpenAI's fields to the neutral ones, and from errors to the names of the fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from octavo.api.outputs import RequestError
+from octavo.api.requests import TOO_LONG, bad_word_variants
+from octavo.dialects.openai.conversation import with_own_field
+from octavo.dialects.openai.schema.chat import ChatRequest
+from octavo.dialects.openai.schema.sampling import MAX_BAD_WORD_CHARACTERS, CommonRequest
+from octavo.dialects.openai.shapes import NEUTRAL, shape_of, with_own_place
+from octavo.serving.operation import GenerationRequest, Writer
+from octavo.transport.errors import ApiError, invalid
+from octavo.workers.jobs import PromptJob
+
+NO_SEED = -1  # as in vLLM: a seed is drawn for the request
+_SAMPLING = (
+    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
+    *("presence_penalty", "frequency_penalty", "seed", "n", "stop", "stop_token_ids"),
+    *("min_tokens", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
+    *("spaces_between_special_tokens", "prompt_logprobs", "logit_bias", "allowed_token_ids"),
+    "thinking_token_budget",
+)
+_SUBJECT = re.compile(r"^(the )?prompt\b")
+
+
+def generation_request(
+    request: CommonRequest,
+    prompts: list[PromptJob | list[int]],
+    max_tokens: int | None,
+    logprobs: int | None,
+    writer: Callable[..., Writer],
+) -> GenerationRequest:
+    """Return the neutral request; raise ApiError for fields that exclude each other.
+
+    The limit and the number of log-probabilities are worked out from other fields by the route.
+    """
+    if request.stream_options is not None and not request.stream:
+        raise invalid("stream_options needs stream=true", "stream_options")
+    if request.prompt_logprobs is not None and request.stream:
+        raise invalid("prompt_logprobs are not streamed; set stream=false", "prompt_logprobs")
+    if request.truncate_prompt_tokens == 0:
+        name = "truncate_prompt_tokens"
+        raise invalid(f"{name}=0 leaves nothing of the prompt; give 1 at least, or -1", name)
+    sampling: dict[str, Any] = {"logprobs": logprobs}
+    for name in _SAMPLING:
+        value = getattr(request, name)
+        if value is not None:
+            sampling[name] = value
+    if request.seed == NO_SEED:
+        del sampling["seed"]
+    if request.logprob_token_ids:
+        sampling.update(logprobs=None, logprob_token_ids=request.logprob_token_ids)
+    if request.vllm_xargs:
+        sampling["extra_args"] = request.vllm_xargs
+    if request.repetition_detection is not None:
+        sampling["repetition_detection"] = msgspec.structs.asdict(request.repetition_detection)
+    return GenerationRequest(
+        prompts=prompts,
+        sampling=sampling,
+        writer=partial(writer, request),
+        named=partial(named, request, len(prompts)),
+        max_tokens=max_tokens,
+        is_stream=bool(request.stream),
+        explains=bool(request.explain),
+        wants_text=bool(request.return_prompt_text),
+        bad_words=_bad_words(request) if request.bad_words else [],
+        keep_tokens=request.truncate_prompt_tokens,
+        keeps_end=request.truncation_side != "right",
+        cache_salt=request.cache_salt,
+        priority=request.priority,
+        deadline_ms=request.deadline_ms,
+        shape=shape_of(request),
+    )
+
+
+def _bad_words(request: CommonRequest) -> list[str]:
+    """Return what a prompt worker must tokenise beside the first prompt."""
+    words = request.bad_words or ()
+    num_characters = sum(map(len, words))
+    if num_characters > MAX_BAD_WORD_CHARACTERS:
+        raise invalid(
+            f"bad_words have {num_characters} characters together; at most "
+            f"{MAX_BAD_WORD_CHARACTERS} are accepted",
+            "bad_words",
+        )
+    try:
+        return bad_word_variants(words)
+    except RequestError as error:
+        raise invalid(str(error), error.param, error.code) from None
+
+
+def named(request: CommonRequest, num_prompts: int, error: ApiError, index: int) -> ApiError:
+    """Return an error of the checks with the name of its field in this dialect."""
+    if error.status != 400:
+        return error
+    if error.param is not None and error.param.startswith(NEUTRAL):
+        return with_own_place(request, error)
+    message = error.message
+    param = with_own_field(error).param or _first_named(message, request)
+    if param == "prompt":
+        if isinstance(request, ChatRequest):
+            param = "messages"
+        elif num_prompts > 1:
+            param = f"prompt[{index}]"
+            message, is_subject = _SUBJECT.subn(param, message)
+            message = message if is_subject else f"{param}: {message}"
+    elif error.code == TOO_LONG and num_prompts > 1:
+        message = f"prompt[{index}]: {message}"
+    elif param is not None and param in (renamed := _own_names(request)):
+        message, param = re.sub(rf"\b{param}\b", renamed[param], message), renamed[param]
+    return invalid(message, param, error.code)
+
+
+def _own_names(request: CommonRequest) -> dict[str, str]:
+    """Return the names that fields have in this request, by the neutral ones."""
+    names = {"extra_args": "vllm_xargs"}
+    if not isinstance(request, ChatRequest):
+        return names
+    names["logprobs"] = "top_logprobs"
+    if request.max_completion_tokens is not None:
+        names["max_tokens"] = "max_completion_tokens"
+    return names
+
+
+def _first_named(message: str, request: CommonRequest) -> str | None:
+    """Return the field that a message is about: it names it early."""
+    words = message.replace("=", " ").replace(",", " ").split()
+    return next((word for word in words if word in request.__struct_fields__), None)

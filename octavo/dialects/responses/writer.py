@@ -1,0 +1,340 @@
+"""Answers of the Responses API, as events or as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from octavo.api.outputs import CompletionOutput, RequestOutput
+from octavo.dialects.openai.logprobs import Pieces, TokenTexts, chat_logprobs
+from octavo.dialects.responses.dialect import ID_PREFIX, error_fields, event, response_error
+from octavo.dialects.responses.namespaces import NAMESPACE, origins_of
+from octavo.dialects.responses.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Output, OutputItem
+from octavo.dialects.responses.raw import RawMessages
+from octavo.dialects.responses.schema import (
+    InputTokensDetails,
+    OutputTokensDetails,
+    ResponseObject,
+    ResponsesRequest,
+    ResponseUsage,
+)
+from octavo.formats.deltas import ReasoningDelta, TextDelta, ToolCallDelta
+from octavo.serving.exchange import Exchange
+from octavo.serving.operation import PreparedRequest, TokenCounts
+from octavo.serving.schema.queries import query_of
+from octavo.serving.schema.query_numbers import bounded_number
+from octavo.serving.store.responses import FINAL, Entry, ResponseStore
+from octavo.transport.errors import ApiError, invalid
+from octavo.transport.exchange import encode
+
+CANCELLED, FAILED, QUEUED = "cancelled", "failed", "queued"
+STARTING_AFTER = "starting_after"
+MOST_EVENTS = 10**9  # of a response
+# Errors that end a connection, and not a durable request.
+_CONTINUED = ("server_shutdown", "stream_taken_over")
+_LOGPROBS = "message.output_text.logprobs"
+_DELTAS = {
+    TextDelta: "response.output_text",
+    ReasoningDelta: "response.reasoning_text",
+    ToolCallDelta: "response.function_call_arguments",
+}
+
+
+class ResponseWriter:
+    """The writer of one response.
+
+    The events of a stream depend on nothing but the tokens: each token has its own. So the numbers
+    of events are the same whenever the answer is written, and one that continues leaves out those
+    that its client knows.
+    """
+
+    def __init__(
+        self, request: ResponsesRequest, exchange: Exchange, prepared: PreparedRequest
+    ) -> None:
+        server = exchange.server
+        self._clock = server.wall_time
+        self._logprobs_each = prepared.sampling.logprobs
+        self._texts = TokenTexts(server.llm.model.tokenizer, False)
+        self._waiting: list[Any] = []  # log-probabilities without an event yet
+        self._number = 0  # of the next event
+        self._known = known_number(exchange)  # the number of the last event that the client has
+        self._open: OutputItem | None = None
+        self._before = b""  # what precedes the new part of the open item in its events
+        self.output = Output(
+            exchange.request_id,
+            origins_of(request.tools),
+            has_reasoning=request.include_reasoning is not False,
+        )
+        self.response = response_to(request, exchange, prepared)
+        self._raw: RawMessages | None = None
+        if request.enable_response_messages:
+            self._raw = RawMessages(prepared.prompts[0])
+        self._is_durable = server.durability is not None
+        self._store: ResponseStore | None = None
+        self.entry: Entry | None = None
+
+    def opening(self, counts: TokenCounts) -> Iterator[bytes]:
+        """Yield the events with the response, which has no output yet."""
+        self.response.status = IN_PROGRESS
+        if self.entry is not None and not self.entry.is_final:
+            self.entry.status = IN_PROGRESS
+        yield from self._begun({"response": msgspec.to_builtins(self.response)})
+
+    def _begun(self, shown: dict[str, Any]) -> Iterator[bytes]:
+        yield from self._event("response.created", shown)
+        yield from self._event("response.in_progress", shown)
+
+    def frames(
+        self, prompt_index: int, output: RequestOutput, counts: TokenCounts
+    ) -> Iterator[bytes]:
+        """Yield the events of the deltas; the first of an item opens it."""
+        (one,) = output.outputs
+        if self._raw is not None:
+            self._raw.add(one)
+        if self._logprobs_each is not None:
+            yield from self._read_logprobs(one)
+        for delta in one.deltas:
+            item, text = self.output.add(delta)
+            if item is not self._open:
+                yield from self._close(COMPLETED)
+                if item is not None:
+                    yield from self._begin(item)
+            if text:
+                yield from self._delta(text)
+
+    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterator[bytes]:
+        """Yield the end of the last item, and the event with the whole response."""
+        status = self.output.status
+        last = self.output.complete()
+        if last is not self._open:
+            yield from self._begin(last)
+        yield from self._close(COMPLETED if status == COMPLETED else INCOMPLETE)
+        self.end(counts)
+        name = "response.completed" if status == COMPLETED else "response.incomplete"
+        yield from self._event(name, {"response": msgspec.to_builtins(self.response)})
+
+    def failure(self, error: ApiError) -> bytes:
+        """Return the event of an error that ends the stream."""
+        if error.code in _CONTINUED and self._is_durable:
+            return b"".join(self._event("error", error_fields(error)))
+        self.response.status = FAILED
+        self.response.error = response_error(error)
+        self.response.output = self.output.shown(INCOMPLETE)
+        self._settle()
+        return self._last("response.failed")
+
+    def whole(
+        self,
+        outputs: list[RequestOutput],
+        counts: TokenCounts,
+        explanation: dict[str, Any] | None,
+    ) -> Iterator[bytes]:
+        """Yield the body of the response."""
+        (one,) = outputs[0].outputs
+        if self._raw is not None:
+            self._raw.add(one)
+        self.output.add_all(one.deltas)
+        self.output.complete()
+        if self._logprobs_each is not None:
+            yield from self._read_logprobs(one)
+            for item in self.output.items:
+                if item.kind is TextDelta:
+                    item.logprobs, self._waiting = self._waiting, []
+                    break
+        self.end(counts)
+        yield encode(self.response)
+
+    def end(self, counts: TokenCounts) -> None:
+        """Complete the response when the answer has ended."""
+        response, status = self.response, self.output.status
+        response.status = status
+        response.output = self.output.shown(COMPLETED if status == COMPLETED else INCOMPLETE)
+        if status == INCOMPLETE:
+            response.incomplete_details = {"reason": "max_output_tokens"}
+        response.completed_at = self._clock() if status == COMPLETED else None
+        response.usage = usage_of(counts)
+        if counts.timing is not None:
+            response.metrics = counts.timing
+        if self._raw is not None:
+            response.input_messages, response.output_messages = self._raw.input, self._raw.output
+        self._settle()
+
+    # what is kept
+
+    def keep(self, store: ResponseStore, entry: Entry | None) -> None:
+        """Keep the response when it has ended, unless there is no room for it."""
+        self._store, self.entry = store, entry
+        self.response.store = entry is not None
+        if entry is not None:
+            entry.answerer = self
+
+    def shown(self, status: str) -> bytes:
+        """Return the response as it is now, with this status."""
+        output = self.output.shown(INCOMPLETE if status in FINAL else IN_PROGRESS)
+        return encode(msgspec.structs.replace(self.response, status=status, output=output))
+
+    def cancel(self) -> bytes:
+        """End the response because it was cancelled; return its last event."""
+        self.response.status = CANCELLED
+        self.response.output = self.output.shown(INCOMPLETE)
+        self._settle()
+        return self._last("response.incomplete")
+
+    def _last(self, name: str) -> bytes:
+        """Return the event that ends a stream, behind those that begin it if it has not begun."""
+        shown = {"response": msgspec.to_builtins(self.response)}
+        begun = () if self._number else self._begun(shown)
+        return b"".join((*begun, *self._close(INCOMPLETE), *self._event(name, shown)))
+
+    def _settle(self) -> None:
+        if self.entry is not None and self._store is not None:
+            self._store.settle(self.entry, self.response.status, encode(self.response))
+
+    # events
+
+    def _event(self, name: str, fields: dict[str, Any]) -> Iterator[bytes]:
+        """Yield an event with the next number, unless the client knows it."""
+        number, self._number = self._number, self._number + 1
+        if number > self._known:
+            yield event(name, {**fields, "sequence_number": number})
+
+    def _begin(self, item: OutputItem) -> Iterator[bytes]:
+        self._open = item
+        shown = item.shown(IN_PROGRESS, has_content=False)
+        yield from self._event("response.output_item.added", {**_place(item), "item": shown})
+        if item.kind is not ToolCallDelta:
+            part = {**item.part(), "text": ""}
+            yield from self._event("response.content_part.added", {**_content(item), "part": part})
+        # A prepared event, of which only the new part and the number change.
+        frame = event(f"{_DELTAS[item.kind]}.delta", {**_content(item), "delta": 0})
+        self._before = frame.removesuffix(b"0}\n\n")
+
+    def _delta(self, text: str) -> Iterator[bytes]:
+        number, self._number = self._number, self._number + 1
+        item, logprobs = self._open, b""
+        assert item is not None, "it was begun with its first delta"
+        if item.kind is TextDelta:
+            made, self._waiting = self._waiting, []
+            item.logprobs += made
+            logprobs = b',"logprobs":' + encode(made)
+        if number > self._known:
+            new = encode(text)
+            yield b'%b%b%b,"sequence_number":%d}\n\n' % (self._before, new, logprobs, number)
+
+    def _close(self, status: str) -> Iterator[bytes]:
+        """Yield the end of the open item."""
+        item, self._open = self._open, None
+        if item is None:
+            return
+        done = f"{_DELTAS[item.kind]}.done"
+        if item.kind is ToolCallDelta:
+            said = {**_content(item), "name": item.name, "arguments": item.text}
+            yield from self._event(done, said)
+        else:
+            said = {**_content(item), "text": item.text}
+            if item.kind is TextDelta:
+                said["logprobs"] = item.logprobs
+            yield from self._event(done, said)
+            said = {**_content(item), "part": item.part()}
+            yield from self._event("response.content_part.done", said)
+        shown = {**_place(item), "item": item.shown(status)}
+        yield from self._event("response.output_item.done", shown)
+
+    def _read_logprobs(self, one: CompletionOutput) -> Pieces[None]:
+        """Keep the log-probabilities of new tokens for the text; those of reasoning are left."""
+        assert self._logprobs_each is not None
+        positions = list(one.logprobs or ())[one.num_reasoning_tokens :]
+        written = yield from chat_logprobs(positions, self._logprobs_each, self._texts)
+        self._waiting += msgspec.json.decode(written)["content"]
+
+
+def response_to(
+    request: ResponsesRequest, exchange: Exchange, prepared: PreparedRequest
+) -> ResponseObject:
+    """Return the response to a request, without output."""
+    sampling, reasoning, text = prepared.sampling, request.reasoning, request.text
+    shape = None if text is None else text.format
+    shown_text: dict[str, Any] = {"format": {"type": "text"}}
+    if shape is not None:
+        shown_text["format"] = msgspec.to_builtins(shape)
+    if text is not None and text.verbosity is not None:
+        shown_text["verbosity"] = text.verbosity
+    response = ResponseObject(
+        id=f"{ID_PREFIX}{exchange.request_id}",
+        created_at=exchange.created,
+        model=exchange.server.model_name,
+        status=IN_PROGRESS,
+        output=[],
+        background=bool(request.background),
+        instructions=request.instructions,
+        max_output_tokens=request.max_output_tokens,
+        metadata=request.metadata or {},
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        previous_response_id=request.previous_response_id,
+        reasoning={"effort": None if reasoning is None else reasoning.effort, "summary": None},
+        store=request.store is not False,
+        temperature=sampling.temperature,
+        text=shown_text,
+        tools=[_shown_tool(msgspec.to_builtins(each)) for each in request.tools or ()],
+        top_logprobs=request.top_logprobs or 0,
+        top_p=sampling.top_p,
+        truncation=request.truncation or "disabled",
+    )
+    if request.tool_choice is not None:
+        response.tool_choice = msgspec.to_builtins(request.tool_choice)
+    if prepared.warnings:
+        response.warnings = prepared.warnings
+    return response
+
+
+def known_number(exchange: Exchange) -> int:
+    """Return the number of the last event that a client has, -1 for none."""
+    given = query_of(exchange).get(STARTING_AFTER)
+    if given is None:
+        return -1
+    known = bounded_number(given, 0, MOST_EVENTS)
+    if known is None:
+        raise invalid(
+            f"{STARTING_AFTER}: expected the number of an event, from 0 to {MOST_EVENTS}, got "
+            f"{given[:32]!r}",
+            STARTING_AFTER,
+        )
+    return known
+
+
+def wants_logprobs(request: ResponsesRequest) -> bool:
+    """Return whether a request asks for log-probabilities."""
+    return request.top_logprobs is not None or _LOGPROBS in (request.include or ())
+
+
+def usage_of(counts: TokenCounts) -> ResponseUsage:
+    """Return the token counts in the form of this dialect."""
+    return ResponseUsage(
+        input_tokens=counts.prompt,
+        input_tokens_details=InputTokensDetails(cached_tokens=counts.cached),
+        output_tokens=counts.generated,
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=counts.reasoning),
+        total_tokens=counts.prompt + counts.generated,
+    )
+
+
+def _place(item: OutputItem) -> dict[str, Any]:
+    return {"output_index": item.index}
+
+
+def _content(item: OutputItem) -> dict[str, Any]:
+    """Return where the content of an item is; a call has none."""
+    place: dict[str, Any] = {"item_id": item.id, "output_index": item.index}
+    if item.kind is not ToolCallDelta:
+        place["content_index"] = 0
+    return place
+
+
+def _shown_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool without what the request has left out."""
+    needed = ("name",) if tool["type"] == NAMESPACE else ("name", "parameters", "strict")
+    if tool.get("tools") is not None:
+        tool = {**tool, "tools": list(map(_shown_tool, tool["tools"]))}
+    return {name: value for name, value in tool.items() if value is not None or name in needed}

@@ -1,0 +1,115 @@
+"""/v1/chat/completions/batch: several conversations in one request, each with its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from octavo.api.outputs import RequestOutput
+from octavo.dialects.openai import chat
+from octavo.dialects.openai.beams import bind_beams
+from octavo.dialects.openai.chat_writer import ChatWriter
+from octavo.dialects.openai.common import OpenAIWriter, usage_of
+from octavo.dialects.openai.conversation import conversation_job
+from octavo.dialects.openai.schema.chat import ChatChoice, ChatRequest, ChatResponse
+from octavo.dialects.vllm.schema import BatchChatRequest
+from octavo.serving.answers.tool_use import NO_TOOLS
+from octavo.serving.answers.whole import WholeWriter
+from octavo.serving.exchange import Exchange
+from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts
+from octavo.serving.translation import TranslationContext
+from octavo.transport.errors import ApiError, invalid
+from octavo.transport.exchange import encode
+
+MAX_ANSWERS = 2048
+_OWN = ("stream", "tools", "functions", "echo")  # what each conversation needs a request for
+
+
+def translate(context: TranslationContext, request: BatchChatRequest) -> GenerationRequest:
+    """Return the neutral form of a request to continue several conversations."""
+    for name in _OWN:
+        if getattr(request, name):
+            raise invalid(
+                f"{name} is for one conversation; send each to /v1/chat/completions", name
+            )
+    num_answers = len(request.messages) * (request.n or 1)
+    if num_answers > MAX_ANSWERS:
+        raise invalid(
+            f"{len(request.messages)} conversations with n={request.n} make {num_answers} "
+            f"answers; at most {MAX_ANSWERS} are made at once",
+            "messages",
+        )
+    requests = conversations_of(request)
+    made = chat.translate(context, requests[0])
+    try:
+        for each in requests[1:]:
+            made.prompts.append(conversation_job(each, context, NO_TOOLS))
+    except ApiError as error:
+        raise _placed(error, len(made.prompts)) from None
+    bind_beams(request, made)  # whose bounds are those of all conversations together
+    named = made.named
+    made.named = lambda error, index: _placed(named(error, index), index)
+    made.writer = lambda exchange, prepared: BatchWriter(request, exchange, prepared)
+    return made
+
+
+def conversations_of(request: BatchChatRequest) -> list[ChatRequest]:
+    """Return a request for each conversation."""
+    fields = msgspec.structs.asdict(request)
+    return [ChatRequest(**{**fields, "messages": messages}) for messages in request.messages]
+
+
+def _placed(error: ApiError, index: int) -> ApiError:
+    """Return an error with the conversation that it concerns."""
+    name = error.param
+    if error.status != 400 or name is None or not name.startswith("messages"):
+        return error
+    place = f"messages[{index}]{name.removeprefix('messages')}"
+    message = error.message
+    message = message.replace(name, place, 1) if name in message else f"{place}: {message}"
+    return invalid(message, place, error.code)
+
+
+class BatchWriter(WholeWriter, OpenAIWriter):
+    """The answers to all conversations, in their order; they are not streamed."""
+
+    def __init__(
+        self, request: BatchChatRequest, exchange: Exchange, prepared: PreparedRequest
+    ) -> None:
+        super().__init__(exchange, request, prepared, "chatcmpl-")
+        self._writers: list[ChatWriter] = []
+        for index, one in enumerate(conversations_of(request)):
+            part = replace(
+                prepared, prompts=[prepared.prompts[index]], checked=[prepared.checked[index]]
+            )
+            self._writers.append(ChatWriter(NO_TOOLS, one, exchange, part))
+
+    def whole(
+        self,
+        outputs: list[RequestOutput],
+        counts: TokenCounts,
+        explanation: dict[str, Any] | None,
+    ) -> Iterator[bytes]:
+        """Yield the response; the answers to conversation i begin with choice i × n."""
+        choices: list[ChatChoice] = []
+        for writer, output in zip(self._writers, outputs, strict=True):
+            made = yield from writer.choices(output)
+            for choice in made:
+                choice.index = len(choices)
+                choices.append(choice)
+        response = ChatResponse(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            usage=usage_of(counts),
+            system_fingerprint=self._fingerprint,
+        )
+        if explanation is not None:
+            response.explain = explanation
+        if self._warnings:
+            response.warnings = self._warnings
+        yield encode(response)

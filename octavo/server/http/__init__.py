@@ -1,1 +1,0 @@
-"""HTTP: connections, routing, keys, limits, event streams and errors."""

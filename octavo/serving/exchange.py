@@ -1,0 +1,57 @@
+"""One request and its answer, as handlers use them: the body decoded, the server at hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from octavo.serving.schema.decode import (
+    MAX_FAST_BYTES,
+    MAX_FAST_VALUES,
+    decode,
+    is_large,
+    named_in_header,
+    unknown_field,
+)
+from octavo.serving.schema.nested import Unknown
+from octavo.transport.errors import ApiError
+from octavo.transport.exchange import ID, HttpExchange
+
+if TYPE_CHECKING:
+    from octavo.serving.server import Server
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Exchange(HttpExchange):
+    """One request and its answer, with the server that answers it."""
+
+    server: Server
+
+    async def read(self, kind: type[T]) -> T:
+        """Return the decoded body of a route without long texts; refuse a large one."""
+        body = await self.body()
+        if is_large(body):  # decoding it would hold the event loop
+            raise ApiError(
+                413,
+                f"the body has {len(body)} bytes; this route reads at most {MAX_FAST_BYTES}, and "
+                f"{MAX_FAST_VALUES} values",
+                code="body_too_large",
+            )
+        return self.accept(kind, *decode(body, kind))
+
+    def accept(self, kind: type[T], request: T, unknown: tuple[Unknown, ...]) -> T:
+        """Return a decoded request; refuse its unknown fields, or name them in a header.
+
+        A request without an x-request-id header has the name that its body gives it.
+        """
+        name = getattr(request, "request_id", None)
+        if not self.is_named and name is not None and ID.fullmatch(name):
+            self.is_named, self.request_id = True, name
+        if unknown:
+            if self.server.config.strict:
+                raise unknown_field(unknown[0], kind)
+            self.server.metrics.unknown_fields.add(len(unknown))
+            self.extra_headers.append((b"x-octavo-unknown-fields", named_in_header(unknown)))
+        return request

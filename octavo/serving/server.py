@@ -1,0 +1,194 @@
+"""The state that all requests of one server share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from octavo.api.async_llm import AsyncLLM
+from octavo.client.client import ENGINE_PROGRAM
+from octavo.grammar.checked import CheckedShapes
+from octavo.observe.explain import Recent, Record
+from octavo.observe.exposition import Labels
+from octavo.observe.loop_lag import LoopLag
+from octavo.observe.machine import child_bytes
+from octavo.observe.metrics import Metrics
+from octavo.observe.output import num_dropped_lines
+from octavo.serving.admission import Admission
+from octavo.serving.answers.formats import choose_formats
+from octavo.serving.bounds.sessions import Sessions
+from octavo.serving.bounds.shares import Shares
+from octavo.serving.bounds.turns import Releases
+from octavo.serving.canary import Canary
+from octavo.serving.settings import ServerSettings
+from octavo.serving.store.opening import open_store
+from octavo.serving.translation import TranslationContext
+from octavo.transport.auth import AccessControl
+from octavo.transport.errors import ApiError, unavailable
+from octavo.workers.launch import PROGRAM as WORKER_PROGRAM
+from octavo.workers.pool import PromptPool
+from octavo.workers.process import Worker
+
+if TYPE_CHECKING:
+    from octavo.serving.batches.service import Batches
+    from octavo.serving.durable.service import Durability
+
+
+def _version() -> str:
+    try:
+        return metadata.version("octavo")
+    except metadata.PackageNotFoundError:  # run from a directory of sources
+        return "0"
+
+
+VERSION = _version()
+_CHILDREN = {ENGINE_PROGRAM: "engine", WORKER_PROGRAM: "prompt_worker"}
+
+
+def _child_memory() -> list[tuple[Labels, float]]:
+    return [((("process", kind),), size) for kind, size in child_bytes(_CHILDREN).items()]
+
+
+@dataclass(slots=True)
+class ActiveRequest:
+    """One request that is being answered."""
+
+    record: Record
+    engine_ids: Sequence[str]
+    is_stream: bool
+    stop: Callable[[Exception], None]  # end it now, with this error
+    is_background: bool = False  # of a batch, which keeps no part of an answer
+
+
+class Server:
+    """The engine, the admission queue, the statistics and what else all requests share."""
+
+    def __init__(
+        self,
+        llm: AsyncLLM,
+        config: ServerSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        workers: Sequence[Worker] = (),  # prompt workers that have been launched already
+    ) -> None:
+        self.config = config = config or ServerSettings()
+        self.llm = llm
+        self.clock = clock
+        self.started_at = int(time.time())  # shown as `created`; decides nothing
+        self.access = AccessControl(config)
+        self.shares = Shares(len(config.api_keys), self.access.knows)
+        self.admission = Admission(
+            config,
+            llm.facts.max_num_seqs,
+            clock,
+            lambda reason: self.metrics.reject(reason),
+            is_shared=llm.facts.fair_share,
+        )
+        self.canary = Canary(llm, clock, config.ready_seconds)
+        self.metrics = Metrics(
+            self.admission,
+            llm.snapshot,
+            self.readiness_as_number,
+            tuple((name, str(value)) for name, value in llm.model.cache_settings.items()),
+        )
+        self.sessions = Sessions(clock)
+        self.responses = open_store(config, clock, self.wall_time, self.shares)
+        self._add_metrics()
+        self.loop_lag = LoopLag(self.metrics.loop_lag.observe)
+        self.model_names = config.served_names or (llm.facts.name,)  # what requests may name
+        self.model_name = self.model_names[0]  # the name in answers
+        generates = "generate" in llm.facts.pooling.tasks
+        self.context = TranslationContext(
+            facts=llm.facts,
+            model_names=self.model_names,
+            formats=choose_formats(config, llm.model.tokenizer, generates=generates),
+            chat_template=config.chat_template,
+            trust_request_chat_template=config.trust_request_chat_template,
+            default_chat_template_kwargs=config.default_chat_template_kwargs,
+            log_prompts=config.log_prompts,
+            content_format=config.chat_template_content_format,
+            cohere_is_reasoning_model=config.cohere_is_reasoning_model,
+            max_embed_len=config.max_embed_len or llm.facts.pooling.max_embed_len,
+            tokens_only=config.tokens_only,
+        )
+        llm.model.set_formats(self.context.formats.formats)
+        self.prompt_pool = PromptPool(
+            config,
+            str(llm.model.source.tokenizer_path),
+            self.metrics.prompt_workers_killed.add,
+            workers,
+        )
+        self.checked_shapes = CheckedShapes()
+        self.recent = Recent(config.num_explained if config.enable_explain else 0)
+        self.active: dict[str, ActiveRequest] = {}
+        self.releases = Releases()  # of requests that have ended
+        self.is_draining = False
+        self.is_paused = False  # by an operator
+        self.num_wakes = 0  # times that an operator has asked to wake the engine
+        self.durability: Durability | None = None  # set while the server runs with a journal
+        self.batches: Batches | None = None  # set while the server runs with a directory of them
+        self.openapi = b""  # the document of the routes, once it was asked for
+        self.num_requests = 0  # since the start: distinguishes requests with the same id
+        # `system_fingerprint`: equal ones give equal answers to equal seeds.
+        self.fingerprint = f"octavo-{VERSION}"
+
+    def _add_metrics(self) -> None:
+        """Add the metrics that are counted outside the server."""
+        vitals, add_counter = self.llm.vitals, self.metrics.add_counter
+        add_counter("engine_deaths", "Engine processes that ended.", lambda: vitals.num_deaths)
+        add_counter(
+            "engine_restarts", "Engines that became ready again.", lambda: vitals.num_restarts
+        )
+        add_counter(
+            "engine_down_seconds",
+            "Time without an engine, for which all requests were held.",
+            lambda: vitals.down_seconds(time.monotonic()),
+        )
+        add_counter(
+            "dropped_log_lines", "Lines of output that were not written.", num_dropped_lines
+        )
+        self.metrics.add_gauge(
+            "child_memory_bytes", "Resident memory of the processes started.", _child_memory
+        )
+        self.metrics.add_gauge(
+            "responses_kept", "Responses that are kept.", lambda: len(self.responses)
+        )
+        self.metrics.add_gauge(
+            "responses_bytes", "Bytes of those.", lambda: self.responses.num_bytes
+        )
+
+    def wall_time(self) -> int:
+        """Return the time for `created`, and for what survives the server: the end of batches."""
+        return int(time.time())
+
+    @property
+    def digests_bodies(self) -> bool:
+        """True if requests can be continued, for which their bodies are compared."""
+        return self.durability is not None
+
+    @property
+    def is_continued_later(self) -> bool:
+        """The answer to whether the next server continues what this one has not finished."""
+        return self.durability is not None and self.is_draining
+
+    def refusal(self) -> ApiError | None:
+        """Return the reason why requests are not served now; None if they are."""
+        if self.is_draining:
+            return unavailable("the server is shutting down", "server_shutdown")
+        if self.llm.is_sleeping:
+            return unavailable(
+                "an operator has put the server to sleep: it has no engine until it is woken",
+                "sleeping",
+            )
+        if not self.llm.is_well():
+            return unavailable(
+                "the engine is not ready: it is being restarted, or has stopped",
+                "engine_not_ready",
+            )
+        return None
+
+    def readiness_as_number(self) -> float:
+        """Return 1 while requests are served and 0 otherwise, for the metric."""
+        return 1.0 if self.refusal() is None and self.canary.is_well else 0.0

@@ -1,0 +1,48 @@
+"""The part of a server on which the translation of a request depends, in one value.
+
+The server has one from its start on. A prompt worker that reads a body receives the same value, so
+that a body is translated there exactly as in the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from octavo.serving.answers.formats import AnswerFormats
+from octavo.text.chat.messages import ContentFormat
+from octavo.transport.errors import ApiError
+from octavo.wire.facts import EngineFacts
+
+_MOST_NAMES = 8  # in an error
+ANY_MODEL = "tgi"  # what users of text-generation-inference call the model that is served
+
+
+class TranslationContext(Struct, frozen=True, kw_only=True):
+    """Facts about the model and the settings that translations read; all of it can be sent."""
+
+    facts: EngineFacts
+    model_names: tuple[str, ...]  # that requests may name
+    formats: AnswerFormats
+    chat_template: str | None
+    trust_request_chat_template: bool
+    default_chat_template_kwargs: Mapping[str, Any] | None
+    log_prompts: bool
+    content_format: ContentFormat = "auto"  # of chat templates
+    cohere_is_reasoning_model: bool | None = None  # None: as the format of reasoning is
+    tokens_only: bool = False  # no answer has a text
+    max_embed_len: int | None = None  # of a text that is embedded in pieces
+
+    def check_model(self, name: str | None) -> None:
+        """Raise 404 unless `name` is that of the model or of any, or None."""
+        names = self.model_names
+        if name not in (None, ANY_MODEL, *names):
+            there = " or ".join(map(repr, names[:_MOST_NAMES]))
+            raise ApiError(
+                404,
+                f"the model {str(name)[:200]!r} does not exist; this server has {there}",
+                param="model",
+                code="model_not_found",
+            )

@@ -1,0 +1,224 @@
+"""One HTTP request and its answer: reading a body under limits, writing a response once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+import msgspec
+
+from octavo.transport.context import HttpContext
+from octavo.transport.dialect import Dialect
+from octavo.transport.errors import ApiError, ClientGoneError
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
+_UNSAFE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # in the value of a header
+_JSON_TYPES = ("application/json", "")
+# The scope's extensions of our own protocol, and what replaces them under another one.
+_NOTHING: dict[str, Any] = {"call": lambda: None}
+_ALWAYS: dict[str, Any] = {"call": lambda: True}
+_NEVER: dict[str, Any] = {"call": None}
+_UNKNOWN: dict[str, Any] = {"call": lambda: False}
+encode = msgspec.json.Encoder().encode
+
+
+class HttpExchange:
+    """One HTTP request and its response, in bytes."""
+
+    def __init__(
+        self, server: HttpContext, scope: Scope, receive: Receive, send: Send, dialect: Dialect
+    ) -> None:
+        self.server = server
+        self.dialect = dialect  # of errors before the route is known, and on routes without one
+        self.scope = scope
+        self.headers = headers_of(scope)
+        self.method: str = scope["method"]
+        self.path = server.config.route_path(scope["path"])
+        self.route = "other"  # the route's name for metrics, never text of the client's
+        self.owner = ""
+        self.is_background = False  # the server's own request, which waits for those of clients
+        self.has_client = True  # False: a response in the background, which may be read later
+        given = self.headers.get("x-request-id", "")
+        self.is_named = ID.fullmatch(given) is not None  # by its client
+        self.request_id = given if self.is_named else secrets.token_hex(16)
+        self.extra_headers: Headers = []
+        # Returns headers whose values are those at the time of the status line.
+        self.late_headers: Callable[[Any], Headers] = lambda exchange: []
+        self.parameter = ""  # the part of the path that matches the route's {id}
+        self.status: int | None = None
+        self.began = server.clock()
+        self.body_digest = b""  # only where requests are durable
+        self.created = server.wall_time()  # of the answer, as clients see it
+        self.is_finished = False
+        # How an error ends the stream that has begun, in whole frames.
+        self.error_frames: Callable[[ApiError], bytes] | None = None
+        self.receive = receive  # of ASGI; after the body it waits for the disconnect
+        self._send = send
+        self._body_is_read = False
+        self._unread: bytes | None = None  # a body that was read, and is to be read again
+        extensions = scope.get("extensions") or {}
+        self._cut: Callable[[], object] = extensions.get("octavo.cut", _NOTHING)["call"]
+        # Whether the next write has to wait for the reader. If not, `write_now` writes a part of
+        # the body, neither the first nor the last, without a turn of the event loop.
+        self.must_wait: Callable[[], bool] = extensions.get("octavo.must_wait", _ALWAYS)["call"]
+        # Whether the reader is known not to take what was written before.
+        self.is_stalled: Callable[[], bool] = extensions.get("octavo.must_wait", _UNKNOWN)["call"]
+        self.write_now: Callable[[bytes], None] = extensions.get("octavo.write", _NEVER)["call"]
+
+    @property
+    def yields(self) -> bool:
+        """True if no client waits for the answer, so that it may wait for all others."""
+        return self.is_background or not self.has_client
+
+    async def body(self) -> bytes:
+        """Return the whole body; refuse it as soon as it is too long or too slow."""
+        if self._unread is not None:
+            body, self._unread = self._unread, None
+            return body
+        limit = self.server.config.max_body_bytes
+        if self.headers.get("content-encoding", "identity").lower() != "identity":
+            raise ApiError(415, "compressed bodies are not accepted; send the body uncompressed")
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in _JSON_TYPES and not self.dialect.takes_any_kind:
+            raise ApiError(415, "the body must be JSON: send 'Content-Type: application/json'")
+        announced = self.headers.get("content-length", "0")
+        if announced.isdecimal() and int(announced[:20]) > limit:
+            raise _too_large(limit)
+        parts: list[bytes] = []
+        size = 0
+        digest = hashlib.blake2b(digest_size=16) if self.server.digests_bodies else None
+        try:
+            async with asyncio.timeout(self.server.config.body_seconds):
+                while True:
+                    message = await self.receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGoneError
+                    part = message.get("body", b"")
+                    size += len(part)
+                    if size > limit:
+                        raise _too_large(limit)
+                    parts.append(part)
+                    if digest is not None:
+                        digest.update(part)
+                    if not message.get("more_body", False):
+                        break
+        except TimeoutError:
+            seconds = self.server.config.body_seconds
+            raise ApiError(408, f"the body did not arrive within {seconds:g} s") from None
+        self._body_is_read = True
+        if digest is not None:
+            self.body_digest = digest.digest()
+        return b"".join(parts)
+
+    def unread(self, body: bytes) -> None:
+        """Let `body` return this once more, for the handler that it is meant for."""
+        self._unread = body
+
+    async def body_parts(self, limit: int) -> AsyncIterator[bytes]:
+        """Yield a long body as it arrives; refuse it when it is too long or pauses for too long."""
+        size, seconds = 0, self.server.config.body_seconds
+        if self.headers.get("content-encoding", "identity").lower() != "identity":
+            raise ApiError(415, "compressed bodies are not accepted; send the body uncompressed")
+        while not self._body_is_read:
+            try:
+                async with asyncio.timeout(seconds):
+                    message = await self.receive()
+            except TimeoutError:
+                raise ApiError(408, f"no part of the body arrived for {seconds:g} s") from None
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            part = message.get("body", b"")
+            size += len(part)
+            if size > limit:
+                raise _too_large(limit)
+            self._body_is_read = not message.get("more_body", False)
+            yield part
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send the status line and the headers, once."""
+        assert self.status is None, "a response has one status"
+        self.status = status
+        named = [(b"x-request-id", self.request_id.encode()), *self.extra_headers, *headers]
+        named += self.late_headers(self)
+        named = [(name, _UNSAFE.sub(_escaped, value)) for name, value in named]
+        await self._send({"type": "http.response.start", "status": status, "headers": named})
+
+    async def write(self, body: bytes, *, more: bool = False) -> None:
+        """Write a part of the body; drop a client that reads nothing for too long."""
+        message = {"type": "http.response.body", "body": body, "more_body": more}
+        if not self.must_wait():  # as nearly always; a timer for each token would be costly
+            await self._send(message)
+        else:
+            try:
+                async with asyncio.timeout(self.server.config.stall_seconds):
+                    await self._send(message)
+            except TimeoutError:
+                self.server.metrics.slow_readers.add()
+                self.cut()
+                raise ClientGoneError from None
+        self.is_finished = not more  # only now: a cancelled write ends nothing
+
+    async def respond(
+        self,
+        *parts: bytes,
+        status: int = 200,
+        kind: bytes = b"application/json",
+        headers: Headers | tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        """Send a whole response, each part when the client has read those before."""
+        parts = parts or (b"",)  # a body may be empty, and must end
+        length = str(sum(map(len, parts))).encode()
+        all_headers = [(b"content-type", kind), (b"content-length", length), *headers]
+        if not self._body_is_read and (status == 408 or self._has_endless_body()):
+            all_headers.append((b"connection", b"close"))
+        await self.start(status, all_headers)
+        for number, part in enumerate(parts, 1):
+            await self.write(part, more=number < len(parts))
+
+    async def respond_json(self, value: Any, *, status: int = 200) -> None:
+        """Send a struct or plain data as a whole response."""
+        await self.respond(encode(value), status=status)
+
+    async def fail(self, error: ApiError) -> None:
+        """Send an error as a whole response."""
+        body = self.dialect.error_body(error)
+        await self.respond(body, status=error.status, headers=error.headers)
+
+    def cut(self) -> None:
+        """Close the connection without waiting until the client has read what was written."""
+        self._cut()
+
+    def _has_endless_body(self) -> bool:
+        """Return whether the rest of the body may be too long for the protocol to skip."""
+        length = self.headers.get("content-length", "0")
+        is_short = length.isdecimal() and int(length[:20]) <= self.server.config.max_body_bytes
+        return not is_short or "transfer-encoding" in self.headers
+
+
+def headers_of(scope: Scope) -> Mapping[str, str]:
+    """Return the headers by lower-case name: the first of each, and none of several Hosts."""
+    found: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        key = name.decode("latin-1")
+        if key == "host" and key in found:
+            found[key] = ""  # two Hosts contradict each other
+        else:
+            found.setdefault(key, value.decode("latin-1"))
+    return found
+
+
+def _escaped(found: re.Match[bytes]) -> bytes:
+    return b"%%%02X" % ord(found[0])
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, f"the body is larger than {limit} bytes", code="body_too_large")
