@@ -7,71 +7,32 @@ from dataclasses import replace
 from functools import partial
 from html import escape
 
-from octavo.dialects.anthropic import messages
 from octavo.dialects.anthropic.dialect import ANTHROPIC
-from octavo.dialects.anthropic.schema import (
-    Answer,
-    CountRequest,
-    CountResponse,
-    MessagesRequest,
-    StreamEvent,
-)
+from octavo.dialects.anthropic.routes import ANTHROPIC_ROUTES
 from octavo.dialects.cohere.dialect import COHERE
 from octavo.dialects.cohere.routes import COHERE_ROUTES
+from octavo.dialects.common.dialect import OPENAI
 from octavo.dialects.decisions.dialect import DECISIONS
 from octavo.dialects.decisions.routes import DECISION_ROUTES
-from octavo.dialects.embeddings import late_chunking, scores, tei, vectors
 from octavo.dialects.embeddings.dialect import EMBEDDINGS
-from octavo.dialects.embeddings.schema import (
-    AnyRerankRequest,
-    AnyRerankResponse,
-    ClassifyRequest,
-    ClassifyResponse,
-    CohereRerankRequest,
-    EmbeddingRequest,
-    EmbeddingResponse,
-    PoolingRequest,
-    PoolingResponse,
-    RerankRequest,
-    RerankResponse,
-    ScoreRequest,
-    ScoreResponse,
-    TeiEmbedRequest,
-    TeiEmbedResponse,
-)
+from octavo.dialects.embeddings.routes import EMBEDDING_ROUTES
 from octavo.dialects.llama.dialect import LLAMA
 from octavo.dialects.llama.routes import LLAMA_ROUTES
-from octavo.dialects.mistral import fim
-from octavo.dialects.mistral.schema import FimRequest
+from octavo.dialects.mistral.routes import FIM_ROUTES
 from octavo.dialects.ollama.dialect import OLLAMA
 from octavo.dialects.ollama.routes import OLLAMA_ROUTES
-from octavo.dialects.openai import chat, completions
-from octavo.dialects.openai.dialect import OPENAI
-from octavo.dialects.openai.models import model, models
-from octavo.dialects.openai.schema.chat import ChatChunk, ChatRequest, ChatResponse
-from octavo.dialects.openai.schema.completion import (
-    CompletionChunk,
-    CompletionRequest,
-    CompletionResponse,
-)
-from octavo.dialects.openai.schema.tokens import (
-    DetokenizeRequest,
-    DetokenizeResponse,
-    TokenizeRequest,
-    TokenizeResponse,
-)
-from octavo.dialects.openai.tokens import detokenize, tokenize
+from octavo.dialects.openai.routes import OPENAI_ROUTES
 from octavo.dialects.responses.dialect import RESPONSES
 from octavo.dialects.responses.routes import RESPONSES_ROUTES
 from octavo.dialects.tgi.dialect import TGI
 from octavo.dialects.tgi.routes import TGI_ROUTES
 from octavo.dialects.vllm.routes import VLLM_ROUTES
+from octavo.server.invocations import invoke
 from octavo.server.openapi import document
 from octavo.serving import status_routes
 from octavo.serving.batches.routes import BATCH_ROUTES
 from octavo.serving.durable.routes import resume
 from octavo.serving.exchange import Exchange
-from octavo.serving.generate import generating
 from octavo.serving.settings import ServerSettings
 from octavo.transport.dialect import Dialect
 from octavo.transport.errors import ApiError
@@ -167,40 +128,11 @@ def served(config: ServerSettings) -> list[Route]:
 
 
 ROUTES: Sequence[Route] = (
-    Route(
-        *("POST", "/v1/completions"),
-        generating(CompletionRequest, completions.translate),
-        "Continue texts or token ids.",
-        *(CompletionRequest, CompletionResponse, CompletionChunk),
-    ),
-    Route(
-        *("POST", "/v1/fim/completions"),
-        generating(FimRequest, fim.translate),
-        "Write what stands between two texts, in Mistral's dialect.",
-        *(FimRequest, ChatResponse, ChatChunk),
-    ),
-    Route(
-        *("POST", "/v1/chat/completions"),
-        generating(ChatRequest, chat.translate),
-        "Answer a conversation.",
-        *(ChatRequest, ChatResponse, ChatChunk),
-    ),
-    Route(
-        *("POST", "/v1/messages"),
-        generating(MessagesRequest, messages.translate),
-        "Answer a conversation, in Anthropic's dialect.",
-        *(MessagesRequest, Answer, StreamEvent),
-        dialect=ANTHROPIC,
-    ),
-    Route(
-        *("POST", "/v1/messages/count_tokens", messages.count_tokens),
-        "The number of tokens of a conversation, in Anthropic's dialect.",
-        *(CountRequest, CountResponse),
-        dialect=ANTHROPIC,
-    ),
+    *OPENAI_ROUTES,
+    *FIM_ROUTES,
+    *ANTHROPIC_ROUTES,
     *COHERE_ROUTES,
     *RESPONSES_ROUTES,
-    Route("GET", "/v1/models", models, "The served models."),
     *BATCH_ROUTES,
     *OLLAMA_ROUTES,
     Route(
@@ -214,77 +146,11 @@ ROUTES: Sequence[Route] = (
         other_kinds=("application/json",),  # of a request without a stream
         query=(("from", "The id of the last event that was received; without it, all comes."),),
     ),
-    Route("GET", "/v1/models/{id}", model, "One model."),
-    Route(
-        *("POST", "/v1/embeddings"),
-        generating(EmbeddingRequest, late_chunking.embeddings),
-        "Vectors of texts.",
-        *(EmbeddingRequest, EmbeddingResponse),
-        other_kinds=("application/octet-stream",),
-        dialect=EMBEDDINGS,
-    ),
-    Route(
-        *("POST", "/pooling"),
-        generating(PoolingRequest, vectors.pooling),
-        "Vectors of texts, or of each of their tokens.",
-        *(PoolingRequest, PoolingResponse),
-        other_kinds=("application/octet-stream",),
-        dialect=EMBEDDINGS,
-    ),
-    Route(
-        *("POST", "/classify"),
-        generating(ClassifyRequest, vectors.classify),
-        "The classes of texts.",
-        *(ClassifyRequest, ClassifyResponse),
-        dialect=EMBEDDINGS,
-    ),
-    *(
-        Route(
-            *("POST", path),
-            generating(ScoreRequest, scores.score),
-            "How well two texts fit each other.",
-            *(ScoreRequest, ScoreResponse),
-            dialect=EMBEDDINGS,
-        )
-        for path in ("/v1/score", "/score")
-    ),
-    *(
-        Route(
-            *("POST", path),
-            generating(kind, scores.rerank),
-            "Documents in the order of their relevance to a query.",
-            *(kind, RerankResponse),
-            dialect=EMBEDDINGS,
-        )
-        for path, kind in (
-            ("/v1/rerank", RerankRequest),
-            ("/v2/rerank", CohereRerankRequest),
-            ("/cohere/v2/rerank", CohereRerankRequest),
-        )
-    ),
-    Route(
-        *("POST", "/rerank"),
-        generating(AnyRerankRequest, tei.rerank),
-        "Documents in the order of their relevance to a query, in TEI's shape too.",
-        *(AnyRerankRequest, AnyRerankResponse),
-        dialect=EMBEDDINGS,
-    ),
-    Route(
-        *("POST", "/embed"),
-        generating(TeiEmbedRequest, tei.embed),
-        "Vectors of texts, in TEI's shape.",
-        *(TeiEmbedRequest, TeiEmbedResponse),
-        dialect=EMBEDDINGS,
-    ),
-    Route(
-        *("POST", "/tokenize", tokenize, "The token ids of a text or a conversation."),
-        *(TokenizeRequest, TokenizeResponse),
-    ),
-    Route(
-        *("POST", "/detokenize", detokenize, "The text of token ids."),
-        *(DetokenizeRequest, DetokenizeResponse),
-    ),
+    *EMBEDDING_ROUTES,
     *VLLM_ROUTES,
+    Route(
+        "POST", "/invocations", invoke, "Any of chat, text, embeddings and scores, for SageMaker."
+    ),
     *LLAMA_ROUTES,
     *TGI_ROUTES,
     *DECISION_ROUTES,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from octavo.dialects.openai.schema.sampling import CommonRequest
+from octavo.dialects.common.schema.sampling import CommonRequest
 from octavo.server import routes
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.openapi import document

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from octavo.dialects.openai.schema.unsupported import IGNORED, UNSUPPORTED
+from octavo.dialects.common.schema.unsupported import IGNORED, UNSUPPORTED
 from octavo.server.openapi import document
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from tests.tidy import vllm_fields

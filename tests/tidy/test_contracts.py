@@ -18,7 +18,8 @@ DATA_PLANE = "What a model is knows nothing of the core"
 CORE = "The core stands on the standard library alone"
 BORDER = "The core's inside is its own"
 TORCH = "Only the torch backend imports torch"
-CONTRACTS = (MAP, DATA_PLANE, CORE, BORDER, TORCH)
+DIALECTS = "A dialect does not know another"
+CONTRACTS = (MAP, DIALECTS, DATA_PLANE, CORE, BORDER, TORCH)
 
 # An editable install leads every `octavo` to this checkout; here it must be the tree's own.
 LINT = """
@@ -35,7 +36,14 @@ DECENT = {
     "octavo/core/plan.py": "import dataclasses",
     "octavo/core/scheduler.py": "import octavo.core.plan",
     "octavo/client/__init__.py": "import octavo.core.plan",
-    "octavo/server/__init__.py": "import starlette, octavo.client",
+    "octavo/server/__init__.py": "import starlette, octavo.client, octavo.dialects.ollama.routes",
+    "octavo/dialects/__init__.py": "",
+    "octavo/dialects/common/__init__.py": "",
+    "octavo/dialects/common/chat.py": "",
+    "octavo/dialects/ollama/__init__.py": "",
+    "octavo/dialects/ollama/routes.py": "import octavo.dialects.common.chat",
+    "octavo/dialects/openai/__init__.py": "",
+    "octavo/dialects/openai/chat.py": "import octavo.dialects.common.chat",
     "octavo/exec/__init__.py": "import octavo.runner, octavo.core.plan",
     "octavo/runner/__init__.py": "import numpy, octavo.models, octavo.core.plan",
     "octavo/models/__init__.py": "import octavo.layers",
@@ -76,6 +84,9 @@ def test_decent_imports_pass(tmp_path: Path) -> None:
     ("path", "text", "broken"),
     [
         ("octavo/client/__init__.py", "import octavo.server", [MAP]),
+        ("octavo/dialects/ollama/chat.py", "import octavo.dialects.openai.chat", [DIALECTS]),
+        ("octavo/dialects/common/chat.py", "import octavo.dialects.openai.chat", [DIALECTS]),
+        ("octavo/dialects/tgi/__init__.py", "import octavo.server", [MAP, DIALECTS]),
         ("octavo/client/process.py", "def f():\n    import octavo.server", [MAP]),
         ("octavo/runner/__init__.py", "import octavo.exec", [MAP]),
         ("octavo/engine_arguments.py", "import octavo.client", [MAP]),

@@ -11,7 +11,7 @@ import pytest
 from octavo.cli.commands import COMMANDS
 from octavo.cli.execute import make_parser
 from octavo.cli.flags.other_servers import OTHERS
-from octavo.dialects.openai.schema.chat import ChatRequest
+from octavo.dialects.common.schema.chat import ChatRequest
 from octavo.engine_arguments import EngineArguments
 from octavo.foreign_options import FIXED, INERT, MISSING
 from octavo.foreign_variables import REFUSED, WITHOUT_EFFECT

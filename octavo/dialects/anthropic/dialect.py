@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.dialects.common.events import event, event_schema
 from octavo.transport.dialect import Dialect
 from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode
@@ -37,11 +38,6 @@ _ERROR_SCHEMA: dict[str, Any] = {
 }
 
 
-def event(name: str, payload: dict[str, Any]) -> bytes:
-    """Return the event with this name, which is the type of its payload too."""
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), encode({"type": name, **payload}))
-
-
 def error_body(error: ApiError) -> bytes:
     """Return the body of an error response, as Anthropic's clients expect it."""
     return encode({"type": "error", "error": _error(error)})
@@ -65,22 +61,12 @@ def _error(error: ApiError) -> dict[str, Any]:
     return made | ({"details": _NO_THREADS} if error.param == "thread" else {})
 
 
-def _stream_schema(payload: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an event: its name, and JSON in a string."""
-    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": payload}
-    return {
-        "type": "object",
-        "required": ["event", "data"],
-        "properties": {"event": {"type": "string"}, "data": data},
-    }
-
-
 ANTHROPIC = Dialect(
     error_body=error_body,
     error_name="AnthropicError",
     error_schema=_ERROR_SCHEMA,
     stream_kind="text/event-stream; charset=utf-8",
-    stream_schema=_stream_schema,
+    stream_schema=event_schema,
     ping=event("ping", {}),
     id_prefixes=(ID_PREFIX,),
     base_path="",

@@ -12,7 +12,7 @@ import msgspec
 from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.tasks import check_generates
 from octavo.dialects.anthropic.conversation import conversation_job, with_own_field
-from octavo.dialects.anthropic.dialect import ID_PREFIX, error_event, event
+from octavo.dialects.anthropic.dialect import ID_PREFIX, error_event
 from octavo.dialects.anthropic.schema import (
     Answer,
     CountRequest,
@@ -21,6 +21,7 @@ from octavo.dialects.anthropic.schema import (
     MessageUsage,
 )
 from octavo.dialects.anthropic.tools import shape_of, tool_use, with_own_place
+from octavo.dialects.common.events import event
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
 from octavo.serving.answers.call_ids import with_id
 from octavo.serving.exchange import Exchange

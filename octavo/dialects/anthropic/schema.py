@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
-from octavo.dialects.openai.schema.sampling import ExtraArgs
-from octavo.dialects.openai.schema.unsupported import OF_MEDIA, OF_VLLM
+from octavo.dialects.common.schema.sampling import ExtraArgs
+from octavo.dialects.common.schema.unsupported import OF_MEDIA, OF_VLLM
 from octavo.serving.schema.rules import FieldRules, Unsupported
 
 MAX_MESSAGES = 4096

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from octavo.dialects.cohere.schema import CohereBlock, CohereChatRequest, CohereMessage
 from octavo.dialects.cohere.writer import CohereWriter
-from octavo.dialects.openai import chat
-from octavo.dialects.openai.schema.chat import ChatRequest, Message
-from octavo.dialects.openai.schema.shapes import JsonSchema, ResponseFormat
-from octavo.dialects.openai.schema.tools import PastCall, PastFunction, Tool
+from octavo.dialects.common.chat import chat_request
+from octavo.dialects.common.schema.chat import ChatRequest, Message
+from octavo.dialects.common.schema.shapes import JsonSchema, ResponseFormat
+from octavo.dialects.common.schema.tools import PastCall, PastFunction, Tool
 from octavo.serving.operation import GenerationRequest
 from octavo.serving.translation import TranslationContext
 from octavo.transport.errors import ApiError, invalid, not_yet
@@ -34,7 +34,7 @@ def translate(context: TranslationContext, request: CohereChatRequest) -> Genera
     """Return the neutral form of a request to continue a conversation."""
     same = _as_chat(request)
     try:
-        asked = chat.translate(context, same)
+        asked = chat_request(context, same)
     except ApiError as error:
         raise _with_own_field(error, request) from None
     reasoning = context.formats.formats.reasoning

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from octavo.dialects.anthropic.dialect import ANTHROPIC, event
-from octavo.dialects.openai.dialect import DONE
+from octavo.dialects.common.dialect import DONE
+from octavo.dialects.common.events import event, event_schema
+from octavo.transport.dialect import Dialect
 from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode
 
@@ -36,11 +36,13 @@ def error_events(error: ApiError) -> bytes:
     return event("message-end", {"delta": delta}) + DONE
 
 
-COHERE = replace(
-    ANTHROPIC,
+COHERE = Dialect(
     error_body=error_body,
     error_name="CohereError",
     error_schema=_ERROR_SCHEMA,
+    stream_kind="text/event-stream; charset=utf-8",
+    stream_schema=event_schema,
     ping=b": ping\n\n",
     id_prefixes=(),
+    base_path="",
 )

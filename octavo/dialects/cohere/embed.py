@@ -13,8 +13,8 @@ from octavo.api.pooling.tasks import Wanted, wanted
 from octavo.dialects.cohere.chat import text_of
 from octavo.dialects.cohere.dialect import error_body
 from octavo.dialects.cohere.schema import CohereEmbedRequest
-from octavo.dialects.embeddings.common import encoded_each, errors_at
-from octavo.dialects.embeddings.values import in_base64
+from octavo.dialects.common.arrays import encoded_each, errors_at
+from octavo.dialects.common.values import in_base64
 from octavo.serving.answers.whole import WholeWriter
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts

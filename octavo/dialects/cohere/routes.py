@@ -13,8 +13,8 @@ from octavo.dialects.cohere.schema import (
     CohereEmbedResponse,
     CohereEvent,
 )
-from octavo.dialects.vllm.render import render_cohere
-from octavo.dialects.vllm.schema import RenderedRequest
+from octavo.dialects.common.render import rendering
+from octavo.dialects.common.schema.rendered import RenderedRequest
 from octavo.serving.generate import generating
 from octavo.transport.route import Route
 
@@ -32,7 +32,7 @@ COHERE_ROUTES: Sequence[Route] = tuple(
             dialect=COHERE,
         ),
         Route(
-            *("POST", f"{prefix}/v2/chat/render", render_cohere),
+            *("POST", f"{prefix}/v2/chat/render", rendering(CohereChatRequest, chat.translate, "")),
             "The request of a conversation in Cohere's dialect as token ids, without running it.",
             *(CohereChatRequest, RenderedRequest),
             dialect=COHERE,

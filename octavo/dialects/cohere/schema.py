@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from octavo.core.config import MAX_PRIORITY
-from octavo.dialects.openai.schema.chat import MAX_MESSAGES, MAX_PARTS
-from octavo.dialects.openai.schema.sampling import INT32, Penalty, StopString
-from octavo.dialects.openai.schema.tools import CallId, PastName, Tools
+from octavo.dialects.common.schema.chat import MAX_MESSAGES, MAX_PARTS
+from octavo.dialects.common.schema.sampling import INT32, Penalty, StopString
+from octavo.dialects.common.schema.tools import CallId, PastName, Tools
 from octavo.serving.schema.names import NameInPrompt
 from octavo.serving.schema.prompts import MAX_PROMPTS
 from octavo.serving.schema.rules import FieldRules, Unsupported

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from octavo.api.outputs import RequestOutput
-from octavo.dialects.anthropic.dialect import event
 from octavo.dialects.cohere.dialect import error_events
 from octavo.dialects.cohere.schema import CohereAnswer, CohereChatResponse, CohereUsage
-from octavo.dialects.openai.common import TEXT
-from octavo.dialects.openai.dialect import DONE
+from octavo.dialects.common.dialect import DONE
+from octavo.dialects.common.events import event
+from octavo.dialects.common.writer import TEXT
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
 from octavo.serving.answers.call_ids import with_id
 from octavo.serving.exchange import Exchange

@@ -16,9 +16,9 @@ from string import ascii_uppercase, digits
 from typing import Any, Generic, TypeVar
 
 from octavo.api.outputs import RequestOutput
+from octavo.dialects.common.dialect import error_body
 from octavo.dialects.decisions.dialect import DECISION_ID
 from octavo.dialects.decisions.schema import DecisionsRequest, SystemOneRequest
-from octavo.dialects.openai.dialect import error_body
 from octavo.serving.answers.labels import label_tokens, spellings
 from octavo.serving.answers.whole import WholeWriter
 from octavo.serving.exchange import Exchange

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from octavo.core.config import MAX_PRIORITY
-from octavo.dialects.openai.schema.chat import MAX_MESSAGES, MAX_PARTS
-from octavo.dialects.openai.schema.sampling import MAX_DEADLINE_MS
+from octavo.dialects.common.schema.chat import MAX_MESSAGES, MAX_PARTS
+from octavo.dialects.common.schema.sampling import MAX_DEADLINE_MS
 from octavo.serving.schema.rules import FieldRules, Unsupported
 
 MAX_QUESTIONS = 64

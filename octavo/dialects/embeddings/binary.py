@@ -8,6 +8,7 @@ from typing import Any
 
 from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.tasks import Wanted
+from octavo.dialects.common.values import NUMBER_BYTES, in_bytes
 from octavo.dialects.embeddings.common import PooledWriter
 from octavo.dialects.embeddings.dialect import EMBEDDING_ID, POOLING_ID
 from octavo.dialects.embeddings.schema import (
@@ -17,7 +18,6 @@ from octavo.dialects.embeddings.schema import (
     PooledUsage,
     PoolingRequest,
 )
-from octavo.dialects.embeddings.values import NUMBER_BYTES, in_bytes
 from octavo.serving.bounds.turns import ByteTurns
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -13,6 +12,8 @@ from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.inputs import longest_prompt, most_tokens, prefix_of
 from octavo.api.pooling.params import PoolingParams
 from octavo.api.pooling.tasks import Task, Wanted, wanted
+from octavo.dialects.common.arrays import encoded_each, errors_at
+from octavo.dialects.common.dialect import error_body
 from octavo.dialects.embeddings.conversations import (
     check_given,
     conversation_errors,
@@ -25,14 +26,11 @@ from octavo.dialects.embeddings.schema import (
     PooledResponse,
     PooledUsage,
 )
-from octavo.dialects.openai.dialect import error_body
 from octavo.serving.answers.whole import WholeWriter
 from octavo.serving.bounds.pieces import PiecesWriter
 from octavo.serving.bounds.response_size import VALUE_BYTES
-from octavo.serving.bounds.turns import ByteTurns
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import (
-    TURN,
     GenerationRequest,
     PreparedRequest,
     TokenCounts,
@@ -45,7 +43,6 @@ from octavo.transport.errors import ApiError, invalid
 from octavo.transport.exchange import encode
 from octavo.workers.jobs import PromptJob
 
-_SUBJECT = re.compile(r"^(the )?prompt\b")
 Named = Callable[[ApiError, int], ApiError]
 Prompts = list[PromptJob | list[int]]
 _DATA = b'"data":[]'  # in a response; in a string its quotes would be escaped
@@ -134,20 +131,6 @@ def _writer(
     return made if prepared.owners is None else PiecesWriter(made, prepared.owners)
 
 
-def errors_at(place: Callable[[int], str]) -> Named:
-    """Return what names the field of an error by the place of its prompt."""
-    return partial(_named, place)
-
-
-def _named(place: Callable[[int], str], error: ApiError, index: int) -> ApiError:
-    """Return an error of the checks with the name of its field in this dialect."""
-    if error.status != 400 or error.param not in ("prompt", None):
-        return error
-    name = place(index)
-    message, is_subject = _SUBJECT.subn(name, error.message)
-    return invalid(message if is_subject else f"{name}: {message}", name, error.code)
-
-
 def inputs_of(context: TranslationContext, request: InputRequest) -> list[PromptJob | list[int]]:
     """Return what is to be pooled, one prompt each."""
     given, made = request.input, Prompts()
@@ -174,20 +157,6 @@ def input_errors(request: InputRequest) -> Named:
     if isinstance(given, str) or isinstance(given[0], int):
         return errors_at(lambda index: "input")
     return errors_at(lambda index: f"input[{index}]")
-
-
-def encoded_each(values: Iterable[Any], least: int = 0) -> Iterator[bytes]:
-    """Yield values as the items of a JSON array, with a `TURN` after each piece of long work.
-
-    A value counts with its length in JSON, and with no fewer bytes than `least`.
-    """
-    turns, comma = ByteTurns(), b""
-    for value in values:
-        part = encode(value)
-        yield comma + part
-        comma = b","
-        if turns.is_due(max(least, len(part))):
-            yield TURN
 
 
 class PooledWriter(WholeWriter):

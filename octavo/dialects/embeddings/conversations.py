@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from octavo.dialects.common.conversation import conversation_job, with_own_field
+from octavo.dialects.common.schema.chat import MAX_MESSAGES, Message
+from octavo.dialects.common.schema.tokens import TokenizeRequest
 from octavo.dialects.embeddings.schema import InputRequest
-from octavo.dialects.openai.conversation import conversation_job, with_own_field
-from octavo.dialects.openai.schema.chat import MAX_MESSAGES, Message
-from octavo.dialects.openai.schema.tokens import TokenizeRequest
 from octavo.serving.answers.tool_use import NO_TOOLS
 from octavo.serving.schema.prompts import MAX_PROMPTS
 from octavo.serving.translation import TranslationContext

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from octavo.dialects.openai.dialect import OPENAI
+from octavo.dialects.common.dialect import OPENAI
 
 EMBEDDING_ID, POOLING_ID, CLASSIFY_ID, SCORE_ID, RERANK_ID = (
     *("embd-", "pooling-", "classify-"),

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.inputs import prefix_of
 from octavo.api.pooling.tasks import Wanted, hidden_state
-from octavo.dialects.embeddings.common import encoded_each
+from octavo.dialects.common.arrays import encoded_each
 from octavo.dialects.embeddings.schema import EmbeddingData, EmbeddingRequest, LateChunk, LateChunks
 from octavo.dialects.embeddings.vectors import EmbeddingWriter, embeddings_of, translated
 from octavo.serving.bounds.response_size import VALUE_BYTES

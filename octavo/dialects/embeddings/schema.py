@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from octavo.core.config import MAX_PRIORITY
-from octavo.dialects.openai.schema.chat import MAX_MESSAGES, Message
+from octavo.dialects.common.schema.chat import MAX_MESSAGES, Message
 from octavo.serving.schema.prompts import MAX_PROMPT_ITEMS, MAX_PROMPTS, prompts_schema
 from octavo.serving.schema.rules import FieldRules, Unsupported
 

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from octavo.api.outputs import RequestOutput
+from octavo.dialects.common.arrays import encoded_each
 from octavo.dialects.embeddings import scores
 from octavo.dialects.embeddings.common import (
     PooledWriter,
-    encoded_each,
     input_errors,
     inputs_of,
     pooled_request,

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.tasks import Task, default_task
+from octavo.dialects.common.values import in_base64
 from octavo.dialects.embeddings.binary import FORMATS, KIND, BytesWriter, check_described
 from octavo.dialects.embeddings.common import (
     PooledWriter,
@@ -32,7 +33,6 @@ from octavo.dialects.embeddings.schema import (
     PoolingRequest,
     PoolingResponse,
 )
-from octavo.dialects.embeddings.values import in_base64
 from octavo.serving.bounds.response_size import VALUE_BYTES
 from octavo.serving.bounds.turns import ByteTurns
 from octavo.serving.operation import TURN, GenerationRequest

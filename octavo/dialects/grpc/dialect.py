@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from octavo.dialects.common.schema.completion import CompletionRequest
+from octavo.dialects.common.schema.sampling import MAX_DEADLINE_MS
 from octavo.dialects.grpc.messages import messages
 from octavo.dialects.grpc.schema import FORM, RpcAbortRequest, RpcEmbedRequest, RpcGenerateRequest
-from octavo.dialects.openai.schema.completion import CompletionRequest
-from octavo.dialects.openai.schema.sampling import MAX_DEADLINE_MS
 from octavo.serving.exchange import Exchange
 from octavo.serving.schema.decode import MAX_FAST_BYTES, decode
 from octavo.transport.dialect import Dialect

@@ -10,12 +10,12 @@ from octavo.api.outputs import CompletionOutput, Logprob, RequestOutput
 from octavo.api.pooling.tasks import hidden_state
 from octavo.api.pooling.vectors import of_length_one
 from octavo.core.pooling import Pooling
+from octavo.dialects.common.logprobs import finite
+from octavo.dialects.common.parameters import generation_request
+from octavo.dialects.common.writer import read_deltas
 from octavo.dialects.grpc.dialect import error_body, frame, named
 from octavo.dialects.grpc.messages import messages
 from octavo.dialects.grpc.schema import RpcEmbedRequest, RpcGenerateRequest, RpcInput
-from octavo.dialects.openai.common import read_deltas
-from octavo.dialects.openai.logprobs import finite
-from octavo.dialects.openai.parameters import generation_request
 from octavo.serving.answers.whole import WholeWriter
 from octavo.serving.bounds.turns import Turns
 from octavo.serving.exchange import Exchange

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
-from octavo.dialects.openai.schema.completion import CompletionRequest
+from octavo.dialects.common.schema.completion import CompletionRequest
 from octavo.serving.schema.rules import FieldRules
 
 MAX_ABORTED = 4096

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from octavo.api.requests import TOO_LONG
-from octavo.dialects.openai.dialect import OPENAI
+from octavo.dialects.common.dialect import OPENAI
 from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from octavo.dialects.common.schema.chat import ChatRequest
+from octavo.dialects.common.schema.usage import InputTokensResponse
 from octavo.dialects.llama.dialect import LLAMA
 from octavo.dialects.llama.requests import translate_completion, translate_infill
 from octavo.dialects.llama.schema import (
@@ -15,10 +17,6 @@ from octavo.dialects.llama.schema import (
 )
 from octavo.dialects.llama.state import props, slots
 from octavo.dialects.llama.templates import apply_template, count_tokens
-from octavo.dialects.openai import chat
-from octavo.dialects.openai.models import models
-from octavo.dialects.openai.schema.chat import ChatChunk, ChatRequest, ChatResponse
-from octavo.dialects.responses.schema import InputTokensResponse
 from octavo.serving import status_routes
 from octavo.serving.generate import generating
 from octavo.transport.route import Route
@@ -59,11 +57,5 @@ LLAMA_ROUTES: Sequence[Route] = (
     ),
     Route("GET", "/props", props, "The facts about the model, for llama.cpp's clients."),
     Route("GET", "/slots", slots, "How many sequences run, for llama.cpp's clients."),
-    Route(
-        *("POST", "/chat/completions", generating(ChatRequest, chat.translate)),
-        "The same as /v1/chat/completions, for llama.cpp's clients.",
-        *(ChatRequest, ChatResponse, ChatChunk),
-    ),
-    Route("GET", "/models", models, "The same as /v1/models, for llama.cpp's clients."),
     Route("GET", "/v1/health", status_routes.ready, "The same as /health/ready."),
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from octavo.dialects.common.conversation import conversation_job, with_own_field
+from octavo.dialects.common.schema.chat import ChatRequest
+from octavo.dialects.common.schema.usage import InputTokensResponse
+from octavo.dialects.common.tools import tool_use
 from octavo.dialects.llama.schema import TemplateResponse
-from octavo.dialects.openai.conversation import conversation_job, with_own_field
-from octavo.dialects.openai.schema.chat import ChatRequest
-from octavo.dialects.openai.tools import tool_use
-from octavo.dialects.responses.schema import InputTokensResponse
 from octavo.serving.bounds.biases import check_biases
 from octavo.serving.exchange import Exchange
 from octavo.serving.generate import admitted

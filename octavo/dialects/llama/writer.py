@@ -10,11 +10,11 @@ from msgspec import UNSET
 
 from octavo.api.outputs import CompletionOutput, Logprob, RequestOutput
 from octavo.core.stats import RequestStats
+from octavo.dialects.common.dialect import frame
+from octavo.dialects.common.writer import read_deltas
 from octavo.dialects.llama.dialect import error_form
 from octavo.dialects.llama.schema import LlamaAnswer, LlamaChunk, LlamaSampling, LlamaTimings
 from octavo.dialects.llama.settings import generation_settings
-from octavo.dialects.openai.common import read_deltas
-from octavo.dialects.openai.dialect import frame
 from octavo.formats.deltas import FinishDelta
 from octavo.serving.bounds.turns import Turns
 from octavo.serving.exchange import Exchange

@@ -7,12 +7,9 @@ from functools import partial
 from typing import Any
 
 from octavo.api.outputs import RequestOutput
-from octavo.dialects.mistral.schema import FimRequest
-from octavo.dialects.openai import completions
-from octavo.dialects.openai.chat_writer import ANSWERER
-from octavo.dialects.openai.common import OpenAIWriter, read_deltas, usage_of
-from octavo.dialects.openai.dialect import COMPLETION_ID, frame
-from octavo.dialects.openai.schema.chat import (
+from octavo.dialects.common.completions import completion_request
+from octavo.dialects.common.dialect import COMPLETION_ID, frame
+from octavo.dialects.common.schema.chat import (
     AnswerMessage,
     ChatChoice,
     ChatChunk,
@@ -20,8 +17,10 @@ from octavo.dialects.openai.schema.chat import (
     ChunkChoice,
     Delta,
 )
-from octavo.dialects.openai.schema.completion import CompletionRequest
-from octavo.dialects.openai.schema.sampling import StreamOptions
+from octavo.dialects.common.schema.completion import CompletionRequest
+from octavo.dialects.common.schema.sampling import StreamOptions
+from octavo.dialects.common.writer import ANSWERER, OpenAIWriter, read_deltas, usage_of
+from octavo.dialects.mistral.schema import FimRequest
 from octavo.formats.deltas import FinishDelta
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts
@@ -50,7 +49,7 @@ def translate(context: TranslationContext, request: FimRequest) -> GenerationReq
         priority=request.priority,
         deadline_ms=request.deadline_ms,
     )
-    made = completions.translate(context, same)
+    made = completion_request(context, same)
     made.default_max_tokens = None
     made.writer = partial(FimWriter, same)
     before = made.named

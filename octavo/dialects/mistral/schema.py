@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, Struct
 
 from octavo.core.config import MAX_PRIORITY
-from octavo.dialects.openai.schema.sampling import (
+from octavo.dialects.common.schema.sampling import (
     INT32,
     MAX_DEADLINE_MS,
     MAX_STOPS,
@@ -16,7 +16,7 @@ from octavo.dialects.openai.schema.sampling import (
     Penalty,
     StopString,
 )
-from octavo.dialects.openai.schema.unsupported import RULES
+from octavo.dialects.common.schema.unsupported import RULES
 from octavo.serving.schema.rules import FieldRules
 
 

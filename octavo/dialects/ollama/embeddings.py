@@ -10,7 +10,7 @@ from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.inputs import most_tokens, prefix_of
 from octavo.api.pooling.params import TO_FIT, PoolingParams
 from octavo.api.pooling.tasks import Wanted, wanted
-from octavo.dialects.embeddings.common import encoded_each
+from octavo.dialects.common.arrays import encoded_each
 from octavo.dialects.ollama.dialect import error_body
 from octavo.dialects.ollama.requests import check_name
 from octavo.dialects.ollama.schema import OllamaEmbeddingRequest, OllamaEmbedRequest

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from octavo.dialects.openai.conversation import conversation_job, with_own_field
-from octavo.dialects.openai.schema.tokens import (
+from octavo.dialects.common.conversation import conversation_job, with_own_field
+from octavo.dialects.common.schema.tokens import (
     DetokenizeRequest,
     DetokenizeResponse,
     TokenizeRequest,
     TokenizeResponse,
 )
-from octavo.dialects.openai.tools import tool_use
+from octavo.dialects.common.tools import tool_use
 from octavo.serving.exchange import Exchange
 from octavo.serving.generate import admitted
 from octavo.serving.large_bodies import prompt_of, read

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from octavo.api.pooling.tasks import check_generates
+from octavo.dialects.common.schema.usage import InputTokensResponse
 from octavo.dialects.responses.conversation import conversation_job, with_own_field
 from octavo.dialects.responses.create import items_before
 from octavo.dialects.responses.items import as_array
-from octavo.dialects.responses.schema import InputTokensRequest, InputTokensResponse
+from octavo.dialects.responses.schema import InputTokensRequest
 from octavo.dialects.responses.tools import tool_use
 from octavo.serving.exchange import Exchange
 from octavo.serving.generate import admitted

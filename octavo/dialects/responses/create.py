@@ -241,3 +241,14 @@ def _reading_apart(inner: Callable[[str], Reading] | None, prompt_end: str) -> R
     """Return how an answer is read whose events depend on nothing but the tokens."""
     reading = Reading(PlainText) if inner is None else inner(prompt_end)
     return replace(reading, keeps_apart=True)
+
+
+def translate_alone(context: TranslationContext, request: ResponsesRequest) -> GenerationRequest:
+    """Return the neutral form of a request whose prompt depends on no response that is kept."""
+    if request.previous_response_id is not None:
+        raise invalid(
+            "previous_response_id: a request is rendered without the responses that are kept; send "
+            "the whole conversation as input",
+            "previous_response_id",
+        )
+    return translate(context, request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from octavo.dialects.openai.dialect import OPENAI
+from octavo.dialects.common.dialect import OPENAI
 from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from octavo.dialects.openai.schema.tools import MAX_TOOL_NAME, MAX_TOOLS, MAX_TOOLS_BYTES
+from octavo.dialects.common.schema.tools import MAX_TOOL_NAME, MAX_TOOLS, MAX_TOOLS_BYTES
 from octavo.dialects.responses.schema import InputFunction, NamespacedFunction
 from octavo.transport.errors import invalid, not_yet
 

@@ -8,15 +8,17 @@ from operator import itemgetter
 
 import msgspec
 
+from octavo.dialects.common.render import rendering
+from octavo.dialects.common.schema.rendered import RenderedRequest
+from octavo.dialects.common.schema.usage import InputTokensResponse
 from octavo.dialects.responses.background import CANCELLED
 from octavo.dialects.responses.count import count
-from octavo.dialects.responses.create import create
+from octavo.dialects.responses.create import create, translate_alone
 from octavo.dialects.responses.dialect import ID_PREFIX, RESPONSES
 from octavo.dialects.responses.following import follow
 from octavo.dialects.responses.schema import (
     DeletedResponse,
     InputTokensRequest,
-    InputTokensResponse,
     ItemList,
     ResponseEvent,
     ResponseObject,
@@ -151,6 +153,12 @@ def _flag(given: dict[str, str], name: str) -> bool:
 
 
 RESPONSES_ROUTES: Sequence[Route] = (
+    Route(
+        *("POST", "/v1/responses/render", rendering(ResponsesRequest, translate_alone, ID_PREFIX)),
+        "The request of the Responses API as token ids, without running it.",
+        *(ResponsesRequest, RenderedRequest),
+        dialect=RESPONSES,
+    ),
     Route(
         *("POST", "/v1/responses", create, "Answer in items, which are kept."),
         *(ResponsesRequest, ResponseObject, ResponseEvent),

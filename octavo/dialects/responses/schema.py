@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from octavo.core.config import MAX_PRIORITY
-from octavo.dialects.openai.schema.sampling import (
+from octavo.dialects.common.schema.sampling import (
     INT32,
     MAX_BIASES,
     MAX_DEADLINE_MS,
@@ -23,9 +23,9 @@ from octavo.dialects.openai.schema.sampling import (
     StopString,
     TokenId,
 )
-from octavo.dialects.openai.schema.shapes import StructuredOutputs
-from octavo.dialects.openai.schema.tools import MAX_TOOLS, ToolName
-from octavo.dialects.openai.schema.unsupported import OF_BEAMS, OF_MEDIA, UNSUPPORTED
+from octavo.dialects.common.schema.shapes import StructuredOutputs
+from octavo.dialects.common.schema.tools import MAX_TOOLS, ToolName
+from octavo.dialects.common.schema.unsupported import OF_BEAMS, OF_MEDIA, UNSUPPORTED
 from octavo.dialects.responses.kept import kept_of
 from octavo.observe.request_timing import RequestTiming
 from octavo.serving.schema.rules import FieldRules, Unsupported
@@ -334,13 +334,6 @@ class ResponseObject(Struct, kw_only=True):
     input_messages: list[RawMessage] | UnsetType = UNSET
     output_messages: list[RawMessage] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
-
-
-class InputTokensResponse(Struct, kw_only=True):
-    """The length of a prompt."""
-
-    input_tokens: int
-    object: str = "response.input_tokens"
 
 
 class ResponseEvent(Struct, kw_only=True):

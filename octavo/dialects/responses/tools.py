@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.core.structured_outputs import StructuredOutputsParams
-from octavo.dialects.openai import shapes
-from octavo.dialects.openai.schema.shapes import JsonSchema, ResponseFormat, ShapeFields
-from octavo.dialects.openai.schema.tools import MAX_TOOLS_BYTES
-from octavo.dialects.openai.tools import NO_ARGUMENTS
+from octavo.dialects.common import shapes
+from octavo.dialects.common.schema.shapes import JsonSchema, ResponseFormat, ShapeFields
+from octavo.dialects.common.schema.tools import MAX_TOOLS_BYTES
+from octavo.dialects.common.tools import NO_ARGUMENTS
 from octavo.dialects.responses.namespaces import Flat, chosen, flattened
 from octavo.dialects.responses.schema import (
     ChoiceOfTools,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
-from octavo.dialects.openai.logprobs import Pieces, TokenTexts, chat_logprobs
+from octavo.dialects.common.logprobs import Pieces, TokenTexts, chat_logprobs
 from octavo.dialects.responses.dialect import ID_PREFIX, error_fields, event, response_error
 from octavo.dialects.responses.namespaces import NAMESPACE, origins_of
 from octavo.dialects.responses.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Output, OutputItem

@@ -8,9 +8,8 @@ from typing import Any
 from msgspec import Raw
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
-from octavo.dialects.openai.common import read_deltas
-from octavo.dialects.openai.dialect import frame
-from octavo.dialects.openai.logprobs import (
+from octavo.dialects.common.dialect import frame
+from octavo.dialects.common.logprobs import (
     Pieces,
     TextToken,
     answer_tokens,
@@ -18,6 +17,7 @@ from octavo.dialects.openai.logprobs import (
     in_pieces,
     prompt_tokens,
 )
+from octavo.dialects.common.writer import read_deltas
 from octavo.dialects.tgi.dialect import error_body
 from octavo.dialects.tgi.schema import (
     TgiAnswer,

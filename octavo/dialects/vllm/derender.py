@@ -12,11 +12,10 @@ from typing import Any
 from msgspec import UNSET
 
 from octavo.api.reading import Reading
-from octavo.dialects.openai import chat
-from octavo.dialects.openai.chat_deltas import DeltaForms
-from octavo.dialects.openai.common import read_deltas, usage_of
-from octavo.dialects.openai.logprobs import TokenTexts, completion_logprobs, most_beside
-from octavo.dialects.openai.schema.chat import (
+from octavo.dialects.common.chat import chat_request
+from octavo.dialects.common.chat_deltas import DeltaForms
+from octavo.dialects.common.logprobs import TokenTexts, completion_logprobs, most_beside
+from octavo.dialects.common.schema.chat import (
     ChatChoice,
     ChatChunk,
     ChatLogprobs,
@@ -24,14 +23,15 @@ from octavo.dialects.openai.schema.chat import (
     ChunkChoice,
     Delta,
 )
-from octavo.dialects.openai.schema.completion import (
+from octavo.dialects.common.schema.completion import (
     CompletionChoice,
     CompletionChunk,
     CompletionChunkChoice,
     CompletionRequest,
 )
-from octavo.dialects.openai.schema.sampling import CommonRequest
-from octavo.dialects.openai.tools import tool_use
+from octavo.dialects.common.schema.sampling import CommonRequest
+from octavo.dialects.common.tools import tool_use
+from octavo.dialects.common.writer import no_writer, read_deltas, usage_of
 from octavo.dialects.vllm.derender_schema import (
     DerenderChatRequest,
     DerenderCompletionRequest,
@@ -49,7 +49,7 @@ from octavo.serving.answers.tool_use import NO_TOOLS
 from octavo.serving.exchange import Exchange
 from octavo.serving.generate import admitted
 from octavo.serving.large_bodies import read
-from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts, Writer
+from octavo.serving.operation import GenerationRequest, TokenCounts
 from octavo.serving.preparation import prepare
 from octavo.serving.translation import TranslationContext
 from octavo.transport.errors import ApiError, invalid
@@ -72,7 +72,7 @@ def translate_chat(context: TranslationContext, request: DerenderChatRequest) ->
             "would stay in the text",
             "chat_request",
         )
-    made = _nothing() if asked is None else chat.translate(context, asked)
+    made = _nothing() if asked is None else chat_request(context, asked)
     made.sampling, made.shape, made.answer_job, made.max_tokens = {}, None, None, None
     if request.stream and not before and made.reading is not None:
         raise invalid(
@@ -113,11 +113,7 @@ def translate_completion(
 
 def _nothing() -> GenerationRequest:
     """Return a request without a prompt, to which nothing is generated."""
-    return GenerationRequest(prompts=[[0]], sampling={}, writer=_no_writer, named=_same)
-
-
-def _no_writer(exchange: Exchange, prepared: PreparedRequest) -> Writer:
-    raise AssertionError("nothing is generated")
+    return GenerationRequest(prompts=[[0]], sampling={}, writer=no_writer, named=_same)
 
 
 def _same(error: ApiError, index: int) -> ApiError:

@@ -6,14 +6,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from octavo.dialects.openai.schema.chat import ChatChunk, ChatRequest, ChatResponse
-from octavo.dialects.openai.schema.completion import (
+from octavo.dialects.common.schema.chat import ChatChunk, ChatRequest, ChatResponse
+from octavo.dialects.common.schema.completion import (
     CompletionChunk,
     CompletionRequest,
     CompletionResponse,
     PromptTokens,
 )
-from octavo.dialects.openai.schema.sampling import INT32, Count, Name, TokenId
+from octavo.dialects.common.schema.sampling import INT32, Count, Name, TokenId
 from octavo.observe.request_timing import RequestTiming
 from octavo.serving.schema.prompts import MAX_PROMPT_ITEMS
 from octavo.serving.schema.rules import FieldRules

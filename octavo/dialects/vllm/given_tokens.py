@@ -14,9 +14,9 @@ from octavo.api.reading import Reading
 from octavo.core.plan import TokenLogprobs
 from octavo.core.request import TokenEvent
 from octavo.core.sampling_params import ALL, RequestOutputKind, SamplingParams
-from octavo.dialects.openai.logprobs import TextToken, TokenTexts, finite
-from octavo.dialects.openai.schema.chat import ChatLogprobs, TokenLogprob, TopLogprob
-from octavo.dialects.openai.schema.sampling import MAX_N, CommonRequest
+from octavo.dialects.common.logprobs import TextToken, TokenTexts, finite
+from octavo.dialects.common.schema.chat import ChatLogprobs, TokenLogprob, TopLogprob
+from octavo.dialects.common.schema.sampling import MAX_N, CommonRequest
 from octavo.dialects.vllm.derender_schema import GivenChoice, GivenPosition, GivenResponse
 from octavo.serving.server import Server
 from octavo.transport.errors import invalid

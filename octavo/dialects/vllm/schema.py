@@ -8,77 +8,18 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from octavo.core.config import MAX_PRIORITY
-from octavo.core.sampling_params import MAX_LOGPROB_IDS
-from octavo.dialects.openai.schema.chat import (
-    MAX_MESSAGES,
-    AnswerMessage,
-    ChatRequest,
-    Message,
-)
-from octavo.dialects.openai.schema.completion import PromptTokens
-from octavo.dialects.openai.schema.sampling import (
-    INT32,
-    MAX_BAD_WORDS,
-    MAX_BIASES,
-    MAX_DEADLINE_MS,
-    MAX_N,
-    MAX_STOPS,
-    MAX_TOKEN_LIST,
-    Bias,
-    Count,
-    ExtraArgs,
+from octavo.dialects.common.parse_context import FIELD, ParseContext, without_variables
+from octavo.dialects.common.schema.chat import AnswerMessage
+from octavo.dialects.common.schema.completion import PromptTokens
+from octavo.dialects.common.schema.rendered import TokenSampling
+from octavo.dialects.common.schema.sampling import (
     Name,
-    NamedIds,
-    Penalty,
-    RepetitionDetection,
-    Share,
-    StopString,
     StreamOptions,
-    TokenId,
 )
-from octavo.dialects.openai.schema.shapes import StructuredOutputs
-from octavo.dialects.openai.schema.unsupported import CHAT_RULES, OF_BEAMS, RULES
-from octavo.dialects.openai.schema.usage import Usage
-from octavo.dialects.vllm.parse_context import FIELD, ParseContext, without_variables
+from octavo.dialects.common.schema.unsupported import OF_BEAMS, RULES
+from octavo.dialects.common.schema.usage import Usage
 from octavo.observe.request_timing import RequestTiming
-from octavo.serving.schema.prompts import MAX_PROMPTS
 from octavo.serving.schema.rules import FieldRules, Unsupported
-
-MAX_CONVERSATIONS = 256
-Logprobs = Annotated[int, Meta(ge=-1, le=INT32)]
-Messages = Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
-
-
-class TokenSampling(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The sampling parameters beside token ids; names and defaults are those of SamplingParams."""
-
-    n: Annotated[int, Meta(ge=1, le=MAX_N)] = 1
-    max_tokens: Count | None = None  # default: as many as fit, as in chats
-    min_tokens: Count = 0
-    temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0
-    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Meta(ge=-1, le=INT32)] = 0
-    min_p: Share = 0.0
-    presence_penalty: Penalty = 0.0
-    frequency_penalty: Penalty = 0.0
-    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    stop: StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
-    stop_token_ids: Annotated[list[TokenId], Meta(max_length=1024)] | None = None
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    logit_bias: Annotated[dict[str, Bias], Meta(max_length=MAX_BIASES)] | None = None
-    allowed_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_TOKEN_LIST)] | None = None
-    bad_words: Annotated[list[StopString], Meta(max_length=MAX_BAD_WORDS)] | None = None
-    logprobs: Logprobs | None = None
-    logprob_token_ids: NamedIds | None = None
-    prompt_logprobs: Logprobs | None = None
-    skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
-    detokenize: bool | None = None  # false: no stop strings, and no text in the answer
-    structured_outputs: StructuredOutputs | None = None
-    repetition_detection: RepetitionDetection | None = None
-    extra_args: ExtraArgs | None = None  # for the processors of --logits-processors
 
 
 def _off(value: Any) -> bool:
@@ -192,75 +133,3 @@ class TokensChunk(Struct, kw_only=True):
     metrics: RequestTiming | UnsetType = UNSET
     explain: dict[str, Any] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
-
-
-class RenderedRequest(Struct, kw_only=True):
-    """A request as the engine would get it: what /inference/v1/generate accepts."""
-
-    request_id: str
-    token_ids: list[int]
-    sampling_params: TokenSampling
-    model: str
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    return_token_ids: bool | None = None
-    cache_salt: str | None = None
-    priority: int = 0
-    prompt_text: str | None = None
-    token_offsets: list[tuple[int, int]] | None = None  # in the text that was tokenised
-    parse_context: ParseContext | None = None  # of a conversation: how its answer is read
-    reasoning_ended: bool | None = None  # before the first token; null: the model has none
-    assistant_tokens_mask: list[int] | None = None  # 1 for a token of an assistant's text
-    warnings: list[str] | UnsetType = UNSET
-
-
-def _no_item(request: Any) -> list[str]:
-    return [""] * len(request.items)
-
-
-Labels = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_LOGPROB_IDS)]
-
-
-class ScoringRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A query and items, scored by the probability of a token behind both."""
-
-    rules: ClassVar[FieldRules] = FieldRules(
-        with_lists=frozenset({"query", "items"}),
-        ignored={
-            "request_id": "the x-request-id header names a request",
-            "user": "the API key identifies the user",
-        },
-        of_prompts={"query": lambda request: "", "items": _no_item},
-        other_names={"documents": "items", "label_tokens": "label_token_ids"},
-        other_routes={"queries": "/score", "text_1": "/score"},
-    )
-    query: str | PromptTokens
-    items: Annotated[list[str | PromptTokens], Meta(min_length=1, max_length=MAX_PROMPTS)]
-    label_token_ids: Labels
-    model: Annotated[str, Meta(max_length=512)] | None = None
-    apply_softmax: bool = True  # over the labels; else over the whole vocabulary
-    item_first: bool = False  # the prompt is the item and then the query
-    add_special_tokens: bool = True  # around the query, if it is a text
-    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-    priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
-    deadline_ms: Annotated[int, Meta(ge=1, le=MAX_DEADLINE_MS)] | None = None
-
-
-def _last_messages(request: Any) -> Any:
-    """Return the last message of each conversation, without its text."""
-    return [[Message(role=each[-1].role, content="")] for each in request.messages]
-
-
-_BATCH_RULES = replace(CHAT_RULES, of_prompts={**CHAT_RULES.of_prompts, "messages": _last_messages})
-
-
-class BatchChatRequest(ChatRequest, kw_only=True):
-    """A request with several conversations, which are answered alike."""
-
-    rules: ClassVar[FieldRules] = _BATCH_RULES
-    schema: ClassVar[dict[str, Any]] = {
-        "allOf": [{"properties": {"stream": {"enum": [None, False]}, "echo": {"enum": [False]}}}]
-    }
-    messages: Annotated[  # type: ignore[assignment]
-        list[Messages], Meta(min_length=1, max_length=MAX_CONVERSATIONS)
-    ]

@@ -10,11 +10,9 @@ from typing import Any
 import msgspec
 
 from octavo.api.outputs import CompletionOutput, Logprobs, RequestOutput
-from octavo.dialects.openai.chat_deltas import DeltaForms
-from octavo.dialects.openai.chat_writer import ANSWERER
-from octavo.dialects.openai.common import OpenAIWriter, hide_tokens, usage_of
-from octavo.dialects.openai.dialect import frame
-from octavo.dialects.openai.logprobs import (
+from octavo.dialects.common.chat_deltas import DeltaForms
+from octavo.dialects.common.dialect import frame
+from octavo.dialects.common.logprobs import (
     EncodedLists,
     Pieces,
     chat_logprobs,
@@ -23,14 +21,15 @@ from octavo.dialects.openai.logprobs import (
     most_in_chats,
     prompt_logprobs,
 )
-from octavo.dialects.openai.parameters import generation_request
-from octavo.dialects.openai.schema.completion import CompletionRequest
-from octavo.dialects.vllm.parse_context import FIELD, use_of, with_place
+from octavo.dialects.common.parameters import generation_request
+from octavo.dialects.common.parse_context import FIELD, use_of, with_place
+from octavo.dialects.common.schema.completion import CompletionRequest
+from octavo.dialects.common.schema.rendered import TokenSampling
+from octavo.dialects.common.writer import ANSWERER, OpenAIWriter, hide_tokens, usage_of
 from octavo.dialects.vllm.schema import (
     IdLogprob,
     IdLogprobs,
     IdPosition,
-    TokenSampling,
     TokensChoice,
     TokensChunk,
     TokensRequest,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from octavo.dialects.openai.schema.chat import ChatRequest
+from octavo.dialects.common.schema.chat import ChatRequest
 from octavo.serving.durable import head
 
 

@@ -19,7 +19,7 @@ import pytest
 from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.dialects.anthropic.messages import MessagesWriter
 from octavo.dialects.cohere.writer import CohereWriter
-from octavo.dialects.openai.dialect import OPENAI
+from octavo.dialects.common.dialect import OPENAI
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
 from octavo.serving.durable.numbered import NumberedWriter
 from octavo.serving.durable.positions import START, Position

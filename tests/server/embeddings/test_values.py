@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.dialects.embeddings.values import Kind, in_bytes
+from octavo.dialects.common.values import Kind, in_bytes
 
 torch = pytest.importorskip("torch")
 

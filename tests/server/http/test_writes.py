@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from octavo.dialects.openai.dialect import OPENAI
+from octavo.dialects.common.dialect import OPENAI
 from octavo.serving.exchange import Exchange
 from octavo.serving.server import Server
 from octavo.serving.settings import ServerSettings

@@ -16,10 +16,10 @@ from octavo.api.llm import LLM
 from octavo.api.requests import TOO_LONG
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
-from octavo.dialects.openai.beams import REFUSED, SETTINGS
-from octavo.dialects.openai.schema.chat import ChatRequest
-from octavo.dialects.openai.schema.completion import CompletionRequest
-from octavo.dialects.openai.schema.shapes import ShapeFields
+from octavo.dialects.common.beams import REFUSED, SETTINGS
+from octavo.dialects.common.schema.chat import ChatRequest
+from octavo.dialects.common.schema.completion import CompletionRequest
+from octavo.dialects.common.schema.shapes import ShapeFields
 from octavo.engine_arguments import EngineArguments
 from octavo.serving import large_bodies
 from octavo.serving.beams.generation import BeamGeneration

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from octavo.dialects.openai.schema.chat import ChatRequest, Message
+from octavo.dialects.common.schema.chat import ChatRequest, Message
 from octavo.serving.schema import nested
 from octavo.serving.schema.decode import decode
 from tests.server.engine import FakeEngine

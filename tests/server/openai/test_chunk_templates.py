@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.dialects.openai.common import TEXT, Template
-from octavo.dialects.openai.dialect import frame
-from octavo.dialects.openai.schema.chat import ChatChunk, ChunkChoice, Delta
-from octavo.dialects.openai.schema.completion import CompletionChunk, CompletionChunkChoice
+from octavo.dialects.common.dialect import frame
+from octavo.dialects.common.schema.chat import ChatChunk, ChunkChoice, Delta
+from octavo.dialects.common.schema.completion import CompletionChunk, CompletionChunkChoice
+from octavo.dialects.common.writer import TEXT, Template
 from octavo.transport.exchange import encode
 
 TEXTS = [" plain", "", '"quoted" \\', "\n\t\r\x00\x1f\x7f", "é€𝄞\ufffd\u2028", "%b %s {}", "\0"]

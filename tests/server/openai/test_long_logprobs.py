@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from octavo.api import logprobs as api
-from octavo.dialects.openai import logprobs as module
+from octavo.dialects.common import logprobs as module
 from octavo.serving.bounds.turns import PIECE
 from octavo.serving.generation import Generation
 from tests.server.engine import FakeEngine

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
-from octavo.dialects.openai.schema.chat import ChatRequest, Message
-from octavo.dialects.openai.shapes import with_own_place
+from octavo.dialects.common.schema.chat import ChatRequest, Message
+from octavo.dialects.common.shapes import with_own_place
 from octavo.transport.errors import invalid
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import Client, once_written, serving

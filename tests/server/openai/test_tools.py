@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from octavo.dialects.openai.schema.chat import ChatRequest
+from octavo.dialects.common.schema.chat import ChatRequest
 from octavo.serving.answers.formats import choose_formats
 from octavo.serving.schema.by_field import decode_by_field
 from octavo.serving.settings import ServerSettings

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from octavo.dialects.openai.dialect import OPENAI
-from octavo.dialects.openai.schema.unsupported import SHAPES
+from octavo.dialects.common.dialect import OPENAI
+from octavo.dialects.common.schema.unsupported import SHAPES
 from octavo.server.routes import ROUTES
 from octavo.serving.schema.rules import Unsupported
 from octavo.transport.route import Route

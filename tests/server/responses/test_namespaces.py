@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from octavo.dialects.openai.schema.tools import MAX_TOOLS, MAX_TOOLS_BYTES
+from octavo.dialects.common.schema.tools import MAX_TOOLS, MAX_TOOLS_BYTES
 from octavo.dialects.responses.namespaces import flattened
 from octavo.dialects.responses.schema import InputFunction, NamespacedFunction
 from octavo.transport.errors import ApiError

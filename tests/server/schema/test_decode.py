@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.dialects.openai.dialect import error_body
-from octavo.dialects.openai.schema.chat import ChatRequest
-from octavo.dialects.openai.schema.completion import CompletionRequest
+from octavo.dialects.common.dialect import error_body
+from octavo.dialects.common.schema.chat import ChatRequest
+from octavo.dialects.common.schema.completion import CompletionRequest
 from octavo.dialects.responses.schema import ResponsesRequest
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.routes import ROUTES

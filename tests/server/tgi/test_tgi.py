@@ -96,7 +96,7 @@ async def test_a_streams_tokens_leave_turns_to_others(
 
     frames = TgiWriter.frames
     monkeypatch.setattr(TgiWriter, "frames", recorded)
-    monkeypatch.setattr("octavo.dialects.openai.logprobs.MAX_AT_ONCE", 1)
+    monkeypatch.setattr("octavo.dialects.common.logprobs.MAX_AT_ONCE", 1)
     async with serving(directory) as client:
         found = await stream(client, top_n_tokens=2)
         assert made.count(TURN) == len(found)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from octavo.dialects.openai.schema.chat import ChatRequest
-from octavo.dialects.openai.tools import tool_use
-from octavo.dialects.vllm.parse_context import context_of, use_of
+from octavo.dialects.common.parse_context import context_of, use_of
+from octavo.dialects.common.schema.chat import ChatRequest
+from octavo.dialects.common.tools import tool_use
 from octavo.serving.answers.tool_use import ToolUse
 from octavo.serving.schema.decode import decode
 from tests.server.durable.make import in_loop

@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from octavo.dialects.openai.schema.sampling import INT32, CommonRequest, TokenId
-from octavo.dialects.openai.schema.usage import Usage
+from octavo.dialects.common.schema.sampling import INT32, CommonRequest, TokenId
+from octavo.dialects.common.schema.usage import Usage
 from octavo.observe.request_timing import RequestTiming
 from octavo.serving.schema.prompts import MAX_PROMPT_ITEMS, prompts_schema
 

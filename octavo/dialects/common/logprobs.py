@@ -18,8 +18,8 @@ import msgspec
 
 from octavo.api.outputs import CompletionOutput, Logprob
 from octavo.core.sampling_params import SamplingParams
-from octavo.dialects.openai.schema.chat import ChatLogprobs, TokenLogprob, TopLogprob
-from octavo.dialects.openai.schema.completion import CompletionLogprobs
+from octavo.dialects.common.schema.chat import ChatLogprobs, TokenLogprob, TopLogprob
+from octavo.dialects.common.schema.completion import CompletionLogprobs
 from octavo.serving.operation import TURN
 from octavo.text.token_table import TokenTable
 from octavo.transport.exchange import encode

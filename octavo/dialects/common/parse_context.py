@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from octavo.dialects.openai.schema.chat import ChatRequest
-from octavo.dialects.openai.schema.sampling import Count
-from octavo.dialects.openai.schema.tools import (
+from octavo.dialects.common.schema.chat import ChatRequest
+from octavo.dialects.common.schema.sampling import Count
+from octavo.dialects.common.schema.tools import (
     AllowedTools,
     Choice,
     FunctionTool,
@@ -23,7 +23,7 @@ from octavo.dialects.openai.schema.tools import (
     ToolChoice,
     Tools,
 )
-from octavo.dialects.openai.tools import tool_use
+from octavo.dialects.common.tools import tool_use
 from octavo.serving.answers.tool_use import ToolUse
 from octavo.transport.errors import ApiError
 

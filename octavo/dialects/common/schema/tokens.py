@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from octavo.dialects.openai.schema.chat import MAX_MESSAGES, MESSAGES_SCHEMA, Message
-from octavo.dialects.openai.schema.completion import PromptTokens
-from octavo.dialects.openai.schema.tools import Tools
-from octavo.dialects.openai.schema.unsupported import CHAT_RULES, RULES
+from octavo.dialects.common.schema.chat import MAX_MESSAGES, MESSAGES_SCHEMA, Message
+from octavo.dialects.common.schema.completion import PromptTokens
+from octavo.dialects.common.schema.tools import Tools
+from octavo.dialects.common.schema.unsupported import CHAT_RULES, RULES
 from octavo.serving.schema.rules import FieldRules
 
 

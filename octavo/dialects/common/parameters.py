@@ -11,10 +11,10 @@ import msgspec
 
 from octavo.api.outputs import RequestError
 from octavo.api.requests import TOO_LONG, bad_word_variants
-from octavo.dialects.openai.conversation import with_own_field
-from octavo.dialects.openai.schema.chat import ChatRequest
-from octavo.dialects.openai.schema.sampling import MAX_BAD_WORD_CHARACTERS, CommonRequest
-from octavo.dialects.openai.shapes import NEUTRAL, shape_of, with_own_place
+from octavo.dialects.common.conversation import with_own_field
+from octavo.dialects.common.schema.chat import ChatRequest
+from octavo.dialects.common.schema.sampling import MAX_BAD_WORD_CHARACTERS, CommonRequest
+from octavo.dialects.common.shapes import NEUTRAL, shape_of, with_own_place
 from octavo.serving.operation import GenerationRequest, Writer
 from octavo.transport.errors import ApiError, invalid
 from octavo.workers.jobs import PromptJob

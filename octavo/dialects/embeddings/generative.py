@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from math import exp
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta, Struct
 
 from octavo.api.outputs import RequestOutput
-from octavo.dialects.embeddings.schema import PooledUsage, ScoreData, ScoreResponse
-from octavo.dialects.openai.dialect import SCORING_ID, error_body
-from octavo.dialects.vllm.schema import ScoringRequest
+from octavo.core.config import MAX_PRIORITY
+from octavo.core.sampling_params import MAX_LOGPROB_IDS
+from octavo.dialects.common.dialect import SCORING_ID, error_body
+from octavo.dialects.common.schema.completion import PromptTokens
+from octavo.dialects.embeddings.schema import (
+    MAX_DEADLINE_MS,
+    PooledUsage,
+    ScoreData,
+    ScoreResponse,
+    TokenId,
+)
 from octavo.serving.answers.whole import WholeWriter
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
+from octavo.serving.schema.prompts import MAX_PROMPTS
+from octavo.serving.schema.rules import FieldRules
 from octavo.serving.translation import TranslationContext
 from octavo.text.pairs import Part
 from octavo.transport.errors import ApiError, invalid
@@ -22,6 +34,37 @@ from octavo.workers.jobs import PromptJob, packed
 
 MAX_CHARACTERS = 1 << 25  # of all prompts, each with the query; a token id counts as one
 _FIELDS = {"logprob_token_ids": "label_token_ids"}
+
+Labels = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_LOGPROB_IDS)]
+
+
+def _no_item(request: Any) -> list[str]:
+    return [""] * len(request.items)
+
+
+class ScoringRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A query and items, scored by the probability of a token behind both."""
+
+    rules: ClassVar[FieldRules] = FieldRules(
+        with_lists=frozenset({"query", "items"}),
+        ignored={
+            "request_id": "the x-request-id header names a request",
+            "user": "the API key identifies the user",
+        },
+        of_prompts={"query": lambda request: "", "items": _no_item},
+        other_names={"documents": "items", "label_tokens": "label_token_ids"},
+        other_routes={"queries": "/score", "text_1": "/score"},
+    )
+    query: str | PromptTokens
+    items: Annotated[list[str | PromptTokens], Meta(min_length=1, max_length=MAX_PROMPTS)]
+    label_token_ids: Labels
+    model: Annotated[str, Meta(max_length=512)] | None = None
+    apply_softmax: bool = True  # over the labels; else over the whole vocabulary
+    item_first: bool = False  # the prompt is the item and then the query
+    add_special_tokens: bool = True  # around the query, if it is a text
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    deadline_ms: Annotated[int, Meta(ge=1, le=MAX_DEADLINE_MS)] | None = None
 
 
 def translate(context: TranslationContext, request: ScoringRequest) -> GenerationRequest:

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from octavo.dialects.openai.schema.chat import AnswerMessage, Delta
-from octavo.dialects.openai.schema.tools import (
-    Call,
-    CallDelta,
-    CalledFunction,
-    CalledFunctionDelta,
-)
+from octavo.dialects.common.schema.chat import AnswerMessage, Delta
+from octavo.dialects.common.schema.tools import Call, CallDelta, CalledFunction, CalledFunctionDelta
 from octavo.formats import deltas as found
 from octavo.serving.answers.call_ids import made_id
 from octavo.serving.answers.tool_use import ToolUse

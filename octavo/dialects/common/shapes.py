@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
-from octavo.dialects.openai.schema.shapes import ResponseFormat, ShapeFields, StructuredOutputs
+from octavo.dialects.common.schema.shapes import ResponseFormat, ShapeFields, StructuredOutputs
 from octavo.serving.schema.near_names import not_among
 from octavo.transport.errors import ApiError, invalid
 

@@ -27,3 +27,10 @@ class Usage(Struct, kw_only=True):
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails = CompletionTokensDetails()
+
+
+class InputTokensResponse(Struct, kw_only=True):
+    """The length of a prompt."""
+
+    input_tokens: int
+    object: str = "response.input_tokens"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from octavo.dialects.openai.schema.chat import ChatRequest
-from octavo.dialects.openai.schema.tokens import TokenizeRequest
-from octavo.dialects.openai.schema.tools import (
+from octavo.dialects.common.schema.chat import ChatRequest
+from octavo.dialects.common.schema.tokens import TokenizeRequest
+from octavo.dialects.common.schema.tools import (
     MAX_TOOLS_BYTES,
     FunctionTool,
     NamedFunction,

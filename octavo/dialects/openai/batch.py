@@ -4,28 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
+from msgspec import Meta
 
 from octavo.api.outputs import RequestOutput
-from octavo.dialects.openai import chat
-from octavo.dialects.openai.beams import bind_beams
-from octavo.dialects.openai.chat_writer import ChatWriter
-from octavo.dialects.openai.common import OpenAIWriter, usage_of
-from octavo.dialects.openai.conversation import conversation_job
-from octavo.dialects.openai.schema.chat import ChatChoice, ChatRequest, ChatResponse
-from octavo.dialects.vllm.schema import BatchChatRequest
+from octavo.dialects.common.beams import bind_beams
+from octavo.dialects.common.chat import chat_request
+from octavo.dialects.common.conversation import conversation_job
+from octavo.dialects.common.schema.chat import (
+    MAX_MESSAGES,
+    ChatChoice,
+    ChatRequest,
+    ChatResponse,
+    Message,
+)
+from octavo.dialects.common.schema.unsupported import CHAT_RULES
+from octavo.dialects.common.writer import OpenAIWriter, usage_of
+from octavo.dialects.openai.chat import ChatWriter
 from octavo.serving.answers.tool_use import NO_TOOLS
 from octavo.serving.answers.whole import WholeWriter
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts
+from octavo.serving.schema.rules import FieldRules
 from octavo.serving.translation import TranslationContext
 from octavo.transport.errors import ApiError, invalid
 from octavo.transport.exchange import encode
 
+MAX_CONVERSATIONS = 256
 MAX_ANSWERS = 2048
 _OWN = ("stream", "tools", "functions", "echo")  # what each conversation needs a request for
+
+Messages = Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
+
+
+def _last_messages(request: Any) -> Any:
+    """Return the last message of each conversation, without its text."""
+    return [[Message(role=each[-1].role, content="")] for each in request.messages]
+
+
+_BATCH_RULES = replace(CHAT_RULES, of_prompts={**CHAT_RULES.of_prompts, "messages": _last_messages})
+
+
+class BatchChatRequest(ChatRequest, kw_only=True):
+    """A request with several conversations, which are answered alike."""
+
+    rules: ClassVar[FieldRules] = _BATCH_RULES
+    schema: ClassVar[dict[str, Any]] = {
+        "allOf": [{"properties": {"stream": {"enum": [None, False]}, "echo": {"enum": [False]}}}]
+    }
+    messages: Annotated[  # type: ignore[assignment]
+        list[Messages], Meta(min_length=1, max_length=MAX_CONVERSATIONS)
+    ]
 
 
 def translate(context: TranslationContext, request: BatchChatRequest) -> GenerationRequest:
@@ -43,7 +74,7 @@ def translate(context: TranslationContext, request: BatchChatRequest) -> Generat
             "messages",
         )
     requests = conversations_of(request)
-    made = chat.translate(context, requests[0])
+    made = chat_request(context, requests[0])
     try:
         for each in requests[1:]:
             made.prompts.append(conversation_job(each, context, NO_TOOLS))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw
 
+from octavo.dialects.common.schema.chat import ChatRequest
+from octavo.dialects.common.schema.completion import CompletionRequest
 from octavo.dialects.embeddings import late_chunking, scores, tei, vectors
 from octavo.dialects.embeddings.schema import (
     PAIRED,
@@ -14,9 +16,7 @@ from octavo.dialects.embeddings.schema import (
     ScoreRequest,
 )
 from octavo.dialects.openai import chat, completions
-from octavo.dialects.openai.schema.chat import ChatRequest
-from octavo.dialects.openai.schema.completion import CompletionRequest
-from octavo.dialects.vllm.sessions import change_session, check_session
+from octavo.server.sessions import change_session, check_session
 from octavo.serving.exchange import Exchange
 from octavo.serving.generate import generating
 from octavo.serving.schema.decode import is_large

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from octavo.dialects.openai.schema.chat import ChatRequest
-from octavo.dialects.openai.schema.sampling import CommonRequest
+from octavo.dialects.common.schema.chat import ChatRequest
+from octavo.dialects.common.schema.sampling import CommonRequest
 from octavo.serving.operation import BeamSettings, GenerationRequest
 from octavo.transport.errors import ApiError, invalid
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from octavo.dialects.openai.schema.sampling import CommonRequest, Count
-from octavo.dialects.openai.schema.tools import (
+from octavo.dialects.common.schema.sampling import CommonRequest, Count
+from octavo.dialects.common.schema.tools import (
     Call,
     CallDelta,
     CalledFunction,
@@ -19,8 +19,8 @@ from octavo.dialects.openai.schema.tools import (
     PastFunction,
     Tools,
 )
-from octavo.dialects.openai.schema.unsupported import CHAT_RULES
-from octavo.dialects.openai.schema.usage import Usage
+from octavo.dialects.common.schema.unsupported import CHAT_RULES
+from octavo.dialects.common.schema.usage import Usage
 from octavo.observe.request_timing import RequestTiming
 from octavo.serving.schema.names import NameInPrompt, Role
 from octavo.serving.schema.rules import FieldRules

@@ -7,21 +7,18 @@ from typing import Any, Protocol
 
 from msgspec import UnsetType
 
-from octavo.dialects.openai.dialect import DONE, error_body, frame
-from octavo.dialects.openai.logprobs import TokenTexts
-from octavo.dialects.openai.schema.sampling import CommonRequest
-from octavo.dialects.openai.schema.usage import (
-    CompletionTokensDetails,
-    PromptTokensDetails,
-    Usage,
-)
+from octavo.dialects.common.dialect import DONE, error_body, frame
+from octavo.dialects.common.logprobs import TokenTexts
+from octavo.dialects.common.schema.sampling import CommonRequest
+from octavo.dialects.common.schema.usage import CompletionTokensDetails, PromptTokensDetails, Usage
 from octavo.formats.deltas import Delta, FinishDelta, TextDelta
 from octavo.observe.request_timing import RequestTiming
 from octavo.serving.exchange import Exchange
-from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts
+from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts, Writer
 from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode
 
+ANSWERER = "assistant"  # the role of who answers
 TEXT = "\0"  # the placeholder for a template's text; nothing after a choice contains it
 
 
@@ -146,3 +143,8 @@ def usage_of(counts: TokenCounts) -> Usage:
         prompt_tokens_details=PromptTokensDetails(cached_tokens=counts.cached),
         completion_tokens_details=CompletionTokensDetails(reasoning_tokens=counts.reasoning),
     )
+
+
+def no_writer(*given: Any) -> Writer:
+    """Stand for the writer of a request to which nothing is generated."""
+    raise AssertionError("nothing is generated")

@@ -9,8 +9,8 @@ from msgspec import Meta, Struct
 from octavo.core.config import MAX_PRIORITY
 from octavo.core.sampling_params import MAX_BIAS, MAX_EXTRA_ARGS, MAX_LOGPROB_IDS
 from octavo.core.stopping.repetition import MAX_COMPARED, MAX_PATTERN_SIZE
-from octavo.dialects.openai.schema.shapes import ShapeFields
-from octavo.dialects.openai.schema.unsupported import RULES
+from octavo.dialects.common.schema.shapes import ShapeFields
+from octavo.dialects.common.schema.unsupported import RULES
 from octavo.serving.schema.rules import FieldRules
 
 MAX_N = 128

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from octavo.dialects.openai.schema.chat import ChatRequest, Message
-from octavo.dialects.openai.schema.tokens import TokenizeRequest
-from octavo.dialects.openai.schema.tools import PastFunction
+from octavo.dialects.common.schema.chat import ChatRequest, Message
+from octavo.dialects.common.schema.tokens import TokenizeRequest
+from octavo.dialects.common.schema.tools import PastFunction
 from octavo.serving.answers.tool_use import ToolUse
 from octavo.serving.translation import TranslationContext
 from octavo.text.chat.messages import THINKING_SWITCHES
