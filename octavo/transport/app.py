@@ -7,10 +7,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from octavo.transport.answer import Answer, HttpAnswer, Receive, RequestHead, Scope, Send
 from octavo.transport.context import HttpContext
 from octavo.transport.dialect import Dialect
 from octavo.transport.errors import ApiError, ClientGoneError, internal
-from octavo.transport.exchange import HttpExchange, Receive, Scope, Send
+from octavo.transport.exchange import HttpExchange
 from octavo.transport.route import RouteTable
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class Application:
         server: HttpContext,
         routes: RouteTable,
         dialect: Dialect,
-        make: Callable[[Any, Scope, Receive, Send, Dialect], HttpExchange],
+        make: Callable[[Any, RequestHead, Answer, Dialect, Receive], HttpExchange],
         *,
         checks_access: bool = True,
     ) -> None:
@@ -50,7 +51,11 @@ class Application:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        exchange = self._make(self.server, scope, receive, send, self._dialect)
+        head, answer = RequestHead.of(scope), HttpAnswer(scope, send)
+        await self.answer(self._make(self.server, head, answer, self._dialect, receive))
+
+    async def answer(self, exchange: HttpExchange) -> None:
+        """Answer a request, whatever becomes of it; count it and log it."""
         try:
             await self._answer(exchange)
         except ClientGoneError as error:

@@ -54,8 +54,7 @@ class RequestTask:
             raise error
 
     async def _watch(self) -> None:
-        while (await self._exchange.receive())["type"] != "http.disconnect":
-            pass
+        await self._exchange.left()
         self.stop(ClientGoneError())
 
     def _end_late(self, seconds: float) -> None:

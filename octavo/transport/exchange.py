@@ -1,4 +1,4 @@
-"""One HTTP request and its answer: reading a body under limits, writing a response once."""
+"""One request and its answer: reading a body under limits, writing a response once."""
 
 from __future__ import annotations
 
@@ -6,43 +6,38 @@ import asyncio
 import hashlib
 import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import msgspec
 
+from octavo.transport.answer import Answer, Headers, Receive, RequestHead
 from octavo.transport.context import HttpContext
 from octavo.transport.dialect import Dialect
 from octavo.transport.errors import ApiError, ClientGoneError
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
-
 ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
-_UNSAFE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # in the value of a header
 _JSON_TYPES = ("application/json", "")
-# The scope's extensions of our own protocol, and what replaces them under another one.
-_NOTHING: dict[str, Any] = {"call": lambda: None}
-_ALWAYS: dict[str, Any] = {"call": lambda: True}
-_NEVER: dict[str, Any] = {"call": None}
-_UNKNOWN: dict[str, Any] = {"call": lambda: False}
 encode = msgspec.json.Encoder().encode
 
 
 class HttpExchange:
-    """One HTTP request and its response, in bytes."""
+    """One request and its response, in bytes and in the terms of HTTP."""
 
     def __init__(
-        self, server: HttpContext, scope: Scope, receive: Receive, send: Send, dialect: Dialect
+        self,
+        server: HttpContext,
+        head: RequestHead,
+        answer: Answer,
+        dialect: Dialect,
+        receive: Receive | None = None,
     ) -> None:
         self.server = server
         self.dialect = dialect  # of errors before the route is known, and on routes without one
-        self.scope = scope
-        self.headers = headers_of(scope)
-        self.method: str = scope["method"]
-        self.path = server.config.route_path(scope["path"])
+        self.head = head
+        self.headers: Mapping[str, str] = head.headers
+        self.method = head.method
+        self.path = server.config.route_path(head.path)
         self.route = "other"  # the route's name for metrics, never text of the client's
         self.owner = ""
         self.is_background = False  # the server's own request, which waits for those of clients
@@ -61,18 +56,13 @@ class HttpExchange:
         self.is_finished = False
         # How an error ends the stream that has begun, in whole frames.
         self.error_frames: Callable[[ApiError], bytes] | None = None
-        self.receive = receive  # of ASGI; after the body it waits for the disconnect
-        self._send = send
+        self._receive = receive  # of ASGI; None if the body is given, and no client can leave
+        self._answer = answer
         self._body_is_read = False
-        self._unread: bytes | None = None  # a body that was read, and is to be read again
-        extensions = scope.get("extensions") or {}
-        self._cut: Callable[[], object] = extensions.get("octavo.cut", _NOTHING)["call"]
-        # Whether the next write has to wait for the reader. If not, `write_now` writes a part of
-        # the body, neither the first nor the last, without a turn of the event loop.
-        self.must_wait: Callable[[], bool] = extensions.get("octavo.must_wait", _ALWAYS)["call"]
-        # Whether the reader is known not to take what was written before.
-        self.is_stalled: Callable[[], bool] = extensions.get("octavo.must_wait", _UNKNOWN)["call"]
-        self.write_now: Callable[[bytes], None] = extensions.get("octavo.write", _NEVER)["call"]
+        self._given: bytes | None = None  # a body that is there, and is to be read
+        # These are the answer's own, without a call between: there is one for each token.
+        self.must_wait, self.write_now = answer.must_wait, answer.write_now
+        self.is_stalled, self.cut = answer.is_stalled, answer.cut
 
     @property
     def yields(self) -> bool:
@@ -81,10 +71,13 @@ class HttpExchange:
 
     async def body(self) -> bytes:
         """Return the whole body; refuse it as soon as it is too long or too slow."""
-        if self._unread is not None:
-            body, self._unread = self._unread, None
-            return body
         limit = self.server.config.max_body_bytes
+        if self._given is not None:
+            body, self._given = self._given, None
+            if len(body) > limit:
+                raise _too_large(limit)
+            return body
+        assert self._receive is not None, "a request without a connection has its body"
         if self.headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError(415, "compressed bodies are not accepted; send the body uncompressed")
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -99,7 +92,7 @@ class HttpExchange:
         try:
             async with asyncio.timeout(self.server.config.body_seconds):
                 while True:
-                    message = await self.receive()
+                    message = await self._receive()
                     if message["type"] == "http.disconnect":
                         raise ClientGoneError
                     part = message.get("body", b"")
@@ -121,17 +114,32 @@ class HttpExchange:
 
     def unread(self, body: bytes) -> None:
         """Let `body` return this once more, for the handler that it is meant for."""
-        self._unread = body
+        self._given = body
+
+    def give(self, body: bytes) -> None:
+        """Let `body` return what has come without a connection of HTTP."""
+        self._given, self._body_is_read = body, True
+        if self.server.digests_bodies:
+            self.body_digest = hashlib.blake2b(body, digest_size=16).digest()
+
+    async def left(self) -> None:
+        """Wait until the client has left; the body must have been read before."""
+        if self._receive is None:
+            await asyncio.Event().wait()  # there is none that could
+            return
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
 
     async def body_parts(self, limit: int) -> AsyncIterator[bytes]:
         """Yield a long body as it arrives; refuse it when it is too long or pauses for too long."""
+        assert self._receive is not None, "only a client sends a long body"
         size, seconds = 0, self.server.config.body_seconds
         if self.headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError(415, "compressed bodies are not accepted; send the body uncompressed")
         while not self._body_is_read:
             try:
                 async with asyncio.timeout(seconds):
-                    message = await self.receive()
+                    message = await self._receive()
             except TimeoutError:
                 raise ApiError(408, f"no part of the body arrived for {seconds:g} s") from None
             if message["type"] == "http.disconnect":
@@ -149,18 +157,16 @@ class HttpExchange:
         self.status = status
         named = [(b"x-request-id", self.request_id.encode()), *self.extra_headers, *headers]
         named += self.late_headers(self)
-        named = [(name, _UNSAFE.sub(_escaped, value)) for name, value in named]
-        await self._send({"type": "http.response.start", "status": status, "headers": named})
+        await self._answer.begin(status, named)
 
     async def write(self, body: bytes, *, more: bool = False) -> None:
         """Write a part of the body; drop a client that reads nothing for too long."""
-        message = {"type": "http.response.body", "body": body, "more_body": more}
         if not self.must_wait():  # as nearly always; a timer for each token would be costly
-            await self._send(message)
+            await self._answer.write(body, more=more)
         else:
             try:
                 async with asyncio.timeout(self.server.config.stall_seconds):
-                    await self._send(message)
+                    await self._answer.write(body, more=more)
             except TimeoutError:
                 self.server.metrics.slow_readers.add()
                 self.cut()
@@ -193,31 +199,11 @@ class HttpExchange:
         body = self.dialect.error_body(error)
         await self.respond(body, status=error.status, headers=error.headers)
 
-    def cut(self) -> None:
-        """Close the connection without waiting until the client has read what was written."""
-        self._cut()
-
     def _has_endless_body(self) -> bool:
         """Return whether the rest of the body may be too long for the protocol to skip."""
         length = self.headers.get("content-length", "0")
         is_short = length.isdecimal() and int(length[:20]) <= self.server.config.max_body_bytes
         return not is_short or "transfer-encoding" in self.headers
-
-
-def headers_of(scope: Scope) -> Mapping[str, str]:
-    """Return the headers by lower-case name: the first of each, and none of several Hosts."""
-    found: dict[str, str] = {}
-    for name, value in scope["headers"]:
-        key = name.decode("latin-1")
-        if key == "host" and key in found:
-            found[key] = ""  # two Hosts contradict each other
-        else:
-            found.setdefault(key, value.decode("latin-1"))
-    return found
-
-
-def _escaped(found: re.Match[bytes]) -> bytes:
-    return b"%%%02X" % ord(found[0])
 
 
 def _too_large(limit: int) -> ApiError:

@@ -27,7 +27,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 PACKAGE = "octavo.v1"
 SERVICE = f"{PACKAGE}.Inference"
 STREAM = "GenerateStream"
-SECONDS_LEFT = "octavo.seconds_left"  # of the call's deadline, in the scope
 _HEAD = struct.Struct("<?I")
 _POSITION_TAG = b"\x2a"  # of GenerateChunk.position: field 5, with a length
 _ERROR_SCHEMA: dict[str, Any] = {"type": "object", "required": ["status", "message"]}
@@ -94,7 +93,7 @@ def _generate(exchange: Exchange, message: Any) -> RpcGenerateRequest:
     for name in ("model", "cache_salt", "priority", "deadline_ms", "add_special_tokens"):
         if message.HasField(name):
             fields[name] = getattr(message, name)
-    seconds = exchange.scope.get(SECONDS_LEFT)
+    seconds = exchange.head.seconds_left
     if "deadline_ms" not in fields and seconds is not None:
         fields["deadline_ms"] = min(MAX_DEADLINE_MS, max(1, int(1000 * seconds)))
     return RpcGenerateRequest(

@@ -11,7 +11,6 @@ from octavo.dialects.grpc.places import CallPlaces, MessagePlaces
 from octavo.dialects.grpc.relay import Relay
 from octavo.serving.server import Server
 from octavo.transport.errors import ApiError
-from octavo.transport.exchange import headers_of
 
 
 class Entry:
@@ -29,7 +28,7 @@ class Entry:
         if call.num_values > most:
             message = f"the call has {call.num_values} values of metadata, and the limit is {most}"
             raise ApiError(431, message)
-        return self._server.access.check_key(call.path, headers_of(call.scope))
+        return self._server.access.check_key(call.head.path, call.head.headers)
 
     def enter(self, call: Call, key: str) -> str:
         """Count a call until its end; return who has the place: the key or else the client.

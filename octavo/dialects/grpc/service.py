@@ -126,14 +126,14 @@ class GrpcServer:
                 if error.status != 401:
                     raise
                 # The application refuses it, too, and counts and logs it.
-                await self._application(call.scope, call.receive, call.send)
+                await self._application.answer(call.exchange(self._server, b""))
                 return
             message = await entry.read(call, entry.enter(call, key))
             if message is None:
                 raise invalid("the call has no message")
-            call.take(message)
-            del message  # the application drops it when it is translated
-            await self._application(call.scope, call.receive, call.send)
+            exchange = call.exchange(self._server, message)
+            del message  # the exchange drops it when it is translated
+            await self._application.answer(exchange)
 
 
 def largest_message(config: ServerSettings, max_model_len: int) -> int:

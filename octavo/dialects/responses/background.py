@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -22,6 +21,7 @@ from octavo.serving.operation import GenerationRequest, PreparedRequest
 from octavo.serving.server import Server
 from octavo.serving.store.responses import Answerer, Entry
 from octavo.serving.store.run import Run
+from octavo.transport.answer import KeptAnswer, RequestHead
 from octavo.transport.deadline import RequestTask
 from octavo.transport.errors import ApiError, internal, unavailable
 from octavo.transport.exchange import encode
@@ -45,20 +45,8 @@ class Background:
         self._entry: Entry | None = None
         self.begun: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
         self.run = run = Run()
-
-        async def send(message: MutableMapping[str, Any]) -> None:
-            run.add(message.get("body", b""))
-
-        scope: dict[str, Any] = {
-            "method": "POST",
-            "path": "/v1/responses",
-            "headers": [],
-            "extensions": {
-                "octavo.must_wait": {"call": lambda: False},
-                "octavo.write": {"call": run.add},
-            },
-        }
-        self.exchange = Exchange(server, scope, _never, send, _SILENT)
+        head = RequestHead("POST", "/v1/responses", {})
+        self.exchange = Exchange(server, head, _Events(run), _SILENT)
         self.exchange.has_client = False
         self._task = RequestTask(self.exchange)
         run.stop = self._task.stop
@@ -213,7 +201,11 @@ def _resume(server: Server, durability: Durability, request: DurableRequest, ent
     background.start(work)
 
 
-async def _never() -> MutableMapping[str, Any]:
-    """Wait for a disconnect, which does not come."""
-    await asyncio.Event().wait()
-    raise AssertionError("nothing sets the event")
+class _Events(KeptAnswer):
+    """An answer whose events are kept in a run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def write_now(self, part: bytes) -> None:
+        self._run.add(part)

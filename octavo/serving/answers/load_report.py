@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.serving.exchange import Exchange
-from octavo.transport.exchange import Headers, encode
+from octavo.transport.answer import Headers
+from octavo.transport.exchange import encode
 
 ASKED = "endpoint-load-metrics-format"
 _NAME = b"endpoint-load-metrics"

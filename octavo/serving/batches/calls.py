@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, MutableMapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from octavo.serving.exchange import Exchange
 from octavo.serving.server import Server
+from octavo.transport.answer import Headers, KeptAnswer, RequestHead
 from octavo.transport.dialect import Dialect
 from octavo.transport.errors import ApiError, ClientGoneError, internal
 from octavo.transport.route import Route
@@ -57,13 +57,16 @@ class Calls:
         self, path: str, body: bytes, *, name: str, owner: str, is_background: bool
     ) -> Reply:
         """Return the response to a request under this id, with the rights of this key."""
-        message = _Message(body)
-        headers = [(b"content-type", b"application/json"), (b"x-request-id", name.encode())]
-        headers.append((b"content-length", str(len(body)).encode()))
-        scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+        kept = _Response()
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            "x-request-id": name,
+        }
         route = self._routes[path]
         dialect = route.dialect or self._default
-        exchange = Exchange(self.server, scope, message.receive, message.send, dialect)
+        exchange = Exchange(self.server, RequestHead("POST", path, headers), kept, dialect)
+        exchange.give(body)
         exchange.owner, exchange.route = owner, route.path
         exchange.is_background = is_background
         try:
@@ -75,25 +78,18 @@ class Calls:
         except Exception:
             log.exception("request %s failed", name)
             await exchange.fail(internal(name))
-        return Reply(message.status, b"".join(message.parts))
+        return Reply(kept.status, b"".join(kept.parts))
 
 
-class _Message:
-    """The body of a request, and then its response."""
+class _Response(KeptAnswer):
+    """The response of a route, as its parts come."""
 
-    def __init__(self, body: bytes) -> None:
-        self._body: bytes | None = body
+    def __init__(self) -> None:
         self.status = 0
         self.parts: list[bytes] = []
 
-    async def receive(self) -> MutableMapping[str, Any]:
-        if self._body is None:
-            await asyncio.Event().wait()  # for a disconnect, which does not come
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
+    async def begin(self, status: int, headers: Headers) -> None:
+        self.status = status
 
-    async def send(self, message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-        else:
-            self.parts.append(message.get("body", b""))
+    def write_now(self, part: bytes) -> None:
+        self.parts.append(part)

@@ -79,5 +79,5 @@ def known_to(exchange: Exchange, num_answers: int) -> list[Position]:
 
 
 def _query(exchange: Exchange) -> dict[str, list[str]]:
-    text = exchange.scope.get("query_string", b"").decode("latin-1")
+    text = exchange.head.query
     return parse_qs(text, keep_blank_values=True)

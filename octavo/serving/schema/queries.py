@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 def query_of(exchange: Exchange, known: Sequence[str] | None = None) -> dict[str, str]:
     """Return the last value of each parameter; raise ApiError for one that is not `known`."""
-    text = exchange.scope.get("query_string", b"").decode("latin-1")
+    text = exchange.head.query
     try:
         given = parse_qs(text, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The scope of a call: what the application reads of it as of a request over HTTP."""
+"""What the application reads of a call, as of a request over HTTP."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ def test_a_call_announces_the_size_of_its_message() -> None:
         metadata = [("Content-Length", "5000000"), ("x-request-id", "mine")]
         context = Mock(invocation_metadata=lambda: metadata, time_remaining=lambda: None)
         call = Call(context, "/x", is_stream=False)
-        call.take(b"12345")
-        headers = dict(call.scope["headers"])
-        assert headers[b"content-length"] == b"5"
-        assert headers[b"x-request-id"] == b"mine"
+        server = Mock(clock=lambda: 0.0, wall_time=lambda: 0, digests_bodies=False)
+        exchange = call.exchange(server, b"12345")
+        assert exchange.headers["content-length"] == "5"
+        assert exchange.headers["x-request-id"] == "mine"
+        assert exchange.request_id == "mine"
 
     asyncio.run(main())

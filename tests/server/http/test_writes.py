@@ -14,6 +14,7 @@ from octavo.dialects.common.dialect import OPENAI
 from octavo.serving.exchange import Exchange
 from octavo.serving.server import Server
 from octavo.serving.settings import ServerSettings
+from octavo.transport.answer import HttpAnswer, RequestHead
 from octavo.transport.connection import bounded_protocol
 from octavo.transport.errors import ClientGoneError
 from octavo.transport.stream import ResponseStream
@@ -39,6 +40,11 @@ class Wire:
         if extensions is not None:
             self.scope["extensions"] = extensions
 
+    def exchange(self, server: Server) -> Exchange:
+        """Return the exchange of a request over this connection."""
+        head, answer = RequestHead.of(self.scope), HttpAnswer(self.scope, self.send)
+        return Exchange(server, head, answer, OPENAI, self.receive)
+
     async def receive(self) -> MutableMapping[str, Any]:
         raise AssertionError("the body is not read")
 
@@ -59,7 +65,7 @@ def test_a_write_without_a_wait_sets_no_timer(server: Server) -> None:
     }
 
     async def main() -> None:
-        exchange = Exchange(server, wire.scope, wire.receive, wire.send, OPENAI)
+        exchange = wire.exchange(server)
         await exchange.write(b"one", more=True)
         assert wire.accepted == [b"one"]
         assert wire.num_timers == [0]
@@ -81,7 +87,7 @@ def test_no_ping_waits_beside_a_write(directory: Path) -> None:
     server = Server(engine, ServerSettings(stall_seconds=0.1, ping_seconds=0.01))
 
     async def main() -> None:
-        exchange = Exchange(server, wire.scope, wire.receive, wire.send, OPENAI)
+        exchange = wire.exchange(server)
         stream = ResponseStream(exchange, OPENAI.error_body)
         await stream.open()
         await until(lambda: len(wire.accepted) >= 3)  # pings, while the reader takes them
@@ -107,7 +113,7 @@ def test_every_write_has_a_timer_without_our_extensions(
     wire = Wire(extensions)
 
     async def main() -> None:
-        exchange = Exchange(server, wire.scope, wire.receive, wire.send, OPENAI)
+        exchange = wire.exchange(server)
         await exchange.write(b"one", more=True)
         assert wire.num_timers == [1]
         wire.accepts = False

@@ -71,7 +71,7 @@ def _ignores_disconnects(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: a disconnect does not abort the request."""
 
     async def watch(self: RequestTask) -> None:
-        await self._exchange.receive()
+        await self._exchange._receive()  # type: ignore[misc]
 
     patch.setattr(RequestTask, "_watch", watch)
 
@@ -137,7 +137,7 @@ def _drops_output_for_slow_readers(patch: pytest.MonkeyPatch) -> None:
 def _waits_for_readers_forever(patch: pytest.MonkeyPatch) -> None:
     async def write(self: Exchange, body: bytes, *, more: bool = False) -> None:
         self.is_finished = not more
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        await self._answer.write(body, more=more)
 
     patch.setattr(Exchange, "write", write)
 

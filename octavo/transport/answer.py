@@ -1,0 +1,126 @@
+"""Where the answer to a request goes, and the head of a request, however it has come."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+_UNSAFE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # in the value of a header
+# What replaces the scope's extensions of our own protocol under another one.
+_NOTHING: dict[str, Any] = {"call": lambda: None}
+_ALWAYS: dict[str, Any] = {"call": lambda: True}
+_NEVER: dict[str, Any] = {"call": None}
+_UNKNOWN: dict[str, Any] = {"call": lambda: False}
+
+
+@dataclass(slots=True)
+class RequestHead:
+    """The part of a request that precedes its body."""
+
+    method: str
+    path: str
+    headers: dict[str, str]  # by lower-case name
+    query: str = ""
+    seconds_left: float | None = None  # until its client gives up, if it has said so
+
+    @classmethod
+    def of(cls, scope: Scope) -> RequestHead:
+        """Return the head of an HTTP request."""
+        query = scope.get("query_string", b"").decode("latin-1")
+        return cls(scope["method"], scope["path"], headers_of(scope["headers"]), query)
+
+
+def headers_of(given: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return the headers by lower-case name: the first of each, and none of several Hosts."""
+    found: dict[str, str] = {}
+    for name, value in given:
+        key = name.decode("latin-1")
+        if key == "host" and key in found:
+            found[key] = ""  # two Hosts contradict each other
+        else:
+            found.setdefault(key, value.decode("latin-1"))
+    return found
+
+
+class Answer(Protocol):
+    """One answer on its way: it begins once, and then has its parts in their order."""
+
+    async def begin(self, status: int, headers: Headers) -> None:
+        """Send the status and the headers."""
+
+    async def write(self, part: bytes, *, more: bool) -> None:
+        """Send a part, and return when there is room for the next; without `more` it is the end."""
+
+    def write_now(self, part: bytes) -> None:
+        """Send a part that is neither the first nor the last, while `must_wait` is False."""
+
+    def must_wait(self) -> bool:
+        """Return whether the next `write` has to wait for the reader."""
+
+    def is_stalled(self) -> bool:
+        """Return whether the reader is known not to take what was sent before."""
+
+    def cut(self) -> None:
+        """End the answer where it is, without waiting until its reader has what was sent."""
+
+
+class KeptAnswer:
+    """The part of an answer that is kept here, where no reader is waited for."""
+
+    async def begin(self, status: int, headers: Headers) -> None:
+        """Ignore them, unless a subclass needs them."""
+
+    async def write(self, part: bytes, *, more: bool) -> None:
+        """Keep a part at once, also the last one."""
+        self.write_now(part)
+
+    def write_now(self, part: bytes) -> None:
+        """Keep a part; each subclass has a place of its own for it."""
+        raise NotImplementedError
+
+    def must_wait(self) -> bool:
+        """Return False: there is always room."""
+        return False
+
+    def is_stalled(self) -> bool:
+        """Return False: there is no reader."""
+        return False
+
+    def cut(self) -> None:
+        """Return: there is no connection to close."""
+
+
+class HttpAnswer:
+    """A response over HTTP, sent as ASGI describes it.
+
+    Our own protocol of HTTP has extensions in the scope that write without a turn of the event
+    loop, and that close the connection.
+    """
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._send = send
+        extensions = scope.get("extensions") or {}
+        self.cut: Callable[[], None] = extensions.get("octavo.cut", _NOTHING)["call"]
+        self.must_wait: Callable[[], bool] = extensions.get("octavo.must_wait", _ALWAYS)["call"]
+        self.is_stalled: Callable[[], bool] = extensions.get("octavo.must_wait", _UNKNOWN)["call"]
+        self.write_now: Callable[[bytes], None] = extensions.get("octavo.write", _NEVER)["call"]
+
+    async def begin(self, status: int, headers: Headers) -> None:
+        """Send the status line and the headers, whose values are made safe."""
+        safe = [(name, _UNSAFE.sub(_escaped, value)) for name, value in headers]
+        await self._send({"type": "http.response.start", "status": status, "headers": safe})
+
+    async def write(self, part: bytes, *, more: bool) -> None:
+        """Send a part of the body."""
+        await self._send({"type": "http.response.body", "body": part, "more_body": more})
+
+
+def _escaped(found: re.Match[bytes]) -> bytes:
+    return b"%%%02X" % ord(found[0])
