@@ -154,12 +154,6 @@ def _flag(given: dict[str, str], name: str) -> bool:
 
 RESPONSES_ROUTES: Sequence[Route] = (
     Route(
-        *("POST", "/v1/responses/render", rendering(ResponsesRequest, translate_alone, ID_PREFIX)),
-        "The request of the Responses API as token ids, without running it.",
-        *(ResponsesRequest, RenderedRequest),
-        dialect=RESPONSES,
-    ),
-    Route(
         *("POST", "/v1/responses", create, "Answer in items, which are kept."),
         *(ResponsesRequest, ResponseObject, ResponseEvent),
         dialect=RESPONSES,
@@ -197,5 +191,11 @@ RESPONSES_ROUTES: Sequence[Route] = (
     Route(
         *("DELETE", "/v1/responses/{id}", delete, "Forget a response."),
         response=DeletedResponse,
+    ),
+    Route(
+        *("POST", "/v1/responses/render", rendering(ResponsesRequest, translate_alone, ID_PREFIX)),
+        "The request of the Responses API as token ids, without running it.",
+        *(ResponsesRequest, RenderedRequest),
+        dialect=RESPONSES,
     ),
 )
