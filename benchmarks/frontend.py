@@ -30,11 +30,11 @@ from octavo.client.process import ProcessClient
 from octavo.core.config import CoreConfig
 from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
 from octavo.engine.process import CoreAndFacts, Wrap
-from octavo.engine_arguments import EngineArguments
 from octavo.loader import ModelFiles
+from octavo.options.engine import EngineArguments
+from octavo.options.server import ServerSettings
 from octavo.server.lifecycle import ServerLifecycle, settle_memory
 from octavo.serving.server import Server
-from octavo.serving.settings import ServerSettings
 from octavo.text.tokenizer_files import load_tokenizer_at
 from tests.api.tiny import make_tokenizer_files
 from tests.engine.over_runner import engine_over_runner

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import uvloop
 
 from octavo.loader import resolve
-from octavo.serving.settings import ServerSettings
+from octavo.options.server import ServerSettings
 from octavo.text.tokenizer_files import load_tokenizer_at
 from octavo.workers.jobs import Conversation, PromptJob
 from octavo.workers.pool import PromptPool

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from octavo import AsyncLLM, RequestOutputKind, SamplingParams
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
 from tests.api.tiny import make_model
 
 POLL_SECONDS = 0.001

@@ -13,12 +13,12 @@ from msgspec import Struct
 from octavo.backends.base import FLOAT_TYPES, Footprint, KVLayout, StepSize
 from octavo.backends.select import Name
 from octavo.core.config import ConfigError, CoreConfig
-from octavo.engine_arguments import EngineArguments
 from octavo.layers import ModelSpec
 from octavo.models.footprint import stored, tensor_sizes
 from octavo.models.load import OpenedModel
 from octavo.observe.machine import memory
 from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill
+from octavo.options.engine import EngineArguments
 from octavo.runner.kv_cache import groups_of, num_blocks_in, readable
 from octavo.usable import choose_backend, choose_dtype, is_packed
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from octavo import env
 from octavo.backends.select import Choice, Name, select
 from octavo.core.config import ConfigError
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
 
 # A disk that is full may have room again when there is something to write: that is only logged.
 _FULL = (errno.ENOSPC, errno.EDQUOT)

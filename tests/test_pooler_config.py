@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from octavo.core.config import ConfigError
 from octavo.engine.pooling_facts import with_settings
-from octavo.engine_arguments import EngineArguments, read_arguments
 from octavo.models.pooling import PoolingFacts
-from octavo.pooler_config import PoolerConfig, read_pooler_config
+from octavo.options.engine import EngineArguments, read_arguments
+from octavo.options.pooling import PoolerConfig, read_pooler_config
 
 EMBEDDER = PoolingFacts(tasks=("embed",), width=8)
 CLASSIFIER = PoolingFacts(

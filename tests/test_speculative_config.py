@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from octavo.core.config import ConfigError
-from octavo.engine_arguments import EngineArguments, read_arguments
-from octavo.speculative_config import SpeculativeConfig, read_speculative_config
+from octavo.options.engine import EngineArguments, read_arguments
+from octavo.options.speculation import SpeculativeConfig, read_speculative_config
 
 
 @pytest.mark.parametrize(

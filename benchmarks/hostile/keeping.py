@@ -21,10 +21,10 @@ from benchmarks.hostile.attack import ATTACK_KEY, WATCH_KEY, Attack, Right, requ
 from benchmarks.hostile.client import carry_out
 from benchmarks.served.client import LostError, Served, metric, peak_mib
 from octavo.client.durable.framing import Framing
+from octavo.options.server import ServerSettings
 from octavo.serving.batches.batch_routes import MAX_BATCHES
 from octavo.serving.batches.room import FILES_OF_BATCH, MAX_FILES
 from octavo.serving.batches.schema import Batch, FileObject, StoredBatch, StoredFile
-from octavo.serving.settings import ServerSettings
 from octavo.transport.auth import AccessControl
 
 MAX_FRONT_END_MB = 300.0

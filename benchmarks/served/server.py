@@ -27,10 +27,10 @@ from benchmarks.served.loop_holds import LoopHolds
 from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
+from octavo.options.server import ServerSettings
 from octavo.server.lifecycle import ServerLifecycle, settle_memory
 from octavo.serving.server import Server
-from octavo.serving.settings import ServerSettings
 from tests.api.tiny import make_model
 
 

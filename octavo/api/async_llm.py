@@ -57,9 +57,10 @@ from octavo.core.request import (
 )
 from octavo.core.sampling_params import LogitsProcessor, SamplingParams
 from octavo.core.snapshot import EngineSnapshot
-from octavo.engine_arguments import EngineArguments, read_arguments, split_processors
-from octavo.loader import DEFAULT_MODEL, ModelFiles
+from octavo.loader import ModelFiles
 from octavo.loader.file_cache import drop_from_cache
+from octavo.options import DEFAULT_MODEL
+from octavo.options.engine import EngineArguments, read_arguments, split_processors
 from octavo.text.token_table import TokenTable
 from octavo.wire.facts import EngineFacts
 

@@ -41,8 +41,8 @@ from octavo.core.sampling_params import (
     RequestOutputKind,
     SamplingParams,
 )
-from octavo.engine_arguments import read_arguments, split_processors
-from octavo.loader import DEFAULT_MODEL
+from octavo.options import DEFAULT_MODEL
+from octavo.options.engine import read_arguments, split_processors
 from octavo.text.chat.messages import Message, conversations
 from octavo.text.pairs import Pair
 
@@ -57,7 +57,7 @@ class LLM:
     >>> llm = LLM("smollm2")
     >>> llm.generate("The capital of France is")[0].outputs[0].text
 
-    `options` are the fields of `octavo.engine_arguments.EngineArguments`; by default, no prompt is
+    `options` are the fields of `octavo.options.engine.EngineArguments`; by default, no prompt is
     cut for the pace of others (`itl_goal`). `logits_processors` are functions that requests can
     select by name, or names of classes that serve all requests (docs/operations.md). `close` frees
     the memory, and so does leaving a `with` statement.

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from octavo.api.text_model import TextModel, load_tokenizer
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.engine.build import BuiltEngine, build_engine
-from octavo.engine_arguments import EngineArguments
 from octavo.loader import ModelFiles, resolve
 from octavo.models.load import OpenedModel
+from octavo.options.engine import EngineArguments
 from octavo.text.tokenizer import Tokenizer
 
 

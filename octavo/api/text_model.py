@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.api.outputs import RequestError
 from octavo.core.sampling_params import SamplingParams, ThinkingMarks
-from octavo.engine_arguments import EngineArguments
 from octavo.grammar.checked import CheckedShapes
 from octavo.loader import ModelFiles, resolve
 from octavo.models.generation import GenerationDefaults
+from octavo.options.engine import EngineArguments
 from octavo.text.token_table import TokenTable
 from octavo.text.tokenizer import Tokenizer
 from octavo.wire.facts import EngineFacts

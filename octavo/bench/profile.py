@@ -15,12 +15,12 @@ from octavo.backends.native.work import SequenceSize, work_of
 from octavo.backends.step import HostBatch
 from octavo.core.config import ConfigError
 from octavo.engine.build import make_backend
-from octavo.engine_arguments import EngineArguments
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
 from octavo.observe.machine import huge_page_bytes, memory, own_bytes
+from octavo.options.engine import EngineArguments
 from octavo.program.describe import describe_one
 from octavo.program.listing import Instruction
 from octavo.resolve import resolve

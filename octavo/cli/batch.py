@@ -20,12 +20,12 @@ from octavo.cli.engine_options import (
     timing_of,
 )
 from octavo.cli.parsing import Parser, UsageError
-from octavo.loader import DEFAULT_MODEL
+from octavo.options import DEFAULT_MODEL
 
 if TYPE_CHECKING:
+    from octavo.options.server import ServerSettings
     from octavo.server.offline import Outcome, Paths
     from octavo.serving.batches.input_file import InputFile
-    from octavo.serving.settings import ServerSettings
 
 _QUIET_SECONDS = 10.0  # between two lines of progress that go to a file
 
@@ -194,9 +194,9 @@ def _check_readable(requests: Path) -> None:
 
 
 def _settings(arguments: argparse.Namespace) -> ServerSettings:
+    from octavo.options.server import ServerSettings
     from octavo.server.offline import MAX_BODY_BYTES, SECONDS
     from octavo.serving.answers.formats import check_names
-    from octavo.serving.settings import ServerSettings
 
     template = None
     if arguments.chat_template is not None:

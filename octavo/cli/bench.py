@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from octavo.cli.engine_options import add_engine_options, engine_arguments
 from octavo.cli.output import size, table
-from octavo.cli.parsing import Parser, UsageError, seconds
+from octavo.cli.parsing import Parser, UsageError
+from octavo.options.values import seconds
 
 if TYPE_CHECKING:
     from octavo.backends.native.backend import PeakRates

@@ -221,7 +221,7 @@ def backends() -> list[Finding]:
 def _kernels() -> list[Finding]:
     """Report the kernels in use, or the variables with which no engine starts."""
     from octavo.core.config import ConfigError
-    from octavo.engine_arguments import EngineArguments
+    from octavo.options.engine import EngineArguments
     from octavo.usable import choose_backend
 
     try:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.cli.engine_options import add_engine_options, add_model, engine_arguments
 from octavo.cli.output import size, table
-from octavo.cli.parsing import Parser, byte_count
+from octavo.cli.parsing import Parser
+from octavo.options.values import byte_count
 
 if TYPE_CHECKING:
-    from octavo.engine_arguments import EngineArguments
     from octavo.models.load import OpenedModel
     from octavo.observe.memory_bill import MemoryBill
+    from octavo.options.engine import EngineArguments
     from octavo.resolve import EngineConfig
 
 _LENGTHS = (512, 2048, 8192, 32_768, 131_072, 1_048_576)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from octavo.cli.flags.config_file import FLAG, without_file, words_of
 from octavo.cli.flags.dotted import joined
-from octavo.foreign_options import MISSING, SYNONYMS
 from octavo.nearest import nearest_option
+from octavo.options.foreign import MISSING, SYNONYMS
 
-_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)b?", re.IGNORECASE)
-_UNITS = " kmgt"
 # vLLM's short flags of options that are missing.
 _LONG = {
     "-dpn": "--data-parallel-rank",
@@ -238,44 +234,3 @@ class Parser(argparse.ArgumentParser):
 def attached_instead(flag: str, word: str) -> str:
     """Return the end of an error: how a word is written that was meant as the value of a flag."""
     return f"; if {word!r} belongs to {flag}, write {flag}={word}"
-
-
-def byte_count(text: str) -> int:
-    """Parse `4GiB`, `500MB`, `1.5G` or a number of bytes. Without a B, units are binary."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a size: write bytes, or a number and a unit, as in 4GiB"
-        )
-    is_decimal = text.strip().lower().endswith("b") and not match["binary"]
-    exponent = _UNITS.index(match["unit"].lower() or " ")
-    return int(float(match["number"]) * (1000 if is_decimal else 1024) ** exponent)
-
-
-def seconds(text: str) -> float:
-    """Parse a finite, non-negative time."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, as in 2.5")
-    return value
-
-
-def token_count(text: str) -> int:
-    """Parse `4096`, `32k` (thousands) or `32K` (multiples of 1024), as vLLM does."""
-    units = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
-    factor = units.get(text[-1:], 1)
-    digits = text[:-1] if text[-1:] in units else text
-    try:
-        return round(float(digits) * factor) if factor > 1 else int(digits)
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of tokens: write it as in 4096 or 32k"
-        ) from None
-
-
-def sequence_length(text: str) -> int | None:
-    """Parse a number of tokens; `auto` and -1 are None, the maximum, as in vLLM."""
-    return None if text in ("auto", "-1") else token_count(text)

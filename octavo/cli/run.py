@@ -17,7 +17,7 @@ from octavo.cli.chat.model_word import model_and_prompt
 from octavo.cli.engine_options import add_engine_options, engine_options
 from octavo.cli.parsing import Parser, UsageError
 from octavo.cli.sampling_options import add_sampling_options, sampling_of
-from octavo.loader import DEFAULT_MODEL
+from octavo.options import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from octavo.cli.chat.session import ChatSession

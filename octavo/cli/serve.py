@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
     from octavo.api.async_llm import AsyncLLM
     from octavo.client.restart_policy import Timing
-    from octavo.engine_arguments import EngineArguments
     from octavo.loader import ModelFiles
+    from octavo.options.engine import EngineArguments
+    from octavo.options.server import ServerSettings
     from octavo.server.lifecycle import ServerLifecycle
-    from octavo.serving.settings import ServerSettings
     from octavo.wire.facts import EngineFacts
     from octavo.workers.process import Worker
 
@@ -78,9 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.observe.machine import process_age
 
     start = StartUp(time.monotonic() - (process_age() or 0.0))
-    from octavo.engine_arguments import read_arguments
     from octavo.loader.source import resolve
     from octavo.observe.output import output_never_blocks
+    from octavo.options.engine import read_arguments
     from octavo.transport.middleware import check_middlewares
     from octavo.transport.sockets import check_addresses
     from octavo.transport.tls import make_context

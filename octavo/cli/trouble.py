@@ -97,9 +97,9 @@ def _settings() -> list[str]:
     from dataclasses import fields
 
     from octavo.client.restart_policy import Timing
-    from octavo.engine_arguments import EngineArguments
-    from octavo.foreign_options import FIXED, INERT
-    from octavo.serving.settings import ServerSettings
+    from octavo.options.engine import EngineArguments
+    from octavo.options.foreign import FIXED, INERT
+    from octavo.options.server import ServerSettings
 
     kinds = (EngineArguments, ServerSettings, Timing)
     own = [field.name for kind in kinds for field in fields(kind)]

@@ -19,7 +19,7 @@ from octavo.core.engine import EngineCore
 from octavo.core.request import Abort, Event, Request, TokenEvent
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.core.snapshot import EngineSnapshot, take_load, take_snapshot
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
 from octavo.wire.facts import EngineFacts
 
 log = logging.getLogger(__name__)

@@ -34,8 +34,8 @@ from octavo.core.request import (
     TokenEvent,
 )
 from octavo.core.snapshot import EngineLoad, EngineSnapshot
-from octavo.engine_arguments import EngineArguments
 from octavo.observe.log import flags_in_use
+from octavo.options.engine import EngineArguments
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
     AbortRequests,

@@ -2,40 +2,51 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from octavo.core.config import ConfigError
+from octavo.options.declare import check, option
 
 MAX_TIMEOUT_FACTOR = 8.0
 NUM_WITHOUT_DELAY = 2  # engines in a row that are replaced at once when they fail
-_MAY_BE_ZERO = (
-    *("watchdog_token_seconds", "stable_seconds", "start_seconds", "spare_delay_seconds"),
-    *("restart_delay_seconds", "max_restart_delay_seconds"),
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Limits in seconds, and how often an engine may fail."""
 
-    watchdog_seconds: float = 30.0  # for a step …
-    watchdog_token_seconds: float = 0.1  # … and for each token in it
-    silence_seconds: float = 5.0  # without a sign of life
-    start_seconds: float = 1800.0  # until the model is loaded
-    stable_seconds: float = 60.0  # an engine that ran longer does not count as failed
-    max_failed_engines: int = 8  # in a row that ended without producing a token
-    restart_delay_seconds: float = 0.1  # before the third of those; doubled for each further one
-    max_restart_delay_seconds: float = 5.0
-    # From when an engine is ready until a spare one is started: requests that continue go first.
-    spare_delay_seconds: float = 3.0
+    watchdog_seconds: float = option(
+        30.0, "the longest time of a step, after which the engine is killed and replaced", "SECONDS"
+    )
+    watchdog_token_seconds: float = option(
+        0.1, "what is added to that for each token of the step", "SECONDS", least=0
+    )
+    silence_seconds: float = option(
+        5.0, "time without a sign of life after which an engine is killed and replaced", "SECONDS"
+    )
+    start_seconds: float = option(
+        1800.0, "time for an engine to load the model", "SECONDS", least=0
+    )
+    stable_seconds: float = option(
+        60.0, "an engine that ran for longer does not count as failed", "SECONDS", least=0
+    )
+    max_failed_engines: int = option(
+        8, "engines in a row without a token, after which no more are started", "COUNT"
+    )
+    restart_delay_seconds: float = option(
+        0.1,
+        "wait before the third of those; doubled for each further one",
+        "SECONDS",
+        least=0,
+    )
+    max_restart_delay_seconds: float = option(5.0, "the longest such wait", "SECONDS", least=0)
+    # From when an engine is ready: requests that continue go first.
+    spare_delay_seconds: float = option(
+        3.0, "wait before the next spare engine is started", "SECONDS", least=0
+    )
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            least = 0 if field.name in _MAY_BE_ZERO else 1e-3
-            if not least <= value < math.inf:
-                raise ConfigError(f"{field.name}={value} must be a number of at least {least}")
+        check(self, ConfigError)
 
     def step_seconds(self, num_tokens: int) -> float:
         """Return how long a step of so many tokens may take."""

@@ -23,7 +23,6 @@ from octavo.engine.packed_weights import packed_cache
 from octavo.engine.pooling_facts import with_settings
 from octavo.engine.request_processors import make_processors
 from octavo.engine.shortage import describe_shortage
-from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
 from octavo.grammar.supply import GrammarSupply
 from octavo.loader import Checkpoint, ModelFiles
@@ -35,6 +34,7 @@ from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.observe.collection import no_collection
 from octavo.observe.machine import memory, num_cores
+from octavo.options.engine import EngineArguments
 from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
 from octavo.runner.speculate.ngram import NgramProposer

@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from octavo.engine_arguments import EngineArguments
 from octavo.grammar.protocol import GrammarEngine
 from octavo.grammar.supply import GrammarSupply
 from octavo.loader import ModelFiles
@@ -19,6 +18,7 @@ from octavo.loader import resolve as resolve_source
 from octavo.models.load import OpenedModel
 from octavo.observe.heap import heap_gauge
 from octavo.observe.machine import give_back_freed, num_cores
+from octavo.options.engine import EngineArguments
 
 if TYPE_CHECKING:
     from octavo.text.texts_beside import OpenTexts

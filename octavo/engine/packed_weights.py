@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octavo.engine_arguments import EngineArguments
 from octavo.loader import Checkpoint
+from octavo.options.engine import EngineArguments
 from octavo.usable import packed_directory
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from octavo.core.config import ConfigError
 from octavo.models.pooling import Kind, PoolingFacts
-from octavo.pooler_config import PoolerConfig
+from octavo.options.pooling import PoolerConfig
 
 _KINDS: Mapping[str, Kind] = {"CLS": "cls", "LAST": "last", "MEAN": "mean"}
 # What the model must serve for a task.

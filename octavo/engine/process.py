@@ -34,10 +34,10 @@ from octavo.core.request import Abort, Event, Pause, ResetPrefixCache, Resume, T
 from octavo.core.snapshot import EngineLoad, take_load, take_snapshot
 from octavo.engine.grammar_loader import GrammarLoader
 from octavo.engine.shortage import describe_shortage, is_shortage
-from octavo.engine_arguments import EngineArguments
 from octavo.loader import CheckpointError
 from octavo.observe.log import set_up_log
 from octavo.observe.output import never_wait_for_stderr
+from octavo.options.engine import EngineArguments
 from octavo.wire.channel import DUMP_SIGNAL, Channel, StepProgress
 from octavo.wire.codec import event_to_wire, name_of, request_from_wire
 from octavo.wire.crash_record import CrashRecord, RecordingExecutor, SuspectRecord

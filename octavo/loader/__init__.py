@@ -10,11 +10,9 @@ if TYPE_CHECKING:
     from octavo.loader.checkpoint import Checkpoint, TensorInfo, check_tensors
     from octavo.loader.errors import CheckpointError
     from octavo.loader.model_files import ModelFiles
-    from octavo.loader.pinned import DEFAULT_MODEL
     from octavo.loader.source import resolve
 
 __all__ = [
-    "DEFAULT_MODEL",
     "Checkpoint",
     "CheckpointError",
     "ModelFiles",
@@ -24,7 +22,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DEFAULT_MODEL": "pinned",
     "Checkpoint": "checkpoint",
     "CheckpointError": "errors",
     "ModelFiles": "model_files",

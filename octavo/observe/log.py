@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 
 # Loggers whose lines name settings and quote no text from elsewhere.
-SETTING_LOGGERS = frozenset({"octavo.engine_arguments", "octavo.resolve", "octavo.engine.build"})
+SETTING_LOGGERS = frozenset({"octavo.options.engine", "octavo.resolve", "octavo.engine.build"})
 
 
 class LogHandler(logging.Handler):

@@ -24,6 +24,8 @@ import uvicorn
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.dialects.responses.background import recover
+from octavo.options.server import ServerSettings
+from octavo.options.transport import MIN_KEY_CHARACTERS, ServerStartError
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.application import application
 from octavo.server.ready_text import ready_text
@@ -33,12 +35,10 @@ from octavo.serving.batches.service import Batches
 from octavo.serving.batches.store import Store
 from octavo.serving.durable.service import Durability
 from octavo.serving.server import Server
-from octavo.serving.settings import ServerSettings
 from octavo.transport.connection import bounded_protocol
 from octavo.transport.connections import Connections
 from octavo.transport.errors import unavailable
 from octavo.transport.middleware import ASGI, wrap
-from octavo.transport.settings import MIN_KEY_CHARACTERS, ServerStartError
 from octavo.transport.sockets import bind, bind_admin, descriptors_for, grpc_connections
 from octavo.transport.tls import HTTP2, Certificates, accept_securely
 from octavo.workers.process import Worker

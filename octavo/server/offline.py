@@ -13,6 +13,7 @@ from pathlib import Path
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.api.outputs import RequestError
+from octavo.options.server import ServerSettings
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from octavo.serving.batches.calls import Calls, batch_urls
 from octavo.serving.batches.input_file import MAX_ERRORS, Bounds, InputFile
@@ -20,7 +21,6 @@ from octavo.serving.batches.pump import Job, Pump
 from octavo.serving.batches.results import ResultsFile
 from octavo.serving.batches.unknown_fields import UnknownFields
 from octavo.serving.server import Server
-from octavo.serving.settings import ServerSettings
 
 MAX_LINES = 10_000_000  # each takes about 100 bytes of memory
 MAX_BODY_BYTES = 64 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection
 
-from octavo.serving.settings import ServerSettings
+from octavo.options.server import ServerSettings
 
 _CHAT = '{"messages": [{"role": "user", "content": "Hello"}]}'
 # By what a model serves, the first that fits: a route, and a body for it.

@@ -27,13 +27,13 @@ from octavo.dialects.responses.routes import RESPONSES_ROUTES
 from octavo.dialects.tgi.dialect import TGI
 from octavo.dialects.tgi.routes import TGI_ROUTES
 from octavo.dialects.vllm.routes import VLLM_ROUTES
+from octavo.options.server import ServerSettings
 from octavo.server.invocations import invoke
 from octavo.server.openapi import document
 from octavo.serving import status_routes
 from octavo.serving.batches.routes import BATCH_ROUTES
 from octavo.serving.durable.routes import resume
 from octavo.serving.exchange import Exchange
-from octavo.serving.settings import ServerSettings
 from octavo.transport.dialect import Dialect
 from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from octavo.serving.settings import ServerSettings
+from octavo.options.server import ServerSettings
 from octavo.transport.errors import ApiError, too_many
 
 OUTPUT_WEIGHT = 2  # prompt tokens that cost about as much as one generated token

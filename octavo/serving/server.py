@@ -17,13 +17,13 @@ from octavo.observe.loop_lag import LoopLag
 from octavo.observe.machine import child_bytes
 from octavo.observe.metrics import Metrics
 from octavo.observe.output import num_dropped_lines
+from octavo.options.server import ServerSettings
 from octavo.serving.admission import Admission
 from octavo.serving.answers.formats import choose_formats
 from octavo.serving.bounds.sessions import Sessions
 from octavo.serving.bounds.shares import Shares
 from octavo.serving.bounds.turns import Releases
 from octavo.serving.canary import Canary
-from octavo.serving.settings import ServerSettings
 from octavo.serving.store.opening import open_store
 from octavo.serving.translation import TranslationContext
 from octavo.transport.auth import AccessControl

@@ -16,14 +16,14 @@ import re
 import socket
 from collections.abc import Container, Mapping
 
-from octavo.transport.errors import ApiError
-from octavo.transport.settings import (
+from octavo.options.transport import (
     LOOPBACK_NAMES,
     TransportSettings,
     digest_of_key,
     is_loopback,
     name_of_key,
 )
+from octavo.transport.errors import ApiError
 
 HEALTH = frozenset({"/health", "/v1/health", "/health/live", "/health/ready", "/ping"})
 PUBLIC = HEALTH | {"/"}  # which need no key, the latter if it is only read

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from octavo.options.transport import TransportSettings
 from octavo.transport.auth import HEALTH
 from octavo.transport.errors import ApiError, too_many, unavailable
-from octavo.transport.settings import TransportSettings
 
 if TYPE_CHECKING:
     from octavo.observe.metrics import Metrics

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from octavo.observe.metrics import Metrics
+    from octavo.options.transport import TransportSettings
     from octavo.transport.auth import AccessControl
-    from octavo.transport.settings import TransportSettings
 
 
 class HttpContext(Protocol):

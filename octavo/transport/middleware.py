@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from octavo.named_object import find_object
-from octavo.transport.settings import ServerSettingsError
+from octavo.options.transport import ServerSettingsError
 
 ASGI = Callable[[Any, Any, Any], Awaitable[None]]  # scope, receive, send
 Factory = Callable[[ASGI], ASGI]

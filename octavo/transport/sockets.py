@@ -10,8 +10,8 @@ import resource
 import socket
 from pathlib import Path
 
+from octavo.options.transport import ServerStartError, TransportSettings, reason
 from octavo.transport.connections import NUM_RESERVED
-from octavo.transport.settings import ServerStartError, TransportSettings, reason
 
 log = logging.getLogger(__name__)
 

@@ -16,14 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
-from octavo.transport.connections import RESERVED_SECONDS, Connections, Place
-from octavo.transport.errors import ApiError
-from octavo.transport.settings import (
+from octavo.options.transport import (
     ServerSettingsError,
     ServerStartError,
     TransportSettings,
     reason,
 )
+from octavo.transport.connections import RESERVED_SECONDS, Connections, Place
+from octavo.transport.errors import ApiError
 
 log = logging.getLogger(__name__)
 

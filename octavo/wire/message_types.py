@@ -22,7 +22,7 @@ from octavo.core.request import FinishReason
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.snapshot import EngineLoad, EngineSnapshot
 from octavo.core.stats import RequestStats
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
 from octavo.wire.facts import EngineFacts
 from octavo.wire.limits import MAX_FRAME_BYTES
 

@@ -24,7 +24,7 @@ from octavo.backends.step import NOT_FINITE
 from octavo.core.config import ConfigError, CoreConfig
 from octavo.core.request import TokenEvent
 from octavo.core.stats import RequestStats
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
 from octavo.text.chat.messages import ChatTemplateError
 from tests.api.tiny import make_model
 
@@ -71,11 +71,11 @@ def only(outputs: list[RequestOutput]) -> Any:
         ({"enable_prefix_caching": "no"}, "must be True or False"),
         ({"preallocate_kv_cache": 1}, "preallocate_kv_cache=1 must be True or False"),
         ({"preallocate_kv_cache": True, "spare_engine": True}, "leave one of them out"),
-        ({"priority_ageing_seconds": -1}, "must be finite and not negative"),
+        ({"priority_ageing_seconds": -1}, "must be at least 0, and finite"),
         ({"priority_ageing_seconds": "1"}, "must be a number of seconds"),
-        ({"itl_goal": -0.1}, "itl_goal=-0.1 must be finite and not negative"),
+        ({"itl_goal": -0.1}, "itl_goal=-0.1 must be at least 0, and finite"),
         ({"itl_goal": "fast"}, "itl_goal='fast' must be a number of seconds"),
-        ({"ttft_goal": float("inf")}, "ttft_goal=inf must be finite"),
+        ({"ttft_goal": float("inf")}, "ttft_goal=inf must be at least 0, and finite"),
         ({"ttft_goal": 1.0}, "set itl_goal, or leave ttft_goal out"),
         ({"max_num_seq": 3}, "there is no option 'max_num_seq'; did you mean max_num_seqs"),
         ({"nonsense": 1}, "there is no option 'nonsense'; there are: tokenizer, "),

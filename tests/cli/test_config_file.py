@@ -18,9 +18,9 @@ from octavo.cli.flags.flat_yaml import YamlError, read
 from octavo.cli.parsing import Parser, UsageError
 from octavo.cli.server_options import server_settings
 from octavo.core.config import ConfigError
-from octavo.engine_arguments import EngineArguments
-from octavo.serving.settings import ServerSettings
-from octavo.speculative_config import SpeculativeConfig
+from octavo.options.engine import EngineArguments
+from octavo.options.server import ServerSettings
+from octavo.options.speculation import SpeculativeConfig
 
 
 @cache

@@ -19,9 +19,9 @@ from octavo.cli.flags.other_servers import KEYS, OTHERS, SAME, check_other_flags
 from octavo.cli.parsing import Parser, UsageError
 from octavo.cli.server_options import server_settings
 from octavo.core.config import ConfigError
-from octavo.engine_arguments import EngineArguments, read_arguments
-from octavo.foreign_options import FIXED, INERT, MISSING, SYNONYMS
-from octavo.serving.settings import ServerSettings
+from octavo.options.engine import EngineArguments, read_arguments
+from octavo.options.foreign import FIXED, INERT, MISSING, SYNONYMS
+from octavo.options.server import ServerSettings
 from tests.damage.models import write_gguf_model
 
 # The flags of `vllm serve` 0.33, with their short forms, and "!" behind those without a value.

@@ -17,11 +17,11 @@ from octavo.cli.execute import make_parser
 from octavo.cli.parsing import Parser, UsageError
 from octavo.cli.server_options import server_settings
 from octavo.core.config import ConfigError
-from octavo.engine_arguments import EngineArguments, read_arguments
-from octavo.foreign_options import FIXED, INERT, MISSING
-from octavo.serving.settings import ServerSettings
-from octavo.speculative_config import SpeculativeConfig
-from octavo.transport.settings import ServerSettingsError
+from octavo.options.engine import EngineArguments, read_arguments
+from octavo.options.foreign import FIXED, INERT, MISSING
+from octavo.options.server import ServerSettings
+from octavo.options.speculation import SpeculativeConfig
+from octavo.options.transport import ServerSettingsError
 
 KEY = "a-long-enough-key"
 
@@ -195,7 +195,10 @@ def test_no_option_is_in_two_tables() -> None:
         ("--async-scheduling=yes", "or --no-async-scheduling for the opposite"),
         ("--no-async-scheduling=1", "write --async-scheduling, or --no-async-scheduling for the"),
         ("--async_scheduling=true", "--async-scheduling takes no value"),
-        ("--strict=1", "--strict takes no value; write --strict; see"),
+        (
+            "--strict=1",
+            "--strict takes no value; write --strict, or --no-strict for the opposite; see",
+        ),
     ],
 )
 def test_a_flag_with_a_value_too_many_is_explained(word: str, message: str) -> None:
@@ -241,7 +244,11 @@ def test_keys_come_from_three_places(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("words", "kind", "message"),
     [
-        (["--cache-scope", "all"], UsageError, "--cache-scope 'all' must be one of key, global"),
+        (
+            ["--cache-scope", "all"],
+            ServerSettingsError,
+            "cache_scope='all' must be one of key, global",
+        ),
         (["--allowed-origins", "[1]"], UsageError, "is not a JSON list of names"),
         (["--allowed-origins", "[x"], UsageError, "is not a JSON list of names"),
         (["--host", "0.0.0.0"], ServerSettingsError, "there is no API key"),
@@ -253,7 +260,7 @@ def test_keys_come_from_three_places(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (["--api-key", ""], ServerSettingsError, "an API key is empty"),
         (["--root-path", "llm"], ServerSettingsError, "must begin with /"),
         (["--ssl-keyfile", "x"], ServerSettingsError, "no effect without ssl_certfile"),
-        (["--ssl-cert-reqs", "3"], ServerSettingsError, "must be 0, 1 or 2"),
+        (["--ssl-cert-reqs", "3"], ServerSettingsError, "must be between 0 and 2"),
         (["--ssl-cert-reqs", "2"], ServerSettingsError, "needs ssl_ca_certs"),
         (
             ["--chat-template", "/no/such"],

@@ -7,7 +7,8 @@ import argparse
 import pytest
 
 from octavo.cli.output import size, table
-from octavo.cli.parsing import Parser, UsageError, byte_count, seconds, token_count
+from octavo.cli.parsing import Parser, UsageError
+from octavo.options.values import byte_count, seconds, token_count
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from octavo.cli.commands import INTERRUPTED
 from octavo.env import child_environment
-from octavo.loader.pinned import DEFAULT_MODEL
+from octavo.options import DEFAULT_MODEL
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from octavo.cli.trouble import as_flags, explain
 from octavo.client.client import EngineStartError
 from octavo.core.config import ConfigError
 from octavo.loader.errors import SourceError
-from octavo.transport.settings import ServerSettingsError
+from octavo.options.transport import ServerSettingsError
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from octavo import env, foreign_variables
+from octavo import env
 from octavo.cli.commands import COMMANDS
 from octavo.cli.execute import make_parser
 from octavo.cli.parsing import UsageError
 from octavo.cli.server_options import server_settings
-from octavo.serving.settings import ServerSettings
-from octavo.transport.settings import ServerSettingsError
+from octavo.options import foreign_variables
+from octavo.options.server import ServerSettings
+from octavo.options.transport import ServerSettingsError
 
 KEYS = ("OCTAVO_API_KEY", "VLLM_API_KEY", "LLAMA_API_KEY")
 KEY = "a-long-enough-key"

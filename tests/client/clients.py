@@ -15,7 +15,7 @@ from octavo.client.process import ProcessClient
 from octavo.client.restart_policy import Timing
 from octavo.core.request import Event, Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
 
 FACTORY = "tests.client.fake_engine:make"
 LIMIT = 300.0  # seconds for anything that a test waits for; never part of what it checks

@@ -49,7 +49,7 @@ from octavo.core.plan import (
     TokenLogprobs,
 )
 from octavo.engine.process import CoreAndFacts, Wrap
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
 from tests.engine.over_runner import engine_over_runner
 from tests.sim.truth import VOCABULARY, extend, hash_of, next_token
 

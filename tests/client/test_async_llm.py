@@ -20,7 +20,7 @@ from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
 from octavo.client.restart_policy import Timing
 from octavo.core.config import ConfigError
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
 from tests.api.tiny import make_model
 from tests.client import clients
 from tests.client.clients import FACTORY, LIMIT
@@ -239,7 +239,7 @@ def test_the_front_end_imports_neither_torch_nor_numpy(directory: Path) -> None:
     program = f"""
 import asyncio, sys
 from octavo import AsyncLLM, SamplingParams
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
 arguments = EngineArguments(model="fake", tokenizer={str(directory)!r})

@@ -29,7 +29,7 @@ from octavo.client.socket_directory import remove_abandoned
 from octavo.client.supervisor import State
 from octavo.core.request import Abort, Pause, Request, Resume
 from octavo.core.stats import RESTART
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
 from tests.client import clients
 from tests.client.clients import Caller, eventually, process_of, request, run, running
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN, jump_clock

@@ -16,7 +16,7 @@ from octavo.client.restart_policy import Timing
 from octavo.client.spare import Spare
 from octavo.client.supervisor import State
 from octavo.core.request import Request
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
 from tests.client.clients import Caller, eventually, process_of, request, run, running, start
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN
 from tests.sim.truth import whole_output

@@ -11,7 +11,7 @@ from octavo.client import supervisor
 from octavo.client.launcher import EngineProcess, Incoming
 from octavo.client.process import ProcessClient
 from octavo.client.restart_policy import Timing
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
 from tests.client.clients import eventually
 
 

@@ -10,8 +10,8 @@ import json
 import sys
 from pathlib import Path
 
+from octavo.options.server import ServerSettings
 from octavo.server.lifecycle import run
-from octavo.serving.settings import ServerSettings
 from tests.server.openai.scripted import AGENT, make_files, scripted_engine
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from safetensors.numpy import load_file, save_file
 
 from octavo.api.async_llm import AsyncLLM
+from octavo.options.server import ServerSettings
 from octavo.server.lifecycle import ServerLifecycle, run
-from octavo.serving.settings import ServerSettings
 from tests.api.tiny import make_model
 
 ENGINE: dict[str, Any] = {"block_size": 4, "num_gpu_blocks_override": 400, "max_num_seqs": 8}

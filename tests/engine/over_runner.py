@@ -10,8 +10,8 @@ from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
 from octavo.core.plan import StepPlan, StepResult
 from octavo.engine.process import CoreAndFacts, Wrap
-from octavo.engine_arguments import EngineArguments
 from octavo.exec.inline import InlineExecutor
+from octavo.options.engine import EngineArguments
 from octavo.wire.facts import EngineFacts
 from tests.exec.at_once import AtOnce
 

@@ -7,7 +7,7 @@ import numpy as np
 from octavo.backends.native.backend import NativeBackend
 from octavo.backends.step import Draws, HostBatch, Pending
 from octavo.engine.process import CoreAndFacts, Wrap, build_model_engine
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
 
 MOST_ROWS = 40  # of one sequence in a step
 MESSAGE = "the system gives the native engine no more memory"

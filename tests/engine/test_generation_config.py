@@ -10,9 +10,9 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.core.config import ConfigError
-from octavo.engine_arguments import EngineArguments, read_arguments
 from octavo.loader.errors import CheckpointError
 from octavo.models.generation import GenerationDefaults, chosen_defaults
+from octavo.options.engine import EngineArguments, read_arguments
 from tests.damage.models import write_directory
 
 OVERRIDE = "override_generation_config"
@@ -78,7 +78,7 @@ def test_another_place_may_have_them(model: Path, tmp_path: Path) -> None:
         ({OVERRIDE: {"stop": "x"}}, "no field 'stop'; .*temperature"),
         ({OVERRIDE: {"top_p": 7}}, "top_p=7"),
         ({OVERRIDE: {"max_new_tokens": 0}}, "max_new_tokens=0 must be at least 1"),
-        ({"generation_config": 3}, "generation_config=3 must be auto, vllm, or the place"),
+        ({"generation_config": 3}, "generation_config=3 must be a name or a path"),
         ({"generation_config": "/none"}, "generation_config='/none': there is no file /none; give"),
         ({"generation_config": "/proc"}, "there is no file /proc/generation_config.json; give"),
     ],

@@ -18,14 +18,14 @@ from octavo.backends.native.packing import choose_format
 from octavo.backends.torch import attention, footprint
 from octavo.core.config import ConfigError
 from octavo.engine.build import build_engine
-from octavo.engine_arguments import EngineArguments
 from octavo.loader.source import resolve as resolve_source
 from octavo.models.footprint import tensor_sizes
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.observe.memory_bill import HEADROOM_BYTES
+from octavo.options.engine import EngineArguments
+from octavo.options.speculation import SpeculativeConfig
 from octavo.resolve import make_bill, resolve
-from octavo.speculative_config import SpeculativeConfig
 from tests.api.tiny import make_model
 
 BLOCK = 2 * 2 * 16 * 2 * 8 * 4  # keys and values, layers, tokens, heads, their size, float32

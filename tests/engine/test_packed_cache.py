@@ -19,7 +19,7 @@ from octavo.cli.engine_options import add_engine_options, add_model, engine_argu
 from octavo.cli.parsing import Parser
 from octavo.client.restart_policy import Timing
 from octavo.engine.build import build_engine
-from octavo.engine_arguments import EngineArguments, read_arguments
+from octavo.options.engine import EngineArguments, read_arguments
 from tests.api.tiny import make_model
 from tests.client.clients import eventually
 

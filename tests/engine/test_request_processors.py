@@ -14,7 +14,7 @@ from octavo.api.outputs import RequestError
 from octavo.client.client import EngineStartError
 from octavo.core.config import ConfigError
 from octavo.core.snapshot import take_snapshot
-from octavo.engine_arguments import read_arguments
+from octavo.options.engine import read_arguments
 from octavo.serving.server import Server
 from tests.api.tiny import make_model
 from tests.server.make import Client, events

@@ -15,8 +15,8 @@ from octavo.core.engine import EngineCore
 from octavo.engine import build
 from octavo.engine.build import build_engine
 from octavo.engine.shortage import describe_shortage, is_shortage
-from octavo.engine_arguments import EngineArguments
 from octavo.observe import machine
+from octavo.options.engine import EngineArguments
 from tests.api.tiny import make_model
 
 ROOT = Path(__file__).parents[2]

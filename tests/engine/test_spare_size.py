@@ -8,10 +8,10 @@ import pytest
 
 from octavo.core.config import ConfigError
 from octavo.engine.build import build_engine
-from octavo.engine_arguments import EngineArguments
 from octavo.loader import resolve as resolve_source
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
+from octavo.options.engine import EngineArguments
 from octavo.resolve import EngineConfig, resolve
 from tests.api.tiny import make_model
 

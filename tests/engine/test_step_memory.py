@@ -20,7 +20,7 @@ from octavo.api.requests import FailedRequestError
 from octavo.backends.native.backend import NativeBackend
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
 from tests.api.tiny import make_model
 from tests.client.clients import LIMIT
 from tests.engine import short_memory as short

@@ -14,7 +14,7 @@ from octavo.client.client import EngineStartError
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
 from octavo.client.restart_policy import Timing
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
 from tests.api.tiny import make_model
 from tests.client.clients import eventually
 

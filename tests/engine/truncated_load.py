@@ -8,8 +8,8 @@ from pathlib import Path
 from octavo.backends.base import KVLayout
 from octavo.backends.native.backend import NativeBackend
 from octavo.engine.process import CoreAndFacts, Wrap, build_model_engine
-from octavo.engine_arguments import EngineArguments
 from octavo.layers import Model
+from octavo.options.engine import EngineArguments
 
 _prepare = NativeBackend.prepare
 

@@ -12,11 +12,11 @@ import transformers
 
 from octavo import LLM, PoolingParams, SamplingParams
 from octavo.core.config import ConfigError
-from octavo.engine_arguments import EngineArguments
 from octavo.loader import CheckpointError
 from octavo.loader import resolve as resolve_source
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
+from octavo.options.engine import EngineArguments
 from octavo.resolve import make_bill, resolve
 from tests.api.tiny import TEXTS, make_tokenizer_files
 

@@ -15,12 +15,12 @@ from typing import Any
 import httpx
 
 from octavo.formats.description import Formats
+from octavo.options.server import ServerSettings
 from octavo.server.application import application
 from octavo.server.lifecycle import ServerLifecycle
 from octavo.server.routes import ROUTES
 from octavo.serving.answers.formats import AnswerFormats
 from octavo.serving.server import Server
-from octavo.serving.settings import ServerSettings
 from octavo.serving.translation import TranslationContext
 from octavo.transport.route import Route
 from tests.server.engine import FACTS, FakeEngine

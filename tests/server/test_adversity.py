@@ -27,11 +27,11 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import logging, sys
 logging.basicConfig(level="DEBUG", format="%(message)s")
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
 from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
-from octavo.serving.settings import ServerSettings
+from octavo.options.server import ServerSettings
 from octavo.server.lifecycle import _say_ready, run
 
 arguments = EngineArguments(model="fake?step=0.01", tokenizer=sys.argv[1])

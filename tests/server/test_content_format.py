@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from octavo.serving.settings import ServerSettings
+from octavo.options.server import ServerSettings
 from tests.server.make import serving
 
 TEMPLATE = (

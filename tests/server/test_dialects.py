@@ -16,13 +16,13 @@ from octavo.api.outputs import RequestOutput
 from octavo.api.reading import Reading
 from octavo.api.requests import TOO_LONG
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta
+from octavo.options.server import ServerSettings
 from octavo.server.openapi import document
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from octavo.serving.exchange import Exchange
 from octavo.serving.generate import generating
 from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.serving.server import Server
-from octavo.serving.settings import ServerSettings
 from octavo.serving.translation import TranslationContext
 from octavo.transport.dialect import Dialect
 from octavo.transport.errors import ApiError, invalid

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from octavo.dialects.common.schema.sampling import CommonRequest
+from octavo.options.server import ServerSettings
 from octavo.server import routes
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.openapi import document
 from octavo.server.ready_text import ready_text
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from octavo.serving.generation import Generation
-from octavo.serving.settings import ServerSettings
 from octavo.transport.auth import HEALTH
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import LIMIT, Client, serving, until

@@ -156,7 +156,7 @@ CORE_CASES = (
             "import torch",
             "from numpy import array",
             "import octavo.corelike",
-            "from octavo.engine_arguments import Config",
+            "from octavo.options.engine import Config",
             "from . import plan",
             "def f():\n    import secrets",
             "if TYPE_CHECKING:\n    from octavo.exec import Executor",

@@ -31,7 +31,8 @@ raise SystemExit(lint_imports())
 
 DECENT = {
     "octavo/__init__.py": "",
-    "octavo/engine_arguments.py": "import msgspec",
+    "octavo/options/__init__.py": "",
+    "octavo/options/engine.py": "import msgspec",
     "octavo/core/__init__.py": "",
     "octavo/core/plan.py": "import dataclasses",
     "octavo/core/scheduler.py": "import octavo.core.plan",
@@ -89,10 +90,10 @@ def test_decent_imports_pass(tmp_path: Path) -> None:
         ("octavo/dialects/tgi/__init__.py", "import octavo.server", [MAP, DIALECTS]),
         ("octavo/client/process.py", "def f():\n    import octavo.server", [MAP]),
         ("octavo/runner/__init__.py", "import octavo.exec", [MAP]),
-        ("octavo/engine_arguments.py", "import octavo.client", [MAP]),
+        ("octavo/options/engine.py", "import octavo.client", [MAP]),
         ("octavo/newcomer/__init__.py", "", [MAP]),
         ("octavo/core/engine.py", "import octavo.exec", [MAP, CORE]),
-        ("octavo/core/engine.py", "import octavo.engine_arguments", [MAP, CORE]),
+        ("octavo/core/engine.py", "import octavo.options.engine", [MAP, CORE]),
         ("octavo/core/engine.py", "import numpy", [CORE]),
         ("octavo/core/engine.py", "import torch", [CORE, TORCH]),
         ("octavo/models/llama.py", "import octavo.core.plan", [DATA_PLANE]),

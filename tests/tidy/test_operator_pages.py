@@ -11,8 +11,8 @@ import pytest
 from octavo.cli.commands import COMMANDS
 from octavo.cli.execute import make_parser
 from octavo.client.restart_policy import Timing
-from octavo.engine_arguments import EngineArguments
-from octavo.serving.settings import ServerSettings
+from octavo.options.engine import EngineArguments
+from octavo.options.server import ServerSettings
 
 DOCS = Path(__file__).parents[2] / "docs"
 SETTINGS = {

@@ -12,16 +12,16 @@ from octavo.cli.commands import COMMANDS
 from octavo.cli.execute import make_parser
 from octavo.cli.flags.other_servers import OTHERS
 from octavo.dialects.common.schema.chat import ChatRequest
-from octavo.engine_arguments import EngineArguments
-from octavo.foreign_options import FIXED, INERT, MISSING
-from octavo.foreign_variables import REFUSED, WITHOUT_EFFECT
 from octavo.models.registry import FAMILIES
+from octavo.options.engine import EngineArguments
+from octavo.options.foreign import FIXED, INERT, MISSING
+from octavo.options.foreign_variables import REFUSED, WITHOUT_EFFECT
+from octavo.options.server import ServerSettings
+from octavo.options.speculation import _OF_OTHER_METHODS, SpeculativeConfig
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.known_routes import NOT_YET
 from octavo.server.routes import ROUTES
 from octavo.serving.schema.rules import rules_of
-from octavo.serving.settings import ServerSettings
-from octavo.speculative_config import _OF_OTHER_METHODS, SpeculativeConfig
 
 PATHS = {route.path for route in (*ROUTES, *ADMIN_ROUTES)}
 OPTIONS = {field.name for kind in (EngineArguments, ServerSettings) for field in fields(kind)}

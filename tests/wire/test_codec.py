@@ -18,9 +18,9 @@ from octavo.core.request import Request, TokenEvent
 from octavo.core.sampling_params import RequestOutputKind, SamplingParams
 from octavo.core.snapshot import EngineLoad, EngineSnapshot
 from octavo.core.stats import PrefillChunk, RequestStats, StepStats
-from octavo.engine_arguments import EngineArguments
 from octavo.models.generation import GenerationDefaults
-from octavo.speculative_config import SpeculativeConfig
+from octavo.options.engine import EngineArguments
+from octavo.options.speculation import SpeculativeConfig
 from octavo.wire import message_types as messages
 from octavo.wire.channel import identity, read_identity
 from octavo.wire.codec import (

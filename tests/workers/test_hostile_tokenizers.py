@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import tokenizers
 
-from octavo.serving.settings import ServerSettings
+from octavo.options.server import ServerSettings
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.tokenizer_files import load_tokenizer_at
@@ -141,7 +141,7 @@ sys.exit(subprocess.run([sys.executable, "-c", sys.argv[2], *sys.argv[3:]]).retu
 PREPARE = """
 import asyncio, sys
 from octavo.workers.pool import PromptPool
-from octavo.serving.settings import ServerSettings
+from octavo.options.server import ServerSettings
 from octavo.workers.jobs import PromptJob
 from octavo.text.tokenizer_files import load_tokenizer_at
 

@@ -17,7 +17,7 @@ import pytest
 
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.grammar.checked import job_of
-from octavo.serving.settings import ServerSettings
+from octavo.options.server import ServerSettings
 from octavo.text.tokenizer_files import load_tokenizer_at
 from octavo.transport.errors import ApiError
 from octavo.workers import frames
@@ -411,7 +411,7 @@ def test_a_worker_that_cannot_start_is_the_servers_fault(tmp_path: Path) -> None
 PROGRAM = """
 import asyncio, sys
 from octavo.workers.pool import PromptPool
-from octavo.serving.settings import ServerSettings
+from octavo.options.server import ServerSettings
 from octavo.workers.jobs import (Conversation, PromptJob)
 from octavo.text.tokenizer_files import load_tokenizer_at
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from octavo.cli.parsing import UsageError
 from octavo.loader.errors import quote
-from octavo.loader.pinned import DEFAULT_MODEL
 from octavo.loader.source import known_models, names_model, unknown_model
 from octavo.nearest import nearest
+from octavo.options import DEFAULT_MODEL
 
 _LIKENESS = 0.85  # of a word to the name of a model that it may mean
 _TAGGED = re.compile(r"\w[\w.-]*:\w.*")  # as Ollama names models

@@ -1,11 +1,11 @@
-"""The flags of vLLM that Octavo has no setting for; `octavo.foreign_options` says why."""
+"""The flags of vLLM that Octavo has no setting for; `octavo.options.foreign` says why."""
 
 from __future__ import annotations
 
 import argparse
 
 from octavo.cli.parsing import Parser
-from octavo.foreign_options import FIXED, INERT
+from octavo.options.foreign import FIXED, INERT
 
 # Those that take no value; all others take one.
 ALONE = frozenset(

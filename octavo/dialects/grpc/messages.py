@@ -6,7 +6,7 @@ import importlib
 from functools import cache
 from typing import Any
 
-from octavo.transport.settings import ServerSettingsError
+from octavo.options.transport import ServerSettingsError
 
 _MODULE = "octavo.dialects.grpc.octavo_pb2"
 

@@ -11,7 +11,7 @@ import contextlib
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator
 
-from octavo.serving.settings import ServerSettings
+from octavo.options.server import ServerSettings
 from octavo.transport.errors import too_many
 
 _SHARES = 4  # of the places for messages: a key has one at most

@@ -20,8 +20,8 @@ from octavo.dialects.grpc.messages import messages
 from octavo.dialects.grpc.reflection import Reflection
 from octavo.dialects.grpc.relay import Relay
 from octavo.dialects.grpc.routes import GRPC_ROUTES
+from octavo.options.server import ServerSettings
 from octavo.serving.server import Server
-from octavo.serving.settings import ServerSettings
 from octavo.transport.app import Application
 from octavo.transport.connections import Connections
 from octavo.transport.errors import ApiError, invalid

@@ -16,14 +16,14 @@ from octavo.formats.protocol import FormatError, Tool
 from octavo.formats.registry import choose
 from octavo.formats.thinking import Thinking, thinking_before
 from octavo.grammar.checked import job_of
+from octavo.options.server import ServerSettings
+from octavo.options.transport import ServerSettingsError
 from octavo.serving.answers.call_ids import short_id
 from octavo.serving.answers.reasoning_config import parser_of, with_marks
 from octavo.serving.answers.tool_use import ToolUse
 from octavo.serving.operation import GenerationRequest
-from octavo.serving.settings import ServerSettings
 from octavo.text.token_table import TokenTable
 from octavo.transport.errors import invalid
-from octavo.transport.settings import ServerSettingsError
 from octavo.workers.answer_shape import AnswerJob
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from octavo.formats.description import Formats, ReasoningFormat
 from octavo.nearest import nearest_or_all
-from octavo.serving.settings import ServerSettings
-from octavo.transport.settings import ServerSettingsError
+from octavo.options.server import ServerSettings
+from octavo.options.transport import ServerSettingsError
 
 _PARSER, _START, _END = "reasoning_parser", "reasoning_start_str", "reasoning_end_str"
 _MOST_CHARACTERS = 4096

@@ -23,9 +23,9 @@ from typing import TypeVar
 
 import msgspec
 
+from octavo.options.transport import ServerStartError
 from octavo.serving.batches.results import sync_directory
 from octavo.serving.batches.schema import ENDED, StoredBatch, StoredFile
-from octavo.transport.settings import ServerStartError
 
 log = logging.getLogger(__name__)
 

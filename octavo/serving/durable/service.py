@@ -22,6 +22,7 @@ from octavo.client.durable.file import JournalFile, JournalFileError
 from octavo.client.durable.recording_client import RecordingClient
 from octavo.client.durable.requests import DurableRequest, DurableRequests, Limits
 from octavo.client.durable.writer import JournalWriter
+from octavo.options.transport import ServerStartError
 from octavo.serving.bounds.periodic import periodically
 from octavo.serving.durable.generation import DurableGeneration
 from octavo.serving.durable.head import form_of, read_head, restore
@@ -29,7 +30,6 @@ from octavo.serving.durable.positions import FROM, START, Position, known_to
 from octavo.serving.durable.unattended import UnattendedGeneration
 from octavo.serving.preparation import prepare
 from octavo.transport.errors import ApiError, invalid
-from octavo.transport.settings import ServerStartError
 
 if TYPE_CHECKING:
     from octavo.serving.admission import Ticket

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from octavo.options.server import ServerSettings
 from octavo.serving.bounds.shares import ALONE, Shares
-from octavo.serving.settings import ServerSettings
 from octavo.serving.store.responses import Entry, Limits, MemoryShelf, ResponseStore, Shelf
 from octavo.serving.store.sqlite_shelf import SqliteShelf
 

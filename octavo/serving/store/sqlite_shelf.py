@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
+from octavo.options.transport import ServerStartError
 from octavo.serving.store.responses import ENTRY_BYTES, Content, Entry, StoredItem
-from octavo.transport.settings import ServerStartError
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ import pytest
 from benchmarks.perplexity import EXACT, MADE, Cost, Rounded, cut, losses_of, perplexity
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.native.packing import Matrix
-from octavo.engine_arguments import CpuWeights
 from octavo.loader import resolve
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
+from octavo.options.engine import CpuWeights
 from tests.backends.native.test_claims import VOCABULARY, write_model
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from octavo.api.async_llm import AsyncLLM
+from octavo.options.server import ServerSettings
 from octavo.server.lifecycle import run
-from octavo.serving.settings import ServerSettings
 from tests.api.tiny import make_model
 from tests.server.openai.scripted import make_files
 

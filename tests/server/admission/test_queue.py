@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from octavo.options.server import ServerSettings
 from octavo.serving.admission import CLAIM_SECONDS, Admission, Ticket
-from octavo.serving.settings import ServerSettings
 from octavo.transport.errors import ApiError
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import LIMIT, events, serving, until

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from octavo.options.server import ServerSettings
 from octavo.serving.admission import Admission
-from octavo.serving.settings import ServerSettings
 from octavo.transport.errors import ApiError
 from tests.server.admission.test_queue import Clock, enqueue
 

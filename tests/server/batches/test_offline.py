@@ -14,9 +14,9 @@ import pytest
 from octavo.api.outputs import EngineDeadError
 from octavo.cli import main
 from octavo.cli.commands import USAGE
+from octavo.options.server import ServerSettings
 from octavo.server.offline import Outcome, Paths, answer_file, open_requests
 from octavo.serving.batches.results import ResultsError, ResultsFile
-from octavo.serving.settings import ServerSettings
 from tests.server.batches.make import ids, read, request, write
 from tests.server.engine import FakeEngine
 

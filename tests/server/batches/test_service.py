@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from octavo.transport.settings import ServerStartError
+from octavo.options.transport import ServerStartError
 from tests.server.batches.make import (
     batches_in,
     batching,

@@ -13,9 +13,9 @@ import pytest
 from octavo.dialects.decisions.questions import choice, score, yes_or_no
 from octavo.dialects.decisions.schema import MAX_QUESTIONS, AskedQuestion, SystemOneRequest
 from octavo.dialects.decisions.system_one import translate
+from octavo.options.server import ServerSettings
 from octavo.serving.schema.prompts import MAX_CHARACTERS
 from octavo.serving.server import Server
-from octavo.serving.settings import ServerSettings
 from octavo.transport.errors import ApiError
 from tests.server.durable.make import in_loop
 from tests.server.engine import FakeEngine, extended, logprobs_of

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec
 
+from octavo.options.server import ServerSettings
 from octavo.serving.durable.service import Durability
 from octavo.serving.server import Server
-from octavo.serving.settings import ServerSettings
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import Client, until
 

@@ -13,7 +13,7 @@ import pytest
 
 from octavo.engine.pooling_facts import with_settings
 from octavo.models.pooling import PoolingFacts
-from octavo.pooler_config import read_pooler_config
+from octavo.options.pooling import read_pooler_config
 from tests.server.embeddings.make import run
 from tests.server.engine import CLASSES, WIDTH, vector_of
 from tests.server.make import Client

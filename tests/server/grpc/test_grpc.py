@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from octavo.core.plan import NO_TOKEN, HiddenPayload
-from octavo.serving.settings import ServerSettings
-from octavo.transport.settings import ServerSettingsError
+from octavo.options.server import ServerSettings
+from octavo.options.transport import ServerSettingsError
 from tests.server.engine import ChainRunner, FakeEngine, Slot, make_directory
 from tests.server.make import LIMIT, listening
 

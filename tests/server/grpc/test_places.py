@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from octavo.dialects.grpc.places import CallPlaces, MessagePlaces, OpenPlaces
-from octavo.serving.settings import ServerSettings
+from octavo.options.server import ServerSettings
 from octavo.transport.errors import ApiError
 
 

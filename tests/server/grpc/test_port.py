@@ -17,8 +17,8 @@ import uvloop
 from benchmarks.hostile.http2 import Http2
 from benchmarks.hostile.run import SETTINGS
 from benchmarks.served.client import Served
-from octavo.serving.settings import ServerSettings
-from octavo.transport.settings import ServerStartError
+from octavo.options.server import ServerSettings
+from octavo.options.transport import ServerStartError
 from octavo.transport.sockets import check_addresses
 from tests.server import make
 from tests.server.engine import make_directory

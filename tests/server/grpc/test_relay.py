@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.dialects.grpc.relay import Relay
-from octavo.serving.settings import ServerSettings
+from octavo.options.server import ServerSettings
 from octavo.transport.connections import Connections
 from tests.server.make import until
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from octavo.options.server import ServerSettings
+from octavo.options.transport import ServerSettingsError
 from octavo.server.ready_text import ready_text
-from octavo.serving.settings import ServerSettings
-from octavo.transport.settings import ServerSettingsError
 from octavo.transport.sockets import bind
 from tests.server.http.test_requests_behind import gated, generation
 from tests.server.http.test_socket import wait_until

@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from octavo.serving.settings import ServerSettings
+from octavo.options.server import ServerSettings
+from octavo.options.transport import ServerSettingsError, read_keys
 from octavo.transport.auth import HEALTH, PUBLIC, AccessControl
 from octavo.transport.errors import ApiError
-from octavo.transport.settings import ServerSettingsError, read_keys
 from tests.server.make import all_routes, serving
 
 COHERE = re.compile(r"(/cohere)?/v2/(chat(/render)?|embed)")

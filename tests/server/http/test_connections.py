@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import uvloop
 
+from octavo.options.server import ServerSettings
 from octavo.server.lifecycle import ServerLifecycle
-from octavo.serving.settings import ServerSettings
 from octavo.transport import connections
 from octavo.transport.sockets import descriptors_for, grpc_connections
 from tests.server import make

@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
+from octavo.options.server import ServerSettings
+from octavo.options.transport import ServerSettingsError
 from octavo.server.lifecycle import ServerLifecycle
 from octavo.serving.server import Server
-from octavo.serving.settings import ServerSettings
 from octavo.transport.middleware import ASGI, check_middlewares, wrap
-from octavo.transport.settings import ServerSettingsError
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import events, listening
 

@@ -21,9 +21,9 @@ from typing import Any
 import httpx
 import pytest
 
-from octavo.serving.settings import ServerSettings
+from octavo.options.server import ServerSettings
+from octavo.options.transport import ServerSettingsError
 from octavo.transport.connection import _Bounded
-from octavo.transport.settings import ServerSettingsError
 from octavo.transport.sockets import bind, bind_admin
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import LIMIT, events, listening
@@ -315,7 +315,7 @@ def test_running_requests_may_finish_while_draining(directory: Path) -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from octavo.serving.settings import ServerSettings
+from octavo.options.server import ServerSettings
 from octavo.transport.connection import _Bounded
 from octavo.server.lifecycle import run
 from tests.server.engine import FakeEngine

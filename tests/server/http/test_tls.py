@@ -17,8 +17,8 @@ import httpx
 import pytest
 import uvloop
 
-from octavo.serving.settings import ServerSettings
-from octavo.transport.settings import ServerSettingsError
+from octavo.options.server import ServerSettings
+from octavo.options.transport import ServerSettingsError
 from octavo.transport.tls import Certificates, make_context
 from tests.server import make
 from tests.server.http import certificates as pem

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from octavo.dialects.common.dialect import OPENAI
+from octavo.options.server import ServerSettings
 from octavo.serving.exchange import Exchange
 from octavo.serving.server import Server
-from octavo.serving.settings import ServerSettings
 from octavo.transport.answer import HttpAnswer, RequestHead
 from octavo.transport.connection import bounded_protocol
 from octavo.transport.errors import ClientGoneError

@@ -18,8 +18,9 @@ from octavo.client.restart_policy import Timing
 from octavo.dialects.grpc.dialect import GRPC, SERVICE, frames_in
 from octavo.dialects.grpc.messages import messages
 from octavo.dialects.grpc.routes import GRPC_ROUTES
-from octavo.engine_arguments import EngineArguments
 from octavo.observe.loop_lag import LoopLag
+from octavo.options.engine import EngineArguments
+from octavo.options.server import ServerSettings
 from octavo.server.application import application
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from octavo.serving.batches.calls import Calls
@@ -30,7 +31,6 @@ from octavo.serving.exchange import Exchange
 from octavo.serving.operation import GenerationRequest, PreparedRequest
 from octavo.serving.schema.decode import MAX_FAST_BYTES
 from octavo.serving.server import Server
-from octavo.serving.settings import ServerSettings
 from tests.client.clients import process_of
 from tests.server.batches.make import begin, ended, lines_of
 from tests.server.make import LIMIT, Client, until

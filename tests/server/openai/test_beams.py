@@ -20,12 +20,12 @@ from octavo.dialects.common.beams import REFUSED, SETTINGS
 from octavo.dialects.common.schema.chat import ChatRequest
 from octavo.dialects.common.schema.completion import CompletionRequest
 from octavo.dialects.common.schema.shapes import ShapeFields
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
+from octavo.options.server import ServerSettings
 from octavo.serving import large_bodies
 from octavo.serving.beams.generation import BeamGeneration
 from octavo.serving.operation import PreparedRequest
 from octavo.serving.server import Server
-from octavo.serving.settings import ServerSettings
 from tests.api.tiny import make_model
 from tests.client.clients import FACTORY, process_of
 from tests.server.durable.make import KEY, Gate, durable

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from octavo.dialects.common.schema.chat import ChatRequest
+from octavo.options.server import ServerSettings
 from octavo.serving.answers.formats import choose_formats
 from octavo.serving.schema.by_field import decode_by_field
-from octavo.serving.settings import ServerSettings
 from octavo.transport.errors import ApiError
 from tests.server.engine import FakeEngine
 from tests.server.make import Client, events

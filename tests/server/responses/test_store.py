@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from octavo.dialects.responses.background import recover
-from octavo.serving.settings import ServerSettings
+from octavo.options.server import ServerSettings
+from octavo.options.transport import ServerStartError
 from octavo.serving.store.opening import open_store
 from octavo.serving.store.responses import (
     ENTRY_BYTES,
@@ -21,7 +22,6 @@ from octavo.serving.store.responses import (
     ResponseStore,
 )
 from octavo.transport.errors import ApiError
-from octavo.transport.settings import ServerStartError
 from tests.server.durable.make import KEY, Gate, durable, in_loop, service_of
 from tests.server.engine import FakeEngine
 from tests.server.make import serving, until

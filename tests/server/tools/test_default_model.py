@@ -16,8 +16,8 @@ from jsonschema import Draft202012Validator
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.loader.errors import DownloadError
+from octavo.options.server import ServerSettings
 from octavo.serving.server import Server
-from octavo.serving.settings import ServerSettings
 from tests.server.anthropic import test_messages as anthropic
 from tests.server.make import Client
 from tests.server.openai.scripted import message_of

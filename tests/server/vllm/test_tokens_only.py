@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from octavo.options.server import ServerSettings
+from octavo.options.transport import ServerSettingsError
 from octavo.server.routes import OF_TOKENS, ROUTES
-from octavo.serving.settings import ServerSettings
-from octavo.transport.settings import ServerSettingsError
 from tests.server.durable.make import durable, in_loop
 from tests.server.engine import make_directory
 from tests.server.make import events, serving

@@ -18,12 +18,12 @@ from typing import Any
 from octavo import AsyncLLM, SamplingParams
 from octavo.client.process import ProcessClient
 from octavo.core.request import Request
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
+from octavo.options.server import ServerSettings
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.application import application
 from octavo.server.lifecycle import ServerLifecycle
 from octavo.serving.server import Server
-from octavo.serving.settings import ServerSettings
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN
 from tests.sim.shell.asgi import Connection
 from tests.sim.shell.engine_side import STEP_SECONDS

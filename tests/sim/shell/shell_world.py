@@ -21,7 +21,7 @@ from octavo.client.process import ProcessClient
 from octavo.client.restart_policy import Timing
 from octavo.core.config import CoreConfig
 from octavo.core.request import Request
-from octavo.engine_arguments import EngineArguments
+from octavo.options.engine import EngineArguments
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN
 from tests.sim.shell.engine_side import STEP_SECONDS, SimEngine, SimLauncher
 from tests.sim.shell.virtual_loop import VirtualLoop

