@@ -32,7 +32,6 @@ _NEEDED = (
     "msgspec",
     "numpy",
     "tokenizers",
-    "uvicorn",
     "uvloop",
     "zmq",
 )

@@ -10,7 +10,7 @@ from octavo.observe.log import with_flags
 _MISSING = {
     "torch": "the reference backend needs PyTorch, which is not installed; "
     "pip install 'octavo[torch]'",
-    "uvicorn": "the server needs uvicorn, which is not installed; pip install octavo",
+    "httptools": "the server needs httptools, which is not installed; pip install octavo",
 }
 
 _THEIRS = (

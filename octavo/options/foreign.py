@@ -94,7 +94,7 @@ INERT: Mapping[str, str] = {
     "log_error_stack": "unexpected errors are always logged with their stack",
     **dict.fromkeys(
         ("disable_uvicorn_access_log", "disable_access_log_for_endpoints"),
-        "uvicorn's access log is always off; log_level leaves out the lines of requests",
+        "uvicorn is not used; log_level leaves out the lines of requests",
     ),
     "guided_decoding_backend": _ONE_GRAMMAR_ENGINE,
     "guided_decoding_disable_fallback": _ONE_GRAMMAR_ENGINE,

@@ -15,12 +15,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import uvicorn
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.dialects.responses.background import recover
@@ -35,10 +33,13 @@ from octavo.serving.batches.service import Batches
 from octavo.serving.batches.store import Store
 from octavo.serving.durable.service import Durability
 from octavo.serving.server import Server
-from octavo.transport.connection import bounded_protocol
+from octavo.transport.app import Application
+from octavo.transport.connection import Connection
 from octavo.transport.connections import Connections
 from octavo.transport.errors import unavailable
-from octavo.transport.middleware import ASGI, wrap
+from octavo.transport.listener import Accept, Lifespan, Listener
+from octavo.transport.middleware import wrap
+from octavo.transport.response import Response
 from octavo.transport.sockets import bind, bind_admin, descriptors_for, grpc_connections
 from octavo.transport.tls import HTTP2, Certificates, accept_securely
 from octavo.workers.process import Worker
@@ -48,51 +49,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Accept = Callable[[socket.socket, Any], Coroutine[Any, Any, None]]
-
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _TICK_SECONDS = 0.02
 _END_TICKS = 100  # to wait for the last frames to be written
-_BACKLOG = 2048
 NUM_THREADS = 2  # for what would hold the event loop: files, compression; they live to the end
 _GC_THRESHOLDS = (10_000, 20, 100)  # between two collections of each generation
-
-
-class _Listener(uvicorn.Server):
-    """A uvicorn server that leaves signals to ServerLifecycle, and TLS to `accept`."""
-
-    def __init__(self, config: uvicorn.Config, accept: Accept | None = None) -> None:
-        super().__init__(config)
-        self._accept = accept
-        self._accepting: asyncio.Task[None] | None = None
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        try:
-            await super().startup(sockets if self._accept is None else [])
-        except SystemExit:  # uvicorn's way to report a failed lifespan.startup
-            raise ServerStartError("a middleware could not start; the log has its reason") from None
-        if self._accept is not None and sockets:
-            protocol: Any = self.config.http_protocol_class
-            make = partial(
-                protocol,
-                config=self.config,
-                server_state=self.server_state,
-                app_state=self.lifespan.state,
-            )
-            sockets[0].listen(self.config.backlog)
-            sockets[0].setblocking(False)
-            accepting = self._accept(sockets[0], make)
-            self._accepting = asyncio.get_running_loop().create_task(accepting)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.wait({self._accepting})
-        await super().shutdown(sockets)
 
 
 class ServerLifecycle:
@@ -104,11 +65,9 @@ class ServerLifecycle:
         self.config = server.config
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._listeners: list[_Listener] = []
-        self._connections = self._make_connections(
-            max_connections=descriptors_for(self.config),
-            writes_directly=not self.config.middleware,
-        )
+        self._listeners: list[Listener] = []
+        self._lifespan: Lifespan | None = None
+        self._connections = self._make_connections(max_connections=descriptors_for(self.config))
         server.metrics.num_connections = lambda: self._connections.num_open
         self._certificates = Certificates(self.config) if self.config.ssl_certfile else None
         self._grpc_certificates: Certificates | None = None
@@ -120,7 +79,7 @@ class ServerLifecycle:
         """Serve until `end` is called."""
         if self.config.grpc_port is not None:
             self.grpc = self._make_grpc()
-        public = wrap(application(self.server), self.config.middleware)
+        answer = self._wrapped(application(self.server))
         if self.config.journal is not None:
             self.server.durability = Durability.open(self.server)
         if self.config.batch_dir is not None:
@@ -136,22 +95,19 @@ class ServerLifecycle:
         accept: Accept | None = None
         if self._certificates is not None:
             accept = partial(self._accept_securely, self._certificates)
-        tasks = [self._listen(public, main_socket, self._connections, accept)]
-        if self.config.admin_socket is not None:
-            admin = application(self.server, ADMIN_ROUTES, checks_access=False)
-            listening = bind_admin(self.config.admin_socket)
-            tasks.append(self._listen(admin, listening, self._make_connections()))
+        admin_socket = self.config.admin_socket
+        listening = None if admin_socket is None else bind_admin(admin_socket)
         found = (self._certificates, self._grpc_certificates)
         watches = [loop.create_task(each.watch()) for each in found if each is not None]
         for number in self._signals:
             loop.add_signal_handler(number, self.end)
         try:
             await self.server.prompt_pool.start()
-            while not all(listener.started for listener in self._listeners):
-                for task in tasks:
-                    if task.done():
-                        await task  # raises its error
-                await asyncio.sleep(0.005)
+            await self._begin_lifespan()
+            await self._listen(answer, main_socket, self._connections, accept)
+            if listening is not None:
+                admin = application(self.server, ADMIN_ROUTES, checks_access=False)
+                await self._listen(admin.serve, listening, self._make_connections())
             if self.server.durability is not None:
                 self.server.durability.start()
             await recover(self.server)
@@ -168,7 +124,7 @@ class ServerLifecycle:
                 loop.remove_signal_handler(number)
             for watch in watches:
                 watch.cancel()
-            await self._close(tasks)
+            await self._close()
             self.server.loop_lag.stop()
             main_socket.close()
 
@@ -208,33 +164,38 @@ class ServerLifecycle:
         return Connections(self.config, self.server.metrics, error_body, **options)
 
     async def _accept_securely(
-        self, certificates: Certificates, listening: socket.socket, make: Any
+        self, certificates: Certificates, listening: socket.socket, make: Callable[[], Connection]
     ) -> None:
         await accept_securely(listening, self._connections, certificates, make)
 
-    def _listen(
+    def _wrapped(self, inner: Application) -> Callable[[Response], Awaitable[None]]:
+        """Return what answers requests: the application, or the outermost of its middlewares."""
+        if not self.config.middleware:
+            return inner.serve
+        outer = wrap(inner, self.config.middleware)
+        self._lifespan = Lifespan(outer)
+
+        async def answer(response: Response) -> None:
+            await outer(response.scope(), response.receive, response.send)
+
+        return answer
+
+    async def _begin_lifespan(self) -> None:
+        why = None if self._lifespan is None else await self._lifespan.start()
+        if why is not None:
+            log.error("a middleware could not start: %s", why)
+            raise ServerStartError("a middleware could not start; the log has its reason")
+
+    async def _listen(
         self,
-        application: ASGI,
+        answer: Callable[[Response], Awaitable[None]],
         listening: socket.socket,
         connections: Connections,
         accept: Accept | None = None,
-    ) -> asyncio.Task[None]:
-        config = uvicorn.Config(
-            application,
-            http=bounded_protocol(connections),
-            ws="none",
-            lifespan="auto" if self.config.middleware else "off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=int(self.config.idle_seconds),
-            timeout_graceful_shutdown=1,
-            backlog=_BACKLOG,
-        )
-        listener = _Listener(config, accept)
+    ) -> None:
+        listener = Listener(connections, answer)
         self._listeners.append(listener)
-        return asyncio.get_running_loop().create_task(listener.serve([listening]))
+        await listener.start(listening, accept)
 
     async def _drain(self) -> None:
         """Wait until all requests ended, `drain_seconds` passed or a second signal came."""
@@ -266,15 +227,14 @@ class ServerLifecycle:
             for task in tasks:
                 task.cancel()
 
-    async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
+    async def _close(self) -> None:
         if self.grpc is not None:
             await self.grpc.stop()
-        for listener in self._listeners:
-            listener.should_exit = True
-            listener.force_exit = self._hurry.is_set()
         for place in list(self._connections.handshakes):
             place.close()
-        await asyncio.wait(tasks)
+        await asyncio.gather(*(each.stop(self._hurry.is_set) for each in self._listeners))
+        if self._lifespan is not None:
+            await self._lifespan.stop()
         if self.server.batches is not None:
             await self.server.batches.close()
         await self.server.releases.finish()

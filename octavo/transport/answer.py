@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 Scope = MutableMapping[str, Any]
@@ -12,7 +11,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-_UNSAFE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # in the value of a header
 # What replaces the scope's extensions of our own protocol under another one.
 _NOTHING: dict[str, Any] = {"call": lambda: None}
 _ALWAYS: dict[str, Any] = {"call": lambda: True}
@@ -28,6 +26,9 @@ class RequestHead:
     path: str
     headers: dict[str, str]  # by lower-case name
     query: str = ""
+    pairs: Headers = field(default_factory=list)  # as they came, for middlewares
+    target: bytes = b""  # the path and the query as they came
+    version: str = "1.1"
     seconds_left: float | None = None  # until its client gives up, if it has said so
 
     @classmethod
@@ -97,11 +98,11 @@ class KeptAnswer:
         """Return: there is no connection to close."""
 
 
-class HttpAnswer:
-    """A response over HTTP, sent as ASGI describes it.
+class AsgiAnswer:
+    """A response that is sent as ASGI describes it, through an operator's middlewares.
 
-    Our own protocol of HTTP has extensions in the scope that write without a turn of the event
-    loop, and that close the connection.
+    The scope may have extensions: `octavo.cut` closes the connection, and with `octavo.must_wait`
+    and `octavo.write` a part is sent without a turn of the event loop.
     """
 
     def __init__(self, scope: Scope, send: Send) -> None:
@@ -113,14 +114,9 @@ class HttpAnswer:
         self.write_now: Callable[[bytes], None] = extensions.get("octavo.write", _NEVER)["call"]
 
     async def begin(self, status: int, headers: Headers) -> None:
-        """Send the status line and the headers, whose values are made safe."""
-        safe = [(name, _UNSAFE.sub(_escaped, value)) for name, value in headers]
-        await self._send({"type": "http.response.start", "status": status, "headers": safe})
+        """Send the status line and the headers."""
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, part: bytes, *, more: bool) -> None:
         """Send a part of the body."""
         await self._send({"type": "http.response.body", "body": part, "more_body": more})
-
-
-def _escaped(found: re.Match[bytes]) -> bytes:
-    return b"%%%02X" % ord(found[0])

@@ -7,11 +7,12 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from octavo.transport.answer import Answer, HttpAnswer, Receive, RequestHead, Scope, Send
+from octavo.transport.answer import Answer, AsgiAnswer, Receive, RequestHead, Scope, Send
 from octavo.transport.context import HttpContext
 from octavo.transport.dialect import Dialect
 from octavo.transport.errors import ApiError, ClientGoneError, internal
 from octavo.transport.exchange import HttpExchange
+from octavo.transport.response import Response
 from octavo.transport.route import RouteTable
 
 log = logging.getLogger(__name__)
@@ -51,8 +52,13 @@ class Application:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        head, answer = RequestHead.of(scope), HttpAnswer(scope, send)
+        head, answer = RequestHead.of(scope), AsgiAnswer(scope, send)
         await self.answer(self._make(self.server, head, answer, self._dialect, receive))
+
+    async def serve(self, response: Response) -> None:
+        """Answer a request of the server's own HTTP."""
+        head, receive = response.head, response.receive
+        await self.answer(self._make(self.server, head, response, self._dialect, receive))
 
     async def answer(self, exchange: HttpExchange) -> None:
         """Answer a request, whatever becomes of it; count it and log it."""

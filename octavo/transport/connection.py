@@ -1,100 +1,146 @@
 """HTTP/1.1 connections with limits on their number, the size of heads, and time.
 
-This extends uvicorn's protocol; `tests/server/http/test_uvicorn_internals.py` lists what it uses. A
-connection that exceeds a limit or is not HTTP is closed, after an error in JSON where a response is
-possible: at once, or after the responses that are due to earlier requests.
+The parser is httptools'; pipelining, flow control and ends are here. A connection that exceeds a
+limit or is not HTTP is closed, after an error in JSON where a response is possible: at once, or
+after the responses that are due to earlier requests.
 """
 
 from __future__ import annotations
 
 import asyncio
-import weakref
-from functools import partial
+import contextlib
+from collections import deque
+from collections.abc import Callable
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from octavo.transport.answer import RequestHead, headers_of
 from octavo.transport.connections import RESERVED_SECONDS, Connections, Place
 from octavo.transport.errors import ApiError
 from octavo.transport.half_close import Probe
+from octavo.transport.response import Date, Response
 from octavo.transport.safe_transport import SafeTransport
 
 SLICE_BYTES = 16 << 10  # parsed in one pass of the event loop: about 3 ms of the shortest chunks
 MAX_PIPELINED = 64  # requests that wait behind the one that is answered
 MAX_BEHIND_BYTES = 512 << 10  # of them
 MAX_CHUNKS = 1 << 16  # of a body, since each takes time however short it is
+MAX_UNRECEIVED_BYTES = 64 << 10  # of a body, before reading pauses
 _HOP_HEADERS = (b"connection", b"upgrade", b"http2-settings")
+_DATE = Date()
+
+Answer = Callable[[Response], None]  # begins to answer a request, in a task
 
 
-def bounded_protocol(connections: Connections) -> type[_Bounded]:
-    """Return the class of protocol that uvicorn instantiates for each connection."""
+class Connection(asyncio.Protocol):
+    """One connection, with the requests that came by it and have no whole response yet."""
 
-    class BoundedProtocol(_Bounded):
-        shared = connections
-
-    return BoundedProtocol
-
-
-class _Bounded(HttpToolsProtocol):
-    shared: Connections
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, shared: Connections, answer: Answer) -> None:
+        self.shared = shared
+        self._answer = answer
+        self.loop = asyncio.get_running_loop()
         self.place: Place | None = None  # under TLS since before the handshake
         self.was_made = False  # `connection_made` was called
-        self._running: RequestResponseCycle | None = None  # whose application was started last
-        self._is_in_head = False
+        self.client: tuple[str, int] | None = None
+        self.server: tuple[str, int | None] | None = None
+        self.scheme = "http"
+        self.is_full = False  # what was written waits for the client to read
+        self._room = asyncio.Event()
+        self._is_reading = True
+        # the requests: the one that is parsed, the one that is answered, and those between
+        self._newest: Response | None = None
+        self._running: Response | None = None
+        self._waiting: deque[Response] = deque()
+        self._parser: Any = _parser(self)
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._expects_continue = self._is_in_head = False
+        self._num_headers = self._size = self._num_chunks = 0  # of the request that is parsed
         self._has_progress = False  # the parser has reported something besides headers
         self._loose_bytes = 0  # received since then
         self._behind_bytes = 0  # received since a request waits behind the one that is answered
         self._rest = b""  # received, and not parsed yet
-        self._num_headers = self._size = self._num_chunks = 0  # of the request that is parsed
         # What to write after the responses that are due; meanwhile nothing more is parsed.
         self._last_words: bytes | None = None
         self._probe: Probe | None = None
         self._has_ended = False  # the client has closed its half of the connection
         self._head_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None
 
+    # the transport
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._inner = transport
-        self._safe = SafeTransport(transport, self.loop, self._client_may_send)
-        super().connection_made(self._safe)
+        self.inner = transport
+        self.transport = SafeTransport(transport, self.loop, self._client_may_send)
+        self.client, self.server = _address(transport, "peername"), _address(transport, "sockname")
+        if transport.get_extra_info("sslcontext") is not None:
+            self.scheme = "https"
+        self.shared.open.add(self)
         if self.place is None:
-            name = self.client[0] if self.client else ""
-            self.place = self.shared.enter(name, self.make_room)
+            self.place = self.shared.enter(self.client[0] if self.client else "", self.make_room)
         else:
             self.place.close = self.make_room
         self.was_made = True
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # All requests of the connection, of which uvicorn notifies only the last.
-        for cycle in (self._running, *(cycle for cycle, _ in self.pipeline)):
-            if cycle is not None:
-                _disconnect(cycle)
-        self.pipeline.clear()
-        self._safe.lost()
-        super().connection_lost(exc)
-        self._stop_timer()
-        self._unset_keepalive_if_required()  # uvicorn does so after an orderly close only
-        if self._rest_timer is not None:
-            self._rest_timer.cancel()
-        if self._probe is not None:
-            self._probe.stop()
-            self._probe = None
+        self.shared.open.discard(self)
+        for response in (self._running, *self._waiting):
+            if response is not None:
+                response.disconnect()
+        self._waiting.clear()
+        self.transport.lost()
+        self.resume_writing()
+        self.inner.close()
+        for timer in (self._head_timer, self._idle_timer, self._rest_timer):
+            if timer is not None:
+                timer.cancel()
+        self._stop_probe()
         if self.place is not None:
             self.shared.leave(self.place)
             self.place = None
         # These refer back to this object. Their circles would keep a closed connection until a
         # garbage collection, and with thousands of them it would hold the event loop.
-        self.cycle = self._running = None  # type: ignore[assignment]
-        self.scope = {}  # type: ignore[typeddict-item]
+        self._newest = self._running = self._parser = None
 
-    def shutdown(self) -> None:
-        self._safe.stop_lingering()
-        super().shutdown()
+    def pause_writing(self) -> None:
+        self.is_full = True
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        self.is_full = False
+        self._room.set()
+
+    async def drained(self) -> None:
+        """Wait until there is room for further writes, or the connection is lost."""
+        await self._room.wait()
+
+    def pause_reading(self) -> None:
+        """Read nothing more, for the time being."""
+        if self._is_reading:
+            self._is_reading = False
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Let the client send more."""
+        if not self._is_reading:
+            self._is_reading = True
+            self.transport.resume_reading()
+
+    def date_line(self) -> bytes:
+        """Return the line of a head that has the date."""
+        return _DATE.line(self.loop.time())
+
+    def shut_down(self) -> None:
+        """Close the connection when no response is due any more."""
+        self.transport.stop_lingering()
+        if self._newest is None or self._newest.complete:
+            self.transport.close()
+        else:
+            self._newest.keeps_alive = False
 
     def data_received(self, data: bytes) -> None:
         if self._rest:
@@ -102,7 +148,7 @@ class _Bounded(HttpToolsProtocol):
             return
         if len(data) > SLICE_BYTES:
             self._rest = data[SLICE_BYTES:]
-            self._safe.hold_reading()
+            self.transport.hold_reading()
             self.loop.call_soon(self._take_rest)
         self._take(data[:SLICE_BYTES])
 
@@ -113,7 +159,7 @@ class _Bounded(HttpToolsProtocol):
             self.loop.call_soon(self._take_rest)
         else:
             self._rest = b""
-            self._safe.release_reading(is_paused=self.flow.read_paused)
+            self.transport.release_reading(is_paused=not self._is_reading)
         self._take(data)
 
     def _take(self, data: bytes) -> None:
@@ -122,7 +168,7 @@ class _Bounded(HttpToolsProtocol):
             return
         if self._head_timer is None and self._is_free:
             self._await_head()
-        self._unset_keepalive_if_required()
+        self._stop_idling()
         self._has_progress = False
         try:
             self._feed(data)
@@ -134,7 +180,7 @@ class _Bounded(HttpToolsProtocol):
             return
         self._bound_what_waits(len(data))
 
-    def eof_received(self) -> bool:  # type: ignore[override]
+    def eof_received(self) -> bool:
         """Return whether to keep the connection: a client may end its input and still read."""
         if self.scheme == "https" or self.transport.is_closing():
             return False  # TLS has no half-closed connections
@@ -149,11 +195,15 @@ class _Bounded(HttpToolsProtocol):
             self._start_probe()
         return True
 
+    # the parser
+
     def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._is_in_head = True
+        self._url, self._headers = b"", []
+        self._expects_continue, self._is_in_head = False, True
         self._num_headers = self._size = self._num_chunks = 0
-        self.scope["extensions"] = {"octavo.cut": {"call": self.transport.abort}}
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._num_headers += 1
@@ -162,29 +212,47 @@ class _Bounded(HttpToolsProtocol):
         if self._size > config.max_header_bytes or self._num_headers > config.max_headers:
             self._refuse_head()
         if self._is_in_head:  # or it is a trailer, which must not pass for a header
-            super().on_header(name, value)
+            name = name.lower()
+            self._headers.append((name, value))
+            if name == b"expect" and value.lower() == b"100-continue":
+                self._expects_continue = True
 
     def on_headers_complete(self) -> None:
-        if self._size + len(self.url) > self.shared.config.max_header_bytes:
+        if self._size + len(self._url) > self.shared.config.max_header_bytes:
             self._refuse_head()
         self._check_head()
         self._is_in_head = False
         self._has_progress = True
-        if self.parser.should_upgrade():
+        if self._parser.should_upgrade():
             return  # `_feed` goes on without it
         self._stop_timer()
-        super().on_headers_complete()
-        cycle: RequestResponseCycle | None = self.cycle
-        if cycle is None or cycle.scope is not self.scope:
-            return
-        if self.place is None or self.place.refusal is not None:
-            cycle.keep_alive = False  # its place in the reserve is for others then
-        if self.shared.writes_directly:
-            # A weak reference, since the cycle holds the scope: a circle would keep both until
-            # the garbage collector runs. The cycle lives as long as the application that writes.
-            write = partial(self._write, weakref.ref(cycle))
-            self.scope["extensions"]["octavo.must_wait"] = {"call": self._must_wait}
-            self.scope["extensions"]["octavo.write"] = {"call": write}
+        is_full = self.place is None or self.place.refusal is not None
+        keeps_alive = self._parser.get_http_version() != "1.0" and self._parser.should_keep_alive()
+        self._newest = Response(
+            self,
+            self._head(),
+            keeps_alive=keeps_alive and not is_full,  # a place in the reserve is for others then
+            expects_continue=self._expects_continue,
+        )
+        if self._is_free:
+            self._run(self._newest)
+        else:
+            self.pause_reading()
+            self._waiting.append(self._newest)
+
+    def _head(self) -> RequestHead:
+        """Return the head that was parsed."""
+        url = httptools.parse_url(self._url)
+        path = url.path.decode("ascii")
+        return RequestHead(
+            method=self._parser.get_method().decode("ascii"),
+            path=unquote(path) if "%" in path else path,
+            headers=headers_of(self._headers),
+            query=(url.query or b"").decode("latin-1"),
+            pairs=self._headers,
+            target=self._url,
+            version=self._parser.get_http_version(),
+        )
 
     def on_chunk_header(self) -> None:
         """Count a chunk; the parser calls it for each."""
@@ -195,33 +263,49 @@ class _Bounded(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._has_progress = True
-        super().on_body(body)
+        newest = self._newest
+        if newest is None or newest.complete:
+            return
+        newest.body += body
+        if len(newest.body) > MAX_UNRECEIVED_BYTES:
+            self.pause_reading()
+        newest.news.set()
 
     def on_message_complete(self) -> None:
         self._has_progress = True
-        if self.parser.should_upgrade():
+        newest = self._newest
+        if self._parser.should_upgrade() or newest is None:
             return
         if self._head_timer is not None and self._is_free:
             self._stop_timer()  # this was the rest of a body that the application did not read
-        super().on_message_complete()
+        if not newest.complete:
+            newest.more_body = False
+            newest.news.set()
+
+    # the responses
 
     def on_response_complete(self) -> None:
-        if self._probe is not None:
-            self._probe.stop()
-            self._probe = None
+        """Answer the next request, or wait for one."""
+        self._stop_probe()
         rest = self.transport.get_write_buffer_size()
-        super().on_response_complete()
+        if not self.transport.is_closing():
+            self.resume_reading()
+            if self._waiting:
+                self._run(self._waiting.popleft())
+            else:
+                seconds = self.shared.config.idle_seconds
+                self._idle_timer = self.loop.call_later(seconds, self.transport.close)
         if self._last_words is not None and self._is_free and not self.transport.is_closing():
             self.transport.write(self._last_words)
             self.transport.close()
         if rest and self._rest_timer is None:
             self._await_reading(rest)
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._running = cycle
-        if not self.pipeline:
+    def _run(self, response: Response) -> None:
+        self._running = response
+        if not self._waiting:
             self._behind_bytes = 0
-        super()._start_asgi_task(cycle, app)
+        self._answer(response)
         if self._has_ended:
             self._start_probe()
 
@@ -231,29 +315,29 @@ class _Bounded(HttpToolsProtocol):
         The parser stops at such a head without its body, so a head without the offer replaces it.
         """
         try:
-            self.parser.feed_data(data)
+            self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            method, version = self.parser.get_method(), self.parser.get_http_version()
-            lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
-            lines += [b"%b: %b" % pair for pair in self.headers if pair[0] not in _HOP_HEADERS]
+            method, version = self._parser.get_method(), self._parser.get_http_version()
+            lines = [b"%b %b HTTP/%b" % (method, self._url, version.encode())]
+            lines += [b"%b: %b" % pair for pair in self._headers if pair[0] not in _HOP_HEADERS]
             rest = data[upgrade.args[0] :]
-            self.parser = httptools.HttpRequestParser(self)
+            self._parser = _parser(self)
             self._feed(b"\r\n".join([*lines, b"", b""]) + rest)
 
     def _check_head(self) -> None:
         """Refuse a head that is valid for the parser, but not for this server."""
-        version = self.parser.get_http_version()
-        codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
+        version = self._parser.get_http_version()
+        codings = [value.lower() for name, value in self._headers if name == b"transfer-encoding"]
         refusal = None if self.place is None else self.place.refusal
         if version not in ("1.0", "1.1"):
             self._refuse(ApiError(400, f"HTTP/{version} is not supported; use HTTP/1.1"))
         elif codings and (codings != [b"chunked"] or version == "1.0"):
             self._refuse(ApiError(400, "the only Transfer-Encoding is chunked, in HTTP/1.1"))
-        elif self.parser.get_method() == b"CONNECT":
+        elif self._parser.get_method() == b"CONNECT":
             self._refuse(ApiError(400, "this server is not a proxy"))
-        elif refusal is not None and not self.shared.is_for_health(self.url):
+        elif refusal is not None and not self.shared.is_for_health(self._url):
             self.make_room()
-        elif len(self.pipeline) >= MAX_PIPELINED:
+        elif len(self._waiting) >= MAX_PIPELINED:
             self._end_after_responses(b"")
         else:
             return
@@ -268,12 +352,12 @@ class _Bounded(HttpToolsProtocol):
         self._loose_bytes = self._loose_bytes + num_bytes if waits else 0
         if self._loose_bytes > self.shared.config.max_header_bytes + SLICE_BYTES:
             self._refuse(ApiError(431, "the request's head is too large"))
-        elif self.pipeline:
+        elif self._waiting:
             self._behind_bytes += num_bytes
             if self._behind_bytes > MAX_BEHIND_BYTES:
                 self._end_after_responses(b"")
-        if self.pipeline:
-            self.flow.resume_reading()
+        if self._waiting:
+            self.resume_reading()
 
     def _await_reading(self, rest: int) -> None:
         """Start a timer: after the last write no task waits for the client to read the rest."""
@@ -300,20 +384,6 @@ class _Bounded(HttpToolsProtocol):
         )
         _stop_parsing()
 
-    def _must_wait(self) -> bool:
-        """Return whether the next write must wait until the client has read earlier data."""
-        return self.flow.write_paused
-
-    def _write(self, reference: weakref.ref[RequestResponseCycle], body: bytes) -> None:
-        """Write a part of a streamed body as the cycle's `send` does, when it need not wait."""
-        cycle = reference()
-        assert cycle is not None, "the application that writes is running"
-        if cycle.disconnected or self._inner.is_closing():
-            return  # `send` has dropped the start of the response, too
-        assert cycle.chunked_encoding, "the response must have started, without a length"
-        assert not cycle.response_complete, "the response must not have ended"
-        self._inner.write(b"%x\r\n%b\r\n" % (len(body), body))
-
     def _client_may_send(self) -> bool:
         """Return whether more of a request may arrive that is not read to its end."""
         if self._has_ended:
@@ -330,15 +400,15 @@ class _Bounded(HttpToolsProtocol):
     @property
     def _is_free(self) -> bool:
         """True while no response is due."""
-        return self._running is None or self._running.response_complete
+        return self._running is None or self._running.complete
 
     @property
     def _is_in_body(self) -> bool:
         """True while the body of the request that is being answered arrives."""
         running = self._running
-        if running is None or running.response_complete:
+        if running is None or running.complete:
             return False
-        return running is self.cycle and running.more_body
+        return running is self._newest and running.more_body
 
     def _await_head(self) -> None:
         if self._head_timer is None:
@@ -359,9 +429,19 @@ class _Bounded(HttpToolsProtocol):
             self._head_timer.cancel()
             self._head_timer = None
 
+    def _stop_idling(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
     def _start_probe(self) -> None:
         if self._running is not None and not self._is_free:
             self._probe = Probe(self.loop, self.transport, self._running)
+
+    def _stop_probe(self) -> None:
+        if self._probe is not None:
+            self._probe.stop()
+            self._probe = None
 
     def make_room(self) -> None:
         """Refuse a connection in the reserve."""
@@ -382,27 +462,36 @@ class _Bounded(HttpToolsProtocol):
             return
         assert self._running is not None, "its body arrives"
         self._last_words = b""
-        if not self._running.response_started:
+        if not self._running.started:
             self.transport.write(self.shared.response(error))
-        _disconnect(self._running)
+        self._running.disconnect()
         self.transport.close()
 
     def _end_after_responses(self, last_words: bytes) -> None:
         """Read no more requests, write this after the responses that are due, and close."""
         self._last_words = last_words
-        self.flow.resume_reading()  # or a disconnect would go unseen
-        if self.pipeline and self.cycle.more_body:
-            self.pipeline.popleft()  # the newest, which will not become complete
+        self.resume_reading()  # or a disconnect would go unseen
+        if self._waiting and self._waiting[-1].more_body:
+            self._waiting.pop()  # the newest, which will not become complete
         if self._is_free:
             self.transport.write(last_words)
             self.transport.close()
 
 
-def _disconnect(cycle: RequestResponseCycle) -> None:
-    """Let the application see that the client has gone."""
-    if not cycle.response_complete:
-        cycle.disconnected = True
-        cycle.message_event.set()
+def _parser(connection: Connection) -> Any:
+    """Return a parser that calls the connection."""
+    parser = httptools.HttpRequestParser(connection)
+    with contextlib.suppress(AttributeError):  # older ones let what follows a last request pass
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
+
+
+def _address(transport: asyncio.Transport, name: str) -> Any:
+    """Return an address with its port; None for that of a unix socket."""
+    found = transport.get_extra_info(name)
+    if not isinstance(found, tuple) or len(found) < 2:
+        return None
+    return str(found[0]), int(found[1])
 
 
 def _stop_parsing() -> NoReturn:

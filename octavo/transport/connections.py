@@ -19,6 +19,7 @@ from octavo.transport.errors import ApiError, too_many, unavailable
 
 if TYPE_CHECKING:
     from octavo.observe.metrics import Metrics
+    from octavo.transport.connection import Connection
 
 NUM_RESERVED = 32
 RESERVED_SECONDS = 1.0  # for the head of a request in the reserve to arrive
@@ -46,12 +47,11 @@ class Connections:
         *,
         max_connections: int | None = None,
         max_per_client: int | None = None,
-        writes_directly: bool = True,
     ) -> None:
         self.config = config
         self.metrics = metrics
         self.error_body = error_body  # of a refused connection
-        self.writes_directly = writes_directly  # or through ASGI's `send` alone
+        self.open: set[Connection] = set()  # of HTTP
         self.max_connections = max_connections or config.max_connections
         self.max_per_client = max_per_client or config.max_connections_per_client
         self.by_client: Counter[str] = Counter()

@@ -16,6 +16,7 @@ from octavo.transport.context import HttpContext
 from octavo.transport.dialect import Dialect
 from octavo.transport.errors import ApiError, ClientGoneError
 
+_UNSAFE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # in the value of a header
 ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 _JSON_TYPES = ("application/json", "")
 encode = msgspec.json.Encoder().encode
@@ -157,6 +158,7 @@ class HttpExchange:
         self.status = status
         named = [(b"x-request-id", self.request_id.encode()), *self.extra_headers, *headers]
         named += self.late_headers(self)
+        named = [(name, _UNSAFE.sub(_escaped, value)) for name, value in named]
         await self._answer.begin(status, named)
 
     async def write(self, body: bytes, *, more: bool = False) -> None:
@@ -204,6 +206,10 @@ class HttpExchange:
         length = self.headers.get("content-length", "0")
         is_short = length.isdecimal() and int(length[:20]) <= self.server.config.max_body_bytes
         return not is_short or "transfer-encoding" in self.headers
+
+
+def _escaped(found: re.Match[bytes]) -> bytes:
+    return b"%%%02X" % ord(found[0])
 
 
 def _too_large(limit: int) -> ApiError:

@@ -1,4 +1,4 @@
-"""A connection's transport for uvicorn: safe after its end, and gentle at it.
+"""A connection's transport: safe after its end, and gentle at it.
 
 uvloop closes a transport whose write fails, reports that one pass of the event loop later, and
 raises for every use in between. And closing a connection whose client still sends resets it, which

@@ -13,7 +13,7 @@ from octavo.cli.commands import COMMANDS, FAILED, INTERRUPTED, OK, USAGE
 from octavo.cli.execute import execute
 from octavo.env import child_environment
 
-HEAVY = ("numpy", "torch", "msgspec", "jinja2", "tokenizers", "uvicorn", "zmq", "asyncio")
+HEAVY = ("numpy", "torch", "msgspec", "jinja2", "tokenizers", "httptools", "zmq", "asyncio")
 
 
 def modules_after(*words: str) -> set[str]:

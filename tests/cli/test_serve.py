@@ -89,7 +89,7 @@ import sys
 import octavo.client.process as process
 
 def stop(*_):
-    server = ("uvicorn", "jinja2", "tokenizers", "numpy", "octavo.server.lifecycle")
+    server = ("httptools", "jinja2", "tokenizers", "numpy", "octavo.server.lifecycle")
     print(*(name for name in server if name in sys.modules))
     raise SystemExit
 

@@ -91,14 +91,14 @@ def test_a_body_of_one_byte_in_each_chunk_is_served_in_slices(directory: Path) -
     end = b"0\r\n\r\nGET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     with listening(directory) as life:
         slices: list[int] = []
-        take = connection._Bounded._take
+        take = connection.Connection._take
 
-        def note(self: connection._Bounded, data: bytes) -> None:
+        def note(self: connection.Connection, data: bytes) -> None:
             slices.append(len(data))
             take(self, data)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(connection._Bounded, "_take", note)
+            patch.setattr(connection.Connection, "_take", note)
             answer = talk(life.port, CHUNKED + chunks + end)
         assert answer.count(b"HTTP/1.1 200 OK\r\n") == 2
         assert max(slices) <= connection.SLICE_BYTES

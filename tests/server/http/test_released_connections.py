@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from octavo.serving.exchange import Exchange
+from octavo.transport.connection import Connection
+from octavo.transport.response import Response
 from octavo.transport.safe_transport import SafeTransport
 from tests.server.make import LIMIT, listening
 
@@ -27,7 +28,7 @@ REQUESTS = {
     "incomplete": WHOLE[:-5],
     "empty": b"",
 }
-KINDS = (HttpToolsProtocol, RequestResponseCycle, SafeTransport, Exchange)
+KINDS = (Connection, Response, SafeTransport, Exchange)
 
 
 def living() -> list[str]:

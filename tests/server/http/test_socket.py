@@ -23,7 +23,7 @@ import pytest
 
 from octavo.options.server import ServerSettings
 from octavo.options.transport import ServerSettingsError
-from octavo.transport.connection import _Bounded
+from octavo.transport.connection import Connection
 from octavo.transport.sockets import bind, bind_admin
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import LIMIT, events, listening
@@ -316,7 +316,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from octavo.options.server import ServerSettings
-from octavo.transport.connection import _Bounded
+from octavo.transport.connection import Connection
 from octavo.server.lifecycle import run
 from tests.server.engine import FakeEngine
 
@@ -379,21 +379,21 @@ def test_a_request_is_freed_with_its_response(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """References alone free it, without the collector, while the connection stays open."""
-    cycles: list[weakref.ref[Any]] = []
-    begin = _Bounded.on_headers_complete
+    responses: list[weakref.ref[Any]] = []
+    begin = Connection.on_headers_complete
 
-    def note(self: _Bounded) -> None:
+    def note(self: Connection) -> None:
         begin(self)
-        cycles.append(weakref.ref(self.cycle))
+        responses.append(weakref.ref(self._newest))
 
-    monkeypatch.setattr(_Bounded, "on_headers_complete", note)
+    monkeypatch.setattr(Connection, "on_headers_complete", note)
     body = {"prompt": "x", "max_tokens": 3, "stream": True}
     gc.disable()
     try:
         with listening(directory) as life, httpx.Client(timeout=LIMIT) as client:
             for _ in range(3):
                 assert events(client.post(url(life.port, "/v1/completions"), json=body).text)
-            wait_until(lambda: [each() for each in cycles[:2]] == [None, None])
-            assert len(cycles) == 3
+            wait_until(lambda: [each() for each in responses[:2]] == [None, None])
+            assert len(responses) == 3
     finally:
         gc.enable()
