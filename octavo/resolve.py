@@ -8,19 +8,19 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from octavo.backends.base import FLOAT_TYPES, Footprint, KVLayout, StepSize
-from octavo.backends.select import Name
+from octavo.backends.kind import BackendKind
 from octavo.core.config import ConfigError, CoreConfig
 from octavo.layers import ModelSpec
 from octavo.models.footprint import stored, tensor_sizes
 from octavo.models.load import OpenedModel
-from octavo.observe.machine import memory
+from octavo.observe.machine import Memory
 from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill
 from octavo.options.engine import EngineArguments
 from octavo.runner.kv_cache import groups_of, num_blocks_in, readable
-from octavo.usable import choose_backend, choose_dtype, is_packed
+from octavo.usable import choose_backend
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +40,9 @@ class EngineConfig(Struct, frozen=True):
 
     arguments: EngineArguments
     spec: ModelSpec
-    backend: Name
-    dtype: str  # of the KV cache, and of torch's weights
+    backend: str  # the name of its kind
+    kind: BackendKind
+    dtype: str  # of the KV cache
     core: CoreConfig  # its num_blocks is an estimate until the cache is made
     bill: MemoryBill
     largest_step: StepSize
@@ -66,20 +67,19 @@ def resolve(
     spec = opened.spec
     check_quantization(arguments.quantization, opened.quantization)
     choice = choose_backend(arguments)
-    is_fallback = choice.name == "torch" and arguments.backend == "auto"
-    level = logging.WARNING if is_fallback else logging.INFO  # it is slower, and takes more memory
+    level = logging.WARNING if choice.is_fallback else logging.INFO  # it is slower
     log.log(level, "backend=%s: %s", choice.name, choice.reason)
-    footprint = _footprint(arguments, choice.name)
+    footprint = choice.kind.footprint(arguments)
     cuts_prompts = arguments.enable_chunked_prefill and not layout.keeps_nothing
     largest_step = _largest_step(arguments, opened.spec, cuts_prompts)
     has_grammars = bounds_grammars and spec.has_head
     bill = _bill(arguments, opened, layout, footprint, largest_step, has_grammars=has_grammars)
     _warn_if_quantised(arguments, opened)
-    dtype = choose_dtype(arguments, choice.name)
+    dtype = choice.kind.dtype(arguments)
     max_len = _longest(arguments.max_model_len, spec.max_len)
-    free = _usable_bytes(arguments, memory().available if free_bytes is None else free_bytes)
-    if arguments.spare_engine:
-        free = max(free - bill.fixed_bytes, 0)  # it has weights and arrays of its own
+    free = _usable_memory(arguments, with_available(choice.kind.memory(), free_bytes))
+    if arguments.spare_engine:  # it has weights and arrays of its own
+        free = with_available(free, max(free.available - bill.fixed_bytes, 0))
     num_blocks, max_len = _cache_size(arguments, layout, bill, max_len, free, dtype, footprint)
     _check_room(arguments, bill, num_blocks, free, is_first=is_first)
     budget = arguments.max_num_batched_tokens
@@ -115,7 +115,7 @@ def resolve(
     )
     core = limited_depth(core)
     sizes = core, bill, largest_step, footprint
-    return EngineConfig(arguments, spec, choice.name, dtype, *sizes, is_first)
+    return EngineConfig(arguments, spec, choice.name, choice.kind, dtype, *sizes, is_first)
 
 
 def _longest(asked: int | None, most: int) -> int:
@@ -142,16 +142,22 @@ def check_quantization(asked: str | None, found: str | None) -> None:
         )
 
 
-def _usable_bytes(arguments: EngineArguments, free_bytes: int) -> int:
+def with_available(memory: Memory, num_bytes: int | None) -> Memory:
+    """Return a memory of which so many bytes are free, if their number is given."""
+    return memory if num_bytes is None else structs.replace(memory, available=num_bytes)
+
+
+def _usable_memory(arguments: EngineArguments, memory: Memory) -> Memory:
     """Return the memory that an engine may take, and what it must leave to others.
 
-    A share of the machine's memory is the engine's own, and the rest of it is left already.
+    A share of the device's memory is the engine's own, and the rest of it is left already.
     """
     share = arguments.gpu_memory_utilization
     has_size = (arguments.kv_cache_memory_bytes, arguments.num_gpu_blocks_override) != (None, None)
     if share is None or has_size:
-        return free_bytes
-    return min(free_bytes, int(memory().total * share) + HEADROOM_BYTES)
+        return memory
+    most = int(memory.total * share) + HEADROOM_BYTES
+    return with_available(memory, min(memory.available, most))
 
 
 def limited_depth(core: CoreConfig) -> CoreConfig:
@@ -196,8 +202,7 @@ def _max_drafts(arguments: EngineArguments) -> int:
 def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout) -> MemoryBill:
     """Compute the engine's memory from the headers of the model's files."""
     cuts_prompts = arguments.enable_chunked_prefill and not layout.keeps_nothing
-    choice = choose_backend(arguments)
-    footprint = _footprint(arguments, choice.name)
+    footprint = choose_backend(arguments).kind.footprint(arguments)
     largest_step = _largest_step(arguments, opened.spec, cuts_prompts)
     has_grammars = opened.spec.has_head
     return _bill(arguments, opened, layout, footprint, largest_step, has_grammars=has_grammars)
@@ -246,22 +251,6 @@ def _bill(
     )
 
 
-def _footprint(arguments: EngineArguments, backend: Name) -> Footprint:
-    """Return the footprint of the chosen backend."""
-    if backend == "torch":
-        from octavo.backends.torch.footprint import TorchFootprint
-
-        return TorchFootprint(choose_dtype(arguments, backend))
-    from octavo.backends.native.footprint import NativeFootprint
-
-    if not is_packed(arguments, backend):
-        return NativeFootprint("float32", "float32")
-    kv_dtype = arguments.kv_cache_dtype
-    is_asked = arguments.dtype == "bfloat16" and arguments.cpu_weights == "auto"
-    weights = "bfloat16" if is_asked else arguments.cpu_weights
-    return NativeFootprint(weights, "bfloat16" if kv_dtype == "auto" else kv_dtype)
-
-
 def _warn_if_quantised(arguments: EngineArguments, opened: OpenedModel) -> None:
     """Warn that weights which are already quantised keep their type."""
     if arguments.cpu_weights == "auto":
@@ -281,7 +270,7 @@ def _cache_size(
     layout: KVLayout,
     bill: MemoryBill,
     max_len: int,
-    free_bytes: int,
+    free: Memory,
     dtype: str,
     footprint: Footprint,
 ) -> tuple[int, int]:
@@ -302,7 +291,7 @@ def _cache_size(
         return asked, max_len
     budget = arguments.kv_cache_memory_bytes
     if budget is None:
-        budget = default_kv_bytes(bill, free_bytes, dtype, footprint.most_kv_bytes)
+        budget = _default_kv_bytes(bill, free, dtype, footprint.most_kv_bytes)
         log.info("KV cache: at most %s, free beside weights and steps", readable(budget))
     size = arguments.block_size
     fitting = budget // bill.block_bytes
@@ -323,9 +312,9 @@ def _cache_size(
     return num_blocks, max_len
 
 
-def default_kv_bytes(bill: MemoryBill, free_bytes: int, dtype: str, most_kv_bytes: int) -> int:
+def _default_kv_bytes(bill: MemoryBill, free: Memory, dtype: str, most_kv_bytes: int) -> int:
     """Return the default size of the KV cache: the memory left free by all else, up to a bound."""
-    room = bill.room_for_kv(free_bytes)
+    room = bill.room_for_kv(free.available)
     least = bill.block_bytes * (len(bill.windows) + 1)
     if room < least:
         needed = bill.fixed_bytes + least + HEADROOM_BYTES
@@ -335,47 +324,46 @@ def default_kv_bytes(bill: MemoryBill, free_bytes: int, dtype: str, most_kv_byte
             f"{readable(bill.weights_bytes)}, a step {readable(bill.step_bytes)}, grammars "
             f"{readable(bill.grammar_bytes)} (grammar_memory_bytes), the smallest KV cache "
             f"{readable(least)}, and {readable(HEADROOM_BYTES)} that are kept free for others), "
-            f"and {free_text(free_bytes)}; {memory().remedy}, take {smaller}, or, if you know "
+            f"and {free_text(free)}; {free.remedy}, take {smaller}, or, if you know "
             "better, set kv_cache_memory_bytes"
         )
     return min(room, most_kv_bytes)
 
 
-def no_room_to_preallocate(beside: str, needed_bytes: int, free_bytes: int) -> ConfigError:
+def no_room_to_preallocate(beside: str, needed_bytes: int, free: Memory) -> ConfigError:
     """Return the error that the KV cache cannot be taken at the start beside all else."""
     return ConfigError(
         f"preallocate_kv_cache takes all memory of the KV cache at the start: with {beside} that "
-        f"is {readable(needed_bytes)}, and {free_text(free_bytes)}; lower kv_cache_memory_bytes, "
+        f"is {readable(needed_bytes)}, and {free_text(free)}; lower kv_cache_memory_bytes, "
         "num_gpu_blocks_override or max_num_seqs, or leave preallocate_kv_cache out"
     )
 
 
-def free_text(free_bytes: int) -> str:
+def free_text(memory: Memory) -> str:
     """Return how much memory is free and, if that is less than the machine's, the limit."""
-    found = memory()
-    if not found.limited_by:
-        return f"{readable(free_bytes)} are free"
-    limit = f"{readable(found.total)} that {found.limited_by} allows"
-    return f"{readable(free_bytes)} are free of the {limit}"
+    if not memory.limited_by:
+        return f"{readable(memory.available)} are free"
+    limit = f"{readable(memory.total)} that {memory.limited_by} allows"
+    return f"{readable(memory.available)} are free of the {limit}"
 
 
 def _check_room(
     arguments: EngineArguments,
     bill: MemoryBill,
     num_blocks: int,
-    free_bytes: int,
+    free: Memory,
     *,
     is_first: bool,
 ) -> None:
     """Warn if the memory may run out later; raise ConfigError if it would at the start."""
     needed = bill.with_blocks(num_blocks)
-    if needed > free_bytes and arguments.preallocate_kv_cache and is_first:
-        raise no_room_to_preallocate("the weights, steps and grammars", needed, free_bytes)
-    if needed > free_bytes:
+    if needed > free.available and arguments.preallocate_kv_cache and is_first:
+        raise no_room_to_preallocate("the weights, steps and grammars", needed, free)
+    if needed > free.available:
         log.warning(
             "weights, steps, grammars and KV cache come to %s, and %s are free: the machine may "
             "swap, or end the engine, when the KV cache fills; lower kv_cache_memory_bytes or "
             "max_num_seqs",
             readable(needed),
-            readable(free_bytes),
+            readable(free.available),
         )

@@ -10,16 +10,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from octavo.backends.native.backend import NativeBackend, PeakRates
+from octavo.backends.native.kind import KIND as NATIVE
 from octavo.backends.native.measured_file import describe_choices
 from octavo.backends.native.work import SequenceSize, work_of
+from octavo.backends.select import select
 from octavo.backends.step import HostBatch
 from octavo.core.config import ConfigError
-from octavo.engine.build import make_backend
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
-from octavo.observe.machine import huge_page_bytes, memory, own_bytes
+from octavo.observe.machine import huge_page_bytes, own_bytes
 from octavo.options.engine import EngineArguments
 from octavo.program.describe import describe_one
 from octavo.program.listing import Instruction
@@ -80,11 +81,8 @@ def profile(
     arguments: EngineArguments, sequences: Sequence[SequenceSize], steps: int, peak_seconds: float
 ) -> Profile:
     """Load the model, fill the cache and run the step so many times."""
-    if arguments.backend == "torch":
-        raise ConfigError("only the native engine can be profiled: leave out backend='torch'")
     rows = sum(each.rows for each in sequences)
-    if rows > MOST_ROWS:
-        raise ConfigError(f"a step has at most {MOST_ROWS:,} rows, and {rows:,} are asked for")
+    _check(arguments, rows)
     source = resolve_source(arguments.model)
     opened = open_model(source, arguments.max_model_len, arguments.hf_overrides)
     layout = place_layers(opened.model)
@@ -94,16 +92,17 @@ def profile(
         raise ConfigError(f"{longest} positions are more than the model's {opened.spec.max_len}")
     width = -(-longest // size)
     blocks = 1 + width * len(sequences) * len(layout.windows)
-    asked = replace(arguments, backend="native", num_gpu_blocks_override=max(2, blocks))
+    asked = replace(arguments, num_gpu_blocks_override=max(2, blocks))
     config = resolve(asked, opened, layout)
-    needed, free = config.bill.with_blocks(config.core.num_blocks), memory().available
+    needed = config.bill.with_blocks(config.core.num_blocks)
+    free = config.kind.memory().available
     if needed > free:
         raise ConfigError(
             f"a step of {rows:,} rows, in sequences of up to {longest:,} positions, needs "
             f"{readable(needed)} with the model, and {readable(free)} are free; "
             "measure a smaller step or a smaller model"
         )
-    backend = make_backend(config, opened.checkpoint)
+    backend = config.kind.make(asked, opened.checkpoint.files)
     assert isinstance(backend, NativeBackend)
     bind(opened.model, backend, opened.weights)
     backend.prepare(opened.model, layout, size)
@@ -143,6 +142,17 @@ def profile(
         huge_page_bytes(),
         tuple(lines_of(backend.instructions, backend.barriers, times, waits, sequences, kv_bytes)),
     )
+
+
+def _check(arguments: EngineArguments, rows: int) -> None:
+    """Refuse another backend, and too large a step."""
+    if select(arguments.backend, block_size=arguments.block_size).kind is not NATIVE:
+        raise ConfigError(
+            "only the native engine can be profiled, and another one computes here: leave out "
+            f"backend={arguments.backend!r}, or see `octavo doctor`"
+        )
+    if rows > MOST_ROWS:
+        raise ConfigError(f"a step has at most {MOST_ROWS:,} rows, and {rows:,} are asked for")
 
 
 def lines_of(

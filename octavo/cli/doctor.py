@@ -10,12 +10,12 @@ import importlib.util
 import platform
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.cli.output import size, table
 from octavo.cli.parsing import Parser
 from octavo.cli.version import version_of
+from octavo.observe.finding import Finding
 
 _LEAST_OPEN_FILES = 4096  # the server needs a socket for each client
 _LEAST_MEMORY = 1 << 30
@@ -36,16 +36,6 @@ _NEEDED = (
     "zmq",
 )
 _DISTRIBUTIONS = {"zmq": "pyzmq"}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report: a subject, the finding and, if it is bad, advice."""
-
-    what: str
-    found: str
-    advice: str = ""
-    is_fatal: bool = False
 
 
 def add_arguments(parser: Parser) -> None:
@@ -186,63 +176,23 @@ def packages() -> list[Finding]:
 
 
 def backends() -> list[Finding]:
-    from octavo.backends.select import native_caps, torch_caps
+    from octavo.backends.kind import kind_of
+    from octavo.options.backends import BACKENDS
 
-    native, torch = native_caps(), torch_caps()
-    findings = []
-    if native.refusal is None:
-        from octavo.backends.native import _native
-
-        tiers = ", ".join(_native.tiers())
-        findings.append(Finding("native backend", f"runs, with kernels for {tiers}"))
-        for name, reason in _native.dropped_tiers().items():
-            advice = "the next best kernels are used; look for a newer Linux kernel or microcode"
-            findings.append(Finding(f"kernels for {name}", f"not used: {reason}", advice))
-        findings += _kernels()
-    else:
-        advice = "install a C++ compiler and CMake, then install Octavo again"
-        is_fatal = torch.refusal is not None
-        findings.append(Finding("native backend", native.refusal, advice, is_fatal))
-    if torch.refusal is None:
-        found = f"PyTorch {version_of('torch')}, on the CPU: the reference"
-        findings.append(Finding("torch backend", found))
-    elif native.refusal is None:
-        findings.append(Finding("torch backend", "PyTorch is not installed, and not needed"))
-    else:
-        findings.append(
-            Finding(
-                "torch backend", "PyTorch is not installed", "pip install 'octavo[torch]'", True
-            )
-        )
+    kinds = [(entry.name, kind_of(entry)) for entry in BACKENDS]
+    every = [(name, kind, kind.caps()) for name, kind in kinds]
+    first = next((name for name, _, caps in every if not caps.refusal), None)
+    findings, is_needed = [], True
+    for name, kind, caps in every:
+        is_needed = is_needed and name != first
+        if not caps.refusal:
+            findings += kind.report()
+        elif is_needed:
+            is_fatal = first is None
+            findings.append(Finding(f"{name} backend", caps.refusal, caps.remedy, is_fatal))
+        else:
+            findings.append(Finding(f"{name} backend", f"{caps.refusal}, and is not needed"))
     return findings
-
-
-def _kernels() -> list[Finding]:
-    """Report the kernels in use, or the variables with which no engine starts."""
-    from octavo.core.config import ConfigError
-    from octavo.options.engine import EngineArguments
-    from octavo.usable import choose_backend
-
-    try:
-        choose_backend(EngineArguments(backend="native"))
-    except ConfigError as error:
-        return [Finding("kernels", str(error), "mend or unset the variable", is_fatal=True)]
-    return [Finding("kernels", found) for found in _measured_kernels()]
-
-
-def _measured_kernels() -> list[str]:
-    """Describe which kernels the measurements of this machine have chosen, with the figures."""
-    from octavo import env
-    from octavo.backends.native.measured_file import MeasuredFile, machine_key
-
-    if env.cpu_instruction_set():
-        return [f"{env.cpu_instruction_set()} for everything, by OCTAVO_CPU_ISA"]
-    if not env.measures_kernels():
-        return ["the best instruction set for everything, by OCTAVO_CPU_CALIBRATION=off"]
-    file = MeasuredFile(env.measured_kernels_file(), machine_key(), is_kept=False)
-    if file.order is None and not file.all_products():
-        return ["not measured yet: the first engine that starts here does it"]
-    return file.describe()
 
 
 def caches() -> list[Finding]:

@@ -42,14 +42,16 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.loader.source import resolve as resolve_source
     from octavo.models.kv_layout import place_layers
     from octavo.models.load import open_model
-    from octavo.observe.machine import memory
     from octavo.resolve import check_quantization, make_bill, resolve
+    from octavo.usable import choose_backend
 
     asked = engine_arguments(arguments)
     opened = open_model(resolve_source(asked.model), asked.max_model_len, asked.hf_overrides)
     check_quantization(asked.quantization, opened.quantization)
     layout = place_layers(opened.model)
-    free = memory().available if arguments.memory is None else arguments.memory
+    free = arguments.memory
+    if free is None:
+        free = choose_backend(asked).kind.memory().available
     bill = make_bill(asked, opened, layout)
     config, problem = None, ""
     try:

@@ -84,13 +84,13 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.transport.middleware import check_middlewares
     from octavo.transport.sockets import check_addresses
     from octavo.transport.tls import make_context
-    from octavo.usable import check_first_start
+    from octavo.usable import choose_backend
 
     check_other_flags(arguments)
     config = server_settings(arguments)
     timing = timing_of(arguments)
     asked = read_arguments(model_of(arguments), engine_options(arguments))
-    check_first_start(asked)
+    choose_backend(asked, is_first=True)
     check_addresses(config)
     if config.ssl_certfile is not None:
         make_context(config)

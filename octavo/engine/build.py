@@ -7,25 +7,22 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from msgspec import Struct, structs
 
-from octavo import env
-from octavo.backends.base import Arithmetic, LogitsBackend
+from octavo.backends.base import Arithmetic
 from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.engine.cache_size import final_blocks, reserve_step
 from octavo.engine.grammars import prepare_grammars
 from octavo.engine.memory_check import MemoryCheck
-from octavo.engine.packed_weights import packed_cache
 from octavo.engine.pooling_facts import with_settings
 from octavo.engine.request_processors import make_processors
 from octavo.engine.shortage import describe_shortage
 from octavo.exec.inline import InlineExecutor
 from octavo.grammar.supply import GrammarSupply
-from octavo.loader import Checkpoint, ModelFiles
+from octavo.loader import ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
 from octavo.models.footprint import most_stored_type, num_parameters
@@ -33,13 +30,13 @@ from octavo.models.generation import chosen_defaults
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.observe.collection import no_collection
-from octavo.observe.machine import memory, num_cores
+from octavo.observe.machine import num_cores
 from octavo.options.engine import EngineArguments
 from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
 from octavo.runner.speculate.ngram import NgramProposer
 from octavo.runner.speculate.proposer import Proposer
-from octavo.usable import check_first_start
+from octavo.usable import choose_backend
 from octavo.wire.facts import EngineFacts
 
 log = logging.getLogger(__name__)
@@ -93,7 +90,7 @@ def build_engine(
     """
     _check_processors(processors)
     if is_first:
-        check_first_start(arguments)
+        choose_backend(arguments, is_first=True)
     if arguments.spare_engine and wrap is None:
         raise ConfigError(
             "spare_engine needs an engine in a process of its own, and this one runs in the "
@@ -127,7 +124,7 @@ def _build(
     config = resolve(arguments, opened, layout, bounds_grammars=wrap is not None, is_first=is_first)
     pooling = with_settings(opened.pooling, arguments.pooler_config)
     parts.begin("import the backend")
-    backend = make_backend(config, opened.checkpoint)
+    backend = config.kind.make(arguments, opened.checkpoint.files)
     parts.begin("begin to load the weights")
     memory_check = MemoryCheck(config.bill)
     bind(opened.model, backend, opened.weights)
@@ -142,7 +139,7 @@ def _build(
     backend.settle()
     memory_check.log_result(backend.weight_bytes)
     parts.begin("set up the KV cache and the runner")
-    free_bytes = memory().available
+    free_bytes = config.kind.memory().available
     step_bytes = reserve_step(config, backend, free_bytes)
     num_blocks = final_blocks(config, layout, free_bytes, step_bytes)
     config = structs.replace(config, core=replace(config.core, num_blocks=num_blocks))
@@ -204,36 +201,6 @@ def _warn_if_short(longest_tokens: int, config: EngineConfig) -> None:
             config.core.max_model_len,
             advice,
         )
-
-
-def make_backend(config: EngineConfig, checkpoint: Checkpoint) -> LogitsBackend:
-    """Make the backend that was chosen, without importing the others."""
-    if config.backend == "torch":
-        from octavo.backends.torch.backend import TorchBackend
-
-        return TorchBackend(config.dtype)
-    from octavo.backends.native.backend import NativeBackend, NativeOptions
-    from octavo.backends.native.footprint import NativeFootprint
-
-    footprint, arguments = config.footprint, config.arguments
-    assert isinstance(footprint, NativeFootprint), "resolve chose another backend"
-    return NativeBackend(
-        NativeOptions(
-            kv_dtype=footprint.kv_dtype,
-            weights=footprint.weights,
-            num_threads=arguments.num_threads or env.cpu_threads(),
-            instruction_set=arguments.cpu_isa or env.cpu_instruction_set(),
-            accumulation_order=arguments.accumulation_order,
-            measured_file=_measured_file(),
-            packed_cache=packed_cache(arguments, checkpoint, footprint.weights),
-            preallocates_kv=arguments.preallocate_kv_cache,
-        )
-    )
-
-
-def _measured_file() -> Path | None:
-    """Return where this machine's measurements of kernels are kept, or None to make none."""
-    return env.measured_kernels_file() if env.measures_kernels() else None
 
 
 def _make_proposer(config: EngineConfig) -> Proposer | None:

@@ -10,9 +10,8 @@ import logging
 
 from octavo.backends.base import Backend, KVLayout
 from octavo.core.config import ConfigError
-from octavo.observe.machine import memory
 from octavo.observe.memory_bill import HEADROOM_BYTES
-from octavo.resolve import EngineConfig, free_text, no_room_to_preallocate
+from octavo.resolve import EngineConfig, free_text, no_room_to_preallocate, with_available
 from octavo.runner.kv_cache import num_blocks_in, readable
 
 log = logging.getLogger(__name__)
@@ -49,7 +48,8 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
         needed = config.core.num_blocks * block_bytes + fixed_bytes
         if needed > free_bytes and asked.preallocate_kv_cache and config.is_first:
             beside = "steps and grammars (the weights are loaded)"
-            raise no_room_to_preallocate(beside, needed, free_bytes)
+            memory = with_available(config.kind.memory(), free_bytes)
+            raise no_room_to_preallocate(beside, needed, memory)
         return config.core.num_blocks
     if asked.spare_engine:
         free_bytes -= config.bill.weights_bytes + fixed_bytes  # of the other process
@@ -58,12 +58,13 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
     fitting = room // block_bytes
     if fitting < groups + 1:
         least = (groups + 1) * block_bytes
+        memory = with_available(config.kind.memory(), free_bytes)
         raise ConfigError(
-            f"there is not enough memory: with the weights loaded, {free_text(free_bytes)}, "
+            f"there is not enough memory: with the weights loaded, {free_text(memory)}, "
             f"and {readable(fixed_bytes + least + HEADROOM_BYTES)} are needed (a step "
             f"{readable(step_bytes)}, grammars {readable(config.bill.grammar_bytes)}, the smallest "
             f"KV cache {readable(least)}, and {readable(HEADROOM_BYTES)} that are kept free for "
-            f"others); {memory().remedy}, take a smaller model, or, if you know better, set "
+            f"others); {memory.remedy}, take a smaller model, or, if you know better, set "
             "kv_cache_memory_bytes"
         )
     num_blocks = num_blocks_in(

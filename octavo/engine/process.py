@@ -87,6 +87,7 @@ class CoreAndFacts(NamedTuple):
     core: EngineCore
     facts: EngineFacts
     grammars: GrammarLoader | None = None  # None: shapes are compiled in the step
+    may_read: bool = False  # what computes must still open files once the engine runs
 
 
 Wrap = Callable[[Executor], Executor]
@@ -122,7 +123,7 @@ def main(argv: list[str]) -> int:
         if isinstance(engine, EngineFailed):
             channel.send(engine)
             return 3
-        _confine()
+        _confine(engine.may_read)
         channel.send(EngineReady(engine.facts))
         _tune_garbage_collection()  # while the front end sends the requests that were waiting
         try:
@@ -310,7 +311,10 @@ def build_model_engine(
     from octavo.engine.build import build_engine
 
     engine = build_engine(arguments, wrap=wrap, is_first=is_first)
-    return CoreAndFacts(engine.core, engine.facts, GrammarLoader(engine.grammars))
+    # PyTorch reads modules when it uses them first: in processors of the user's too.
+    processors_read = bool(arguments.logits_processors) and "torch" in sys.modules
+    may_read = engine.config.kind.may_read or processors_read
+    return CoreAndFacts(engine.core, engine.facts, GrammarLoader(engine.grammars), may_read)
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
@@ -346,12 +350,9 @@ def _tie_to_parent(parent: int, dies_with_thread: bool) -> None:
         raise SystemExit("the front end ended before its engine had started")
 
 
-def _confine() -> None:
-    """Give up files, network and other processes: what is loaded now is all that is needed.
-
-    PyTorch reads modules and kernels when it uses them first, so it may still read files.
-    """
-    missing = confine(may_read="torch" in sys.modules)
+def _confine(may_read: bool) -> None:
+    """Give up files, network and other processes: what is loaded now is all that is needed."""
+    missing = confine(may_read=may_read)
     if missing is not None:
         log.warning("the engine's process is not confined: %s", missing)
 

@@ -22,6 +22,6 @@ def describe_shortage(purpose: str, error: BaseException) -> str:
     reason = f" ({error})" if str(error) else ""
     found = memory()
     return (
-        f"there is not enough memory to {purpose}{reason}: {free_text(found.available)}; "
+        f"there is not enough memory to {purpose}{reason}: {free_text(found)}; "
         f"{found.remedy}, or take a smaller model"
     )

@@ -54,6 +54,11 @@ class Checkpoint:
         """The size of all tensors together, as stored."""
         return sum(info.num_bytes for info in self.tensors.values())
 
+    @property
+    def files(self) -> tuple[MappedFile, ...]:
+        """The files that have these tensors, each once."""
+        return tuple({info.file.path: info.file for info in self.tensors.values()}.values())
+
     def info(self, name: str) -> TensorInfo:
         try:
             return self.tensors[name]

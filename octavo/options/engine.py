@@ -24,7 +24,7 @@ from octavo.core.sampling_params import (
     SamplingParams,
 )
 from octavo.nearest import nearest_or_all
-from octavo.options import DEFAULT_MODEL
+from octavo.options import DEFAULT_MODEL, backends
 from octavo.options.declare import check, option
 from octavo.options.foreign import FIXED, INERT, MISSING, SYNONYMS
 from octavo.options.pooling import PoolerConfig, read_pooler_config
@@ -88,8 +88,10 @@ class EngineArguments:
         "COUNT",
         least=-1,
     )
-    backend: Literal["auto", "native", "torch"] = option(
-        "auto", "the backend: auto takes the native engine where it is built, else torch"
+    backend: str = option(
+        "auto",
+        "the backend: auto takes the native engine where it is built, else torch",
+        choices=("auto", *backends.names()),
     )
     cpu_weights: CpuWeights = option(
         "auto",

@@ -113,7 +113,7 @@ def test_more_memory_than_there_is_is_refused(
     tiny: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     little = machine.Memory(1 << 30, 1 << 20, "the container")
-    monkeypatch.setattr("octavo.bench.profile.memory", lambda: little)
+    monkeypatch.setattr(machine, "memory", lambda: little)
     assert main(["bench", "profile", tiny, "--context", "20", *SHORT]) == USAGE
     assert "measure a smaller step or a smaller model" in capsys.readouterr().err
 

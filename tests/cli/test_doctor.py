@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from octavo import env
-from octavo.backends import select
+from octavo.backends.kind import Caps
 from octavo.backends.native import _native
 from octavo.backends.native.kernel_choice import Choice, Trial
+from octavo.backends.native.kind import NativeKind
 from octavo.backends.native.measured_file import MeasuredFile, machine_key
-from octavo.backends.select import Caps
+from octavo.backends.torch.kind import TorchKind
 from octavo.cli import doctor, main
 from octavo.cli.commands import FAILED, OK
 from octavo.cli.doctor import Finding, verdict
@@ -39,9 +40,11 @@ def test_a_machine_that_runs_models(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_backend_that_is_missing_is_told(
     has_native: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(select, "torch_caps", lambda: Caps("torch", "PyTorch is not installed"))
+    without_torch = Caps("PyTorch is not installed", "pip install 'octavo[torch]'")
+    monkeypatch.setattr(TorchKind, "caps", lambda *_: without_torch)
     if not has_native:
-        monkeypatch.setattr(select, "native_caps", lambda *_: Caps("native", "it is not built"))
+        without_native = Caps("it is not built", "install a compiler")
+        monkeypatch.setattr(NativeKind, "caps", lambda *_: without_native)
     assert main(["doctor"]) == (0 if has_native else FAILED)
     text = capsys.readouterr().out
     assert ("with kernels for scalar" in text) is has_native

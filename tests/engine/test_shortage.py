@@ -42,8 +42,7 @@ def test_errors_that_mean_a_shortage() -> None:
 
 def test_the_message_names_the_purpose_and_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     found = machine.Memory(300 << 20, 20 << 20, "ulimit")
-    for module in ("octavo.resolve", "octavo.engine.shortage"):
-        monkeypatch.setattr(f"{module}.memory", lambda: found)
+    monkeypatch.setattr("octavo.engine.shortage.memory", lambda: found)
     text = describe_shortage("load the weights", MemoryError("no more"))
     assert "to load the weights (no more): 20 MiB are free of the 300 MiB that ulimit" in text
     assert "raise that limit (ulimit -v" in text

@@ -9,7 +9,8 @@ from pathlib import Path
 PROGRAM = """
 import sys
 import octavo.api.async_llm, octavo.server.lifecycle
-heavy = ("torch", "numpy", "zmq", "octavo.models.build", "octavo.runner", "octavo.backends")
+heavy = ("torch", "numpy", "zmq", "octavo.models.build", "octavo.runner")
+heavy += ("octavo.backends.base", "octavo.backends.native", "octavo.backends.torch")
 heavy += ("jinja2",)  # templates are rendered in prompt workers
 print(*(name for name in heavy if name in sys.modules))
 """

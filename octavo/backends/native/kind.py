@@ -1,0 +1,152 @@
+"""The native backend, as it is known before its kernels are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from octavo import env
+from octavo.backends.interface import OldModuleError
+from octavo.backends.kind import BackendSettings, Caps, WeightFile
+from octavo.observe import machine
+from octavo.observe.finding import Finding
+
+if TYPE_CHECKING:
+    from octavo.backends.native.backend import NativeBackend
+    from octavo.backends.native.footprint import NativeFootprint
+    from octavo.backends.native.packing import CpuWeights, KvDtype
+
+_PACKED = ("cpu_weights", "kv_cache_dtype")  # settings of what has less than 32 bits
+
+
+class NativeKind:
+    """The kind of `NativeBackend`; implements `octavo.backends.kind.BackendKind`."""
+
+    options = (
+        *_PACKED,
+        *("num_threads", "cpu_isa", "accumulation_order", "preallocate_kv_cache"),
+        *("packed_cache", "packed_cache_bytes"),
+    )
+    instead: Mapping[str, str] = {}
+    may_read = False
+
+    def caps(self, block_size: int | None = None) -> Caps:
+        try:
+            from octavo.backends.native import _native
+        except OldModuleError as error:
+            return Caps(str(error), is_old=True)
+        except ImportError as error:
+            return Caps(
+                f"its extension module is missing ({error})",
+                "install Octavo from a wheel, or install a C++ compiler and CMake, then Octavo "
+                "again",
+            )
+        if block_size is not None and block_size % _native.BLOCK_TOKENS:
+            return Caps(f"block_size={block_size} is not a multiple of {_native.BLOCK_TOKENS}")
+        return Caps()
+
+    def report(self) -> list[Finding]:
+        from octavo.backends.native import _native
+
+        tiers = ", ".join(_native.tiers())
+        findings = [Finding("native backend", f"runs, with kernels for {tiers}")]
+        for name, reason in _native.dropped_tiers().items():
+            advice = "the next best kernels are used; look for a newer Linux kernel or microcode"
+            findings.append(Finding(f"kernels for {name}", f"not used: {reason}", advice))
+        try:
+            _check_kernels(0, "", "")
+        except ValueError as error:
+            advice = "mend or unset the variable"
+            return [*findings, Finding("kernels", str(error), advice, is_fatal=True)]
+        return findings + [Finding("kernels", found) for found in _measured_kernels()]
+
+    def check(self, settings: BackendSettings, *, is_first: bool) -> None:
+        for name in _PACKED:
+            value = getattr(settings, name)
+            if value != "auto" and not self._is_packed(settings):
+                raise ValueError(
+                    f"{name}={value!r} is not possible beside dtype='float32', which keeps "
+                    "everything exact; leave one of them out"
+                )
+        _check_kernels(settings.num_threads, settings.cpu_isa, settings.accumulation_order)
+        if is_first and settings.packed_cache is not None:
+            from octavo.backends.native.packed_cache.place import check_directory
+
+            check_directory(settings.packed_cache, settings.packed_cache_bytes)
+
+    def dtype(self, settings: BackendSettings) -> str:
+        return "bfloat16" if settings.dtype == "auto" else settings.dtype
+
+    def _is_packed(self, settings: BackendSettings) -> bool:
+        """Return whether weights are laid out for the kernels in less than 32 bits."""
+        return self.dtype(settings) != "float32"
+
+    def footprint(self, settings: BackendSettings) -> NativeFootprint:
+        from octavo.backends.native.footprint import NativeFootprint
+
+        if not self._is_packed(settings):
+            return NativeFootprint("float32", "float32")
+        kv_dtype = settings.kv_cache_dtype
+        is_asked = settings.dtype == "bfloat16" and settings.cpu_weights == "auto"
+        weights = "bfloat16" if is_asked else settings.cpu_weights
+        kv_dtype = "bfloat16" if kv_dtype == "auto" else kv_dtype
+        return NativeFootprint(cast("CpuWeights", weights), cast("KvDtype", kv_dtype))
+
+    def memory(self) -> machine.Memory:
+        return machine.memory()
+
+    def make(self, settings: BackendSettings, files: Iterable[WeightFile]) -> NativeBackend:
+        from octavo.backends.native.backend import NativeBackend, NativeOptions
+        from octavo.backends.native.packed_cache.place import packed_cache
+
+        footprint = self.footprint(settings)
+        return NativeBackend(
+            NativeOptions(
+                kv_dtype=footprint.kv_dtype,
+                weights=footprint.weights,
+                num_threads=settings.num_threads or env.cpu_threads(),
+                instruction_set=settings.cpu_isa or env.cpu_instruction_set(),
+                accumulation_order=settings.accumulation_order,
+                measured_file=_measured_file(),
+                packed_cache=packed_cache(settings, files, footprint.weights),
+                preallocates_kv=settings.preallocate_kv_cache,
+            )
+        )
+
+
+def _check_kernels(num_threads: int, instruction_set: str, order: str) -> None:
+    """Raise ValueError for settings and variables that no kernels can follow here."""
+    from octavo.backends.native.tiers import check_threads, choose_tier
+
+    if num_threads:
+        check_threads(num_threads, "num_threads")
+    else:
+        check_threads(env.cpu_threads(), env.CPU_THREADS)
+    if instruction_set:
+        choose_tier(instruction_set, order)
+    else:
+        choose_tier(env.cpu_instruction_set(), order, asked_by=env.CPU_ISA)
+    env.measures_kernels()  # refuses another value than on or off
+
+
+def _measured_file() -> Path | None:
+    """Return where this machine's measurements of kernels are kept, or None to make none."""
+    return env.measured_kernels_file() if env.measures_kernels() else None
+
+
+def _measured_kernels() -> list[str]:
+    """Describe which kernels the measurements of this machine have chosen, with the figures."""
+    from octavo.backends.native.measured_file import MeasuredFile, machine_key
+
+    if env.cpu_instruction_set():
+        return [f"{env.cpu_instruction_set()} for everything, by OCTAVO_CPU_ISA"]
+    if not env.measures_kernels():
+        return ["the best instruction set for everything, by OCTAVO_CPU_CALIBRATION=off"]
+    file = MeasuredFile(env.measured_kernels_file(), machine_key(), is_kept=False)
+    if file.order is None and not file.all_products():
+        return ["not measured yet: the first engine that starts here does it"]
+    return file.describe()
+
+
+KIND = NativeKind()

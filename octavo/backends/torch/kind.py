@@ -1,0 +1,56 @@
+"""The torch backend, as it is known before torch is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from octavo.backends.kind import BackendSettings, Caps, WeightFile
+from octavo.observe import machine
+from octavo.observe.finding import Finding
+
+if TYPE_CHECKING:
+    from octavo.backends.torch.backend import TorchBackend
+    from octavo.backends.torch.footprint import TorchFootprint
+
+
+class TorchKind:
+    """The kind of `TorchBackend`; implements `octavo.backends.kind.BackendKind`."""
+
+    options: tuple[str, ...] = ()
+    instead: Mapping[str, str] = {
+        "num_threads": "set OMP_NUM_THREADS, from which it takes its number, or leave it out"
+    }
+    may_read = True  # modules and kernels, when torch uses them first
+
+    def caps(self, block_size: int | None = None) -> Caps:
+        if find_spec("torch") is None:
+            return Caps("PyTorch is not installed", "pip install 'octavo[torch]'")
+        return Caps()
+
+    def report(self) -> list[Finding]:
+        return [Finding("torch backend", f"PyTorch {version('torch')}, on the CPU: the reference")]
+
+    def check(self, settings: BackendSettings, *, is_first: bool) -> None:
+        pass  # it follows all arguments that are not options of others
+
+    def dtype(self, settings: BackendSettings) -> str:
+        return "float32" if settings.dtype == "auto" else settings.dtype
+
+    def footprint(self, settings: BackendSettings) -> TorchFootprint:
+        from octavo.backends.torch.footprint import TorchFootprint
+
+        return TorchFootprint(self.dtype(settings))
+
+    def memory(self) -> machine.Memory:
+        return machine.memory()
+
+    def make(self, settings: BackendSettings, files: Iterable[WeightFile]) -> TorchBackend:
+        from octavo.backends.torch.backend import TorchBackend
+
+        return TorchBackend(self.dtype(settings))
+
+
+KIND = TorchKind()
