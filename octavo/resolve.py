@@ -18,6 +18,7 @@ from octavo.models.footprint import stored, tensor_sizes
 from octavo.models.load import OpenedModel
 from octavo.observe.machine import Memory
 from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill
+from octavo.options.backends import Entry
 from octavo.options.engine import EngineArguments
 from octavo.runner.kv_cache import groups_of, num_blocks_in, readable
 from octavo.usable import choose_backend
@@ -40,7 +41,7 @@ class EngineConfig(Struct, frozen=True):
 
     arguments: EngineArguments
     spec: ModelSpec
-    backend: str  # the name of its kind
+    backend: Entry
     kind: BackendKind
     dtype: str  # of the KV cache
     core: CoreConfig  # its num_blocks is an estimate until the cache is made
@@ -68,7 +69,7 @@ def resolve(
     check_quantization(arguments.quantization, opened.quantization)
     choice = choose_backend(arguments)
     level = logging.WARNING if choice.is_fallback else logging.INFO  # it is slower
-    log.log(level, "backend=%s: %s", choice.name, choice.reason)
+    log.log(level, "backend=%s: %s", choice.entry.name, choice.reason)
     footprint = choice.kind.footprint(arguments)
     cuts_prompts = arguments.enable_chunked_prefill and not layout.keeps_nothing
     largest_step = _largest_step(arguments, opened.spec, cuts_prompts)
@@ -115,7 +116,7 @@ def resolve(
     )
     core = limited_depth(core)
     sizes = core, bill, largest_step, footprint
-    return EngineConfig(arguments, spec, choice.name, choice.kind, dtype, *sizes, is_first)
+    return EngineConfig(arguments, spec, choice.entry, choice.kind, dtype, *sizes, is_first)
 
 
 def _longest(asked: int | None, most: int) -> int:

@@ -19,7 +19,7 @@ def choose_backend(arguments: EngineArguments, *, is_first: bool = False) -> Cho
     For the first engine, whatever would end its start is refused. One that replaces it starts
     without a directory for packed weights too.
     """
-    choice = select(arguments.backend, block_size=arguments.block_size)
+    choice = select(arguments.backend, device=arguments.device, block_size=arguments.block_size)
     _check_options(arguments, choice)
     try:
         choice.kind.check(arguments, is_first=is_first)
@@ -31,7 +31,7 @@ def choose_backend(arguments: EngineArguments, *, is_first: bool = False) -> Cho
 def _check_options(arguments: EngineArguments, choice: Choice) -> None:
     """Refuse options of other backends that the chosen one does not have."""
     for entry in backends.BACKENDS:
-        if entry.name == choice.name:
+        if entry is choice.entry:
             continue
         for name in kind_of(entry).options:
             value = getattr(arguments, name)
@@ -39,5 +39,5 @@ def _check_options(arguments: EngineArguments, choice: Choice) -> None:
                 advice = choice.kind.instead.get(name, "leave it out")
                 raise ConfigError(
                     f"{name}={value!r} is a setting of the {entry.name} backend, and the "
-                    f"{choice.name} backend computes here: {advice}"
+                    f"{choice.entry.name} backend computes here: {advice}"
                 )

@@ -12,7 +12,7 @@ from octavo.options.backends import Entry
 class Choice(Struct, frozen=True):
     """The chosen backend and the reason for it."""
 
-    name: str
+    entry: Entry
     kind: BackendKind
     reason: str
     is_fallback: bool = False  # one that should have computed on this device cannot
@@ -22,11 +22,14 @@ class NoBackendError(ValueError):
     """No backend can run here as asked."""
 
 
-def select(asked: str = "auto", *, block_size: int = 16) -> Choice:
-    """Choose the backend that was asked for; for "auto" the first one that can run here."""
+def select(asked: str = "auto", *, device: str = "auto", block_size: int | None = None) -> Choice:
+    """Choose the backend that was asked for; for "auto" the first one that can run here.
+
+    A device that is asked for leaves the backends that compute there.
+    """
     refused: list[tuple[Entry, Caps]] = []
     for entry in backends.BACKENDS:
-        if asked not in ("auto", entry.name):
+        if asked not in ("auto", entry.name) or device not in ("auto", entry.device):
             continue
         caps = kind_of(entry).caps(block_size)
         if not caps.refusal:
@@ -36,18 +39,19 @@ def select(asked: str = "auto", *, block_size: int = 16) -> Choice:
         if caps.is_old:  # a slower backend in its place would hide what is wrong
             raise NoBackendError(f"the {entry.name} backend cannot run: {caps.why}")
         refused.append((entry, caps))
-    raise NoBackendError(f"no backend can run: {_reasons(refused)}")
+    where = "" if device == "auto" else f" on device={device!r}"
+    raise NoBackendError(f"no backend can run{where}: {_reasons(refused)}")
 
 
 def _choose(entry: Entry, asked: str, refused: list[tuple[Entry, Caps]]) -> Choice:
     """Return the choice of a backend before which these were refused."""
     kind = kind_of(entry)
     if asked != "auto":
-        return Choice(entry.name, kind, "asked for")
+        return Choice(entry, kind, "asked for")
     if not refused:
-        return Choice(entry.name, kind, "the first that runs here")
+        return Choice(entry, kind, "the first that runs here")
     is_fallback = any(other.device == entry.device for other, _ in refused)
-    return Choice(entry.name, kind, f"others do not run: {_reasons(refused)}", is_fallback)
+    return Choice(entry, kind, f"others do not run: {_reasons(refused)}", is_fallback)
 
 
 def _reasons(refused: list[tuple[Entry, Caps]]) -> str:

@@ -234,6 +234,7 @@ def _facts(
         max_num_seqs=config.core.max_num_seqs,
         max_num_waiting=config.core.max_num_waiting,
         dtype=config.dtype,
+        device=config.backend.device,
         generation=chosen_defaults(
             opened.generation,
             config.arguments.generation_config,

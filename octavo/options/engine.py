@@ -26,7 +26,7 @@ from octavo.core.sampling_params import (
 from octavo.nearest import nearest_or_all
 from octavo.options import DEFAULT_MODEL, backends
 from octavo.options.declare import check, option
-from octavo.options.foreign import FIXED, INERT, MISSING, SYNONYMS
+from octavo.options.foreign import DEVICES, FIXED, INERT, MISSING, SYNONYMS
 from octavo.options.pooling import PoolerConfig, read_pooler_config
 from octavo.options.speculation import SpeculativeConfig, read_speculative_config
 from octavo.options.values import name_or_none, sequence_length
@@ -92,6 +92,11 @@ class EngineArguments:
         "auto",
         "the backend: auto takes the native engine where it is built, else torch",
         choices=("auto", *backends.names()),
+    )
+    device: str = option(
+        "auto",
+        f"where it computes: {', '.join(('auto', *backends.devices()))}; others are refused",
+        "NAME",
     )
     cpu_weights: CpuWeights = option(
         "auto",
@@ -245,6 +250,7 @@ class EngineArguments:
 
     def __post_init__(self) -> None:
         check(self, ConfigError)
+        _check_device(self.device, self.backend)
         if self.ttft_goal and self.itl_goal == 0.0:
             raise ConfigError(
                 f"ttft_goal={self.ttft_goal} lengthens the steps that itl_goal bounds, and "
@@ -321,6 +327,8 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
             kept[name] = os.fspath(kept[name])
     if isinstance(kept.get("packed_cache"), bool):
         kept["packed_cache"] = "auto" if kept["packed_cache"] else None
+    if kept.get("device") == "none":  # a word of vLLM's
+        kept["device"] = "auto"
     if "dtype" in kept:
         kept["dtype"] = _read_dtype(str(kept["dtype"]))
     for name in _EXAMPLES:
@@ -358,6 +366,20 @@ def _names(given: Any) -> tuple[str, ...]:
             "as module:Class"
         )
     return tuple(dict.fromkeys(names))
+
+
+def _check_device(device: str, backend: str) -> None:
+    """Refuse a device that no backend has, or that the one which is asked for has not."""
+    if device == "auto":
+        return
+    if device not in backends.devices():
+        raise ConfigError(f"device={device!r} is not possible: {DEVICES}; leave it out")
+    for entry in backends.BACKENDS:
+        if entry.name == backend and entry.device != device:
+            raise ConfigError(
+                f"device={device!r} is not possible beside backend={backend!r}, which computes on "
+                f"{entry.device}; leave one of them out"
+            )
 
 
 def _read_dtype(name: str) -> str:

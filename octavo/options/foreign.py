@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatch
 from typing import Any
 
+from octavo.options.backends import devices
+
 ADAPTERS = "there are no adapters yet"
-_CPU = "the CPU computes, and no backend uses another device yet"
+DEVICES = f"the backends compute on {' and '.join(devices())} alone"
 _GPU_MEMORY = "the model is in the CPU's memory already"
 _GRAPHS = "no backend captures graphs"
 _KERNELS = "the backend chooses its kernels"
@@ -166,7 +168,6 @@ def _leaves_shapes(value: Any) -> bool:
 
 # Options that are accepted with the values that are the case here, and refused with others.
 FIXED: Mapping[str, tuple[Test, str]] = {
-    "device": (_among("auto", "cpu", "none"), _CPU),
     **dict.fromkeys(
         (
             *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
@@ -282,7 +283,7 @@ MISSING: Mapping[str, str] = {
         _ONE_PROCESS,
     ),
     **dict.fromkeys(("numa_bind", "numa_bind_nodes", "numa_bind_cpus"), "start it under numactl"),
-    "device_ids": _CPU,
+    "device_ids": DEVICES,
     **dict.fromkeys(
         (
             *("mm_processor_kwargs", "media_io_kwargs", "enable_mm_embeds", "mm_encoder_only"),

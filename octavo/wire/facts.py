@@ -35,6 +35,7 @@ class EngineFacts(Struct, frozen=True):
     num_parameters: int = 0  # values of all weights
     weight_type: str = ""  # of most of their bytes, as they are stored
     fair_share: bool = False  # owners of requests share the engine
+    device: str = "cpu"  # where it computes
 
     @property
     def kv_tokens(self) -> int:

@@ -64,6 +64,8 @@ def only(outputs: list[RequestOutput]) -> Any:
         ({"cpu_isa": "scalar", "accumulation_order": "bf16"}, "every processor has fma"),
         ({"backend": "torch", "preallocate_kv_cache": True}, "preallocate_kv_cache=True is a sett"),
         ({"backend": "torch", "cpu_isa": "avx2"}, "cpu_isa='avx2' is a setting of the native"),
+        ({"device": "cuda"}, "^device='cuda' is not possible: the backends compute on cpu alone"),
+        ({"device": 0}, "^device=0 must be a name"),
         ({"backend": "cuda"}, "backend='cuda' must be one of auto, native, torch"),
         ({"max_model_len": 0}, "max_model_len=0 must be at least 2"),
         ({"max_model_len": 129}, "max_model_len=129 is more than the 128 positions"),

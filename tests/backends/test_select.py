@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,10 @@ from octavo.backends.kind import Caps
 from octavo.backends.native.kind import NativeKind
 from octavo.backends.select import NoBackendError, select
 from octavo.backends.torch.kind import TorchKind
+from octavo.core.config import ConfigError
+from octavo.options import backends
+from octavo.options.backends import Entry
+from octavo.options.engine import EngineArguments
 
 
 @pytest.fixture
@@ -28,14 +33,14 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_native_is_the_first_choice() -> None:
     pytest.importorskip("torch")
     chosen = select("auto")
-    assert (chosen.name, chosen.is_fallback) == ("native", False)
-    assert select("torch").name == "torch"
+    assert (chosen.entry.name, chosen.is_fallback) == ("native", False)
+    assert select("torch").entry.name == "torch"
 
 
 def test_blocks_that_the_kernels_do_not_take_go_to_torch() -> None:
     pytest.importorskip("torch")
     choice = select("auto", block_size=4)
-    assert (choice.name, choice.is_fallback) == ("torch", True)
+    assert (choice.entry.name, choice.is_fallback) == ("torch", True)
     assert "block_size=4 is not a multiple of 16" in choice.reason
 
 
@@ -51,6 +56,48 @@ def test_without_the_extension_torch_runs_and_says_why() -> None:
 def test_where_nothing_runs_both_reasons_are_given() -> None:
     with pytest.raises(NoBackendError, match=r"native: not built: build it; torch: not installed"):
         select("auto")
+
+
+class FarKind(TorchKind):
+    """A kind whose device is not here."""
+
+    def caps(self, block_size: int | None = None) -> Caps:
+        return Caps("there is no such card")
+
+
+@pytest.fixture
+def far_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a backend that computes elsewhere before all others."""
+    module = SimpleNamespace(KIND=FarKind())
+    monkeypatch.setitem(sys.modules, "octavo.backends.far.kind", module)
+    monkeypatch.setattr(backends, "BACKENDS", (Entry("far", "card"), *backends.BACKENDS))
+
+
+@pytest.mark.usefixtures("far_first")
+def test_a_device_leaves_the_backends_that_compute_there() -> None:
+    pytest.importorskip("torch")
+    assert backends.devices() == ("card", "cpu")
+    assert select(device="cpu").reason == "the first that runs here"
+    with pytest.raises(NoBackendError, match=r"on device='card': far: there is no such card$"):
+        select(device="card")
+
+
+@pytest.mark.usefixtures("far_first")
+def test_a_card_that_is_not_there_makes_no_other_backend_a_fallback() -> None:
+    """A fallback takes the place of another backend of the same device."""
+    pytest.importorskip("torch")
+    chosen = select()
+    assert (chosen.entry.name, chosen.is_fallback) == ("native", False)
+    assert "far: there is no such card" in chosen.reason
+    assert select(block_size=4).is_fallback
+
+
+@pytest.mark.usefixtures("far_first")
+def test_a_device_and_a_backend_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^device='card' .* beside backend='native'"):
+        EngineArguments(backend="native", device="card")
+    assert EngineArguments(backend="native", device="cpu").device == "cpu"
+    assert EngineArguments(device="card").device == "card"
 
 
 def test_a_module_that_was_built_from_other_sources_is_refused() -> None:
@@ -69,7 +116,7 @@ for _ in range(2):
         from octavo.backends.native import _native
     except ImportError as error:
         print(type(error).__name__)
-print(select("torch").name)
+print(select("torch").entry.name)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if "PyTorch is not installed" not in done.stderr:

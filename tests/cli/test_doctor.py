@@ -19,8 +19,9 @@ from octavo.backends.native.measured_file import MeasuredFile, machine_key
 from octavo.backends.torch.kind import TorchKind
 from octavo.cli import doctor, main
 from octavo.cli.commands import FAILED, OK
-from octavo.cli.doctor import Finding, verdict
+from octavo.cli.doctor import verdict
 from octavo.observe import machine
+from octavo.observe.finding import Finding
 from tests.tidy.source import ROOT
 
 

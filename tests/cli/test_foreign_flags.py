@@ -112,7 +112,7 @@ def test_what_cannot_be_done_is_refused(words: list[str], name: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("--device", "cpu"),
+        ("--device", "none"),
         ("--load-format", "safetensors"),
         ("--runner", "pooling"),
         ("--allowed-methods", '["*"]'),

@@ -34,7 +34,6 @@ FEATURES = {
     "second model": {"draft_model", "model"} <= {field.name for field in fields(SpeculativeConfig)},
     "predicted output": "prediction" in ChatRequest.__struct_fields__,
     "models with states": any("mamba" in name.lower() for name in FAMILIES),
-    "another device": "device" in OPTIONS,
 }
 _NOT_YET = re.compile(r"\byet\b")
 _PATH = re.compile(r"(?<![\w.:/])/[a-z][\w/{}.]*")

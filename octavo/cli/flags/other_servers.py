@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from octavo.cli.parsing import Parser, UsageError
+from octavo.options.foreign import DEVICES
 
 log = logging.getLogger("octavo.cli")
 
@@ -80,7 +81,6 @@ class Other(NamedTuple):
     is_alone: bool = False
 
 
-_CPU = "the CPU computes, and no backend uses another device yet"
 _TEXT = "models read text alone"
 _ADAPTERS = "there are no adapters yet"
 _DRAFTER = "no second model drafts yet; see --spec-method"
@@ -118,9 +118,9 @@ OTHERS: tuple[Other, ...] = (
     Other(("--log-colors", "--tags"), "nothing here reads it", None),
     Other(("--defrag-thold", "-dt", "--poll", "--prio"), "the backend needs none", None),
     # llama-server, accepted with some values
-    Other(("-ngl", "--gpu-layers", "--n-gpu-layers"), _CPU, ("0", "auto")),
-    Other(("-sm", "--split-mode"), _CPU, ("none", "layer")),
-    Other(("-mg", "--main-gpu"), _CPU, ("0",)),
+    Other(("-ngl", "--gpu-layers", "--n-gpu-layers"), DEVICES, ("0", "auto")),
+    Other(("-sm", "--split-mode"), DEVICES, ("none", "layer")),
+    Other(("-mg", "--main-gpu"), DEVICES, ("0",)),
     Other(("-ctk", "--cache-type-k"), "see --kv-cache-dtype", ("f16", "bf16")),
     Other(("-ctv", "--cache-type-v"), "see --kv-cache-dtype", ("f16", "bf16")),
     Other(("--numa",), _PLACES, ("numactl",)),
@@ -154,7 +154,7 @@ OTHERS: tuple[Other, ...] = (
     Other(("-hff", "--hf-file"), "the file is a part of the model's name: ORG/NAME:FILE"),
     Other(("-hft",), "other users could see it in the list of processes; set HF_TOKEN instead"),
     Other(("--offline",), "set HF_HUB_OFFLINE=1 instead", is_alone=True),
-    Other(("-ts", "--tensor-split", "-ot", "--override-tensor"), _CPU),
+    Other(("-ts", "--tensor-split", "-ot", "--override-tensor"), DEVICES),
     Other(("--list-devices",), "see octavo doctor", is_alone=True),
     Other(("--rpc",), "there is one process"),
     Other(("--lora", "--lora-scaled", "--lora-paths", "--control-vector"), _ADAPTERS),

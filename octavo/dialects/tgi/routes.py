@@ -30,7 +30,7 @@ async def info(exchange: Exchange) -> None:
             "model_id": server.model_name,
             "model_sha": None,
             "model_dtype": facts.dtype,
-            "model_device_type": "cpu",
+            "model_device_type": facts.device,
             "model_pipeline_tag": "text-generation",
             "max_concurrent_requests": server.config.max_waiting_requests,
             "max_best_of": 1,
