@@ -11,7 +11,7 @@ from dataclasses import replace
 from msgspec import Struct, structs
 
 from octavo.backends.base import FLOAT_TYPES, Footprint, KVLayout, StepSize
-from octavo.backends.kind import BackendKind
+from octavo.backends.kind import BackendKind, Sizes
 from octavo.core.config import ConfigError, CoreConfig
 from octavo.layers import ModelSpec
 from octavo.models.footprint import stored, tensor_sizes
@@ -21,7 +21,7 @@ from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill
 from octavo.options.backends import Entry
 from octavo.options.engine import EngineArguments
 from octavo.runner.kv_cache import groups_of, num_blocks_in, readable
-from octavo.usable import choose_backend
+from octavo.usable import choose_backend, chosen_sizes
 
 log = logging.getLogger(__name__)
 
@@ -70,20 +70,23 @@ def resolve(
     choice = choose_backend(arguments)
     level = logging.WARNING if choice.is_fallback else logging.INFO  # it is slower
     log.log(level, "backend=%s: %s", choice.entry.name, choice.reason)
-    footprint = choice.kind.footprint(arguments)
+    footprint, sizes = choice.kind.footprint(arguments), chosen_sizes(arguments, choice.kind)
     cuts_prompts = arguments.enable_chunked_prefill and not layout.keeps_nothing
-    largest_step = _largest_step(arguments, opened.spec, cuts_prompts)
-    has_grammars = bounds_grammars and spec.has_head
-    bill = _bill(arguments, opened, layout, footprint, largest_step, has_grammars=has_grammars)
+    largest_step = _largest_step(arguments, sizes, spec, cuts_prompts)
+    grammar_bytes = arguments.grammar_memory_bytes if bounds_grammars and spec.has_head else 0
+    block_size = sizes.block_size
+    bill = _bill(opened, layout, block_size, footprint, largest_step, grammar_bytes)
     _warn_if_quantised(arguments, opened)
     dtype = choice.kind.dtype(arguments)
     max_len = _longest(arguments.max_model_len, spec.max_len)
     free = _usable_memory(arguments, with_available(choice.kind.memory(), free_bytes))
     if arguments.spare_engine:  # it has weights and arrays of its own
         free = with_available(free, max(free.available - bill.fixed_bytes, 0))
-    num_blocks, max_len = _cache_size(arguments, layout, bill, max_len, free, dtype, footprint)
+    num_blocks, max_len = _cache_size(
+        arguments, sizes, layout, bill, max_len, free, dtype, footprint
+    )
     _check_room(arguments, bill, num_blocks, free, is_first=is_first)
-    budget = arguments.max_num_batched_tokens
+    budget = sizes.max_num_batched_tokens
     if not cuts_prompts and budget < max_len:
         log.warning(
             "max_num_batched_tokens=%d instead of %d: without chunked prefill%s, the longest "
@@ -96,10 +99,10 @@ def resolve(
     core = CoreConfig(
         num_blocks=num_blocks,
         max_model_len=max_len,
-        block_size=arguments.block_size,
-        groups=groups_of(layout, arguments.block_size),
+        block_size=block_size,
+        groups=groups_of(layout, block_size),
         max_num_batched_tokens=budget,
-        max_num_seqs=arguments.max_num_seqs,
+        max_num_seqs=sizes.max_num_seqs,
         pipeline_depth=2 if arguments.async_scheduling else 1,
         prefix_caching=arguments.enable_prefix_caching,
         chunked_prefill=cuts_prompts,
@@ -108,15 +111,15 @@ def resolve(
         itl_ratio=_ITL_RATIO if arguments.itl_goal is None else 0.0,
         ttft_goal=arguments.ttft_goal,
         prompt_logprob_tokens=_prompt_tokens(spec) if cuts_prompts else 0,
-        max_drafts=0 if layout.keeps_nothing else _max_drafts(arguments),
+        max_drafts=0 if layout.keeps_nothing else _max_drafts(arguments, sizes),
         policy=arguments.scheduling_policy,
         ageing_seconds=arguments.priority_ageing_seconds,
         max_num_waiting=arguments.max_num_queued_reqs,
         fair_share=arguments.fair_share,
     )
     core = limited_depth(core)
-    sizes = core, bill, largest_step, footprint
-    return EngineConfig(arguments, spec, choice.entry, choice.kind, dtype, *sizes, is_first)
+    chosen = choice.entry, choice.kind, dtype
+    return EngineConfig(arguments, spec, *chosen, core, bill, largest_step, footprint, is_first)
 
 
 def _longest(asked: int | None, most: int) -> int:
@@ -181,15 +184,15 @@ def _prompt_tokens(spec: ModelSpec) -> int:
     return max(_LEAST_PROMPT_LOGPROB_TOKENS, _PROMPT_LOGITS_BYTES // (4 * spec.vocabulary))
 
 
-def _max_drafts(arguments: EngineArguments) -> int:
+def _max_drafts(arguments: EngineArguments, sizes: Sizes) -> int:
     """Return the most drafts of a sequence in one step; a step must have room for one."""
     speculation = arguments.speculative_config
     if speculation is None:
         return 0
-    if arguments.max_num_batched_tokens < 2:
+    if sizes.max_num_batched_tokens < 2:
         raise ConfigError(
             "speculative_config needs steps of at least 2 tokens, a known one and a draft, and "
-            f"max_num_batched_tokens={arguments.max_num_batched_tokens}; raise it, or leave the "
+            f"max_num_batched_tokens={sizes.max_num_batched_tokens}; raise it, or leave the "
             "other out"
         )
     log.info(
@@ -203,24 +206,28 @@ def _max_drafts(arguments: EngineArguments) -> int:
 def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout) -> MemoryBill:
     """Compute the engine's memory from the headers of the model's files."""
     cuts_prompts = arguments.enable_chunked_prefill and not layout.keeps_nothing
-    footprint = choose_backend(arguments).kind.footprint(arguments)
-    largest_step = _largest_step(arguments, opened.spec, cuts_prompts)
-    has_grammars = opened.spec.has_head
-    return _bill(arguments, opened, layout, footprint, largest_step, has_grammars=has_grammars)
+    kind = choose_backend(arguments).kind
+    footprint, sizes = kind.footprint(arguments), chosen_sizes(arguments, kind)
+    largest_step = _largest_step(arguments, sizes, opened.spec, cuts_prompts)
+    grammar_bytes = arguments.grammar_memory_bytes if opened.spec.has_head else 0
+    return _bill(opened, layout, sizes.block_size, footprint, largest_step, grammar_bytes)
 
 
-def _largest_step(arguments: EngineArguments, spec: ModelSpec, cuts_prompts: bool) -> StepSize:
+def _largest_step(
+    arguments: EngineArguments, sizes: Sizes, spec: ModelSpec, cuts_prompts: bool
+) -> StepSize:
     max_len = min(arguments.max_model_len or spec.max_len, spec.max_len)
-    rows = arguments.max_num_batched_tokens
+    rows = sizes.max_num_batched_tokens
     if not cuts_prompts:
         rows = max(rows, max_len)
     # Logits for prompt_logprobs are extra. The headroom is enough for them, unless a prompt of any
     # length is computed in one step.
     prompt_rows = 0 if cuts_prompts or not spec.has_head else rows
+    drafts = _max_drafts(arguments, sizes)
     return StepSize(
         rows=rows,
-        wanted_rows=min(rows, arguments.max_num_seqs * (1 + _max_drafts(arguments)) + prompt_rows),
-        sequences=arguments.max_num_seqs,
+        wanted_rows=min(rows, sizes.max_num_seqs * (1 + drafts) + prompt_rows),
+        sequences=sizes.max_num_seqs,
         positions=max_len,
         hidden=spec.hidden,
         ffn=spec.ffn,
@@ -232,21 +239,20 @@ def _largest_step(arguments: EngineArguments, spec: ModelSpec, cuts_prompts: boo
 
 
 def _bill(
-    arguments: EngineArguments,
     opened: OpenedModel,
     layout: KVLayout,
+    block_size: int,
     footprint: Footprint,
     largest_step: StepSize,
-    *,
-    has_grammars: bool,
+    grammar_bytes: int,
 ) -> MemoryBill:
     return MemoryBill(
         stored=stored(opened),
         weights_bytes=sum(map(footprint.weight_bytes, tensor_sizes(opened))),
         step_bytes=footprint.step_bytes(largest_step),
-        grammar_bytes=arguments.grammar_memory_bytes if has_grammars else 0,
-        block_bytes=footprint.block_bytes(layout, arguments.block_size),
-        block_size=arguments.block_size,
+        grammar_bytes=grammar_bytes,
+        block_bytes=footprint.block_bytes(layout, block_size),
+        block_size=block_size,
         windows=layout.windows,
         chunk_tokens=largest_step.rows,
     )
@@ -268,6 +274,7 @@ def _warn_if_quantised(arguments: EngineArguments, opened: OpenedModel) -> None:
 
 def _cache_size(
     arguments: EngineArguments,
+    sizes: Sizes,
     layout: KVLayout,
     bill: MemoryBill,
     max_len: int,
@@ -294,7 +301,7 @@ def _cache_size(
     if budget is None:
         budget = _default_kv_bytes(bill, free, dtype, footprint.most_kv_bytes)
         log.info("KV cache: at most %s, free beside weights and steps", readable(budget))
-    size = arguments.block_size
+    size = sizes.block_size
     fitting = budget // bill.block_bytes
     longest = (fitting - 1) // len(layout.windows) * size
     if arguments.max_model_len is None and 0 < longest < max_len:
@@ -306,8 +313,8 @@ def _cache_size(
         block_size=size,
         block_bytes=bill.block_bytes,
         max_model_len=max_len,
-        max_num_seqs=arguments.max_num_seqs,
-        step_tokens=max(arguments.max_num_batched_tokens, max_len),
+        max_num_seqs=sizes.max_num_seqs,
+        step_tokens=max(sizes.max_num_batched_tokens, max_len),
     )
     log.info("KV cache: %d blocks of %d tokens", num_blocks, size)
     return num_blocks, max_len

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from octavo.backends.kind import kind_of
+from msgspec import structs
+
+from octavo.backends.kind import BackendKind, Sizes, kind_of
 from octavo.backends.select import Choice, select
 from octavo.core.config import ConfigError
 from octavo.options import backends
 from octavo.options.engine import EngineArguments
 
+# The sizes that a backend chooses where the user does not.
+_SIZES = Sizes.__struct_fields__
 _DEFAULTS = {field.name: field.default for field in fields(EngineArguments)}
 
 
@@ -26,6 +30,13 @@ def choose_backend(arguments: EngineArguments, *, is_first: bool = False) -> Cho
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return choice
+
+
+def chosen_sizes(arguments: EngineArguments, kind: BackendKind) -> Sizes:
+    """Return the sizes that the user asks for, and the backend's own in place of the others."""
+    given = {name: getattr(arguments, name) for name in _SIZES}
+    asked = {name: value for name, value in given.items() if value is not None}
+    return structs.replace(kind.sizes, **asked)
 
 
 def _check_options(arguments: EngineArguments, choice: Choice) -> None:

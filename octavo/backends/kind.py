@@ -35,6 +35,14 @@ class Caps(Struct, frozen=True):
         return f"{self.refusal}: {self.remedy}" if self.remedy else self.refusal
 
 
+class Sizes(Struct, frozen=True):
+    """The sizes that a backend has if the user asks for no others."""
+
+    block_size: int  # tokens of a KV block
+    max_num_seqs: int  # sequences running at once
+    max_num_batched_tokens: int  # tokens of a step
+
+
 class BackendSettings(Protocol):
     """The arguments of an engine that kinds read; `octavo.engine_arguments` describes each."""
 
@@ -76,6 +84,10 @@ class BackendKind(Protocol):
     @property
     def instead(self) -> Mapping[str, str]:
         """The advice for arguments that this backend does not have, where there is any."""
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes by default, which fit its kernels and the speed of its device."""
 
     @property
     def may_read(self) -> bool:

@@ -26,6 +26,7 @@ from octavo.program.describe import describe_one
 from octavo.program.listing import Instruction
 from octavo.resolve import resolve
 from octavo.runner.kv_cache import readable
+from octavo.usable import chosen_sizes
 
 MOST_ROWS = 1 << 20  # of a step of the native engine
 FILL_ROWS = 256  # of a chunk, while the cache is filled
@@ -86,7 +87,7 @@ def profile(
     source = resolve_source(arguments.model)
     opened = open_model(source, arguments.max_model_len, arguments.hf_overrides)
     layout = place_layers(opened.model)
-    size = arguments.block_size
+    size = chosen_sizes(arguments, NATIVE).block_size
     longest = max(each.first + each.rows for each in sequences)
     if longest > opened.spec.max_len:
         raise ConfigError(f"{longest} positions are more than the model's {opened.spec.max_len}")

@@ -42,15 +42,15 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
     longest sequence was decided with the estimate: where less memory is left now, the engine takes
     shorter ones, and says so. Raise ConfigError if no sequence fits.
     """
-    asked, block_bytes = config.arguments, config.bill.block_bytes
+    asked, core, block_bytes = config.arguments, config.core, config.bill.block_bytes
     fixed_bytes = step_bytes + config.bill.grammar_bytes
     if not _is_automatic(config):
-        needed = config.core.num_blocks * block_bytes + fixed_bytes
+        needed = core.num_blocks * block_bytes + fixed_bytes
         if needed > free_bytes and asked.preallocate_kv_cache and config.is_first:
             beside = "steps and grammars (the weights are loaded)"
             memory = with_available(config.kind.memory(), free_bytes)
             raise no_room_to_preallocate(beside, needed, memory)
-        return config.core.num_blocks
+        return core.num_blocks
     if asked.spare_engine:
         free_bytes -= config.bill.weights_bytes + fixed_bytes  # of the other process
     room = free_bytes - HEADROOM_BYTES - fixed_bytes
@@ -70,17 +70,17 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
     num_blocks = num_blocks_in(
         min(room, config.footprint.most_kv_bytes),
         layout,
-        block_size=asked.block_size,
+        block_size=core.block_size,
         block_bytes=block_bytes,
-        max_model_len=min(config.core.max_model_len, (fitting - 1) // groups * asked.block_size),
-        max_num_seqs=asked.max_num_seqs,
+        max_model_len=min(core.max_model_len, (fitting - 1) // groups * core.block_size),
+        max_num_seqs=core.max_num_seqs,
         step_tokens=config.largest_step.rows,
     )
     if asked.packed_cache is not None or asked.gpu_memory_utilization is not None:
         # Mapped weights are pages of a file, which the system counts as free; and the estimate
         # has taken a share of the memory alone.
-        num_blocks = min(num_blocks, config.core.num_blocks)
-    if num_blocks != config.core.num_blocks:
+        num_blocks = min(num_blocks, core.num_blocks)
+    if num_blocks != core.num_blocks:
         log.info("KV cache: %d blocks, since %s are left for it", num_blocks, readable(room))
     return num_blocks
 

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 CpuWeights = Literal["auto", "bf16", "int8", "int8-64", "int8-128", "int4", "int4-64", "int4-128"]
 _PACKED_BYTES = 64 << 30
+_OWN = "(default: the backend's own number)"
 # What vLLM calls the types; the values are ours. float16 has the size of bfloat16, in which no
 # value of a model overflows.
 _DTYPES = {"half": "bfloat16", "float16": "bfloat16", "float": "float32"}
@@ -174,13 +175,17 @@ class EngineArguments:
         "COUNT",
         least=2,  # one is the null block
     )
-    block_size: int = option(16, "tokens per KV block", "COUNT")
+    block_size: int | None = option(None, f"tokens per KV block {_OWN}", "COUNT")
     enable_prefix_caching: bool = option(True, "share the KV of equal prefixes")
     kv_cache_dtype: Literal["auto", "int8"] = option(
         "auto", "format of the KV cache: int8 takes half the memory and is nearly as exact"
     )
-    max_num_seqs: int = option(64, "maximum number of sequences that run at once", "COUNT")
-    max_num_batched_tokens: int = option(512, "maximum number of tokens in a step", "TOKENS")
+    max_num_seqs: int | None = option(
+        None, f"maximum number of sequences that run at once {_OWN}", "COUNT"
+    )
+    max_num_batched_tokens: int | None = option(
+        None, f"maximum number of tokens in a step {_OWN}", "TOKENS"
+    )
     enable_chunked_prefill: bool = option(True, "compute long prompts in several steps")
     long_prefill_token_threshold: int = option(
         0, "maximum chunk of a long prompt; 0: no limit", "TOKENS", least=0

@@ -24,7 +24,6 @@ from octavo.backends.step import NOT_FINITE
 from octavo.core.config import ConfigError, CoreConfig
 from octavo.core.request import TokenEvent
 from octavo.core.stats import RequestStats
-from octavo.options.engine import EngineArguments
 from octavo.text.chat.messages import ChatTemplateError
 from tests.api.tiny import make_model
 
@@ -118,7 +117,7 @@ def test_options_without_effect_are_logged_once_with_the_reason(
             tensor_parallel_size=1,
         )
     assert llm._model.engine.config.dtype == "float32"
-    assert llm._model.engine.config.arguments.max_num_seqs == EngineArguments().max_num_seqs
+    assert llm._model.engine.config.core.max_num_seqs == 64
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == (
         "taken for compatibility, without effect: trust_remote_code (no code of a model is ever "

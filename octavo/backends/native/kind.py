@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from octavo import env
 from octavo.backends.interface import OldModuleError
-from octavo.backends.kind import BackendSettings, Caps, WeightFile
+from octavo.backends.kind import BackendSettings, Caps, Sizes, WeightFile
 from octavo.observe import machine
 from octavo.observe.finding import Finding
 
@@ -29,6 +29,7 @@ class NativeKind:
         *("packed_cache", "packed_cache_bytes"),
     )
     instead: Mapping[str, str] = {}
+    sizes = Sizes(block_size=16, max_num_seqs=64, max_num_batched_tokens=512)
     may_read = False
 
     def caps(self, block_size: int | None = None) -> Caps:

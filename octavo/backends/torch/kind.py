@@ -7,7 +7,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from octavo.backends.kind import BackendSettings, Caps, WeightFile
+from octavo.backends.kind import BackendSettings, Caps, Sizes, WeightFile
 from octavo.observe import machine
 from octavo.observe.finding import Finding
 
@@ -23,6 +23,7 @@ class TorchKind:
     instead: Mapping[str, str] = {
         "num_threads": "set OMP_NUM_THREADS, from which it takes its number, or leave it out"
     }
+    sizes = Sizes(block_size=16, max_num_seqs=64, max_num_batched_tokens=512)
     may_read = True  # modules and kernels, when torch uses them first
 
     def caps(self, block_size: int | None = None) -> Caps:
