@@ -166,6 +166,10 @@ class Backend(Protocol):
         """True if it keeps a step's batch, so that the next one need not repeat it."""
 
     @property
+    def num_threads(self) -> int:
+        """The number of the host's threads that compute a step."""
+
+    @property
     def weight_bytes(self) -> int:
         """The memory that the weights take, in bytes."""
 
@@ -210,10 +214,6 @@ class Backend(Protocol):
 
 class LogitsBackend(Backend, Protocol):
     """A backend whose logits can be read, which perplexity and tests of exactness need."""
-
-    @property
-    def num_threads(self) -> int:
-        """The number of threads that compute a pass."""
 
     def forward(self, batch: HostBatch) -> ForwardResult:
         """Copy blocks and write the batch's KV; return logits and states of the wanted rows.

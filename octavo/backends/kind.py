@@ -19,7 +19,7 @@ from octavo.observe.machine import Memory
 from octavo.options.backends import Entry
 
 if TYPE_CHECKING:
-    from octavo.backends.base import Footprint, LogitsBackend
+    from octavo.backends.base import Backend, Footprint
 
 
 class Caps(Struct, frozen=True):
@@ -117,7 +117,7 @@ class BackendKind(Protocol):
     def memory(self) -> Memory:
         """Return the memory of its device that this process may use."""
 
-    def make(self, settings: BackendSettings, files: Iterable[WeightFile]) -> LogitsBackend:
+    def make(self, settings: BackendSettings, files: Iterable[WeightFile]) -> Backend:
         """Make a backend for a model whose weights are in these files."""
 
 

@@ -91,7 +91,7 @@ class EngineArguments:
     )
     backend: str = option(
         "auto",
-        "the backend: auto takes the native engine where it is built, else torch",
+        "the backend: auto takes the first of the others that can run here",
         choices=("auto", *backends.names()),
     )
     device: str = option(
