@@ -44,7 +44,7 @@ class Sizes(Struct, frozen=True):
 
 
 class BackendSettings(Protocol):
-    """The arguments of an engine that kinds read; `octavo.engine_arguments` describes each."""
+    """The arguments of an engine that kinds read; `octavo.options.engine` describes each."""
 
     @property
     def dtype(self) -> str: ...
