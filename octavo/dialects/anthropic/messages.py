@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -21,9 +20,10 @@ from octavo.dialects.anthropic.schema import (
     MessageUsage,
 )
 from octavo.dialects.anthropic.tools import shape_of, tool_use, with_own_place
+from octavo.dialects.common.blocks import Block, BlockWriter
 from octavo.dialects.common.events import event
+from octavo.dialects.common.writer import TEXT
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
-from octavo.serving.answers.call_ids import with_id
 from octavo.serving.exchange import Exchange
 from octavo.serving.generate import admitted
 from octavo.serving.large_bodies import prompt_of, read
@@ -34,9 +34,14 @@ from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode
 from octavo.workers.jobs import PromptJob
 
-D = TypeVar("D", bound=Delta)
 _SAMPLING = ("temperature", "top_p", "top_k")
 _STOP_REASONS = {"length": "max_tokens", "abort": "max_tokens", "tool_calls": "tool_use"}
+# The types of deltas, and where their texts are.
+_DELTAS: dict[type[Delta], tuple[str, str]] = {
+    TextDelta: ("text_delta", "text"),
+    ReasoningDelta: ("thinking_delta", "thinking"),
+    ToolCallDelta: ("input_json_delta", "partial_json"),
+}
 _FIELDS = {"stop": "stop_sequences", "max_tokens": "max_tokens", "extra_args": "vllm_xargs"}
 
 
@@ -102,155 +107,62 @@ def _count_job(context: TranslationContext, request: CountRequest) -> PromptJob:
     return msgspec.structs.replace(job, wants_text=False)
 
 
-class MessagesWriter:
-    """An answer in blocks of content: reasoning, text and calls, in the order of the text."""
+class MessagesWriter(BlockWriter[Block]):
+    """An answer in blocks of content."""
+
+    id_prefix = "toolu_"
+    failure = staticmethod(error_event)
 
     def __init__(self, exchange: Exchange, prepared: PreparedRequest) -> None:
-        self._id = f"{ID_PREFIX}{exchange.request_id}"
+        super().__init__(f"{ID_PREFIX}{exchange.request_id}", Block)
         self._model = exchange.server.model_name
-        self._index = -1  # of the block that is open, or was last
-        self._kind: type[Delta] | None = None  # of the open block
-        self._calls = -1  # the number of the last call
-        self._before = b""  # what precedes the new part of the open block in its events
-        self._finish: FinishDelta | None = None
 
     def opening(self, counts: TokenCounts) -> Iterable[bytes]:
         """Return the event with the message, which has no content yet."""
-        answer = Answer(id=self._id, model=self._model, content=[], usage=usage_of(counts))
-        return (event("message_start", {"message": msgspec.to_builtins(answer)}),)
-
-    def frames(
-        self, prompt_index: int, output: RequestOutput, counts: TokenCounts
-    ) -> Iterator[bytes]:
-        """Yield the events of the deltas; the first of a block opens it."""
-        for one in output.outputs:
-            for delta in one.deltas:
-                yield from self._events(self._with_id(delta))
+        message = msgspec.to_builtins(self._answer([], counts))
+        return (event("message_start", {"message": message}),)
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Yield the end of the open block, how the answer ended, and the end."""
         yield from self._close()
-        reason, sequence = stop_reason(self._finish, self._calls >= 0)
+        reason, sequence = stop_reason(self._finish, self._has_calls)
         delta = {"stop_reason": reason, "stop_sequence": sequence}
         usage = msgspec.to_builtins(usage_of(counts))
         yield event("message_delta", {"delta": delta, "usage": usage})
         yield event("message_stop", {})
 
-    def failure(self, error: ApiError) -> bytes:
-        """Return the event of an error that ends the stream."""
-        return error_event(error)
-
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterable[bytes]:
-        """Return the body of the response."""
-        content: list[dict[str, Any]] = []
-        finish: FinishDelta | None = None
-        for delta in outputs[0].outputs[0].deltas:
-            if isinstance(delta, FinishDelta):
-                finish = delta
-            else:
-                _add(content, self._with_id(delta))
-        has_calls = False
-        for block in content:
-            if block["type"] == "tool_use":
-                has_calls = True
-                block["input"] = _arguments(block["input"])
-                del block["index"]
-        reason, sequence = stop_reason(finish, has_calls)
-        answer = Answer(
-            id=self._id,
-            model=self._model,
-            content=content,
-            usage=usage_of(counts),
-            stop_reason=reason,
-            stop_sequence=sequence,
-        )
+    def body(self, outputs: list[RequestOutput], counts: TokenCounts) -> Iterable[bytes]:
+        """Return the message with all of its content."""
+        answer = self._answer([_shown(block) for block in self._read(outputs)], counts)
+        answer.stop_reason, answer.stop_sequence = stop_reason(self._finish, self._has_calls)
         return (encode(answer),)
 
-    def _with_id(self, delta: D) -> D | ToolCallDelta:
-        """Give a call that begins its id."""
-        return with_id(delta, self._id, "toolu_") if isinstance(delta, ToolCallDelta) else delta
+    def _answer(self, content: list[dict[str, Any]], counts: TokenCounts) -> Answer:
+        usage = usage_of(counts)
+        return Answer(id=self._name, model=self._model, content=content, usage=usage)
 
-    def _events(self, delta: Delta) -> Iterator[bytes]:
-        if isinstance(delta, FinishDelta):  # a text's end belongs to the frame of the text
-            self._finish = delta
-            return
-        if type(delta) is not self._kind or (
-            isinstance(delta, ToolCallDelta) and delta.index != self._calls
-        ):
-            yield from self._close()
-            yield from self._open(delta)
-        new = delta.arguments if isinstance(delta, ToolCallDelta) else delta.text
-        if new:
-            yield self._before + encode(new) + b"}}\n\n"
+    def _begin(self, block: Block) -> Iterable[bytes]:
+        kind, part = _DELTAS[block.kind]
+        delta = {"type": kind, part: TEXT}
+        self._prepare(event("content_block_delta", {"index": block.index, "delta": delta}))
+        begun = {"index": block.index, "content_block": _shown(block)}
+        yield event("content_block_start", begun)
 
-    def _open(self, delta: TextDelta | ReasoningDelta | ToolCallDelta) -> Iterator[bytes]:
-        self._index += 1
-        self._kind = type(delta)
-        kind, part = "text_delta", "text"
-        if isinstance(delta, ReasoningDelta):
-            kind, part = "thinking_delta", "thinking"
-        elif isinstance(delta, ToolCallDelta):
-            kind, part = "input_json_delta", "partial_json"
-            self._calls = delta.index
-        # A prepared event, of which only the new part changes.
-        frame = event(
-            "content_block_delta", {"index": self._index, "delta": {"type": kind, part: 0}}
-        )
-        self._before = frame.removesuffix(b"0}}\n\n")
-        block = _new_block(delta)
-        if isinstance(delta, ToolCallDelta):
-            block["input"] = {}
-            del block["index"]
-        yield event("content_block_start", {"index": self._index, "content_block": block})
-
-    def _close(self) -> Iterator[bytes]:
-        if self._kind is ReasoningDelta:  # clients expect one, and send it back
+    def _end(self, block: Block) -> Iterable[bytes]:
+        if block.kind is ReasoningDelta:  # clients expect one, and send it back
             delta = {"type": "signature_delta", "signature": ""}
-            yield event("content_block_delta", {"index": self._index, "delta": delta})
-        if self._kind is not None:
-            yield event("content_block_stop", {"index": self._index})
-        self._kind = None
+            yield event("content_block_delta", {"index": block.index, "delta": delta})
+        yield event("content_block_stop", {"index": block.index})
 
 
-def _new_block(delta: TextDelta | ReasoningDelta | ToolCallDelta) -> dict[str, Any]:
-    """Return an empty block for a delta; that of a call keeps its number and its JSON text."""
-    if isinstance(delta, ReasoningDelta):
-        return {"type": "thinking", "thinking": "", "signature": ""}
-    if isinstance(delta, TextDelta):
-        return {"type": "text", "text": ""}
-    return {
-        "type": "tool_use",
-        "id": delta.call_id or "",
-        "name": delta.name or "",
-        "input": "",
-        "index": delta.index,
-    }
-
-
-def _add(content: list[dict[str, Any]], delta: TextDelta | ReasoningDelta | ToolCallDelta) -> None:
-    """Append a delta to the last block, or begin another."""
-    last = content[-1] if content else {"type": ""}
-    new = _new_block(delta)
-    if last["type"] != new["type"] or last.get("index") != new.get("index"):
-        content.append(last := new)
-    if isinstance(delta, ToolCallDelta):
-        last["input"] += delta.arguments
-    else:
-        last[new["type"]] += delta.text
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    """Return the arguments of a call; what is no JSON object is kept as text under one name."""
-    try:
-        value = json.loads(text) if text.strip() else {}
-    except (ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {"invalid_json": text}
+def _shown(block: Block) -> dict[str, Any]:
+    """Return a block in the form of this dialect."""
+    if block.kind is ReasoningDelta:
+        return {"type": "thinking", "thinking": block.text, "signature": ""}
+    if block.kind is TextDelta:
+        return {"type": "text", "text": block.text}
+    called = {"id": block.call_id, "name": block.name, "input": block.arguments}
+    return {"type": "tool_use", **called}
 
 
 def stop_reason(finish: FinishDelta | None, has_calls: bool) -> tuple[str, str | None]:

@@ -15,7 +15,7 @@ from octavo.dialects.cohere.dialect import error_body
 from octavo.dialects.cohere.schema import CohereEmbedRequest
 from octavo.dialects.common.arrays import encoded_each, errors_at
 from octavo.dialects.common.values import in_base64
-from octavo.serving.answers.whole import WholeWriter
+from octavo.serving.answers.writer import BaseWriter
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.serving.preparation import refusals
@@ -115,7 +115,7 @@ def _named(error: ApiError) -> ApiError:
     return error
 
 
-class EmbedWriter(WholeWriter):
+class EmbedWriter(BaseWriter):
     """The vectors of all texts, once for each type."""
 
     def __init__(
@@ -133,16 +133,9 @@ class EmbedWriter(WholeWriter):
         self._asked = asked
         self._id = exchange.request_id
 
-    def failure(self, error: ApiError) -> bytes:
-        """Return the body of an error."""
-        return error_body(error)
+    failure = staticmethod(error_body)
 
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
+    def body(self, outputs: list[RequestOutput], counts: TokenCounts) -> Iterator[bytes]:
         """Yield the response, each vector encoded alone."""
         yield b'{"id":' + encode(self._id) + b',"embeddings":{'
         for index, kind in enumerate(self._types):

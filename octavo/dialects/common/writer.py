@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
 
-from msgspec import UnsetType
+from msgspec import Struct
 
+from octavo.api.outputs import RequestOutput
 from octavo.dialects.common.dialect import DONE, error_body, frame
-from octavo.dialects.common.logprobs import TokenTexts
+from octavo.dialects.common.logprobs import Pieces, TokenTexts
 from octavo.dialects.common.schema.sampling import CommonRequest
 from octavo.dialects.common.schema.usage import CompletionTokensDetails, PromptTokensDetails, Usage
 from octavo.formats.deltas import Delta, FinishDelta, TextDelta
-from octavo.observe.request_timing import RequestTiming
+from octavo.serving.answers.writer import BaseWriter
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts, Writer
 from octavo.transport.errors import ApiError
@@ -22,33 +23,18 @@ ANSWERER = "assistant"  # the role of who answers
 TEXT = "\0"  # the placeholder for a template's text; nothing after a choice contains it
 
 
-class Chunk(Protocol):
-    """A payload of a stream, with the parts that all of them have."""
-
-    usage: Usage | UnsetType
-    metrics: RequestTiming | UnsetType
-    explain: dict[str, Any] | UnsetType
-    warnings: list[str] | UnsetType
-
-
-class WholeResponse(Protocol):
-    """A response with all answers, with the parts that all of them may have."""
-
-    metrics: RequestTiming | UnsetType
-    explain: dict[str, Any] | UnsetType
-    warnings: list[str] | UnsetType
-
-
 class Template:
     """The frame of a chunk in which only the text changes from one to the next."""
 
-    def __init__(self, chunk: Chunk, num_texts: int = 1) -> None:
+    def __init__(self, chunk: Struct, num_texts: int = 1) -> None:
         # An encoded text joins them: `encode(text).join(sides)` is the frame with it.
         self.sides = frame(encode(chunk)).rsplit(encode(TEXT), num_texts)
 
 
-class OpenAIWriter:
-    """The part of a writer that both routes share."""
+class OpenAIWriter(BaseWriter):
+    """The part of a writer that all routes share; each has its chunks and its response."""
+
+    chunk: ClassVar[type[Any]]  # the payload of a stream
 
     def __init__(
         self,
@@ -58,10 +44,13 @@ class OpenAIWriter:
         id_prefix: str,
     ) -> None:
         server = exchange.server
-        self._id = f"{id_prefix}{exchange.request_id}"
-        self._created = exchange.created
-        self._model = server.model_name
-        self._fingerprint = server.fingerprint
+        # What each chunk and each response says of itself.
+        self._named: dict[str, Any] = {
+            "id": f"{id_prefix}{exchange.request_id}",
+            "created": exchange.created,
+            "model": server.model_name,
+            "system_fingerprint": server.fingerprint,
+        }
         names_ids = request.return_tokens_as_token_ids
         if names_ids is None:
             names_ids = server.config.return_tokens_as_token_ids
@@ -73,32 +62,19 @@ class OpenAIWriter:
         self._templates: dict[int, Template] = {}  # by choice
         self._warnings = prepared.warnings
 
-    def _warned(self, chunk: Chunk) -> Iterator[bytes]:
+    def opening(self, counts: TokenCounts) -> Iterable[bytes]:
+        """Return the warnings, if there are any."""
+        return self._warned(self._chunk())
+
+    def _warned(self, chunk: Any) -> Iterator[bytes]:
         """Yield a chunk with the warnings, if there are any."""
         if self._warnings:
             chunk.warnings = self._warnings
             yield frame(encode(chunk))
 
-    def _body(
-        self, response: WholeResponse, counts: TokenCounts, explanation: dict[str, Any] | None
-    ) -> bytes:
-        """Return the body of a whole response, with what every kind of response may have."""
-        if counts.timing is not None:
-            response.metrics = counts.timing
-        if explanation is not None:
-            response.explain = explanation
-        if self._warnings:
-            response.warnings = self._warnings
-        return encode(response)
-
-    def failure(self, error: ApiError) -> bytes:
-        """Return the frames of an error that ends the stream."""
-        return frame(error_body(error)) + DONE
-
-    def _closing(
-        self, chunk: Chunk, counts: TokenCounts, explanation: dict[str, Any] | None
-    ) -> Iterator[bytes]:
+    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
         """Yield a last chunk without choices, if there is anything to put into it, and the end."""
+        chunk = self._chunk()
         if self._sends_usage:
             chunk.usage = usage_of(counts)
             if counts.timing is not None:
@@ -108,6 +84,37 @@ class OpenAIWriter:
         if self._sends_usage or explanation is not None:
             yield frame(encode(chunk))
         yield DONE
+
+    def failure(self, error: ApiError) -> bytes:
+        """Return the frames of an error that ends the stream."""
+        return frame(error_body(error)) + DONE
+
+    def whole(
+        self,
+        outputs: list[RequestOutput],
+        counts: TokenCounts,
+        explanation: dict[str, Any] | None,
+    ) -> Iterable[bytes]:
+        """Yield the response, with what every kind of response may have."""
+        response = yield from self._response(outputs, counts)
+        if counts.timing is not None:
+            response.metrics = counts.timing
+        if explanation is not None:
+            response.explain = explanation
+        if self._warnings:
+            response.warnings = self._warnings
+        yield encode(response)
+
+    def _chunk(self, *choices: Any, counts: TokenCounts | None = None) -> Any:
+        """Return a chunk with these choices, and the usage if counts are given and always sent."""
+        chunk = self.chunk(**self._named, choices=list(choices))
+        if counts is not None and self._sends_usage_always:
+            chunk.usage = usage_of(counts)
+        return chunk
+
+    def _response(self, outputs: list[RequestOutput], counts: TokenCounts) -> Pieces[Any]:
+        """Return the response with all answers, made in pieces."""
+        raise NotImplementedError
 
 
 def hide_tokens(asked: GenerationRequest) -> None:

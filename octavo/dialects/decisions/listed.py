@@ -86,12 +86,7 @@ def _question(where: str, asked: Predicate | Choice | Score) -> Question:
 class DecisionsWriter(DecisionWriter[DecisionsRequest]):
     """The answers in the order of the questions."""
 
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
+    def body(self, outputs: list[RequestOutput], counts: TokenCounts) -> Iterator[bytes]:
         """Yield the response with all answers."""
         readings = yield from self.readings(outputs)
         usage = DecisionsUsage(

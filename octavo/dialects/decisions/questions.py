@@ -20,7 +20,7 @@ from octavo.dialects.common.dialect import error_body
 from octavo.dialects.decisions.dialect import DECISION_ID
 from octavo.dialects.decisions.schema import DecisionsRequest, SystemOneRequest
 from octavo.serving.answers.labels import label_tokens, spellings
-from octavo.serving.answers.whole import WholeWriter
+from octavo.serving.answers.writer import BaseWriter
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import TURN, GenerationRequest, PreparedRequest, Writer
 from octavo.serving.schema.prompts import check_characters
@@ -174,7 +174,7 @@ def _named(places: tuple[str, Sequence[str]], error: ApiError, index: int) -> Ap
     return error
 
 
-class DecisionWriter(WholeWriter, Generic[R]):
+class DecisionWriter(BaseWriter, Generic[R]):
     """The part of a writer that reads the answers."""
 
     def __init__(
@@ -195,9 +195,7 @@ class DecisionWriter(WholeWriter, Generic[R]):
             prepared.prompts[0].bad_words_token_ids,
         )
 
-    def failure(self, error: ApiError) -> bytes:
-        """Return the body of an error."""
-        return error_body(error)
+    failure = staticmethod(error_body)
 
     def readings(self, outputs: list[RequestOutput]) -> Generator[bytes, None, list[Reading]]:
         """Return what was read for each question; yield a turn after each."""

@@ -98,12 +98,7 @@ def _text(value: Any, where: str) -> str:
 class SystemOneWriter(DecisionWriter[SystemOneRequest]):
     """The answers by the names of the questions."""
 
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
+    def body(self, outputs: list[RequestOutput], counts: TokenCounts) -> Iterator[bytes]:
         """Yield the response with all answers, and how far each can be trusted."""
         readings = yield from self.readings(outputs)
         read = dict(zip(self._request.questions, readings, strict=True))

@@ -59,12 +59,7 @@ class BytesWriter(PooledWriter):
             self.id = f"{POOLING_ID}{exchange.request_id}"
         self._headers = exchange.extra_headers
 
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
+    def body(self, outputs: list[RequestOutput], counts: TokenCounts) -> Iterator[bytes]:
         """Yield the numbers; add the header that says where those of each input are."""
         request, turns = self.request, ByteTurns()
         places: list[dict[str, Any]] = []

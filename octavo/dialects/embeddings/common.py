@@ -26,7 +26,7 @@ from octavo.dialects.embeddings.schema import (
     PooledResponse,
     PooledUsage,
 )
-from octavo.serving.answers.whole import WholeWriter
+from octavo.serving.answers.writer import BaseWriter
 from octavo.serving.bounds.pieces import PiecesWriter
 from octavo.serving.bounds.response_size import VALUE_BYTES
 from octavo.serving.exchange import Exchange
@@ -159,7 +159,7 @@ def input_errors(request: InputRequest) -> Named:
     return errors_at(lambda index: f"input[{index}]")
 
 
-class PooledWriter(WholeWriter):
+class PooledWriter(BaseWriter):
     """The part of a writer that these routes share; their answers come whole."""
 
     prefix: ClassVar[str]
@@ -175,16 +175,9 @@ class PooledWriter(WholeWriter):
         self.model = exchange.server.model_name
         self.labels = exchange.server.llm.facts.pooling.labels
 
-    def failure(self, error: ApiError) -> bytes:
-        """Return the body of an error."""
-        return error_body(error)
+    failure = staticmethod(error_body)
 
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
+    def body(self, outputs: list[RequestOutput], counts: TokenCounts) -> Iterator[bytes]:
         """Yield the response; each input's part is encoded alone, and others have their turns."""
         usage = PooledUsage(prompt_tokens=counts.prompt, total_tokens=counts.prompt)
         envelope = self.envelope(

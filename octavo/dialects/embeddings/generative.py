@@ -21,7 +21,7 @@ from octavo.dialects.embeddings.schema import (
     ScoreResponse,
     TokenId,
 )
-from octavo.serving.answers.whole import WholeWriter
+from octavo.serving.answers.writer import BaseWriter
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
 from octavo.serving.schema.prompts import MAX_PROMPTS
@@ -119,7 +119,7 @@ def _named(error: ApiError, index: int) -> ApiError:
     return error
 
 
-class ScoringWriter(WholeWriter):
+class ScoringWriter(BaseWriter):
     """The scores of the items, in their order."""
 
     def __init__(
@@ -130,16 +130,9 @@ class ScoringWriter(WholeWriter):
         self._created = exchange.created
         self._model = exchange.server.model_name
 
-    def failure(self, error: ApiError) -> bytes:
-        """Return the body of an error."""
-        return error_body(error)
+    failure = staticmethod(error_body)
 
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
+    def body(self, outputs: list[RequestOutput], counts: TokenCounts) -> Iterator[bytes]:
         """Yield the response; the score is the probability of the first label."""
         data: list[ScoreData] = []
         for index, output in enumerate(outputs):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from msgspec import Struct
 
@@ -171,12 +170,7 @@ class RerankWriter(ScoreWriter):
     prefix = RERANK_ID
     request: RerankRequest
 
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
+    def body(self, outputs: list[RequestOutput], counts: TokenCounts) -> Iterator[bytes]:
         """Yield the response with the most relevant documents first."""
         results: list[RerankResult] = []
         for index, value in enumerate(self.values(outputs)):

@@ -119,12 +119,7 @@ class TeiRankWriter(ScoreWriter):
         super().__init__(*arguments)
         self._texts = texts  # to be returned
 
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
+    def body(self, outputs: list[RequestOutput], counts: TokenCounts) -> Iterator[bytes]:
         """Yield the list with the most relevant texts first."""
         ranks: list[TeiRank] = []
         for index, value in enumerate(self.values(outputs)):
@@ -143,12 +138,7 @@ class EmbedWriter(PooledWriter):
 
     prefix = ""
 
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
+    def body(self, outputs: list[RequestOutput], counts: TokenCounts) -> Iterator[bytes]:
         """Yield the list, each vector encoded alone."""
         yield b"["
         yield from encoded_each(map(self.asked.vector, outputs))

@@ -16,7 +16,7 @@ from octavo.dialects.common.writer import read_deltas
 from octavo.dialects.grpc.dialect import error_body, frame, named
 from octavo.dialects.grpc.messages import messages
 from octavo.dialects.grpc.schema import RpcEmbedRequest, RpcGenerateRequest, RpcInput
-from octavo.serving.answers.whole import WholeWriter
+from octavo.serving.answers.writer import BaseWriter
 from octavo.serving.bounds.turns import Turns
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import TURN, GenerationRequest, PreparedRequest, TokenCounts
@@ -68,7 +68,7 @@ def _named(request: RpcInput, inner: Any, error: ApiError, index: int) -> ApiErr
     return named(error)
 
 
-class GenerateWriter:
+class GenerateWriter(BaseWriter):
     """Answers as messages, in chunks or as a whole."""
 
     def __init__(self, request: Any, exchange: Exchange, prepared: PreparedRequest) -> None:
@@ -99,16 +99,9 @@ class GenerateWriter:
         """Return the chunk with the usage."""
         return (_framed(self._chunk(usage=_usage(counts))),)
 
-    def failure(self, error: ApiError) -> bytes:
-        """Return the frame of an error that ends the stream."""
-        return error_body(error)
+    failure = staticmethod(error_body)
 
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
+    def body(self, outputs: list[RequestOutput], counts: TokenCounts) -> Iterator[bytes]:
         """Yield the response with all answers."""
         (output,) = outputs
         response = messages().GenerateResponse(
@@ -142,7 +135,7 @@ class GenerateWriter:
         return choice
 
 
-class EmbedWriter(WholeWriter):
+class EmbedWriter(BaseWriter):
     """The vector of a prompt as a message; it is not streamed."""
 
     def __init__(
@@ -152,16 +145,9 @@ class EmbedWriter(WholeWriter):
         self._id = exchange.request_id
         self._model = exchange.server.model_name
 
-    def failure(self, error: ApiError) -> bytes:
-        """Return the frame of an error."""
-        return error_body(error)
+    failure = staticmethod(error_body)
 
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterable[bytes]:
+    def body(self, outputs: list[RequestOutput], counts: TokenCounts) -> Iterable[bytes]:
         """Return the response with the vector."""
         (output,) = outputs
         state = hidden_state(output)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from octavo.dialects.llama.dialect import error_form
 from octavo.dialects.llama.schema import LlamaAnswer, LlamaChunk, LlamaSampling, LlamaTimings
 from octavo.dialects.llama.settings import generation_settings
 from octavo.formats.deltas import FinishDelta
+from octavo.serving.answers.writer import BaseWriter
 from octavo.serving.bounds.turns import Turns
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import TURN, PreparedRequest, TokenCounts
@@ -26,7 +27,7 @@ _NEVER = -9999.0  # JSON has no minus infinity
 _MILLISECONDS = 1000.0
 
 
-class LlamaWriter:
+class LlamaWriter(BaseWriter):
     """The answers to one request, an object each."""
 
     def __init__(
@@ -57,10 +58,6 @@ class LlamaWriter:
         self._stats: dict[int, RequestStats] = {}  # by prompt
         self._cached: dict[int, int] = {}
 
-    def opening(self, counts: TokenCounts) -> Iterable[bytes]:
-        """Return nothing: a stream begins with the first token."""
-        return ()
-
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
     ) -> Iterator[bytes]:
@@ -84,20 +81,11 @@ class LlamaWriter:
                 answer = self._answer(prompt_index, index, finish)
                 yield frame(encode(self._reduced(answer)))
 
-    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
-        """Return nothing: the last event of each answer is its end."""
-        return ()
-
     def failure(self, error: ApiError) -> bytes:
         """Return the event of an error that ends the stream."""
         return frame(encode({"error": error_form(error)}))
 
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
+    def body(self, outputs: list[RequestOutput], counts: TokenCounts) -> Iterator[bytes]:
         """Yield the answer, or the list of answers."""
         turns, before = Turns(), b"[" if self._is_list else b""
         for prompt_index, output in enumerate(outputs):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from octavo.api.outputs import RequestOutput
 from octavo.dialects.common.completions import completion_request
 from octavo.dialects.common.dialect import COMPLETION_ID, frame
+from octavo.dialects.common.logprobs import Pieces
 from octavo.dialects.common.schema.chat import (
     AnswerMessage,
     ChatChoice,
@@ -67,6 +67,8 @@ def _with_own_field(error: ApiError) -> ApiError:
 class FimWriter(OpenAIWriter):
     """A text between two others, written as an assistant's message."""
 
+    chunk = ChatChunk
+
     def __init__(
         self, request: CompletionRequest, exchange: Exchange, prepared: PreparedRequest
     ) -> None:
@@ -74,7 +76,7 @@ class FimWriter(OpenAIWriter):
 
     def opening(self, counts: TokenCounts) -> Iterator[bytes]:
         """Yield the warnings, and the role."""
-        yield from self._warned(self._chunk())
+        yield from super().opening(counts)
         yield self._frame(Delta(role=ANSWERER, content=""), None, counts)
 
     def frames(
@@ -86,48 +88,19 @@ class FimWriter(OpenAIWriter):
             if text or finish is not None:
                 yield self._frame(Delta(content=text), finish, counts)
 
-    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
-        """Return the usage, in a chunk of its own, and the end."""
-        return self._closing(self._chunk(), counts, explanation)
-
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
-        """Yield the response with its one choice."""
+    def _response(self, outputs: list[RequestOutput], counts: TokenCounts) -> Pieces[ChatResponse]:
+        yield from ()  # nothing here is long
         (output,) = outputs
         (one,) = output.outputs
         text, finish = read_deltas(one.deltas)
         choice = ChatChoice(index=0, message=AnswerMessage(role=ANSWERER, content=text))
         if finish is not None:
             choice.finish_reason, choice.stop_reason = finish.reason, finish.stop
-        response = ChatResponse(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            choices=[choice],
-            usage=usage_of(counts),
-            system_fingerprint=self._fingerprint,
-        )
-        yield self._body(response, counts, explanation)
+        return ChatResponse(**self._named, choices=[choice], usage=usage_of(counts))
 
     def _frame(self, delta: Delta, finish: FinishDelta | None, counts: TokenCounts) -> bytes:
         """Return the event with what is new of the answer."""
         choice = ChunkChoice(index=0, delta=delta)
         if finish is not None:
             choice.finish_reason, choice.stop_reason = finish.reason, finish.stop
-        chunk = self._chunk(choice)
-        if self._sends_usage_always:
-            chunk.usage = usage_of(counts)
-        return frame(encode(chunk))
-
-    def _chunk(self, *choices: ChunkChoice) -> ChatChunk:
-        return ChatChunk(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            choices=list(choices),
-            system_fingerprint=self._fingerprint,
-        )
+        return frame(encode(self._chunk(choice, counts=counts)))

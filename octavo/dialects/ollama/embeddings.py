@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.inputs import most_tokens, prefix_of
@@ -14,7 +13,7 @@ from octavo.dialects.common.arrays import encoded_each
 from octavo.dialects.ollama.dialect import error_body
 from octavo.dialects.ollama.requests import check_name
 from octavo.dialects.ollama.schema import OllamaEmbeddingRequest, OllamaEmbedRequest
-from octavo.serving.answers.whole import WholeWriter
+from octavo.serving.answers.writer import BaseWriter
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.serving.preparation import refusals
@@ -78,7 +77,7 @@ def _named(place: str, error: ApiError, index: int) -> ApiError:
     return error
 
 
-class EmbedWriter(WholeWriter):
+class EmbedWriter(BaseWriter):
     """The vectors of all texts, in one body."""
 
     def __init__(
@@ -89,16 +88,9 @@ class EmbedWriter(WholeWriter):
         self._model = exchange.server.model_name
         self._clock, self._began = exchange.server.clock, exchange.began
 
-    def failure(self, error: ApiError) -> bytes:
-        """Return the body of an error."""
-        return error_body(error)
+    failure = staticmethod(error_body)
 
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
+    def body(self, outputs: list[RequestOutput], counts: TokenCounts) -> Iterator[bytes]:
         """Yield the response, each vector encoded alone."""
         if self._is_old:
             yield encode({"embedding": self._asked.vector(outputs[0])})

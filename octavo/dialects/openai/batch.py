@@ -24,7 +24,6 @@ from octavo.dialects.common.schema.unsupported import CHAT_RULES
 from octavo.dialects.common.writer import OpenAIWriter, usage_of
 from octavo.dialects.openai.chat import ChatWriter
 from octavo.serving.answers.tool_use import NO_TOOLS
-from octavo.serving.answers.whole import WholeWriter
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.serving.schema.rules import FieldRules
@@ -104,7 +103,7 @@ def _placed(error: ApiError, index: int) -> ApiError:
     return invalid(message, place, error.code)
 
 
-class BatchWriter(WholeWriter, OpenAIWriter):
+class BatchWriter(OpenAIWriter):
     """The answers to all conversations, in their order; they are not streamed."""
 
     def __init__(
@@ -131,14 +130,7 @@ class BatchWriter(WholeWriter, OpenAIWriter):
             for choice in made:
                 choice.index = len(choices)
                 choices.append(choice)
-        response = ChatResponse(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            choices=choices,
-            usage=usage_of(counts),
-            system_fingerprint=self._fingerprint,
-        )
+        response = ChatResponse(**self._named, choices=choices, usage=usage_of(counts))
         if explanation is not None:
             response.explain = explanation
         if self._warnings:

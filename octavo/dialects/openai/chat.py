@@ -37,6 +37,8 @@ def translate(context: TranslationContext, request: ChatRequest) -> GenerationRe
 class ChatWriter(OpenAIWriter):
     """Chat answers, written as chunks or as a whole."""
 
+    chunk = ChatChunk
+
     def __init__(
         self, use: ToolUse, request: ChatRequest, exchange: Exchange, prepared: PreparedRequest
     ) -> None:
@@ -62,11 +64,11 @@ class ChatWriter(OpenAIWriter):
 
     def opening(self, counts: TokenCounts) -> Iterable[bytes]:
         """Yield the warnings, and the role once for each answer."""
-        yield from self._warned(self._chunk([], counts))
+        yield from self._warned(self._chunk(counts=counts))
         for index in range(self._num_choices):
             # An answer that is calls alone has no content, as in OpenAI's streams.
             delta = Delta(role=self._role, content=None if self._must_call else "")
-            chunk = self._chunk([ChunkChoice(index=index, delta=delta)], counts)
+            chunk = self._chunk(ChunkChoice(index=index, delta=delta), counts=counts)
             if self._request.return_token_ids and index == 0:
                 chunk.prompt_token_ids = self._prompt.token_ids
             if self._request.return_prompt_text and index == 0:
@@ -74,7 +76,8 @@ class ChatWriter(OpenAIWriter):
             yield frame(encode(chunk))
             if self._echoed:
                 delta = Delta(content=self._echoed)
-                yield frame(encode(self._chunk([ChunkChoice(index=index, delta=delta)], counts)))
+                choice = ChunkChoice(index=index, delta=delta)
+                yield frame(encode(self._chunk(choice, counts=counts)))
 
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
@@ -96,7 +99,7 @@ class ChatWriter(OpenAIWriter):
         template = self._templates.get(answer)
         if template is None:
             choice = ChunkChoice(index=answer, delta=Delta(content=TEXT))
-            template = self._templates[answer] = Template(self._plain_chunk(choice))
+            template = self._templates[answer] = Template(self._chunk(choice))
         return encode(text).join(template.sides)
 
     def _reasoning_frame(self, answer: int, text: str) -> bytes:
@@ -105,7 +108,7 @@ class ChatWriter(OpenAIWriter):
         if template is None:
             delta = Delta(reasoning=TEXT, reasoning_content=TEXT)
             choice = ChunkChoice(index=answer, delta=delta)
-            template = Template(self._plain_chunk(choice), num_texts=2)
+            template = Template(self._chunk(choice), num_texts=2)
             self._reasoning_templates[answer] = template
         return encode(text).join(template.sides)
 
@@ -113,7 +116,8 @@ class ChatWriter(OpenAIWriter):
         """Yield a chunk for each part of what is new; the last has what concerns them all."""
         *parts, last = [*self._forms.parts(one.index, one.deltas)] or [Delta()]
         for part in parts:
-            yield frame(encode(self._chunk([ChunkChoice(index=one.index, delta=part)], counts)))
+            choice = ChunkChoice(index=one.index, delta=part)
+            yield frame(encode(self._chunk(choice, counts=counts)))
         choice = ChunkChoice(index=one.index, delta=last)
         finish = one.deltas[-1] if one.deltas else None
         if isinstance(finish, FinishDelta):
@@ -125,29 +129,12 @@ class ChatWriter(OpenAIWriter):
             choice.token_ids = one.token_ids
         # Else part of a character, or text that may become a stop string or a mark.
         if last != _NOTHING or choice.finish_reason or choice.logprobs or choice.token_ids:
-            yield frame(encode(self._chunk([choice], counts)))
+            yield frame(encode(self._chunk(choice, counts=counts)))
 
-    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
-        """Return the usage, in a chunk of its own, and the end."""
-        return self._closing(self._chunk([], counts), counts, explanation)
-
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
-        """Yield the response with all answers."""
+    def _response(self, outputs: list[RequestOutput], counts: TokenCounts) -> Pieces[ChatResponse]:
         (output,) = outputs
         choices = yield from self.choices(output)
-        response = ChatResponse(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            choices=choices,
-            usage=usage_of(counts),
-            system_fingerprint=self._fingerprint,
-        )
+        response = ChatResponse(**self._named, choices=choices, usage=usage_of(counts))
         if self._request.return_token_ids:
             response.prompt_token_ids = output.prompt_token_ids
         if self._request.return_prompt_text:
@@ -156,7 +143,7 @@ class ChatWriter(OpenAIWriter):
             most = self._request.prompt_logprobs or 0
             written: Any = yield from prompt_logprobs(output.prompt_logprobs, most)
             response.prompt_logprobs = written
-        yield self._body(response, counts, explanation)
+        return response
 
     def choices(self, output: RequestOutput) -> Pieces[list[ChatChoice]]:
         """Return the answers to a conversation, made in pieces."""
@@ -186,18 +173,3 @@ class ChatWriter(OpenAIWriter):
     def _logprobs(self, one: CompletionOutput) -> Pieces[Any]:
         assert self._most is not None
         return chat_logprobs(one.logprobs or (), self._most, self._texts)
-
-    def _plain_chunk(self, *choices: ChunkChoice) -> ChatChunk:
-        return ChatChunk(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            choices=list(choices),
-            system_fingerprint=self._fingerprint,
-        )
-
-    def _chunk(self, choices: list[ChunkChoice], counts: TokenCounts) -> ChatChunk:
-        chunk = self._plain_chunk(*choices)
-        if self._sends_usage_always:
-            chunk.usage = usage_of(counts)
-        return chunk

@@ -46,6 +46,8 @@ def translate(context: TranslationContext, request: CompletionRequest) -> Genera
 class CompletionWriter(OpenAIWriter):
     """Completions, written as chunks or as a whole."""
 
+    chunk = CompletionChunk
+
     def __init__(
         self, request: CompletionRequest, exchange: Exchange, prepared: PreparedRequest
     ) -> None:
@@ -67,7 +69,7 @@ class CompletionWriter(OpenAIWriter):
 
     def opening(self, counts: TokenCounts) -> Iterable[bytes]:
         """Return the warnings; otherwise completions begin with text."""
-        return self._warned(self._chunk([], counts))
+        return self._warned(self._chunk(counts=counts))
 
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
@@ -84,23 +86,15 @@ class CompletionWriter(OpenAIWriter):
                     yield encode(deltas[0].text).join(template.sides)
                     continue
                 choice = CompletionChunkChoice(index=index, text=TEXT)
-                self._templates[index] = Template(self._chunk([choice], counts))
+                self._templates[index] = Template(self._chunk(choice))
             choice = CompletionChunkChoice(index=index, text="")
             yield from self._fill(choice, prompt_index, output, one)
             if choice.text or choice.finish_reason or choice.logprobs or choice.token_ids:
-                yield frame(encode(self._chunk([choice], counts)))
+                yield frame(encode(self._chunk(choice, counts=counts)))
 
-    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
-        """Return the usage, in a chunk of its own, and the end."""
-        return self._closing(self._chunk([], counts), counts, explanation)
-
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
-        """Yield the response with all continuations of all prompts."""
+    def _response(
+        self, outputs: list[RequestOutput], counts: TokenCounts
+    ) -> Pieces[CompletionResponse]:
         choices = []
         turns = Turns()
         for prompt_index, output in enumerate(outputs):
@@ -115,27 +109,7 @@ class CompletionWriter(OpenAIWriter):
                     written: Any = yield from prompt_logprobs(output.prompt_logprobs, most)
                     choice.prompt_logprobs = written
                 choices.append(choice)
-        response = CompletionResponse(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            choices=choices,
-            usage=usage_of(counts),
-            system_fingerprint=self._fingerprint,
-        )
-        yield self._body(response, counts, explanation)
-
-    def _chunk(self, choices: list[CompletionChunkChoice], counts: TokenCounts) -> CompletionChunk:
-        chunk = CompletionChunk(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            choices=choices,
-            system_fingerprint=self._fingerprint,
-        )
-        if self._sends_usage_always:
-            chunk.usage = usage_of(counts)
-        return chunk
+        return CompletionResponse(**self._named, choices=choices, usage=usage_of(counts))
 
     def _fill(
         self,

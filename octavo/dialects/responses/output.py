@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.dialects.responses.namespaces import Origin
-from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
-from octavo.serving.answers.call_ids import made_id
-
-COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
-_PREFIXES = {TextDelta: "msg", ReasoningDelta: "rs", ToolCallDelta: "fc"}
+from octavo.dialects.common.blocks import Block
+from octavo.formats.deltas import ReasoningDelta, ToolCallDelta
 
 
 @dataclass(slots=True)
-class OutputItem:
+class OutputItem(Block):
     """One item: reasoning, a message or a call."""
 
-    kind: type[Delta]
-    id: str
-    index: int  # in the answer
-    name: str = ""  # of a call's function
-    namespace: str = ""  # of the function
-    call_id: str = ""
-    call: int = -1  # among the calls
-    texts: list[str] = field(default_factory=list)
+    id: str = ""
+    namespace: str = ""  # of a call's function
     logprobs: list[Any] = field(default_factory=list)
 
     @property
-    def text(self) -> str:
-        """The whole text so far: of the message, the reasoning or the arguments."""
-        return "".join(self.texts)
+    def place(self) -> dict[str, Any]:
+        """The place of the item's content, as its events have it; that of a call has no part."""
+        place: dict[str, Any] = {"item_id": self.id, "output_index": self.index}
+        if self.kind is not ToolCallDelta:
+            place["content_index"] = 0
+        return place
 
     def part(self) -> dict[str, Any]:
         """Return the only part of the item's content."""
@@ -72,64 +64,3 @@ class OutputItem:
             "role": "assistant",
             "content": content,
         }
-
-
-class Output:
-    """The items of one answer so far."""
-
-    def __init__(
-        self, name: str, origins: Mapping[str, Origin] | None = None, *, has_reasoning: bool
-    ) -> None:
-        self._name = name  # of the request, from which the ids of items are made
-        self._origins = origins or {}
-        self._has_reasoning = has_reasoning
-        self.items: list[OutputItem] = []
-        self.finish: FinishDelta | None = None
-
-    def add(self, delta: Delta) -> tuple[OutputItem | None, str]:
-        """Add a delta; return the item that it belongs to, which may be new, and its text."""
-        item = self.items[-1] if self.items else None
-        if isinstance(delta, FinishDelta):
-            self.finish = delta
-            return item, ""
-        if isinstance(delta, ReasoningDelta) and not self._has_reasoning:
-            return item, ""
-        call = delta.index if isinstance(delta, ToolCallDelta) else -1
-        if item is None or item.kind is not type(delta) or item.call != call:
-            item = self._begin(delta, call)
-        text = delta.arguments if isinstance(delta, ToolCallDelta) else delta.text
-        if text:
-            item.texts.append(text)
-        return item, text
-
-    def add_all(self, deltas: Iterable[Delta]) -> None:
-        """Add the deltas of a whole answer."""
-        for delta in deltas:
-            self.add(delta)
-
-    def complete(self) -> OutputItem:
-        """Return the last item of an answer that has ended; one of nothing is an empty message."""
-        return self.items[-1] if self.items else self._begin(TextDelta(""), -1)
-
-    def _begin(self, delta: Delta, call: int) -> OutputItem:
-        kind, index = type(delta), len(self.items)
-        item = OutputItem(kind, f"{_PREFIXES[kind]}_{self._name}_{index}", index, call=call)
-        if isinstance(delta, ToolCallDelta):
-            origin = self._origins.get(delta.name or "", Origin(delta.name or ""))
-            item.name, item.namespace = origin.name, origin.namespace
-            item.call_id = delta.call_id or f"call_{made_id(f'{self._name}/{call}')}"
-        self.items.append(item)
-        return item
-
-    @property
-    def status(self) -> str:
-        """The status of an answer that has ended."""
-        reason = None if self.finish is None else self.finish.reason
-        if reason == "abort":
-            return "cancelled"
-        return INCOMPLETE if reason == "length" else COMPLETED
-
-    def shown(self, status: str) -> list[dict[str, Any]]:
-        """Return all items; the last has the status, and those before it are complete."""
-        last = len(self.items) - 1
-        return [each.shown(status if each.index == last else COMPLETED) for each in self.items]

@@ -8,10 +8,13 @@ from typing import Any
 import msgspec
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
+from octavo.dialects.common.blocks import BlockWriter
+from octavo.dialects.common.events import event
 from octavo.dialects.common.logprobs import Pieces, TokenTexts, chat_logprobs
-from octavo.dialects.responses.dialect import ID_PREFIX, error_fields, event, response_error
-from octavo.dialects.responses.namespaces import NAMESPACE, origins_of
-from octavo.dialects.responses.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Output, OutputItem
+from octavo.dialects.common.writer import TEXT
+from octavo.dialects.responses.dialect import ID_PREFIX, error_fields, response_error
+from octavo.dialects.responses.namespaces import NAMESPACE, Origin, origins_of
+from octavo.dialects.responses.output import OutputItem
 from octavo.dialects.responses.raw import RawMessages
 from octavo.dialects.responses.schema import (
     InputTokensDetails,
@@ -20,7 +23,7 @@ from octavo.dialects.responses.schema import (
     ResponsesRequest,
     ResponseUsage,
 )
-from octavo.formats.deltas import ReasoningDelta, TextDelta, ToolCallDelta
+from octavo.formats.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import PreparedRequest, TokenCounts
 from octavo.serving.schema.queries import query_of
@@ -29,30 +32,35 @@ from octavo.serving.store.responses import FINAL, Entry, ResponseStore
 from octavo.transport.errors import ApiError, invalid
 from octavo.transport.exchange import encode
 
+COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
 CANCELLED, FAILED, QUEUED = "cancelled", "failed", "queued"
 STARTING_AFTER = "starting_after"
 MOST_EVENTS = 10**9  # of a response
 # Errors that end a connection, and not a durable request.
 _CONTINUED = ("server_shutdown", "stream_taken_over")
 _LOGPROBS = "message.output_text.logprobs"
-_DELTAS = {
+_PREFIXES: dict[type[Delta], str] = {TextDelta: "msg", ReasoningDelta: "rs", ToolCallDelta: "fc"}
+_DELTAS: dict[type[Delta], str] = {
     TextDelta: "response.output_text",
     ReasoningDelta: "response.reasoning_text",
     ToolCallDelta: "response.function_call_arguments",
 }
 
 
-class ResponseWriter:
-    """The writer of one response.
+class ResponseWriter(BlockWriter[OutputItem]):
+    """The writer of one response, whose items are its blocks.
 
     The events of a stream depend on nothing but the tokens: each token has its own. So the numbers
     of events are the same whenever the answer is written, and one that continues leaves out those
     that its client knows.
     """
 
+    id_prefix = "call_"
+
     def __init__(
         self, request: ResponsesRequest, exchange: Exchange, prepared: PreparedRequest
     ) -> None:
+        super().__init__(exchange.request_id, OutputItem)
         server = exchange.server
         self._clock = server.wall_time
         self._logprobs_each = prepared.sampling.logprobs
@@ -60,13 +68,10 @@ class ResponseWriter:
         self._waiting: list[Any] = []  # log-probabilities without an event yet
         self._number = 0  # of the next event
         self._known = known_number(exchange)  # the number of the last event that the client has
-        self._open: OutputItem | None = None
-        self._before = b""  # what precedes the new part of the open item in its events
-        self.output = Output(
-            exchange.request_id,
-            origins_of(request.tools),
-            has_reasoning=request.include_reasoning is not False,
-        )
+        self._origins = origins_of(request.tools)
+        self._ending = COMPLETED  # the status of the item that ends next
+        if request.include_reasoning is False:
+            self.leaves_out = ReasoningDelta
         self.response = response_to(request, exchange, prepared)
         self._raw: RawMessages | None = None
         if request.enable_response_messages:
@@ -95,51 +100,36 @@ class ResponseWriter:
             self._raw.add(one)
         if self._logprobs_each is not None:
             yield from self._read_logprobs(one)
-        for delta in one.deltas:
-            item, text = self.output.add(delta)
-            if item is not self._open:
-                yield from self._close(COMPLETED)
-                if item is not None:
-                    yield from self._begin(item)
-            if text:
-                yield from self._delta(text)
+        yield from super().frames(prompt_index, output, counts)
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterator[bytes]:
         """Yield the end of the last item, and the event with the whole response."""
-        status = self.output.status
-        last = self.output.complete()
-        if last is not self._open:
-            yield from self._begin(last)
-        yield from self._close(COMPLETED if status == COMPLETED else INCOMPLETE)
+        if self._open is None:
+            self._open = self._last_item()
+            yield from self._begin(self._open)
+        self._ending = self._status if self._status == COMPLETED else INCOMPLETE
+        yield from self._close()
         self.end(counts)
-        name = "response.completed" if status == COMPLETED else "response.incomplete"
+        name = f"response.{self._ending}"
         yield from self._event(name, {"response": msgspec.to_builtins(self.response)})
 
     def failure(self, error: ApiError) -> bytes:
         """Return the event of an error that ends the stream."""
         if error.code in _CONTINUED and self._is_durable:
             return b"".join(self._event("error", error_fields(error)))
-        self.response.status = FAILED
         self.response.error = response_error(error)
-        self.response.output = self.output.shown(INCOMPLETE)
-        self._settle()
-        return self._last("response.failed")
+        return self._ended_early(FAILED, "response.failed")
 
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
-        """Yield the body of the response."""
+    def body(self, outputs: list[RequestOutput], counts: TokenCounts) -> Iterator[bytes]:
+        """Yield the response with all items."""
         (one,) = outputs[0].outputs
         if self._raw is not None:
             self._raw.add(one)
-        self.output.add_all(one.deltas)
-        self.output.complete()
+        self._read(outputs)
+        self._last_item()
         if self._logprobs_each is not None:
             yield from self._read_logprobs(one)
-            for item in self.output.items:
+            for item in self._blocks:
                 if item.kind is TextDelta:
                     item.logprobs, self._waiting = self._waiting, []
                     break
@@ -148,9 +138,9 @@ class ResponseWriter:
 
     def end(self, counts: TokenCounts) -> None:
         """Complete the response when the answer has ended."""
-        response, status = self.response, self.output.status
+        response, status = self.response, self._status
         response.status = status
-        response.output = self.output.shown(COMPLETED if status == COMPLETED else INCOMPLETE)
+        response.output = self._output(COMPLETED if status == COMPLETED else INCOMPLETE)
         if status == INCOMPLETE:
             response.incomplete_details = {"reason": "max_output_tokens"}
         response.completed_at = self._clock() if status == COMPLETED else None
@@ -172,21 +162,22 @@ class ResponseWriter:
 
     def shown(self, status: str) -> bytes:
         """Return the response as it is now, with this status."""
-        output = self.output.shown(INCOMPLETE if status in FINAL else IN_PROGRESS)
+        output = self._output(INCOMPLETE if status in FINAL else IN_PROGRESS)
         return encode(msgspec.structs.replace(self.response, status=status, output=output))
 
     def cancel(self) -> bytes:
         """End the response because it was cancelled; return its last event."""
-        self.response.status = CANCELLED
-        self.response.output = self.output.shown(INCOMPLETE)
-        self._settle()
-        return self._last("response.incomplete")
+        return self._ended_early(CANCELLED, "response.incomplete")
 
-    def _last(self, name: str) -> bytes:
+    def _ended_early(self, status: str, name: str) -> bytes:
         """Return the event that ends a stream, behind those that begin it if it has not begun."""
+        self.response.status = status
+        self.response.output = self._output(INCOMPLETE)
+        self._settle()
         shown = {"response": msgspec.to_builtins(self.response)}
         begun = () if self._number else self._begun(shown)
-        return b"".join((*begun, *self._close(INCOMPLETE), *self._event(name, shown)))
+        self._ending = INCOMPLETE
+        return b"".join((*begun, *self._close(), *self._event(name, shown)))
 
     def _settle(self) -> None:
         if self.entry is not None and self._store is not None:
@@ -200,47 +191,66 @@ class ResponseWriter:
         if number > self._known:
             yield event(name, {**fields, "sequence_number": number})
 
-    def _begin(self, item: OutputItem) -> Iterator[bytes]:
-        self._open = item
-        shown = item.shown(IN_PROGRESS, has_content=False)
-        yield from self._event("response.output_item.added", {**_place(item), "item": shown})
-        if item.kind is not ToolCallDelta:
-            part = {**item.part(), "text": ""}
-            yield from self._event("response.content_part.added", {**_content(item), "part": part})
-        # A prepared event, of which only the new part and the number change.
-        frame = event(f"{_DELTAS[item.kind]}.delta", {**_content(item), "delta": 0})
-        self._before = frame.removesuffix(b"0}\n\n")
+    def _begin(self, block: OutputItem) -> Iterator[bytes]:
+        added = {"output_index": block.index, "item": block.shown(IN_PROGRESS, has_content=False)}
+        yield from self._event("response.output_item.added", added)
+        if block.kind is not ToolCallDelta:
+            part = {**block.part(), "text": ""}
+            yield from self._event("response.content_part.added", {**block.place, "part": part})
+        self._prepare(event(f"{_DELTAS[block.kind]}.delta", {**block.place, "delta": TEXT}))
 
-    def _delta(self, text: str) -> Iterator[bytes]:
+    def _more(self, text: str) -> bytes:
         number, self._number = self._number, self._number + 1
         item, logprobs = self._open, b""
         assert item is not None, "it was begun with its first delta"
+        item.texts.append(text)
         if item.kind is TextDelta:
             made, self._waiting = self._waiting, []
             item.logprobs += made
             logprobs = b',"logprobs":' + encode(made)
-        if number > self._known:
-            new = encode(text)
-            yield b'%b%b%b,"sequence_number":%d}\n\n' % (self._before, new, logprobs, number)
+        if number <= self._known:
+            return b""
+        new = encode(text)
+        return b'%b%b%b,"sequence_number":%d}\n\n' % (self._sides[0], new, logprobs, number)
 
-    def _close(self, status: str) -> Iterator[bytes]:
-        """Yield the end of the open item."""
-        item, self._open = self._open, None
-        if item is None:
-            return
-        done = f"{_DELTAS[item.kind]}.done"
-        if item.kind is ToolCallDelta:
-            said = {**_content(item), "name": item.name, "arguments": item.text}
+    def _end(self, block: OutputItem) -> Iterator[bytes]:
+        done = f"{_DELTAS[block.kind]}.done"
+        if block.kind is ToolCallDelta:
+            said = {**block.place, "name": block.name, "arguments": block.text}
             yield from self._event(done, said)
         else:
-            said = {**_content(item), "text": item.text}
-            if item.kind is TextDelta:
-                said["logprobs"] = item.logprobs
+            said = {**block.place, "text": block.text}
+            if block.kind is TextDelta:
+                said["logprobs"] = block.logprobs
             yield from self._event(done, said)
-            said = {**_content(item), "part": item.part()}
+            said = {**block.place, "part": block.part()}
             yield from self._event("response.content_part.done", said)
-        shown = {**_place(item), "item": item.shown(status)}
-        yield from self._event("response.output_item.done", shown)
+        ended = {"output_index": block.index, "item": block.shown(self._ending)}
+        yield from self._event("response.output_item.done", ended)
+
+    # items
+
+    def _new(self, delta: TextDelta | ReasoningDelta | ToolCallDelta, index: int) -> OutputItem:
+        item = super()._new(delta, index)
+        item.id = f"{_PREFIXES[item.kind]}_{self._name}_{index}"
+        origin = self._origins.get(item.name, Origin(item.name))
+        item.name, item.namespace = origin.name, origin.namespace
+        return item
+
+    def _last_item(self) -> OutputItem:
+        """Return the last item of an answer that has ended; one of nothing is an empty message."""
+        return self._blocks[-1] if self._blocks else self._block_of(TextDelta(""))
+
+    @property
+    def _status(self) -> str:
+        """The status of an answer that has ended."""
+        reason = None if self._finish is None else self._finish.reason
+        return {"abort": CANCELLED, "length": INCOMPLETE}.get(reason or "", COMPLETED)
+
+    def _output(self, status: str) -> list[dict[str, Any]]:
+        """Return all items; the last has the status, and those before it are complete."""
+        last = len(self._blocks) - 1
+        return [each.shown(status if each.index == last else COMPLETED) for each in self._blocks]
 
     def _read_logprobs(self, one: CompletionOutput) -> Pieces[None]:
         """Keep the log-probabilities of new tokens for the text; those of reasoning are left."""
@@ -318,18 +328,6 @@ def usage_of(counts: TokenCounts) -> ResponseUsage:
         output_tokens_details=OutputTokensDetails(reasoning_tokens=counts.reasoning),
         total_tokens=counts.prompt + counts.generated,
     )
-
-
-def _place(item: OutputItem) -> dict[str, Any]:
-    return {"output_index": item.index}
-
-
-def _content(item: OutputItem) -> dict[str, Any]:
-    """Return where the content of an item is; a call has none."""
-    place: dict[str, Any] = {"item_id": item.id, "output_index": item.index}
-    if item.kind is not ToolCallDelta:
-        place["content_index"] = 0
-    return place
 
 
 def _shown_tool(tool: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from octavo.dialects.tgi.schema import (
     TgiToken,
 )
 from octavo.formats.deltas import FinishDelta
+from octavo.serving.answers.writer import BaseWriter
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import TURN, PreparedRequest, TokenCounts
 from octavo.transport.errors import ApiError
@@ -37,7 +38,7 @@ from octavo.transport.exchange import encode
 _REASONS = {"stop": "eos_token", "length": "length"}
 
 
-class TgiWriter:
+class TgiWriter(BaseWriter):
     """One answer; the texts of its tokens together are its text."""
 
     def __init__(
@@ -51,10 +52,6 @@ class TgiWriter:
         self._text: list[str] = [self._prompt.text] if given.return_full_text else []
         self._num_tokens = 0
         self._last: TgiToken | None = None
-
-    def opening(self, counts: TokenCounts) -> Iterable[bytes]:
-        """Return nothing: a stream begins with the first token."""
-        return ()
 
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
@@ -75,20 +72,11 @@ class TgiWriter:
             if event is not None:
                 yield frame(encode(event))
 
-    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
-        """Return nothing: the last event is that of the last token."""
-        return ()
-
     def failure(self, error: ApiError) -> bytes:
         """Return the event of an error that ends the stream."""
         return frame(error_body(error))
 
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
+    def body(self, outputs: list[RequestOutput], counts: TokenCounts) -> Iterator[bytes]:
         """Yield the answer, in a list if it was asked for at /."""
         (output,) = outputs
         (one,) = output.outputs

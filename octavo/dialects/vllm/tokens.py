@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -155,6 +155,8 @@ def _named(named: Any, error: ApiError, index: int) -> ApiError:
 class TokensWriter(OpenAIWriter):
     """Answers in token ids, written as chunks or as a whole."""
 
+    chunk = TokensChunk
+
     def __init__(
         self,
         mode: str,
@@ -163,6 +165,8 @@ class TokensWriter(OpenAIWriter):
         prepared: PreparedRequest,
     ) -> None:
         super().__init__(exchange, request, prepared, "")
+        self._model, self._created = self._named["model"], self._named["created"]
+        self._named = {"request_id": exchange.request_id, "output_mode": mode}
         self._mode = mode
         self._has_texts = not exchange.server.config.tokens_only  # of the prompt's tokens
         asked = prepared.asked
@@ -178,10 +182,6 @@ class TokensWriter(OpenAIWriter):
             self._most = most_in_chats(prepared.sampling)
         self._most_of_prompt = prepared.sampling.prompt_logprobs
 
-    def opening(self, counts: TokenCounts) -> Iterable[bytes]:
-        """Return the warnings; otherwise the stream begins with tokens."""
-        return self._warned(self._chunk())
-
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
     ) -> Iterator[bytes]:
@@ -189,19 +189,10 @@ class TokensWriter(OpenAIWriter):
         for one in output.outputs:
             if one.token_ids or one.finish_reason is not None:
                 choice = yield from self._choice(one)
-                chunk = self._chunk(choice)
+                chunk = self._chunk(choice, counts=counts)
                 if self._prompt_token_ids is not None:
                     chunk.prompt_token_ids, self._prompt_token_ids = self._prompt_token_ids, None
-                if self._sends_usage_always:
-                    chunk.usage = usage_of(counts)
                 yield frame(encode(chunk))
-
-    def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
-        """Return the usage, in a chunk of its own, and the end."""
-        return self._closing(self._chunk(), counts, explanation)
-
-    def _chunk(self, *choices: TokensChoice) -> TokensChunk:
-        return TokensChunk(request_id=self._id, choices=list(choices), output_mode=self._mode)
 
     def whole(
         self,
@@ -216,12 +207,11 @@ class TokensWriter(OpenAIWriter):
             choice = yield from self._choice(one)
             choices.append(choice)
         response = TokensResponse(
-            request_id=self._id,
+            **self._named,
             choices=choices,
             usage=usage_of(counts),
             model=self._model,
             created=self._created,
-            output_mode=self._mode,
             prompt_token_ids=self._prompt_token_ids,
         )
         if output.prompt_logprobs is not None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from hashlib import blake2b
-
-from octavo.formats.deltas import ToolCallDelta
 
 LENGTH = 9  # the only one that Mistral's templates accept
 _CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -26,10 +23,3 @@ def short_id(given: str | None) -> str | None:
     if given is None or (len(given) == LENGTH and given.isascii() and given.isalnum()):
         return given
     return made_id(given)
-
-
-def with_id(delta: ToolCallDelta, answer: str, prefix: str = "") -> ToolCallDelta:
-    """Give a call that begins without an id one that is the same whenever its answer is written."""
-    if delta.name is None or delta.call_id is not None:
-        return delta
-    return replace(delta, call_id=f"{prefix}{made_id(f'{answer}/{delta.index}')}")

@@ -15,7 +15,7 @@ import msgspec
 from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.tasks import hidden_state
 from octavo.api.requests import TOO_LONG
-from octavo.serving.answers.whole import WholeWriter
+from octavo.serving.answers.writer import BaseWriter
 from octavo.serving.operation import TURN, GenerationRequest, TokenCounts, Writer
 from octavo.transport.errors import ApiError, invalid
 from octavo.workers.jobs import PreparedPrompt
@@ -47,7 +47,7 @@ def in_pieces(
     return pieces, owners
 
 
-class PiecesWriter(WholeWriter):
+class PiecesWriter(BaseWriter):
     """A writer that gets one output for each prompt, however many pieces it had."""
 
     def __init__(self, writer: Writer, owners: Sequence[int]) -> None:
@@ -58,12 +58,7 @@ class PiecesWriter(WholeWriter):
         """Return the body of an error."""
         return self._writer.failure(error)
 
-    def whole(
-        self,
-        outputs: list[RequestOutput],
-        counts: TokenCounts,
-        explanation: dict[str, Any] | None,
-    ) -> Iterator[bytes]:
+    def body(self, outputs: list[RequestOutput], counts: TokenCounts) -> Iterator[bytes]:
         """Yield the response to prompts whose pieces have been put together."""
         whole: list[RequestOutput] = []
         start = 0
@@ -73,7 +68,7 @@ class PiecesWriter(WholeWriter):
             merged = yield from _mean(outputs[start:end])
             whole.append(merged)
             start = end
-        yield from self._writer.whole(whole, counts, explanation)
+        yield from self._writer.whole(whole, counts, None)
 
 
 def _mean(pieces: Sequence[RequestOutput]) -> Any:
