@@ -12,9 +12,11 @@ from typing import Any
 from msgspec import Struct
 
 from octavo.serving.answers.formats import AnswerFormats
+from octavo.serving.answers.tool_use import NO_TOOLS, ToolUse
 from octavo.text.chat.messages import ContentFormat
 from octavo.transport.errors import ApiError
 from octavo.wire.facts import EngineFacts
+from octavo.workers.jobs import Conversation
 
 _MOST_NAMES = 8  # in an error
 ANY_MODEL = "tgi"  # what users of text-generation-inference call the model that is served
@@ -46,3 +48,31 @@ class TranslationContext(Struct, frozen=True, kw_only=True):
                 param="model",
                 code="model_not_found",
             )
+
+    def conversation(
+        self,
+        messages: list[dict[str, Any]],
+        variables: Mapping[str, Any],
+        use: ToolUse = NO_TOOLS,
+        *,
+        is_continued: bool = False,
+        **others: Any,
+    ) -> Conversation:
+        """Return what the chat template is given; it has the server's variables too.
+
+        If it is continued, the answer goes on with the last message.
+        """
+        arguments = {
+            "tool_format": self.formats.formats.tools,
+            "template": self.chat_template,
+            "add_generation_prompt": not is_continued,
+            "continue_final_message": is_continued,
+            **others,
+        }
+        return Conversation(
+            content_format=self.content_format,
+            messages=messages,
+            tools=list(use.described) or None,
+            variables={**(self.default_chat_template_kwargs or {}), **variables},
+            **arguments,
+        )

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from octavo.dialects.anthropic.schema import ContentBlock, CountRequest
+from octavo.dialects.common.conversation import given, no_text, past_call
 from octavo.serving.answers.tool_use import ToolUse
 from octavo.serving.translation import TranslationContext
+from octavo.text.chat.messages import THINKING_SWITCHES
 from octavo.text.chat.system_first import joined
 from octavo.transport.errors import ApiError, invalid
-from octavo.workers.jobs import Conversation, PromptJob
-
-_MEDIA = "this model reads text; send it as text"
+from octavo.workers.jobs import PromptJob
 
 
 def conversation_job(
@@ -37,24 +37,18 @@ def conversation_job(
             chat += _turns(message.role, message.content, where)
     for turn in chat:
         _shorten_ids(turn, context.formats.known_id)
-    variables = dict(context.default_chat_template_kwargs or {})
+    variables: dict[str, Any] = {}
     if request.thinking is not None:
-        thinks = request.thinking.type != "disabled"
-        variables.update(enable_thinking=thinks, thinking=thinks)
+        variables.update(dict.fromkeys(THINKING_SWITCHES, request.thinking.type != "disabled"))
     if request.output_config is not None and request.output_config.effort is not None:
         variables["reasoning_effort"] = request.output_config.effort
     variables.update(request.chat_template_kwargs or {})
-    is_continued = request.messages[-1].role == "assistant"
-    conversation = Conversation(
-        content_format=context.content_format,
-        messages=joined(chat),
+    conversation = context.conversation(
+        joined(chat),
+        variables,
+        tools,
+        is_continued=request.messages[-1].role == "assistant",
         moves_system=True,  # clients send reminders between the turns
-        tools=list(tools.described) or None,
-        tool_format=context.formats.formats.tools,
-        template=context.chat_template,
-        add_generation_prompt=not is_continued,
-        continue_final_message=is_continued,
-        variables=variables,
     )
     return PromptJob(conversation=conversation, add_special_tokens=False)
 
@@ -80,7 +74,7 @@ def _answer(blocks: list[ContentBlock], where: str) -> dict[str, Any]:
     for index, block in enumerate(blocks):
         place = f"{where}[{index}]"
         if block.type == "thinking":
-            reasoning.append(_given(block.thinking, f"{place}.thinking"))
+            reasoning.append(given(block.thinking, f"{place}.thinking"))
         elif block.type == "tool_use":
             calls.append(_call(block, place))
         elif block.type != "redacted_thinking":
@@ -94,9 +88,8 @@ def _answer(blocks: list[ContentBlock], where: str) -> dict[str, Any]:
 
 
 def _call(block: ContentBlock, where: str) -> dict[str, Any]:
-    name = _given(block.name, f"{where}.name")
-    function = {"name": name, "arguments": block.input or {}}
-    return {"id": _given(block.id, f"{where}.id"), "type": "function", "function": function}
+    name = given(block.name, f"{where}.name")
+    return past_call(name, block.input or {}, given(block.id, f"{where}.id"))
 
 
 def _turns(role: str, blocks: list[ContentBlock], where: str) -> list[dict[str, Any]]:
@@ -105,7 +98,7 @@ def _turns(role: str, blocks: list[ContentBlock], where: str) -> list[dict[str, 
     for index, block in enumerate(blocks):
         place = f"{where}[{index}]"
         if block.type == "tool_result":
-            call_id = _given(block.tool_use_id, f"{place}.tool_use_id")
+            call_id = given(block.tool_use_id, f"{place}.tool_use_id")
             text = _text(block.content or "", f"{place}.content")
             turns.append({"role": "tool", "tool_call_id": call_id, "content": text})
         else:
@@ -123,15 +116,5 @@ def _text(content: str | list[ContentBlock], where: str) -> str:
 def _part(block: ContentBlock, where: str) -> dict[str, Any]:
     """Return a block of text; raise ApiError for other types."""
     if block.type != "text":
-        raise invalid(
-            f"{where}.type: {block.type[:64]!r} is not supported here: {_MEDIA}",
-            f"{where}.type",
-            "unsupported_parameter",
-        )
-    return {"type": "text", "text": _given(block.text, f"{where}.text")}
-
-
-def _given(value: str | None, where: str) -> str:
-    if value is None:
-        raise invalid(f"{where} is missing", where)
-    return value
+        raise no_text(block.type, where)
+    return {"type": "text", "text": given(block.text, f"{where}.text")}

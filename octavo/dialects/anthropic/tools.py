@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
-
-from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
+from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.dialects.anthropic.schema import CountRequest, InputTool, MessagesRequest
+from octavo.dialects.common.shapes import shape_at
+from octavo.dialects.common.tools import by_name, described, use_of_tools
 from octavo.serving.answers.tool_use import NO_TOOLS, ToolUse
 from octavo.transport.errors import ApiError, invalid
 from octavo.workers.answer_shape import CallableTool
@@ -23,35 +24,30 @@ def tool_use(request: CountRequest) -> ToolUse:
         if choice is not None and choice.type in ("any", "tool"):
             raise invalid("tool_choice needs tools, which the request does not have", "tool_choice")
         return NO_TOOLS
-    tools: dict[str, CallableTool] = {}
-    for index, each in enumerate(request.tools):
-        if each.name in tools:
-            where = f"tools[{index}].name"
-            raise invalid(f"{where}: {each.name!r} is the name of an earlier tool too", where)
-        tools[each.name] = CallableTool(
-            each.name,
-            _schema_of(each, f"tools[{index}]"),
-            strict=bool(each.strict),
-            place=f"[{index}].input_schema",
-        )
+    tools = by_name(_tools(request.tools))
     if choice is not None and choice.type == "none":
         return NO_TOOLS
-    callable_tools = tuple(tools.values())
+    names = None
     if choice is not None and choice.type == "tool":
-        if choice.name not in tools:
+        if choice.name is None or choice.name not in tools:
             raise invalid(
                 f"tool_choice.name: {choice.name!r} is not among tools", "tool_choice.name"
             )
-        callable_tools = (tools[choice.name],)
-    return ToolUse(
-        described=tuple(map(_described, request.tools)),
-        callable=callable_tools,
-        must_call=choice is not None and choice.type in ("any", "tool"),
-        only_these=len(callable_tools) < len(tools),
-        # A model that must call one tool repeats the call where it may.
-        is_parallel=choice is None
-        or not (choice.disable_parallel_tool_use or choice.type == "tool"),
-    )
+        names = [choice.name]
+    shown = [
+        described(each.name, parameters=each.input_schema, description=each.description)
+        for each in request.tools
+    ]
+    must_call = choice is not None and choice.type in ("any", "tool")
+    wish = False if choice is not None and choice.disable_parallel_tool_use else None
+    return use_of_tools(shown, tools, names, must_call=must_call, wish=wish)
+
+
+def _tools(given: Sequence[InputTool]) -> Iterator[CallableTool]:
+    for index, each in enumerate(given):
+        schema = _schema_of(each, f"tools[{index}]")
+        place = f"[{index}].input_schema"
+        yield CallableTool(each.name, schema, strict=bool(each.strict), place=place)
 
 
 def shape_of(request: MessagesRequest) -> StructuredOutputsParams | None:
@@ -63,14 +59,7 @@ def shape_of(request: MessagesRequest) -> StructuredOutputsParams | None:
         given, place = request.output_config.format, _PLACE
     if given is None:
         return None
-    try:
-        msgspec.msgpack.encode(given.schema)  # the form in which it is stored and sent
-        return StructuredOutputsParams(json=given.schema)
-    except OverflowError:
-        raise invalid(f"{place}.schema: a number has more than 64 bits", place) from None
-    except ShapeError as error:
-        param = f"{place}.schema{error.path}"
-        raise invalid(f"{param}: {error.what}", param) from None
+    return shape_at(place, ".schema", json=given.schema)
 
 
 def with_own_place(request: MessagesRequest, error: ApiError) -> ApiError:
@@ -95,11 +84,3 @@ def _schema_of(tool: InputTool, place: str) -> dict[str, Any]:
     if tool.input_schema is None:
         raise invalid(f"{place}.input_schema is missing", f"{place}.input_schema")
     return tool.input_schema
-
-
-def _described(tool: InputTool) -> dict[str, Any]:
-    """Return a tool as templates show it."""
-    function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
-    if tool.description is not None:
-        function["description"] = tool.description
-    return {"type": "function", "function": function}

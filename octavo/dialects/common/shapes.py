@@ -68,6 +68,18 @@ def shape_of(request: ShapeFields) -> StructuredOutputsParams | None:
         raise invalid(f"{param}: {error.what}", param) from None
 
 
+def shape_at(field: str, path: str = "", **values: Any) -> StructuredOutputsParams:
+    """Return the shape that is at a path in a field; raise ApiError, with its place, if wrong."""
+    place = f"{field}{path}"
+    try:
+        msgspec.msgpack.encode(values)  # the form in which it is stored and sent
+        return StructuredOutputsParams(**values)
+    except OverflowError:
+        raise invalid(f"{place}: a number has more than 64 bits", field) from None
+    except ShapeError as error:
+        raise invalid(f"{place}{error.path}: {error.what}", f"{place}{error.path}") from None
+
+
 def with_own_place(request: ShapeFields, error: ApiError) -> ApiError:
     """Return an error of the shape with the place in the request where it is described."""
     param = error.param

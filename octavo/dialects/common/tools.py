@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from octavo.dialects.common.schema.chat import ChatRequest
 from octavo.dialects.common.schema.tokens import TokenizeRequest
@@ -26,6 +26,14 @@ NO_ARGUMENTS: dict[str, Any] = {
 }
 
 
+class Function(Protocol):
+    """A description of a function, in any dialect that names its parts like OpenAI's."""
+
+    name: Any
+    description: str | None
+    parameters: dict[str, Any] | None
+
+
 def tool_use(request: ChatRequest | TokenizeRequest) -> ToolUse:
     """Return what a request says about tools; raise ApiError for what contradicts itself."""
     functions, field, is_old = _functions(request)
@@ -38,8 +46,7 @@ def tool_use(request: ChatRequest | TokenizeRequest) -> ToolUse:
     if choice == "none":
         return NO_TOOLS
     names, must_call = _wanted(choice, named)
-    is_one = must_call and not isinstance(choice, str) and names is not None and len(names) == 1
-    wish = getattr(request, "parallel_tool_calls", None)
+    wish = False if is_old else getattr(request, "parallel_tool_calls", None)
     inner = "" if is_old else ".function"
     tools = {
         each.name: CallableTool(
@@ -53,15 +60,77 @@ def tool_use(request: ChatRequest | TokenizeRequest) -> ToolUse:
     for name in names or ():
         if name not in tools:
             raise invalid(f"{named} names {name!r}, which is not among {field}", named)
+    shown = [shown_function(each) for each in functions]
+    return use_of_tools(shown, tools, names, must_call=must_call, wish=wish, is_old=is_old)
+
+
+def use_of_tools(
+    shown: Iterable[dict[str, Any]],
+    tools: Mapping[str, CallableTool],
+    names: Sequence[str] | None = None,
+    *,
+    must_call: bool = False,
+    wish: bool | None = None,
+    is_old: bool = False,
+) -> ToolUse:
+    """Return the use of tools of which those with the names may be called, or all.
+
+    The wish is that an answer has several calls, or that it has one at most.
+    """
+    is_one = must_call and names is not None and len(names) == 1
     return ToolUse(
-        described=tuple({"type": "function", "function": _described(each)} for each in functions),
+        described=tuple(shown),
         callable=tuple(tools[name] for name in dict.fromkeys(names or tools)),
         must_call=must_call,
         only_these=names is not None and len(set(names)) < len(tools),
         # A model that must call one tool repeats the call where it may.
-        is_parallel=(wish is True if is_one else wish is not False) and not is_old,
+        is_parallel=wish is True if is_one else wish is not False,
         is_old=is_old,
     )
+
+
+def by_name(tools: Iterable[CallableTool]) -> dict[str, CallableTool]:
+    """Return tools by their names; raise ApiError for a name that two of them have."""
+    found: dict[str, CallableTool] = {}
+    for tool in tools:
+        if tool.name in found:
+            where = f"tools{tool.place.rpartition('.')[0]}.name"
+            raise invalid(f"{where}: {tool.name!r} is the name of an earlier tool too", where)
+        found[tool.name] = tool
+    return found
+
+
+def described(name: str | None, **fields: Any) -> dict[str, Any]:
+    """Return a function as templates show it, without the fields that it lacks."""
+    given = {field: value for field, value in fields.items() if value is not None}
+    return {"type": "function", "function": {"name": name, **given}}
+
+
+def shown_function(each: Function) -> dict[str, Any]:
+    """Return a function as templates show it; whether it is strict concerns the server alone."""
+    return described(each.name, description=each.description, parameters=each.parameters)
+
+
+def check_arguments(parameters: dict[str, Any] | None, where: str) -> None:
+    """Raise ApiError for the arguments of a function that are no object."""
+    kind = (parameters or {}).get("type", "object")
+    if kind != "object":
+        place = f"{where}.parameters.type"
+        raise invalid(
+            f"{place} must be 'object', whose properties are the arguments, not {str(kind)[:64]!r}",
+            place,
+        )
+
+
+def check_size(functions: Sequence[Any], field: str, verb: str = "has") -> None:
+    """Raise ApiError for functions that are too long together."""
+    size = len(encode(functions))
+    if size > MAX_TOOLS_BYTES:
+        raise invalid(
+            f"{field} {verb} {size} bytes of JSON; at most {MAX_TOOLS_BYTES} are accepted: "
+            "describe fewer functions, or in fewer words",
+            field,
+        )
 
 
 def _functions(
@@ -122,27 +191,5 @@ def _check(functions: Sequence[FunctionTool], field: str, *, is_old: bool) -> No
                 f"{where}.name",
             )
         places[each.name] = where
-        kind = (each.parameters or {}).get("type", "object")
-        if kind != "object":
-            raise invalid(
-                f"{where}.parameters.type must be 'object', whose properties are the arguments, "
-                f"not {str(kind)[:64]!r}",
-                f"{where}.parameters.type",
-            )
-    size = len(encode(functions))
-    if size > MAX_TOOLS_BYTES:
-        raise invalid(
-            f"{field} has {size} bytes of JSON; at most {MAX_TOOLS_BYTES} are accepted: describe "
-            "fewer functions, or in fewer words",
-            field,
-        )
-
-
-def _described(function: FunctionTool) -> dict[str, Any]:
-    """Return a function as templates show it; whether it is strict concerns the server alone."""
-    described: dict[str, Any] = {"name": function.name}
-    if function.description is not None:
-        described["description"] = function.description
-    if function.parameters is not None:
-        described["parameters"] = function.parameters
-    return described
+        check_arguments(each.parameters, where)
+    check_size(functions, field)

@@ -28,7 +28,7 @@ from octavo.serving.translation import TranslationContext
 from octavo.text.chat.messages import THINKING_SWITCHES
 from octavo.transport.errors import ApiError, invalid
 from octavo.transport.exchange import encode
-from octavo.workers.jobs import Conversation, PromptJob
+from octavo.workers.jobs import PromptJob
 
 R = TypeVar("R", bound=DecisionsRequest | SystemOneRequest)
 
@@ -130,20 +130,15 @@ def asked_questions(
     repeated = len(texts) * shared
     check_characters(repeated + sum(map(len, texts)), len(texts), places[0])  # before they are made
     before = [{"role": "system", "content": system}] if system else []
-    kwargs = {
-        **(context.default_chat_template_kwargs or {}),
-        **dict.fromkeys(THINKING_SWITCHES, False),
-        **(variables or {}),
-    }
+    kwargs = {**dict.fromkeys(THINKING_SWITCHES, False), **(variables or {})}
     labels = [option.label for question in questions for option in question.options]
     labels = list(dict.fromkeys(labels))
     jobs: list[PromptJob | list[int]] = [
         PromptJob(
-            conversation=Conversation(
-                content_format=context.content_format,
-                messages=[*before, {"role": "user", "content": f"{text}\n\n{each}"}],
-                template=context.chat_template,
-                variables=kwargs,
+            conversation=context.conversation(
+                [*before, {"role": "user", "content": f"{text}\n\n{each}"}],
+                kwargs,
+                tool_format=None,
             ),
             add_special_tokens=False,
         )

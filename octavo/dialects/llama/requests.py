@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from octavo.core.sampling_params import MAX_BIAS
-from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
+from octavo.core.structured_outputs import StructuredOutputsParams
+from octavo.dialects.common.shapes import shape_at
 from octavo.dialects.llama.schema import (
     InfillRequest,
     LlamaCompletionRequest,
@@ -254,18 +253,9 @@ def _shape(request: LlamaSampling) -> StructuredOutputsParams | None:
             "json_schema and grammar describe a shape each, and an answer has one; send one",
             "grammar",
         )
-    try:
-        if grammar:
-            return StructuredOutputsParams(grammar=grammar)
-        if schema is None:
-            return None
-        msgspec.msgpack.encode(schema)  # the form in which it is stored and sent
-        return StructuredOutputsParams(json=schema)
-    except OverflowError:
-        raise invalid("json_schema: a number has more than 64 bits", "json_schema") from None
-    except ShapeError as error:
-        param = f"{'grammar' if grammar else 'json_schema'}{error.path}"
-        raise invalid(f"{param}: {error.what}", param) from None
+    if grammar:
+        return shape_at("grammar", grammar=grammar)
+    return None if schema is None else shape_at("json_schema", json=schema)
 
 
 def named(error: ApiError, index: int) -> ApiError:

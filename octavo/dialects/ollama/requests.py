@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
-
-from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
+from octavo.core.structured_outputs import StructuredOutputsParams
+from octavo.dialects.common.conversation import past_call
+from octavo.dialects.common.shapes import shape_at
+from octavo.dialects.common.tools import NO_ARGUMENTS, by_name, described, use_of_tools
 from octavo.dialects.ollama.schema import (
     OllamaChatRequest,
     OllamaGenerateRequest,
@@ -26,11 +27,10 @@ from octavo.serving.translation import TranslationContext
 from octavo.text.chat.messages import THINKING_SWITCHES
 from octavo.transport.errors import ApiError, invalid, not_yet
 from octavo.workers.answer_shape import CallableTool
-from octavo.workers.jobs import Conversation, PromptJob
+from octavo.workers.jobs import PromptJob
 
 TAG = ":latest"  # which clients of this dialect add to names
 _NEUTRAL = "structured_outputs"
-_NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 # Neutral names of sampling values, and those of the options.
 _SAMPLING = {
     "temperature": "temperature",
@@ -132,15 +132,7 @@ def _sampling(options: OllamaOptions) -> tuple[dict[str, Any], int | None]:
 def _shape(wanted: str | dict[str, Any] | None) -> StructuredOutputsParams | None:
     if not wanted:
         return None
-    try:
-        if wanted == "json":
-            return StructuredOutputsParams(json_object=True)
-        msgspec.msgpack.encode(wanted)  # the form in which it is stored and sent
-        return StructuredOutputsParams(json=wanted)
-    except OverflowError:
-        raise invalid("format: a number has more than 64 bits", "format") from None
-    except ShapeError as error:
-        raise invalid(f"format{error.path}: {error.what}", f"format{error.path}") from None
+    return shape_at("format", **{"json_object": True} if wanted == "json" else {"json": wanted})
 
 
 def named(is_chat: bool, error: ApiError, index: int) -> ApiError:
@@ -162,21 +154,14 @@ def _tool_use(tools: Sequence[OllamaTool]) -> ToolUse:
     """Return what a request says about tools; the answer may always do without them."""
     if not tools:
         return NO_TOOLS
-    found: dict[str, CallableTool] = {}
-    described = []
+    found, shown = list[CallableTool](), list[dict[str, Any]]()
     for index, each in enumerate(tools):
-        function, where = each.function, f"tools[{index}].function"
-        if function.name in found:
-            message = f"{where}.name: {function.name!r} is the name of an earlier tool too"
-            raise invalid(message, f"{where}.name")
-        parameters = function.parameters or _NO_ARGUMENTS
+        name, about = each.function.name, each.function.description
+        parameters = each.function.parameters or NO_ARGUMENTS
         place = f"[{index}].function.parameters"
-        found[function.name] = CallableTool(function.name, parameters, strict=False, place=place)
-        shown: dict[str, Any] = {"name": function.name, "parameters": parameters}
-        if function.description is not None:
-            shown["description"] = function.description
-        described.append({"type": "function", "function": shown})
-    return ToolUse(described=tuple(described), callable=tuple(found.values()))
+        found.append(CallableTool(name, parameters, strict=False, place=place))
+        shown.append(described(name, parameters=parameters, description=about))
+    return use_of_tools(shown, by_name(found))
 
 
 def _conversation(
@@ -186,23 +171,14 @@ def _conversation(
     use: ToolUse,
 ) -> PromptJob:
     """Return the job for a worker; an answer at the end is continued."""
-    variables = dict(context.default_chat_template_kwargs or {})
+    variables: dict[str, Any] = {}
     if request.think is not None:
         variables.update(dict.fromkeys(THINKING_SWITCHES, bool(request.think)))
         if isinstance(request.think, str):
             variables["reasoning_effort"] = request.think
     is_continued = bool(messages) and messages[-1]["role"] == "assistant"
     is_continued = is_continued and "tool_calls" not in messages[-1]
-    conversation = Conversation(
-        content_format=context.content_format,
-        messages=messages,
-        tools=list(use.described) or None,
-        tool_format=context.formats.formats.tools,
-        template=context.chat_template,
-        add_generation_prompt=not is_continued,
-        continue_final_message=is_continued,
-        variables=variables,
-    )
+    conversation = context.conversation(messages, variables, use, is_continued=is_continued)
     return PromptJob(conversation=conversation, add_special_tokens=False)
 
 
@@ -222,9 +198,9 @@ def _messages(context: TranslationContext, given: Sequence[OllamaMessage]) -> li
             calls = fields["tool_calls"] = []
             for number, call in enumerate(message.tool_calls):
                 call_id = context.formats.known_id(call.id or made_id(f"{index}/{number}"))
-                open_calls.append((call.function.name, call_id or ""))
-                called = {"name": call.function.name, "arguments": call.function.arguments}
-                calls.append({"id": call_id, "type": "function", "function": called})
+                name, arguments = call.function.name, call.function.arguments
+                open_calls.append((name, call_id or ""))
+                calls.append(past_call(name, arguments, call_id))
         if message.role == "tool":
             _add_result(context, fields, message, open_calls)
         messages.append(fields)

@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 
+from octavo.dialects.common.conversation import given, no_text, past_call
 from octavo.dialects.responses.namespaces import flat_name
 from octavo.dialects.responses.schema import InputItem, InputTokensRequest, Part
 from octavo.serving.answers.tool_use import ToolUse
 from octavo.serving.translation import TranslationContext
 from octavo.text.chat.messages import THINKING_SWITCHES
 from octavo.transport.errors import ApiError, invalid
-from octavo.workers.jobs import Conversation, PromptJob
+from octavo.workers.jobs import PromptJob
 
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 _items = msgspec.json.Decoder(list[InputItem])
@@ -34,7 +35,7 @@ def conversation_job(
     if earlier:
         messages += messages_of(_items.decode(earlier), "previous_response_id", known_id)
     messages += messages_of(items_of(request), "input", known_id)
-    variables = dict(context.default_chat_template_kwargs or {})
+    variables: dict[str, Any] = {}
     effort = None if request.reasoning is None else request.reasoning.effort
     if effort is not None:
         variables["reasoning_effort"] = effort
@@ -42,14 +43,7 @@ def conversation_job(
     if request.text is not None and request.text.verbosity is not None:
         variables["verbosity"] = request.text.verbosity
     variables.update(request.chat_template_kwargs or {})
-    conversation = Conversation(
-        content_format=context.content_format,
-        messages=messages,
-        tools=list(tools.described) or None,
-        tool_format=context.formats.formats.tools,
-        template=context.chat_template,
-        variables=variables,
-    )
+    conversation = context.conversation(messages, variables, tools)
     return PromptJob(conversation=conversation, add_special_tokens=False)
 
 
@@ -68,13 +62,11 @@ def messages_of(items: Iterable[InputItem], where: str, known_id: KnownId) -> li
         place = f"{where}[{index}]"
         kind = item.type or "message"
         if kind == "message" and item.role != "assistant":
-            if item.role is None:
-                raise _missing(f"{place}.role")
-            content = _content(item.content, f"{place}.content")
-            messages.append({"role": item.role, "content": content})
+            role = given(item.role, f"{place}.role")
+            messages.append({"role": role, "content": _content(item.content, f"{place}.content")})
             answer = None
         elif kind == "function_call_output":
-            call_id = known_id(_given(item.call_id, f"{place}.call_id"))
+            call_id = known_id(given(item.call_id, f"{place}.call_id"))
             text = _text(item.output, f"{place}.output")
             messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
             answer = None
@@ -107,10 +99,9 @@ def _add(answer: dict[str, Any], kind: str, item: InputItem, place: str, known_i
                 before = answer.get("reasoning_content")
                 answer["reasoning_content"] = text if before is None else f"{before}\n{text}"
         case "function_call":
-            call_id = known_id(_given(item.call_id, f"{place}.call_id"))
-            name = flat_name(item.namespace, _given(item.name, f"{place}.name"))
-            called = {"name": name, "arguments": item.arguments or "{}"}
-            call = {"id": call_id, "type": "function", "function": called}
+            call_id = known_id(given(item.call_id, f"{place}.call_id"))
+            name = flat_name(item.namespace, given(item.name, f"{place}.name"))
+            call = past_call(name, item.arguments or "{}", call_id)
             answer.setdefault("tool_calls", []).append(call)
         case _:
             raise invalid(
@@ -125,9 +116,8 @@ def _content(content: str | list[Part] | None, where: str) -> str | list[dict[st
     """Return the content of a message; one part is as good as its text."""
     if isinstance(content, str):
         return content
-    if content is None:
-        raise _missing(where)
-    texts = [_part(part, f"{where}[{index}]") for index, part in enumerate(content)]
+    parts = enumerate(given(content, where))
+    texts = [_part(part, f"{where}[{index}]") for index, part in parts]
     return texts[0] if len(texts) == 1 else [{"type": "text", "text": each} for each in texts]
 
 
@@ -141,24 +131,9 @@ def _part(part: Part, where: str) -> str:
     """Return the text of a part; raise ApiError for other types."""
     name = _TEXTS.get(part.type)
     if name is None:
-        raise invalid(
-            f"{where}.type: {part.type[:64]!r} is not supported here: this model reads text; send "
-            "it as text",
-            f"{where}.type",
-            "unsupported_parameter",
-        )
+        raise no_text(part.type, where)
     text: str | None = getattr(part, name)
-    return _given(text, f"{where}.{name}")
-
-
-def _given(value: str | None, where: str) -> str:
-    if value is None:
-        raise _missing(where)
-    return value
-
-
-def _missing(where: str) -> ApiError:
-    return invalid(f"{where} is missing", where)
+    return given(text, f"{where}.{name}")
 
 
 def with_own_field(error: ApiError) -> ApiError:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.dialects.common import shapes
 from octavo.dialects.common.schema.shapes import JsonSchema, ResponseFormat, ShapeFields
-from octavo.dialects.common.schema.tools import MAX_TOOLS_BYTES
-from octavo.dialects.common.tools import NO_ARGUMENTS
+from octavo.dialects.common.tools import (
+    NO_ARGUMENTS,
+    by_name,
+    check_arguments,
+    check_size,
+    shown_function,
+    use_of_tools,
+)
 from octavo.dialects.responses.namespaces import Flat, chosen, flattened
 from octavo.dialects.responses.schema import (
     ChoiceOfTools,
     InputTokensRequest,
-    NamespacedFunction,
     ResponsesRequest,
     TextFormat,
 )
 from octavo.serving.answers.tool_use import NO_TOOLS, ToolUse
 from octavo.serving.schema.near_names import not_among
 from octavo.transport.errors import ApiError, invalid, not_yet
-from octavo.transport.exchange import encode
 from octavo.workers.answer_shape import CallableTool
 
 _FORMATS = ("text", "json_object", "json_schema")
@@ -41,53 +44,23 @@ def tool_use(request: InputTokensRequest) -> ToolUse:
             raise invalid("tool_choice needs tools, which the request does not have", "tool_choice")
         return NO_TOOLS
     functions = flattened(request.tools)
-    tools = _tools(functions)
+    tools = by_name(_tools(functions))
+    check_size([flat.function for flat in functions], "tools", "have")
     if choice == "none":
         return NO_TOOLS
     names, must_call = _wanted(choice, functions)
-    is_one = must_call and names is not None and len(names) == 1
+    shown = [shown_function(each.function) for each in functions]
     wish = request.parallel_tool_calls
-    return ToolUse(
-        described=tuple(_described(each.function) for each in functions),
-        callable=tuple(tools[name] for name in dict.fromkeys(names or tools)),
-        must_call=must_call,
-        only_these=names is not None and len(set(names)) < len(tools),
-        # A model that must call one tool repeats the call where it may.
-        is_parallel=wish is True if is_one else wish is not False,
-    )
+    return use_of_tools(shown, tools, names, must_call=must_call, wish=wish)
 
 
-def _tools(given: list[Flat]) -> dict[str, CallableTool]:
-    tools: dict[str, CallableTool] = {}
+def _tools(given: list[Flat]) -> Iterator[CallableTool]:
     for flat in given:
-        where, each = f"tools{flat.place}", flat.function
+        each = flat.function
         assert each.name is not None
-        if each.name in tools:
-            raise invalid(
-                f"{where}.name: {each.name!r} is the name of an earlier tool too", f"{where}.name"
-            )
-        kind = (each.parameters or {}).get("type", "object")
-        if kind != "object":
-            param = f"{where}.parameters.type"
-            raise invalid(
-                f"{param} must be 'object', whose properties are the arguments, not "
-                f"{str(kind)[:64]!r}",
-                param,
-            )
-        tools[each.name] = CallableTool(
-            each.name,
-            each.parameters or NO_ARGUMENTS,
-            strict=bool(each.strict),
-            place=f"{flat.place}.parameters",
-        )
-    size = len(encode([flat.function for flat in given]))
-    if size > MAX_TOOLS_BYTES:
-        raise invalid(
-            f"tools have {size} bytes of JSON; at most {MAX_TOOLS_BYTES} are accepted: describe "
-            "fewer functions, or in fewer words",
-            "tools",
-        )
-    return tools
+        check_arguments(each.parameters, f"tools{flat.place}")
+        parameters, place = each.parameters or NO_ARGUMENTS, f"{flat.place}.parameters"
+        yield CallableTool(each.name, parameters, strict=bool(each.strict), place=place)
 
 
 def _wanted(
@@ -108,16 +81,6 @@ def _wanted(
         what = "choose a function, or allowed_tools"
         raise not_yet("tool_choice.type", f"{choice.type[:64]!r} is not supported: {what}")
     return [chosen(name, where, functions) for name, where in names], must_call
-
-
-def _described(tool: NamespacedFunction) -> dict[str, Any]:
-    """Return a tool as templates show it."""
-    function: dict[str, Any] = {"name": tool.name}
-    if tool.description is not None:
-        function["description"] = tool.description
-    if tool.parameters is not None:
-        function["parameters"] = tool.parameters
-    return {"type": "function", "function": function}
 
 
 def shape_of(request: ResponsesRequest) -> StructuredOutputsParams | None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
+from octavo.core.structured_outputs import StructuredOutputsParams
+from octavo.dialects.common.shapes import shape_at
 from octavo.dialects.tgi.schema import (
     TgiGenerateRequest,
     TgiGrammar,
@@ -104,21 +105,16 @@ def _shape(grammar: TgiGrammar) -> StructuredOutputsParams:
     if grammar.type == "json_schema":
         value = value.get("schema") if isinstance(value, dict) else None
         where += ".schema"
+    if grammar.type == "regex":
+        return shape_at(where, regex=value)
     try:
-        if grammar.type == "regex":
-            return StructuredOutputsParams(regex=value)
         if isinstance(value, str):
             value = msgspec.json.decode(value)
-        if not isinstance(value, dict):
-            raise invalid(f"{where} must be a JSON schema, which is an object", where)
-        msgspec.msgpack.encode(value)  # the form in which it is stored and sent
-        return StructuredOutputsParams(json=value)
+        if isinstance(value, dict):
+            return shape_at(where, json=value)
     except (msgspec.DecodeError, RecursionError) as error:
         raise invalid(f"{where} is a text that is no JSON: {error}", where) from None
-    except OverflowError:
-        raise invalid(f"{where}: a number has more than 64 bits", where) from None
-    except ShapeError as error:
-        raise invalid(f"{where}{error.path}: {error.what}", f"{where}{error.path}") from None
+    raise invalid(f"{where} must be a JSON schema, which is an object", where)
 
 
 def named(error: ApiError, index: int) -> ApiError:
