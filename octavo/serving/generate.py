@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from octavo.core.config import MAX_PRIORITY
 from octavo.serving.admission import Ticket
-from octavo.serving.answers.load_report import add_load
 from octavo.serving.beams.generation import BeamGeneration
 from octavo.serving.durable.head import register
 from octavo.serving.exchange import Exchange
@@ -20,10 +19,14 @@ from octavo.serving.large_bodies import read
 from octavo.serving.operation import GenerationRequest
 from octavo.serving.preparation import prepare
 from octavo.serving.translation import TranslationContext
+from octavo.transport.answer import Headers
 from octavo.transport.deadline import RequestTask
+from octavo.transport.exchange import encode
 from octavo.transport.route import Handler
 
 T = TypeVar("T", bound=msgspec.Struct)
+# A load balancer asks with the first header for the server's load in the second (ORCA).
+_LOAD_ASKED, _LOAD = "endpoint-load-metrics-format", b"endpoint-load-metrics"
 MAX_BACKGROUND_SECONDS = 14 * 86_400.0  # longer than any batch
 
 
@@ -41,7 +44,7 @@ async def _handle(
     exchange: Exchange,
 ) -> None:
     async with admitted(exchange) as ticket:
-        add_load(exchange)
+        _add_load(exchange)
         request, asked, prepared = await read(exchange, kind, translate)
         asked.prepared = prepared
         ticket.add_bytes(asked.num_repeated)
@@ -108,3 +111,18 @@ async def admitted(exchange: Exchange, num_bytes: int | None = None) -> AsyncIte
         yield ticket
     finally:
         ticket.leave()
+
+
+def _add_load(exchange: Exchange) -> None:
+    """Let the response have the load at the time of its status line, if the request asks for it."""
+    if exchange.headers.get(_LOAD_ASKED, "").lower() in ("text", "json"):
+        exchange.late_headers = _load_report
+
+
+def _load_report(exchange: Exchange) -> Headers:
+    """Return the header in the format that the request names."""
+    load: dict[str, Any] = exchange.server.metrics.load()
+    if exchange.headers[_LOAD_ASKED].lower() == "json":
+        return [(_LOAD, b"JSON " + encode({"named_metrics": load}))]
+    listed = ", ".join(f"named_metrics.{name}={value}" for name, value in load.items())
+    return [(_LOAD, f"TEXT {listed}".encode())]

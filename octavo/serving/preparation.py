@@ -27,7 +27,6 @@ from octavo.api.requests import (
 from octavo.api.shapes import shape_error
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
 from octavo.grammar.checked import CheckedShape, Key, ShapeJob, job_of
-from octavo.serving.answers.forced_end import spell_end
 from octavo.serving.answers.labels import label_tokens
 from octavo.serving.bounds.biases import check_biases, with_words
 from octavo.serving.bounds.pieces import in_pieces
@@ -55,7 +54,7 @@ async def prepare(
     `owner` is the key of the client; work in the background yields to all other work.
     """
     prompts = await _prepared(server, asked, owner)
-    await spell_end(server, asked)
+    await _spell_end(server, asked)
     owners: list[int] | None = None
     lengths = [prompt.num_tokens for prompt in prompts]
     if asked.most_in_pieces is not None:
@@ -124,6 +123,18 @@ def refusals() -> Iterator[None]:
         yield
     except RequestError as error:
         raise invalid(str(error), error.param, error.code) from None
+
+
+async def _spell_end(server: Server, asked: GenerationRequest) -> None:
+    """Let the model know the text that ends reasoning before the first request that may need it."""
+    reasoning, model = server.context.formats.formats.reasoning, server.llm.model
+    text = "" if reasoning is None else reasoning.forced_end
+    needs_it = asked.sampling.get("thinking_token_budget") is not None
+    if text and needs_it and not model.has_forced_end:
+        job = PromptJob(text=text, add_special_tokens=False)
+        tokens = (await server.prompt_pool.prepare(job)).token_ids
+        if not model.has_forced_end:  # by another request meanwhile
+            model.force_end(tokens)
 
 
 def jobs_of(

@@ -1,12 +1,15 @@
-"""The items of an answer, which grow as its deltas come."""
+"""What a response has of its answer, which grows: its items, and the model's own text."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo.api.outputs import CompletionOutput
 from octavo.dialects.common.blocks import Block
+from octavo.dialects.responses.schema import RawMessage
 from octavo.formats.deltas import ReasoningDelta, ToolCallDelta
+from octavo.workers.jobs import PreparedPrompt
 
 
 @dataclass(slots=True)
@@ -64,3 +67,27 @@ class OutputItem(Block):
             "role": "assistant",
             "content": content,
         }
+
+
+class RawMessages:
+    """The prompt and the answer as the model has them: with all marks, and as tokens."""
+
+    def __init__(self, prompt: PreparedPrompt) -> None:
+        self._prompt = prompt
+        self._texts: list[str] = []
+        self._tokens: list[int] = []
+
+    def add(self, one: CompletionOutput) -> None:
+        """Add what is new of the answer."""
+        self._texts.append(one.text)
+        self._tokens += one.token_ids
+
+    @property
+    def input(self) -> list[RawMessage]:
+        """The prompt, as a list of one."""
+        return [RawMessage(message=self._prompt.text, tokens=self._prompt.token_ids)]
+
+    @property
+    def output(self) -> list[RawMessage]:
+        """The answer so far, as a list of one."""
+        return [RawMessage(message="".join(self._texts), tokens=self._tokens)]

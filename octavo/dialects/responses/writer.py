@@ -14,8 +14,7 @@ from octavo.dialects.common.logprobs import Pieces, TokenTexts, chat_logprobs
 from octavo.dialects.common.writer import TEXT
 from octavo.dialects.responses.dialect import ID_PREFIX, error_fields, response_error
 from octavo.dialects.responses.namespaces import NAMESPACE, Origin, origins_of
-from octavo.dialects.responses.output import OutputItem
-from octavo.dialects.responses.raw import RawMessages
+from octavo.dialects.responses.output import OutputItem, RawMessages
 from octavo.dialects.responses.schema import (
     InputTokensDetails,
     OutputTokensDetails,

@@ -10,7 +10,6 @@ from octavo.dialects.common.schema.chat import ChatRequest
 from octavo.dialects.common.schema.completion import CompletionRequest
 from octavo.dialects.common.schema.rendered import RenderedRequest
 from octavo.dialects.vllm import tokens
-from octavo.dialects.vllm.abort import abort
 from octavo.dialects.vllm.derender import derender_chat, derender_completion
 from octavo.dialects.vllm.derender_schema import (
     DerenderChatRequest,
@@ -25,7 +24,7 @@ from octavo.dialects.vllm.render import (
     translate_chat,
 )
 from octavo.dialects.vllm.schema import TokensChunk, TokensRequest, TokensResponse
-from octavo.dialects.vllm.state import load, tokenizer_info
+from octavo.dialects.vllm.state import abort, load, tokenizer_info
 from octavo.serving import status_routes
 from octavo.serving.ending import AbortRequests
 from octavo.serving.generate import generating

@@ -1,4 +1,4 @@
-"""The routes about the server's state under vLLM's names: /ping, /load, /tokenizer_info."""
+"""The routes of vLLM that ask for no answer: /load, /tokenizer_info, the end of requests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.serving.ending import AbortRequests, end
 from octavo.serving.exchange import Exchange
 from octavo.text.token_table import TokenTable
 
@@ -26,6 +27,20 @@ async def tokenizer_info(exchange: Exchange) -> None:
     path = Path(str(model.source.tokenizer_path))
     found = await asyncio.to_thread(_configuration, path)
     await exchange.respond_json({**_known(model.tokenizer), **found})
+
+
+async def abort(exchange: Exchange) -> None:
+    """End requests of the same key; their clients get the tokens so far.
+
+    A name that no request has, or has any more, is no error: it may have ended meanwhile.
+    """
+    asked = await exchange.read(AbortRequests)
+    names, server = set(asked.request_ids), exchange.server
+    for active in list(server.active.values()):
+        record = active.record
+        if record.request_id in names and record.owner == exchange.owner:
+            await end(server, active)
+    await exchange.respond(b"{}")
 
 
 def _known(tokenizer: TokenTable) -> dict[str, Any]:
