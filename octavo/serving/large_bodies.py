@@ -94,15 +94,24 @@ async def read_with(
 
 
 async def prompt_of(
-    exchange: Exchange, job: PromptJob, prepared: list[PreparedPrompt | Refused] | None
+    exchange: Exchange,
+    job: PromptJob,
+    prepared: list[PreparedPrompt | Refused] | None,
+    named: Callable[[ApiError], ApiError],
 ) -> PreparedPrompt:
-    """Return what a worker makes of a job, or the one that has read the body has made of it."""
-    if prepared is None:
-        return await exchange.server.prompt_pool.prepare(job, exchange.owner)
-    (made,) = prepared
-    if isinstance(made, Refused):
-        raise refusal(made)
-    return made
+    """Return what a worker makes of a job, or the one that has read the body has made of it.
+
+    An error of the prompt is returned by `named` with the dialect's name of its field.
+    """
+    try:
+        if prepared is None:
+            return await exchange.server.prompt_pool.prepare(job, exchange.owner)
+        (made,) = prepared
+        if isinstance(made, Refused):
+            raise refusal(made)
+        return made
+    except ApiError as error:
+        raise named(error) from None
 
 
 def read_body(maker: PromptMaker, job: BodyJob) -> ReadBody | Refused:

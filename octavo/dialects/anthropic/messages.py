@@ -22,6 +22,7 @@ from octavo.dialects.anthropic.schema import (
 from octavo.dialects.anthropic.tools import shape_of, tool_use, with_own_place
 from octavo.dialects.common.blocks import Block, BlockWriter
 from octavo.dialects.common.events import event
+from octavo.dialects.common.parameters import given_fields
 from octavo.dialects.common.writer import TEXT
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
 from octavo.serving.exchange import Exchange
@@ -48,11 +49,7 @@ _FIELDS = {"stop": "stop_sequences", "max_tokens": "max_tokens", "extra_args": "
 def translate(context: TranslationContext, request: MessagesRequest) -> GenerationRequest:
     """Return the neutral form of a request to continue a conversation."""
     context.check_model(request.model)
-    sampling: dict[str, Any] = {}
-    for name in _SAMPLING:
-        value = getattr(request, name)
-        if value is not None:
-            sampling[name] = value
+    sampling = given_fields(request, _SAMPLING)
     if request.stop_sequences:
         sampling["stop"] = request.stop_sequences
     if request.vllm_xargs:
@@ -92,10 +89,7 @@ async def count_tokens(exchange: Exchange) -> None:
     """Return the number of tokens of a conversation."""
     async with admitted(exchange):
         _, job, prepared = await read(exchange, CountRequest, _count_job)
-        try:
-            made = await prompt_of(exchange, job, prepared)
-        except ApiError as error:
-            raise with_own_field(error) from None
+        made = await prompt_of(exchange, job, prepared, with_own_field)
         await exchange.respond_json(CountResponse(input_tokens=made.num_tokens))
 
 

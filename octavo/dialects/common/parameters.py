@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -49,10 +49,7 @@ def generation_request(
         name = "truncate_prompt_tokens"
         raise invalid(f"{name}=0 leaves nothing of the prompt; give 1 at least, or -1", name)
     sampling: dict[str, Any] = {"logprobs": logprobs}
-    for name in _SAMPLING:
-        value = getattr(request, name)
-        if value is not None:
-            sampling[name] = value
+    sampling.update(given_fields(request, _SAMPLING))
     if request.seed == NO_SEED:
         del sampling["seed"]
     if request.logprob_token_ids:
@@ -133,3 +130,14 @@ def _first_named(message: str, request: CommonRequest) -> str | None:
     """Return the field that a message is about: it names it early."""
     words = message.replace("=", " ").replace(",", " ").split()
     return next((word for word in words if word in request.__struct_fields__), None)
+
+
+def given_fields(request: Any, names: Collection[str]) -> dict[str, Any]:
+    """Return the fields with these names that have a value; a mapping has other names for them."""
+    found: dict[str, Any] = {}
+    pairs = names.items() if isinstance(names, Mapping) else zip(names, names, strict=True)
+    for name, own in pairs:
+        value = getattr(request, own)
+        if value is not None:
+            found[name] = value
+    return found

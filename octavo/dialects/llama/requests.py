@@ -9,6 +9,7 @@ from typing import Any
 
 from octavo.core.sampling_params import MAX_BIAS
 from octavo.core.structured_outputs import StructuredOutputsParams
+from octavo.dialects.common.parameters import given_fields
 from octavo.dialects.common.shapes import shape_at
 from octavo.dialects.llama.schema import (
     InfillRequest,
@@ -177,10 +178,7 @@ def _generation(
 def _sampling(request: LlamaSampling) -> dict[str, Any]:
     """Return the neutral values of sampling."""
     sampling: dict[str, Any] = {"n": _num_answers(request)}
-    for neutral, name in _SAMPLING.items():
-        value = getattr(request, name)
-        if value is not None:
-            sampling[neutral] = value
+    sampling.update(given_fields(request, _SAMPLING))
     if "temperature" in sampling:
         sampling["temperature"] = max(0.0, sampling["temperature"])
     if "top_p" in sampling:

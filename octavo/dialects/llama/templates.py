@@ -13,8 +13,7 @@ from octavo.serving.generate import admitted
 from octavo.serving.large_bodies import prompt_of, read
 from octavo.serving.preparation import refusals
 from octavo.serving.translation import TranslationContext
-from octavo.transport.errors import ApiError
-from octavo.workers.jobs import PreparedPrompt, PromptJob, Refused
+from octavo.workers.jobs import PromptJob
 
 _COUNTED = "chat.completion.input_tokens"
 
@@ -23,7 +22,7 @@ async def apply_template(exchange: Exchange) -> None:
     """Handle POST /apply-template: respond with the text of a chat's prompt."""
     async with admitted(exchange):
         _, job, prepared = await read(exchange, ChatRequest, template_job)
-        made = await _made(exchange, job, prepared)
+        made = await prompt_of(exchange, job, prepared, with_own_field)
         await exchange.respond_json(TemplateResponse(prompt=made.text))
 
 
@@ -31,7 +30,7 @@ async def count_tokens(exchange: Exchange) -> None:
     """Handle POST /v1/chat/completions/input_tokens: count the tokens of a chat's prompt."""
     async with admitted(exchange):
         _, job, prepared = await read(exchange, ChatRequest, template_job)
-        made = await _made(exchange, job, prepared)
+        made = await prompt_of(exchange, job, prepared, with_own_field)
         await exchange.respond_json(
             InputTokensResponse(input_tokens=made.num_tokens, object=_COUNTED)
         )
@@ -45,13 +44,3 @@ def template_job(context: TranslationContext, request: ChatRequest) -> PromptJob
     use = tool_use(request)
     context.formats.check(use)
     return conversation_job(request, context, use)
-
-
-async def _made(
-    exchange: Exchange, job: PromptJob, prepared: list[PreparedPrompt | Refused] | None
-) -> PreparedPrompt:
-    """Return the prompt; raise ApiError with the dialect's name of its field."""
-    try:
-        return await prompt_of(exchange, job, prepared)
-    except ApiError as error:
-        raise with_own_field(error) from None

@@ -9,6 +9,7 @@ from typing import Any
 
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.dialects.common.conversation import past_call
+from octavo.dialects.common.parameters import given_fields
 from octavo.dialects.common.shapes import shape_at
 from octavo.dialects.common.tools import NO_ARGUMENTS, by_name, described, use_of_tools
 from octavo.dialects.ollama.schema import (
@@ -112,11 +113,7 @@ def _sampling(options: OllamaOptions) -> tuple[dict[str, Any], int | None]:
     for name, harmless in _OFF.items():
         if getattr(options, name) not in (None, harmless):
             raise not_yet(f"options.{name}", f"this sampler is not supported; send {harmless}")
-    sampling: dict[str, Any] = {}
-    for neutral, name in _SAMPLING.items():
-        value = getattr(options, name)
-        if value is not None:
-            sampling[neutral] = value
+    sampling = given_fields(options, _SAMPLING)
     if options.top_p is not None:
         sampling["top_p"] = max(options.top_p, _SMALLEST_TOP_P)
     if sampling.get("seed", 0) < 0:

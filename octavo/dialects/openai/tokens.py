@@ -18,15 +18,15 @@ from octavo.serving.exchange import Exchange
 from octavo.serving.generate import admitted
 from octavo.serving.large_bodies import prompt_of, read
 from octavo.serving.translation import TranslationContext
-from octavo.transport.errors import ApiError, invalid, not_yet
-from octavo.workers.jobs import PreparedPrompt, PromptJob, Refused, packed
+from octavo.transport.errors import invalid, not_yet
+from octavo.workers.jobs import PromptJob, packed
 
 
 async def tokenize(exchange: Exchange) -> None:
     """Return the token ids of a text or of a conversation."""
     async with admitted(exchange):
         _, job, prepared = await read(exchange, TokenizeRequest, tokenize_job)
-        made = await _made(exchange, job, prepared)
+        made = await prompt_of(exchange, job, prepared, with_own_field)
         # A worker has written the lists, which may be long.
         tokens: Any = msgspec.Raw(made.listed_tokens)
         strings: Any = msgspec.Raw(made.listed_strings)
@@ -68,7 +68,7 @@ async def detokenize(exchange: Exchange) -> None:
     """Return the text of token ids."""
     async with admitted(exchange):
         request, job, prepared = await read(exchange, DetokenizeRequest, detokenize_job)
-        made = await _made(exchange, job, prepared)
+        made = await prompt_of(exchange, job, prepared, with_own_field)
         answer = DetokenizeResponse(prompt=made.text)
         if request.model is None:
             answer.content = made.text
@@ -89,13 +89,3 @@ def detokenize_job(context: TranslationContext, request: DetokenizeRequest) -> P
             "tokens",
         )
     return PromptJob(packed_ids=packed(request.tokens))
-
-
-async def _made(
-    exchange: Exchange, job: PromptJob, prepared: list[PreparedPrompt | Refused] | None
-) -> PreparedPrompt:
-    """Return the prompt; raise ApiError with the dialect's name of its field."""
-    try:
-        return await prompt_of(exchange, job, prepared)
-    except ApiError as error:
-        raise with_own_field(error) from None

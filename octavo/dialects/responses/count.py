@@ -16,7 +16,6 @@ from octavo.serving.generate import admitted
 from octavo.serving.large_bodies import prompt_of, read_with
 from octavo.serving.preparation import PLACES, refusals
 from octavo.serving.translation import TranslationContext
-from octavo.transport.errors import ApiError
 from octavo.workers.jobs import PromptJob
 
 
@@ -27,10 +26,7 @@ async def count(exchange: Exchange) -> None:
         before = await items_before(exchange, body)
         given = (as_array(before),) if before else ()
         read = await read_with(exchange, body, InputTokensRequest, count_job, given)
-        try:
-            made = await prompt_of(exchange, read.asked, read.prompts)
-        except ApiError as error:
-            raise with_own_field(error) from None
+        made = await prompt_of(exchange, read.asked, read.prompts, with_own_field)
         await exchange.respond_json(InputTokensResponse(input_tokens=made.num_tokens))
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from octavo.api.reading import Reading
+from octavo.dialects.common.parameters import given_fields
 from octavo.dialects.responses.background import start
 from octavo.dialects.responses.conversation import conversation_job, with_own_field
 from octavo.dialects.responses.following import follow
@@ -84,11 +84,7 @@ def translate(
             raise not_among(f"include[{index}]", sorted(_INCLUDABLE), each)
     if request.background and request.store is False:
         raise invalid("background needs store=true, to fetch the response from", "background")
-    sampling: dict[str, Any] = {}
-    for name in _SAMPLING:
-        value = getattr(request, name)
-        if value is not None:
-            sampling[name] = value
+    sampling = given_fields(request, _SAMPLING)
     if request.vllm_xargs:
         sampling["extra_args"] = request.vllm_xargs
     if wants_logprobs(request):

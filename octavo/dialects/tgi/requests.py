@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from octavo.core.structured_outputs import StructuredOutputsParams
+from octavo.dialects.common.parameters import given_fields
 from octavo.dialects.common.shapes import shape_at
 from octavo.dialects.tgi.schema import (
     TgiGenerateRequest,
@@ -88,10 +89,7 @@ def _sampling(given: TgiParameters, *, is_stream: bool) -> dict[str, Any]:
     sampling: dict[str, Any] = {"include_stop_str_in_output": True}
     if not given.do_sample and all(getattr(given, name) is None for name in _DRAWS):
         sampling["temperature"] = 0.0
-    for name in _SAME:
-        value = getattr(given, name)
-        if value is not None:
-            sampling[name] = value
+    sampling.update(given_fields(given, _SAME))
     if is_stream or given.details:
         sampling["logprobs"] = given.top_n_tokens or 0
     if given.decoder_input_details and given.details:
