@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from octavo.core.config import ConfigError
 from octavo.engine.pooling_facts import with_settings
-from octavo.models.pooling import PoolingFacts
+from octavo.model_facts import PoolingFacts
 from octavo.options.engine import EngineArguments, read_arguments
 from octavo.options.pooling import PoolerConfig, read_pooler_config
 

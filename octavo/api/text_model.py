@@ -6,13 +6,14 @@ It is made from the facts that an engine reports, so it works for an engine in a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.api.outputs import RequestError
 from octavo.core.sampling_params import SamplingParams, ThinkingMarks
 from octavo.grammar.checked import CheckedShapes
 from octavo.loader import ModelFiles, resolve
-from octavo.models.generation import GenerationDefaults
+from octavo.model_facts import GenerationDefaults
 from octavo.options.engine import EngineArguments
 from octavo.text.token_table import TokenTable
 from octavo.text.tokenizer import Tokenizer
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 
 # The end of a prompt that shows whether its answers begin inside the reasoning.
 MAX_END_TOKENS = 64
+
+
+def files_of(facts: EngineFacts) -> ModelFiles:
+    """Return an engine's model's files, from which the tokenizer is read."""
+    return ModelFiles(facts.name, Path(facts.directory), tuple(map(Path, facts.weights)))
 
 
 class TextModel:
@@ -42,7 +48,7 @@ class TextModel:
         self.facts = facts
         if source is None:
             named = arguments.tokenizer
-            source = facts.source if named is None else resolve(named)
+            source = files_of(facts) if named is None else resolve(named)
         self.source = source
         self.tokenizer: TokenTable = tokenizer or load_tokenizer(source)
         self.end_ids = tuple(

@@ -45,6 +45,7 @@ from octavo.wire.message_types import (
     StartEngine,
     StepOutput,
     WireError,
+    pack,
 )
 
 log = logging.getLogger(__name__)
@@ -234,7 +235,7 @@ class ProcessClient:
         if facts is not None and facts.accumulation_order:  # open streams continue with equal bits
             arguments = replace(arguments, accumulation_order=facts.accumulation_order)
         level = logging.getLogger("octavo").getEffectiveLevel()
-        return StartEngine(arguments, level, flags_in_use(), is_first=facts is None)
+        return StartEngine(pack(arguments), level, flags_in_use(), is_first=facts is None)
 
     def wants_spare(self) -> bool:
         return self._arguments.spare_engine

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from octavo.core.config import ConfigError
-from octavo.models.pooling import Kind, PoolingFacts
+from octavo.model_facts import Kind, PoolingFacts
 from octavo.options.pooling import PoolerConfig
 
 _KINDS: Mapping[str, Kind] = {"CLS": "cls", "LAST": "last", "MEAN": "mean"}

@@ -34,13 +34,14 @@ from octavo.core.request import Abort, Event, Pause, ResetPrefixCache, Resume, T
 from octavo.core.snapshot import EngineLoad, take_load, take_snapshot
 from octavo.engine.grammar_loader import GrammarLoader
 from octavo.engine.shortage import describe_shortage, is_shortage
+from octavo.exec.recording import RecordingExecutor, SuspectRecord
 from octavo.loader import CheckpointError
 from octavo.observe.log import set_up_log
 from octavo.observe.output import never_wait_for_stderr
 from octavo.options.engine import EngineArguments
 from octavo.wire.channel import DUMP_SIGNAL, Channel, StepProgress
 from octavo.wire.codec import event_to_wire, name_of, request_from_wire
-from octavo.wire.crash_record import CrashRecord, RecordingExecutor, SuspectRecord
+from octavo.wire.crash_record import CrashRecord
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
     MAX_TEXT,
@@ -57,6 +58,7 @@ from octavo.wire.message_types import (
     WireError,
     WireEvent,
     WireRequest,
+    unpack,
 )
 
 log = logging.getLogger(__name__)
@@ -364,7 +366,7 @@ def _build(name: str | None, start: StartEngine, wrap: Wrap) -> CoreAndFacts | E
         if name is not None:
             module, _, function = name.partition(":")
             factory = getattr(importlib.import_module(module), function)
-        return factory(start.arguments, wrap)
+        return factory(unpack(start.arguments, EngineArguments), wrap)
     except Exception as error:
         if is_shortage(error):
             return EngineFailed(describe_shortage("load the engine", error)[:MAX_TEXT])

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from octavo.loader.errors import errors_at
 from octavo.loader.metadata import Metadata
 from octavo.loader.strict_json import read_object
+from octavo.model_facts import GenerationDefaults
 from octavo.models.bounds import MOST
 from octavo.models.values import ConfigurationError, Values, shown
 
@@ -26,19 +26,6 @@ _GGUF_SAMPLING = {
 }
 # Each is compared with every token that is drawn.
 MAX_END_TOKENS = 1024
-
-
-class GenerationDefaults(Struct, frozen=True):
-    """The defaults of one model; None means that its files have none."""
-
-    bos_id: int | None = None
-    eos_ids: tuple[int, ...] = ()  # any of them ends a text; the first is the tokenizer's own
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    max_new_tokens: int | None = None
 
 
 def defaults_in(directory: Path, config: Mapping[str, Any]) -> GenerationDefaults:

@@ -12,11 +12,11 @@ from octavo.layers import Model, ModelSpec
 from octavo.loader import Checkpoint, ModelFiles
 from octavo.loader.errors import errors_at
 from octavo.loader.strict_json import read_object
+from octavo.model_facts import GenerationDefaults, PoolingFacts
 from octavo.models.build import checked_needs
 from octavo.models.checkpoint_weights import CheckpointWeights, Weights, named_as_declared
 from octavo.models.config_reader import Config, ConfigurationError
-from octavo.models.generation import GenerationDefaults, defaults_from_gguf, defaults_in
-from octavo.models.pooling import PoolingFacts
+from octavo.models.generation import defaults_from_gguf, defaults_in
 from octavo.models.pooling_heads import PoolingHead
 from octavo.models.read_pooling import read_pooling
 from octavo.models.registry import ENCODERS, kind_of

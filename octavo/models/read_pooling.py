@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from octavo.layers import Model, ModelSpec
 from octavo.loader.errors import quote
+from octavo.model_facts import Kind, PoolingFacts, Squash, Task
 from octavo.models.answer_tokens import IS_QWEN3_RERANKER, answer_head, answers_in
 from octavo.models.checkpoint_weights import Weights
 from octavo.models.config_reader import Config, ConfigurationError
-from octavo.models.pooling import Kind, PoolingFacts, Squash, Task
 from octavo.models.pooling_heads import LayerNames, PoolingHead, read_dense, read_head
 from octavo.models.registry import ENCODERS
 from octavo.models.registry import Kind as Architecture

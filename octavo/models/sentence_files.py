@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from msgspec import Struct
 
 from octavo.loader.errors import CorruptFileError, UnsupportedFormatError, quote
 from octavo.loader.strict_json import parse_object, read_object
-from octavo.models.pooling import Answers, Kind
+from octavo.model_facts import Kind
 
 MAX_MODULES = 16
 MAX_PROMPTS = 256
@@ -31,6 +31,13 @@ _ACTIVATIONS = {
     "GELU": "gelu",
     "Sigmoid": "sigmoid",
 }
+
+
+class Answers(NamedTuple):
+    """The tokens whose logits are scores: each its own, or that of the second minus the first."""
+
+    token_ids: tuple[int, ...]
+    is_difference: bool
 
 
 class DenseLayer(Struct, frozen=True):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from msgspec import Struct, field
 
-from octavo.loader import ModelFiles
-from octavo.models.generation import GenerationDefaults
-from octavo.models.pooling import PoolingFacts
+from octavo.model_facts import GenerationDefaults, PoolingFacts
 
 
 class EngineFacts(Struct, frozen=True):
@@ -41,9 +37,3 @@ class EngineFacts(Struct, frozen=True):
     def kv_tokens(self) -> int:
         """The tokens whose KV the blocks hold, of one group of layers; one block is never used."""
         return max(0, self.num_blocks - 1) * self.block_size
-
-    @property
-    def source(self) -> ModelFiles:
-        """The model's files, from which the tokenizer is read."""
-        paths = tuple(map(Path, self.weights))
-        return ModelFiles(self.name, Path(self.directory), paths)

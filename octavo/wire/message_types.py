@@ -6,6 +6,9 @@ are recognised. The number counts frames from 0 in each direction, so that a los
 
 On the wire, a request is identified by a number that the front end assigns. The names that users
 gave, stop strings and bad words as strings stay in the front end.
+
+The structs are the wire's own. What has a type of a higher layer, such as the arguments of an
+engine, crosses as bytes: one end packs it, and the other unpacks it with the type that it expects.
 """
 
 from __future__ import annotations
@@ -22,7 +25,6 @@ from octavo.core.request import FinishReason
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.snapshot import EngineLoad, EngineSnapshot
 from octavo.core.stats import RequestStats
-from octavo.options.engine import EngineArguments
 from octavo.wire.facts import EngineFacts
 from octavo.wire.limits import MAX_FRAME_BYTES
 
@@ -34,6 +36,7 @@ Name = Annotated[str, Meta(max_length=4096)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Tokens = Annotated[bytes, Meta(max_length=MAX_FRAME_BYTES)]  # 32 bits each, little-endian
+Packed = Annotated[bytes, Meta(max_length=MAX_FRAME_BYTES)]  # a value; see `pack`
 CommandName = Literal["pause", "resume", "reset_prefix_cache"]
 TEXT_FIELDS = ("stop", "bad_words", "structured_outputs")  # these stay in the front end
 
@@ -109,7 +112,7 @@ class WireEvent(Struct, array_like=True, frozen=True, forbid_unknown_fields=True
 class StartEngine(Struct, tag=0, array_like=True, frozen=True, forbid_unknown_fields=True):
     """The first message: which engine to build, and how its process logs."""
 
-    arguments: EngineArguments
+    arguments: Packed  # of type EngineArguments
     log_level: int
     flags: dict[Name, Name] = {}  # how the log spells settings; see octavo.observe.log
     is_first: bool = True  # False: an engine of this client has been ready before
@@ -195,19 +198,29 @@ class WireError(ValueError):
     """Bytes that are not a message, or a message that does not fit in a frame."""
 
 
-Frame = TypeVar("Frame")
+Value = TypeVar("Value")
 
 _ENCODER = msgspec.msgpack.Encoder()
 _TO_ENGINE = msgspec.msgpack.Decoder(ToEngineFrame)
 _FROM_ENGINE = msgspec.msgpack.Decoder(FromEngineFrame)
 
 
-def encode(frame: ToEngineFrame | FromEngineFrame) -> bytes:
-    """Encode a frame; raise WireError if it is invalid or too large."""
+def pack(value: object) -> bytes:
+    """Encode a value of any type that msgspec knows; raise WireError if that is impossible."""
     try:
-        data = _ENCODER.encode(frame)
+        return _ENCODER.encode(value)
     except (msgspec.MsgspecError, UnicodeEncodeError, OverflowError, TypeError) as error:
         raise WireError(f"the message cannot be encoded: {error}") from error
+
+
+def unpack(data: bytes, kind: type[Value]) -> Value:
+    """Decode a value that was packed; raise WireError if it is not of this type."""
+    return _decode(msgspec.msgpack.Decoder(kind).decode, data)
+
+
+def encode(frame: ToEngineFrame | FromEngineFrame) -> bytes:
+    """Encode a frame; raise WireError if it is invalid or too large."""
+    data = pack(frame)
     if len(data) > MAX_FRAME_BYTES:
         raise WireError(
             f"the message has {len(data)} bytes; at most {MAX_FRAME_BYTES} can be sent between "
@@ -226,7 +239,7 @@ def decode_from_engine(data: bytes) -> FromEngineFrame:
     return _decode(_FROM_ENGINE.decode, data)
 
 
-def _decode(decode: Callable[[bytes], Frame], data: bytes) -> Frame:
+def _decode(decode: Callable[[bytes], Value], data: bytes) -> Value:
     if len(data) > MAX_FRAME_BYTES:
         raise WireError(f"the frame has {len(data)} bytes; at most {MAX_FRAME_BYTES} are accepted")
     try:

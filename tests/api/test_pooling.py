@@ -16,7 +16,7 @@ from octavo.api.outputs import RequestError
 from octavo.api.pooling.inputs import longest_prompt, prefix_of
 from octavo.api.pooling.tasks import TASKS, wanted
 from octavo.api.pooling.vectors import activated, cosine, product
-from octavo.models.pooling import PoolingFacts
+from octavo.model_facts import PoolingFacts
 from tests.api.tiny import TEXTS, make_model
 
 WIDTH = 32

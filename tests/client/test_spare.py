@@ -17,6 +17,7 @@ from octavo.client.spare import Spare
 from octavo.client.supervisor import State
 from octavo.core.request import Request
 from octavo.options.engine import EngineArguments
+from octavo.wire.message_types import StartEngine, unpack
 from tests.client.clients import Caller, eventually, process_of, request, run, running, start
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN
 from tests.sim.truth import whole_output
@@ -30,6 +31,11 @@ def check(caller: Caller, *requests: Request) -> None:
         tokens, reason = whole_output(one, 4096)
         assert caller.tokens[one.request_id] == tokens, one.request_id
         assert caller.ends[one.request_id].finish_reason == reason
+
+
+def arguments_in(message: StartEngine) -> EngineArguments:
+    """Return the arguments with which an engine is started."""
+    return unpack(message.arguments, EngineArguments)
 
 
 def spare_process(client: ProcessClient) -> Any:
@@ -266,10 +272,10 @@ def test_closing_ends_both_engines_and_another_loop_may_go_on() -> None:
 
 def test_a_spare_engine_has_the_size_of_the_one_that_serves() -> None:
     with running("", AT_ONCE, spare_engine=True) as client:
-        arguments = client.start_message(client.facts).arguments
+        arguments = arguments_in(client.start_message(client.facts))
         assert arguments.num_gpu_blocks_override == client.facts.num_blocks
         assert arguments.max_model_len == client.facts.max_model_len
-        assert client.start_message(None).arguments.num_gpu_blocks_override is None
+        assert arguments_in(client.start_message(None)).num_gpu_blocks_override is None
         assert not client.start_message(None).is_first
 
 
@@ -279,7 +285,7 @@ def test_engines_add_up_as_the_first_one_does(asked: str) -> None:
     with running("", AT_ONCE, accumulation_order=asked) as client:
         assert client.facts.accumulation_order == (asked or "measured")
         for like in (client.facts, None):
-            arguments = client.start_message(like).arguments
+            arguments = arguments_in(client.start_message(like))
             assert arguments.accumulation_order == client.facts.accumulation_order
 
 

@@ -11,7 +11,8 @@ import pytest
 from octavo import LLM, SamplingParams
 from octavo.core.config import ConfigError
 from octavo.loader.errors import CheckpointError
-from octavo.models.generation import GenerationDefaults, chosen_defaults
+from octavo.model_facts import GenerationDefaults
+from octavo.models.generation import chosen_defaults
 from octavo.options.engine import EngineArguments, read_arguments
 from tests.damage.models import write_directory
 

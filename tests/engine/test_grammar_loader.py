@@ -12,10 +12,10 @@ from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.grammar_loader import GrammarLoader
 from octavo.engine.process import EngineLoop
+from octavo.exec.recording import RecordingExecutor, SuspectRecord
 from octavo.grammar.supply import GrammarSupply
 from octavo.wire.channel import StepProgress
 from octavo.wire.codec import request_to_wire
-from octavo.wire.crash_record import RecordingExecutor, SuspectRecord
 from octavo.wire.message_types import AbortRequests, AddRequests, StepOutput, WireEvent
 from tests.engine.test_loop import EndlessWaitError, Messages, Record, Steps
 from tests.grammar.toy import ToyEngine

@@ -17,9 +17,9 @@ from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.stats import GRAMMAR
 from octavo.engine.process import FREED_SECONDS, EngineLoop
+from octavo.exec.recording import RecordingExecutor, SuspectRecord
 from octavo.wire.channel import StepProgress
 from octavo.wire.codec import request_to_wire
-from octavo.wire.crash_record import RecordingExecutor, SuspectRecord
 from octavo.wire.message_types import AddRequests, FromEngine, StepOutput, ToEngine
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from octavo.loader import CheckpointError, resolve
+from octavo.model_facts import GenerationDefaults
 from octavo.models.config_reader import Config
-from octavo.models.generation import GenerationDefaults
 from octavo.models.gguf.architectures import ARCHITECTURES
 from octavo.models.gguf.gguf_weights import GgufWeights
 from octavo.models.gguf.keys import shortest

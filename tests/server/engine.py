@@ -29,8 +29,7 @@ from octavo.core.pooling import Pooling
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.snapshot import EngineSnapshot, take_snapshot
 from octavo.exec.inline import InlineExecutor
-from octavo.models.generation import GenerationDefaults
-from octavo.models.pooling import PoolingFacts
+from octavo.model_facts import GenerationDefaults, PoolingFacts
 from octavo.options.engine import EngineArguments
 from octavo.wire.facts import EngineFacts
 from tests.api.tiny import make_tokenizer_files

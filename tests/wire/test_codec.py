@@ -18,7 +18,7 @@ from octavo.core.request import Request, TokenEvent
 from octavo.core.sampling_params import RequestOutputKind, SamplingParams
 from octavo.core.snapshot import EngineLoad, EngineSnapshot
 from octavo.core.stats import PrefillChunk, RequestStats, StepStats
-from octavo.models.generation import GenerationDefaults
+from octavo.model_facts import GenerationDefaults
 from octavo.options.engine import EngineArguments
 from octavo.options.speculation import SpeculativeConfig
 from octavo.wire import message_types as messages
@@ -47,6 +47,8 @@ from octavo.wire.message_types import (
     decode_from_engine,
     decode_to_engine,
     encode,
+    pack,
+    unpack,
 )
 
 TOKEN = st.integers(0, 2**31 - 1)
@@ -184,10 +186,7 @@ FACTS = EngineFacts(
     (("load", 0.5),),
 )
 WHOLE_MESSAGES: list[ToEngineFrame | FromEngineFrame] = [
-    ToEngineFrame(1, 0, StartEngine(EngineArguments(model="x", seed=7), 20, {"seed": "--seed"})),
-    ToEngineFrame(
-        1, 0, StartEngine(EngineArguments(speculative_config=SpeculativeConfig("ngram", 7)), 20)
-    ),
+    ToEngineFrame(1, 0, StartEngine(pack(EngineArguments()), 20, {"seed": "--seed"})),
     ToEngineFrame(1, 1, AbortRequests((1, 2, 2**63 - 1))),
     *(
         ToEngineFrame(1, 2, EngineCommand(verb))
@@ -215,6 +214,26 @@ WHOLE_MESSAGES: list[ToEngineFrame | FromEngineFrame] = [
 def test_every_other_message_arrives_as_it_was(frame: ToEngineFrame | FromEngineFrame) -> None:
     decode = decode_to_engine if isinstance(frame, ToEngineFrame) else decode_from_engine
     assert decode(encode(frame)) == frame
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        EngineArguments(model="x", seed=7),
+        EngineArguments(speculative_config=SpeculativeConfig("ngram", 7)),
+    ],
+)
+def test_packed_arguments_arrive_as_they_were(arguments: EngineArguments) -> None:
+    assert unpack(pack(arguments), EngineArguments) == arguments
+
+
+def test_what_is_not_packed_arguments_is_an_error_and_nothing_worse() -> None:
+    packed = pack(EngineArguments(model="x"))
+    for data in (packed[:-1], b"", pack(7), pack({"seed": "seven"}), pack({"max_num_seqs": 0})):
+        with pytest.raises(WireError):
+            unpack(data, EngineArguments)
+    with pytest.raises(WireError):
+        pack(object())
 
 
 def test_every_sampling_parameter_is_sent_but_those_that_concern_only_text() -> None:

@@ -12,7 +12,7 @@ from octavo import LLM, AsyncLLM, RequestError, SamplingParams
 from octavo.cli.chat.loop import chat
 from octavo.cli.chat.session import ChatSession
 from octavo.core.sampling_params import RequestOutputKind
-from octavo.models.pooling import PoolingFacts
+from octavo.model_facts import PoolingFacts
 
 
 class Person:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from octavo.models.pooling import PoolingFacts
+from octavo.model_facts import PoolingFacts
 from tests.server.engine import FakeEngine
 from tests.server.make import Client, serving
 

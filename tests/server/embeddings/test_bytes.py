@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from octavo.dialects.embeddings.schema import MAX_DESCRIBED
-from octavo.models.pooling import PoolingFacts
+from octavo.model_facts import PoolingFacts
 from tests.server.embeddings.make import run
 from tests.server.engine import WIDTH
 from tests.server.make import Client

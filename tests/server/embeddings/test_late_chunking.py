@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from octavo.dialects.embeddings.late_chunking import ChunkWriter, chunks_of
 from octavo.dialects.embeddings.schema import LateChunk
-from octavo.models.pooling import PoolingFacts
+from octavo.model_facts import PoolingFacts
 from octavo.serving.operation import TURN
 from tests.server.embeddings.make import run
 from tests.server.engine import WIDTH

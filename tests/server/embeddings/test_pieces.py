@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from octavo.models.pooling import PoolingFacts
+from octavo.model_facts import PoolingFacts
 from tests.server.embeddings.make import run
 from tests.server.engine import WIDTH, vector_of
 from tests.server.make import Client

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from octavo.engine.pooling_facts import with_settings
-from octavo.models.pooling import PoolingFacts
+from octavo.model_facts import PoolingFacts
 from octavo.options.pooling import read_pooler_config
 from tests.server.embeddings.make import run
 from tests.server.engine import CLASSES, WIDTH, vector_of

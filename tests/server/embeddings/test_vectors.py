@@ -17,7 +17,7 @@ from openai import OpenAI
 
 from octavo.api.pooling.tasks import Wanted
 from octavo.api.requests import VECTOR_BYTES
-from octavo.models.pooling import PoolingFacts
+from octavo.model_facts import PoolingFacts
 from octavo.serving.bounds.response_size import VALUE_BYTES
 from tests.server.embeddings.make import run
 from tests.server.engine import CLASSES, WIDTH, FakeEngine, vector_of

@@ -18,7 +18,7 @@ from msgspec import structs
 from octavo.core.config import CoreConfig
 from octavo.core.plan import StepPlan, StepResult
 from octavo.engine.process import CoreAndFacts, Wrap
-from octavo.models.pooling import PoolingFacts
+from octavo.model_facts import PoolingFacts
 from octavo.options.engine import EngineArguments
 from tests.engine.over_runner import engine_over_runner
 from tests.server.engine import CLASSES, VOCABULARY, WIDTH, ChainRunner

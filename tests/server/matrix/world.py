@@ -12,6 +12,7 @@ from typing import Any
 
 import octavo
 from octavo.api.async_llm import AsyncLLM
+from octavo.api.text_model import files_of
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
 from octavo.client.restart_policy import Timing
@@ -75,7 +76,7 @@ class World:
         arguments = EngineArguments(model=model, tokenizer=str(directory))
         self._client = ProcessClient(arguments, ProcessLauncher(FACTORY), _TIMING)
         self._client.start()
-        self.llm = AsyncLLM.over(self._client, arguments, source=self._client.facts.source)
+        self.llm = AsyncLLM.over(self._client, arguments, source=files_of(self._client.facts))
         limits: dict[str, Any] = {"template_seconds": LIMIT, "tokenize_seconds": LIMIT}
         if has_journal:
             limits["journal"] = files / "journal"

@@ -14,6 +14,7 @@ from octavo.api.async_llm import AsyncLLM
 from octavo.api.beam_search import BeamSearch, BeamSearchParams
 from octavo.api.llm import LLM
 from octavo.api.requests import TOO_LONG
+from octavo.api.text_model import files_of
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient
 from octavo.dialects.common.beams import REFUSED, SETTINGS
@@ -465,7 +466,7 @@ def test_a_search_outlives_its_engine(directory: Path) -> None:
     arguments = EngineArguments(model="fake?step=0.002", tokenizer=str(directory))
     engine = ProcessClient(arguments, ProcessLauncher(FACTORY))
     engine.start()
-    llm = AsyncLLM.over(engine, arguments, source=engine.facts.source)
+    llm = AsyncLLM.over(engine, arguments, source=files_of(engine.facts))
 
     async def main() -> None:
         llm.attach()

@@ -16,8 +16,8 @@ from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
 from octavo.engine.process import EngineLoop
 from octavo.exec.inline import InlineExecutor
+from octavo.exec.recording import RecordingExecutor, SuspectRecord
 from octavo.wire.channel import HEARTBEAT_SECONDS, StepProgress
-from octavo.wire.crash_record import RecordingExecutor, SuspectRecord
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
     EngineFailed,

@@ -1,9 +1,12 @@
-"""What a model does besides generating: which vectors and scores it makes, and how by default."""
+"""The facts about a model that serving it needs: its end tokens, defaults, vectors and classes.
+
+The readers of the model's files make them, and an engine reports them to its front end.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from msgspec import Struct, field
 
@@ -15,11 +18,17 @@ Task = Literal["generate", "embed", "classify", "score"]
 Squash = Literal["none", "sigmoid", "softmax"]
 
 
-class Answers(NamedTuple):
-    """The tokens whose logits are scores: each its own, or that of the second minus the first."""
+class GenerationDefaults(Struct, frozen=True):
+    """The defaults of one model; None means that its files have none."""
 
-    token_ids: tuple[int, ...]
-    is_difference: bool
+    bos_id: int | None = None
+    eos_ids: tuple[int, ...] = ()  # any of them ends a text; the first is the tokenizer's own
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    max_new_tokens: int | None = None
 
 
 class PoolingFacts(Struct, frozen=True):

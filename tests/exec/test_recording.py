@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from octavo.core.plan import NewSlot, StepPlan, StepResult
 from octavo.core.sampling_params import SamplingParams
-from octavo.wire.crash_record import RecordingExecutor, SuspectRecord
+from octavo.exec.recording import RecordingExecutor, SuspectRecord
 
 
 class Record:
