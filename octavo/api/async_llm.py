@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from octavo.api.control import EngineControl
 from octavo.api.outputs import (
     EmbeddingRequestOutput,
     EngineDeadError,
@@ -43,39 +44,23 @@ from octavo.api.text_model import TextModel
 from octavo.client.client import EngineClient
 from octavo.client.inline import InlineClient
 from octavo.client.restart_policy import Timing
-from octavo.client.vitals import EngineVitals
 from octavo.core.config import ConfigError
 from octavo.core.request import (
     FAILURES,
     Abort,
-    Event,
-    Pause,
     Request,
-    ResetPrefixCache,
-    Resume,
     TokenEvent,
 )
 from octavo.core.sampling_params import LogitsProcessor, SamplingParams
-from octavo.core.snapshot import EngineSnapshot
 from octavo.loader import ModelFiles
-from octavo.loader.file_cache import drop_from_cache
 from octavo.options import DEFAULT_MODEL
 from octavo.options.engine import EngineArguments, read_arguments, split_processors
 from octavo.text.token_table import TokenTable
-from octavo.wire.facts import EngineFacts
 
 log = logging.getLogger(__name__)
 
-SLEEP_SECONDS = 60.0  # for the engine's process to end
-_POLL_SECONDS = 0.02
-SleepLevel = Literal[1, 2]
 
-
-class SleepError(RuntimeError):
-    """`sleep` and `wake_up` were called at the same time: the later call has won."""
-
-
-class AsyncLLM:
+class AsyncLLM(EngineControl):
     """A model for concurrent callers in one event loop at a time; `close` it when done.
 
     `engine` selects where it runs: "inline" in a thread of this process, "process" in a process
@@ -121,7 +106,7 @@ class AsyncLLM:
         tokenizer: TokenTable | None = None,
         source: ModelFiles | None = None,
     ) -> None:
-        self._client = client
+        super().__init__(client)
         try:
             self.model = TextModel(client.facts, arguments, processors, tokenizer, source)
         except BaseException:
@@ -132,32 +117,6 @@ class AsyncLLM:
         self._num_requests = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shape_lock: asyncio.Lock  # of that loop
-        self._is_closed = False
-        self._num_sleeps = self._num_wakes = 0  # calls of `sleep` and `wake_up`
-        self._death: EngineDeadError | None = None
-
-    @property
-    def facts(self) -> EngineFacts:
-        """The facts that the engine has reported of itself and its model."""
-        return self._client.facts
-
-    def snapshot(self) -> EngineSnapshot:
-        """Return the engine's newest statistics."""
-        return self._client.snapshot()
-
-    @property
-    def vitals(self) -> EngineVitals:
-        """The counts and times of the engine's life."""
-        return self._client.vitals
-
-    @property
-    def death(self) -> EngineDeadError | None:
-        """The reason why there will be no more engine; None while there is, or will be, one."""
-        return self._death
-
-    def is_well(self) -> bool:
-        """Return whether there is an engine that shows signs of life."""
-        return self._death is None and not self._is_closed and self._client.is_well()
 
     async def generate(
         self,
@@ -324,61 +283,6 @@ class AsyncLLM:
         """Return the sampling parameters that the model's makers recommend."""
         return self.model.defaults
 
-    async def reset_prefix_cache(self) -> bool:
-        """Share no KV computed before now. It always returns True, because it cannot fail."""
-        self.attach()
-        self._send(ResetPrefixCache())
-        return True
-
-    async def pause(self) -> None:
-        """Stop scheduling steps; new requests are accepted, and wait."""
-        self.attach()
-        self._send(Pause())
-
-    async def resume(self) -> None:
-        """Schedule steps again after `pause`."""
-        self.attach()
-        self._send(Resume())
-
-    @property
-    def is_sleeping(self) -> bool:
-        """True from the end of `sleep` to `wake_up`."""
-        return self._client.is_sleeping
-
-    async def sleep(self, level: SleepLevel = 1) -> None:
-        """End the engine's process, which frees its memory; requests are kept until `wake_up`.
-
-        Level 2 also drops the weights from the system's file cache. Raise ConfigError if the engine
-        has no process of its own, and SleepError if it is woken before it sleeps.
-        """
-        self.attach()
-        self._client.sleep()
-        self._num_sleeps += 1
-        num_wakes = self._num_wakes
-        async with asyncio.timeout(SLEEP_SECONDS):
-            while not self._client.is_sleeping:
-                if self._num_wakes != num_wakes:
-                    raise SleepError("the engine was woken before it slept; it is awake")
-                await asyncio.sleep(_POLL_SECONDS)
-        if level == 2:
-            await asyncio.to_thread(drop_from_cache, self.facts.weights)
-
-    async def wake_up(self) -> None:
-        """Start an engine again after `sleep`, and wait until it is ready.
-
-        Raise SleepError if it is put to sleep again before.
-        """
-        self.attach()
-        self._client.wake_up()
-        self._num_wakes += 1
-        num_sleeps = self._num_sleeps
-        while not self.is_well():
-            if self._num_sleeps != num_sleeps:
-                raise SleepError("the engine was put to sleep before it was ready; it sleeps")
-            if self._death is not None or self._is_closed:
-                raise self._dead_error()
-            await asyncio.sleep(_POLL_SECONDS)
-
     def close(self) -> None:
         """Stop the engine; callers that still wait get an EngineDeadError."""
         self._is_closed = True
@@ -416,7 +320,7 @@ class AsyncLLM:
 
     # between sinks and engine
 
-    def _send(self, *events: Event) -> None:
+    def _send(self, *events: Abort) -> None:
         if events:
             self._client.send(events)
 
@@ -436,14 +340,6 @@ class AsyncLLM:
         for name, sink in self._sinks.items():
             if name in self._table:
                 sink.fail(self._dead_error())
-
-    def _dead_error(self) -> EngineDeadError:
-        """Make a new exception for each waiter: raising one mutates its traceback."""
-        if self._death is None:
-            return EngineDeadError("the engine is closed")
-        error = EngineDeadError(str(self._death))
-        error.__cause__ = self._death.__cause__
-        return error
 
     def _deliver(self, events: Sequence[TokenEvent]) -> None:
         """Turn events into outputs for their sinks. The client calls this in the event loop."""

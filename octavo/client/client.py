@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from octavo.client.commands import COMMAND_SECONDS
 from octavo.client.vitals import EngineVitals
-from octavo.core.request import Event, TokenEvent
+from octavo.core.request import Abort, Request, TokenEvent
 from octavo.core.snapshot import EngineSnapshot
+from octavo.wire.commands import Command, Reply
 from octavo.wire.facts import EngineFacts
 
 ENGINE_PROGRAM = "octavo.engine.process"  # the module that an engine's process runs
@@ -56,11 +59,18 @@ class EngineClient(Protocol):
         When that loop has ended, the engine may be attached to another.
         """
 
-    def send(self, events: Sequence[Event]) -> None:
-        """Send requests and commands to the engine, in order, without blocking.
+    def send(self, events: Sequence[Request | Abort]) -> None:
+        """Send requests and aborts to the engine, in order, without blocking.
 
         Every request receives events, in order and without a gap, up to exactly one that carries a
         finish reason, unless `died` is called.
+        """
+
+    def command(self, command: Command, seconds: float = COMMAND_SECONDS) -> asyncio.Future[Reply]:
+        """Send a command to the engine, in order with requests; return its only reply.
+
+        The reply is an error if the engine ends first, or does not reply within so many seconds.
+        A pause holds for every later engine, until it is resumed.
         """
 
     def snapshot(self) -> EngineSnapshot:

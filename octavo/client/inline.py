@@ -9,22 +9,26 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from octavo.client.client import Deliver, Died, EngineDeadError
+from octavo.client.commands import COMMAND_SECONDS, CommandsInFlight, failed, replied
 from octavo.client.vitals import EngineVitals
 from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore
-from octavo.core.request import Abort, Event, Request, TokenEvent
+from octavo.core.request import Abort, Request
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.core.snapshot import EngineSnapshot, take_load, take_snapshot
+from octavo.engine.commands import carry_out
 from octavo.options.engine import EngineArguments
+from octavo.wire.commands import NO_ENGINE, Command, Reply
 from octavo.wire.facts import EngineFacts
 
 log = logging.getLogger(__name__)
 
 SNAPSHOT_SECONDS = 0.5
+_CLOSED = "the engine is closed"
 
 
 class InlineClient:
@@ -33,7 +37,9 @@ class InlineClient:
     def __init__(self, core: EngineCore, facts: EngineFacts) -> None:
         self._core: EngineCore | None = core
         self._facts = facts
-        self._inbox: deque[Event] = deque()  # bounded by the callers: each adds n requests
+        # Requests, aborts and numbered commands; bounded by the callers: each adds n requests.
+        self._inbox: deque[Request | Abort | tuple[int, Command]] = deque()
+        self._commands = CommandsInFlight()
         # Guards the inbox, and the loop with its callbacks.
         self._wake = threading.Condition()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -63,16 +69,27 @@ class InlineClient:
         with self._wake:
             self._deliver, self._died = deliver, died
             self._loop = asyncio.get_running_loop()
+            self._commands.forget_other_loops()
             if not self._thread.is_alive():
                 # A step must not still run when the interpreter goes: the process would abort.
                 atexit.register(self._exit, os.getpid())
                 self._thread.start()
 
-    def send(self, events: Sequence[Event]) -> None:
+    def send(self, events: Sequence[Request | Abort]) -> None:
         if events:
             with self._wake:
                 self._inbox.extend(events)
                 self._wake.notify()
+
+    def command(self, command: Command, seconds: float = COMMAND_SECONDS) -> asyncio.Future[Reply]:
+        with self._wake:
+            if self._is_closing:
+                return replied(failed(NO_ENGINE, _CLOSED))
+            return self._commands.send(command, seconds, self._write)
+
+    def _write(self, number: int, command: Command) -> None:
+        self._inbox.append((number, command))
+        self._wake.notify()
 
     def snapshot(self) -> EngineSnapshot:
         load = self._load
@@ -100,6 +117,7 @@ class InlineClient:
             self._wake.notify()
         if self._thread.is_alive():
             self._thread.join()
+        self._call_soon(self._commands.fail_all, _CLOSED)
         atexit.unregister(self._exit)
         self._core = None  # frees the weights and the cache
 
@@ -121,9 +139,8 @@ class InlineClient:
             dead.__cause__ = error
             with self._wake:
                 self._is_closing = True
-                assert self._loop is not None
-                if not self._loop.is_closed():
-                    self._loop.call_soon_threadsafe(self._died, dead)
+            self._call_soon(self._commands.fail_all, str(dead))
+            self._call_soon(self._died, dead)
 
     def _work(self, core: EngineCore) -> None:
         snapshot_at, num_seen = 0.0, 0
@@ -139,7 +156,11 @@ class InlineClient:
                     return
                 inbox, self._inbox = self._inbox, deque()
             for event in inbox:
-                core.on_event(event)
+                if isinstance(event, tuple):
+                    number, command = event
+                    self._call_soon(self._commands.settle, number, carry_out(core, command))
+                else:
+                    core.on_event(event)
             events = core.step()
             now = time.monotonic()
             num_computed = core.scheduler.stats.num_tokens
@@ -150,16 +171,17 @@ class InlineClient:
             if now >= snapshot_at:
                 snapshot_at = now + SNAPSHOT_SECONDS
                 self._snapshot = take_snapshot(core, now)
-            if events and not self._deliver_soon(events):
+            if events and not self._call_soon(self._deliver, events):
                 for name in list(core.scheduler.sequences):
                     core.on_event(Abort(name))
 
-    def _deliver_soon(self, events: list[TokenEvent]) -> bool:
-        """Pass events to the loop; return False if the loop has ended, with all its callers."""
+    def _call_soon(self, call: Callable[..., None], *arguments: object) -> bool:
+        """Call something in the loop; return False if that has ended, with all its callers."""
         with self._wake:
-            assert self._loop is not None
+            if self._loop is None:
+                return False
             try:
-                self._loop.call_soon_threadsafe(self._deliver, events)
+                self._loop.call_soon_threadsafe(call, *arguments)
             except RuntimeError:  # the loop is closed, perhaps only just now
                 return False
         return True

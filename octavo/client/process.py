@@ -7,15 +7,17 @@ fatal step become suspect (`Quarantine`).
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import assert_never
 
 from octavo.client.client import Deliver, Died, EngineDeadError
 from octavo.client.coalesce import coalesce
+from octavo.client.commands import COMMAND_SECONDS, CommandsInFlight, failed, replied
 from octavo.client.frames import in_batches
 from octavo.client.journal import Entry, Journal
 from octavo.client.launcher import Launcher, ProcessLauncher
@@ -24,23 +26,16 @@ from octavo.client.restart_policy import Timing
 from octavo.client.supervisor import PUT_TO_SLEEP, State, Supervisor
 from octavo.client.vitals import EngineVitals
 from octavo.core.config import ConfigError
-from octavo.core.request import (
-    Abort,
-    Event,
-    Pause,
-    Request,
-    ResetPrefixCache,
-    Resume,
-    TokenEvent,
-)
+from octavo.core.request import Abort, Request, TokenEvent
 from octavo.core.snapshot import EngineLoad, EngineSnapshot
 from octavo.observe.log import flags_in_use
 from octavo.options.engine import EngineArguments
+from octavo.wire.commands import NO_ENGINE, Command, Pause, Reply, Resume
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
     AbortRequests,
     AddRequests,
-    CommandName,
+    CommandReply,
     EngineCommand,
     StartEngine,
     StepOutput,
@@ -66,6 +61,7 @@ class ProcessClient:
         self.supervisor = Supervisor(self, launcher, timing or Timing(), clock)
         self._journal = Journal()
         self._quarantine = Quarantine()
+        self._commands = CommandsInFlight()
         self._snapshot = EngineSnapshot()  # of all engines so far …
         self._earlier = EngineSnapshot()  # … and of those before the current one
         self._load = EngineLoad()
@@ -104,10 +100,15 @@ class ProcessClient:
 
     def attach(self, deliver: Deliver, died: Died) -> None:
         self._deliver, self._died = deliver, died
+        self._commands.forget_other_loops()
         self.supervisor.attach()
 
     def close(self) -> None:
         self.supervisor.close()
+        loop = self.supervisor.loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, with all its callers
+                loop.call_soon_threadsafe(self._commands.fail_all, self._closed_reason)
 
     def is_well(self) -> bool:
         return self.supervisor.is_well()
@@ -129,7 +130,22 @@ class ProcessClient:
 
     # requests and commands to the engine
 
-    def send(self, events: Sequence[Event]) -> None:
+    def command(self, command: Command, seconds: float = COMMAND_SECONDS) -> asyncio.Future[Reply]:
+        if isinstance(command, Pause | Resume):
+            self._is_paused = isinstance(command, Pause)
+            self.supervisor.note_work()
+        if self.supervisor.state is State.CLOSED:
+            return replied(failed(NO_ENGINE, self._closed_reason))
+        if self.supervisor.state is not State.READY:
+            return replied(failed(NO_ENGINE, "there is no engine that is ready at the moment"))
+        reply = self._commands.send(command, seconds, self._write_command)
+        self.supervisor.flush()
+        return reply
+
+    def _write_command(self, number: int, command: Command) -> None:
+        self.supervisor.write(EngineCommand(number, command.name, pack(command)))
+
+    def send(self, events: Sequence[Request | Abort]) -> None:
         if self.supervisor.state is State.CLOSED:
             if any(isinstance(event, Request) for event in events):
                 raise EngineDeadError(self._closed_reason)
@@ -141,17 +157,7 @@ class ProcessClient:
                 continue
             self._submit_now_or_later(opened)
             opened = []
-            match event:
-                case Abort():
-                    self._abort(event.request_id)
-                case Pause() | Resume():
-                    self._is_paused = isinstance(event, Pause)
-                    self.supervisor.note_work()
-                    self._command("pause" if self._is_paused else "resume")
-                case ResetPrefixCache():  # a new engine's cache is empty anyway
-                    self._command("reset_prefix_cache")
-                case _:
-                    assert_never(event)
+            self._abort(event.request_id)
         self._submit_now_or_later(opened)
         self.supervisor.flush()
 
@@ -217,10 +223,6 @@ class ProcessClient:
         if loop is not None and not loop.is_closed():
             loop.call_soon(self._deliver, [event])
 
-    def _command(self, name: CommandName) -> None:
-        if self.supervisor.state is State.READY:
-            self.supervisor.write(EngineCommand(name))
-
     # calls of the supervisor; see `octavo.client.supervisor.Owner`
 
     def start_message(self, like: EngineFacts | None) -> StartEngine:
@@ -248,7 +250,7 @@ class ProcessClient:
         if epoch > 1:
             log.warning("engine %d is ready; requests that continue: %d", epoch, len(self._journal))
         if self._is_paused:
-            self._command("pause")
+            self._commands.send(Pause(), COMMAND_SECONDS, self._write_command)
         self._submit_waiting()
 
     def on_output(self, output: StepOutput) -> None:
@@ -277,6 +279,9 @@ class ProcessClient:
         if is_isolation_over:
             self._submit_waiting()
 
+    def on_reply(self, reply: CommandReply) -> None:
+        self._commands.take(reply)
+
     def deliver(self, merge: bool) -> None:
         events, self._undelivered = self._undelivered, []
         if events:
@@ -285,6 +290,7 @@ class ProcessClient:
     def on_end(self, last_step: tuple[int, ...], was_killed: bool, reason: str) -> bool:
         self._earlier = self._snapshot
         self.vitals.note_end(self._clock(), is_death=reason != PUT_TO_SLEEP)
+        self._commands.fail_all(f"the engine ended before it replied: {reason}")
         self._load = EngineLoad(num_free_blocks=self._snapshot.num_blocks - 1)
         found = map(self._journal.find_number, last_step)
         suspects = [entry for entry in found if entry is not None]

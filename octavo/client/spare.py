@@ -16,6 +16,7 @@ from octavo.client.launcher import Incoming
 from octavo.client.restart_policy import RestartPolicy, Timing
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
+    CommandReply,
     EngineFailed,
     EngineMessage,
     EngineReady,
@@ -108,6 +109,8 @@ class Spare:
             case StepOutput(events):  # statistics of an engine that has computed nothing
                 if events:
                     raise WireError("a spare engine sent tokens")
+            case CommandReply():
+                raise WireError("a spare engine replied to a command that it was not sent")
             case _:
                 assert_never(message)
 

@@ -33,6 +33,7 @@ from octavo.client.restart_policy import RestartPolicy, Timing
 from octavo.client.spare import Spare
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
+    CommandReply,
     EngineFailed,
     EngineMessage,
     EngineReady,
@@ -91,6 +92,9 @@ class Owner(Protocol):
 
     def on_output(self, output: StepOutput) -> None:
         """Record a step's output; raise WireError if the engine must not be trusted any more."""
+
+    def on_reply(self, reply: CommandReply) -> None:
+        """Take the reply to a command; raise WireError if no such command was sent."""
 
     def deliver(self, merge: bool) -> None:
         """Deliver recorded events to the callers, merged if they came in several frames."""
@@ -328,6 +332,8 @@ class Supervisor:
                 run.is_of_model, run.is_of_settings = message.is_of_model, message.is_of_settings
             case StepOutput():
                 self._owner.on_output(message)
+            case CommandReply():
+                self._owner.on_reply(message)
             case _:
                 assert_never(message)
 

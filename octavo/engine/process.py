@@ -30,8 +30,9 @@ from octavo.backends.interface import OldModuleError
 from octavo.confine.process import confine, give_up_privileges
 from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
-from octavo.core.request import Abort, Event, Pause, ResetPrefixCache, Resume, TokenEvent
+from octavo.core.request import Abort, TokenEvent
 from octavo.core.snapshot import EngineLoad, take_load, take_snapshot
+from octavo.engine.commands import answer, unsendable
 from octavo.engine.grammar_loader import GrammarLoader
 from octavo.engine.shortage import describe_shortage, is_shortage
 from octavo.exec.recording import RecordingExecutor, SuspectRecord
@@ -70,11 +71,6 @@ IDLE_SECONDS = 0.1  # before an engine without work makes its grammar engine
 _BUILD_MODULE = "octavo.engine.build"
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE_ADJ = 500  # the front end has 0, and prompt workers have 1000
-_COMMANDS: dict[str, Callable[[], Event]] = {
-    "pause": Pause,
-    "resume": Resume,
-    "reset_prefix_cache": ResetPrefixCache,
-}
 # Collect the oldest generation rarely; what loading has made is frozen, so it is never scanned.
 _GC_THRESHOLDS = (10_000, 20, 1000)
 
@@ -236,10 +232,19 @@ class EngineLoop:
                 case AbortRequests(numbers):
                     for number in numbers:
                         self._core.on_event(Abort(name_of(number)))
-                case EngineCommand(name):
-                    self._core.on_event(_COMMANDS[name]())
+                case EngineCommand():
+                    self._answer(message)
                 case StartEngine():
                     raise WireError("StartEngine came a second time")
+
+    def _answer(self, command: EngineCommand) -> None:
+        """Carry out a command, and send the reply to it."""
+        self._record.begin_command()
+        reply = answer(self._core, command)
+        try:
+            self._channel.send(reply)
+        except WireError as error:
+            self._channel.send(unsendable(command, error))
 
     def _add(self, wire: WireRequest) -> None:
         """Add a request to the core; one that is invalid fails alone."""

@@ -40,6 +40,10 @@ class SuspectRecord:
         """Record a request that is about to be added, which may crash the core."""
         self._write(number)
 
+    def begin_command(self) -> None:
+        """Record the steps in flight alone: a command, which is no request's, may crash now."""
+        self._write()
+
     def begin(self, number: int) -> None:
         """Record a request that is worked on beside the steps, until `end`."""
         self._beside[number] = None

@@ -1,8 +1,9 @@
 """The messages between front end and engine: typed, bounded structs in numbered frames.
 
-Requests and commands go to the engine; its facts, events and heartbeats come back. A frame is
-msgpack: (epoch, number, message). The epoch counts engines, so that late frames of an earlier one
-are recognised. The number counts frames from 0 in each direction, so that a lost one is noticed.
+Requests and commands go to the engine; its facts, events, replies and heartbeats come back. A frame
+is msgpack: (epoch, number, message). The epoch counts engines, so that late frames of an earlier
+one are recognised. The number counts frames from 0 in each direction, so that a lost one is
+noticed.
 
 On the wire, a request is identified by a number that the front end assigns. The names that users
 gave, stop strings and bad words as strings stay in the front end.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, fields
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
@@ -25,6 +26,7 @@ from octavo.core.request import FinishReason
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.snapshot import EngineLoad, EngineSnapshot
 from octavo.core.stats import RequestStats
+from octavo.wire.commands import CommandError
 from octavo.wire.facts import EngineFacts
 from octavo.wire.limits import MAX_FRAME_BYTES
 
@@ -37,7 +39,6 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Tokens = Annotated[bytes, Meta(max_length=MAX_FRAME_BYTES)]  # 32 bits each, little-endian
 Packed = Annotated[bytes, Meta(max_length=MAX_FRAME_BYTES)]  # a value; see `pack`
-CommandName = Literal["pause", "resume", "reset_prefix_cache"]
 TEXT_FIELDS = ("stop", "bad_words", "structured_outputs")  # these stay in the front end
 
 
@@ -131,9 +132,11 @@ class AbortRequests(Struct, tag=2, array_like=True, frozen=True, forbid_unknown_
 
 
 class EngineCommand(Struct, tag=3, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A command that concerns the engine as a whole."""
+    """A command of `octavo.wire.commands`, to which a reply with the same number comes back."""
 
-    name: CommandName
+    number: Natural
+    name: Name
+    arguments: Packed  # of the type that has this name
 
 
 # from the engine
@@ -173,8 +176,16 @@ class Heartbeat(Struct, tag=4, array_like=True, frozen=True, forbid_unknown_fiel
     num_tokens: Natural  # in that step
 
 
+class CommandReply(Struct, tag=5, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The reply to the command of this number, which gets no other."""
+
+    number: Natural
+    value: Packed = b""  # of the command's `result`; empty if that is None, or with an error
+    error: CommandError | None = None
+
+
 ToEngine = StartEngine | AddRequests | AbortRequests | EngineCommand
-EngineMessage = ProcessStarted | EngineReady | EngineFailed | StepOutput
+EngineMessage = ProcessStarted | EngineReady | EngineFailed | StepOutput | CommandReply
 FromEngine = EngineMessage | Heartbeat
 
 

@@ -13,9 +13,10 @@ from octavo.api.outputs import EngineDeadError
 from octavo.client.launcher import ChildProcess, ProcessLauncher
 from octavo.client.process import ProcessClient
 from octavo.client.restart_policy import Timing
-from octavo.core.request import Event, Request, TokenEvent
+from octavo.core.request import Abort, Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
 from octavo.options.engine import EngineArguments
+from octavo.wire.commands import Reply
 
 FACTORY = "tests.client.fake_engine:make"
 LIMIT = 300.0  # seconds for anything that a test waits for; never part of what it checks
@@ -67,7 +68,7 @@ class Caller:
         self._has_events = asyncio.Event()
         client.attach(self._take, self._die)
 
-    def send(self, *events: Event) -> None:
+    def send(self, *events: Request | Abort) -> None:
         for event in events:
             if isinstance(event, Request):
                 self.tokens[event.request_id] = []
@@ -108,6 +109,12 @@ class Caller:
 
     async def some_tokens(self, name: str, count: int = 1) -> None:
         await self.until(lambda: len(self.tokens[name]) >= count)
+
+
+async def error_code(reply: Awaitable[Reply]) -> str | None:
+    """Wait for the reply to a command; return the code of its error, if it is one."""
+    error = (await reply).error
+    return None if error is None else error.code
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

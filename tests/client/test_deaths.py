@@ -27,11 +27,12 @@ from octavo.client.process import ProcessClient
 from octavo.client.restart_policy import Timing
 from octavo.client.socket_directory import remove_abandoned
 from octavo.client.supervisor import State
-from octavo.core.request import Abort, Pause, Request, Resume
+from octavo.core.request import Abort, Request
 from octavo.core.stats import RESTART
 from octavo.options.engine import EngineArguments
+from octavo.wire.commands import NO_ENGINE, Pause, Resume
 from tests.client import clients
-from tests.client.clients import Caller, eventually, process_of, request, run, running
+from tests.client.clients import Caller, error_code, eventually, process_of, request, run, running
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN, jump_clock
 from tests.sim.truth import whole_output
 
@@ -247,12 +248,13 @@ def test_requests_aborts_and_commands_while_there_is_no_engine() -> None:
             await caller.some_tokens("old")
             process_of(client).kill()
             await eventually(lambda: client.supervisor.state is not State.READY)
-            caller.send(gone, Pause(), Abort("gone"), late)
+            assert await error_code(client.command(Pause())) == NO_ENGINE
+            caller.send(gone, Abort("gone"), late)
             await caller.until(lambda: "gone" in caller.ends)
             assert caller.ends["gone"].finish_reason == "abort"
             await eventually(lambda: client.snapshot().is_paused)
             assert not caller.tokens["late"]
-            caller.send(Resume())
+            assert await error_code(client.command(Resume())) is None
             await caller.all_ended()
             check(caller, old, late)
 

@@ -14,10 +14,11 @@ import pytest
 
 from octavo.client.process import ProcessClient
 from octavo.core.plan import HiddenPayload, LogprobsPayload
-from octavo.core.request import Abort, Pause, ResetPrefixCache, Resume
+from octavo.core.request import Abort
 from octavo.core.snapshot import EngineLoad, EngineSnapshot
 from octavo.observe.log import set_up_log
 from octavo.wire import message_types as messages
+from octavo.wire.commands import Pause, ResetPrefixCache, Resume
 from tests.client.clients import Caller, eventually, process_of, request, run, running
 from tests.client.fake_engine import HARMLESS
 from tests.sim.truth import whole_output
@@ -158,16 +159,19 @@ def test_abort_pause_resume_and_reset(client: ProcessClient, gate: Path) -> None
         assert caller.ends["long"].finish_reason == "abort"
         assert caller.ends["long"].stats is not None
 
-        caller.send(Pause(), request("paused", prompt))
+        paused = client.command(Pause())
+        caller.send(request("paused", prompt))
+        assert (await paused).error is None
         await eventually(lambda: client.snapshot().is_paused)
         assert not caller.tokens["paused"]
-        caller.send(Resume())
+        client.command(Resume())
         await caller.all_ended()
         stats = caller.ends["paused"].stats
         assert stats is not None
         assert stats.num_cached_tokens == 40
 
-        caller.send(ResetPrefixCache(), request("fresh", prompt))
+        client.command(ResetPrefixCache())
+        caller.send(request("fresh", prompt))
         await caller.all_ended()
         stats = caller.ends["fresh"].stats
         assert stats is not None

@@ -96,10 +96,11 @@ def test_an_engine_that_is_paused_while_it_is_asked_is_ready(directory: Path) ->
         async with serving(directory, engine, ready_seconds=0.01) as client:
             engine.vitals.stepped_at = LONG_AGO
             assert await ready(client) == (503, "engine_not_ready")
-            await engine.pause()
+            pausing = asyncio.ensure_future(engine.pause())  # once the step has ended
+            await asyncio.sleep(0)
             engine._client.vitals = StuckVitals()  # type: ignore[misc]
             gate.set()
-            await until(lambda: engine.snapshot().is_paused)
+            await pausing
             assert await ready(client) == (200, None)
             assert await gauge(client) == "1.0"
 

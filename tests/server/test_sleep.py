@@ -126,12 +126,13 @@ def test_a_sleep_that_waits_for_requests_can_be_called_off(directory: Path, othe
         await until(lambda: bool(world.engine.core.scheduler.running))
         asleep = world.post("/sleep?mode=wait")
         await until(lambda: admission.is_held)
-        assert (await world.admin.post(other)).status_code == 200
+        called_off = world.post(other)  # /resume responds once the step has ended
         refused = await asleep
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "interrupted")
         assert not admission.is_held
         assert not world.drowsy.is_ending
         gate.set()
+        assert (await called_off).status_code == 200
         assert (await asked)["usage"]["completion_tokens"] == 5
         await world.sleep()
 

@@ -29,10 +29,20 @@ from octavo.wire.codec import (
     request_from_wire,
     request_to_wire,
 )
+from octavo.wire.commands import (
+    BY_NAME,
+    Command,
+    CommandError,
+    Pause,
+    ResetPrefixCache,
+    Resume,
+    SetLogLevel,
+)
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
     AbortRequests,
     AddRequests,
+    CommandReply,
     EngineCommand,
     EngineFailed,
     EngineReady,
@@ -188,10 +198,7 @@ FACTS = EngineFacts(
 WHOLE_MESSAGES: list[ToEngineFrame | FromEngineFrame] = [
     ToEngineFrame(1, 0, StartEngine(pack(EngineArguments()), 20, {"seed": "--seed"})),
     ToEngineFrame(1, 1, AbortRequests((1, 2, 2**63 - 1))),
-    *(
-        ToEngineFrame(1, 2, EngineCommand(verb))
-        for verb in ("pause", "resume", "reset_prefix_cache")
-    ),
+    ToEngineFrame(1, 2, EngineCommand(5, "set_log_level", pack(SetLogLevel(30)))),
     FromEngineFrame(9, 0, ProcessStarted()),
     FromEngineFrame(9, 1, EngineReady(FACTS)),
     FromEngineFrame(9, 2, EngineFailed("it is full")),
@@ -207,6 +214,8 @@ WHOLE_MESSAGES: list[ToEngineFrame | FromEngineFrame] = [
         ),
     ),
     FromEngineFrame(9, 4, Heartbeat(5, 0.25, 512)),
+    FromEngineFrame(9, 5, CommandReply(7, pack(20))),
+    FromEngineFrame(9, 6, CommandReply(8, error=CommandError("no_room", "for é"))),
 ]
 
 
@@ -214,6 +223,11 @@ WHOLE_MESSAGES: list[ToEngineFrame | FromEngineFrame] = [
 def test_every_other_message_arrives_as_it_was(frame: ToEngineFrame | FromEngineFrame) -> None:
     decode = decode_to_engine if isinstance(frame, ToEngineFrame) else decode_from_engine
     assert decode(encode(frame)) == frame
+
+
+@pytest.mark.parametrize("command", [Pause(), Resume(), ResetPrefixCache(), SetLogLevel(20)])
+def test_a_packed_command_arrives_as_it_was(command: Command) -> None:
+    assert unpack(pack(command), BY_NAME[command.name]) == command
 
 
 @pytest.mark.parametrize(

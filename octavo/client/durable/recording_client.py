@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from octavo.client.client import Deliver, Died, EngineClient
+from octavo.client.commands import COMMAND_SECONDS
 from octavo.client.durable.answer import Answer
 from octavo.client.durable.requests import DurableRequest, DurableRequests
 from octavo.client.vitals import EngineVitals
-from octavo.core.request import Event, Request, TokenEvent
+from octavo.core.request import Abort, Request, TokenEvent
 from octavo.core.snapshot import EngineSnapshot
+from octavo.wire.commands import Command, Reply
 from octavo.wire.facts import EngineFacts
 
 
@@ -57,7 +60,7 @@ class RecordingClient:
         self._deliver = deliver
         self._inner.attach(self._record, died)
 
-    def send(self, events: Sequence[Event]) -> None:
+    def send(self, events: Sequence[Request | Abort]) -> None:
         for event in events:
             if isinstance(event, Request):
                 # An id of a sequence is that of its request, and the place among its sequences.
@@ -68,6 +71,9 @@ class RecordingClient:
                     followed.sequences.append(event.request_id)
                     self._sequences[event.request_id] = followed.request, answer
         self._inner.send(events)
+
+    def command(self, command: Command, seconds: float = COMMAND_SECONDS) -> asyncio.Future[Reply]:
+        return self._inner.command(command, seconds)
 
     def snapshot(self) -> EngineSnapshot:
         return self._inner.snapshot()

@@ -6,14 +6,19 @@ curl --unix-socket PATH http://localhost/in_flight
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 from msgspec import Struct
 
+from octavo.api.control import CommandFailedError
+from octavo.api.outputs import EngineDeadError
 from octavo.observe.diagnosis import diagnose
 from octavo.serving.ending import AbortRequests, end
 from octavo.serving.exchange import Exchange
-from octavo.transport.errors import ApiError
+from octavo.transport.errors import ApiError, unavailable
+from octavo.wire.commands import TIMED_OUT
 
 LEVELS = Literal["debug", "info", "warning", "error"]
 
@@ -22,6 +27,18 @@ class LogLevel(Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of /log_level."""
 
     level: LEVELS
+
+
+@contextmanager
+def command_errors() -> Iterator[None]:
+    """Respond with an error to a command that the engine does not carry out."""
+    try:
+        yield
+    except CommandFailedError as error:
+        status = 504 if error.code == TIMED_OUT else 500
+        raise ApiError(status, str(error), code=error.code) from None
+    except EngineDeadError as error:
+        raise unavailable(f"there is no engine: {error}", "engine_not_ready") from None
 
 
 async def in_flight(exchange: Exchange) -> None:
@@ -55,14 +72,19 @@ async def abort(exchange: Exchange) -> None:
 
 
 async def log_level(exchange: Exchange) -> None:
+    """Set the level of this process and of the engine's."""
     request = await exchange.read(LogLevel)
-    logging.getLogger("octavo").setLevel(request.level.upper())
+    ours = logging.getLogger("octavo")
+    ours.setLevel(request.level.upper())
+    with command_errors():
+        await exchange.server.llm.set_log_level(ours.level)
     await exchange.respond_json({"level": request.level})
 
 
 async def reset_prefix_cache(exchange: Exchange) -> None:
     """Share nothing that was computed before now; no request is disturbed."""
-    await exchange.server.llm.reset_prefix_cache()
+    with command_errors():
+        await exchange.server.llm.reset_prefix_cache()
     await exchange.respond_json({"success": True})
 
 

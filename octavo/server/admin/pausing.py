@@ -11,9 +11,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import get_args
 
-from octavo.api.async_llm import SLEEP_SECONDS, SleepError, SleepLevel
+from octavo.api.control import SLEEP_SECONDS, SleepError, SleepLevel
 from octavo.api.outputs import EngineDeadError
 from octavo.core.config import ConfigError
+from octavo.server.admin.commands import command_errors
 from octavo.serving.ending import end_all
 from octavo.serving.exchange import Exchange
 from octavo.serving.schema.queries import query_of
@@ -32,7 +33,8 @@ async def pause(exchange: Exchange) -> None:
     server.is_paused = True
     await _settle(server, mode, lambda: server.is_paused)
     if server.is_paused:  # /resume may have come first
-        await server.llm.pause()
+        with command_errors():
+            await server.llm.pause()
     await exchange.respond_json({"paused": server.is_paused})
 
 
@@ -40,8 +42,9 @@ async def resume(exchange: Exchange) -> None:
     """Continue after /pause or /drain."""
     server = exchange.server
     server.is_draining = server.is_paused = False
-    await server.llm.resume()
     server.admission.release()
+    with command_errors():
+        await server.llm.resume()
     await exchange.respond_json({"paused": False, "draining": False})
 
 

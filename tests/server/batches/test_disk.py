@@ -424,9 +424,11 @@ def test_a_line_that_an_operator_ends_has_no_part_of_an_answer(
             ended_one = await admin.post("/abort_requests", json={"request_ids": [first]})
             assert ended_one.json()["aborted"] == 1
             await until(lambda: len(active) == 4)
-            assert (await admin.post("/pause?mode=abort")).json() == {"paused": True}
-            assert (await admin.post("/resume")).status_code == 200
+            pausing = asyncio.create_task(admin.post("/pause?mode=abort"))
+            await until(lambda: len(engine._client._commands) == 1)  # type: ignore[attr-defined]
             gate.set()
+            assert (await pausing).json() == {"paused": True}
+            assert (await admin.post("/resume")).status_code == 200
             done = await ended(client, batch["id"])
             assert done["request_counts"] == {"total": 5, "completed": 4, "failed": 1}
             (wrong,) = await lines_of(client, done["error_file_id"])

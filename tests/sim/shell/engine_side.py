@@ -68,6 +68,7 @@ class SimEngine:
         self._core: EngineCore | None = None
         self._host: EngineLoop | None = None
         self._ending: str | None = None
+        self.ended_at: float | None = None
         self._was_killed = False
         self._on_end: Callable[[], None] | None = None
         self.is_stopped = False  # as by SIGSTOP
@@ -128,6 +129,7 @@ class SimEngine:
         if self._ending is not None:
             return
         self._ending, self._was_killed = how, by_others
+        self.ended_at = self._loop.time()
         match self._random.randrange(3):
             case 0:
                 self._world.lose_frames(self.epoch)

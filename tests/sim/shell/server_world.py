@@ -15,10 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo import AsyncLLM, SamplingParams
-from octavo.client.process import ProcessClient
+from octavo import SamplingParams
 from octavo.core.request import Request
-from octavo.options.engine import EngineArguments
 from octavo.options.server import ServerSettings
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.application import application
@@ -27,7 +25,7 @@ from octavo.serving.server import Server
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN
 from tests.sim.shell.asgi import Connection
 from tests.sim.shell.engine_side import STEP_SECONDS
-from tests.sim.shell.shell_world import LIMIT_SECONDS, TIMING, World, require
+from tests.sim.shell.shell_world import LIMIT_SECONDS, World, require
 from tests.sim.truth import whole_output
 
 MAX_ATTEMPTS = 100
@@ -93,13 +91,7 @@ class ServerWorld(World):
     """The world of one seed."""
 
     def _run(self) -> None:
-        arguments = EngineArguments(model="simulated", seed=self.seed)
-        client = ProcessClient(arguments, self.launcher, TIMING, self.loop.time)
-        client.start()
-        self.client = client
-        self.engine = AsyncLLM.over(client, arguments)
-        self.launcher.fullness = self.random.choice([0.0, 0.0, 0.3])
-        self.launcher.start_failures = self.random.choice([0.0, 0.0, 0.3])
+        self._start()
         self.num_calls = 0
         self.is_drained = False
         self.high_water = self.random.choice([20, 600])
@@ -140,12 +132,12 @@ class ServerWorld(World):
             await asyncio.sleep(self.random.uniform(0, 3))
             await self._ask_admin("/resume")
         await asyncio.gather(*callers)
-        faults.cancel()
-        await asyncio.gather(faults, return_exceptions=True)
+        await self._end_faults(faults)
         if self.is_drained:  # the engine still has to drop aborted requests
             await self._wait_for(lambda: not len(self.client._journal))
         elif not self.is_over:
             await self._heal()
+        await self.operator.settle()
 
     async def _end_in_order(self) -> None:
         """End the server as SIGTERM does, and perhaps as a second one does."""

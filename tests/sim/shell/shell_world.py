@@ -10,20 +10,24 @@ from __future__ import annotations
 import asyncio
 import random
 from array import array
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from octavo import AsyncLLM, RequestOutputKind, SamplingParams
+from octavo.api.control import CommandFailedError
 from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.api.requests import FailedRequestError
+from octavo.client.commands import COMMAND_SECONDS
 from octavo.client.process import ProcessClient
 from octavo.client.restart_policy import Timing
 from octavo.core.config import CoreConfig
 from octavo.core.request import Request
 from octavo.options.engine import EngineArguments
+from octavo.wire.commands import TIMED_OUT
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN
 from tests.sim.shell.engine_side import STEP_SECONDS, SimEngine, SimLauncher
+from tests.sim.shell.operator import Operator, echoing
 from tests.sim.shell.virtual_loop import VirtualLoop
 from tests.sim.truth import whole_output
 
@@ -82,7 +86,8 @@ class World:
         """Run the world; raise AssertionError if anything is wrong."""
         asyncio.set_event_loop(self.loop)
         try:
-            self._run()
+            with echoing():
+                self._run()
         finally:
             self._tidy()
             asyncio.set_event_loop(None)
@@ -96,14 +101,26 @@ class World:
         if tasks:
             self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
 
-    def _run(self) -> None:
+    def _start(self) -> None:
+        """Start the engine, and choose how its launcher fails."""
         arguments = EngineArguments(model="simulated", seed=self.seed)
         client = ProcessClient(arguments, self.launcher, TIMING, self.loop.time)
         client.start()
         self.client = client
         self.engine = AsyncLLM.over(client, arguments)
+        self.operator = Operator(
+            client,
+            self.launcher,
+            self.random,
+            self._count,
+            num_sleeps=lambda: self.num_events.get("asleep", 0),
+            is_over=lambda: self.is_over,
+        )
         self.launcher.fullness = self.random.choice([0.0, 0.0, 0.3])
         self.launcher.start_failures = self.random.choice([0.0, 0.0, 0.3])
+
+    def _run(self) -> None:
+        self._start()
         self.loop.run_until_complete(asyncio.wait_for(self._live(), LIMIT_SECONDS))
         self._check_the_end()
 
@@ -116,10 +133,10 @@ class World:
             self.is_over = True
             self._count("closed")
         await asyncio.gather(*callers)
-        faults.cancel()
-        await asyncio.gather(faults, return_exceptions=True)
+        await self._end_faults(faults)
         if not self.is_over:
             await self._heal()
+        await self.operator.settle()
 
     # callers
 
@@ -258,24 +275,48 @@ class World:
             await asyncio.sleep(self.random.choice([0.05, 0.5, 3.0]) * self.random.random())
             if self.is_over:
                 return
-            kind = self.random.choice([*kinds, "paused", "asleep"])
+            others = ("paused", "commanded", "asleep")
+            kind = self.random.choice([*kinds, *others])
             engine = self.launcher.engines[-1]
-            self._count(kind if engine.is_ready or kind in ("paused", "asleep") else "died young")
+            if self.random.random() < 0.3:  # in flight when the fault comes
+                self.operator.send()
+            self._count(kind if engine.is_ready or kind in others else "died young")
             if kind == "paused":
-                await self.engine.pause()
+                await self._operate(self.engine.pause)
                 await asyncio.sleep(self.random.random())
                 if not self.is_over:
-                    await self.engine.resume()
+                    await self._operate(self.engine.resume)
+            elif kind == "commanded":
+                self.operator.send()
             elif kind == "asleep":  # the whole machine slept: no engine is at fault
                 self.loop.now += 100.0
             else:
                 self.has_cause = True
                 kinds[kind](engine)
 
+    async def _end_faults(self, faults: asyncio.Task[None]) -> None:
+        """End the task of faults; raise its error, if it had one."""
+        faults.cancel()
+        await asyncio.wait([faults])
+        if not faults.cancelled() and (error := faults.exception()) is not None:
+            raise error
+
+    async def _operate(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Pause or resume; an engine that hangs without work may never reply."""
+        began = self.loop.time()
+        try:
+            await call()
+        except EngineDeadError:
+            require(self.is_over, "a command received EngineDeadError, but the engine lives")
+        except CommandFailedError as error:
+            require(error.code == TIMED_OUT, f"a command failed: {error}")
+            require(self.loop.time() >= began + COMMAND_SECONDS, "too little time was given")
+
     async def _heal(self) -> None:
         """End all faults; a last request must be served, and the others must be gone."""
         self.launcher.fullness = self.launcher.start_failures = 0.0
-        await self.engine.resume()  # the last fault may have paused it
+        await self._operate(self.engine.resume)  # the last fault may have paused it
+        self.operator.send()
         sampling = SamplingParams(max_tokens=4, seed=1, ignore_eos=True)
         outcome = Outcome([[]], [""], [None])
         await self._read("last", [1, 2, 3], sampling, outcome, None, 0.0)

@@ -8,13 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from octavo.client.commands import CommandsInFlight
 from octavo.client.journal import Entry, Journal
 from octavo.client.launcher import Incoming
 from octavo.client.liveness import Liveness
 from octavo.client.process import ProcessClient
 from octavo.client.quarantine import Quarantine
 from octavo.client.supervisor import Supervisor
+from octavo.engine.process import EngineLoop
+from octavo.wire.commands import BY_NAME
+from octavo.wire.message_types import CommandReply, EngineCommand
 from tests.sim.shell.one_tokenizer import one_tokenizer
 from tests.sim.shell.shell_world import World
 
@@ -48,6 +53,8 @@ def test_worlds() -> None:
         assert happened[what] >= 5, happened
     for what in ("left", "cancelled", "aborted", "closed", "failed", "late frames"):
         assert happened[what] >= 5, happened
+    for what in ("result", "unknown_command", "no_engine", "timed_out"):
+        assert happened[f"reply: {what}"] >= 5, happened
     assert happened["restarts"] > NUM_WORLDS
 
 
@@ -129,6 +136,31 @@ def _blames_the_engine_for_a_sleep(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Liveness, "note_tick", lambda self, now: None)
 
 
+def _leaves_the_commands_of_a_dead_engine(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CommandsInFlight, "fail_all", lambda self, why: None)
+
+
+def _gives_a_late_reply_to_another_command(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a reply goes to the oldest command in flight."""
+    take = CommandsInFlight.take
+
+    def take_next(self: CommandsInFlight, message: CommandReply) -> None:
+        take(self, structs.replace(message, number=min(self._waiting, default=message.number)))
+
+    patch.setattr(CommandsInFlight, "take", take_next)
+
+
+def _replies_to_known_commands_alone(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: an engine ignores a command that it does not know."""
+    reply = EngineLoop._answer
+
+    def silent(self: EngineLoop, command: EngineCommand) -> None:
+        if command.name in BY_NAME:
+            reply(self, command)
+
+    patch.setattr(EngineLoop, "_answer", silent)
+
+
 @pytest.mark.parametrize(
     "plant",
     [
@@ -140,6 +172,9 @@ def _blames_the_engine_for_a_sleep(patch: pytest.MonkeyPatch) -> None:
         _sends_no_aborts,
         _sees_no_silence,
         _blames_the_engine_for_a_sleep,
+        _leaves_the_commands_of_a_dead_engine,
+        _gives_a_late_reply_to_another_command,
+        _replies_to_known_commands_alone,
     ],
 )
 def test_planted_bugs_are_found(

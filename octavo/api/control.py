@@ -1,0 +1,162 @@
+"""The engine as a whole, as its users see it: its facts and state, and the commands to it."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from typing import Any, Literal
+
+from octavo.api.outputs import EngineDeadError
+from octavo.client.client import EngineClient
+from octavo.client.vitals import EngineVitals
+from octavo.core.snapshot import EngineSnapshot
+from octavo.loader.file_cache import drop_from_cache
+from octavo.wire.commands import (
+    NO_ENGINE,
+    Command,
+    Pause,
+    ResetPrefixCache,
+    Resume,
+    SetLogLevel,
+)
+from octavo.wire.facts import EngineFacts
+
+SLEEP_SECONDS = 60.0  # for the engine's process to end
+_POLL_SECONDS = 0.02
+SleepLevel = Literal[1, 2]
+
+
+class SleepError(RuntimeError):
+    """`sleep` and `wake_up` were called at the same time: the later call has won."""
+
+
+class CommandFailedError(RuntimeError):
+    """The engine did not carry out a command; `code` says why, as `octavo.wire.commands` lists."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class EngineControl(ABC):
+    """The part of `AsyncLLM` that concerns no single request."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+        self._num_sleeps = self._num_wakes = 0  # calls of `sleep` and `wake_up`
+        self._is_closed = False
+        self._death: EngineDeadError | None = None
+
+    @abstractmethod
+    def attach(self) -> None:
+        """Bind the engine to the running event loop; raise an error if there is none any more."""
+
+    @property
+    def facts(self) -> EngineFacts:
+        """The facts that the engine has reported of itself and its model."""
+        return self._client.facts
+
+    def snapshot(self) -> EngineSnapshot:
+        """Return the engine's newest statistics."""
+        return self._client.snapshot()
+
+    @property
+    def vitals(self) -> EngineVitals:
+        """The counts and times of the engine's life."""
+        return self._client.vitals
+
+    @property
+    def death(self) -> EngineDeadError | None:
+        """The reason why there will be no more engine; None while there is, or will be, one."""
+        return self._death
+
+    def is_well(self) -> bool:
+        """Return whether there is an engine that shows signs of life."""
+        return self._death is None and not self._is_closed and self._client.is_well()
+
+    async def reset_prefix_cache(self) -> bool:
+        """Share no KV computed before now; return True, or raise CommandFailedError."""
+        await self._command(ResetPrefixCache())
+        return True
+
+    async def pause(self) -> None:
+        """Stop scheduling steps; new requests are accepted, and wait.
+
+        Wait until the engine has taken the command, or raise CommandFailedError.
+        """
+        await self._command(Pause())
+
+    async def resume(self) -> None:
+        """Schedule steps again after `pause`."""
+        await self._command(Resume())
+
+    async def set_log_level(self, level: int) -> int | None:
+        """Set from which level up the engine logs; return the level before.
+
+        It is None while there is no engine; the next one logs like this process.
+        """
+        before: int | None = await self._command(SetLogLevel(level))
+        return before
+
+    async def _command(self, command: Command) -> Any:
+        """Return what a command results in, which every engine that starts later is subject to.
+
+        Without an engine that is nothing: the next one starts as if it had received the command.
+        """
+        self.attach()
+        reply = await self._client.command(command)
+        error = reply.error
+        if error is None:
+            return reply.value
+        if error.code != NO_ENGINE:
+            raise CommandFailedError(error.code, error.message)
+        if self._death is not None or self._is_closed:
+            raise self._dead_error()
+        return None
+
+    @property
+    def is_sleeping(self) -> bool:
+        """True from the end of `sleep` to `wake_up`."""
+        return self._client.is_sleeping
+
+    async def sleep(self, level: SleepLevel = 1) -> None:
+        """End the engine's process, which frees its memory; requests are kept until `wake_up`.
+
+        Level 2 also drops the weights from the system's file cache. Raise ConfigError if the engine
+        has no process of its own, and SleepError if it is woken before it sleeps.
+        """
+        self.attach()
+        self._client.sleep()
+        self._num_sleeps += 1
+        num_wakes = self._num_wakes
+        async with asyncio.timeout(SLEEP_SECONDS):
+            while not self._client.is_sleeping:
+                if self._num_wakes != num_wakes:
+                    raise SleepError("the engine was woken before it slept; it is awake")
+                await asyncio.sleep(_POLL_SECONDS)
+        if level == 2:
+            await asyncio.to_thread(drop_from_cache, self.facts.weights)
+
+    async def wake_up(self) -> None:
+        """Start an engine again after `sleep`, and wait until it is ready.
+
+        Raise SleepError if it is put to sleep again before.
+        """
+        self.attach()
+        self._client.wake_up()
+        self._num_wakes += 1
+        num_sleeps = self._num_sleeps
+        while not self.is_well():
+            if self._num_sleeps != num_sleeps:
+                raise SleepError("the engine was put to sleep before it was ready; it sleeps")
+            if self._death is not None or self._is_closed:
+                raise self._dead_error()
+            await asyncio.sleep(_POLL_SECONDS)
+
+    def _dead_error(self) -> EngineDeadError:
+        """Make a new exception for each waiter: raising one mutates its traceback."""
+        if self._death is None:
+            return EngineDeadError("the engine is closed")
+        error = EngineDeadError(str(self._death))
+        error.__cause__ = self._death.__cause__
+        return error
