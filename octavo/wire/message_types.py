@@ -39,6 +39,8 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Tokens = Annotated[bytes, Meta(max_length=MAX_FRAME_BYTES)]  # 32 bits each, little-endian
 Packed = Annotated[bytes, Meta(max_length=MAX_FRAME_BYTES)]  # a value; see `pack`
+Digest = Annotated[bytes, Meta(max_length=64)]
+MAX_HOLDS = 8
 TEXT_FIELDS = ("stop", "bad_words", "structured_outputs")  # these stay in the front end
 
 
@@ -59,6 +61,11 @@ def _sampling_struct() -> type[Struct]:
 WireSampling: Any = _sampling_struct()
 
 
+class WireEncoderInput(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    num_positions: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    digest: Digest
+
+
 class WireRequest(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     number: Natural
     prompt: Tokens
@@ -74,6 +81,9 @@ class WireRequest(Struct, array_like=True, frozen=True, forbid_unknown_fields=Tr
     owner: Name = ""
     weight: Annotated[float, Meta(gt=0, le=MAX_WEIGHT)] = 1.0
     is_background: bool = False
+    salts: Annotated[tuple[tuple[Natural, Digest], ...], Meta(max_length=MAX_LISTED)] = ()
+    encoder: WireEncoderInput | None = None
+    holds: Annotated[tuple[Name, ...], Meta(max_length=MAX_HOLDS)] = ()
 
 
 class WireTokenLogprobs(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

@@ -14,8 +14,9 @@ import pytest
 
 from octavo.client.process import ProcessClient
 from octavo.core.plan import HiddenPayload, LogprobsPayload
-from octavo.core.request import Abort
+from octavo.core.request import Abort, EncoderInput
 from octavo.core.snapshot import EngineLoad, EngineSnapshot
+from octavo.core.stats import ADAPTER
 from octavo.observe.log import set_up_log
 from octavo.wire import message_types as messages
 from octavo.wire.commands import Pause, ResetPrefixCache, Resume
@@ -166,18 +167,46 @@ def test_abort_pause_resume_and_reset(client: ProcessClient, gate: Path) -> None
         assert not caller.tokens["paused"]
         client.command(Resume())
         await caller.all_ended()
-        stats = caller.ends["paused"].stats
-        assert stats is not None
-        assert stats.num_cached_tokens == 40
+        assert _cached_tokens(caller, "paused") == 40
 
         client.command(ResetPrefixCache())
         caller.send(request("fresh", prompt))
         await caller.all_ended()
-        stats = caller.ends["fresh"].stats
-        assert stats is not None
-        assert stats.num_cached_tokens == 0
+        assert _cached_tokens(caller, "fresh") == 0
 
     run(world)
+
+
+def test_salts_encoder_input_and_holds_reach_the_engine(client: ProcessClient) -> None:
+    prompt = [11] * 40
+
+    async def world() -> None:
+        caller = Caller(client)
+        for name, salts in (("first", ()), ("other", ((7, b"image"),)), ("same", ((7, b"image"),))):
+            caller.send(replace(request(name, prompt), salts=salts))
+            await caller.all_ended()
+        cached = [_cached_tokens(caller, name) for name in ("first", "other", "same")]
+        assert cached == [0, 4, 36]  # whole blocks before the salted position, and all but the last
+        encoder = EncoderInput(10, b"sound")
+        caller.send(replace(request("encoder"), encoder=encoder))
+        caller.send(replace(request("salted"), salts=((0, b"d" * 65),)))
+        await caller.all_ended()
+        assert caller.ends["encoder"].finish_reason == "refused"
+        assert "no encoder" in str(caller.ends["encoder"].message)
+        assert caller.ends["salted"].finish_reason == "refused"
+        caller.send(replace(request("held"), holds=(ADAPTER,)), request("free"))
+        await caller.until(lambda: "free" in caller.ends)
+        assert not caller.tokens["held"]
+        caller.send(Abort("held"))
+        await caller.all_ended()
+
+    run(world)
+
+
+def _cached_tokens(caller: Caller, name: str) -> int:
+    stats = caller.ends[name].stats
+    assert stats is not None
+    return stats.num_cached_tokens
 
 
 def test_a_refused_request_fails_alone(client: ProcessClient) -> None:

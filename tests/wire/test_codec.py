@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.core.config import MAX_WEIGHT
 from octavo.core.plan import HiddenPayload, LogprobsPayload, TokenLogprobs
-from octavo.core.request import Request, TokenEvent
+from octavo.core.request import EncoderInput, Request, TokenEvent
 from octavo.core.sampling_params import RequestOutputKind, SamplingParams
 from octavo.core.snapshot import EngineLoad, EngineSnapshot
-from octavo.core.stats import PrefillChunk, RequestStats, StepStats
+from octavo.core.stats import OUTSIDE, PrefillChunk, RequestStats, StepStats
 from octavo.model_facts import GenerationDefaults
 from octavo.options.engine import EngineArguments
 from octavo.options.speculation import SpeculativeConfig
@@ -64,6 +65,7 @@ from octavo.wire.message_types import (
 TOKEN = st.integers(0, 2**31 - 1)
 NATURAL = st.integers(0, 2**63 - 1)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
+DIGEST = st.binary(max_size=64)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 
 
@@ -106,6 +108,12 @@ REQUESTS = st.builds(
     cache_scope=TEXT,
     resumed=st.booleans(),
     parent_id=st.none() | NATURAL.map(str),
+    salts=st.lists(st.tuples(NATURAL, DIGEST), max_size=4).map(tuple),
+    encoder=st.none() | st.builds(EncoderInput, st.integers(1, 2**31 - 1), DIGEST),
+    holds=st.lists(st.sampled_from(OUTSIDE), max_size=3).map(tuple),
+    owner=TEXT,
+    weight=st.floats(0.001, MAX_WEIGHT),
+    is_background=st.booleans(),
 )
 
 
@@ -168,6 +176,35 @@ def test_a_request_arrives_as_it_was(request: Request, epoch: int) -> None:
     assert (frame.epoch, frame.number) == (epoch, 3)
     assert isinstance(frame.message, AddRequests)
     assert request_from_wire(frame.message.requests[0]) == request
+
+
+def test_every_field_of_a_request_is_sent() -> None:
+    """The names of a request and of its parent are sent as numbers."""
+    sent = {item.name for item in msgspec.structs.fields(messages.WireRequest)}
+    core = {item.name for item in fields(Request)}
+    assert core - sent == {"request_id", "parent_id"}
+    assert sent - core == {"number", "parent"}
+
+
+@pytest.mark.parametrize(
+    "beyond_bounds",
+    [
+        {"salts": ((0, b"d" * 65),)},
+        {"salts": ((-1, b""),)},
+        {"salts": ((0, b""),) * (messages.MAX_LISTED + 1)},
+        {"encoder": EncoderInput(2**31, b"")},
+        {"encoder": EncoderInput(0, b"")},
+        {"encoder": EncoderInput(1, b"d" * 65)},
+        {"holds": ("grammar",) * 9},
+        {"holds": ("x" * 5000,)},
+    ],
+    ids=range(8),
+)
+def test_salts_encoder_input_and_holds_are_bounded(beyond_bounds: dict[str, Any]) -> None:
+    """A request beyond the bounds is not sent, since the frame would end the engine."""
+    request = replace(Request("1", array("i", [1]), SamplingParams(), 0.0), **beyond_bounds)
+    with pytest.raises(WireError):
+        request_to_wire(request, 1, None)
 
 
 @given(EVENTS)
