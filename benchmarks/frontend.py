@@ -59,7 +59,7 @@ class Metronome:
         )
 
 
-def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
+def make(arguments: EngineArguments, wrap: Wrap, cache_key: bytes) -> CoreAndFacts:
     """Make the engine; the model's name is the duration of a step in seconds."""
     config = CoreConfig(
         num_blocks=1 << 17,
@@ -68,7 +68,9 @@ def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
         max_num_seqs=MAX_STREAMS,
     )
     runner = Metronome(float(arguments.model))
-    return engine_over_runner("metronome", arguments, wrap, runner.run, config, VOCABULARY)
+    return engine_over_runner(
+        "metronome", arguments, wrap, cache_key, runner.run, config, VOCABULARY
+    )
 
 
 async def serve(client: ProcessClient, arguments: EngineArguments, *, keeps_journal: bool) -> None:

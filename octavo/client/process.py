@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -45,6 +46,8 @@ from octavo.wire.message_types import (
 
 log = logging.getLogger(__name__)
 
+CACHE_KEY_BYTES = 32
+
 
 class ProcessClient:
     """Implements `octavo.client.client.EngineClient` once `start` has returned."""
@@ -55,8 +58,11 @@ class ProcessClient:
         launcher: Launcher,
         timing: Timing | None = None,
         clock: Callable[[], float] = time.monotonic,
+        cache_key: bytes | None = None,
     ) -> None:
         self._arguments = arguments
+        # Drawn here, so that equal digests mean equal content in all engines of this front end.
+        self._cache_key = cache_key or secrets.token_bytes(CACHE_KEY_BYTES)
         self._clock = clock
         self.supervisor = Supervisor(self, launcher, timing or Timing(), clock)
         self._journal = Journal()
@@ -237,7 +243,9 @@ class ProcessClient:
         if facts is not None and facts.accumulation_order:  # open streams continue with equal bits
             arguments = replace(arguments, accumulation_order=facts.accumulation_order)
         level = logging.getLogger("octavo").getEffectiveLevel()
-        return StartEngine(pack(arguments), level, flags_in_use(), is_first=facts is None)
+        return StartEngine(
+            pack(arguments), level, self._cache_key, flags_in_use(), is_first=facts is None
+        )
 
     def wants_spare(self) -> bool:
         return self._arguments.spare_engine

@@ -82,11 +82,13 @@ def build_engine(
     wrap: Callable[[Executor], Executor] | None = None,
     meanwhile: Callable[[OpenedModel, ModelFiles], None] | None = None,
     is_first: bool = True,
+    cache_key: bytes | None = None,
 ) -> BuiltEngine:
     """Load the model that the arguments name, and return an engine that is ready to step.
 
     `wrap` may wrap the executor. `meanwhile` is called while background threads load the weights.
     An engine that is not the first replaces one, so it starts even if it has to pack its weights.
+    `cache_key` is the key of its digests of KV; without one it draws its own.
     """
     _check_processors(processors)
     if is_first:
@@ -98,7 +100,11 @@ def build_engine(
         )
     parts = _Parts(clock)
     try:
-        return _build(arguments, processors, clock, wrap, meanwhile, parts, is_first=is_first)
+        return _build(
+            *(arguments, processors, clock, wrap, meanwhile, parts),
+            cache_key=cache_key or os.urandom(32),
+            is_first=is_first,
+        )
     except MemoryError as error:
         raise ConfigError(describe_shortage(parts.current, error)) from error
 
@@ -111,6 +117,7 @@ def _build(
     meanwhile: Callable[[OpenedModel, ModelFiles], None] | None,
     parts: _Parts,
     *,
+    cache_key: bytes,
     is_first: bool,
 ) -> BuiltEngine:
     if arguments.logits_processors:
@@ -158,7 +165,7 @@ def _build(
     executor: Executor = InlineExecutor(runner)
     if wrap is not None:
         executor = wrap(executor)
-    core = EngineCore(config.core, executor, clock, os.urandom(32))
+    core = EngineCore(config.core, executor, clock, cache_key)
     _warn_if_short(core.longest_tokens, config)
     parts.end()
     log.info("%s is ready after %.1f s", opened.architecture, clock() - parts.began)

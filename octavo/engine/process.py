@@ -89,7 +89,7 @@ class CoreAndFacts(NamedTuple):
 
 
 Wrap = Callable[[Executor], Executor]
-Factory = Callable[[EngineArguments, Wrap], CoreAndFacts]
+Factory = Callable[[EngineArguments, Wrap, bytes], CoreAndFacts]  # with the key of digests
 
 
 def main(argv: list[str]) -> int:
@@ -312,12 +312,12 @@ class EngineLoop:
 
 
 def build_model_engine(
-    arguments: EngineArguments, wrap: Wrap, *, is_first: bool = True
+    arguments: EngineArguments, wrap: Wrap, cache_key: bytes, *, is_first: bool = True
 ) -> CoreAndFacts:
     """Build the engine of a real model: the default factory."""
     from octavo.engine.build import build_engine
 
-    engine = build_engine(arguments, wrap=wrap, is_first=is_first)
+    engine = build_engine(arguments, wrap=wrap, cache_key=cache_key, is_first=is_first)
     # PyTorch reads modules when it uses them first: in processors of the user's too.
     processors_read = bool(arguments.logits_processors) and "torch" in sys.modules
     may_read = engine.config.kind.may_read or processors_read
@@ -371,7 +371,7 @@ def _build(name: str | None, start: StartEngine, wrap: Wrap) -> CoreAndFacts | E
         if name is not None:
             module, _, function = name.partition(":")
             factory = getattr(importlib.import_module(module), function)
-        return factory(unpack(start.arguments, EngineArguments), wrap)
+        return factory(unpack(start.arguments, EngineArguments), wrap, start.cache_key)
     except Exception as error:
         if is_shortage(error):
             return EngineFailed(describe_shortage("load the engine", error)[:MAX_TEXT])

@@ -125,6 +125,8 @@ class StartEngine(Struct, tag=0, array_like=True, frozen=True, forbid_unknown_fi
 
     arguments: Packed  # of type EngineArguments
     log_level: int
+    # The key of the digests that name KV, the same for all engines of a front end. It is secret.
+    cache_key: Annotated[bytes, Meta(min_length=16, max_length=64)]
     flags: dict[Name, Name] = {}  # how the log spells settings; see octavo.observe.log
     is_first: bool = True  # False: an engine of this client has been ready before
 

@@ -14,6 +14,7 @@ The model's name sets its behaviour: `fake?step=0.01&poison=7&how=abort`.
     fail      the engine's start fails with this text
     warn      a warning that the start logs, as the start of a real engine does
     crash     the engine's process ends at its start, as with `how`
+    key       shown in the facts: the engine's name is a hash of its digests' key
     slots     sequences that run at once
     blocks    blocks of the KV cache
     vocabulary  tokens that prompts may contain; the model draws the first few only
@@ -34,6 +35,7 @@ import time
 from array import array
 from collections.abc import Callable
 from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -209,7 +211,7 @@ def _logprobs(tokens: list[int], position: int, count: int) -> TokenLogprobs:
     return TokenLogprobs(array("i", [tokens[position], *others]), array("f", values), 1)
 
 
-def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
+def make(arguments: EngineArguments, wrap: Wrap, cache_key: bytes) -> CoreAndFacts:
     """Build the fake engine: a factory for `octavo.engine.process`."""
     settings = dict(parse_qsl(arguments.model.partition("?")[2]))
     if "warn" in settings:
@@ -231,4 +233,7 @@ def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
     )
     runner = FakeRunner(settings)
     vocabulary = int(settings.get("vocabulary", VOCABULARY))
-    return engine_over_runner(arguments.model, arguments, wrap, runner.run, config, vocabulary)
+    name = arguments.model
+    if "key" in settings:
+        name = blake2b(cache_key, digest_size=8).hexdigest()
+    return engine_over_runner(name, arguments, wrap, cache_key, runner.run, config, vocabulary)

@@ -300,3 +300,19 @@ def test_the_load_is_right_while_a_step_runs(tmp_path: Path) -> None:
 
 def _has_finished(client: ProcessClient, finished: dict[str, int]) -> bool:
     return client.snapshot().num_finished == finished
+
+
+def test_all_engines_of_a_client_name_kv_alike_and_no_other_client_does() -> None:
+    with running("key=shown") as client, running("key=shown") as other:
+
+        async def world() -> None:
+            caller = Caller(client)
+            process_of(client).kill()
+            caller.send(request("again"))
+            await caller.all_ended()
+            newest = client.supervisor._newest_facts
+            assert newest is not None
+            assert newest is not client.facts
+            assert newest.name == client.facts.name != other.facts.name
+
+        run(world)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 
@@ -20,13 +19,14 @@ def engine_over_runner(
     name: str,
     arguments: EngineArguments,
     wrap: Wrap,
+    cache_key: bytes,
     run: Callable[[StepPlan], StepResult],
     config: CoreConfig,
     vocabulary: int,
 ) -> CoreAndFacts:
     """Build the engine; its facts name the tokenizer's directory as the model's."""
     executor = wrap(InlineExecutor(AtOnce(run)))
-    core = EngineCore(config, executor, time.monotonic, secrets.token_bytes(32))
+    core = EngineCore(config, executor, time.monotonic, cache_key)
     facts = EngineFacts(
         name=name,
         architecture="FakeForCausalLM",

@@ -22,7 +22,7 @@ def step(self: NativeBackend, batch: HostBatch, draws: Draws) -> Pending:
     return _step(self, batch, draws)
 
 
-def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
+def make(arguments: EngineArguments, wrap: Wrap, cache_key: bytes) -> CoreAndFacts:
     """Build the engine: a factory for `octavo.engine.process`."""
     NativeBackend.step = step  # type: ignore[method-assign]
-    return build_model_engine(arguments, wrap)
+    return build_model_engine(arguments, wrap, cache_key)

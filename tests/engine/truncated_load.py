@@ -14,7 +14,7 @@ from octavo.options.engine import EngineArguments
 _prepare = NativeBackend.prepare
 
 
-def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
+def make(arguments: EngineArguments, wrap: Wrap, cache_key: bytes) -> CoreAndFacts:
     """Build the engine: a factory for `octavo.engine.process`."""
 
     def prepare(self: NativeBackend, model: Model, layout: KVLayout, block_size: int) -> None:
@@ -23,4 +23,4 @@ def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
         _prepare(self, model, layout, block_size)
 
     NativeBackend.prepare = prepare  # type: ignore[method-assign]
-    return build_model_engine(arguments, wrap)
+    return build_model_engine(arguments, wrap, cache_key)

@@ -233,7 +233,7 @@ FACTS = EngineFacts(
     (("load", 0.5),),
 )
 WHOLE_MESSAGES: list[ToEngineFrame | FromEngineFrame] = [
-    ToEngineFrame(1, 0, StartEngine(pack(EngineArguments()), 20, {"seed": "--seed"})),
+    ToEngineFrame(1, 0, StartEngine(pack(EngineArguments()), 20, b"k" * 32, {"seed": "--seed"})),
     ToEngineFrame(1, 1, AbortRequests((1, 2, 2**63 - 1))),
     ToEngineFrame(1, 2, EngineCommand(5, "set_log_level", pack(SetLogLevel(30)))),
     FromEngineFrame(9, 0, ProcessStarted()),

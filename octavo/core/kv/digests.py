@@ -4,8 +4,9 @@
     digest(-1)      = H_key(epoch, scope, adapter, encoder input)
 
 so equal digests mean equal tokens from position 0 on, computed under equal conditions. The key
-is a random secret of each process: a tenant cannot construct the digest of another's blocks. A
-salt names content that is no token, such as an image, and is hashed with its place in the block.
+is a random secret of the front end, the same for all of its engines, whose names so agree: a tenant
+cannot construct the digest of another's blocks. A salt names content that is no token, such as an
+image, and is hashed with its place in the block.
 """
 
 from __future__ import annotations

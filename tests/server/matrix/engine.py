@@ -56,12 +56,12 @@ class HeldRunner(ChainRunner):
         return sampling.is_about_prompt or len(slot.tokens) - slot.new.num_prompt > num_before
 
 
-def make(arguments: EngineArguments, wrap: Wrap) -> CoreAndFacts:
+def make(arguments: EngineArguments, wrap: Wrap, cache_key: bytes) -> CoreAndFacts:
     """Build the engine: a factory for `octavo.engine.process`."""
     paths = dict(parse_qsl(arguments.model.partition("?")[2]))
     runner = HeldRunner(Path(paths["gate"]), Path(paths["held"]))
     config = CoreConfig(
         num_blocks=512, max_model_len=256, block_size=4, max_num_seqs=64, max_num_batched_tokens=128
     )
-    built = engine_over_runner("tiny", arguments, wrap, runner.run, config, VOCABULARY)
+    built = engine_over_runner("tiny", arguments, wrap, cache_key, runner.run, config, VOCABULARY)
     return built._replace(facts=structs.replace(built.facts, pooling=POOLING))

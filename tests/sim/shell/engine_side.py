@@ -67,6 +67,7 @@ class SimEngine:
         self._progress = StepProgress()
         self._core: EngineCore | None = None
         self._host: EngineLoop | None = None
+        self._cache_key = b""
         self._ending: str | None = None
         self.ended_at: float | None = None
         self._was_killed = False
@@ -159,6 +160,8 @@ class SimEngine:
         if self._host is None and self._ending is None:
             message = self.take()
             assert isinstance(message, StartEngine)
+            self._cache_key = message.cache_key
+            self._world.cache_keys[message.cache_key] = None
             self._loop.call_later(self._random.uniform(0.1, 2.0), self._load)
 
     def _load(self) -> None:
@@ -172,7 +175,7 @@ class SimEngine:
         record = SuspectRecord(self._box)
         executor = RecordingExecutor(InlineExecutor(AtOnce(runner.run)), record, self._note_size)
         clock = self._loop.time
-        self._core = EngineCore(self._config, executor, clock, b"k" * 32, check_interval=5)
+        self._core = EngineCore(self._config, executor, clock, self._cache_key, check_interval=5)
         self._host = EngineLoop(self._core, _Channel(self), record, self._progress, clock)
         self._send(EngineReady(self._world.facts(self._core.longest_tokens)))
         self._work()
@@ -261,6 +264,7 @@ class SimLauncher:
         self.num_dumps = 0
         self.num_late = 0  # frames of an engine that arrived after its successor's start
         self.is_closed = False
+        self.cache_keys: dict[bytes, None] = {}  # that engines have been given
         self._arrived: deque[Incoming] = deque()
         self._travelling: list[Incoming] = []
         self._latest: dict[tuple[int, bool], float] = {}

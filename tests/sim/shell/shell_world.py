@@ -341,6 +341,7 @@ class World:
         )
         if not self.is_over:
             require(len(self.client._journal) == 0, "the journal has entries without a request")
+        require(len(self.launcher.cache_keys) <= 1, "the engines name the same KV differently")
         require(not self.engine._sinks, "sinks are left behind")
         require(len(self.engine._table) == 0, "the request table is not empty")
         self.engine.close()
