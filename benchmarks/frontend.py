@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from octavo import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
-from octavo.client.process import ProcessClient
+from octavo.client.process import ProcessClient, make_client
 from octavo.core.config import CoreConfig
 from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
 from octavo.engine.process import CoreAndFacts, Wrap
@@ -103,8 +103,8 @@ def start(step_seconds: float, *, keeps_journal: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = str(make_tokenizer_files(Path(name)))
         arguments = EngineArguments(model=str(step_seconds), tokenizer=directory)
-        client = ProcessClient(arguments, ProcessLauncher("benchmarks.frontend:make"))
-        client.start()
+        client = make_client(arguments, ProcessLauncher("benchmarks.frontend:make"))
+        client.engine.start()
         try:
             uvloop.run(serve(client, arguments, keeps_journal=keeps_journal))
         finally:
@@ -113,7 +113,7 @@ def start(step_seconds: float, *, keeps_journal: bool) -> None:
 
 def engine_process(client: ProcessClient) -> int:
     """Return the id of the engine's process."""
-    process: Any = client.supervisor.run.process  # type: ignore[union-attr]
+    process: Any = client.engine.supervisor.run.process  # type: ignore[union-attr]
     return int(process.popen.pid)
 
 

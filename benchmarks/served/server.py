@@ -26,7 +26,7 @@ import uvloop
 from benchmarks.served.loop_holds import LoopHolds
 from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
-from octavo.client.process import ProcessClient
+from octavo.client.process import make_client
 from octavo.options.engine import EngineArguments
 from octavo.options.server import ServerSettings
 from octavo.server.lifecycle import ServerLifecycle, settle_memory
@@ -39,8 +39,8 @@ def start(settings: dict[str, Any], directory: Path) -> AsyncLLM:
     if settings["model"]:
         return AsyncLLM(settings["model"], engine="process", **settings["options"])
     arguments = EngineArguments(model=settings["engine"], tokenizer=str(make_model(directory)))
-    client = ProcessClient(arguments, ProcessLauncher("tests.client.fake_engine:make"))
-    client.start()
+    client = make_client(arguments, ProcessLauncher("tests.client.fake_engine:make"))
+    client.engine.start()
     return AsyncLLM.over(client, arguments)
 
 

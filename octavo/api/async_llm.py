@@ -388,5 +388,5 @@ def _start(
     from octavo.client.process import launch_engine  # imports ZeroMQ
 
     client = launch_engine(arguments, timing)
-    client.start()
+    client.engine.start()
     return client

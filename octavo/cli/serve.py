@@ -176,7 +176,7 @@ def _load(
         stack.callback(workers[-1].end)
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(workers[0].read_table)
-        client.start()
+        client.engine.start()
     return AsyncLLM.over(client, asked, reading.result(), tokenizer), workers
 
 

@@ -7,22 +7,17 @@ request is one message when it begins and at most one more when it is aborted.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
 
 from octavo.client.launcher import EngineProcess, Incoming
 from octavo.wire.message_types import (
-    AddRequests,
     EngineMessage,
     Heartbeat,
     ToEngine,
     ToEngineFrame,
     WireError,
-    WireRequest,
     decode_from_engine,
     encode,
 )
-
-BATCH_BYTES = 4 << 20  # of token ids in one frame
 
 
 class FrameWriter:
@@ -67,18 +62,3 @@ class FrameReader:
                 raise WireError(f"received frame {frame.number}, expected {self._num_read}")
             self._num_read += 1
         return frame.message
-
-
-def in_batches(requests: Iterable[WireRequest]) -> Iterator[AddRequests]:
-    """Yield all requests, in order, in messages of limited size."""
-    batch: list[WireRequest] = []
-    num_bytes = 0
-    for request in requests:
-        size = len(request.prompt) + len(request.emitted)
-        if batch and num_bytes + size > BATCH_BYTES:
-            yield AddRequests(tuple(batch))
-            batch, num_bytes = [], 0
-        batch.append(request)
-        num_bytes += size
-    if batch:
-        yield AddRequests(tuple(batch))

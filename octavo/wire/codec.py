@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
 from octavo.core.plan import HiddenPayload, LogprobsPayload, TokenLogprobs
@@ -12,6 +13,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.wire.message_types import (
     MAX_TEXT,
     TEXT_FIELDS,
+    AddRequests,
     WireEncoderInput,
     WireError,
     WireEvent,
@@ -24,6 +26,7 @@ from octavo.wire.message_types import (
     unpack,
 )
 
+BATCH_BYTES = 4 << 20  # of token ids in one message
 _TOKENS_ALONE = TokenEvent("", 0, ())[3:]  # what follows the tokens where there is nothing else
 _SENT_FIELDS = [item.name for item in fields(SamplingParams) if item.name not in TEXT_FIELDS]
 
@@ -87,6 +90,21 @@ def request_from_wire(wire: WireRequest) -> Request:
         encoder=None if encoder is None else EncoderInput(encoder.num_positions, encoder.digest),
         holds=wire.holds,
     )
+
+
+def in_batches(requests: Iterable[WireRequest]) -> Iterator[AddRequests]:
+    """Yield all requests, in order, in messages of limited size."""
+    batch: list[WireRequest] = []
+    num_bytes = 0
+    for request in requests:
+        size = len(request.prompt) + len(request.emitted)
+        if batch and num_bytes + size > BATCH_BYTES:
+            yield AddRequests(tuple(batch))
+            batch, num_bytes = [], 0
+        batch.append(request)
+        num_bytes += size
+    if batch:
+        yield AddRequests(tuple(batch))
 
 
 def name_of(number: int) -> str:

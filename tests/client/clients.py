@@ -11,7 +11,7 @@ from typing import Any
 
 from octavo.api.outputs import EngineDeadError
 from octavo.client.launcher import ChildProcess, ProcessLauncher
-from octavo.client.process import ProcessClient
+from octavo.client.process import ProcessClient, make_client
 from octavo.client.restart_policy import Timing
 from octavo.core.request import Abort, Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
@@ -25,8 +25,8 @@ LIMIT = 300.0  # seconds for anything that a test waits for; never part of what 
 def start(settings: str = "", timing: Timing | None = None, **options: Any) -> ProcessClient:
     """Return a client whose engine is ready."""
     arguments = EngineArguments(model=f"fake?{settings}", **options)
-    client = ProcessClient(arguments, ProcessLauncher(FACTORY), timing)
-    client.start()
+    client = make_client(arguments, ProcessLauncher(FACTORY), timing)
+    client.engine.start()
     return client
 
 
@@ -44,7 +44,7 @@ def running(
 
 def process_of(client: ProcessClient) -> Any:
     """Return the process of the current engine."""
-    run = client.supervisor.run
+    run = client.engine.supervisor.run
     assert run is not None
     assert isinstance(run.process, ChildProcess)
     return run.process.popen

@@ -16,8 +16,9 @@ from safetensors.numpy import load_file
 from octavo import AsyncLLM, RequestError, RequestOutputKind, SamplingParams
 from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.client.client import EngineStartError
+from octavo.client.journal.client import JournalClient
 from octavo.client.launcher import ProcessLauncher
-from octavo.client.process import ProcessClient
+from octavo.client.process import make_client
 from octavo.client.restart_policy import Timing
 from octavo.core.config import ConfigError
 from octavo.options.engine import EngineArguments
@@ -54,14 +55,14 @@ def fake(directory: Path, gate: Path) -> Iterator[AsyncLLM]:
 
 def over_fake(directory: Path, settings: str = "step=0.002", timing: Any = None) -> AsyncLLM:
     arguments = EngineArguments(model=f"fake?{settings}", tokenizer=str(directory))
-    client = ProcessClient(arguments, ProcessLauncher(FACTORY), timing)
-    client.start()
+    client = make_client(arguments, ProcessLauncher(FACTORY), timing)
+    client.engine.start()
     return AsyncLLM.over(client, arguments)
 
 
 def process_of(engine: AsyncLLM) -> Any:
     client = engine._client
-    assert isinstance(client, ProcessClient)
+    assert isinstance(client, JournalClient)
     return clients.process_of(client)
 
 
@@ -212,7 +213,7 @@ def test_every_caller_gets_the_reason_when_no_engine_can_start(directory: Path) 
         streams = [engine.generate([index], ENDLESS) for index in range(3)]
         for stream in streams:
             await anext(stream)
-        client._arguments = EngineArguments(model="fake?fail=the disk is gone")
+        client.engine._arguments = EngineArguments(model="fake?fail=the disk is gone")
         process_of(engine).kill()
         for stream in streams:
             with pytest.raises(EngineDeadError, match="the disk is gone"):
@@ -241,10 +242,10 @@ import asyncio, sys
 from octavo import AsyncLLM, SamplingParams
 from octavo.options.engine import EngineArguments
 from octavo.client.launcher import ProcessLauncher
-from octavo.client.process import ProcessClient
+from octavo.client.process import make_client
 arguments = EngineArguments(model="fake", tokenizer={str(directory)!r})
-client = ProcessClient(arguments, ProcessLauncher({FACTORY!r}))
-client.start()
+client = make_client(arguments, ProcessLauncher({FACTORY!r}))
+client.engine.start()
 engine = AsyncLLM.over(client, arguments)
 async def main():
     return [output async for output in engine.generate([1], SamplingParams(max_tokens=5))]

@@ -137,7 +137,7 @@ def test_the_death_of_an_engine_is_the_reply_to_each_command_in_flight(tmp_path:
             replies = [client.command(each) for each in (ResetPrefixCache(), Pause())]
             process_of(client).kill()
             assert [await error_code(each) for each in replies] == [NO_ENGINE, NO_ENGINE]
-            while client.supervisor.state is not State.READY:
+            while client.engine.supervisor.state is not State.READY:
                 assert await error_code(client.command(ResetPrefixCache())) == NO_ENGINE
                 await asyncio.sleep(0.01)
             gate.unlink()

@@ -126,7 +126,7 @@ def test_log_probabilities_continue_after_a_crash(tmp_path: Path) -> None:
                 for item in part.sampled
             ]
             assert sampled == caller.tokens["r"] == whole_output(asked, 4096)[0]
-            assert client.supervisor.restarts.num_restarts == 1
+            assert client.engine.supervisor.restarts.num_restarts == 1
 
         run(world)
 
@@ -310,7 +310,7 @@ def test_all_engines_of_a_client_name_kv_alike_and_no_other_client_does() -> Non
             process_of(client).kill()
             caller.send(request("again"))
             await caller.all_ended()
-            newest = client.supervisor._newest_facts
+            newest = client.engine.supervisor._newest_facts
             assert newest is not None
             assert newest is not client.facts
             assert newest.name == client.facts.name != other.facts.name

@@ -28,13 +28,13 @@ def test_requests_continue_after_sleep_where_they_were(tmp_path: Path, spare: bo
             caller.send(*asked)
             await caller.some_tokens("1", 2)
             if spare:
-                await eventually(lambda: client.supervisor.spare.is_usable)
+                await eventually(lambda: client.engine.supervisor.spare.is_usable)
             for _ in range(2):
                 process = process_of(client)
                 client.sleep()
                 await eventually(lambda: client.is_sleeping)
                 assert process.poll() is not None
-                assert client.supervisor.spare.run is None
+                assert client.engine.supervisor.spare.run is None
                 assert not client.is_well()
                 client.sleep()
                 client.wake_up()
@@ -63,9 +63,9 @@ def test_a_sleeping_engine_takes_requests_and_aborts_and_can_be_closed(tmp_path:
             await caller.until(lambda: "ended" in caller.ends)
             assert caller.ends["ended"].finish_reason == "abort"
             client.close()
-            assert client.supervisor.state is State.CLOSED
+            assert client.engine.supervisor.state is State.CLOSED
             client.sleep()
             client.wake_up()
-            assert client.supervisor.state is State.CLOSED
+            assert client.engine.supervisor.state is State.CLOSED
 
     run(world)

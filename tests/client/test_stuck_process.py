@@ -9,7 +9,7 @@ import pytest
 
 from octavo.client import supervisor
 from octavo.client.launcher import EngineProcess, Incoming
-from octavo.client.process import ProcessClient
+from octavo.client.process import make_client
 from octavo.client.restart_policy import Timing
 from octavo.options.engine import EngineArguments
 from tests.client.clients import eventually
@@ -73,8 +73,8 @@ def test_a_process_that_does_not_end_is_left_behind(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(supervisor, "ABANDON_SECONDS", 0.0)
     launcher = StuckLauncher()
     timing = Timing(start_seconds=0.0, max_failed_engines=100)
-    client = ProcessClient(EngineArguments(), launcher, timing)
-    client.launch()
+    client = make_client(EngineArguments(), launcher, timing)
+    client.engine.launch()
 
     async def world() -> None:
         client.attach(lambda events: None, lambda error: None)

@@ -19,7 +19,7 @@ from octavo.api.outputs import EngineDeadError
 from octavo.api.requests import FailedRequestError
 from octavo.backends.native.backend import NativeBackend
 from octavo.client.launcher import ProcessLauncher
-from octavo.client.process import ProcessClient
+from octavo.client.process import make_client
 from octavo.options.engine import EngineArguments
 from tests.api.tiny import make_model
 from tests.client.clients import LIMIT
@@ -86,8 +86,8 @@ def test_in_its_own_process_only_the_request_that_needs_too_much_fails(directory
     with LLM(directory, **OPTIONS) as llm:
         expected = [output.outputs[0].token_ids for output in llm.generate(SHORT, GREEDY)]
     arguments = EngineArguments(str(directory), **OPTIONS)
-    client = ProcessClient(arguments, ProcessLauncher("tests.engine.short_memory:make"))
-    client.start()
+    client = make_client(arguments, ProcessLauncher("tests.engine.short_memory:make"))
+    client.engine.start()
     engine = AsyncLLM.over(client, arguments)
 
     async def world() -> None:

@@ -12,7 +12,7 @@ import pytest
 from octavo import AsyncLLM, SamplingParams
 from octavo.client.client import EngineStartError
 from octavo.client.launcher import ProcessLauncher
-from octavo.client.process import ProcessClient
+from octavo.client.process import make_client
 from octavo.client.restart_policy import Timing
 from octavo.options.engine import EngineArguments
 from tests.api.tiny import make_model
@@ -28,9 +28,9 @@ PROMPT = [3, 4, 5, 6]
 def test_a_file_that_becomes_shorter_while_it_is_loaded(tmp_path: Path) -> None:
     model = str(make_model(tmp_path))
     launcher = ProcessLauncher("tests.engine.truncated_load:make")
-    client = ProcessClient(EngineArguments(model, backend="native"), launcher)
+    client = make_client(EngineArguments(model, backend="native"), launcher)
     with pytest.raises(EngineStartError, match="SIGBUS: a file that it had mapped, such as the"):
-        client.start()
+        client.engine.start()
 
 
 def test_streams_continue_when_the_file_is_whole_again(
@@ -50,9 +50,9 @@ def test_streams_continue_when_the_file_is_whole_again(
         undisturbed = await tokens()
         os.truncate(weights, 4096)
         assert await tokens() == undisturbed
-        client.supervisor.run.process.popen.kill()
+        client.engine.supervisor.run.process.popen.kill()
         open_stream = asyncio.ensure_future(tokens())
-        await eventually(lambda: client.supervisor.restarts.num_restarts >= 3)
+        await eventually(lambda: client.engine.supervisor.restarts.num_restarts >= 3)
         assert not open_stream.done()
         weights.write_bytes(whole)
         assert await open_stream == undisturbed

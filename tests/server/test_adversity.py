@@ -30,13 +30,13 @@ logging.basicConfig(level="DEBUG", format="%(message)s")
 from octavo.options.engine import EngineArguments
 from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
-from octavo.client.process import ProcessClient
 from octavo.options.server import ServerSettings
+from octavo.client.process import make_client
 from octavo.server.lifecycle import _say_ready, run
 
 arguments = EngineArguments(model="fake?step=0.01", tokenizer=sys.argv[1])
-client = ProcessClient(arguments, ProcessLauncher("tests.client.fake_engine:make"))
-client.start()
+client = make_client(arguments, ProcessLauncher("tests.client.fake_engine:make"))
+client.engine.start()
 llm = AsyncLLM.over(client, arguments)
 
 def tell(life):

@@ -14,7 +14,7 @@ import octavo
 from octavo.api.async_llm import AsyncLLM
 from octavo.api.text_model import files_of
 from octavo.client.launcher import ProcessLauncher
-from octavo.client.process import ProcessClient
+from octavo.client.process import make_client
 from octavo.client.restart_policy import Timing
 from octavo.dialects.grpc.dialect import GRPC, SERVICE, frames_in
 from octavo.dialects.grpc.messages import messages
@@ -74,8 +74,8 @@ class World:
         self._held.write_bytes(NOT_HELD)
         model = f"matrix?gate={self._gate}&held={self._held}"
         arguments = EngineArguments(model=model, tokenizer=str(directory))
-        self._client = ProcessClient(arguments, ProcessLauncher(FACTORY), _TIMING)
-        self._client.start()
+        self._client = make_client(arguments, ProcessLauncher(FACTORY), _TIMING)
+        self._client.engine.start()
         self.llm = AsyncLLM.over(self._client, arguments, source=files_of(self._client.facts))
         limits: dict[str, Any] = {"template_seconds": LIMIT, "tokenize_seconds": LIMIT}
         if has_journal:

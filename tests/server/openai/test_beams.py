@@ -16,7 +16,7 @@ from octavo.api.llm import LLM
 from octavo.api.requests import TOO_LONG
 from octavo.api.text_model import files_of
 from octavo.client.launcher import ProcessLauncher
-from octavo.client.process import ProcessClient
+from octavo.client.process import make_client
 from octavo.dialects.common.beams import REFUSED, SETTINGS
 from octavo.dialects.common.schema.chat import ChatRequest
 from octavo.dialects.common.schema.completion import CompletionRequest
@@ -464,8 +464,8 @@ def test_with_a_journal_beams_are_answered_and_not_recorded(
 def test_a_search_outlives_its_engine(directory: Path) -> None:
     """The engine is killed in the middle, and the next one continues to the same beams."""
     arguments = EngineArguments(model="fake?step=0.002", tokenizer=str(directory))
-    engine = ProcessClient(arguments, ProcessLauncher(FACTORY))
-    engine.start()
+    engine = make_client(arguments, ProcessLauncher(FACTORY))
+    engine.engine.start()
     llm = AsyncLLM.over(engine, arguments, source=files_of(engine.facts))
 
     async def main() -> None:

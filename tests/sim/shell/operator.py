@@ -81,7 +81,7 @@ class Operator:
                 command = ResetPrefixCache()
             seconds = self._random.choice([0.005, 0.05, LONG_SECONDS])
             engine = self._launcher.engines[-1]
-            had_engine = self._client.supervisor.state is State.READY
+            had_engine = self._client.engine.supervisor.state is State.READY
             reply = self._client.command(command, seconds)
             self._replies.append(reply)
             check = partial(self._check, command, engine, had_engine, seconds, self._num_sleeps())

@@ -19,7 +19,7 @@ from octavo.api.control import CommandFailedError
 from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.api.requests import FailedRequestError
 from octavo.client.commands import COMMAND_SECONDS
-from octavo.client.process import ProcessClient
+from octavo.client.process import make_client
 from octavo.client.restart_policy import Timing
 from octavo.core.config import CoreConfig
 from octavo.core.request import Request
@@ -104,8 +104,8 @@ class World:
     def _start(self) -> None:
         """Start the engine, and choose how its launcher fails."""
         arguments = EngineArguments(model="simulated", seed=self.seed)
-        client = ProcessClient(arguments, self.launcher, TIMING, self.loop.time)
-        client.start()
+        client = make_client(arguments, self.launcher, TIMING, self.loop.time)
+        client.engine.start()
         self.client = client
         self.engine = AsyncLLM.over(client, arguments)
         self.operator = Operator(
@@ -327,7 +327,7 @@ class World:
                 break
             await asyncio.sleep(0.05)
         require(not self.launcher.engines[-1].names(), "the engine still has sequences")
-        num_restarts = self.client.supervisor.restarts.num_restarts
+        num_restarts = self.client.engine.supervisor.restarts.num_restarts
         if not self.has_cause:
             require(num_restarts == 0, "an engine was ended without a fault")
         require(self.client.is_well(), "the client is not well after the last fault")
@@ -347,7 +347,7 @@ class World:
         self.engine.close()
         require(all(engine.is_closed for engine in self.launcher.engines), "engines left behind")
         require(self.launcher.is_closed, "the socket was left open")
-        require(not self.client.supervisor.timers, "timers left behind")
+        require(not self.client.engine.supervisor.timers, "timers left behind")
         tasks = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
         require(not tasks, f"tasks left behind: {tasks}")
 

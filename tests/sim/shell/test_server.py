@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from octavo.client.journal import Entry, Journal
+from octavo.client.journal.journal import Entry, Journal
 from octavo.server.lifecycle import ServerLifecycle
 from octavo.serving import generation
 from octavo.serving.admission import Ticket

@@ -11,11 +11,12 @@ import pytest
 from msgspec import structs
 
 from octavo.client.commands import CommandsInFlight
-from octavo.client.journal import Entry, Journal
+from octavo.client.journal.client import JournalClient
+from octavo.client.journal.journal import Entry, Journal
+from octavo.client.journal.quarantine import Quarantine
 from octavo.client.launcher import Incoming
 from octavo.client.liveness import Liveness
-from octavo.client.process import ProcessClient
-from octavo.client.quarantine import Quarantine
+from octavo.client.process import ProcessEngine
 from octavo.client.supervisor import Supervisor
 from octavo.engine.process import EngineLoop
 from octavo.wire.commands import BY_NAME
@@ -91,11 +92,11 @@ def _accepts_late_frames(patch: pytest.MonkeyPatch) -> None:
 def _forgets_a_request(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: the newest request is not resubmitted to a new engine."""
 
-    def submit_waiting(self: ProcessClient) -> None:
+    def submit_waiting(self: JournalClient[ProcessEngine]) -> None:
         if self._quarantine.isolate() is None:
             self._submit([entry for entry in self._journal if entry.number is None][:-1])
 
-    patch.setattr(ProcessClient, "_submit_waiting", submit_waiting)
+    patch.setattr(JournalClient, "_submit_waiting", submit_waiting)
 
 
 def _never_fails_a_request(patch: pytest.MonkeyPatch) -> None:
@@ -117,12 +118,12 @@ def _fails_other_requests(patch: pytest.MonkeyPatch) -> None:
 def _sends_no_aborts(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: aborts are not sent to the engine."""
 
-    def abort(self: ProcessClient, name: str) -> None:
+    def abort(self: JournalClient[ProcessEngine], name: str) -> None:
         entry = self._journal.find(name)
         if entry is not None:
             self._finish(entry, entry.last_event("abort"))
 
-    patch.setattr(ProcessClient, "_abort", abort)
+    patch.setattr(JournalClient, "_abort", abort)
 
 
 def _sees_no_silence(patch: pytest.MonkeyPatch) -> None:

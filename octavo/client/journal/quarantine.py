@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from octavo.client.journal import Entry
+from octavo.client.journal.journal import Entry
 
 CRASH_POINTS = 2
 KILL_POINTS = 1

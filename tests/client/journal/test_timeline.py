@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.client.timeline import Timeline
+from octavo.client.journal.timeline import Timeline
 from octavo.core.stats import MAX_CHUNKS, RESTART, SLOTS, PrefillChunk, RequestStats, Restart
 
 

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from octavo.client.timeline import Timeline
+from octavo.client.journal.timeline import Timeline
 from octavo.core.request import FinishReason, Request, TokenEvent
 from octavo.wire.codec import event_from_wire, request_to_wire
 from octavo.wire.message_types import WireError, WireEvent, WireRequest
@@ -29,7 +29,7 @@ class Entry:
     number: int | None = None  # in the current engine; None: it does not have the request
     was_submitted: bool = False  # to some engine: a full queue must not reject it any more
     is_abort_requested: bool = False
-    crash_points: int = 0  # for crashes while it was in a step; see octavo.client.quarantine
+    crash_points: int = 0  # for crashes while it was in a step; see `Quarantine`
     num_tokens_at_crash: int = 0  # tokens emitted when crash_points last grew
     timeline: Timeline = field(default_factory=Timeline)
 

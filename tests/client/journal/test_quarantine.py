@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from array import array
 
-from octavo.client.journal import Entry
-from octavo.client.quarantine import Quarantine
+from octavo.client.journal.journal import Entry
+from octavo.client.journal.quarantine import Quarantine
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 

@@ -1,0 +1,126 @@
+"""The journal's client needs no process: any engine that takes numbered requests will do."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Sequence
+
+from octavo.client.commands import COMMAND_SECONDS, replied
+from octavo.client.engine import EngineUser
+from octavo.client.journal.client import JournalClient
+from octavo.client.vitals import EngineVitals
+from octavo.core.request import Abort, Request, TokenEvent
+from octavo.core.sampling_params import SamplingParams
+from octavo.core.snapshot import EngineLoad, EngineSnapshot
+from octavo.wire.commands import Command, Pause, Reply
+from octavo.wire.message_types import AbortRequests, AddRequests, WireEvent, WireRequest
+from tests.client.clients import run
+from tests.client.test_inline import FACTS
+
+
+class Slots:
+    """An engine that is a list of the messages which it has received."""
+
+    facts = FACTS
+    is_closed = is_sleeping = False
+
+    def __init__(self) -> None:
+        self.vitals = EngineVitals(0.0)
+        self.totals = EngineSnapshot()
+        self.load = EngineLoad()
+        self.is_ready = True
+        self.requests: list[WireRequest] = []
+        self.aborted: list[int] = []
+        self.num_tokens = 0  # that its user has noted as progress
+
+    def use(self, user: EngineUser) -> None:
+        self.user = user
+
+    def attach(self) -> None:
+        """Accept the loop: it has no events of its own."""
+
+    def write(self, message: AddRequests | AbortRequests) -> None:
+        if isinstance(message, AddRequests):
+            self.requests.extend(message.requests)
+        else:
+            self.aborted.extend(message.numbers)
+
+    def flush(self) -> None:
+        """Accept the call: what is written has arrived."""
+
+    def note_work(self) -> None:
+        """Accept the call: its steps are not watched."""
+
+    def note_progress(self) -> None:
+        self.num_tokens += 1
+
+    def command(self, command: Command, seconds: float = COMMAND_SECONDS) -> asyncio.Future[Reply]:
+        return replied(Reply(command.name))
+
+    def is_well(self) -> bool:
+        return self.is_ready
+
+    def sleep(self) -> None:
+        self.is_ready = False
+
+    def wake_up(self) -> None:
+        self.is_ready = True
+
+    def close(self) -> None:
+        self.is_ready = False
+
+    def end(self) -> None:
+        """End, and be followed by an engine that has nothing."""
+        self.requests.clear()
+        self.is_ready = False
+        self.user.on_end((), was_killed=True, reason="it ended")
+        self.user.deliver(merge=False)
+
+    def begin(self, epoch: int) -> None:
+        """Accept requests again, as an engine that has nothing."""
+        self.is_ready = True
+        self.user.on_ready(epoch)
+
+
+def request(name: str) -> Request:
+    return Request(name, array("i", [1, 2]), SamplingParams(seed=1, max_tokens=9), 0.0)
+
+
+def test_requests_continue_in_the_next_engine_behind_what_the_last_one_emitted() -> None:
+    async def world() -> None:
+        engine = Slots()
+        client = JournalClient(engine)
+        events: list[TokenEvent] = []
+
+        def deliver(new: Sequence[TokenEvent]) -> None:
+            events.extend(new)
+
+        client.attach(deliver, lambda error: None)
+        client.send([request("a"), request("b")])
+        first, second = engine.requests
+        engine.user.on_events([WireEvent(first.number, 0, (7, 8))])
+        engine.user.deliver(merge=False)
+        assert engine.num_tokens == 1
+        assert engine.user.has_requests()
+        client.send([Abort("b")])
+        assert engine.aborted == [second.number]
+        engine.end()  # before it has answered the abort
+        assert not engine.user.has_requests()
+        client.send([request("late")])
+        assert not engine.requests
+        assert client.snapshot().load.num_waiting == 2
+
+        engine.begin(2)
+        again, late = engine.requests
+        assert array("i", again.emitted) == array("i", [7, 8])
+        assert (again.resumed, late.resumed) == (True, False)
+        engine.user.on_events([WireEvent(first.number, 2, (99,))])  # a late event of the first
+        engine.user.on_events([WireEvent(again.number, 2, (9,), "length")])
+        engine.user.deliver(merge=False)
+        of_a = [event for event in events if event.request_id == "a"]
+        assert [event.tokens for event in of_a] == [(7, 8), (9,)]
+        assert [event.finish_reason for event in events if event.request_id == "b"] == ["abort"]
+        assert await client.command(Pause()) == Reply("pause")
+
+    run(world)
