@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.dialects.responses.background import recover
+from octavo.observe.heap import give_large_blocks_back
 from octavo.options.server import ServerSettings
 from octavo.options.transport import MIN_KEY_CHARACTERS, ServerStartError
 from octavo.server.admin.routes import ADMIN_ROUTES
@@ -281,12 +282,15 @@ def run(
 def settle_memory() -> None:
     """Keep the objects made so far out of garbage collection, and make collections rare.
 
+    Large blocks are given back when they are freed, since bodies of clients may be large.
+
     Objects of the start-up stay alive, and need not be traversed while clients wait. By default
     Python collects every 700 objects, which is every few tokens.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+    give_large_blocks_back()
 
 
 def _say_ready(life: ServerLifecycle) -> None:
