@@ -1,1 +1,1 @@
-"""What a server knows of the form of its answers: formats of calls and reasoning, ids of calls."""
+"""What a server knows of the form of its answers: formats, ids of calls, the base of writers."""

@@ -300,6 +300,18 @@ def test_reasoning_text_and_calls_are_blocks() -> None:
     assert second == {"type": "tool_use", "id": "call_2", "name": "time", "input": {}}
 
 
+def test_a_call_that_the_model_gives_no_id_or_an_empty_one_gets_an_id() -> None:
+    deltas: list[Delta] = [
+        *(ToolCallDelta(0, "{}", name="f"), ToolCallDelta(1, "{}", name="g", call_id="")),
+        FinishDelta("stop"),
+    ]
+    made = [written(deltas, stream=stream)["content"] for stream in (True, False)]
+    assert made[0] == made[1]
+    names = [call["id"] for call in made[0]]
+    assert len(set(names)) == 2
+    assert all(name.startswith("toolu_") for name in names)
+
+
 def test_arguments_that_are_no_object_are_kept_as_text() -> None:
     deltas: list[Delta] = [
         ToolCallDelta(0, "[1, 2", name="f", call_id="c"),
