@@ -1,4 +1,4 @@
-"""The memory that this process has allocated, read often and cheaply."""
+"""The memory that this process has allocated: read often and cheaply, and given back when free."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ _FIELDS = (
     *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
     *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
 )
+
+
+# Of glibc's mallopt, from malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LARGE_BYTES = 1 << 20  # a block is larger if it holds a body, a file or a table
 
 
 class _MallInfo(ctypes.Structure):
@@ -44,3 +49,18 @@ def _resident_gauge() -> Callable[[], int]:
         return int(os.pread(descriptor, 256, 0).split()[1]) * page
 
     return read
+
+
+def give_large_blocks_back() -> None:
+    """Let a large block go back to the system when it is freed.
+
+    By default glibc takes larger and larger blocks from the heap, up to 32 MiB, as soon as one has
+    been freed. Then small blocks that live longer lie between large ones, and the heap of a server
+    that receives large bodies grows to many times what it holds.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another library, with rules of its own
+        return
+    mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)  # fixed from now on
+    mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)

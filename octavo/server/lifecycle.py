@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from octavo.api.async_llm import AsyncLLM
+from octavo.observe.heap import give_large_blocks_back
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.batches.calls import Calls
 from octavo.server.batches.service import Batches
@@ -317,12 +318,15 @@ def run(
 def settle_memory() -> None:
     """Keep the objects made so far out of garbage collection, and make collections rare.
 
+    Large blocks are given back when they are freed, since bodies of clients may be large.
+
     Objects of the start-up stay alive, and need not be traversed while clients wait. By default
     Python collects every 700 objects, which is every few tokens.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+    give_large_blocks_back()
 
 
 def _say_ready(life: ServerLifecycle) -> None:
