@@ -75,10 +75,12 @@ def test_a_reader_that_continues_learns_how_many_lines_it_missed() -> None:
         assert process.stdin is not None
         assert process.stderr is not None
         for line in process.stderr:
-            if b"WARNING octavo.observe.output: " in line:
+            # On a busy machine a few lines may be dropped, and reported, before the reader stalls.
+            is_report = b"WARNING octavo.observe.output: " in line
+            if is_report and int(line.split()[-4]) > 10_000:
                 break
-        num_dropped = int(line.split()[-4])
-        assert num_dropped > 10_000
+        else:
+            raise AssertionError("there is no report of all lines that were dropped")
         process.stdin.close()
         assert process.wait(LIMIT) == 0
 
