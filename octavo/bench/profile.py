@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from octavo.backends.kind import kind_of
 from octavo.backends.native.backend import NativeBackend, PeakRates
 from octavo.backends.native.kind import KIND as NATIVE
 from octavo.backends.native.measured_file import describe_choices
@@ -21,6 +22,7 @@ from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
 from octavo.observe.machine import huge_page_bytes, own_bytes
+from octavo.options.backends import BACKENDS
 from octavo.options.engine import EngineArguments
 from octavo.program.describe import describe_one
 from octavo.program.listing import Instruction
@@ -147,7 +149,9 @@ def profile(
 
 def _check(arguments: EngineArguments, rows: int) -> None:
     """Refuse another backend, and too large a step."""
-    if select(arguments.backend, block_size=arguments.block_size).kind is not NATIVE:
+    asked = [kind_of(each) for each in BACKENDS if each.name == arguments.backend]
+    kind = asked[0] if asked else select(block_size=arguments.block_size).kind
+    if kind is not NATIVE:
         raise ConfigError(
             "only the native engine can be profiled, and another one computes here: leave out "
             f"backend={arguments.backend!r}, or see `octavo doctor`"
