@@ -49,6 +49,7 @@ class Engine(Protocol):
     vitals: EngineVitals
     totals: EngineSnapshot  # statistics of all engines so far
     load: EngineLoad  # as the present engine last reported it
+    closed_reason: str  # for callers, once there will be no engine any more
 
     @property
     def facts(self) -> EngineFacts:

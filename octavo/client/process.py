@@ -65,7 +65,7 @@ class ProcessEngine:
         self.load = EngineLoad()
         self.vitals = EngineVitals(clock())
         self._is_paused = False
-        self._closed_reason = "the engine is closed"
+        self.closed_reason = "the engine is closed"
 
     def use(self, user: EngineUser) -> None:
         self.user = user
@@ -105,7 +105,7 @@ class ProcessEngine:
         loop = self.supervisor.loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended, with all its callers
-                loop.call_soon_threadsafe(self._commands.fail_all, self._closed_reason)
+                loop.call_soon_threadsafe(self._commands.fail_all, self.closed_reason)
 
     def is_well(self) -> bool:
         return self.supervisor.is_well()
@@ -147,7 +147,7 @@ class ProcessEngine:
             self._is_paused = isinstance(command, Pause)
             self.supervisor.note_work()
         if self.supervisor.state is State.CLOSED:
-            return replied(failed(NO_ENGINE, self._closed_reason))
+            return replied(failed(NO_ENGINE, self.closed_reason))
         if self.supervisor.state is not State.READY:
             return replied(failed(NO_ENGINE, "there is no engine that is ready at the moment"))
         reply = self._commands.send(command, seconds, self._write_command)
@@ -210,7 +210,7 @@ class ProcessEngine:
         return self.user.on_end(last_step, was_killed, reason)
 
     def on_give_up(self, message: str) -> None:
-        self._closed_reason = message
+        self.closed_reason = message
         self.user.on_give_up(message)
 
 

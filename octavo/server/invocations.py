@@ -5,32 +5,22 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw
 
-from octavo.dialects.common.schema.chat import ChatRequest
-from octavo.dialects.common.schema.completion import CompletionRequest
-from octavo.dialects.embeddings import late_chunking, scores, tei, vectors
-from octavo.dialects.embeddings.schema import (
-    PAIRED,
-    AnyRerankRequest,
-    ClassifyRequest,
-    EmbeddingRequest,
-    ScoreRequest,
-)
-from octavo.dialects.openai import chat, completions
+from octavo.dialects.embeddings.routes import EMBEDDING_ROUTES
+from octavo.dialects.embeddings.schema import PAIRED
+from octavo.dialects.openai.routes import OPENAI_ROUTES
 from octavo.server.sessions import change_session, check_session
 from octavo.serving.exchange import Exchange
-from octavo.serving.generate import generating
 from octavo.serving.schema.decode import is_large
 from octavo.transport.errors import invalid
-from octavo.transport.route import Handler
 
-_HANDLERS: dict[str, Handler] = {  # by the field that only this request has
-    "messages": generating(ChatRequest, chat.translate),
-    "prompt": generating(CompletionRequest, completions.translate),
-    "input": generating(EmbeddingRequest, late_chunking.embeddings),
-    "query": generating(AnyRerankRequest, tei.rerank),
-    **dict.fromkeys((first for first, _ in PAIRED), generating(ScoreRequest, scores.score)),
+_AT = {route.path: route.handler for route in (*OPENAI_ROUTES, *EMBEDDING_ROUTES)}
+_HANDLERS = {  # by the field that only this request has
+    "messages": _AT["/v1/chat/completions"],
+    "prompt": _AT["/v1/completions"],
+    "input": _AT["/v1/embeddings"],
+    "query": _AT["/rerank"],
+    **dict.fromkeys((first for first, _ in PAIRED), _AT["/score"]),
 }
-_classify = generating(ClassifyRequest, vectors.classify)
 
 
 # The fields that distinguish the requests; the others are skipped.
@@ -60,7 +50,7 @@ async def invoke(exchange: Exchange) -> None:
     if name == "messages" and "generate" not in tasks:
         name = "input"  # the conversation is an input of what the model makes
     is_classifier = "classify" in tasks and "embed" not in tasks
-    await (_classify if name == "input" and is_classifier else _HANDLERS[name])(exchange)
+    await (_AT["/classify"] if name == "input" and is_classifier else _HANDLERS[name])(exchange)
 
 
 def _kind(body: bytes) -> str | None:

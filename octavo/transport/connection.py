@@ -20,7 +20,7 @@ from octavo.transport.answer import RequestHead, headers_of
 from octavo.transport.connections import RESERVED_SECONDS, Connections, Place
 from octavo.transport.errors import ApiError
 from octavo.transport.half_close import Probe
-from octavo.transport.response import Date, Response
+from octavo.transport.response import Response
 from octavo.transport.safe_transport import SafeTransport
 
 SLICE_BYTES = 16 << 10  # parsed in one pass of the event loop: about 3 ms of the shortest chunks
@@ -29,7 +29,6 @@ MAX_BEHIND_BYTES = 512 << 10  # of them
 MAX_CHUNKS = 1 << 16  # of a body, since each takes time however short it is
 MAX_UNRECEIVED_BYTES = 64 << 10  # of a body, before reading pauses
 _HOP_HEADERS = (b"connection", b"upgrade", b"http2-settings")
-_DATE = Date()
 
 Answer = Callable[[Response], None]  # begins to answer a request, in a task
 
@@ -129,10 +128,6 @@ class Connection(asyncio.Protocol):
         if not self._is_reading:
             self._is_reading = True
             self.transport.resume_reading()
-
-    def date_line(self) -> bytes:
-        """Return the line of a head that has the date."""
-        return _DATE.line(self.loop.time())
 
     def shut_down(self) -> None:
         """Close the connection when no response is due any more."""

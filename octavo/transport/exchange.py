@@ -79,8 +79,7 @@ class HttpExchange:
                 raise _too_large(limit)
             return body
         assert self._receive is not None, "a request without a connection has its body"
-        if self.headers.get("content-encoding", "identity").lower() != "identity":
-            raise ApiError(415, "compressed bodies are not accepted; send the body uncompressed")
+        self._check_encoding()
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in _JSON_TYPES and not self.dialect.takes_any_kind:
             raise ApiError(415, "the body must be JSON: send 'Content-Type: application/json'")
@@ -135,8 +134,7 @@ class HttpExchange:
         """Yield a long body as it arrives; refuse it when it is too long or pauses for too long."""
         assert self._receive is not None, "only a client sends a long body"
         size, seconds = 0, self.server.config.body_seconds
-        if self.headers.get("content-encoding", "identity").lower() != "identity":
-            raise ApiError(415, "compressed bodies are not accepted; send the body uncompressed")
+        self._check_encoding()
         while not self._body_is_read:
             try:
                 async with asyncio.timeout(seconds):
@@ -200,6 +198,10 @@ class HttpExchange:
         """Send an error as a whole response."""
         body = self.dialect.error_body(error)
         await self.respond(body, status=error.status, headers=error.headers)
+
+    def _check_encoding(self) -> None:
+        if self.headers.get("content-encoding", "identity").lower() != "identity":
+            raise ApiError(415, "compressed bodies are not accepted; send the body uncompressed")
 
     def _has_endless_body(self) -> bool:
         """Return whether the rest of the body may be too long for the protocol to skip."""

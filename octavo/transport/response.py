@@ -34,6 +34,9 @@ class Date:
         return self._line
 
 
+_DATE = Date()
+
+
 class Response:
     """One request and its response, on the connection that it came by.
 
@@ -93,7 +96,7 @@ class Response:
         if self.started:
             raise RuntimeError("a response has one status")
         self.started, self._expects_continue = True, False
-        lines = [_status_line(status), self._connection.date_line()]
+        lines = [_status_line(status), _DATE.line(self._connection.loop.time())]
         has_length = closes = False
         for name, value in headers:
             if name == b"content-length":

@@ -45,7 +45,6 @@ class JournalClient(Generic[SomeEngine]):
         self._deliver: Deliver = lambda events: None
         self._died: Died = lambda error: None
         self._undelivered: list[TokenEvent] = []  # recorded in the journal already
-        self._closed_reason = "the engine is closed"
         engine.use(self)
 
     @property
@@ -91,7 +90,7 @@ class JournalClient(Generic[SomeEngine]):
     def send(self, events: Sequence[Request | Abort]) -> None:
         if self.engine.is_closed:
             if any(isinstance(event, Request) for event in events):
-                raise EngineDeadError(self._closed_reason)
+                raise EngineDeadError(self.engine.closed_reason)
             return
         opened: list[Entry] = []
         for event in events:
@@ -218,7 +217,6 @@ class JournalClient(Generic[SomeEngine]):
         return culprit is not None
 
     def on_give_up(self, message: str) -> None:
-        self._closed_reason = message
         self._died(EngineDeadError(message))
 
 

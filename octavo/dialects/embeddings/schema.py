@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from octavo.core.config import MAX_PRIORITY
 from octavo.dialects.common.schema.chat import MAX_MESSAGES, Message
+from octavo.dialects.common.schema.unsupported import no_text
 from octavo.serving.schema.prompts import MAX_PROMPT_ITEMS, MAX_PROMPTS, prompts_schema
 from octavo.serving.schema.rules import FieldRules, Unsupported
 
@@ -61,19 +62,6 @@ IGNORED: Mapping[str, str] = {
 }
 
 
-def _as_many(name: str) -> Callable[[Any], Any]:
-    """Return the rule that leaves an empty text for each text of a field."""
-
-    def left(request: Any) -> Any:
-        given = getattr(request, name)
-        is_many = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
-        if given is None:
-            return None
-        return [""] * len(given) if is_many else ""
-
-    return left
-
-
 def _last_messages(request: Any) -> Any:
     """Return the last message of the conversation, or of each, without its text."""
     given = request.messages
@@ -94,7 +82,7 @@ RULES = FieldRules(
     unsupported=UNSUPPORTED,
     ignored=IGNORED,
     of_prompts={
-        **{name: _as_many(name) for name in _TEXTS},
+        **{name: no_text(name) for name in _TEXTS},
         "messages": _last_messages,
         **dict.fromkeys(("chat_template", "chat_template_kwargs"), _nothing),
     },
@@ -306,7 +294,7 @@ class TeiEmbedRequest(PooledRequest, kw_only=True):
     rules: ClassVar[FieldRules] = replace(
         RULES,
         with_lists=frozenset({"inputs"}),
-        of_prompts={"inputs": _as_many("inputs")},
+        of_prompts={"inputs": no_text("inputs")},
         other_names={"input": "inputs", "texts": "inputs"},
     )
     inputs: Input

@@ -24,6 +24,7 @@ class Slots:
 
     facts = FACTS
     is_closed = is_sleeping = False
+    closed_reason = "the engine is closed"
 
     def __init__(self) -> None:
         self.vitals = EngineVitals(0.0)

@@ -133,7 +133,7 @@ def _nothing(request: Any) -> None:
     return None
 
 
-def _no_text(name: str) -> Callable[[Any], Any]:
+def no_text(name: str) -> Callable[[Any], Any]:
     """Return the rule that leaves an empty text, or as many as there were prompts."""
 
     def left(request: Any) -> Any:
@@ -156,7 +156,7 @@ def _last_message(request: Any) -> Any:
 
 
 _OF_PROMPTS: Mapping[str, Callable[[Any], Any]] = {
-    "prompt": _no_text("prompt"),
+    "prompt": no_text("prompt"),
     "tokens": lambda request: [],
     "messages": _last_message,
     "content": lambda request: None if request.content is None else "",
