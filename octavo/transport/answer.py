@@ -11,12 +11,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-# What replaces the scope's extensions of our own protocol under another one.
-_NOTHING: dict[str, Any] = {"call": lambda: None}
-_ALWAYS: dict[str, Any] = {"call": lambda: True}
-_NEVER: dict[str, Any] = {"call": None}
-_UNKNOWN: dict[str, Any] = {"call": lambda: False}
-
 
 @dataclass(slots=True)
 class RequestHead:
@@ -101,17 +95,13 @@ class KeptAnswer:
 class AsgiAnswer:
     """A response that is sent as ASGI describes it, through an operator's middlewares.
 
-    The scope may have extensions: `octavo.cut` closes the connection, and with `octavo.must_wait`
-    and `octavo.write` a part is sent without a turn of the event loop.
+    Nothing may bypass `send`, which may wait. Our own protocol has an
+    extension in the scope, `octavo.cut`, which closes the connection.
     """
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
-        extensions = scope.get("extensions") or {}
-        self.cut: Callable[[], None] = extensions.get("octavo.cut", _NOTHING)["call"]
-        self.must_wait: Callable[[], bool] = extensions.get("octavo.must_wait", _ALWAYS)["call"]
-        self.is_stalled: Callable[[], bool] = extensions.get("octavo.must_wait", _UNKNOWN)["call"]
-        self.write_now: Callable[[bytes], None] = extensions.get("octavo.write", _NEVER)["call"]
+        self._cut = (scope.get("extensions") or {}).get("octavo.cut")
 
     async def begin(self, status: int, headers: Headers) -> None:
         """Send the status line and the headers."""
@@ -120,3 +110,20 @@ class AsgiAnswer:
     async def write(self, part: bytes, *, more: bool) -> None:
         """Send a part of the body."""
         await self._send({"type": "http.response.body", "body": part, "more_body": more})
+
+    def write_now(self, part: bytes) -> None:
+        """Raise AssertionError: `send` needs a turn of the event loop."""
+        raise AssertionError("must_wait is True")
+
+    def must_wait(self) -> bool:
+        """Return True: it is not known whether there is room."""
+        return True
+
+    def is_stalled(self) -> bool:
+        """Return False: it is not known."""
+        return False
+
+    def cut(self) -> None:
+        """Close the connection, if it is our own protocol's."""
+        if self._cut is not None:
+            self._cut["call"]()

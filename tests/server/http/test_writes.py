@@ -29,11 +29,25 @@ def server(directory: Path) -> Iterator[Server]:
     engine.close()
 
 
-class Wire:
-    """A connection that accepts every write, or none."""
+class Watched(AsgiAnswer):
+    """An answer that knows whether its connection has room."""
 
-    def __init__(self, extensions: dict[str, Any] | None) -> None:
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(wire.scope, wire.send)
+        self._wire = wire
+
+    def must_wait(self) -> bool:
+        return not self._wire.accepts
+
+    is_stalled = must_wait
+
+
+class Wire:
+    """A connection that accepts every write, or none; one that is watched knows which."""
+
+    def __init__(self, extensions: dict[str, Any] | None, *, is_watched: bool = False) -> None:
         self.accepts = True
+        self.is_watched = is_watched
         self.accepted: list[bytes] = []
         self.num_timers: list[int] = []  # at each write
         self.scope: dict[str, Any] = {"method": "GET", "path": "/", "headers": []}
@@ -42,8 +56,8 @@ class Wire:
 
     def exchange(self, server: Server) -> Exchange:
         """Return the exchange of a request over this connection."""
-        head, answer = RequestHead.of(self.scope), AsgiAnswer(self.scope, self.send)
-        return Exchange(server, head, answer, OPENAI, self.receive)
+        answer = Watched(self) if self.is_watched else AsgiAnswer(self.scope, self.send)
+        return Exchange(server, RequestHead.of(self.scope), answer, OPENAI, self.receive)
 
     async def receive(self) -> MutableMapping[str, Any]:
         raise AssertionError("the body is not read")
@@ -57,12 +71,8 @@ class Wire:
 
 
 def test_a_write_without_a_wait_sets_no_timer(server: Server) -> None:
-    wire = Wire({})
     cuts: list[int] = []
-    wire.scope["extensions"] = {
-        "octavo.must_wait": {"call": lambda: not wire.accepts},
-        "octavo.cut": {"call": lambda: cuts.append(1)},
-    }
+    wire = Wire({"octavo.cut": {"call": lambda: cuts.append(1)}}, is_watched=True)
 
     async def main() -> None:
         exchange = wire.exchange(server)
@@ -81,8 +91,7 @@ def test_a_write_without_a_wait_sets_no_timer(server: Server) -> None:
 
 def test_no_ping_waits_beside_a_write(directory: Path) -> None:
     """A stalled reader is counted once, however short the time between pings."""
-    wire = Wire({})
-    wire.scope["extensions"] = {"octavo.must_wait": {"call": lambda: not wire.accepts}}
+    wire = Wire({}, is_watched=True)
     engine = FakeEngine(directory)
     server = Server(engine, ServerSettings(stall_seconds=0.1, ping_seconds=0.01))
 

@@ -16,6 +16,7 @@ from octavo.api.text_model import files_of
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import make_client
 from octavo.client.restart_policy import Timing
+from octavo.dialects.common.dialect import OPENAI
 from octavo.dialects.grpc.dialect import GRPC, SERVICE, frames_in
 from octavo.dialects.grpc.messages import messages
 from octavo.dialects.grpc.routes import GRPC_ROUTES
@@ -37,7 +38,7 @@ from tests.server.batches.make import begin, ended, lines_of
 from tests.server.make import LIMIT, Client, until
 from tests.server.matrix.cells import Cell, Fate, Form, Size, Way, body_of, route_of
 from tests.server.matrix.engine import FACTORY
-from tests.sim.shell.asgi import Connection
+from tests.sim.shell.connection import Connection
 
 # Where answers have what was generated or computed; lists on the way are followed.
 PLACES = (
@@ -180,8 +181,10 @@ class World:
     def _send(self, cell: Cell, name: str) -> tuple[Connection, asyncio.Task[None]]:
         path, body = route_of(cell.kind, cell.form).path, _message_of(cell)
         connection = Connection(name, "POST", path, body, high_water=_UNLIMITED)
-        application = self._applications[cell.kind.startswith("Rpc")]
-        called = application(connection.scope, connection.receive, connection.send)
+        is_rpc = cell.kind.startswith("Rpc")
+        dialect, head = GRPC if is_rpc else OPENAI, connection.head
+        exchange = Exchange(self.server, head, connection, dialect, connection.receive)
+        called = self._applications[is_rpc].answer(exchange)
         return connection, asyncio.ensure_future(called)
 
     async def _sent(self, cell: Cell, name: str) -> bytes:

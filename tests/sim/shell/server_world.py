@@ -17,13 +17,15 @@ from typing import Any
 
 from octavo import SamplingParams
 from octavo.core.request import Request
+from octavo.dialects.common.dialect import OPENAI
 from octavo.options.server import ServerSettings
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.application import application
 from octavo.server.lifecycle import ServerLifecycle
+from octavo.serving.exchange import Exchange
 from octavo.serving.server import Server
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN
-from tests.sim.shell.asgi import Connection
+from tests.sim.shell.connection import Connection
 from tests.sim.shell.engine_side import STEP_SECONDS
 from tests.sim.shell.shell_world import LIMIT_SECONDS, World, require
 from tests.sim.truth import whole_output
@@ -160,10 +162,14 @@ class ServerWorld(World):
         connection = Connection("admin", "POST", path, json.dumps(fields).encode())
         reader = asyncio.ensure_future(connection.read(0.0))
         self.num_calls += 1
-        await self.admin(connection.scope, connection.receive, connection.send)
+        await self.admin.answer(self._exchange(connection))
         await reader
         assert connection.status is not None
         return connection.status
+
+    def _exchange(self, connection: Connection) -> Exchange:
+        """Return the exchange of a request, as the server's own protocol has it made."""
+        return Exchange(self.server, connection.head, connection, OPENAI, connection.receive)
 
     # clients
 
@@ -215,9 +221,7 @@ class ServerWorld(World):
         if wish.pace or wish.stalls_after is not None:
             self.slow.add(name)
         self.num_calls += 1
-        answering = asyncio.ensure_future(
-            self.application(connection.scope, connection.receive, connection.send)
-        )
+        answering = asyncio.ensure_future(self.application.answer(self._exchange(connection)))
         reader = asyncio.ensure_future(connection.read(wish.pace, wish.stalls_after))
         others = [asyncio.ensure_future(self._hang_up(wish, connection, name))]
         if wish.aborts_after is not None:

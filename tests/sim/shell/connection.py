@@ -1,8 +1,8 @@
-"""One HTTP connection as an ASGI application sees it, with a client that reads at any pace.
+"""One HTTP connection as the application sees it, with a client that reads at any pace.
 
-It behaves like a connection of uvicorn: writing waits while too much is unread, data written after
-the connection has closed is dropped, and `receive` reports a disconnect after the end of the
-response too.
+It is an `Answer` that behaves like the server's own: writing waits while too much is unread, data
+written after the connection has closed is dropped, and `receive` reports a disconnect after the end
+of the response too.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import json
 from collections.abc import MutableMapping
 from typing import Any
 
+from octavo.transport.answer import Headers, RequestHead
+
 # The delay from a read until a waiting writer continues, as in a busy event loop, in which other
 # tasks run first.
 TURN_SECONDS = 0.005
 
 
 class ProtocolError(AssertionError):
-    """A violation of the ASGI protocol by the application."""
+    """A violation of the protocol by the application."""
 
 
 class Connection:
@@ -41,21 +43,16 @@ class Connection:
         self._news = asyncio.Event()  # for the reader
         self._room = asyncio.Event()  # for the writer
         self._over = asyncio.Event()  # for `receive`
-        headers = [(b"host", b"localhost"), (b"x-request-id", name.encode())]
-        headers += [(b"content-type", b"application/json")]
-        headers += [(b"content-length", str(len(body)).encode())]
-        self.scope: dict[str, Any] = {
-            "type": "http",
-            "method": method,
-            "path": path,
-            "query_string": b"",
-            "headers": headers,
-            "extensions": {
-                "octavo.cut": {"call": self.cut},
-                "octavo.must_wait": {"call": self.must_wait},
-                "octavo.write": {"call": self.write},
+        self.head = RequestHead(
+            method,
+            path,
+            {
+                "host": "localhost",
+                "x-request-id": name,
+                "content-type": "application/json",
+                "content-length": str(len(body)),
             },
-        }
+        )
 
     # the application's side
 
@@ -73,32 +70,39 @@ class Connection:
         await self._over.wait()
         return {"type": "http.disconnect"}
 
-    async def send(self, message: MutableMapping[str, Any]) -> None:
+    async def begin(self, status: int, headers: Headers) -> None:
+        """Accept the status line and the headers."""
+        if self.is_closed:
+            return
+        if self.is_whole:
+            raise ProtocolError("data was written after the end")
+        if self.status is not None:
+            raise ProtocolError("two status lines")
+        self.status = status
+        self.headers = {name.decode(): value.decode() for name, value in headers}
+
+    async def write(self, part: bytes, *, more: bool) -> None:
         """Accept a part of the response; wait while too much is unread."""
         if self.is_closed:
             return
         if self.is_whole:
             raise ProtocolError("data was written after the end")
-        if message["type"] == "http.response.start":
-            if self.status is not None:
-                raise ProtocolError("two status lines")
-            self.status = message["status"]
-            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
-            return
         while self.must_wait():
             self._room.clear()
             await self._room.wait()
             await asyncio.sleep(TURN_SECONDS)
-        self.write(message.get("body", b""))
-        if not (message.get("more_body", False) or self.is_closed):
+        self.write_now(part)
+        if not (more or self.is_closed):
             self.is_whole = True
             self._over.set()
 
     def must_wait(self) -> bool:
-        """Return whether `send` would have to wait for the reader."""
+        """Return whether `write` would have to wait for the reader."""
         return len(self._unread) > self.high_water and not self.is_closed
 
-    def write(self, body: bytes) -> None:
+    is_stalled = must_wait
+
+    def write_now(self, body: bytes) -> None:
         """Accept a part of the body without waiting."""
         if self.is_closed:
             return
