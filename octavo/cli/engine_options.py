@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from octavo import env
 from octavo.cli.flags.foreign import add_foreign_flags
@@ -16,11 +16,8 @@ from octavo.cli.parsing import Parser, UsageError, attached_instead
 from octavo.client.restart_policy import Timing
 from octavo.options import DEFAULT_MODEL
 from octavo.options.declare import add_flags, aliases_of, given_in
-from octavo.options.engine import EngineArguments
+from octavo.options.engine import EngineArguments, read_arguments
 from octavo.options.foreign import FIXED, INERT
-
-if TYPE_CHECKING:
-    from octavo.options.engine import EngineArguments as Arguments
 
 
 def add_model(parser: Parser, *, has_default: bool = True) -> None:
@@ -113,10 +110,8 @@ def _with_short_forms(given: dict[str, Any], arguments: argparse.Namespace) -> d
     return {**given, "speculative_config": {"method": "ngram", **keys}}
 
 
-def engine_arguments(arguments: argparse.Namespace) -> Arguments:
+def engine_arguments(arguments: argparse.Namespace) -> EngineArguments:
     """Return the checked `EngineArguments` of the flags."""
-    from octavo.options.engine import read_arguments
-
     return read_arguments(model_of(arguments), engine_options(arguments))
 
 

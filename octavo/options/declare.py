@@ -39,7 +39,6 @@ class Option:
     flags: tuple[str, ...] = ()  # besides the setting's own name, shown in help
     aliases: tuple[str, ...] = ()  # likewise, not shown: other servers' names
     read: Callable[[str], Any] | None = None  # instead of the placeholder's reader
-    shown: str | None = None  # the default in the help, if not as it is
     parts: Mapping[str, Any] = field(default_factory=dict)  # further ones of argparse's argument
 
 
@@ -163,9 +162,7 @@ def _add_flag(group: argparse._ArgumentGroup, each: Declared) -> None:
         read = given.read or READERS.get(given.metavar)
         if read is not None:
             parts["type"] = read
-    shown = given.shown
-    if shown is None:
-        shown = "" if default is None or default == "" or default == () else _shown(default)
+    shown = "" if default in (None, "", ()) else _shown(default)
     text = f"{given.help} ({shown})" if shown else given.help
     parts = {**parts, **given.parts}
     group.add_argument(
