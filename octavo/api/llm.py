@@ -279,7 +279,7 @@ class LLM:
                 for index, beam in enumerate(search.best())
             ]
             name = self._runner.next_name()
-            results.append(RequestOutput(name, read.text, list(read.token_ids), beams, True))
+            results.append(RequestOutput(name, read.text, read.token_ids, beams, True))
         return results
 
     def _read_all(self, prompts: Sequence[Prompt]) -> list[Input]:

@@ -70,13 +70,18 @@ class RequestOutput:
 
     request_id: str
     prompt: str | None
-    prompt_token_ids: list[int]
+    prompt_ids: Sequence[int]  # an array, of a request in the core: a list takes nine times as much
     outputs: list[CompletionOutput]
     finished: bool = False
     prompt_logprobs: PromptLogprobs | None = None
     hidden_state: array[float] | None = None  # of the prompt, as `pooling` asks
     num_cached_tokens: int | None = None  # of the prompt, for the first continuation
     metrics: RequestStats | None = None  # of the first continuation: where the time went
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """The prompt's tokens in a list, which is made anew each time."""
+        return list(self.prompt_ids)
 
 
 @dataclass(slots=True)

@@ -318,7 +318,7 @@ class RequestTable:
         request = self.seeded(request)
         self._num_opened += 1
         prompt, options, sampling = request.prompt, request.options, request.sampling
-        output = RequestOutput(request_id, prompt.text, list(prompt.token_ids), [])
+        output = RequestOutput(request_id, prompt.text, prompt.token_ids, [])
         entry = _Entry(output, sampling.output_kind, {})
         self._entries[request_id] = entry
         requests: list[Request] = []
@@ -428,7 +428,7 @@ class RequestTable:
         result = RequestOutput(  # once a token: dataclasses.replace takes several times as long
             output.request_id,
             output.prompt,
-            output.prompt_token_ids,
+            output.prompt_ids,
             output.outputs,
             done,
             first.prompt_logprobs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 from collections.abc import Callable
@@ -16,6 +17,8 @@ _FIELDS = (
 # Of glibc's mallopt, from malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE_BYTES = 1 << 20  # a block is larger if it holds a body, a file or a table
+_FREE_BYTES = 16 << 20  # as much may stay free between blocks in use
+_TRIM_SECONDS = 10.0
 
 
 class _MallInfo(ctypes.Structure):
@@ -28,17 +31,25 @@ def heap_gauge() -> Callable[[], int]:
     Without glibc it returns the resident memory, which seldom becomes less. It opens no file later,
     so that it works in a confined process.
     """
-    try:
-        info = ctypes.CDLL(None).mallinfo2
-    except (OSError, AttributeError):
+    info = _mallinfo()
+    if info is None:
         return _resident_gauge()
-    info.restype = _MallInfo
 
     def read() -> int:
         found = info()
         return int(found.uordblks) + int(found.hblkhd)
 
     return read
+
+
+def _mallinfo() -> Callable[[], _MallInfo] | None:
+    """Return glibc's function that describes the heap; None with another library."""
+    try:
+        info = ctypes.CDLL(None).mallinfo2
+    except (OSError, AttributeError):
+        return None
+    info.restype = _MallInfo
+    return info
 
 
 def _resident_gauge() -> Callable[[], int]:
@@ -64,3 +75,20 @@ def give_large_blocks_back() -> None:
         return
     mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)  # fixed from now on
     mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)
+
+
+async def keep_heap_small() -> None:
+    """Give the pages of freed blocks back from time to time; without glibc do nothing.
+
+    A request of many prompts takes tens of MiB in small blocks, and a few later ones that stay
+    would keep the whole heap resident. A call takes some ms where there is much to give back, and
+    at most one where there is nothing.
+    """
+    info = _mallinfo()
+    if info is None:
+        return
+    trim = ctypes.CDLL(None).malloc_trim
+    while True:
+        await asyncio.sleep(_TRIM_SECONDS)
+        if info().fordblks > _FREE_BYTES:
+            trim(0)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.dialects.responses.background import recover
-from octavo.observe.heap import give_large_blocks_back
+from octavo.observe.heap import give_large_blocks_back, keep_heap_small
 from octavo.options.server import ServerSettings
 from octavo.options.transport import MIN_KEY_CHARACTERS, ServerStartError
 from octavo.server.admin.routes import ADMIN_ROUTES
@@ -100,6 +100,7 @@ class ServerLifecycle:
         listening = None if admin_socket is None else bind_admin(admin_socket)
         found = (self._certificates, self._grpc_certificates)
         watches = [loop.create_task(each.watch()) for each in found if each is not None]
+        watches.append(loop.create_task(keep_heap_small()))
         for number in self._signals:
             loop.add_signal_handler(number, self.end)
         try:

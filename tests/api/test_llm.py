@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+from array import array
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -220,7 +221,9 @@ def test_chat_is_generate_behind_the_model_s_template(llm: LLM) -> None:
     messages = [{"role": "user", "content": "The quick"}]
     (output,) = llm.chat(messages, GREEDY)
     assert output.prompt == "<s>user: The quick\n<s>assistant: "
+    assert output.prompt_token_ids == list(output.prompt_ids)
     assert output.prompt_token_ids[0] == 0
+    assert isinstance(output.prompt_ids, array)  # shared with the core
     (two, _) = llm.chat([messages, messages], GREEDY)
     assert two.outputs[0].token_ids == output.outputs[0].token_ids
     parts = [{"type": "text", "text": "The quick"}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import mmap
 import subprocess
@@ -59,3 +60,47 @@ def test_large_blocks_are_given_back(gives_back: bool) -> None:
     first, second = map(int, run.stdout.split())
     assert first >= 8
     assert (second >= 8) is gives_back
+
+
+# Prints the resident MiB after 64 MiB of small blocks have been freed, but for some, and again when
+# the heap has been kept small for a moment.
+_SPARSE = """
+import asyncio
+from octavo.observe import heap
+heap._TRIM_SECONDS = 0.01
+read = heap._resident_gauge()
+blocks = [bytes(20_000) for _ in range(3200)]
+kept = blocks[::100]
+del blocks
+print(read() >> 20)
+async def main():
+    task = asyncio.ensure_future(heap.keep_heap_small())
+    while read() >> 20 > FEW:
+        await asyncio.sleep(0.01)
+    task.cancel()
+asyncio.run(main())
+print(read() >> 20)
+"""
+
+
+@pytest.mark.skipif(not _HAS_GLIBC, reason="there is no glibc")
+def test_pages_between_blocks_in_use_are_given_back() -> None:
+    before = _resident_mib()
+    command = [sys.executable, "-c", _SPARSE.replace("FEW", str(before + 24))]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    sparse, small = map(int, run.stdout.split())
+    assert sparse > before + 48
+    assert small <= before + 24
+
+
+def _resident_mib() -> int:
+    """Return what a process takes that has loaded the same modules."""
+    text = "from octavo.observe import heap; print(heap._resident_gauge()() >> 20)"
+    run = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    return int(run.stdout)
+
+
+def test_without_glibc_nothing_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda _: object())
+    asyncio.run(heap.keep_heap_small())
+    heap.give_large_blocks_back()

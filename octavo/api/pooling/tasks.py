@@ -63,7 +63,7 @@ class Wanted(Struct, frozen=True):
 
     def rows(self, output: RequestOutput) -> Iterator[list[float]]:
         """Yield the vectors of a prompt's tokens, or its one vector as the only row."""
-        values, ids = hidden_state(output), output.prompt_token_ids
+        values, ids = hidden_state(output), output.prompt_ids
         num_rows = len(ids) if self.is_each_token else 1
         width = len(values) // num_rows
         for row in range(num_rows):

@@ -91,7 +91,7 @@ class ChatSession:
                 first = time.monotonic()
             part = output.outputs[0]
             num_tokens += len(part.token_ids)
-            num_prompt = len(output.prompt_token_ids)
+            num_prompt = len(output.prompt_ids)
             if part.text:
                 pieces.append(part.text)
                 self._write(part.text)

@@ -103,7 +103,7 @@ class ChunkWriter(EmbeddingWriter):
     def _rows(self, output: RequestOutput) -> Iterator[bytes]:
         """Yield the mean vector of each part, with turns for other requests."""
         turns, comma = ByteTurns(), b""
-        values, num_rows = hidden_state(output), len(output.prompt_token_ids)
+        values, num_rows = hidden_state(output), len(output.prompt_ids)
         width = len(values) // num_rows
         for start in range(0, num_rows, self._size):
             end = min(start + self._size, num_rows)

@@ -154,7 +154,7 @@ class CompletionWriter(OpenAIWriter):
         if echoes:
             if output.prompt_logprobs is not None:  # comes with the first continuation
                 self._prompt_logprobs[prompt_index] = output.prompt_logprobs
-            ids = output.prompt_token_ids
+            ids = output.prompt_ids
             positions = self._prompt_logprobs.get(prompt_index) or [None] * len(ids)
             text = self._prompts[prompt_index].text
             yield from prompt_tokens(text, ids, positions, tokenizer)

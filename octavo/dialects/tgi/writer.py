@@ -123,7 +123,7 @@ class TgiWriter(BaseWriter):
         )
         made: Any
         if output.prompt_logprobs is not None:
-            ids, positions = output.prompt_token_ids, output.prompt_logprobs
+            ids, positions = output.prompt_ids, output.prompt_logprobs
             asked = prompt_tokens(self._prompt.text, ids, positions, self._tokenizer)
             made = yield from _listed(asked, self._prefill, 0)
             details.prefill = made

@@ -134,7 +134,7 @@ class BeamGeneration(Generation):
             await turns.take()
         prompt = checked.prompt
         return RequestOutput(
-            name, prompt.text, list(prompt.token_ids), beams, True, num_cached_tokens=num_cached
+            name, prompt.text, prompt.token_ids, beams, True, num_cached_tokens=num_cached
         )
 
     async def _stepped(self, name: str, requests: Sequence[CheckedRequest]) -> list[RequestOutput]:

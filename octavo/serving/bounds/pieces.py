@@ -78,7 +78,7 @@ def _mean(pieces: Sequence[RequestOutput]) -> Any:
     total = [0.0] * len(hidden_state(pieces[0]))
     num_tokens = 0
     for piece in pieces:
-        weight = len(piece.prompt_token_ids)
+        weight = len(piece.prompt_ids)
         num_tokens += weight
         values = hidden_state(piece)
         total = [so_far + weight * value for so_far, value in zip(total, values, strict=True)]
