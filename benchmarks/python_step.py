@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # so that the program can be called by its path
 
 from octavo.backends.native.backend import NativeBackend, NativeOptions  # noqa: E402
+from octavo.backends.native.footprint import kv_pages  # noqa: E402
 from octavo.backends.stored_rows import StoredRows  # noqa: E402
 from octavo.core.config import CoreConfig  # noqa: E402
 from octavo.core.engine import EngineCore  # noqa: E402
@@ -175,7 +176,7 @@ def make_core(
     config = CoreConfig(
         num_blocks=blocks,
         max_model_len=spec.max_len,
-        groups=groups_of(layout, 16),
+        groups=groups_of(layout, kv_pages(layout, 16, "bfloat16")),
         max_num_seqs=max(num_streams, 256),
     )
     runner = ModelRunner(backend, VOCABULARY, config)

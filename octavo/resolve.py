@@ -20,7 +20,7 @@ from octavo.observe.machine import Memory
 from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill
 from octavo.options.backends import Entry
 from octavo.options.engine import EngineArguments
-from octavo.runner.kv_cache import groups_of, num_blocks_in, readable
+from octavo.runner.kv_cache import groups_of, longest_in, num_blocks_in, readable
 from octavo.usable import choose_backend, chosen_sizes
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def resolve(
         num_blocks=num_blocks,
         max_model_len=max_len,
         block_size=block_size,
-        groups=groups_of(layout, block_size),
+        groups=groups_of(layout, footprint.pages(layout, block_size)),
         max_num_batched_tokens=budget,
         max_num_seqs=sizes.max_num_seqs,
         pipeline_depth=2 if arguments.async_scheduling else 1,
@@ -246,15 +246,17 @@ def _bill(
     largest_step: StepSize,
     grammar_bytes: int,
 ) -> MemoryBill:
+    pages = footprint.pages(layout, block_size)
     return MemoryBill(
         stored=stored(opened),
         weights_bytes=sum(map(footprint.weight_bytes, tensor_sizes(opened))),
         step_bytes=footprint.step_bytes(largest_step),
         grammar_bytes=grammar_bytes,
-        block_bytes=footprint.block_bytes(layout, block_size),
+        block_bytes=pages.whole_bytes,
         block_size=block_size,
         windows=layout.windows,
         chunk_tokens=largest_step.rows,
+        blocks_per_page=pages.blocks_per_page,
     )
 
 
@@ -302,16 +304,16 @@ def _cache_size(
         budget = _default_kv_bytes(bill, free, dtype, footprint.most_kv_bytes)
         log.info("KV cache: at most %s, free beside weights and steps", readable(budget))
     size = sizes.block_size
-    fitting = budget // bill.block_bytes
-    longest = (fitting - 1) // len(layout.windows) * size
+    pages = footprint.pages(layout, size)
+    longest = longest_in(budget // bill.block_bytes - 1, pages, size)
     if arguments.max_model_len is None and 0 < longest < max_len:
         log.info("max_model_len=%d instead of %d: so much KV fits", longest, max_len)
         max_len = longest
     num_blocks = num_blocks_in(
         budget,
         layout,
+        pages,
         block_size=size,
-        block_bytes=bill.block_bytes,
         max_model_len=max_len,
         max_num_seqs=sizes.max_num_seqs,
         step_tokens=max(sizes.max_num_batched_tokens, max_len),

@@ -100,6 +100,11 @@ void bind_structs(nb::module_& m) {
       .def_prop_rw("distances", address(&AttentionShape::distances),
                    pointer(&AttentionShape::distances))
       .def_rw("reach", &AttentionShape::reach);
+  nb::class_<CacheGroup>(m, "CacheGroup")
+      .def("__init__", [](CacheGroup* self, int32_t layers, int32_t kv_heads, int32_t head_dim,
+                          int64_t block_bytes) {
+        new (self) CacheGroup{layers, kv_heads, head_dim, block_bytes};
+      }, "layers"_a, "kv_heads"_a, "head_dim"_a, "block_bytes"_a);
   nb::class_<Instruction>(m, "Instruction")
       .def(nb::init<>())
       .def_rw("op", &Instruction::op).def_rw("barrier", &Instruction::barrier)
@@ -128,8 +133,8 @@ void bind_program(nb::module_& m) {
       .def("append", &Program::append)
       .def("add_rope", &Program::add_rope, "frequencies"_a, "interleaved"_a, "magnitude"_a)
       .def("set_scratch", &Program::set_scratch, "space"_a, "row_bytes"_a, "prepared_row_bytes"_a)
-      .def("make_caches", &Program::make_caches, "format"_a, "layers"_a, "blocks"_a,
-           "block_size"_a, "kv_heads"_a, "head_dim"_a, "preallocated"_a,
+      .def("make_caches", &Program::make_caches, "format"_a, "groups"_a, "pages"_a,
+           "page_bytes"_a, "block_size"_a, "preallocated"_a,
            nb::call_guard<nb::gil_scoped_release>())
       .def("choose", [](Program& self, Format format, int row_class, const std::string& tier,
                         int ahead) {

@@ -64,11 +64,12 @@ SlotSampling read_sampling(nb::handle from) {
   return sampling;
 }
 
-std::vector<std::pair<int32_t, int32_t>> read_pairs(const nb::tuple& from) {
-  std::vector<std::pair<int32_t, int32_t>> pairs;
-  for (const nb::handle pair : from)
-    pairs.emplace_back(nb::cast<int32_t>(pair[0]), nb::cast<int32_t>(pair[1]));
-  return pairs;
+std::vector<BlockCopy> read_copies(const nb::tuple& from) {
+  std::vector<BlockCopy> copies;
+  for (const nb::handle each : from)
+    copies.push_back({nb::cast<int32_t>(each[0]), nb::cast<int32_t>(each[1]),
+                      nb::cast<int32_t>(each[2])});
+  return copies;
 }
 
 void read_batch(const nb::tuple& from, StepJob& job) {
@@ -79,7 +80,7 @@ void read_batch(const nb::tuple& from, StepJob& job) {
   job.logits_rows = ids_of(from[4]);
   job.hidden_rows = ids_of(from[5]);
   job.slots = ids_of(from[6]);
-  job.copies = read_pairs(nb::cast<nb::tuple>(from[7]));
+  job.copies = read_copies(nb::cast<nb::tuple>(from[7]));
   job.types = ids_of(from[8]);
   if (job.token_ids.empty()) return;
   if (job.row_starts.size() < 2 || job.positions.size() != job.token_ids.size() ||
@@ -104,7 +105,7 @@ void read_continued(const nb::tuple& from, StepJob& job, const StepJob* last) {
     for (const nb::handle blocks : nb::cast<nb::tuple>(grown[2]))
       job.grow(group++, row, column, nb::cast<std::vector<int32_t>>(blocks));
   }
-  job.copies = read_pairs(nb::cast<nb::tuple>(from[7]));
+  job.copies = read_copies(nb::cast<nb::tuple>(from[7]));
 }
 
 void read_samples(const nb::tuple& from, Draws& draws) {

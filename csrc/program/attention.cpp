@@ -118,7 +118,7 @@ void Attention::finish_rows(const Instruction& i, int first, int end) const {
   if (i.k_norm.heads) normalise(kernels, i.k_norm, k, i.y.stride, rows, i.y.width, k, i.y.stride);
   rotate(i, q, i.x.stride, first, rows, i.x.width);
   rotate(i, k, i.y.stride, first, rows, i.y.width);
-  const Cache& cache = context_.cache.layer(i.layer);
+  const Cache& cache = context_.cache.layer(i.group, i.layer);
   for (const SequenceRows& all : sequences_[i.group]) {
     const int begin = std::max(first, all.first_row);
     const int stop = std::min(end, all.first_row + all.rows);
@@ -148,7 +148,7 @@ void Attention::run(const Instruction& i, Shares& shares, int worker_index, Work
   AttentionPlan& plan = plans_[i.plan].plan;
   const auto& sequences = (of_wanted ? wanted_sequences_ : sequences_)[i.group];
   AttentionCall call{&context_.kernels,
-                     context_.cache.layer(i.layer),
+                     context_.cache.layer(i.group, i.layer),
                      i.attention,
                      sequences.data(),
                      context_.at(i.x),
@@ -229,7 +229,7 @@ const float* Attention::finish_alone(const Instruction& i, const AttentionItem& 
   float* k = worker.row + i.x.width;
   std::memcpy(k, context_.at(i.y, row) + item.kv_head * dim, sizeof(float) * dim);
   finish_heads(i, i.k_norm, row, item.kv_head, 1, k);
-  context_.kernels.write_kv(one_head(context_.cache.layer(i.layer), item.kv_head), k,
+  context_.kernels.write_kv(one_head(context_.cache.layer(i.group, i.layer), item.kv_head), k,
                             context_.at(i.values, row) + item.kv_head * dim, dim,
                             {0, 1, position, sequences_[i.group][item.sequence].table});
   return q;

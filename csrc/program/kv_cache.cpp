@@ -1,55 +1,82 @@
-// The KV cache: keys and values of all layers, by blocks.
+// The KV cache: what all groups of layers keep, by blocks.
 #include "program/kv_cache.h"
 
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace octavo {
 
-KvCache::KvCache(CacheFormat format, int layers, int64_t blocks, int block_size, int kv_heads,
-                 int head_dim)
-    : num_blocks_(blocks), block_size_(block_size) {
-  const int64_t array_cells = int64_t{kv_heads} * block_size;  // of a block's keys, of a layer
-  const int64_t block_cells = 2 * layers * array_cells;
-  const size_t cell = cell_bytes(format, head_dim);
-  const size_t bytes = (blocks * block_cells * cell + kAlign - 1) / kAlign * kAlign;
-  const size_t scale_bytes =
-      format == CacheFormat::Int8 ? blocks * block_cells * sizeof(float) : 0;
-  pages_ = Pages(bytes + scale_bytes, true);
-  block_bytes_ = block_cells * cell;
-  block_scales_ = scale_bytes ? block_cells : 0;
-  scales_ = reinterpret_cast<float*>(pages_.data() + bytes);
-  for (int layer = 0; layer < layers; ++layer) {
-    const int64_t keys = 2 * layer * array_cells, values = keys + block_size;
-    Cache cache{};
-    cache.keys = pages_.data() + keys * cell;
-    cache.values = pages_.data() + values * cell;
-    if (scale_bytes) {
-      cache.key_scales = scales_ + keys;
-      cache.value_scales = scales_ + values;
-    }
-    cache.format = format;
-    cache.block_size = block_size;
-    cache.kv_heads = kv_heads;
-    cache.head_dim = head_dim;
-    cache.head_cells = 2 * block_size;
-    cache.block_cells = block_cells;
-    layers_.push_back(cache);
+KvCache::KvCache(CacheFormat format, const std::vector<CacheGroup>& groups, int64_t pages,
+                 int64_t page_bytes, int block_size)
+    : block_size_(block_size) {
+  const auto is_alike = [](const CacheGroup& one, const CacheGroup& other) {
+    return one.kv_heads == other.kv_heads && one.head_dim == other.head_dim &&
+           one.block_bytes == other.block_bytes;
+  };
+  const size_t bytes = (pages * page_bytes + kAlign - 1) / kAlign * kAlign;
+  std::vector<size_t> first_scales;  // of each group
+  size_t scales = 0;
+  for (const CacheGroup& shape : groups) {
+    const auto cell = static_cast<int64_t>(cell_bytes(format, shape.head_dim));
+    if (shape.block_bytes <= 0 || shape.block_bytes % cell || page_bytes % shape.block_bytes)
+      throw std::invalid_argument("pages must be whole blocks, and blocks whole cells");
+    Group group{shape, pages * (page_bytes / shape.block_bytes), shape.block_bytes / cell, nullptr,
+                {}};
+    size_t like = 0;
+    while (like < groups_.size() && !is_alike(groups_[like].shape, shape)) ++like;
+    first_scales.push_back(like < groups_.size() ? first_scales[like] : scales);
+    if (like == groups_.size()) scales += group.num_blocks * group.block_cells;
+    groups_.push_back(std::move(group));
+  }
+  const bool has_scales = format == CacheFormat::Int8;
+  pages_ = Pages(bytes + (has_scales ? scales * sizeof(float) : 0), true);
+  for (size_t index = 0; index < groups_.size(); ++index) {
+    Group& group = groups_[index];
+    if (has_scales)
+      group.scales = reinterpret_cast<float*>(pages_.data() + bytes) + first_scales[index];
+    add_layers(format, group);
   }
 }
 
-void KvCache::copy_block(int64_t source, int64_t destination) {
-  if (source < 0 || destination < 0 || source >= num_blocks_ || destination >= num_blocks_)
+void KvCache::add_layers(CacheFormat format, Group& group) {
+  const int64_t array_cells = int64_t{group.shape.kv_heads} * block_size_;
+  const size_t cell = cell_bytes(format, group.shape.head_dim);
+  for (int layer = 0; layer < group.shape.layers; ++layer) {
+    const int64_t keys = 2 * layer * array_cells, values = keys + block_size_;
+    Cache cache{};
+    cache.keys = pages_.data() + keys * cell;
+    cache.values = pages_.data() + values * cell;
+    if (group.scales) {
+      cache.key_scales = group.scales + keys;
+      cache.value_scales = group.scales + values;
+    }
+    cache.format = format;
+    cache.block_size = block_size_;
+    cache.kv_heads = group.shape.kv_heads;
+    cache.head_dim = group.shape.head_dim;
+    cache.head_cells = 2 * block_size_;
+    cache.block_cells = group.block_cells;
+    group.layers.push_back(cache);
+  }
+}
+
+void KvCache::copy_block(int64_t source, int64_t destination, int64_t index) {
+  if (index < 0 || index >= groups())
+    throw std::invalid_argument("cannot copy a block of group " + std::to_string(index) +
+                                ": the cache has " + std::to_string(groups()));
+  const Group& group = groups_[index];
+  const int64_t count = group.num_blocks, size = group.shape.block_bytes;
+  if (source < 0 || destination < 0 || source >= count || destination >= count)
     throw std::invalid_argument("cannot copy block " + std::to_string(source) + " to " +
                                 std::to_string(destination) + ": the cache has " +
-                                std::to_string(num_blocks_));
+                                std::to_string(count));
   if (source == destination) return;
-  uint8_t* cells = pages_.data();
-  std::memcpy(cells + destination * block_bytes_, cells + source * block_bytes_, block_bytes_);
-  if (block_scales_)
-    std::memcpy(scales_ + destination * block_scales_, scales_ + source * block_scales_,
-                block_scales_ * sizeof(float));
+  std::memcpy(pages_.data() + destination * size, pages_.data() + source * size, size);
+  if (group.scales)
+    std::memcpy(group.scales + destination * group.block_cells,
+                group.scales + source * group.block_cells, group.block_cells * sizeof(float));
 }
 
 void KvCache::take(int part, int parts) {

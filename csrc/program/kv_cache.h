@@ -1,8 +1,9 @@
-// The KV cache: keys and values of all layers, by blocks.
+// The KV cache: what all groups of layers keep, by blocks, in one pool of pages.
 //
-// A block's cells of all layers lie together: [block][layer][head][keys, values][token], and then
-// the same once more for scales. So a sequence reads from few pages of memory, huge ones where the
-// system has them, although every layer reads every block.
+// A page is cut into blocks of one group at a time; groups have blocks of different sizes, or all
+// of one. A block's cells of all layers lie together: [layer][head][keys, values][token]. So a
+// sequence reads from few pages of memory, huge ones where the system has them, although every
+// layer reads every block. Scales are in arrays beside, one for all groups of one size and shape.
 #pragma once
 
 #include <cstddef>
@@ -20,28 +21,43 @@ inline size_t cell_bytes(CacheFormat format, int head_dim) {
   return head_dim * element;
 }
 
+// The layers of a group, which keep the same.
+struct CacheGroup {
+  int32_t layers = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+  int64_t block_bytes = 0;  // from a block to the next, in whole cells; pages are multiples of it
+};
+
 class KvCache {
  public:
   KvCache() = default;
   // The system gives a block's memory when it is written first, or `take` is called.
-  KvCache(CacheFormat format, int layers, int64_t blocks, int block_size, int kv_heads,
-          int head_dim);
+  KvCache(CacheFormat format, const std::vector<CacheGroup>& groups, int64_t pages,
+          int64_t page_bytes, int block_size);
 
-  const Cache& layer(int layer) const { return layers_[layer]; }
-  int64_t num_blocks() const { return num_blocks_; }
+  const Cache& layer(int group, int layer) const { return groups_[group].layers[layer]; }
+  int groups() const { return static_cast<int>(groups_.size()); }
+  int64_t num_blocks(int group) const { return groups_[group].num_blocks; }
   int block_size() const { return block_size_; }
-  void copy_block(int64_t source, int64_t destination);
+  void copy_block(int64_t source, int64_t destination, int64_t group);
 
   // Takes one of `parts` equal parts of all memory from the system, before any block is written.
   void take(int part, int parts);
 
  private:
+  struct Group {
+    CacheGroup shape;
+    int64_t num_blocks = 0;
+    int64_t block_cells = 0;  // from a block to the next
+    float* scales = nullptr;  // of its cells, if they have any
+    std::vector<Cache> layers;
+  };
+
+  void add_layers(CacheFormat format, Group& group);
+
   Pages pages_;
-  std::vector<Cache> layers_;
-  float* scales_ = nullptr;
-  size_t block_bytes_ = 0;    // of a block's cells of all layers
-  int64_t block_scales_ = 0;  // the number of their scales, if cells have any
-  int64_t num_blocks_ = 0;
+  std::vector<Group> groups_;
   int block_size_ = 1;
 };
 

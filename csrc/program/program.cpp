@@ -51,15 +51,15 @@ void Program::set_scratch(Space space, int64_t row_bytes, int64_t prepared_row_b
   context_.scratch.set_row_bytes(space, row_bytes, prepared_row_bytes);
 }
 
-void Program::make_caches(CacheFormat format, int layers, int64_t blocks, int block_size,
-                          int kv_heads, int head_dim, bool preallocated) {
-  context_.cache = KvCache(format, layers, blocks, block_size, kv_heads, head_dim);
+void Program::make_caches(CacheFormat format, const std::vector<CacheGroup>& groups, int64_t pages,
+                          int64_t page_bytes, int block_size, bool preallocated) {
+  context_.cache = KvCache(format, groups, pages, page_bytes, block_size);
   if (preallocated) team_->run([&](int part) { context_.cache.take(part, team_->size()); });
 }
 
-void Program::copy_block(int64_t source, int64_t destination) {
+void Program::copy_block(int64_t source, int64_t destination, int64_t group) {
   const std::lock_guard<std::mutex> lock(running_);
-  context_.cache.copy_block(source, destination);
+  context_.cache.copy_block(source, destination, group);
 }
 
 void Program::run(const StepInputs& inputs) {

@@ -30,8 +30,8 @@ class Program {
   void append(Instruction instruction);
   int add_rope(std::vector<float> frequencies, bool interleaved, float magnitude);
   void set_scratch(Space space, int64_t row_bytes, int64_t prepared_row_bytes);
-  void make_caches(CacheFormat format, int layers, int64_t blocks, int block_size, int kv_heads,
-                   int head_dim, bool preallocated);
+  void make_caches(CacheFormat format, const std::vector<CacheGroup>& groups, int64_t pages,
+                   int64_t page_bytes, int block_size, bool preallocated);
 
   // Makes the memory of the largest step, without computing one, and returns its bytes: of `rows`
   // rows, so many wanted ones, and `sequences` of up to `positions`.
@@ -39,7 +39,7 @@ class Program {
                  int32_t positions);
 
   // ---- every step; concurrent callers run one after the other ----
-  void copy_block(int64_t source, int64_t destination);
+  void copy_block(int64_t source, int64_t destination, int64_t group);
   void run(const StepInputs& inputs);
 
   // Floats from row to row of the results.

@@ -21,16 +21,19 @@ void check_sequence(const StepInputs& in, const KvCache& cache, int s) {
       throw std::invalid_argument("positions must go up by one from 0 or more");
   const int blocks = in.positions[end - 1] / cache.block_size() + 1;
   if (blocks > in.table_width) throw std::invalid_argument("a table of blocks is too short");
-  for (const int32_t* table : in.tables)
-    for (int index = 0; index < blocks; ++index) {
-      const int32_t block = table[static_cast<size_t>(s) * in.table_width + index];
-      if (block < 0 || block >= cache.num_blocks())
-        throw std::invalid_argument("a table names block " + std::to_string(block) +
-                                    " of a cache of " + std::to_string(cache.num_blocks()));
-    }
+  for (int group = 0; group < static_cast<int>(in.tables.size()); ++group) {
+    const int32_t* table = in.tables[group] + static_cast<size_t>(s) * in.table_width;
+    const int64_t count = cache.num_blocks(group);
+    for (int index = 0; index < blocks; ++index)
+      if (table[index] < 0 || table[index] >= count)
+        throw std::invalid_argument("a table names block " + std::to_string(table[index]) +
+                                    " of a cache of " + std::to_string(count));
+  }
 }
 
 void check(const StepInputs& in, const KvCache& cache, int groups) {
+  if (static_cast<int>(in.tables.size()) > cache.groups())
+    throw std::invalid_argument("there are more tables of blocks than groups in the cache");
   if (static_cast<int>(in.tables.size()) < groups)
     throw std::invalid_argument("a table of blocks is missing");
   if (in.num_rows < 1 || in.num_rows > kMostRows)

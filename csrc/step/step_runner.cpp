@@ -63,7 +63,8 @@ void StepJob::widen(int32_t width) {
 
 void StepRunner::run(StepJob& job) {
   sampler_.change_slots(job.draws);
-  for (const auto& [source, destination] : job.copies) program_->copy_block(source, destination);
+  for (const auto& [source, destination, group] : job.copies)
+    program_->copy_block(source, destination, group);
   logits_ = {nullptr, 0, 0, vocabulary_};
   hidden_ = {nullptr, 0, 0, hidden_size_};
   if (job.token_ids.empty()) return;

@@ -17,6 +17,11 @@ namespace octavo {
 
 class StepRunner;
 
+// A block of a group that becomes a copy of another.
+struct BlockCopy {
+  int32_t source, destination, group;
+};
+
 // A step with everything that it needs, so that it can run at any time.
 class StepJob : public Job {
  public:
@@ -31,7 +36,7 @@ class StepJob : public Job {
   int32_t table_width = 0;
   std::vector<int32_t> logits_rows;
   std::vector<int32_t> hidden_rows;
-  std::vector<std::pair<int32_t, int32_t>> copies;
+  std::vector<BlockCopy> copies;
   Draws draws;
   std::shared_ptr<MaskGate> masks;  // of the draws, if there are any
   DrawOutput output;

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,6 +23,9 @@ Doubles = NDArray[np.float64]
 
 FLOAT_TYPES = ("F32", "F16", "BF16")  # types that are not quantised
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}  # by the names of dtypes
+PAGE_UNIT = 64  # bytes: what kernels want blocks to begin at multiples of
+MOST_PADDING = 16  # a page is at most this part larger than its largest block, if that is possible
+MOST_PAGES_TRIED = 256  # sizes among which the best is chosen
 
 
 class KVLayers(NamedTuple):
@@ -32,16 +36,36 @@ class KVLayers(NamedTuple):
     owner: str = ""
 
 
-class UnsupportedKVError(ValueError):
-    """A kind of KV that no backend can keep yet."""
+class VectorBytes(NamedTuple):
+    """The bytes of a kept vector: of each of its numbers, and of its scale in an array beside."""
+
+    number: int
+    scale: int = 0
+
+
+class KVPages(Struct, frozen=True):
+    """The pages of a pool of bytes that all groups share; each is cut into blocks of one group.
+
+    Block b of a group begins `b * block_bytes(group)` behind the pool's first byte, so that page p
+    has its blocks p·n … p·n + n-1, where n is the number of the group's blocks in a page.
+    """
+
+    page_bytes: int
+    blocks_per_page: tuple[int, ...]  # by group
+    scale_bytes: int = 0  # of a page, in arrays beside the pool
+
+    @property
+    def whole_bytes(self) -> int:
+        """The memory of a page, with its scales."""
+        return self.page_bytes + self.scale_bytes
+
+    def block_bytes(self, group: int) -> int:
+        """Return the distance from a group's block to the next; the largest block fills a page."""
+        return self.page_bytes // self.blocks_per_page[group]
 
 
 class KVLayout(Struct, frozen=True):
-    """The layout of the KV cache: groups of layers that share block tables.
-
-    If all groups keep keys and values of one shape, a block belongs to one group at a time, so
-    layer i of every group uses the i-th buffer. Only such layouts can be computed so far.
-    """
+    """The layout of the KV cache: groups of layers that share block tables."""
 
     groups: tuple[KVLayers, ...]
 
@@ -52,7 +76,7 @@ class KVLayout(Struct, frozen=True):
 
     @property
     def shapes(self) -> set[tuple[str, int, int]]:
-        """The different (kind, heads, dimensions); with a single full one, buffers are shared."""
+        """The different (kind, heads, dimensions); with a single one, all blocks are equal."""
         return {(group.spec.kind, group.spec.heads, group.spec.dim) for group in self.groups}
 
     @property
@@ -60,38 +84,45 @@ class KVLayout(Struct, frozen=True):
         """True if the cache holds keys and values of the running step alone, a layer at a time."""
         return all(group.spec.kind == "none" for group in self.groups)
 
-    @property
-    def num_buffers(self) -> int:
-        """The number of layers of the largest group."""
-        return max(group.num_layers for group in self.groups)
+    def pages(self, block_size: int, bytes_of: Callable[[KVSpec], VectorBytes]) -> KVPages:
+        """Return the pages that hold blocks of every group; `bytes_of` is the backend's own.
 
-    @property
-    def kv_heads(self) -> int:
-        """The heads of each layer."""
-        return self._shape[0]
+        Blocks of one shape are of one size, whatever the number of layers: any block then serves
+        any group. Blocks of other sizes lie so that vectors are found by multiples of their size.
+        """
+        vectors = [each.num_layers * each.spec.block_vectors(block_size) for each in self.groups]
+        kinds = [bytes_of(each.spec) for each in self.groups]
+        widths = [g.spec.dim * kind.number for g, kind in zip(self.groups, kinds, strict=True)]
+        largest = max(count * width for count, width in zip(vectors, widths, strict=True))
+        if len(self.shapes) == 1:
+            return KVPages(largest, (1,) * len(vectors), max(vectors) * kinds[0].scale)
+        sizes = [count * width for count, width in zip(vectors, widths, strict=True)]
+        units = [math.lcm(PAGE_UNIT, width) for width in widths]
+        page_bytes = _best_page(sizes, units)
+        counts = [_count(page_bytes, *block) for block in zip(sizes, units, strict=True)]
+        scales = sum(page_bytes // width * k.scale for width, k in zip(widths, kinds, strict=True))
+        return KVPages(page_bytes, tuple(counts), scales)
 
-    @property
-    def head_dim(self) -> int:
-        """The size of a head's key or value."""
-        return self._shape[1]
 
-    @property
-    def _shape(self) -> tuple[int, int]:
-        shapes = sorted(self.shapes)
-        if len(shapes) != 1 or shapes[0][0] not in ("full", "none"):
-            raise UnsupportedKVError(
-                f"the model's layers keep KV as {shapes} (kind, heads, dimensions), and the "
-                "backends can keep keys and values of one shape alone: this model cannot run yet"
-            )
-        return shapes[0][1:]
+def _best_page(sizes: Sequence[int], units: Sequence[int]) -> int:
+    """Return the size of a page that blocks of these sizes fill best, made of whole units."""
+    step, largest = math.lcm(*units), max(sizes)
+    first = -(-largest // step) * step
+    room = max(0, largest + largest // MOST_PADDING - first)
+    step *= max(1, room // (MOST_PAGES_TRIED * step))
 
-    def block_bytes(self, block_size: int, element_bytes: int, scale_bytes: int = 0) -> int:
-        """Return the size of the largest group's block, in which those of other groups fit."""
-        vector_sizes = ((each.spec.dim * element_bytes + scale_bytes) for each in self.groups)
-        return max(
-            group.num_layers * group.spec.block_vectors(block_size) * size
-            for group, size in zip(self.groups, vector_sizes, strict=True)
-        )
+    def fullness(page_bytes: int) -> float:
+        """Return the part of a page that the blocks fill of the group that fills it least."""
+        blocks = zip(sizes, units, strict=True)
+        return min(_count(page_bytes, size, unit) * size for size, unit in blocks) / page_bytes
+
+    return max(range(first, first + room + 1, step), key=fullness)
+
+
+def _count(page_bytes: int, size: int, unit: int) -> int:
+    """Return into how many blocks of this size, and of whole units, a page can be cut."""
+    num_units = page_bytes // unit
+    return next(n for n in range(page_bytes // size, 0, -1) if num_units % n == 0)
 
 
 class StepSize(Struct, frozen=True):
@@ -140,8 +171,8 @@ class Footprint(Protocol):
     def weight_bytes(self, tensor: TensorSize) -> int:
         """Return the bytes of a tensor in the form that the backend keeps."""
 
-    def block_bytes(self, layout: KVLayout, block_size: int) -> int:
-        """Return the bytes of a KV block, in all its buffers."""
+    def pages(self, layout: KVLayout, block_size: int) -> KVPages:
+        """Return the pages of the KV cache, which the core calls blocks of the largest group."""
 
     def step_bytes(self, size: StepSize) -> int:
         """Estimate the memory of the largest step while it runs."""
@@ -201,7 +232,7 @@ class Backend(Protocol):
         """
 
     def make_cache(self, num_blocks: int) -> None:
-        """Make an empty cache, in place of the one before."""
+        """Make an empty cache of so many pages, in place of the one before."""
 
     def step(self, batch: HostBatch, draws: Draws) -> Pending:
         """Submit a step; return at once where the backend computes it in another thread.

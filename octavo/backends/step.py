@@ -34,6 +34,7 @@ NO_LOGPROBS = -2  # in `logprobs`: none are wanted
 ALL_LOGPROBS = -1  # in `logprobs`: those of the whole vocabulary
 
 NO_ROWS = np.zeros(0, np.int32)
+Copies = tuple[tuple[int, int, int], ...]
 
 NOT_FINITE = (
     "the model gave logits that are not finite (NaN or infinity) for this sequence; "
@@ -67,14 +68,14 @@ class HostBatch(NamedTuple):
     logits_rows: Ints  # rows whose logits are wanted: first those of draws, then of prompts
     hidden_rows: Ints = NO_ROWS  # rows whose last hidden state is wanted
     slots: Ints = NO_ROWS  # [sequences]; needed where a token is LAST_SAMPLE
-    # Blocks to copy in this order (source, destination) before anything is written.
-    copies: tuple[tuple[int, int], ...] = ()
+    # Blocks to copy in this order (source, destination, group) before anything is written.
+    copies: Copies = ()
     types: Ints = NO_ROWS  # [rows]: which text of a pair each belongs to; empty: the first
     # (sequence, index of the first new entry in its tables, new blocks for each group)
     continues: tuple[tuple[int, int, tuple[tuple[int, ...], ...]], ...] | None = None
 
 
-def batch_of_copies(copies: tuple[tuple[int, int], ...]) -> HostBatch:
+def batch_of_copies(copies: Copies) -> HostBatch:
     """Make a batch without rows, which only copies blocks."""
     return HostBatch(NO_ROWS, NO_ROWS, np.zeros(1, np.int32), (), NO_ROWS, copies=copies)
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from octavo.backends.base import VectorBytes
 from octavo.backends.kind import kind_of
 from octavo.backends.native.backend import NativeBackend, PeakRates
 from octavo.backends.native.kind import KIND as NATIVE
 from octavo.backends.native.measured_file import describe_choices
 from octavo.backends.native.work import SequenceSize, work_of
 from octavo.backends.select import select
-from octavo.backends.step import HostBatch
+from octavo.backends.step import Copies, HostBatch
 from octavo.core.config import ConfigError
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
@@ -112,7 +113,9 @@ def profile(
     backend.make_cache(max(2, blocks))
     backend.calibrate()
     numbers = np.arange(1, blocks, dtype=np.int32)
-    tables = numbers.reshape(len(layout.windows), len(sequences), width)
+    # Each block is the first of a page of its own.
+    per_page = np.array(config.bill.blocks_per_page, np.int32)[:, None, None]
+    tables = numbers.reshape(len(layout.windows), len(sequences), width) * per_page
     copies = _fill(backend, tables, sequences)
     batch = _batch(tables, sequences)
     backend.forward(batch._replace(copies=copies))
@@ -128,7 +131,7 @@ def profile(
         outside.append(walls[-1] - float(np.sum(timings[-1])))
     # Medians of each instruction: a disturbance of one step is no property of an instruction.
     times, waits = np.median(timings, axis=0)
-    kv_bytes = config.bill.block_bytes / layout.block_bytes(size, 1)
+    kv_bytes = config.bill.block_bytes / layout.pages(size, lambda spec: VectorBytes(1)).page_bytes
     return Profile(
         backend.tier,
         backend.threads,
@@ -224,9 +227,7 @@ def _tokens(positions: np.ndarray) -> np.ndarray:
     return (1 + positions * 7 % 97).astype(np.int32)
 
 
-def _fill(
-    backend: NativeBackend, tables: np.ndarray, sequences: Sequence[SequenceSize]
-) -> tuple[tuple[int, int], ...]:
+def _fill(backend: NativeBackend, tables: np.ndarray, sequences: Sequence[SequenceSize]) -> Copies:
     """Compute the longest sequence before the step; return the copies that fill the others."""
     longest = max(range(len(sequences)), key=lambda index: sequences[index].first)
     none = np.zeros(0, np.int32)
@@ -237,8 +238,8 @@ def _fill(
         ends = np.array([0, len(at)], np.int32)
         backend.forward(HostBatch(_tokens(at), at, ends, mine, none))
     pairs = [
-        (int(table[longest, block]), int(table[other, block]))
-        for table in tables
+        (int(table[longest, block]), int(table[other, block]), group)
+        for group, table in enumerate(tables)
         for other in range(len(sequences))
         if other != longest
         for block in range(table.shape[1])

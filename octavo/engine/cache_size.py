@@ -12,7 +12,7 @@ from octavo.backends.base import Backend, KVLayout
 from octavo.core.config import ConfigError
 from octavo.observe.memory_bill import HEADROOM_BYTES
 from octavo.resolve import EngineConfig, free_text, no_room_to_preallocate, with_available
-from octavo.runner.kv_cache import num_blocks_in, readable
+from octavo.runner.kv_cache import longest_in, num_blocks_in, readable
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
         free_bytes -= config.bill.weights_bytes + fixed_bytes  # of the other process
     room = free_bytes - HEADROOM_BYTES - fixed_bytes
     groups = len(layout.windows)
+    pages = config.footprint.pages(layout, core.block_size)
     fitting = room // block_bytes
     if fitting < groups + 1:
         least = (groups + 1) * block_bytes
@@ -70,9 +71,9 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
     num_blocks = num_blocks_in(
         min(room, config.footprint.most_kv_bytes),
         layout,
+        pages,
         block_size=core.block_size,
-        block_bytes=block_bytes,
-        max_model_len=min(core.max_model_len, (fitting - 1) // groups * core.block_size),
+        max_model_len=min(core.max_model_len, longest_in(fitting - 1, pages, core.block_size)),
         max_num_seqs=core.max_num_seqs,
         step_tokens=config.largest_step.rows,
     )

@@ -25,10 +25,11 @@ class MemoryBill(Struct, frozen=True):
     weights_bytes: int  # in the form that the backend keeps
     step_bytes: int  # for the temporary arrays of the largest step
     grammar_bytes: int  # for the grammars of all texts with a shape, at most
-    block_bytes: int  # of one KV block, in all its buffers
+    block_bytes: int  # of one KV block of the largest group: of a page of the cache
     block_size: int  # tokens per block
     windows: tuple[int | None, ...]  # for each group of layers: how many tokens back it reads
     chunk_tokens: int  # the most tokens of a sequence in one step
+    blocks_per_page: tuple[int, ...]  # for each group of layers
 
     @property
     def fixed_bytes(self) -> int:
@@ -47,17 +48,19 @@ class MemoryBill(Struct, frozen=True):
     @property
     def token_bytes(self) -> float:
         """The KV memory of one token while every layer keeps it."""
-        return len(self.windows) * self.block_bytes / self.block_size
+        num_pages = sum(1 / per_page for per_page in self.blocks_per_page)
+        return num_pages * self.block_bytes / self.block_size
 
     def num_blocks(self, num_tokens: int) -> int:
-        """Return the blocks of a sequence; blocks that have left a window are freed."""
+        """Return the pages of a sequence; blocks that have left a window are freed."""
         whole = -(-num_tokens // self.block_size)
-        return sum(
-            whole
-            if window is None
-            else min(whole, -(-(window + self.chunk_tokens) // self.block_size) + 1)
-            for window in self.windows
-        )
+        num_pages = 0
+        for window, per_page in zip(self.windows, self.blocks_per_page, strict=True):
+            held = whole
+            if window is not None:
+                held = min(whole, -(-(window + self.chunk_tokens) // self.block_size) + 1)
+            num_pages += -(-held // per_page)
+        return num_pages
 
     def sequence_bytes(self, num_tokens: int) -> int:
         """Return the KV memory of a sequence of `num_tokens` tokens."""

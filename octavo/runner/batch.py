@@ -44,7 +44,7 @@ class Step(NamedTuple):
 def build(plan: StepPlan, state: SlotState, opened: Opened = ()) -> Step:
     """Build the step of a plan whose differences have been applied to `state`."""
     if not plan.slots:
-        batch = batch_of_copies(copies_of(plan))
+        batch = batch_of_copies(plan.copies)
         return Step(batch, Draws(plan.freed, opened, NO_ROWS, NO_ROWS), None, {}, {})
     slots = np.array(plan.slots, np.int32)
     starts = np.array(plan.starts, np.int32)
@@ -89,7 +89,7 @@ def build(plan: StepPlan, state: SlotState, opened: Opened = ()) -> Step:
         logits_rows=rows,
         hidden_rows=hidden_rows,
         slots=slots,
-        copies=copies_of(plan),
+        copies=plan.copies,
         types=types,
     )
     return Step(batch, draws, chunks, starts_of_targets, pool_starts)
@@ -102,13 +102,6 @@ def _own_tables(counts: Ints, block_size: int) -> Ints:
     index = np.arange(int(num_blocks.max()))
     table = np.where(index < num_blocks[:, None], first[:, None] + index, 0)
     return table.astype(np.int32)
-
-
-def copies_of(plan: StepPlan) -> tuple[tuple[int, int], ...]:
-    """Return the blocks to copy, without their groups: blocks of all groups are of one size."""
-    if not plan.copies:
-        return ()
-    return tuple([(source, destination) for source, destination, _ in plan.copies])
 
 
 def _draws(

@@ -19,7 +19,7 @@ import numpy as np
 from octavo.backends.base import Ints
 from octavo.backends.step import LAST_SAMPLE, NO_ROWS, Draws, HostBatch
 from octavo.core.plan import StepPlan
-from octavo.runner.batch import Opened, Step, build, copies_of
+from octavo.runner.batch import Opened, Step, build
 from octavo.runner.slots import SlotState
 
 _CONTINUED = HostBatch(NO_ROWS, NO_ROWS, NO_ROWS, (), NO_ROWS, continues=())
@@ -89,7 +89,7 @@ class BatchReuse:
         for slot, blocks in plan.new_blocks:
             first = state.num_blocks[slot] - len(blocks[0])
             grown.append((plan.slots.index(slot), int(first), blocks))
-        batch = _CONTINUED._replace(copies=copies_of(plan), continues=tuple(grown))
+        batch = _CONTINUED._replace(copies=plan.copies, continues=tuple(grown))
         return step._replace(batch=batch, draws=self._draws._replace(freed=plan.freed))
 
     def _continued(self, plan: StepPlan) -> Step:
@@ -110,7 +110,7 @@ class BatchReuse:
             logits_rows,
             hidden_rows,
             slots,
-            copies_of(plan),
+            plan.copies,
         )
         draws = self._draws._replace(freed=plan.freed) if plan.freed else self._draws
         return Step(batch, draws, None, {}, {})

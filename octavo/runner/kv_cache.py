@@ -1,66 +1,66 @@
-"""The size of the KV cache: the number of blocks that fit in its memory."""
+"""The size of the KV cache: the number of pages that fit in its memory."""
 
 from __future__ import annotations
 
 import math
 
-from octavo.backends.base import KVLayout
+from octavo.backends.base import KVLayout, KVPages
 from octavo.core.config import ConfigError, KVGroup
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def groups_of(layout: KVLayout, block_size: int) -> tuple[KVGroup, ...]:
-    """Return the layout's groups in the core's terms.
-
-    Layers of one shape share buffers, so all their blocks have the size of the largest group's.
-    """
-    sizes = [
-        each.num_layers * each.spec.block_vectors(block_size) * each.spec.dim
-        for each in layout.groups
-    ]
-    if len(layout.shapes) == 1:
-        sizes = [1] * len(sizes)
-    unit = math.gcd(*sizes) or 1
+def groups_of(layout: KVLayout, pages: KVPages) -> tuple[KVGroup, ...]:
+    """Return the layout's groups in the core's terms, where a page has as many blocks of each."""
+    whole = math.lcm(*pages.blocks_per_page)
     return tuple(
         KVGroup(
             each.spec.window,
             each.spec.kind,
-            max(1, size // unit),
+            whole // per_page,
             each.spec.checkpoint_blocks,
             each.owner,
         )
-        for each, size in zip(layout.groups, sizes, strict=True)
+        for each, per_page in zip(layout.groups, pages.blocks_per_page, strict=True)
     )
 
 
-def blocks_for(layout: KVLayout, num_tokens: int, block_size: int) -> int:
-    """Return the most blocks that a sequence of so many tokens holds, ignoring windows."""
-    return len(layout.windows) * -(-num_tokens // block_size)
+def pages_for(num_blocks: int, pages: KVPages) -> int:
+    """Return the most pages that a sequence holds of so many blocks, ignoring windows."""
+    return sum(-(-num_blocks // per_page) for per_page in pages.blocks_per_page)
+
+
+def longest_in(num_pages: int, pages: KVPages, block_size: int) -> int:
+    """Return the most tokens of a sequence that has so many pages, ignoring windows."""
+    num_blocks = int(num_pages / sum(1 / per_page for per_page in pages.blocks_per_page))
+    while num_blocks > 0 and pages_for(num_blocks, pages) > num_pages:
+        num_blocks -= 1
+    return num_blocks * block_size
 
 
 def num_blocks_in(
     budget_bytes: int,
     layout: KVLayout,
+    pages: KVPages,
     *,
     block_size: int,
-    block_bytes: int,
     max_model_len: int,
     max_num_seqs: int,
     step_tokens: int,
 ) -> int:
-    """Return the number of blocks, with the null block; at most what all slots can fill.
+    """Return the number of pages, with the null page; at most what all slots can fill.
 
     Where nothing is kept, they are the blocks of the largest step, of `step_tokens` tokens.
 
     Raise ConfigError if not even one sequence of max_model_len fits.
     """
+    block_bytes = pages.whole_bytes
     if block_bytes < 1:
         raise ConfigError(f"a KV block of {block_bytes} bytes is impossible: {layout}")
-    per_sequence = blocks_for(layout, max_model_len, block_size)
+    per_sequence = pages_for(-(-max_model_len // block_size), pages)
     fitting = budget_bytes // block_bytes
     if fitting < per_sequence + 1:
-        longest = (fitting - 1) // len(layout.windows) * block_size
+        longest = longest_in(fitting - 1, pages, block_size)
         advice = f"set max_model_len to at most {longest}" if longest > 1 else "lower block_size"
         raise ConfigError(
             f"the KV cache may use {readable(budget_bytes)}, which holds {max(fitting, 0)} blocks "

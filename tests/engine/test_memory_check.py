@@ -178,8 +178,9 @@ def test_int8_kv_takes_a_byte_per_number_and_a_scale_per_head(directory: Path) -
     opened = opened_model(directory)
     layout = place_layers(opened.model)
     asked = EngineArguments(str(directory), backend="native", kv_cache_dtype="int8")
-    cells = 2 * layout.num_buffers * 16 * layout.kv_heads
-    assert make_bill(asked, opened, layout).block_bytes == cells * (layout.head_dim + 4)
+    (group,) = layout.groups
+    cells = 2 * group.num_layers * 16 * group.spec.heads
+    assert make_bill(asked, opened, layout).block_bytes == cells * (group.spec.dim + 4)
     assert build_engine(asked).core.scheduler.config.num_blocks > 1
     for refused in ({"backend": "torch"}, {"dtype": "float32", "backend": "native"}):
         wrong: Any = refused

@@ -141,7 +141,7 @@ def test_a_bound_layer_has_the_sizes_and_the_collective_of_its_rank(ranks: int) 
         attend, out = layers["blocks.1.attn.attend"], layers["blocks.1.attn.out"]
         kv_heads = max(1, 2 // ranks)
         assert (attend.heads, attend.kv_heads) == (4 // ranks, kv_heads)
-        assert outcome.layout.kv_heads == kv_heads
+        assert [group.spec.heads for group in outcome.layout.groups] == [kv_heads]
         assert (out.inputs, out.outputs) == (32 // ranks, 32)
         qkv, down = layers["blocks.0.attn.qkv"], layers["blocks.0.mlp.down"]
         assert [part.rows for part in qkv.parts] == [32 // ranks, 8 * kv_heads, 8 * kv_heads]

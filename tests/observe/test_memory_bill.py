@@ -16,6 +16,7 @@ BILL = MemoryBill(
     block_size=16,
     windows=(None,),
     chunk_tokens=32,
+    blocks_per_page=(1,),
 )
 
 
@@ -33,8 +34,14 @@ def test_a_sequence_takes_whole_blocks(tokens: int, blocks: int) -> None:
     assert BILL.sequence_bytes(tokens) == blocks * 64
 
 
+def test_small_blocks_share_a_page() -> None:
+    bill = replace(BILL, windows=(None, None), blocks_per_page=(1, 4))
+    assert bill.token_bytes == 5.0
+    assert [bill.num_blocks(tokens) for tokens in (16, 64, 65)] == [2, 5, 7]
+
+
 def test_a_window_bounds_what_a_group_of_layers_keeps() -> None:
-    bill = replace(BILL, windows=(None, 48, 48))
+    bill = replace(BILL, windows=(None, 48, 48), blocks_per_page=(1, 1, 1))
     assert bill.token_bytes == 12.0
     assert bill.num_blocks(64) == 12
     # (48 + 32) / 16 blocks, and one where it begins within a block

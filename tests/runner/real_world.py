@@ -19,7 +19,7 @@ import numpy as np
 
 from octavo.backends.base import Backend, Floats, ForwardResult, LogitsBackend
 from octavo.backends.step import LAST_SAMPLE, NOT_FINITE, Draws, HostBatch, Pending, StepOutput
-from octavo.core.config import CoreConfig
+from octavo.core.config import CoreConfig, KVGroup
 from octavo.core.plan import HiddenPayload, LogprobsPayload, StepPlan, StepResult
 from octavo.core.pooling import POOLINGS
 from octavo.core.request import FinishReason, Request, TokenEvent
@@ -27,11 +27,10 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.exec.inline import InlineExecutor
 from octavo.runner.batch import Opened, Step, build
 from octavo.runner.batch_reuse import BatchReuse
-from octavo.runner.kv_cache import groups_of
 from octavo.runner.model_runner import ModelRunner
 from octavo.runner.speculate.proposer import Turn
 from tests.runner import reference
-from tests.runner.tiny import VOCABULARY, Windows, make_backend, make_model
+from tests.runner.tiny import VOCABULARY, Windows, make_backend, make_groups
 from tests.sim.events import Arrival
 from tests.sim.executor import Faults, WorkerDiedError
 from tests.sim.extras import draw_repetition
@@ -42,16 +41,24 @@ from tests.sim.world import World
 
 # Makes a backend from the windows, the number of blocks and the size of a block.
 MakeBackend = Callable[[Windows, int, int], LogitsBackend]
+# Makes the groups of its cache in the core's terms from the windows and the size of a block.
+MakeGroups = Callable[[Windows, int], tuple[KVGroup, ...]]
 
 
 class Truth:
     """The expected output of each request, found by running it alone; results are cached."""
 
-    def __init__(self, windows: Windows, make: MakeBackend = make_backend) -> None:
+    def __init__(
+        self,
+        windows: Windows,
+        make: MakeBackend = make_backend,
+        make_groups: MakeGroups = make_groups,
+    ) -> None:
         self._backend = make(windows, 1 + 3 * 10, 16)
-        num_groups = len(make_model(windows)[1].windows)
-        tables = np.arange(1, 1 + 10 * num_groups, dtype=np.int32)
-        self._tables = tuple(tables.reshape(num_groups, 1, 10))
+        per_page = CoreConfig(2, 2, groups=make_groups(windows, 16)).blocks_per_page
+        pages = np.arange(1, 1 + 10 * len(per_page), dtype=np.int32).reshape(-1, 1, 10)
+        # Each block is the first one of a page of its own.
+        self._tables = tuple(pages * np.array(per_page, np.int32)[:, None, None])
         self._known: dict[tuple[Any, ...], tuple[list[int], FinishReason]] = {}
 
     def whole_output(
@@ -349,14 +356,19 @@ class RealExecutor(InlineExecutor):
 class RealSimulation(Simulation):
     """The simulation of a world with the real runner."""
 
-    def __init__(self, world: World, make: MakeBackend = make_backend) -> None:
+    def __init__(
+        self,
+        world: World,
+        make: MakeBackend = make_backend,
+        make_groups: MakeGroups = make_groups,
+    ) -> None:
         self._make_backend = make
         windows = tuple(group.window for group in world.config.groups)
         self.windows: Windows = (None, None) if windows == (None,) else windows
         if len(self.windows) == 1:
             self.windows = self.windows * 2
-        groups = groups_of(make_model(self.windows)[1], world.config.block_size)
-        self.truth = Truth(self.windows, make)
+        groups = make_groups(self.windows, world.config.block_size)
+        self.truth = Truth(self.windows, make, make_groups)
         self.num_verified = 0
         self.pooled: set[str] = set()  # requests whose vector has been returned
         events = tuple(

@@ -2,22 +2,26 @@
 
 import pytest
 
-from octavo.backends.base import KVLayers, KVLayout, UnsupportedKVError
-from octavo.core.config import ConfigError, KVGroup
+from octavo.backends.base import KVLayers, KVLayout, KVPages, VectorBytes
+from octavo.core.config import ConfigError, CoreConfig, KVGroup
 from octavo.layers import KVSpec
-from octavo.runner.kv_cache import groups_of, num_blocks_in, readable
+from octavo.runner.kv_cache import groups_of, longest_in, num_blocks_in, pages_for, readable
 
 # 2 · 3 layers · 16 tokens · 4 heads · 8 numbers · 4 bytes = 12 KiB per block
 LAYOUT = KVLayout((KVLayers(KVSpec("full", 4, 8), 3), KVLayers(KVSpec("full", 4, 8, 32), 2)))
 BLOCK_BYTES = 12 * 1024
 
 
+def pages_of(layout: KVLayout, number_bytes: int = 4, scale_bytes: int = 0) -> KVPages:
+    return layout.pages(16, lambda spec: VectorBytes(number_bytes, scale_bytes))
+
+
 def fitting(budget_bytes: int, layout: KVLayout = LAYOUT, max_num_seqs: int = 100) -> int:
     return num_blocks_in(
         budget_bytes,
         layout,
+        pages_of(layout),
         block_size=16,
-        block_bytes=layout.block_bytes(16, 4),
         max_model_len=100,
         max_num_seqs=max_num_seqs,
         step_tokens=200,
@@ -31,7 +35,7 @@ def test_where_nothing_is_kept_the_blocks_are_those_of_a_step() -> None:
 
 
 def test_as_many_blocks_as_fit() -> None:
-    assert LAYOUT.block_bytes(16, 4) == BLOCK_BYTES
+    assert pages_of(LAYOUT) == KVPages(BLOCK_BYTES, (1, 1))
     assert fitting(100 * BLOCK_BYTES) == 100
     assert fitting(101 * BLOCK_BYTES - 1) == 100
 
@@ -63,8 +67,8 @@ def test_a_layout_without_layers_is_refused() -> None:
 
 
 def test_the_layout_determines_the_groups() -> None:
-    """Groups of one shape share buffers, so their blocks are equal, whatever their layers."""
-    assert groups_of(LAYOUT, 16) == (KVGroup(), KVGroup(32))
+    """Groups of one shape have blocks of one size, whatever their layers."""
+    assert groups_of(LAYOUT, pages_of(LAYOUT)) == (KVGroup(), KVGroup(32))
 
 
 def test_each_kind_has_its_own_size_of_block() -> None:
@@ -76,19 +80,51 @@ def test_each_kind_has_its_own_size_of_block() -> None:
             KVLayers(KVSpec("full", 1, 24), 2, "drafter"),
         )
     )
-    assert groups_of(layout, 16) == (
+    pages = pages_of(layout, 2)
+    assert pages == KVPages(4 * 2 * 768 * 2, (2, 1, 4))
+    assert groups_of(layout, pages) == (
         KVGroup(kind="latent", block_bytes=2),
         KVGroup(kind="state", block_bytes=4, checkpoint_blocks=8),
         KVGroup(block_bytes=1, owner="drafter"),
     )
-    assert layout.block_bytes(16, 2) == 4 * 2 * 768 * 2
+    assert CoreConfig(9, 99, groups=groups_of(layout, pages)).blocks_per_page == (2, 1, 4)
 
 
-def test_what_no_backend_can_keep_is_refused_in_one_place() -> None:
-    layout = KVLayout((KVLayers(KVSpec("full", 4, 8), 3), KVLayers(KVSpec("latent", 1, 576), 3)))
-    with pytest.raises(UnsupportedKVError, match="keep keys and values of one shape alone"):
-        _ = layout.kv_heads
-    assert (LAYOUT.kv_heads, LAYOUT.head_dim) == (4, 8)
+def test_a_states_numbers_may_be_longer_than_those_of_keys() -> None:
+    """The backend says how many bytes a number of each kind takes."""
+    layout = KVLayout((KVLayers(KVSpec("state", 1, 512), 3), KVLayers(KVSpec("full", 1, 64), 2)))
+    pages = layout.pages(16, lambda spec: VectorBytes(4 if spec.kind == "state" else 2))
+    assert pages == KVPages(2 * 2 * 16 * 64 * 2, (1, 1))
+    assert (3 * 512 * 4, pages.block_bytes(0)) == (6144, 8192)
+
+
+@pytest.mark.parametrize("heads", range(1, 9))
+@pytest.mark.parametrize("dim", [24, 56, 80, 96, 128, 192, 576])
+def test_blocks_of_any_shapes_share_pages(heads: int, dim: int) -> None:
+    """Blocks fit, begin where vectors do, and a page is hardly larger than its largest block."""
+    groups = (
+        KVLayers(KVSpec("full", 8, 128), 30),
+        KVLayers(KVSpec("full", heads, dim, 1024), 7),
+        KVLayers(KVSpec("latent", 1, 576), 5),
+    )
+    pages = pages_of(KVLayout(groups), 2, 4)
+    sizes = [each.num_layers * each.spec.block_vectors(16) * each.spec.dim * 2 for each in groups]
+    assert pages.page_bytes <= max(sizes) * 1.07
+    for number, (group, size) in enumerate(zip(groups, sizes, strict=True)):
+        block_bytes = pages.block_bytes(number)
+        assert block_bytes * pages.blocks_per_page[number] == pages.page_bytes
+        assert size <= block_bytes
+        assert pages.blocks_per_page[number] >= 0.66 * (max(sizes) // size)
+        assert block_bytes % (group.spec.dim * 2) == block_bytes % 64 == 0
+
+
+def test_small_blocks_need_fewer_pages() -> None:
+    """A page has one block of the first group, or four of the second."""
+    pages = KVPages(4096, (1, 4))
+    assert [pages_for(blocks, pages) for blocks in (0, 1, 4, 5)] == [0, 2, 5, 7]
+    for num_pages in range(60):
+        blocks = longest_in(num_pages, pages, 1)
+        assert pages_for(blocks, pages) <= num_pages < pages_for(blocks + 1, pages)
 
 
 def test_byte_counts_are_readable() -> None:

@@ -38,7 +38,7 @@ def test_a_plan_s_changes_reach_the_batch() -> None:
     result = run(runner, first)
     assert result.tokens == (15, NO_TOKEN)
     (batch,) = backend.batches
-    assert batch.copies == ((9, 5), (8, 6))
+    assert batch.copies == ((9, 5, 0), (8, 6, 0))
     assert batch.slots.tolist() == [3, 1]
     assert batch.token_ids.tolist() == [10, 11, 12, 13, 14, 21]
     assert batch.positions.tolist() == [0, 1, 2, 3, 4, 1]

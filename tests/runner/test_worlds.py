@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.core.request import Request
 from octavo.runner.slots import SlotState
 from tests.runner.real_world import RealSimulation
+from tests.runner.tiny import Mixed, make_backend, make_groups
 from tests.sim.world import draw_world
 
 NUM_WORLDS = 240
@@ -31,6 +33,22 @@ def test_worlds_hold(first: int) -> None:
             simulation.run()
         except Exception as error:
             raise AssertionError(f"world {seed}, at tick {simulation.num_ticks}") from error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 80, WORLDS_A_TEST))
+def test_worlds_hold_with_layers_of_different_shapes(first: int) -> None:
+    """Blocks of two sizes share one pool of bytes, and no sequence reads another's."""
+    makes = partial(make_backend, family=Mixed), partial(make_groups, family=Mixed)
+    shared = 0
+    for seed in range(first, first + WORLDS_A_TEST):
+        simulation = RealSimulation(draw_world(seed, is_plain=True), *makes)
+        try:
+            simulation.run()
+        except Exception as error:
+            raise AssertionError(f"world {seed}, at tick {simulation.num_ticks}") from error
+        shared += max(simulation.config.blocks_per_page) > 1
+    assert shared == WORLDS_A_TEST
 
 
 @pytest.mark.slow

@@ -8,18 +8,19 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import structs
 
-from octavo.backends.base import ForwardResult, LogitsBackend
+from octavo.backends.base import ForwardResult, KVLayout, LogitsBackend, VectorBytes
 from octavo.backends.step import Draws, HostBatch, Pending, StepOutput
 from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch.sampling.step_sampler import StepSampler
-from octavo.core.config import CoreConfig
+from octavo.core.config import CoreConfig, KVGroup
 from octavo.core.engine import EngineCore
 from octavo.core.plan import StepPlan
 from octavo.core.request import Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
 from octavo.exec.inline import InlineExecutor
-from octavo.layers import ModelSpec
+from octavo.layers import Block, Model, ModelSpec, standard_block
 from octavo.layers.rope import Rope, plain
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 VOCABULARY = 61
 FULL: tuple[int | None, ...] = (None, None)
 Windows = tuple[int | None, ...]
+Family = Callable[[ModelSpec], Model]
 
 
 class RandomWeights:
@@ -81,26 +83,50 @@ def make_spec(windows: Windows) -> ModelSpec:
     )
 
 
+class Mixed(Llama):
+    """A decoder whose layers keep keys and values of two shapes, in turn."""
+
+    def block(self, layer: int) -> Block:
+        wide = structs.replace(self.spec, kv_heads=2, head_dim=16)
+        return standard_block(wide if layer % 2 else self.spec, layer)
+
+
+def make_model(windows: Windows, family: Family = Llama) -> tuple[Model, KVLayout]:
+    """Return a bound model and its layout; both are stateless, so engines can share them."""
+    return _made(windows, family)
+
+
 @lru_cache(maxsize=64)
-def make_model(windows: Windows) -> tuple[Llama, Any]:
-    """Make a bound model and its layout; both are stateless, so engines can share them."""
+def _made(windows: Windows, family: Family) -> tuple[Model, KVLayout]:
     from octavo.backends.torch.backend import TorchBackend  # slow to import, and not always needed
 
-    model = Llama(make_spec(windows))
+    model = family(make_spec(windows))
     layout = place_layers(model)
     bind(model, TorchBackend(), RandomWeights())
     return model, layout
 
 
-def make_backend(windows: Windows, num_blocks: int, block_size: int) -> TorchBackend:
+def make_backend(
+    windows: Windows, num_blocks: int, block_size: int, family: Family = Llama
+) -> TorchBackend:
     """Make a backend with an empty cache."""
     from octavo.backends.torch.backend import TorchBackend
 
-    model, layout = make_model(windows)
+    model, layout = make_model(windows, family)
     backend = TorchBackend()
     backend.prepare(model, layout, block_size)
     backend.make_cache(num_blocks)
     return backend
+
+
+def make_groups(
+    windows: Windows, block_size: int, family: Family = Llama, kv_dtype: str = "float32"
+) -> tuple[KVGroup, ...]:
+    """Return the groups of the model's layers in the core's terms."""
+    layout = make_model(windows, family)[1]
+    number_bytes, scale_bytes = {"float32": (4, 0), "bfloat16": (2, 0), "int8": (1, 4)}[kv_dtype]
+    vector = VectorBytes(number_bytes, scale_bytes)
+    return groups_of(layout, layout.pages(block_size, lambda spec: vector))
 
 
 def make_config(windows: Windows = FULL, **settings: Any) -> CoreConfig:
@@ -111,7 +137,7 @@ def make_config(windows: Windows = FULL, **settings: Any) -> CoreConfig:
         "block_size": 4,
         "max_num_batched_tokens": 512,
         "max_num_seqs": 32,
-        "groups": groups_of(make_model(windows)[1], settings.get("block_size", 4)),
+        "groups": make_groups(windows, settings.get("block_size", 4)),
     }
     return CoreConfig(**{**usual, **settings})
 

@@ -116,6 +116,9 @@ class Instruction:
     def __getattr__(self, name: str) -> Any: ...
     def __setattr__(self, name: str, value: Any) -> None: ...
 
+class CacheGroup:
+    def __init__(self, layers: int, kv_heads: int, head_dim: int, block_bytes: int) -> None: ...
+
 class Program:
     seconds: list[float]
     waits: list[float]
@@ -129,11 +132,10 @@ class Program:
     def make_caches(
         self,
         format: Any,
-        layers: int,
-        blocks: int,
+        groups: list[CacheGroup],
+        pages: int,
+        page_bytes: int,
         block_size: int,
-        kv_heads: int,
-        head_dim: int,
         preallocated: bool,
     ) -> None: ...
     def reserve(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from octavo.backends.base import Arithmetic, ForwardResult, Ints, KVLayout, StepSize
 from octavo.backends.native import _native
 from octavo.backends.native.emit import Emitter
+from octavo.backends.native.footprint import kv_pages
 from octavo.backends.native.kernel_choice import Choice
 from octavo.backends.native.measure import ProductCalibration, measured_tier
 from octavo.backends.native.measured_file import MeasuredFile, machine_key
@@ -220,13 +221,19 @@ class NativeBackend:
     def make_cache(self, num_blocks: int) -> None:
         assert self._layout is not None, "call prepare first"
         layout, block_size = self._layout
+        pages = kv_pages(layout, block_size, self._options.kv_dtype)
+        groups = [
+            _native.CacheGroup(
+                each.num_layers, each.spec.heads, each.spec.dim, pages.block_bytes(number)
+            )
+            for number, each in enumerate(layout.groups)
+        ]
         self._recorded.make_caches(
             getattr(_native.CacheFormat, _CACHES[self._options.kv_dtype]),
-            layout.num_buffers,
+            groups,
             num_blocks,
+            pages.page_bytes,
             block_size,
-            layout.kv_heads,
-            layout.head_dim,
             self._options.preallocates_kv,
         )
 

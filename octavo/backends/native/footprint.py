@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from octavo.backends.base import KVLayout, StepSize, TensorSize
+from octavo.backends.base import KVLayout, KVPages, StepSize, TensorSize, VectorBytes
 from octavo.backends.native import _native
 from octavo.backends.native.packing import PANEL, CpuWeights, KvDtype, choose_format
 
@@ -17,6 +17,12 @@ _LIBRARY_BYTES = 24 << 20  # modules that the first step imports, and arrays of 
 _MOST_KV_BYTES = 4 << 30
 _KV_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 _SCALE_BYTES = {"int8": 4}  # of each vector of a head
+
+
+def kv_pages(layout: KVLayout, block_size: int, kv_dtype: KvDtype) -> KVPages:
+    """Return the pages of a cache of this type."""
+    vector = VectorBytes(_KV_BYTES[kv_dtype], _SCALE_BYTES.get(kv_dtype, 0))
+    return layout.pages(block_size, lambda spec: vector)
 
 
 class NativeFootprint(Struct, frozen=True):
@@ -35,9 +41,8 @@ class NativeFootprint(Struct, frozen=True):
         )
         return -(-tensor.rows // PANEL) * _native.panel_bytes(format_, tensor.inputs)
 
-    def block_bytes(self, layout: KVLayout, block_size: int) -> int:
-        scale_bytes = _SCALE_BYTES.get(self.kv_dtype, 0)
-        return layout.block_bytes(block_size, _KV_BYTES[self.kv_dtype], scale_bytes)
+    def pages(self, layout: KVLayout, block_size: int) -> KVPages:
+        return kv_pages(layout, block_size, self.kv_dtype)
 
     def step_bytes(self, size: StepSize) -> int:
         """Estimate the largest step's memory while it runs: scratch for its rows, and logits."""

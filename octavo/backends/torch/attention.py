@@ -8,7 +8,6 @@ maximum. A tile that a query does not see at all changes no bit of its sums or i
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
@@ -17,22 +16,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from octavo.backends.base import KVLayout
 from octavo.backends.step import HostBatch
+from octavo.backends.torch.footprint import kv_pages
 from octavo.program.listing import Attend, Distances
 
 QUERY_TILE = 8  # rows of one sequence processed together
 KEY_TILE = 64  # positions of KV processed together
 NO_ADAPTER = -1
 MOST_KEPT_CELLS = 1 << 23  # in a batch's cached tiles: about 140 MB
+_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+
+@dataclass(frozen=True)
+class LayerCells:
+    """Views of the pool that have one layer's cells; its part of a block is contiguous."""
+
+    keys: Tensor  # [blocks, block_size, kv_heads, head_dim]
+    values: Tensor  # the same cells, where values are a part of the keys
 
 
 @dataclass
 class Buffers:
-    """The KV cache: one pair of tensors for each layer of the largest group."""
+    """The KV cache: a pool of bytes, with views of it for each layer of each group."""
 
-    keys: list[Tensor]  # [blocks × block_size, kv_heads, head_dim]
-    values: list[Tensor]
     block_size: int
+    layers: list[list[LayerCells]]  # by group
+    blocks: list[Tensor]  # for each group [blocks, bytes]
+
+    def copy(self, source: int, destination: int, group: int) -> None:
+        """Copy one block of a group."""
+        self.blocks[group][destination] = self.blocks[group][source]
 
 
 @dataclass(frozen=True)
@@ -40,7 +54,7 @@ class Tile:
     """KEY_TILE positions of the cache, with the items that see any of them."""
 
     items: Tensor | slice  # often all of them
-    cells: Tensor  # [items, KEY_TILE]: the places of the keys and values
+    cells: tuple[Tensor, Tensor]  # the places of the keys and values: [items, KEY_TILE] together
     hidden: Tensor | None  # [items, 1, QUERY_TILE, 1, KEY_TILE]: hidden from a query
     unseen: Tensor | None  # [items, KEY_TILE, 1, 1]: hidden from all queries of an item
 
@@ -57,7 +71,7 @@ class TorchBatch:
     item_rows: Tensor  # [items, QUERY_TILE]: rows, the last one repeated to fill up
     item_positions: Tensor  # the same shape: their positions, -1 where filled up
     item_tables: list[Tensor]  # for each group [items, blocks]
-    row_cells: list[Tensor]  # for each group [rows], the cells of the rows' K and V
+    row_cells: list[tuple[Tensor, Tensor]]  # for each group the cells of the rows' K and V
     row_places: Tensor  # [rows]: the index of each row in item_rows
     firsts: Tensor  # [items]: the smallest position
     lasts: Tensor  # [items]: the largest
@@ -76,6 +90,7 @@ class TorchBatch:
         row_owner = np.repeat(np.arange(len(batch.row_starts) - 1), np.diff(batch.row_starts))
         size = buffers.block_size
         at, offset = np.divmod(batch.positions, size)
+        inside = torch.from_numpy(offset).long()
         return cls(
             token_ids=torch.from_numpy(batch.token_ids).long(),
             positions=torch.from_numpy(batch.positions).long(),
@@ -86,8 +101,7 @@ class TorchBatch:
             item_positions=torch.from_numpy(positions),
             item_tables=[torch.from_numpy(table[owners]).long() for table in batch.tables],
             row_cells=[
-                torch.from_numpy(table[row_owner, at] * np.int64(size) + offset)
-                for table in batch.tables
+                (torch.from_numpy(table[row_owner, at]).long(), inside) for table in batch.tables
             ],
             row_places=torch.from_numpy(np.flatnonzero(~fill)),
             firsts=torch.from_numpy(positions[:, 0].copy()),
@@ -121,7 +135,7 @@ class TorchBatch:
         if key in self.tiles:
             return self.tiles[key]
         tile = self._tile(group, window, both_ways, number)
-        num_cells = 0 if tile is None else tile.cells.numel()
+        num_cells = 0 if tile is None else tile.cells[0].numel()
         if self.num_kept + num_cells <= MOST_KEPT_CELLS:
             self.tiles[key] = tile
             self.num_kept += num_cells
@@ -144,7 +158,7 @@ class TorchBatch:
         unseen = ~seen.any(1)
         return Tile(
             items,
-            blocks * size + positions % size,
+            (blocks, positions % size),
             None if seen.all() else ~seen[:, None, :, None],
             unseen[:, :, None, None] if unseen.any() else None,
         )
@@ -165,7 +179,8 @@ def _items(row_starts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) -> Tensor:
     """Write the new K and V to their cells, then attend over all positions that a query sees."""
     group, index = layer.place
-    keys, values = batch.buffers.keys[index], batch.buffers.values[index]
+    cells = batch.buffers.layers[group][index]
+    keys, values = cells.keys, cells.values
     shape = (-1, layer.kv_heads, layer.head_dim)
     keys[batch.row_cells[group]] = k.reshape(shape).to(keys.dtype)
     values[batch.row_cells[group]] = v.reshape(shape).to(values.dtype)
@@ -265,21 +280,25 @@ def _add_tile(
     state.maxima[tile.items] = maxima
 
 
-def make_buffers(
-    num_buffers: int, num_blocks: int, block_size: int, shape: tuple[int, int], dtype: torch.dtype
-) -> Buffers:
-    """Make an empty cache of zeros, so that cells that were never written are numbers."""
-    cells = (num_blocks * block_size, *shape)
-    keys = [_zeros(cells, dtype) for _ in range(num_buffers)]
-    values = [_zeros(cells, dtype) for _ in range(num_buffers)]
-    return Buffers(keys, values, block_size)
+def make_buffers(layout: KVLayout, num_pages: int, block_size: int, dtype: torch.dtype) -> Buffers:
+    """Make an empty cache of zeros, so that cells that were never written are numbers.
 
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Make zeros that take no memory until they are written.
-
-    The system's fresh pages are zero. An allocator would write zeros to memory that it uses again.
+    The system's fresh pages are zero, and take no memory until they are written. An allocator would
+    write zeros to memory that it uses again.
     """
-    num_bytes = math.prod(shape) * dtype.itemsize
-    pages = mmap(-1, num_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
-    return torch.frombuffer(pages, dtype=dtype).view(shape)
+    pages = kv_pages(layout, block_size, _NAMES[dtype])
+    memory = mmap(-1, num_pages * pages.page_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+    pool = torch.frombuffer(memory, dtype=dtype)
+    made = Buffers(block_size, [], [])
+    for number, (spec, num_layers, _) in enumerate(layout.groups):
+        block_bytes = pages.block_bytes(number)
+        blocks = pool.view(-1, block_bytes // dtype.itemsize)
+        made.blocks.append(pool.view(torch.uint8).view(-1, block_bytes))
+        per_layer = spec.vectors // spec.heads  # keys and values, or both in one
+        numbers = num_layers * per_layer * block_size * spec.heads * spec.dim
+        shape = (num_layers, per_layer, block_size, spec.heads, spec.dim)
+        arrays = blocks[:, :numbers].view(-1, *shape)
+        made.layers.append(
+            [LayerCells(arrays[:, at, 0], arrays[:, at, -1]) for at in range(num_layers)]
+        )
+    return made

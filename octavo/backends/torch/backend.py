@@ -119,11 +119,8 @@ class TorchBackend:
     def make_cache(self, num_blocks: int) -> None:
         layout = self._layout
         assert layout is not None, "prepare must be called first"
-        shape = (layout.kv_heads, layout.head_dim)
         self._buffers = None  # two caches might not fit
-        self._buffers = make_buffers(
-            layout.num_buffers, num_blocks, self._block_size, shape, self.dtype
-        )
+        self._buffers = make_buffers(layout, num_blocks, self._block_size, self.dtype)
 
     @property
     def num_threads(self) -> int:
@@ -146,11 +143,8 @@ class TorchBackend:
     @torch.inference_mode()
     def forward(self, batch: HostBatch) -> ForwardResult:
         interpreter, buffers = self._ready
-        size = buffers.block_size
-        for source, destination in batch.copies:
-            for cells in (*buffers.keys, *buffers.values):
-                there = slice(destination * size, (destination + 1) * size)
-                cells[there] = cells[source * size : (source + 1) * size]
+        for copied in batch.copies:
+            buffers.copy(*copied)
         if not len(batch.token_ids):
             return ForwardResult(_NO_FLOATS, _NO_FLOATS)
         outputs = interpreter.run(TorchBatch.of(batch, buffers))

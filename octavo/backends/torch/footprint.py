@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo.backends.base import ELEMENT_BYTES, KVLayout, StepSize, TensorSize
+from octavo.backends.base import (
+    ELEMENT_BYTES,
+    KVLayout,
+    KVPages,
+    StepSize,
+    TensorSize,
+    VectorBytes,
+)
 
 # Copies of the largest values that exist at once in the operations of ops.py and attention.py.
 _QUERY_COPIES = 5
@@ -21,6 +28,12 @@ _CELL_BYTES = 8 + QUERY_TILE  # its index, and a mask of the queries
 _MOST_KV_BYTES = 4 << 30
 
 
+def kv_pages(layout: KVLayout, block_size: int, dtype: str) -> KVPages:
+    """Return the pages of a cache of this type."""
+    vector = VectorBytes(ELEMENT_BYTES[dtype])
+    return layout.pages(block_size, lambda spec: vector)
+
+
 @dataclass(frozen=True, slots=True)
 class TorchFootprint:
     """The torch backend's memory for a model; implements `octavo.backends.base.Footprint`."""
@@ -32,8 +45,8 @@ class TorchFootprint:
         """Return the size of a tensor in memory, where it is always dequantised."""
         return tensor.rows * tensor.inputs * ELEMENT_BYTES[self.dtype]
 
-    def block_bytes(self, layout: KVLayout, block_size: int) -> int:
-        return layout.block_bytes(block_size, ELEMENT_BYTES[self.dtype])
+    def pages(self, layout: KVLayout, block_size: int) -> KVPages:
+        return kv_pages(layout, block_size, self.dtype)
 
     def step_bytes(self, size: StepSize) -> int:
         element_bytes = ELEMENT_BYTES[self.dtype]

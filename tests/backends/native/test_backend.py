@@ -73,7 +73,7 @@ def test_copied_blocks_are_read_like_the_originals() -> None:
     backend = make_native(FULL, 160, 16)
     backend.forward(make_batch((0, 0, 40)))
     expected = backend.forward(make_batch((0, 40, 1))).logits.copy()
-    backend.forward(batch_of_copies(((1, 41), (2, 42), (3, 43))))
+    backend.forward(batch_of_copies(((1, 41, 0), (2, 42, 0), (3, 43, 0))))
     step = make_batch((0, 40, 1))
     moved = type(step)(
         step.token_ids,
@@ -91,7 +91,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="block 121 of a cache of 8"):
         backend.forward(make_batch((3, 0, 5)))
     with pytest.raises(ValueError, match="block 1 to 8: the cache has 8"):
-        backend.forward(batch_of_copies(((1, 8),)))
+        backend.forward(batch_of_copies(((1, 8, 0),)))
     with pytest.raises(ValueError, match="multiples of 16"):
         make_native(FULL, 8, 8)
     with pytest.raises(ValueError, match="cpu_isa='mmx'"):

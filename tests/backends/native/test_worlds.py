@@ -6,8 +6,10 @@ from functools import partial
 
 import pytest
 
+from octavo.models.llama import Llama
 from tests.backends.native.tiny import make_native
 from tests.runner.real_world import RealSimulation
+from tests.runner.tiny import Family, Mixed, make_groups
 from tests.sim.world import draw_world
 
 # The first worlds with a block size that the native engine accepts.
@@ -27,12 +29,20 @@ def test_worlds_hold_over_smaller_caches(kv_dtype: str) -> None:
     hold(SEEDS[::6], kv_dtype)
 
 
-def hold(seeds: list[int], kv_dtype: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
+def test_worlds_hold_with_layers_of_different_shapes(kv_dtype: str) -> None:
+    """Blocks of two sizes share one pool of bytes, and no sequence reads another's."""
+    hold(SEEDS[1::5], kv_dtype, Mixed)
+
+
+def hold(seeds: list[int], kv_dtype: str, family: Family = Llama) -> None:
     """Run every world to its end, with a cache of this type."""
     assert len(seeds) >= 8
     for seed in seeds:
-        backend = partial(make_native, kv_dtype=kv_dtype)
-        simulation = RealSimulation(draw_world(seed, is_plain=True), backend)
+        backend = partial(make_native, kv_dtype=kv_dtype, family=family)
+        groups = partial(make_groups, kv_dtype=kv_dtype, family=family)
+        simulation = RealSimulation(draw_world(seed, is_plain=True), backend, groups)
         try:
             simulation.run()
         except Exception as error:

@@ -11,16 +11,16 @@ from octavo.backends.step import HostBatch
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.llama import Llama
-from tests.runner.tiny import VOCABULARY, RandomWeights, Windows, make_spec
+from tests.runner.tiny import VOCABULARY, Family, RandomWeights, Windows, make_spec
 
 EXACT: dict[str, Any] = {"kv_dtype": "float32", "weights": "float32"}
 
 
 def make_native(
-    windows: Windows, num_blocks: int, block_size: int, **options: Any
+    windows: Windows, num_blocks: int, block_size: int, family: Family = Llama, **options: Any
 ) -> NativeBackend:
     """Make a backend with an empty cache; by default in fp32 and with two threads."""
-    model = Llama(make_spec(windows))
+    model = family(make_spec(windows))
     layout = place_layers(model)
     backend = NativeBackend(NativeOptions(**{**EXACT, "num_threads": 2, **options}))
     bind(model, backend, RandomWeights())

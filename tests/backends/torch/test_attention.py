@@ -17,7 +17,12 @@ from torch import Tensor
 from octavo.backends.base import KVLayers, KVLayout
 from octavo.backends.step import HostBatch, batch_of_copies
 from octavo.backends.torch import attention
-from octavo.backends.torch.attention import Buffers, TorchBatch, attend, make_buffers
+from octavo.backends.torch.attention import (
+    Buffers,
+    TorchBatch,
+    attend,
+    make_buffers,
+)
 from octavo.backends.torch.backend import TorchBackend
 from octavo.layers import KVSpec
 from octavo.program.listing import Attend
@@ -51,15 +56,21 @@ def make_sequence(layer: Attend, length: int, seed: int) -> QKV:
     return q, k, v
 
 
+def make_cells(layer: Attend, num_layers: int) -> Buffers:
+    """Make the cache of a group of such layers."""
+    spec = KVSpec("full", layer.kv_heads, layer.head_dim)
+    return make_buffers(
+        KVLayout((KVLayers(spec, num_layers),)), NUM_BLOCKS, BLOCK_SIZE, torch.float32
+    )
+
+
 class Cache:
     """A KV cache of one buffer, and the blocks of each sequence in it."""
 
     def __init__(self, layer: Attend, order: Sequence[int], fill: float = 0.0) -> None:
-        shape = (layer.kv_heads, layer.head_dim)
         self.layer = layer
-        self.buffers: Buffers = make_buffers(1, NUM_BLOCKS, BLOCK_SIZE, shape, torch.float32)
-        for cells in (*self.buffers.keys, *self.buffers.values):
-            cells.fill_(fill)
+        self.buffers: Buffers = make_cells(layer, 1)
+        self.buffers.blocks[0].view(torch.float32).fill_(fill)
         self._free = list(order)
         self.tables: dict[int, list[int]] = {}
 
@@ -165,7 +176,7 @@ def test_tiles_kept_for_later_layers_change_no_bit(
     qkv = [make_sequence(layer, 150, seed=seed) for seed in (1, 2)]
     expected = [alone(layer, one) for one in qkv]
     monkeypatch.setattr(attention, "MOST_KEPT_CELLS", most)
-    buffers = make_buffers(2, NUM_BLOCKS, BLOCK_SIZE, (2, 12), torch.float32)
+    buffers = make_cells(layer, 2)
     host = HostBatch(
         np.zeros(150, np.int32),
         np.arange(150, dtype=np.int32),
@@ -197,49 +208,50 @@ def test_nan_of_another_sequence_and_in_unwritten_cells_does_not_spread(kind: st
     assert torch.equal(torch.cat(pieces), alone(layer, good))
 
 
-def blocks_of(cells: Tensor) -> Tensor:
-    """Return the cells grouped by block."""
-    return cells.reshape(NUM_BLOCKS, BLOCK_SIZE, *cells.shape[1:])
-
-
 def test_a_copied_block_reads_as_the_original() -> None:
-    """Copies are made in the order given, in keys and values of every buffer."""
+    """Copies are made in the order given, of all layers' keys and values, and of one group."""
     layer = make_layer("plain")
     one = make_sequence(layer, 30, seed=1)
     backend = TorchBackend()
     group = KVLayers(KVSpec("full", layer.kv_heads, layer.head_dim), 2)
-    backend.prepare(make_model(FULL)[0], KVLayout((group, group)), BLOCK_SIZE)
+    other = KVLayers(KVSpec("full", 1, layer.head_dim, 8), 1)  # a quarter as large
+    backend.prepare(make_model(FULL)[0], KVLayout((group, other)), BLOCK_SIZE)
     backend.make_cache(NUM_BLOCKS)
     buffers = backend._buffers
     assert buffers is not None
     cache = Cache(layer, FORWARDS)
     cache.buffers = buffers
     cache.run([(0, one, 0, 29)])
-    everything = (*buffers.keys, *buffers.values)
-    for cells in everything[1::2]:  # the second buffer, which no layer here writes
-        cells.copy_(torch.randn(cells.shape, generator=torch.Generator().manual_seed(2)))
+    pool = buffers.blocks[0]
     originals, spare = cache.tables[0], 3
+    second = buffers.layers[0][1].keys  # of a layer that does not run here
+    second[originals[1], 2] = 5.0
     fresh = [10 + index for index in range(len(originals))]
-    before = [blocks_of(cells)[originals].clone() for cells in everything]
+    before = pool.clone()
     # The first original is copied by way of a spare block, which is overwritten right afterwards.
     copies = list(zip(originals[1:], fresh[1:], strict=True))
     by_way_of_spare = ((originals[0], spare), (spare, fresh[0]), (originals[1], spare))
-    backend.forward(batch_of_copies((*by_way_of_spare, *copies)))
-    for cells, expected in zip(everything, before, strict=True):
-        blocks = blocks_of(cells)
-        assert torch.equal(blocks[fresh], expected)
-        assert torch.equal(blocks[spare], expected[1])
+    backend.forward(batch_of_copies(tuple((*pair, 0) for pair in (*by_way_of_spare, *copies))))
+    assert torch.equal(pool[fresh], before[originals])
+    assert torch.equal(pool[spare], before[originals[1]])
+    # A block of the other group is a quarter of a page, wherever it is.
+    backend.forward(batch_of_copies(((4 * originals[1] + 2, 4 * spare + 1, 1),)))
+    quarter = pool.shape[1] // 4
+    copied = pool[spare, quarter : 2 * quarter]
+    assert torch.equal(copied, before[originals[1], 2 * quarter : 3 * quarter])
+    assert torch.equal(pool[spare, 2 * quarter :], before[originals[1]][2 * quarter :])
     cache.tables[1] = fresh
     assert torch.equal(cache.run([(1, one, 29, 30)])[0], alone(layer, one)[29:])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_empty_cache_is_zero_and_can_be_written_to(dtype: torch.dtype) -> None:
-    buffers = make_buffers(2, 3, 4, (2, 6), dtype)
-    tensors = [*buffers.keys, *buffers.values]
-    assert [(tensor.shape, tensor.dtype) for tensor in tensors] == [((12, 2, 6), dtype)] * 4
-    buffers.keys[0][5] = 1.0
+    buffers = make_buffers(KVLayout((KVLayers(KVSpec("full", 2, 6), 2),)), 3, 4, dtype)
+    tensors = [tensor for each in buffers.layers[0] for tensor in (each.keys, each.values)]
+    assert [(tensor.shape, tensor.dtype) for tensor in tensors] == [((3, 4, 2, 6), dtype)] * 4
+    tensors[0][1, 2] = 1.0
     assert [int(tensor.count_nonzero()) for tensor in tensors] == [12, 0, 0, 0]
+    assert int(buffers.blocks[0].view(dtype).count_nonzero()) == 12
 
 
 def test_an_empty_cache_takes_no_memory_yet() -> None:
@@ -248,6 +260,7 @@ def test_an_empty_cache_takes_no_memory_yet() -> None:
         return pages * resource.getpagesize()
 
     before = resident_bytes()
-    buffers = make_buffers(1, 1024, 16, (8, 128), torch.float32)
-    assert buffers.keys[0].nbytes == 64 << 20
+    layout = KVLayout((KVLayers(KVSpec("full", 8, 128), 1),))
+    buffers = make_buffers(layout, 1024, 16, torch.float32)
+    assert buffers.blocks[0].nbytes == 128 << 20
     assert resident_bytes() - before < 16 << 20

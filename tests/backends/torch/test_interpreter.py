@@ -59,8 +59,7 @@ class Model:
 
     def interpret(self, listing: Listing) -> list[Outputs]:
         """Run both sequences in two steps; only some rows' logits and hidden states are wanted."""
-        shape = (self.layout.kv_heads, self.layout.head_dim)
-        buffers = make_buffers(self.layout.num_buffers, 64, 4, shape, self.backend.dtype)
+        buffers = make_buffers(self.layout, 64, 4, self.backend.dtype)
         run = Interpreter(listing).run
         starts = ((0, 0), (SPLIT, SPLIT))
         stops = ((SPLIT, SPLIT), LENGTHS)

@@ -180,4 +180,4 @@ def test_a_backend_keeps_weights_in_its_own_type() -> None:
     with pytest.raises(ValueError, match="'float8' is not one of float32, bfloat16"):
         TorchBackend("float8")
     with pytest.raises(AssertionError, match="prepare must be called first"):
-        TorchBackend().forward(batch_of_copies(((1, 2),)))
+        TorchBackend().forward(batch_of_copies(((1, 2, 0),)))

@@ -36,8 +36,7 @@ def test_fusion_after_collectives_changes_no_bit(architecture: str) -> None:
             listing = record(model)
             insert_collectives(listing, model, communicator.context)
             rewrite(listing, passes)
-            shape = (layout.kv_heads, layout.head_dim)
-            buffers = make_buffers(layout.num_buffers, NUM_BLOCKS, BLOCK_SIZE, shape, torch.float32)
+            buffers = make_buffers(layout, NUM_BLOCKS, BLOCK_SIZE, torch.float32)
             batch = TorchBatch.of(two_sequences(model, layout), buffers)
             return Interpreter(listing, communicator).run(batch).logits
 

@@ -27,8 +27,7 @@ RANK = 3
 
 def run(model: Model, listing: Listing, adapters: tuple[int, int] | None = None) -> Outputs:
     """Run both sequences in one step, each with an adapter, and ask for everything."""
-    shape = (model.layout.kv_heads, model.layout.head_dim)
-    buffers = make_buffers(model.layout.num_buffers, 64, 4, shape, model.backend.dtype)
+    buffers = make_buffers(model.layout, 64, 4, model.backend.dtype)
     rows = np.arange(sum(LENGTHS), dtype=np.int32)
     host = model.batch((0, 0), LENGTHS)._replace(logits_rows=rows, hidden_rows=rows[1:7])
     batch = TorchBatch.of(host, buffers)

@@ -95,7 +95,7 @@ def test_an_error_is_raised_when_its_step_is_collected(backend: TorchBackend) ->
 
 def test_a_batch_without_rows_frees_and_copies(backend: TorchBackend) -> None:
     first = backend.step(*prompt_step()).collect().tokens[0][0]
-    none = HostBatch(NO_ROWS, NO_ROWS, np.zeros(1, np.int32), (), NO_ROWS, copies=((1, 7),))
+    none = HostBatch(NO_ROWS, NO_ROWS, np.zeros(1, np.int32), (), NO_ROWS, copies=((1, 7, 0),))
     assert not len(backend.step(none, Draws((), (), NO_ROWS, NO_ROWS)).collect().tokens)
     batch, draws = next_step(5)
     expected = backend.step(batch, draws).collect().tokens
