@@ -17,14 +17,15 @@ from octavo.layers.block import Block, ParallelBlock, SandwichBlock, SequentialB
 from octavo.layers.embedding import Embedding, PositionEmbedding, TypeEmbedding
 from octavo.layers.encoder import Encoder, EncoderBlock, encoder_mlp, mutual_attention
 from octavo.layers.kv_spec import KVLayer, KVSpec
-from octavo.layers.linear import GateUpLinear, Linear
+from octavo.layers.latent import HeadLinear, LatentAttention, LatentSelfAttention, LowRankLinear
+from octavo.layers.linear import GateUpLinear, Linear, MatrixStack
 from octavo.layers.mlp import MLP, GatedMLP
 from octavo.layers.model import CausalLM, Model
 from octavo.layers.module import Batch, Module, Ops, Part, TensorDeclaration, Value
 from octavo.layers.moe import Routing, SparseMLP
 from octavo.layers.norm import LayerNorm, RMSNorm
 from octavo.layers.rope import Rope
-from octavo.layers.spec import ExpertSpec, ModelSpec
+from octavo.layers.spec import ExpertSpec, LatentSpec, ModelSpec
 from octavo.layers.standard import (
     sandwich_block,
     standard_attention,
@@ -35,6 +36,7 @@ from octavo.layers.standard import (
 )
 from octavo.layers.weight_names import (
     FirstOf,
+    HeadRows,
     Slices,
     StoredTensor,
     WeightSource,
@@ -54,10 +56,17 @@ __all__ = [
     "FirstOf",
     "GateUpLinear",
     "GatedMLP",
+    "HeadLinear",
+    "HeadRows",
     "KVLayer",
     "KVSpec",
+    "LatentAttention",
+    "LatentSelfAttention",
+    "LatentSpec",
     "LayerNorm",
     "Linear",
+    "LowRankLinear",
+    "MatrixStack",
     "Model",
     "ModelSpec",
     "Module",

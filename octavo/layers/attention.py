@@ -69,6 +69,7 @@ class Attention(KVLayer):
 
     sinks: Value | None
     both_ways: ClassVar[bool] = False  # later tokens are read as well
+    latent: int = 0  # the last numbers of a key that are its value; 0: values are kept apart
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ and normalise in one step.
 from __future__ import annotations
 
 from octavo.layers.attention import SelfAttention
+from octavo.layers.latent import LatentSelfAttention
 from octavo.layers.mlp import MLP, GatedMLP
 from octavo.layers.module import Batch, Module, Value
 from octavo.layers.moe import SparseMLP
@@ -30,7 +31,7 @@ class SequentialBlock(Block):
     def __init__(
         self,
         attn_norm: Norm,
-        attn: SelfAttention,
+        attn: SelfAttention | LatentSelfAttention,
         mlp_norm: Norm,
         mlp: AnyMLP,
         scale: float = 1.0,

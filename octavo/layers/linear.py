@@ -39,6 +39,14 @@ class Linear(Module):
         return self.ops.linear(x, self.weight, self.bias if self.has_bias else None)
 
 
+class MatrixStack(Module):
+    """A tensor of several matrices [count, out, in] that are used apart."""
+
+    def matrix(self, tensor: str) -> Linear:
+        """Return the projection that each matrix of a tensor is, as ranks split it."""
+        raise NotImplementedError
+
+
 class GateUpLinear(Linear):
     """The two projections of a gated MLP, as one matrix: gate above up."""
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from octavo.layers.linear import GateUpLinear, Linear
+from octavo.layers.linear import GateUpLinear, Linear, MatrixStack
 from octavo.layers.mlp import GatedMLP
 from octavo.layers.module import Module, TensorDeclaration, Value
 
@@ -20,9 +20,14 @@ class Routing(Struct, frozen=True):
     scores: Literal["softmax", "chosen", "sigmoid"] = "softmax"
     normalise: bool = False  # scale the chosen weights to a sum of one
     scale: float = 1.0
+    # Experts are chosen among those of the best `top_groups` of so many equal groups. A group is as
+    # good as its `group_best` best experts together.
+    groups: int = 1
+    top_groups: int = 1
+    group_best: int = 1
 
 
-class ExpertMatrices(Module):
+class ExpertMatrices(MatrixStack):
     """The weights [expert, out, in] of all experts, and biases if the family has them."""
 
     gate_up_weight: Value
@@ -51,7 +56,6 @@ class ExpertMatrices(Module):
         return declared
 
     def matrix(self, tensor: str) -> Linear:
-        """Return the projection of one expert that a tensor belongs to, as ranks split it."""
         if tensor.startswith("gate_up"):
             return GateUpLinear(self.hidden, self.ffn)
         return Linear(self.ffn, self.hidden, shard="in")
@@ -59,6 +63,8 @@ class ExpertMatrices(Module):
 
 class SparseMLP(Module):
     """A router, its experts, and an optional expert that every token passes."""
+
+    correction: Value  # only if has_correction
 
     def __init__(
         self,
@@ -72,15 +78,24 @@ class SparseMLP(Module):
         expert_bias: bool = False,
         shared_ffn: int = 0,
         shared_gate: bool = False,  # a sigmoid of its own weights the shared expert
+        correction: bool = False,  # a learned number is added to each score for the choice alone
     ) -> None:
         self.routing = routing
+        self.num_experts = experts
+        self.has_correction = correction
         self.router = Linear(hidden, experts, bias=router_bias)
         self.experts = ExpertMatrices(experts, hidden, ffn, activation, expert_bias)
         self.shared = GatedMLP(hidden, shared_ffn, activation) if shared_ffn else None
         self.shared_gate = Linear(hidden, 1) if shared_gate else None
 
+    def tensors(self) -> dict[str, TensorDeclaration]:
+        if not self.has_correction:
+            return {}
+        return {"correction": TensorDeclaration((self.num_experts,))}
+
     def __call__(self, x: Value) -> Value:
-        weights, chosen = self.ops.route(self.router(x), self.routing, None)
+        correction = self.correction if self.has_correction else None
+        weights, chosen = self.ops.route(self.router(x), self.routing, correction)
         y = self.ops.experts(x, weights, chosen, self.experts)
         if self.shared is not None:
             shared = self.shared(x)

@@ -17,7 +17,19 @@ class ExpertSpec(Struct, frozen=True):
     ffn: int
     routing: Routing
     shared_ffn: int = 0  # size of the expert that every token passes; 0: there is none
+    shared_gate: bool = True  # a sigmoid weights that expert
+    correction: bool = False  # a learned number is added to each score for the choice alone
     bias: bool = False  # the router and the experts have biases
+
+
+class LatentSpec(Struct, frozen=True):
+    """The sizes of latent attention, of which all but the first two are of each head."""
+
+    latent: int  # numbers of a position from which all heads' keys and values are computed
+    queries: int  # size of the row from which queries are computed; 0: the hidden state
+    turning: int  # numbers of a query or key that rotate; all heads' keys share them
+    still: int  # its other numbers
+    value: int
 
 
 class ModelSpec(Struct, frozen=True):
@@ -58,6 +70,8 @@ class ModelSpec(Struct, frozen=True):
     embed_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
+    latent: LatentSpec | None = None  # what each position keeps, if not keys and values
+    num_drafting: int = 0  # layers behind the last one that would draft tokens; they are left out
     parallel: bool = False  # attention and MLP both read the block's input
     parallel_norms: int = 2  # norms of such a block; 1: attention and MLP share it
     experts: tuple[ExpertSpec | None, ...] = ()  # by layer; None or no entry: a dense MLP

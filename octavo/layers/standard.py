@@ -64,7 +64,8 @@ def standard_mlp(spec: ModelSpec, layer: int) -> MLP | GatedMLP | SparseMLP:
             router_bias=experts.bias,
             expert_bias=experts.bias,
             shared_ffn=experts.shared_ffn,
-            shared_gate=experts.shared_ffn > 0,
+            shared_gate=experts.shared_ffn > 0 and experts.shared_gate,
+            correction=experts.correction,
         )
     kind = GatedMLP if spec.gated else MLP
     return kind(spec.hidden, spec.ffn, spec.activation, bias=spec.mlp_bias)

@@ -19,6 +19,16 @@ class StoredTensor(Struct, frozen=True):
     skipped: int = 0  # leading rows that the layer does not have
 
 
+class HeadRows(Struct, frozen=True):
+    """A run of each head's rows, of a tensor that keeps one head below the other."""
+
+    name: str
+    per_head: int  # rows of a head
+    first: int
+    stop: int
+    transposed: bool = False  # each head's run
+
+
 class Slices(Struct, frozen=True):
     """A tensor that the checkpoint keeps in slices along its first axis, by expert or by head.
 
@@ -32,13 +42,13 @@ class Slices(Struct, frozen=True):
 class FirstOf(Struct, frozen=True):
     """A tensor that checkpoints keep in different ways; the first way that is present is used."""
 
-    ways: tuple[str | StoredTensor | Slices | tuple[str, ...], ...]
+    ways: tuple[str | StoredTensor | HeadRows | Slices | tuple[str, ...], ...]
 
 
 # A value of `Model.weights`: a checkpoint name without ".weight"; several names, to be stacked
 # along the output; or one of the classes above. If our name ends in a tensor's own name
 # ("… .gate_up_weight"), the checkpoint's name is complete.
-WeightSource = str | StoredTensor | Slices | FirstOf | tuple["str | StoredTensor", ...]
+WeightSource = str | StoredTensor | HeadRows | Slices | FirstOf | tuple["str | StoredTensor", ...]
 
 
 def grouped_rows(heads: int, kv_heads: int, head_dim: int) -> tuple[int, ...]:

@@ -9,10 +9,9 @@ import numpy as np
 
 from octavo.backends.stored_rows import Floats, Order, StoredRows
 from octavo.distributed.context import ParallelContext
-from octavo.layers import Linear, StoredTensor
-from octavo.layers.moe import ExpertMatrices
+from octavo.layers import HeadLinear, HeadRows, Linear, MatrixStack
 from octavo.models.checkpoint_weights import Weights
-from octavo.models.needs import Need
+from octavo.models.needs import Need, Source
 from octavo.quant.shard import ShardError, column_run, cut_inputs, part_run, row_runs
 
 
@@ -35,6 +34,10 @@ def read_matrices(need: Need, weights: Weights, context: ParallelContext) -> Ran
         run = part_run(need.declared.split, context)
         return RankMatrices([[rows.cut(run.start, run.stop) for rows in matrices[0]]])
     linear, _ = need.matrix
+    if isinstance(need.module, HeadLinear):
+        assert need.declared.split is not None
+        run = part_run(need.declared.split, context)
+        return RankMatrices(matrices[run.start : run.stop])
     if linear.shard == "in":
         return _cut_inputs(need, linear, matrices, context)
     runs = row_runs(linear, context)
@@ -63,8 +66,8 @@ def _cut_inputs(
 
 
 def stored_matrices(need: Need, weights: Weights) -> list[list[StoredRows]]:
-    """Return the stored parts of a matrix, one below the other; for experts, of each matrix."""
-    count = need.declared.shape[0] if isinstance(need.module, ExpertMatrices) else 1
+    """Return the stored parts of a matrix, one below the other; of a stack, of each matrix."""
+    count = need.declared.shape[0] if isinstance(need.module, MatrixStack) else 1
     stacks = [_stored_source(need, source, count, weights) for source in need.sources]
     if need.matrix is not None and len(stacks) == 1:
         sizes = [part.rows for part in need.matrix[0].parts]
@@ -72,10 +75,12 @@ def stored_matrices(need: Need, weights: Weights) -> list[list[StoredRows]]:
     return [list(parts) for parts in zip(*stacks, strict=True)]
 
 
-def _stored_source(
-    need: Need, source: StoredTensor, count: int, weights: Weights
-) -> list[StoredRows]:
+def _stored_source(need: Need, source: Source, count: int, weights: Weights) -> list[StoredRows]:
     """Return the rows of one source, in the layer's order, for each of `count` matrices."""
+    if isinstance(source, HeadRows):
+        rows, size = weights.rows(source.name), source.per_head
+        runs = [rows.cut(at + source.first, at + source.stop) for at in range(0, len(rows), size)]
+        return [StoredRows.of(run.floats().T) for run in runs] if source.transposed else runs
     slices = []
     for name in need.names(source):
         rows = weights.rows(name)
@@ -122,13 +127,12 @@ def read_values(need: Need, weights: Weights, context: ParallelContext) -> Float
     return bias
 
 
-def _read_source(
-    need: Need, source: StoredTensor, shape: tuple[int, ...], weights: Weights
-) -> Floats:
+def _read_source(need: Need, source: Source, shape: tuple[int, ...], weights: Weights) -> Floats:
     """Read one source: slices stacked, rows in the layer's order."""
+    assert not isinstance(source, HeadRows), "runs of heads' rows are matrices"
     slices = [weights.rows(name).floats().reshape(shape) for name in need.names(source)]
     array = np.stack(slices) if "@" in source.name else slices[0]
     if source.rows is not None:
-        axis = 1 if isinstance(need.module, ExpertMatrices) else 0
+        axis = 1 if isinstance(need.module, MatrixStack) else 0
         array = np.take(array, np.asarray(source.rows), axis)
     return array

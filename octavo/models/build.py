@@ -12,8 +12,7 @@ from fnmatch import fnmatchcase
 
 from octavo.backends.base import Backend
 from octavo.distributed.context import ALONE, ParallelContext
-from octavo.layers import Attention, Linear, Model, Value
-from octavo.layers.moe import ExpertMatrices
+from octavo.layers import Attention, Linear, MatrixStack, Model, Value
 from octavo.loader.errors import TensorMismatchError
 from octavo.models.assemble import read_matrices, read_values
 from octavo.models.checkpoint_weights import Weights, named_as_declared
@@ -49,7 +48,7 @@ def _value(need: Need, backend: Backend, weights: Weights, context: ParallelCont
     read = read_matrices(need, weights, context)
     if isinstance(need.module, Linear):
         need.module.columns = read.columns
-    if isinstance(need.module, ExpertMatrices):
+    if isinstance(need.module, MatrixStack):
         return backend.experts(read.matrices, layer)
     return backend.matrix(read.matrices[0], layer)
 

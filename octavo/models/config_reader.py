@@ -46,7 +46,7 @@ class Config(Values):
         A field that a family gives itself is not read, so its usual key may be absent or mean
         something else.
         """
-        layers, dim = self.layers(), self.head_dim()
+        layers, dim = self.layers(), own.get("head_dim") or self.head_dim()
         usual: dict[str, Callable[[], Any]] = {
             "vocabulary": lambda: self.positive("vocab_size"),
             "hidden": lambda: self.positive("hidden_size"),
@@ -106,7 +106,7 @@ class Config(Values):
     def max_len(self) -> int:
         """Read how many positions the model supports; files with YaRN may state fewer."""
         stated = self.positive("max_position_embeddings", 2048)
-        rotation = self._rotation()
+        rotation = self.rotation()
         is_stated = rotation.has("factor") and rotation.has(ORIGINAL_LENGTH)
         if _rope_type(rotation) != "yarn" or rotation.has("long_factor") or not is_stated:
             return stated
@@ -198,13 +198,14 @@ class Config(Values):
         frequencies, magnitude = self._frequencies(stated, int(head_dim * share), base)
         return Rope(frequencies, interleaved, magnitude)
 
-    def _rotation(self) -> Config:
+    def rotation(self) -> Config:
+        """Return what the file states about the rotation of all layers."""
         keys = ("rope_scaling", "rope_parameters")
         return next((self.part(key) for key in keys if self.values.get(key)), Config({}))
 
     def _rotation_of(self, kind: str | None) -> Config:
         """Return what the file states about the rotation of layers of one kind."""
-        stated = self._rotation()
+        stated = self.rotation()
         by_kind = [key for key, value in stated.values.items() if isinstance(value, Mapping)]
         if kind is None:
             if by_kind:

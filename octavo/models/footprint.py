@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from octavo.backends.base import TensorSize
-from octavo.layers import Embedding, PositionEmbedding, TypeEmbedding
-from octavo.layers.moe import ExpertMatrices
+from octavo.layers import Embedding, HeadRows, MatrixStack, PositionEmbedding, TypeEmbedding
 from octavo.models.checkpoint_weights import Weights, named_as_declared
 from octavo.models.load import OpenedModel
 from octavo.models.needs import Need, find_needs
@@ -44,7 +43,7 @@ def tensor_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
         if not need.is_matrix:
             yield TensorSize("F32", 1, math.prod(shape), False, False)
             continue
-        count = shape[0] if isinstance(need.module, ExpertMatrices) else 1
+        count = shape[0] if isinstance(need.module, MatrixStack) else 1
         parts = [_part(need, index, weights, count) for index in range(len(need.sources))]
         for (type_, inputs), run in groupby(parts, lambda part: part[:2]):
             size = TensorSize(type_, sum(rows for _, _, rows in run), inputs, True, is_embedding)
@@ -54,6 +53,9 @@ def tensor_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
 def _part(need: Need, index: int, weights: Weights, count: int) -> tuple[str, int, int]:
     """Return the type of one source's rows, their inputs, and how many each matrix has."""
     source, shape = need.sources[index], list(need.shapes())[index]
+    if isinstance(source, HeadRows):
+        _, rows, inputs = need.declared.shape
+        return "F32" if source.transposed else weights.row_type(source.name), inputs, rows
     rows, inputs = shape[:-3:-1] if source.transposed else shape[-2:]
     names = need.names(source)
     type_ = "F32" if source.transposed else weights.row_type(names[0])

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 from octavo.layers import (
     Embedding,
     FirstOf,
+    HeadRows,
     Linear,
+    MatrixStack,
     Model,
     Module,
     PositionEmbedding,
@@ -20,8 +22,9 @@ from octavo.layers import (
     TypeEmbedding,
     WeightSource,
 )
-from octavo.layers.moe import ExpertMatrices
 from octavo.models.config_reader import ConfigurationError
+
+Source = StoredTensor | HeadRows
 
 
 class Need(Struct, frozen=True):
@@ -30,15 +33,15 @@ class Need(Struct, frozen=True):
     module: Module
     tensor: str
     declared: TensorDeclaration
-    sources: tuple[StoredTensor, ...]  # one, or one for each part, stacked along the output
+    sources: tuple[Source, ...]  # one, or one for each part, stacked along the output
 
     @property
     def matrix(self) -> tuple[Linear, str] | None:
-        """The projection (of each expert) that the tensor belongs to, and its name there.
+        """The projection (of each expert or head) that the tensor belongs to, and its name there.
 
         None for tensors outside projections: norms, embeddings.
         """
-        if isinstance(self.module, ExpertMatrices):
+        if isinstance(self.module, MatrixStack):
             return self.module.matrix(self.tensor), self.tensor.rpartition("_")[2]
         return (self.module, self.tensor) if isinstance(self.module, Linear) else None
 
@@ -51,7 +54,7 @@ class Need(Struct, frozen=True):
             return isinstance(self.module, Embedding | PositionEmbedding | TypeEmbedding)
         return self.matrix[1] == "weight"
 
-    def names(self, source: StoredTensor) -> list[str]:
+    def names(self, source: Source) -> list[str]:
         """Return the names of the checkpoint's tensors for a source: one, or one for each slice."""
         if "@" not in source.name:
             return [source.name]
@@ -61,7 +64,10 @@ class Need(Struct, frozen=True):
         """Yield the shape that each source, or each slice of it, must have in the checkpoint."""
         for source, rows in zip(self.sources, self._rows(), strict=True):
             shape = list(self.declared.shape)
-            axis = 1 if isinstance(self.module, ExpertMatrices) else 0
+            if isinstance(source, HeadRows):
+                yield shape[0] * source.per_head, shape[1 if source.transposed else 2]
+                continue
+            axis = 1 if isinstance(self.module, MatrixStack) else 0
             if rows is not None:
                 shape[axis] = rows
             shape[axis] += source.skipped
@@ -94,7 +100,7 @@ def find_needs(model: Model, available: Container[str]) -> Iterable[Need]:
 
 def _sources(
     path: str, tensor: str, table: Mapping[str, WeightSource], available: Container[str]
-) -> Iterable[StoredTensor]:
+) -> Iterable[Source]:
     """Look a layer's tensor up in the table: by its whole name, then without the last word."""
     stem, _, word = tensor.rpartition("_")
     for key, suffix in (
@@ -119,12 +125,12 @@ def _sources(
 
 def expand(
     source: WeightSource, suffix: str, number: str, available: Container[str]
-) -> Iterable[StoredTensor]:
+) -> Iterable[Source]:
     """Yield the tensors of a source, for the block of this number."""
     match source:
         case str():
             yield StoredTensor(source.replace("*", number) + suffix)
-        case StoredTensor():
+        case StoredTensor() | HeadRows():
             yield replace(source, name=source.name.replace("*", number) + suffix)
         case Slices():
             yield from expand(source.names, suffix, number, available)

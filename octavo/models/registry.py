@@ -68,6 +68,8 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "Qwen3MoeForCausalLM": ("mixture", "Mixture"),
     "OlmoeForCausalLM": ("mixture", "Mixture"),
     "GptOssForCausalLM": ("gpt_oss", "GptOss"),
+    "DeepseekV2ForCausalLM": ("deepseek", "DeepSeek"),
+    "DeepseekV3ForCausalLM": ("deepseek", "DeepSeek"),
     # encoders, which generate nothing
     **{f"{name}{task}": place for name, place in ENCODERS.items() for task in ENCODER_TASKS},
 }

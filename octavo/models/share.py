@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from octavo.distributed.context import ParallelContext
-from octavo.layers import Attention, Embedding, LayerNorm, Linear, Model, Part
+from octavo.layers import Attention, Embedding, HeadLinear, LayerNorm, Linear, Model, Part
 from octavo.layers.moe import ExpertMatrices
 from octavo.quant.shard import column_run, part_run, row_runs
 
@@ -29,6 +29,8 @@ def narrow(model: Model, context: ParallelContext) -> None:
                 run = part_run(Part("vocabulary", module.vocabulary), context)
                 module.first, module.vocabulary = run.start, len(run)
                 module.collective = "sum"
+            case HeadLinear():
+                module.heads = len(part_run(Part("heads", module.heads), context))
             case ExpertMatrices():
                 module.ffn = len(part_run(Part("ffn", module.ffn), context))
                 module.collective = "sum"

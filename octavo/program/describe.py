@@ -32,7 +32,7 @@ def _words(i: Instruction) -> Iterable[str]:
         yield f"[{i.matrix.outputs}×{i.matrix.inputs} {i.matrix.formats}]"
     experts = i.experts if i.mixture is None else i.mixture.gate_up
     if experts is not None:
-        yield f"of {len(experts.matrices)} experts"
+        yield f"of {len(experts.matrices)} {'heads' if i.op == 'HeadGemm' else 'experts'}"
         if i.op != "SortPairs":
             matrix = experts.matrices[0]
             yield f"[{matrix.outputs}×{matrix.inputs} {matrix.formats}]"

@@ -29,6 +29,7 @@ Op = Literal[
     "Select",
     "Norm",
     "Gemm",
+    "HeadGemm",
     "Rope",
     "Attention",
     "Activate",
@@ -150,7 +151,14 @@ class Attend(Struct, frozen=True):
     q_norm: Norm | None = None
     k_norm: Norm | None = None
     both_ways: bool = False  # later positions are seen as well
+    # The last numbers of a key that are its value: y has the numbers before them, `values` these.
+    # 0: values are apart.
+    latent: int = 0
     distances: Distances | None = None
+
+    @property
+    def value_dim(self) -> int:
+        return self.latent or self.head_dim
 
 
 class Mixture(Struct, frozen=True):
@@ -183,7 +191,8 @@ class Instruction(Struct, eq=False):
     norm: Norm | None = None
     matrix: Matrix | None = None
     mixture: Mixture | None = None  # Experts
-    experts: Experts | None = None
+    experts: Experts | None = None  # HeadGemm: a matrix for each head
+    passed: int = 0  # HeadGemm: the first numbers of a head that stay as they are
     bias: Vector | None = None
     activation: str | None = None
     factor: float = 1.0

@@ -21,7 +21,7 @@ from octavo.program.listing import (
     Space,
     Value,
 )
-from octavo.program.operands import Matrix, Vector
+from octavo.program.operands import Experts, Matrix, Vector
 
 ACTIVATIONS = {
     "silu": "Silu",
@@ -120,6 +120,13 @@ class Recorder:
         out = self._new(x.buffer.space, weight.outputs)
         return self._append(Instruction("Gemm", x, out=out, matrix=weight, bias=bias))
 
+    def head_linear(self, x: Value, weight: Experts, passed: int) -> Value:
+        heads, matrix = len(weight.matrices), weight.matrices[0]
+        if x.width != heads * (passed + matrix.inputs):
+            raise RecordingError(f"{x.width} columns for {heads} heads of {matrix.inputs} inputs")
+        out = self._new(x.buffer.space, heads * (passed + matrix.outputs))
+        return self._append(Instruction("HeadGemm", x, out=out, experts=weight, passed=passed))
+
     def split(self, x: Value, sizes: tuple[int, ...]) -> tuple[Value, ...]:
         parts, first = [], x.first
         for size in sizes:
@@ -164,11 +171,11 @@ class Recorder:
             layer.sinks if layer.has_sinks else None,
             layer.place,
             both_ways=layer.both_ways,
+            latent=layer.latent,
             distances=_distances(layer),
         )
-        return self._append(
-            Instruction("Attention", q, k, self._new("Tokens", q.width), v, attend=attend)
-        )
+        out = self._new("Tokens", layer.heads * attend.value_dim)
+        return self._append(Instruction("Attention", q, k, out, v, attend=attend))
 
     def activation(self, x: Value, name: str) -> Value:
         if name not in ACTIVATIONS:

@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ ARCHITECTURES = {
     "StableLmForCausalLM": "stablelm",
     "FalconForCausalLM": "falcon",
     "GptOssForCausalLM": "gpt-oss",
+    "DeepseekV2ForCausalLM": "deepseek2",
+    "DeepseekV3ForCausalLM": "deepseek2",
 }
 PAIRED = ("llama", "smollm3", "granite")
 
@@ -60,7 +63,7 @@ INTEGERS = {
     "attention.head_count_kv": ("num_kv_heads", "num_key_value_heads"),
     "attention.key_length": ("head_dim",),
     "attention.value_length": ("head_dim",),
-    "expert_count": ("num_local_experts", "num_experts"),
+    "expert_count": ("num_local_experts", "num_experts", "n_routed_experts"),
     "expert_used_count": ("num_experts_per_tok",),
     "expert_feed_forward_length": ("moe_intermediate_size",),
     "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
@@ -84,6 +87,8 @@ def convert(directory: Path, path: Path) -> Path:
     architecture = ARCHITECTURES[config["architectures"][0]]
     if architecture == "falcon" and not config["new_decoder_architecture"]:
         config["num_kv_heads"] = 1 if config["multi_query"] else config["num_attention_heads"]
+    if architecture == "deepseek2":
+        config["num_kv_heads"] = 1
     tensors = {
         name: array.astype(np.float32)
         for name, array in load_file(directory / "model.safetensors").items()
@@ -135,9 +140,50 @@ def _pairs(architecture: str, config: dict[str, Any]) -> Pairs:
     if architecture in ("gptneox", "stablelm"):
         parallel = config["use_parallel_residual"]
         pairs.append((f"{architecture}.use_parallel_residual", BOOL, parallel))
+    if architecture == "deepseek2":
+        pairs = [pair for pair in pairs if pair[0] not in _latent_keys(config)]
+        pairs += [(key, *pair) for key, pair in _latent_keys(config).items()]
     if architecture == "gpt-oss":
         pairs.append(("gpt-oss.expert_feed_forward_length", U32, config["intermediate_size"]))
     return pairs
+
+
+def _is_absorbed(config: dict[str, Any]) -> bool:
+    """Return whether the keys' matrices are turned, as in newer files."""
+    return config["q_lora_rank"] is not None
+
+
+def _latent_keys(config: dict[str, Any]) -> dict[str, tuple[int, Any]]:
+    """Return what the converter writes for latent attention and its experts."""
+    rank, turning = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    width, value = turning + config["qk_nope_head_dim"], config["v_head_dim"]
+    is_v3 = config["architectures"][0] == "DeepseekV3ForCausalLM"
+    said: dict[str, tuple[int, Any]] = {
+        "attention.key_length": (U32, width),
+        "attention.value_length": (U32, value),
+        "attention.kv_lora_rank": (U32, rank),
+        "leading_dense_block_count": (U32, config["first_k_dense_replace"]),
+        "expert_shared_count": (U32, config["n_shared_experts"]),
+        "expert_weights_scale": (F32, config["routed_scaling_factor"]),
+        "expert_gating_func": (U32, 2 if is_v3 else 1),
+    }
+    if _is_absorbed(config):
+        said |= {
+            "attention.key_length": (U32, rank + turning),
+            "attention.value_length": (U32, rank),
+            "attention.key_length_mla": (U32, width),
+            "attention.value_length_mla": (U32, value),
+            "attention.q_lora_rank": (U32, config["q_lora_rank"]),
+        }
+    if config["norm_topk_prob"]:
+        said["expert_weights_norm"] = (BOOL, True)
+    if (config["n_group"] or 1) > 1:
+        said["expert_group_count"] = (U32, config["n_group"])
+        said["expert_group_used_count"] = (U32, config["topk_group"])
+    over = _rope(config).get("mscale_all_dim")
+    if over is not None:
+        said["rope.scaling.yarn_log_multiplier"] = (F32, 0.1 * over)
+    return {f"deepseek2.{key}": pair for key, pair in said.items()}
 
 
 def _rope(config: dict[str, Any]) -> dict[str, Any]:
@@ -223,6 +269,8 @@ def _changed(
     architecture: str, config: dict[str, Any], tensors: Tensors
 ) -> Iterator[tuple[str, Array]]:
     change = _CHANGES.get(architecture, _as_it_is)
+    if architecture == "deepseek2":
+        change = partial(_latent, config["qk_nope_head_dim"], _is_absorbed(config))
     heads = _first(config, INTEGERS["attention.head_count"])
     kv_heads = _first(config, INTEGERS["attention.head_count_kv"]) or heads
     for name, array in _stacked(tensors).items():
@@ -302,6 +350,20 @@ def _gpt_oss(name: str, array: Array, heads: int, kv_heads: int) -> Iterator[tup
         yield f"{name}.weight", np.ascontiguousarray(array.swapaxes(1, 2))
     elif name.endswith("experts.down_proj_bias"):
         yield name.replace("_bias", ".bias"), array
+    else:
+        yield name, array
+
+
+def _latent(
+    still: int, is_absorbed: bool, name: str, array: Array, heads: int, kv_heads: int
+) -> Iterator[tuple[str, Array]]:
+    """Divide the matrices of keys and values, and turn those of keys."""
+    if name.endswith("e_score_correction_bias"):
+        yield name.replace("_bias", ".bias"), array
+    elif is_absorbed and "kv_b_proj" in name:
+        keys, values = np.split(array.reshape(heads, -1, array.shape[-1]), [still], axis=1)
+        yield name.replace("kv_b", "k_b"), np.ascontiguousarray(keys.swapaxes(1, 2))
+        yield name.replace("kv_b", "v_b"), values
     else:
         yield name, array
 

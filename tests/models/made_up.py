@@ -29,6 +29,17 @@ EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 16,
     "shared_expert_intermediate_size": 24,
 }
+LATENT: dict[str, Any] = {
+    "kv_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+}
 CONFIGS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
     "GPT2LMHeadModel": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
@@ -37,6 +48,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "FalconForCausalLM": {"multi_query": True, "bias": True},
     "Qwen2MoeForCausalLM": EXPERTS,
     "GptOssForCausalLM": {**EXPERTS, "sliding_window": 5},
+    "DeepseekV2ForCausalLM": LATENT,
+    "DeepseekV3ForCausalLM": {**LATENT, "q_lora_rank": 24, "n_group": 2, "topk_group": 1},
 }
 ENCODER_CONFIGS: dict[str, dict[str, Any]] = {
     f"DistilBert{task}": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}

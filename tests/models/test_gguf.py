@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from transformers import (
     AutoModelForCausalLM,
     Cohere2Config,
     CohereConfig,
+    DeepseekV2Config,
+    DeepseekV3Config,
     FalconConfig,
     Gemma2Config,
     Gemma3TextConfig,
@@ -66,6 +69,21 @@ LONGROPE = {
     "original_max_position_embeddings": 16,
 }
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+LATENT: dict[str, Any] = {
+    **WITHOUT_KV,
+    "kv_lora_rank": 32,
+    "q_lora_rank": None,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 24,
+    "n_routed_experts": 4,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.5,
+}
+SHARPENED: dict[str, Any] = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}
 CASES: dict[str, PretrainedConfig] = {
     "llama": LlamaConfig(**SMALL),
     "llama, biases, tied": LlamaConfig(
@@ -130,6 +148,10 @@ CASES: dict[str, PretrainedConfig] = {
         num_kv_heads=2,
         new_decoder_architecture=True,
     ),
+    "deepseek v2": DeepseekV2Config(**LATENT),
+    "deepseek v3": DeepseekV3Config(
+        **{**LATENT, "q_lora_rank": 24}, n_group=2, topk_group=1, rope_parameters=SHARPENED
+    ),
     "gpt-oss": GptOssConfig(
         **SMALL, head_dim=12, num_local_experts=4, num_experts_per_tok=2, rope_parameters=YARN
     ),
@@ -169,6 +191,8 @@ def test_same_tensors(pair: tuple[str, Path, Path]) -> None:
     expected = load_file(directory / "model.safetensors")
     checkpoint = resolve(str(path)).open()
     weights = GgufWeights(checkpoint, read_config(checkpoint))
+    if any("k_b_proj" in name for name in weights.shapes()):
+        expected = dict(_with_keys_apart(expected))
     expected = {name: value for name, value in expected.items() if name in weights.shapes()} | {
         name: value for name, value in expected.items() if name != "lm_head.weight"
     }
@@ -178,6 +202,18 @@ def test_same_tensors(pair: tuple[str, Path, Path]) -> None:
         assert ours.dtype == np.float32
         assert ours.shape == weights.shapes()[name] == array.shape
         assert np.array_equal(ours.view(np.uint32), array.view(np.uint32)), name
+
+
+def _with_keys_apart(tensors: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Divide matrices of keys and values; those of keys are kept as they are used."""
+    heads, still = LATENT["num_attention_heads"], LATENT["qk_nope_head_dim"]
+    for name, array in tensors.items():
+        if "kv_b_proj" not in name:
+            yield name, array
+            continue
+        by_head = array.reshape(heads, -1, array.shape[1])
+        yield name.replace("kv_b", "k_b"), by_head[:, :still].swapaxes(1, 2).copy()
+        yield name.replace("kv_b", "v_b"), by_head[:, still:].copy()
 
 
 def test_same_configuration(pair: tuple[str, Path, Path]) -> None:

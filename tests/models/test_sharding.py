@@ -98,7 +98,7 @@ def by_hand(architecture: str, name: str, whole: Floats, rank: int, ranks: int) 
             return columns_of(whole, rank, ranks)
         case ("experts", "down_bias") | ("out" | "down", "bias"):
             return first_only(whole, rank, ranks)
-        case "embed" | "head" | "up", _:
+        case "embed" | "head" | "up" | "q" | "widen" | "keys" | "values", _:
             return rows_of(whole, rank, ranks)
         case "attend", "sinks":
             return rows_of(whole, rank, ranks)

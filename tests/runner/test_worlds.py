@@ -16,7 +16,7 @@ from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.core.request import Request
 from octavo.runner.slots import SlotState
 from tests.runner.real_world import RealSimulation
-from tests.runner.tiny import Mixed, make_backend, make_groups
+from tests.runner.tiny import Mixed, latent, make_backend, make_groups
 from tests.sim.world import draw_world
 
 NUM_WORLDS = 240
@@ -49,6 +49,19 @@ def test_worlds_hold_with_layers_of_different_shapes(first: int) -> None:
             raise AssertionError(f"world {seed}, at tick {simulation.num_ticks}") from error
         shared += max(simulation.config.blocks_per_page) > 1
     assert shared == WORLDS_A_TEST
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 60, WORLDS_A_TEST))
+def test_worlds_hold_with_latent_rows(first: int) -> None:
+    """Chunks, prefixes, preemptions and drafts change no token where a position keeps one row."""
+    makes = partial(make_backend, family=latent), partial(make_groups, family=latent)
+    for seed in range(first, first + WORLDS_A_TEST):
+        simulation = RealSimulation(draw_world(seed, is_plain=True), *makes)
+        try:
+            simulation.run()
+        except Exception as error:
+            raise AssertionError(f"world {seed}, at tick {simulation.num_ticks}") from error
 
 
 @pytest.mark.slow

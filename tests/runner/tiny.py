@@ -20,9 +20,18 @@ from octavo.core.plan import StepPlan
 from octavo.core.request import Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
 from octavo.exec.inline import InlineExecutor
-from octavo.layers import Block, Model, ModelSpec, standard_block
+from octavo.layers import (
+    Block,
+    ExpertSpec,
+    LatentSpec,
+    Model,
+    ModelSpec,
+    Routing,
+    standard_block,
+)
 from octavo.layers.rope import Rope, plain
 from octavo.models.build import bind
+from octavo.models.deepseek import DeepSeek
 from octavo.models.kv_layout import place_layers
 from octavo.models.llama import Llama
 from octavo.runner.kv_cache import groups_of
@@ -89,6 +98,21 @@ class Mixed(Llama):
     def block(self, layer: int) -> Block:
         wide = structs.replace(self.spec, kv_heads=2, head_dim=16)
         return standard_block(wide if layer % 2 else self.spec, layer)
+
+
+def latent(spec: ModelSpec) -> DeepSeek:
+    """Declare a decoder that keeps a latent row, and chooses experts in groups."""
+    routing = Routing(2, "sigmoid", True, 1.5, groups=2, top_groups=1, group_best=2)
+    experts = ExpertSpec(4, 8, routing, shared_ffn=8, shared_gate=False, correction=True)
+    return DeepSeek(
+        structs.replace(
+            spec,
+            kv_heads=1,
+            head_dim=24,
+            latent=LatentSpec(latent=16, queries=12, turning=8, still=8, value=8),
+            experts=(None, *(experts,) * (spec.layers - 1)),
+        )
+    )
 
 
 def make_model(windows: Windows, family: Family = Llama) -> tuple[Model, KVLayout]:

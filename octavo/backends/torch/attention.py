@@ -182,8 +182,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) ->
     cells = batch.buffers.layers[group][index]
     keys, values = cells.keys, cells.values
     shape = (-1, layer.kv_heads, layer.head_dim)
+    if layer.latent:
+        k, values = torch.cat((k, v), 1), keys[..., -layer.latent :]
+    else:
+        values[batch.row_cells[group]] = v.reshape(shape).to(values.dtype)
     keys[batch.row_cells[group]] = k.reshape(shape).to(keys.dtype)
-    values[batch.row_cells[group]] = v.reshape(shape).to(values.dtype)
 
     items = batch.item_rows.shape[0]
     per_kv = layer.heads // layer.kv_heads
@@ -201,7 +204,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) ->
             bias = _bias(by_distance, number, at, layer.kv_heads)
         _add_tile(state, tile, queries, layer, keys, values, bias)
     out = state.sums / state.weights[..., None]
-    out = out.reshape(items, layer.kv_heads, QUERY_TILE, per_kv, layer.head_dim)
+    out = out.reshape(items, layer.kv_heads, QUERY_TILE, per_kv, layer.value_dim)
     out = out.permute(0, 2, 1, 3, 4).reshape(items * QUERY_TILE, -1)
     return out[batch.row_places].to(q.dtype)
 
@@ -238,7 +241,7 @@ def _begin(layer: Attend, items: int, per_kv: int) -> _State:
         maxima, weights = sinks.flatten(2).clone(), torch.ones(shape).flatten(2)
     else:
         maxima, weights = torch.full(shape, -torch.inf).flatten(2), torch.zeros(shape).flatten(2)
-    return _State(maxima, weights, torch.zeros(*maxima.shape, layer.head_dim))
+    return _State(maxima, weights, torch.zeros(*maxima.shape, layer.value_dim))
 
 
 def _add_tile(
@@ -273,8 +276,8 @@ def _add_tile(
     base = maxima.masked_fill(maxima == -torch.inf, 0.0)  # nothing seen so far
     shares = torch.exp(scores - base[..., None])
     keep = torch.exp(before - base)
-    v = v.permute(0, 2, 1, 3).reshape(count, KEY_TILE, head_dim)
-    added = torch.bmm(shares.flatten(0, 1), v).reshape(*maxima.shape, head_dim)
+    v = v.permute(0, 2, 1, 3).reshape(count, KEY_TILE, -1)
+    added = torch.bmm(shares.flatten(0, 1), v).reshape(*maxima.shape, -1)
     state.weights[tile.items] = state.weights[tile.items] * keep + shares.sum(-1)
     state.sums[tile.items] = state.sums[tile.items] * keep[..., None] + added
     state.maxima[tile.items] = maxima

@@ -186,6 +186,17 @@ def _gemm(run: Run, i: Instruction) -> None:
     run[i.out] = y if i.y is None else run[i.y] + y
 
 
+def _head_gemm(run: Run, i: Instruction) -> None:
+    assert isinstance(i.experts, TorchExperts)
+    matrices = i.experts.values
+    x = run[i.x]
+    heads = x.reshape(len(x), len(matrices), -1).unbind(1)
+    parts: list[Tensor] = []
+    for head, matrix in zip(heads, matrices, strict=True):
+        parts += [head[:, : i.passed], ops.linear(head[:, i.passed :], matrix, None)]
+    run[i.out] = torch.cat(parts, 1)
+
+
 def _rope(run: Run, i: Instruction) -> None:
     assert i.rope is not None
     run[i.out] = run.rotate(run[i.x], i.rope, i.head_dim)
@@ -198,7 +209,8 @@ def _attention(run: Run, i: Instruction) -> None:
     q = q if i.attend.q_norm is None else ops.norm(q, i.attend.q_norm)
     k = k if i.attend.k_norm is None else ops.norm(k, i.attend.k_norm)
     if i.attend.rope is not None:
-        q, k = (run.rotate(x, i.attend.rope, i.attend.head_dim) for x in (q, k))
+        q = run.rotate(q, i.attend.rope, i.attend.head_dim)
+        k = run.rotate(k, i.attend.rope, i.attend.head_dim - i.attend.latent)
     out = attend(q, k, run[i.values], i.attend, run.batch)
     space = i.out.buffer.space
     run[i.out] = out if space == "Tokens" else out.index_select(0, run.rows(space))
@@ -321,6 +333,7 @@ MEANINGS: dict[Op, Callable[[Run, Instruction], None]] = {
     "Select": _select,
     "Norm": _norm,
     "Gemm": _gemm,
+    "HeadGemm": _head_gemm,
     "Rope": _rope,
     "Attention": _attention,
     "Activate": _activate,

@@ -178,13 +178,26 @@ def route(scores: Tensor, routing: Routing, bias: Tensor | None) -> tuple[Tensor
     elif routing.scores == "sigmoid":
         wide = sigmoid(wide)
     biased = wide if bias is None else wide + bias.float()
+    if routing.groups > 1:
+        biased = _of_best_groups(biased, routing)
     chosen = torch.topk(biased, routing.top_k, dim=-1).indices
     weights = wide.gather(-1, chosen)
     if routing.scores == "chosen":
         weights = torch.softmax(weights, -1)
     if routing.normalise:
-        weights = weights / weights.sum(-1, keepdim=True)
+        total = weights.sum(-1, keepdim=True)
+        # Sigmoids may all be zero.
+        weights = weights / (total + 1e-20 if routing.scores == "sigmoid" else total)
     return (weights * routing.scale).to(scores.dtype), chosen
+
+
+def _of_best_groups(scores: Tensor, routing: Routing) -> Tensor:
+    """Return the scores of the experts in the best groups, and no chance for the others."""
+    by_group = scores.view(len(scores), routing.groups, -1)
+    quality = by_group.topk(routing.group_best, dim=-1).values.sum(-1)
+    best = quality.topk(routing.top_groups, dim=-1).indices
+    others = torch.ones_like(quality, dtype=torch.bool).scatter_(-1, best, False)
+    return by_group.masked_fill(others[..., None], -torch.inf).view_as(scores)
 
 
 def _tiled_product(x: Tensor, weight: Tensor) -> Tensor:

@@ -198,6 +198,38 @@ def _gpt_oss(keys: GgufKeys, values: Values) -> Values:
     return derived
 
 
+def _deepseek2(keys: GgufKeys, values: Values) -> Values:
+    """Read the sizes of latents; newer files state those of an absorbed head under the old keys."""
+    turning = keys.whole("rope.dimension_count")
+    width = keys.whole("attention.key_length_mla", keys.whole("attention.key_length", turning))
+    value = keys.whole("attention.value_length_mla", keys.whole("attention.value_length", width))
+    is_sigmoid = keys.whole("expert_gating_func", 1) == 2
+    groups, way = keys.whole("expert_group_count", 1), "greedy"
+    if keys.has_tensor(f"blk.{keys.whole('leading_dense_block_count', 0)}.exp_probs_b.bias"):
+        way = "noaux_tc"
+    elif groups > 1:
+        way = "group_limited_greedy"
+    rope = {**values["rope_parameters"]}
+    if rope["rope_type"] == "yarn":
+        # Cosines and sines are not scaled; the multiplier is a tenth of what config.json has.
+        over = round(keys.number("rope.scaling.yarn_log_multiplier", 0.0) * 10, 6)
+        rope |= {"mscale": over, "mscale_all_dim": over} if over else {"attention_factor": 1.0}
+    derived: Values = {
+        "architectures": ["DeepseekV3ForCausalLM" if is_sigmoid else "DeepseekV2ForCausalLM"],
+        "head_dim": turning,
+        "qk_rope_head_dim": turning,
+        "qk_nope_head_dim": max(0, width - turning),
+        "v_head_dim": value,
+        "rope_parameters": rope,
+        "norm_topk_prob": keys.flag("expert_weights_norm", False),
+        "scoring_func": "sigmoid" if is_sigmoid else "softmax",
+        "topk_method": way,
+    }
+    if way != "greedy":
+        derived |= {"n_group": groups, "topk_group": keys.whole("expert_group_used_count", 1)}
+    return derived
+
+
 _SILU = {"hidden_act": "silu"}
 _GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"}
 # Values that the first files lack.
@@ -287,6 +319,21 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         {**_SILU, "attention_bias": True, "swiglu_limit": 7.0},
         {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
         derive=_gpt_oss,
+    ),
+    "deepseek2": Architecture(
+        "DeepseekV2ForCausalLM",
+        _SILU,
+        {
+            "attention.kv_lora_rank": "kv_lora_rank",
+            "attention.q_lora_rank": "q_lora_rank",
+            "expert_count": "n_routed_experts",
+            "expert_used_count": "num_experts_per_tok",
+            "expert_shared_count": "n_shared_experts",
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "leading_dense_block_count": "first_k_dense_replace",
+        },
+        {"expert_weights_scale": "routed_scaling_factor"},
+        derive=_deepseek2,
     ),
 }
 

@@ -91,6 +91,22 @@ GPT_OSS: Names = {
     "ffn_down_exps.weight": Original("mlp.experts.down_proj", Transposed()),
     "ffn_down_exps.bias": "mlp.experts.down_proj_bias",
 }
+DEEPSEEK2: Names = {
+    "attn_q": "self_attn.q_proj",
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",  # files from before the keys' matrices were turned
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
+    "attn_output": "self_attn.o_proj",
+    "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
 GPT2: Names = {
     "attn_norm": "ln_1",
     "ffn_norm": "ln_2",
@@ -185,6 +201,7 @@ TABLES: Mapping[str, Table] = {
     "glm4": _table({**GLM4_NORMS, **ATTENTION, **FUSED_MLP}),
     "stablelm": _table({**NORMS, **ATTENTION, **STABLELM_NORMS, **MLP}),
     "gpt-oss": _table({**ATTENTION, **GPT_OSS}),
+    "deepseek2": _table({**NORMS, **DEEPSEEK2, **MLP, **EXPERTS}),
     "gpt2": _table(
         GPT2,
         {**TRANSFORMER, "token_embd": "transformer.wte", "position_embd": "transformer.wpe"},

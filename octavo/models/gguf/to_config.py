@@ -55,7 +55,8 @@ def _check(keys: GgufKeys) -> None:
             path=path,
         )
     size = keys.whole("attention.key_length", 0)
-    if size and keys.whole("attention.value_length", size) != size:
+    has_latents = keys.has("attention.kv_lora_rank")
+    if size and not has_latents and keys.whole("attention.value_length", size) != size:
         raise UnsupportedFormatError(
             "keys and values of different sizes are not supported", path=path
         )

@@ -23,11 +23,16 @@ def keep_hidden(listing: Listing, layers: Iterable[int]) -> None:
 
 def _input_of(listing: Listing, attention: Instruction) -> tuple[Value, Instruction]:
     """Return the residual stream that an attention's layer reads, and what first reads it."""
-    assert attention.values is not None  # neither normalised nor rotated
+    values = attention.values
+    assert values is not None  # not rotated, and normalised only if they are latents
+    maker = listing.maker(values)
+    if maker is not None and maker.op == "Norm":
+        values = maker.x
+        assert values is not None
     (product,) = [
         i
         for i in listing
-        if i.out is not None and i.out.buffer is attention.values.buffer and i.x is not None
+        if i.out is not None and i.out.buffer is values.buffer and i.x is not None
     ]
     assert product.x is not None
     norm = listing.maker(product.x)

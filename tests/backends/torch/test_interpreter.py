@@ -20,7 +20,14 @@ from octavo.program.listing import Listing, Op
 from octavo.program.passes.fusion import FUSION, Pass, rewrite
 from octavo.program.passes.prepare import norm_while_preparing, prepare_products
 from octavo.program.recorder import record
-from tests.models.made_up import CONFIGS, DECODERS, EXPERTS, SIZES, MadeUpWeights, make_model
+from tests.models.made_up import (
+    CONFIGS,
+    DECODERS,
+    EXPERTS,
+    SIZES,
+    MadeUpWeights,
+    make_model,
+)
 
 MORE: dict[str, Any] = {
     **EXPERTS,
