@@ -54,10 +54,12 @@ void bind_enums(nb::module_& m) {
   nb::enum_<Op> ops(m, "Op");
   constexpr Op all[] = {Op::RopeTables, Op::Embed, Op::Select, Op::Norm, Op::Prepare, Op::Gemm,
                         Op::Attention, Op::Activate, Op::Gate, Op::Add, Op::Multiply, Op::Scale,
-                        Op::SoftCap, Op::Route, Op::SortPairs, Op::ExpertsIn, Op::ExpertsOut};
+                        Op::SoftCap, Op::Route, Op::SortPairs, Op::ExpertsIn, Op::ExpertsOut,
+                        Op::HeadGemm};
   constexpr const char* names[] = {"RopeTables", "Embed", "Select", "Norm", "Prepare", "Gemm",
                                    "Attention", "Activate", "Gate", "Add", "Multiply", "Scale",
-                                   "SoftCap", "Route", "SortPairs", "ExpertsIn", "ExpertsOut"};
+                                   "SoftCap", "Route", "SortPairs", "ExpertsIn", "ExpertsOut",
+                                   "HeadGemm"};
   for (size_t index = 0; index < std::size(all); ++index) ops.value(names[index], all[index]);
 }
 
@@ -88,14 +90,18 @@ void bind_structs(nb::module_& m) {
   nb::class_<RouteShape>(m, "RouteShape")
       .def("__init__", [](RouteShape* self, int32_t experts, int32_t top_k,
                           RouteShape::Scores scores, bool normalise, float scale) {
-        new (self) RouteShape{experts, top_k, scores, normalise, scale};
-      });
+        new (self) RouteShape{experts, top_k, scores, normalise, scale, 1, 1, 1, nullptr};
+      })
+      .def_rw("groups", &RouteShape::groups).def_rw("top_groups", &RouteShape::top_groups)
+      .def_rw("group_best", &RouteShape::group_best)
+      .def_prop_rw("bias", address(&RouteShape::bias), pointer(&RouteShape::bias));
   nb::class_<AttentionShape>(m, "AttentionShape")
       .def("__init__", [](AttentionShape* self, int32_t heads, int32_t kv_heads, int32_t head_dim,
                           float scale, float softcap, int32_t window, uintptr_t sinks) {
         new (self) AttentionShape{heads, kv_heads, head_dim, scale, softcap, window,
-                                  reinterpret_cast<const float*>(sinks), false, nullptr, 0};
+                                  reinterpret_cast<const float*>(sinks), false, nullptr, 0, 0};
       })
+      .def_rw("latent", &AttentionShape::latent)
       .def_rw("both_ways", &AttentionShape::both_ways)
       .def_prop_rw("distances", address(&AttentionShape::distances),
                    pointer(&AttentionShape::distances))
@@ -103,8 +109,9 @@ void bind_structs(nb::module_& m) {
   nb::class_<CacheGroup>(m, "CacheGroup")
       .def("__init__", [](CacheGroup* self, int32_t layers, int32_t kv_heads, int32_t head_dim,
                           int64_t block_bytes) {
-        new (self) CacheGroup{layers, kv_heads, head_dim, block_bytes};
-      }, "layers"_a, "kv_heads"_a, "head_dim"_a, "block_bytes"_a);
+        new (self) CacheGroup{layers, kv_heads, head_dim, 0, block_bytes};
+      }, "layers"_a, "kv_heads"_a, "head_dim"_a, "block_bytes"_a)
+      .def_rw("latent", &CacheGroup::latent);
   nb::class_<Instruction>(m, "Instruction")
       .def(nb::init<>())
       .def_rw("op", &Instruction::op).def_rw("barrier", &Instruction::barrier)
@@ -114,6 +121,7 @@ void bind_structs(nb::module_& m) {
       .def_rw("activation", &Instruction::activation).def_rw("factor", &Instruction::factor)
       .def_rw("cap", &Instruction::cap).def_rw("by_position", &Instruction::by_position)
       .def_rw("by_type", &Instruction::by_type)
+      .def_rw("passed", &Instruction::passed)
       .def_rw("pieces", &Instruction::pieces).def_rw("values", &Instruction::values)
       .def_rw("k_norm", &Instruction::k_norm).def_rw("attention", &Instruction::attention)
       .def_rw("rope", &Instruction::rope).def_rw("group", &Instruction::group)

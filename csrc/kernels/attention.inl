@@ -12,7 +12,7 @@
 // copy in which the cells that it does not see are zeros.
 #pragma once
 
-#include "kernels/attention_write.inl"
+#include "kernels/attention_latent.inl"
 
 namespace octavo {
 namespace OCTAVO_TIER {
@@ -27,20 +27,21 @@ constexpr int kScoreStride = kSplit + kBlockTokens;  // not 2 KiB; with space af
 // Words from a query to the next: constant, for kernels; not a whole KiB.
 constexpr int query_stride(bool pairs) { return kMostHeadDim / (pairs ? 2 : 1) + 16; }
 
-inline int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
-inline int record_floats(int head_dim) { return kRecordHead + padded(head_dim); }
+inline int padded(int dim) { return (dim + 15) / 16 * 16; }
+inline int record_floats(int dim) { return kRecordHead + padded(dim); }  // of a value's size
+inline int record_floats(const AttentionShape& shape) { return record_floats(value_dim(shape)); }
 
 // ---- records ----
 
 // An empty record; the sink, if any, is a key that every query sees and that has no value.
-inline void begin(float* state, int head_dim, const float* sink) {
-  for (int i = 0; i < record_floats(head_dim); ++i) state[i] = 0.0f;
+inline void begin(float* state, int dim, const float* sink) {
+  for (int i = 0; i < record_floats(dim); ++i) state[i] = 0.0f;
   state[0] = sink ? *sink : -kInfinity;
   state[1] = sink ? 1.0f : 0.0f;
 }
 
 // Adds the next split's record. A record without visible positions changes nothing.
-inline void fold(float* state, const float* part, int head_dim) {
+inline void fold(float* state, const float* part, int dim) {
   if (part[0] == -kInfinity && part[1] == 0.0f) return;
   const float most = part[0] > state[0] ? part[0] : state[0];
   const float base = most == -kInfinity ? 0.0f : most;  // all scores were -inf: all exponents 0
@@ -51,18 +52,18 @@ inline void fold(float* state, const float* part, int head_dim) {
   state[0] = most;
   state[1] = part[1] * take + state[1] * keep;
   const Floats keeps = splat(keep), takes = splat(take);
-  for (int d = kRecordHead; d < record_floats(head_dim); d += kLanes) {
+  for (int d = kRecordHead; d < record_floats(dim); d += kLanes) {
     const Floats before = load<Floats>(state + d) * keeps;
     store(state + d, fused(load<Floats>(part + d), takes, before));
   }
 }
 
-inline void finish(const float* state, int head_dim, float* out) {
+inline void finish(const float* state, int dim, float* out) {
   const Floats weight = splat(state[1]);
   int d = 0;
-  for (; d + kLanes <= head_dim; d += kLanes)
+  for (; d + kLanes <= dim; d += kLanes)
     store(out + d, load<Floats>(state + kRecordHead + d) / weight);
-  for (; d < head_dim; ++d) out[d] = state[kRecordHead + d] / state[1];
+  for (; d < dim; ++d) out[d] = state[kRecordHead + d] / state[1];
 }
 
 // ---- the memory of an item ----
@@ -74,6 +75,7 @@ struct Scratch {
   float* records;     // [kQueries][record]
   uint8_t* clean;     // copies of two blocks of values
   float* states;      // [kAttentionRows · group][record]
+  uint8_t* values;    // of a split, where they are a part of the keys
 };
 
 // What the thread reads next: the item, unless it is not known, and the blocks whose keys are still
@@ -196,7 +198,7 @@ void make_scores(const Item& item, const Blocks& blocks, const uint32_t* queries
   for (int b = blocks.first; b < blocks.end; b += kScoreBlocks) {
     if (first_use) {
       for (int ahead = b; ahead < b + kScoreBlocks && ahead < blocks.end; ++ahead) {
-        ask_for_values<kFormat>(item, blocks.cells[ahead]);
+        if (!item.shape.latent) ask_for_values<kFormat>(item, blocks.cells[ahead]);
         if (ahead + 2 < blocks.end) ask_for_keys<kFormat>(item, blocks.cells[ahead + 2]);
       }
     }
@@ -360,7 +362,7 @@ void add_values(const Item& item, const Blocks& blocks,
   using Element = typename Cells<kFormat>::Element;
   constexpr int kWords = Cells<kFormat>::kPairs ? 1 : 2;
   constexpr int kSteps = kBlockTokens / 2;
-  const int head_dim = item.cache.head_dim;
+  const int size = value_dim(item.shape);
   const uint32_t* words = reinterpret_cast<const uint32_t*>(item.scratch.scores);
   Floats sums[kRows][kVectors] = {};
   for (int b = blocks.first; b < blocks.end; ++b) {
@@ -371,10 +373,10 @@ void add_values(const Item& item, const Blocks& blocks,
     const Element* from[kVectors];
     for (int v = 0; v < kVectors; ++v)
       from[v] = values.at[b] + (dim + v * kLanes) * Cells<kFormat>::kLaneElements;
-    add_products<kFormat, kScoreStride, kWords, kHalf>(sums, from, head_dim, kSteps,
+    add_products<kFormat, kScoreStride, kWords, kHalf>(sums, from, size, kSteps,
                                                        words + b * kSteps * kWords);
   }
-  const int record = record_floats(head_dim);
+  const int record = record_floats(size);
   for (int m = 0; m < kRows; ++m)
     for (int v = 0; v < kVectors; ++v)
       store(item.scratch.records + m * record + kRecordHead + dim + v * kLanes, sums[m][v]);
@@ -384,18 +386,18 @@ template <CacheFormat kFormat, int kRows>
 void sum_values(const Item& item, const Blocks& blocks,
                 const ValueBlocks<typename Cells<kFormat>::Element>& values) {
   constexpr int kMost = vectors_for(kRows, kDotsPairs);
-  const int head_dim = item.cache.head_dim;
+  const int size = value_dim(item.shape);
   int dim = 0;
-  for (; dim + kMost * kLanes <= head_dim; dim += kMost * kLanes)
+  for (; dim + kMost * kLanes <= size; dim += kMost * kLanes)
     add_values<kFormat, kRows, kMost, false>(item, blocks, values, dim);
   if constexpr (kMost > 4) {
-    for (; dim + 4 * kLanes <= head_dim; dim += 4 * kLanes)
+    for (; dim + 4 * kLanes <= size; dim += 4 * kLanes)
       add_values<kFormat, kRows, 4, false>(item, blocks, values, dim);
   }
-  for (; dim + kLanes <= head_dim; dim += kLanes)
+  for (; dim + kLanes <= size; dim += kLanes)
     add_values<kFormat, kRows, 1, false>(item, blocks, values, dim);
   if constexpr (kReadsHalves) {
-    if (dim < head_dim) add_values<kFormat, kRows, 1, true>(item, blocks, values, dim);
+    if (dim < size) add_values<kFormat, kRows, 1, true>(item, blocks, values, dim);
   }
 }
 
@@ -404,21 +406,20 @@ void sum_values(const Item& item, const Blocks& blocks,
 // Whether all values of tokens [low, high) of the blocks are finite. A float is not finite if
 // all bits of its exponent are set; adding one to them then carries into the sign bit.
 template <CacheFormat kFormat>
-bool finite(const Item& item, const Blocks& blocks, int low, int high) {
+bool finite(const Item& item, const ValueBlocks<typename Cells<kFormat>::Element>& values, int low,
+            int high) {
   if constexpr (kFormat == CacheFormat::Int8) return true;  // scales are checked apart
-  const auto* values = static_cast<const typename Cells<kFormat>::Element*>(item.cache.values);
-  const int head_dim = item.cache.head_dim;
+  const int size = value_dim(item.shape);
   constexpr int kTokens = kFormat == CacheFormat::F32 ? 1 : 2;  // in a word
   for (int token = low / kTokens * kTokens; token < high; token += kTokens) {
     const uint32_t* words = reinterpret_cast<const uint32_t*>(
-        values + blocks.cells[token / kBlockTokens] * head_dim +
-        value_at<kFormat>(token % kBlockTokens, 0, head_dim));
+        values.at[token / kBlockTokens] + value_at<kFormat>(token % kBlockTokens, 0, size));
     uint32_t carried = 0;
     if constexpr (kTokens == 1) {
-      for (int d = 0; d < head_dim; ++d) carried |= (words[d] & 0x7F800000u) + 0x00800000u;
+      for (int d = 0; d < size; ++d) carried |= (words[d] & 0x7F800000u) + 0x00800000u;
       carried &= 0x80000000u;
     } else {
-      for (int d = 0; d < head_dim; ++d) carried |= (words[d] & 0x7F807F80u) + 0x00800080u;
+      for (int d = 0; d < size; ++d) carried |= (words[d] & 0x7F807F80u) + 0x00800080u;
       const uint32_t first = token >= low ? 0x8000u : 0u;
       carried &= first | (token + 1 < high ? 0x80000000u : 0u);
     }
@@ -430,12 +431,12 @@ bool finite(const Item& item, const Blocks& blocks, int low, int high) {
 // Replaces block b by a copy that has zeros outside of the range.
 template <CacheFormat kFormat, typename Element>
 void clean_block(const Item& item, Range seen, int b, Element* copy, ValueBlocks<Element>& values) {
-  const int head_dim = item.cache.head_dim;
+  const int size = value_dim(item.shape);
   for (int token = 0; token < kBlockTokens; ++token) {
     const int position = b * kBlockTokens + token;
     const bool is_seen = seen.low <= position && position < seen.high;
-    for (int dim = 0; dim < head_dim; ++dim) {
-      const size_t at = value_at<kFormat>(token, dim, head_dim);
+    for (int dim = 0; dim < size; ++dim) {
+      const size_t at = value_at<kFormat>(token, dim, size);
       copy[at] = is_seen ? values.at[b][at] : Element{};
     }
   }
@@ -464,6 +465,13 @@ inline void ask_for_queries(const Item& item, int first, int end) {
     ask_for_bytes(item.q[row], sizeof(float) * item.group * item.cache.head_dim);
 }
 
+// The values of block b of the split, where they are a part of the keys.
+template <typename Element>
+inline Element* turned(const Item& item, int b) {
+  return reinterpret_cast<Element*>(item.scratch.values) + size_t(b) * kBlockTokens *
+                                                               item.shape.latent;
+}
+
 // Queries first … first+kRows-1 of an item over one split, to scratch.records.
 template <CacheFormat kFormat, int kRows>
 void attend_group(const Item& item, const uint32_t* queries, int first, int split, bool first_use);
@@ -471,7 +479,7 @@ void attend_group(const Item& item, const uint32_t* queries, int first, int spli
 // The same, each query by itself: if some see a number that is not finite and others do not.
 template <CacheFormat kFormat>
 void attend_apart(const Item& item, const uint32_t* queries, int first, int count, int split) {
-  const int record = record_floats(item.cache.head_dim);
+  const int record = record_floats(item.shape);
   for (int m = 0; m < count; ++m) {
     Item alone = item;
     alone.scratch.records += m * record;
@@ -484,7 +492,7 @@ template <CacheFormat kFormat, int kRows>
 void attend_group(const Item& item, const uint32_t* queries, int first, int split,
                   bool first_use) {
   using Element = typename Cells<kFormat>::Element;
-  const int head_dim = item.cache.head_dim, record = record_floats(head_dim);
+  const int size = value_dim(item.shape), record = record_floats(size);
   Range seen[kRows], all{kSplit, 0}, shared{0, kSplit};
   for (int m = 0; m < kRows; ++m) {
     seen[m] = seen_by(item, first + m, split);
@@ -501,19 +509,21 @@ void attend_group(const Item& item, const uint32_t* queries, int first, int spli
   const Blocks blocks = find_blocks(item, all, split);
   ValueBlocks<Element> values;
   for (int b = blocks.first; b < blocks.end; ++b)
-    values.at[b] = static_cast<const Element*>(item.cache.values) + blocks.cells[b] * head_dim;
+    values.at[b] = item.shape.latent ? turned<Element>(item, b)
+                                     : static_cast<const Element*>(item.cache.values) +
+                                           blocks.cells[b] * size;
   // Before and after the positions that all of them see, up to the ends of the blocks.
   const int begin = blocks.first * kBlockTokens, end = blocks.end * kBlockTokens;
   const int low = shared.low < end ? shared.low : end;
   const int high = shared.high > low ? shared.high : low;
-  const bool clean = finite<kFormat>(item, blocks, begin, low) &&
-                     finite<kFormat>(item, blocks, high, end);
+  const bool clean =
+      finite<kFormat>(item, values, begin, low) && finite<kFormat>(item, values, high, end);
   if (!clean && kRows > 1) return attend_apart<kFormat>(item, queries, first, kRows, split);
   if (!clean) {
     Element* copies = reinterpret_cast<Element*>(item.scratch.clean);
     clean_block<kFormat>(item, all, blocks.first, copies, values);
     if (blocks.end - 1 > blocks.first)
-      clean_block<kFormat>(item, all, blocks.end - 1, copies + kBlockTokens * head_dim, values);
+      clean_block<kFormat>(item, all, blocks.end - 1, copies + kBlockTokens * size, values);
   }
   make_scores<kFormat, kRows>(item, blocks, queries, first_use);
   // Each loop's queries are independent: their chains of operations overlap.
@@ -560,17 +570,35 @@ inline void find_coming(const Item& item, int split, Coming& coming) {
     coming.cells[coming.count++] = blocks.cells[b];
 }
 
+// Turns the values of all blocks of a split that the item's rows see.
+template <CacheFormat kFormat>
+void turn_split(const Item& item, int split) {
+  using Element = typename Cells<kFormat>::Element;
+  const int last = item.sequence.rows * item.group - 1, latent = item.shape.latent;
+  const Range seen{seen_by(item, 0, split).low, seen_by(item, last, split).high};
+  if (!seen.any()) return;
+  const Blocks blocks = find_blocks(item, seen, split);
+  const auto* keys = static_cast<const Element*>(item.cache.keys);
+  const int head_dim = item.cache.head_dim;
+  for (int b = blocks.first; b < blocks.end; ++b) {
+    if (b + 1 < blocks.end) ask_for_keys<kFormat>(item, blocks.cells[b + 1]);
+    turn_values<kFormat>(keys + blocks.cells[b] * head_dim, head_dim - latent, latent,
+                         turned<Element>(item, b));
+  }
+}
+
 // ---- the table's functions ----
 
 size_t scratch_parts(const AttentionShape& shape, uint8_t* base, Scratch* scratch) {
-  const int group = shape.heads / shape.kv_heads, record = record_floats(shape.head_dim);
-  constexpr int kParts = 5;
+  const int group = shape.heads / shape.kv_heads, record = record_floats(shape);
+  constexpr int kParts = 6;
   const size_t sizes[kParts] = {
       sizeof(uint32_t) * kAttentionRows * group * query_stride(false),
       sizeof(float) * kQueries * kScoreStride,
       sizeof(float) * kQueries * record,
-      sizeof(float) * 2 * kBlockTokens * shape.head_dim,
+      sizeof(float) * 2 * kBlockTokens * value_dim(shape),
       sizeof(float) * kAttentionRows * group * record,
+      sizeof(float) * kSplit * shape.latent,
   };
   size_t offsets[kParts], end = 0;
   for (int i = 0; i < kParts; ++i) {
@@ -582,7 +610,8 @@ size_t scratch_parts(const AttentionShape& shape, uint8_t* base, Scratch* scratc
                 reinterpret_cast<float*>(base + offsets[1]),
                 reinterpret_cast<float*>(base + offsets[2]),
                 base + offsets[3],
-                reinterpret_cast<float*>(base + offsets[4])};
+                reinterpret_cast<float*>(base + offsets[4]),
+                base + offsets[5]};
   }
   return end;
 }
@@ -595,7 +624,8 @@ size_t attention_scratch(const AttentionShape& shape) {
 template <CacheFormat kFormat>
 void attend_item(const Item& item, int rows, int first_split, int end_split,
                  float* const* partials, size_t split_floats) {
-  const int record = record_floats(item.cache.head_dim), queries = rows * item.group;
+  const int size = value_dim(item.shape), record = record_floats(size);
+  const int queries = rows * item.group;
   const int groups = (queries + kQueries - 1) / kQueries;
   const auto begins = [&](int g) { return queries * g / groups; };  // even: 13 queries are 6 and 7
   constexpr bool kPairs = Cells<kFormat>::kPairs;
@@ -607,6 +637,7 @@ void attend_item(const Item& item, int rows, int first_split, int end_split,
     coming.count = 0;
     if (split + 1 < end_split) find_coming(item, split + 1, coming);
     else if (coming.item) find_coming(*coming.item, coming.first_split, coming);
+    if (item.shape.latent) turn_split<kFormat>(item, split);
     for (int g = 0; g < groups; ++g) {
       const int first = begins(g), count = begins(g + 1) - first;
       if (split == first_split) {
@@ -621,7 +652,7 @@ void attend_item(const Item& item, int rows, int first_split, int end_split,
           float* to = partials[query / item.group] + (split - first_split) * split_floats;
           __builtin_memcpy(to + query % item.group * record, part, record * sizeof(float));
         } else {
-          fold(item.scratch.states + query * record, part, item.cache.head_dim);
+          fold(item.scratch.states + query * record, part, size);
         }
       }
     }
@@ -646,7 +677,8 @@ void attend_rows(const Item& item, int rows, int first_split, int end_split,
 void attention(const Cache& cache, const AttentionShape& shape, const AttentionPart& part,
                const AttentionPart* next, const float* q, size_t q_stride, float* out,
                size_t out_stride, float* partials, uint8_t* scratch) {
-  const int group = shape.heads / shape.kv_heads, record = record_floats(shape.head_dim);
+  const int group = shape.heads / shape.kv_heads, size = value_dim(shape);
+  const int record = record_floats(size);
   const int rows = part.rows.rows, first_row = part.rows.first_row;
   const float* queries[kAttentionRows];
   float* parts[kAttentionRows];
@@ -662,7 +694,7 @@ void attention(const Cache& cache, const AttentionShape& shape, const AttentionP
     for (int query = 0; query < rows * group; ++query) {
       const float* sink =
           shape.sinks ? shape.sinks + part.kv_head * group + query % group : nullptr;
-      begin(item.scratch.states + size_t(query) * record, shape.head_dim, sink);
+      begin(item.scratch.states + size_t(query) * record, size, sink);
     }
   }
   const AttentionPart& then = next ? *next : part;
@@ -676,8 +708,8 @@ void attention(const Cache& cache, const AttentionShape& shape, const AttentionP
   if (partials) return;
   for (int query = 0; query < rows * group; ++query) {
     const int head = part.kv_head * group + query % group;
-    float* to = out + size_t(first_row + query / group) * out_stride + head * shape.head_dim;
-    finish(item.scratch.states + size_t(query) * record, shape.head_dim, to);
+    float* to = out + size_t(first_row + query / group) * out_stride + head * size;
+    finish(item.scratch.states + size_t(query) * record, size, to);
   }
 }
 
@@ -699,21 +731,20 @@ void attention_together(const Cache& cache, const AttentionShape& shape, const T
 }
 
 size_t attention_partial_floats(const AttentionShape& shape, int rows) {
-  return size_t(rows) * (shape.heads / shape.kv_heads) * record_floats(shape.head_dim);
+  return size_t(rows) * (shape.heads / shape.kv_heads) * record_floats(shape);
 }
 
 void merge_attention(const AttentionShape& shape, int first_row, int rows, int kv_head, int splits,
                      const float* partials, float* out, size_t out_stride, uint8_t* scratch) {
-  const int group = shape.heads / shape.kv_heads, record = record_floats(shape.head_dim);
-  const int queries = rows * group;
+  const int group = shape.heads / shape.kv_heads, size = value_dim(shape);
+  const int record = record_floats(size), queries = rows * group;
   float* state = reinterpret_cast<float*>(scratch);
   for (int query = 0; query < queries; ++query) {
     const int head = kv_head * group + query % group;
-    begin(state, shape.head_dim, shape.sinks ? shape.sinks + head : nullptr);
+    begin(state, size, shape.sinks ? shape.sinks + head : nullptr);
     for (int split = 0; split < splits; ++split)
-      fold(state, partials + (size_t(split) * queries + query) * record, shape.head_dim);
-    finish(state, shape.head_dim,
-           out + size_t(first_row + query / group) * out_stride + head * shape.head_dim);
+      fold(state, partials + (size_t(split) * queries + query) * record, size);
+    finish(state, size, out + size_t(first_row + query / group) * out_stride + head * size);
   }
 }
 

@@ -8,7 +8,7 @@ namespace OCTAVO_TIER {
 namespace {
 namespace attend {
 
-constexpr int kMostHeadDim = 512;
+constexpr int kMostHeadDim = 576;
 constexpr float kInfinity = __builtin_inff();
 
 // The element of a block's token and dimension.
@@ -16,6 +16,13 @@ template <CacheFormat kFormat>
 inline size_t value_at(int token, int dim, int head_dim) {
   if (kFormat == CacheFormat::F32) return static_cast<size_t>(token) * head_dim + dim;
   return static_cast<size_t>(token / 2 * head_dim + dim) * 2 + token % 2;
+}
+
+// The element of a block's token and dimension of keys.
+template <CacheFormat kFormat>
+inline size_t key_at(int token, int dim) {
+  if (kFormat == CacheFormat::F32) return static_cast<size_t>(dim) * kBlockTokens + token;
+  return (static_cast<size_t>(dim / 2) * kBlockTokens + token) * 2 + dim % 2;
 }
 
 // Writes one head's key or value of a token into its block. If cells are pairs, two dimensions of a
@@ -90,6 +97,7 @@ void write_tokens(const Cache& cache, const float* k, const float* v, size_t str
       if constexpr (kFormat == CacheFormat::Int8) cache.key_scales[cell + i] = scale;
       put_key<kFormat>(keys, token + i, rows[i], head_dim);
     }
+    if (cache.latent) continue;  // the value is a part of the key
     for (int i = 0; i < count; ++i) {
       const size_t from = i * stride + size_t(h) * head_dim;
       [[maybe_unused]] const float scale = convert<kFormat>(v + from, head_dim, rows[i]);

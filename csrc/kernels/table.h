@@ -100,8 +100,9 @@ enum class CacheFormat : uint8_t { F32, BF16, Int8 };
 // of KV head h begins at cell b · block_cells + h · head_cells of each array; other cells may lie
 // between. Inside, per 16 tokens: F32 keys as [head_dim][16], values as [16][head_dim]; BF16 and
 // Int8 keys as [head_dim/2][16][2], values as [8][head_dim][2] (pairs of tokens), so that both
-// products run over pairs. head_dim is a multiple of 8 and at most 512. Int8 keeps one fp32 scale
-// for each cell, in arrays beside.
+// products run over pairs. head_dim is a multiple of 8 and at most 576. Int8 keeps one fp32 scale
+// for each cell, in arrays beside. Of latent rows only keys are kept: the last `latent` numbers of
+// a key are its value, and the arrays of values are those of the keys.
 struct Cache {
   void* keys;
   void* values;
@@ -111,7 +112,8 @@ struct Cache {
   int32_t block_size;
   int32_t kv_heads;
   int32_t head_dim;
-  int64_t head_cells;   // from a KV head to the next
+  int32_t latent;       // 0: values are kept beside the keys
+  int64_t head_cells;   // from a KV head to the next; 0: all of them read the same cells
   int64_t block_cells;  // from a block to the next
 };
 
@@ -128,7 +130,12 @@ struct AttentionShape {
   // more is as far as that: [heads][2 · reach + 1] or nullptr.
   const float* distances;
   int32_t reach;
+  int32_t latent;       // the last numbers of a key that are its value; 0: values are apart
 };
+
+inline int value_dim(const AttentionShape& shape) {
+  return shape.latent ? shape.latent : shape.head_dim;
+}
 
 // A sequence's rows in this step: rows first_row … first_row+rows-1 stand at positions
 // first_position …; table[i] is the block of positions i·block_size … Positions that are seen both

@@ -10,8 +10,18 @@ namespace {
 
 bool have_one_plan(const AttentionShape& one, const AttentionShape& other) {
   return one.heads == other.heads && one.kv_heads == other.kv_heads &&
-         one.head_dim == other.head_dim && one.window == other.window &&
-         one.both_ways == other.both_ways;
+         one.head_dim == other.head_dim && one.latent == other.latent &&
+         one.window == other.window && one.both_ways == other.both_ways;
+}
+
+// All heads read the same latent row. For the plan they are groups of at most so many, as if each
+// group had a KV head of its own: an item's queries and sums then stay in a thread's caches.
+constexpr int kLatentGroup = 16;
+
+int latent_group(int heads) {
+  int group = std::min(heads, kLatentGroup);
+  while (heads % group) --group;
+  return group;
 }
 
 // From so many bytes on, partial sums are in huge pages.
@@ -44,6 +54,8 @@ Cache one_head(Cache cache, int kv_head) {
 }  // namespace
 
 void Attention::add(Instruction& i) {
+  AttentionShape& shape = i.attention;
+  if (shape.latent) shape.kv_heads = shape.heads / latent_group(shape.heads);
   const bool of_wanted = is_of_wanted(i);
   size_t plan = 0;
   while (plan < plans_.size() && !(plans_[plan].of_wanted == of_wanted &&
@@ -109,10 +121,14 @@ void Attention::rotate(const Instruction& i, float* x, size_t stride, int first,
 }
 
 // Normalises and rotates rows [first, end), and writes their keys and values.
-void Attention::finish_rows(const Instruction& i, int first, int end) const {
+void Attention::finish_rows(const Instruction& i, int first, int end, Worker& worker) const {
   const KernelTable& kernels = context_.kernels;
   const int rows = end - first;
   float* q = context_.at(i.x, first);
+  if (i.attention.latent) {
+    rotate(i, q, i.x.stride, first, rows, i.x.width);
+    return write_latents(i, first, end, worker);
+  }
   float* k = context_.at(i.y, first);
   if (i.norm.heads) normalise(kernels, i.norm, q, i.x.stride, rows, i.x.width, q, i.x.stride);
   if (i.k_norm.heads) normalise(kernels, i.k_norm, k, i.y.stride, rows, i.y.width, k, i.y.stride);
@@ -129,6 +145,30 @@ void Attention::finish_rows(const Instruction& i, int first, int end) const {
   }
 }
 
+// Writes the keys of rows [first, end), whose parts lie apart, as many at a time as an item's
+// queries take of the thread's memory.
+void Attention::write_latents(const Instruction& i, int first, int end, Worker& worker) const {
+  const int dim = i.attention.head_dim, latent = i.attention.latent, turning = dim - latent;
+  const Cache& cache = context_.cache.layer(i.group, i.layer);
+  for (const SequenceRows& all : sequences_[i.group]) {
+    const int stop = std::min(end, all.first_row + all.rows);
+    for (int row = std::max(first, all.first_row); row < stop;) {
+      const int position = all.first_position + row - all.first_row;
+      const int count = std::min(stop - row, kAttentionRows);
+      for (int r = 0; r < count; ++r) {
+        float* key = worker.row + static_cast<size_t>(r) * dim;
+        std::memcpy(key, context_.at(i.y, row + r), sizeof(float) * turning);
+        std::memcpy(key + turning, context_.at(i.values, row + r), sizeof(float) * latent);
+      }
+      ropes_.rotate(context_.kernels, i.rope, context_.step.inputs().positions, worker.row, dim,
+                    row, count, dim, dim);
+      context_.kernels.write_kv(cache, worker.row, worker.row, dim,
+                                {0, count, position, all.table});
+      row += count;
+    }
+  }
+}
+
 void Attention::run(const Instruction& i, Shares& shares, int worker_index, Worker& worker) {
   const Step& step = context_.step;
   const int rows = step.rows(Space::Tokens);
@@ -137,12 +177,13 @@ void Attention::run(const Instruction& i, Shares& shares, int worker_index, Work
   // row that does not attend has no item that would write its key.
   const bool is_whole_row = (i.norm.heads == 1 && i.attention.heads > 1) ||
                             (i.k_norm.heads == 1 && i.attention.kv_heads > 1);
-  const bool alone = rows == step.inputs().sequences && !is_whole_row &&
+  // A latent row is written once, and not by each item that reads it.
+  const bool alone = rows == step.inputs().sequences && !is_whole_row && !i.attention.latent &&
                      (!of_wanted || step.rows(Space::Wanted) == rows);
   if (!alone) {
     int first, end;
     share_of(worker_index, context_.team.size(), rows, first, end);
-    if (first < end) finish_rows(i, first, end);
+    if (first < end) finish_rows(i, first, end, worker);
     context_.team.barrier(worker_index);
   }
   AttentionPlan& plan = plans_[i.plan].plan;

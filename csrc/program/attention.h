@@ -49,7 +49,8 @@ class Attention {
     AttentionPlan plan;
   };
 
-  void finish_rows(const Instruction& i, int first, int end) const;
+  void finish_rows(const Instruction& i, int first, int end, Worker& worker) const;
+  void write_latents(const Instruction& i, int first, int end, Worker& worker) const;
   const float* finish_alone(const Instruction& i, const AttentionItem& item, Worker& worker) const;
   void attend_together(const Instruction& i, const AttentionItem& item, bool alone,
                        const AttentionCall& call, Worker& worker);

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 namespace octavo {
 
@@ -17,6 +20,24 @@ void softmax(float* x, int count) {
   float total = 0.0f;
   for (int index = 0; index < count; ++index) total += x[index] = std::exp(x[index] - most);
   for (int index = 0; index < count; ++index) x[index] /= total;
+}
+
+// Leaves the experts of all but the best groups without a chance.
+void leave_out_groups(const RouteShape& shape, std::vector<float>& choice) {
+  const int size = shape.experts / shape.groups;
+  std::vector<std::pair<float, int>> quality;  // with the group; negative: the best come first
+  std::vector<float> members;
+  for (int group = 0; group < shape.groups; ++group) {
+    members.assign(choice.begin() + group * size, choice.begin() + (group + 1) * size);
+    std::partial_sort(members.begin(), members.begin() + shape.group_best, members.end(),
+                      std::greater<>());
+    const float total =
+        std::accumulate(members.begin(), members.begin() + shape.group_best, 0.0f);
+    quality.emplace_back(-total, group);
+  }
+  std::sort(quality.begin(), quality.end());
+  for (int place = shape.top_groups; place < shape.groups; ++place)
+    std::fill_n(choice.begin() + quality[place].second * size, size, -HUGE_VALF);
 }
 
 }  // namespace
@@ -36,7 +57,7 @@ void Experts::reserve() {
 
 void Experts::route(const Instruction& i, int first, int end) const {
   const RouteShape& shape = i.route;
-  std::vector<float> scores(shape.experts);
+  std::vector<float> scores(shape.experts), choice;
   std::vector<int32_t> order(shape.experts);
   for (int row = first; row < end; ++row) {
     std::copy_n(context_.at(i.x, row), shape.experts, scores.begin());
@@ -44,10 +65,14 @@ void Experts::route(const Instruction& i, int first, int end) const {
     if (shape.scores == RouteShape::Scores::Sigmoid)
       for (float& score : scores) score = 1.0f / (1.0f + std::exp(-score));
     std::iota(order.begin(), order.end(), 0);
+    choice = scores;
+    if (shape.bias)
+      for (int expert = 0; expert < shape.experts; ++expert) choice[expert] += shape.bias[expert];
     // NaN would break the order, so it goes last; it makes the row's weights NaN all the same.
-    const auto key = [&](int expert) {
-      return std::isnan(scores[expert]) ? -HUGE_VALF : scores[expert];
-    };
+    for (float& score : choice)
+      if (std::isnan(score)) score = -HUGE_VALF;
+    if (shape.groups > 1) leave_out_groups(shape, choice);
+    const auto key = [&](int expert) { return choice[expert]; };
     std::partial_sort(order.begin(), order.begin() + shape.top_k, order.end(), [&](int a, int b) {
       return key(a) != key(b) ? key(a) > key(b) : a < b;
     });
@@ -58,10 +83,12 @@ void Experts::route(const Instruction& i, int first, int end) const {
       weights[place] = scores[order[place]];
     }
     if (shape.scores == RouteShape::Scores::Chosen) softmax(weights, shape.top_k);
+    // Sigmoids may all be zero.
+    const float least = shape.scores == RouteShape::Scores::Sigmoid ? 1e-20f : 0.0f;
     float total = 0.0f;
     for (int place = 0; place < shape.top_k; ++place) total += weights[place];
     for (int place = 0; place < shape.top_k; ++place) {
-      if (shape.normalise) weights[place] /= total;
+      if (shape.normalise) weights[place] /= total + least;
       weights[place] *= shape.scale;
     }
   }

@@ -34,7 +34,7 @@ struct Prepared {
 
 enum class Op : uint8_t {
   RopeTables, Embed, Select, Norm, Prepare, Gemm, Attention, Activate, Gate, Add, Multiply, Scale,
-  SoftCap, Route, SortPairs, ExpertsIn, ExpertsOut,
+  SoftCap, Route, SortPairs, ExpertsIn, ExpertsOut, HeadGemm,
 };
 
 struct NormShape {
@@ -61,6 +61,12 @@ struct RouteShape {
   enum class Scores : uint8_t { Softmax, Chosen, Sigmoid } scores = Scores::Softmax;
   bool normalise = false;
   float scale = 1.0f;
+  // Experts are chosen among those of the best `top_groups` of so many equal groups; a group is as
+  // good as its `group_best` best experts together.
+  int32_t groups = 1;
+  int32_t top_groups = 1;
+  int32_t group_best = 1;
+  const float* bias = nullptr;  // [experts]: added to the scores for the choice alone
 };
 
 struct Instruction {
@@ -76,11 +82,13 @@ struct Instruction {
   float cap = 0.0f;      // SoftCap, Gemm
   bool by_position = false;  // Embed: the table is looked up by position
   bool by_type = false;      // Embed: … by the type of the row's text
-  std::vector<Piece> pieces;  // Gemm; Embed: the table; experts: one an expert
+  std::vector<Piece> pieces;  // Gemm; Embed: the table; experts: one an expert; HeadGemm: a head
+  int32_t passed = 0;    // HeadGemm: the first numbers of a head that stay as they are
 
   // Attention: x is the queries, y the keys, `values` the values; queries and keys are normalised
-  // and rotated in place. Keys and values of all rows are written; if `out` has the wanted rows
-  // only, only those attend.
+  // and rotated in place. Of latent rows, y is a key without its last numbers, which `values` has;
+  // only queries are rotated in place then. Keys and values of all rows are written; if `out` has
+  // the wanted rows only, only those attend.
   Ref values;
   NormShape k_norm;
   AttentionShape attention{};

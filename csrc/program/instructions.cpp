@@ -23,6 +23,7 @@ void Program::execute(const Instruction& i, Shares& shares, int index, Worker& w
     case Op::Prepare: return prepare(i, index, worker);
     case Op::Gemm: return gemm(i, shares, index, worker);
     case Op::Attention: return attention_.run(i, shares, index, worker);
+    case Op::HeadGemm: return head_gemm(i, shares, index, worker);
     case Op::ExpertsIn: return experts_.multiply_in(i, shares, index, worker);
     case Op::ExpertsOut: return experts_.multiply_out(i, shares, index, worker);
     case Op::SortPairs:
@@ -128,6 +129,34 @@ void Program::gemm(const Instruction& i, Shares& shares, int index, Worker& work
                                context_.epilogue_of(i, piece));
       first -= count;
       end -= count;
+    }
+  });
+}
+
+// A head's parts of the rows are neighbours, so that its matrix stays in the caches.
+void Program::head_gemm(const Instruction& i, Shares& shares, int index, Worker& worker) {
+  const int heads = static_cast<int>(i.pieces.size()), all = context_.step.rows(i.space);
+  const int parts = (all + kHeadRows - 1) / kHeadRows;
+  auto* prepared = reinterpret_cast<uint8_t*>(worker.row);
+  const auto multiply = [&](int head, int first, int rows) {
+    const Matrix& matrix = i.pieces[head].matrix;
+    const float* x = context_.at(i.x, first) + head * (i.passed + matrix.inputs);
+    float* out = context_.at(i.out, first);
+    const int column = head * (i.passed + matrix.outputs);
+    for (int row = 0; row < rows && i.passed > 0; ++row)
+      std::memcpy(out + row * i.out.stride + column, x + row * i.x.stride,
+                  i.passed * sizeof(float));
+    kernels_.prepare(matrix.format, x + i.passed, i.x.stride, rows, matrix.inputs, prepared);
+    Epilogue epilogue = context_.epilogue_of(i, i.pieces[head]);
+    epilogue.out = out;
+    epilogue.first_output = column + i.passed;
+    context_.products.gemm(matrix, prepared, rows, 0, num_panels(matrix), worker.kernel_scratch,
+                           epilogue);
+  };
+  shares.take(index, heads * parts, context_.epoch, [&](int begin, int end) {
+    for (int part = begin; part < end; ++part) {
+      const int first = part % parts * kHeadRows;
+      multiply(part / parts, first, std::min(kHeadRows, all - first));
     }
   });
 }

@@ -13,7 +13,7 @@ KvCache::KvCache(CacheFormat format, const std::vector<CacheGroup>& groups, int6
     : block_size_(block_size) {
   const auto is_alike = [](const CacheGroup& one, const CacheGroup& other) {
     return one.kv_heads == other.kv_heads && one.head_dim == other.head_dim &&
-           one.block_bytes == other.block_bytes;
+           one.latent == other.latent && one.block_bytes == other.block_bytes;
   };
   const size_t bytes = (pages * page_bytes + kAlign - 1) / kAlign * kAlign;
   std::vector<size_t> first_scales;  // of each group
@@ -41,10 +41,12 @@ KvCache::KvCache(CacheFormat format, const std::vector<CacheGroup>& groups, int6
 }
 
 void KvCache::add_layers(CacheFormat format, Group& group) {
-  const int64_t array_cells = int64_t{group.shape.kv_heads} * block_size_;
+  const bool is_latent = group.shape.latent > 0;
+  const int64_t head_cells = is_latent ? block_size_ : 2 * block_size_;
   const size_t cell = cell_bytes(format, group.shape.head_dim);
   for (int layer = 0; layer < group.shape.layers; ++layer) {
-    const int64_t keys = 2 * layer * array_cells, values = keys + block_size_;
+    const int64_t keys = layer * head_cells * group.shape.kv_heads;
+    const int64_t values = is_latent ? keys : keys + block_size_;
     Cache cache{};
     cache.keys = pages_.data() + keys * cell;
     cache.values = pages_.data() + values * cell;
@@ -56,7 +58,8 @@ void KvCache::add_layers(CacheFormat format, Group& group) {
     cache.block_size = block_size_;
     cache.kv_heads = group.shape.kv_heads;
     cache.head_dim = group.shape.head_dim;
-    cache.head_cells = 2 * block_size_;
+    cache.latent = group.shape.latent;
+    cache.head_cells = is_latent ? 0 : head_cells;
     cache.block_cells = group.block_cells;
     group.layers.push_back(cache);
   }

@@ -26,6 +26,7 @@ struct CacheGroup {
   int32_t layers = 0;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
+  int32_t latent = 0;  // the last numbers of a key that are its value; 0: values are apart
   int64_t block_bytes = 0;  // from a block to the next, in whole cells; pages are multiples of it
 };
 

@@ -37,6 +37,11 @@ void Program::append(Instruction i) {
   kernel_scratch_ = std::max(kernel_scratch_, kernel_scratch_of(kernels_, i));
   const int across = i.x.width + i.y.width + i.values.width;
   widest_ = std::max({widest_, static_cast<size_t>(across + 64), attention_.widest()});
+  if (i.op == Op::HeadGemm) {
+    const Matrix& matrix = i.pieces[0].matrix;
+    const size_t bytes = kHeadRows * kernels_.prepared_bytes(matrix.format, matrix.inputs);
+    widest_ = std::max(widest_, bytes / sizeof(float));
+  }
   shares_.push_back(std::make_unique<Shares>(team_->size()));
   instructions_.push_back(std::move(i));
   seconds_.push_back(0.0);

@@ -21,6 +21,10 @@
 
 namespace octavo {
 
+// Rows that a thread takes at once of a product for each head: their prepared parts stay in its
+// nearest caches.
+constexpr int kHeadRows = 32;
+
 class Program {
  public:
   Program(const KernelTable& kernels, std::shared_ptr<Team> team);
@@ -72,6 +76,7 @@ class Program {
   void select(const Instruction& i, int first, int end);
   void prepare(const Instruction& i, int index, Worker& worker);
   void gemm(const Instruction& i, Shares& shares, int index, Worker& worker);
+  void head_gemm(const Instruction& i, Shares& shares, int index, Worker& worker);
 
   const KernelTable& kernels_;
   std::shared_ptr<Team> team_;

@@ -74,6 +74,16 @@ class StoredRows(Struct, frozen=True):
         """Return the same rows in another order: row i is the old row order[i]."""
         return replace(self, order=order if self.order is None else self.order[order])
 
+    def transposed(self) -> StoredRows:
+        """Return the inputs as rows; plain numbers keep their type, others become F32."""
+        size = self.layout.group_bytes
+        if self.layout.group > 1 or self.columns is not None:
+            return StoredRows.of(self.floats().T)
+        rows = self.rows if self.order is None else self.rows[self.order]
+        numbers = rows[:, : self.inputs * size].reshape(len(self), self.inputs, size)
+        turned = np.ascontiguousarray(numbers.swapaxes(0, 1))
+        return StoredRows(self.layout, len(self), turned.reshape(self.inputs, -1))
+
     def cut_inputs(self, start: int, stop: int) -> StoredRows:
         """Return all rows with only their stored inputs from `start` to `stop`.
 

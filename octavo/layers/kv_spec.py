@@ -25,6 +25,7 @@ class KVSpec(Struct, frozen=True):
     heads: int = 0
     dim: int = 0
     window: int | None = None
+    latent: int = 0  # of a latent row, the last numbers, which are its value
     checkpoint_blocks: int = 1
 
     @property

@@ -60,7 +60,7 @@ class LatentAttention(Attention):
 
     @property
     def kv_spec(self) -> KVSpec:
-        return KVSpec("latent", 1, self.head_dim)
+        return KVSpec("latent", 1, self.head_dim, latent=self.latent)
 
     def over(self, q: Value, turning: Value, latent: Value, batch: Batch) -> Value:
         """Attend with queries of each head, the row's own keys being `turning` and `latent`."""
@@ -95,9 +95,11 @@ class LatentSelfAttention(Module):
     def __call__(self, x: Value, batch: Batch) -> Value:
         attend = self.attend
         sizes = (attend.latent, attend.head_dim - attend.latent)
+        # In this order, threads wait for each other as seldom as possible.
+        q = self.q(x)
         latent, turning = self.ops.split(self.kv(x), sizes)
-        q = self.keys(self.q(x))
-        seen = attend.over(q, turning, self.kv_norm(latent), batch)
+        normed = self.kv_norm(latent)
+        seen = attend.over(self.keys(q), turning, normed, batch)
         return self.out(self.values(seen))
 
 

@@ -80,7 +80,7 @@ def _stored_source(need: Need, source: Source, count: int, weights: Weights) -> 
     if isinstance(source, HeadRows):
         rows, size = weights.rows(source.name), source.per_head
         runs = [rows.cut(at + source.first, at + source.stop) for at in range(0, len(rows), size)]
-        return [StoredRows.of(run.floats().T) for run in runs] if source.transposed else runs
+        return [run.transposed() for run in runs] if source.transposed else runs
     slices = []
     for name in need.names(source):
         rows = weights.rows(name)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from itertools import groupby
 
-from octavo.backends.base import TensorSize
+from octavo.backends.base import FLOAT_TYPES, TensorSize
 from octavo.layers import Embedding, HeadRows, MatrixStack, PositionEmbedding, TypeEmbedding
 from octavo.models.checkpoint_weights import Weights, named_as_declared
 from octavo.models.load import OpenedModel
@@ -55,7 +55,9 @@ def _part(need: Need, index: int, weights: Weights, count: int) -> tuple[str, in
     source, shape = need.sources[index], list(need.shapes())[index]
     if isinstance(source, HeadRows):
         _, rows, inputs = need.declared.shape
-        return "F32" if source.transposed else weights.row_type(source.name), inputs, rows
+        type_ = weights.row_type(source.name)
+        is_kept = not source.transposed or type_ in FLOAT_TYPES
+        return type_ if is_kept else "F32", inputs, rows
     rows, inputs = shape[:-3:-1] if source.transposed else shape[-2:]
     names = need.names(source)
     type_ = "F32" if source.transposed else weights.row_type(names[0])

@@ -111,3 +111,13 @@ def test_what_does_not_divide_among_the_ranks_is_refused_with_its_numbers() -> N
         part_run(Part("k", 48, unit=16, replicable=True), ParallelContext(0, 8))
     with pytest.raises(ShardError, match="k: 3 units do not divide among 2 ranks"):
         part_run(Part("k", 48, unit=16, replicable=True), ParallelContext(0, 2))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("act_order", [False, True], ids=["in order", "act-order"])
+def test_turned_rows_have_the_same_values(name: str, act_order: bool) -> None:
+    """Plain numbers keep their type; those that share scales along a row cannot."""
+    rows = made_up(name, act_order=act_order).reordered(np.random.default_rng(1).permutation(24))
+    turned = rows.transposed()
+    np.testing.assert_array_equal(turned.floats(), rows.floats().T)
+    assert turned.type == (name if name in ("F32", "BF16") and not act_order else "F32")

@@ -52,9 +52,10 @@ CacheFormat format_named(const std::string& name) {
 class TestCache {
  public:
   TestCache(const std::string& tier, const std::string& format, int num_blocks, int block_size,
-            int kv_heads, int head_dim)
+            int kv_heads, int head_dim, int latent)
       : kernels_(choose_tier(tier)) {
-    const size_t cells = 2 * size_t(num_blocks) * block_size * kv_heads;
+    const int arrays = latent ? 1 : 2;
+    const size_t cells = arrays * size_t(num_blocks) * block_size * kv_heads;
     cache_.format = format_named(format);
     const size_t cell = cell_bytes(cache_.format, head_dim);
     bytes_ = cells * cell;
@@ -64,16 +65,18 @@ class TestCache {
     std::fill_n(cells_.get(), bytes_, uint8_t{0});
     std::fill_n(scales_.get(), num_scales_, 0.0f);
     cache_.keys = cells_.get();
-    cache_.values = cells_.get() + block_size * cell;
+    const int values = latent ? 0 : block_size;  // of latent rows, they are a part of the keys
+    cache_.values = cells_.get() + values * cell;
     if (num_scales_) {
       cache_.key_scales = scales_.get();
-      cache_.value_scales = scales_.get() + block_size;
+      cache_.value_scales = scales_.get() + values;
     }
     cache_.block_size = block_size;
     cache_.kv_heads = kv_heads;
     cache_.head_dim = head_dim;
-    cache_.head_cells = 2 * block_size;
-    cache_.block_cells = 2 * int64_t{kv_heads} * block_size;
+    cache_.latent = latent;
+    cache_.head_cells = latent ? 0 : 2 * block_size;
+    cache_.block_cells = arrays * int64_t{kv_heads} * block_size;
   }
 
   void write(Rows k, Rows v, int first_row, int rows, int first_position, Table table) {
@@ -97,7 +100,8 @@ class TestCache {
 AttentionShape shape_of(const Cache& cache, int heads, float scale, float softcap, int window,
                         const nb::object& sinks) {
   const float* values = sinks.is_none() ? nullptr : nb::cast<Vector>(sinks).data();
-  return {heads, cache.kv_heads, cache.head_dim, scale, softcap, window, values, false, nullptr, 0};
+  return {heads,  cache.kv_heads, cache.head_dim, scale, softcap, window,
+          values, false,          nullptr,        0,     cache.latent};
 }
 
 // Runs one item, and writes its result to out.
@@ -154,8 +158,8 @@ std::tuple<size_t, size_t, int> attend(TestCache& cache, Rows q, Rows out, int h
 
 void bind_test_attention(nb::module_& m) {
   nb::class_<TestCache>(m, "TestCache")
-      .def(nb::init<const std::string&, const std::string&, int, int, int, int>(), "tier"_a,
-           "format"_a, "num_blocks"_a, "block_size"_a, "kv_heads"_a, "head_dim"_a)
+      .def(nb::init<const std::string&, const std::string&, int, int, int, int, int>(), "tier"_a,
+           "format"_a, "num_blocks"_a, "block_size"_a, "kv_heads"_a, "head_dim"_a, "latent"_a = 0)
       .def("write", &TestCache::write)
       .def("cells", &TestCache::cells)
       .def("scales", &TestCache::scales);

@@ -117,6 +117,7 @@ class Instruction:
     def __setattr__(self, name: str, value: Any) -> None: ...
 
 class CacheGroup:
+    latent: int
     def __init__(self, layers: int, kv_heads: int, head_dim: int, block_bytes: int) -> None: ...
 
 class Program:

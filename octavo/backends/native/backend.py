@@ -222,12 +222,11 @@ class NativeBackend:
         assert self._layout is not None, "call prepare first"
         layout, block_size = self._layout
         pages = kv_pages(layout, block_size, self._options.kv_dtype)
-        groups = [
-            _native.CacheGroup(
-                each.num_layers, each.spec.heads, each.spec.dim, pages.block_bytes(number)
-            )
-            for number, each in enumerate(layout.groups)
-        ]
+        groups = []
+        for number, (spec, num_layers, _) in enumerate(layout.groups):
+            group = _native.CacheGroup(num_layers, spec.heads, spec.dim, pages.block_bytes(number))
+            group.latent = spec.latent
+            groups.append(group)
         self._recorded.make_caches(
             getattr(_native.CacheFormat, _CACHES[self._options.kv_dtype]),
             groups,

@@ -74,7 +74,7 @@ class Emitter:
         if i.matrix is not None and i.op != "Prepare":
             made.pieces = self._pieces(i.matrix, i.bias, i.gated)
         if i.experts is not None and i.op != "SortPairs":
-            made.pieces = self._expert_pieces(i)
+            made.pieces, made.passed = self._expert_pieces(i), i.passed
         if i.attend is not None:
             self._attend(i, made)
         if i.routing is not None:
@@ -84,9 +84,13 @@ class Emitter:
                 experts = i.x.width
             routing = i.routing
             scores = getattr(_native.Scores, _SCORES[routing.scores])
-            made.route = _native.RouteShape(
+            route = _native.RouteShape(
                 experts, routing.top_k, scores, routing.normalise, routing.scale
             )
+            route.groups, route.top_groups = routing.groups, routing.top_groups
+            route.group_best = routing.group_best
+            route.bias = 0 if i.bias is None else i.bias.address
+            made.route = route
         return made
 
     def _ref(self, value: Value) -> _native.Ref:
@@ -155,6 +159,7 @@ class Emitter:
             attend.window,
             attend.sinks.address if attend.sinks is not None else 0,
         )
+        shape.latent = attend.latent
         if attend.both_ways:
             shape.both_ways = True
         if attend.distances is not None:

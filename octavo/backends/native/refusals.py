@@ -10,7 +10,7 @@ from typing import get_args
 from octavo.backends.native import _native
 from octavo.program.listing import Instruction, Listing, Op, UnsupportedError
 
-HEAD_MULTIPLE, MOST_HEAD_DIM = 8, 512  # numbers of a head, for the attention kernels
+HEAD_MULTIPLE, MOST_HEAD_DIM = 8, 576  # numbers of a head, for the attention kernels
 # Operations without a kernel: passes take them into others, or only other backends run them.
 WITHOUT_KERNEL = frozenset(get_args(Op)) - frozenset(_native.Op.__members__)
 
@@ -32,11 +32,22 @@ def _refusal(i: Instruction, listing: Listing) -> str | None:
         if any(reader.op == "Attention" for reader in listing.readers(i.out.buffer)):
             return "queries and keys that turn differently"
         return "a rotation of something else than the queries or keys of an attention"
-    if i.op == "Route" and i.bias is not None:
-        return "routing with a bias"
     if i.op == "Gemm" and i.matrix is not None and i.matrix.gated and not i.gated:
         return "a projection of gates and ups that not only a gate reads"
     return f"the operation {i.op}" if i.op in WITHOUT_KERNEL else None
+
+
+def _latent_refusal(i: Instruction, listing: Listing) -> str | None:
+    assert i.attend is not None
+    assert i.x is not None
+    if i.attend.latent % HEAD_MULTIPLE:
+        return f"latents of {i.attend.latent} numbers: it takes multiples of {HEAD_MULTIPLE}"
+    if i.attend.window or i.attend.both_ways or i.attend.q_norm or i.attend.k_norm:
+        return "latent attention with a window or with norms of queries or keys"
+    # Queries are rotated in place; keys are copied.
+    if listing.readers(i.x.buffer) != [i]:
+        return "queries that something else reads as well"
+    return None
 
 
 def _attention_refusal(i: Instruction, listing: Listing) -> str | None:
@@ -49,6 +60,8 @@ def _attention_refusal(i: Instruction, listing: Listing) -> str | None:
         return (
             f"heads of {dim} numbers: it takes multiples of {HEAD_MULTIPLE} up to {MOST_HEAD_DIM}"
         )
+    if i.attend.latent:
+        return _latent_refusal(i, listing)
     if not i.x.buffer is i.y.buffer is i.values.buffer:
         makers = [listing.maker(value) for value in (i.x, i.y)]
         if any(maker is not None and maker.op == "Rope" for maker in makers):

@@ -55,6 +55,11 @@ def work_of(i: Instruction, sequences: Sequence[SequenceSize], kv_bytes: float, 
     }
     if i.attend is not None:
         return _attention(i, sequences, kv_bytes)
+    if i.op == "HeadGemm":
+        assert i.experts is not None
+        one = _product(i.experts.matrices[0], rows[i.space])
+        count = len(i.experts.matrices)
+        return Work(count * one.bytes_read, count * one.operations)
     if i.experts is not None and i.op != "SortPairs":
         count = len(i.experts.matrices)
         used = count * (1 - (1 - top_k / count) ** rows[i.space])
@@ -92,5 +97,7 @@ def _attention(i: Instruction, sequences: Sequence[SequenceSize], kv_bytes: floa
         ]
         read += each.first + each.rows - (each.first + 1 - seen[0])
         products += sum(seen)
-    numbers = 2 * read * attend.kv_heads * attend.head_dim
-    return Work(round(numbers * kv_bytes), 4 * products * attend.heads * attend.head_dim)
+    # A latent row is read once, as a key and as a value.
+    kept = attend.head_dim + (0 if attend.latent else attend.value_dim)
+    operations = 2 * products * attend.heads * (attend.head_dim + attend.value_dim)
+    return Work(round(read * attend.kv_heads * kept * kv_bytes), operations)

@@ -257,7 +257,8 @@ PLAIN = (5, "")
 BOTH_SUMS = (6, "Add")  # attention and feed-forward beside each other
 NORMED_SUMS = (8, "Norm Add Norm Add")  # what is added to the residual is normalised first
 LAYERS_OF = {
-    **dict.fromkeys([name for name in DECODERS if not name.startswith("Deepseek")], PLAIN),
+    # Its first layer is a dense one; but for the queries, the others are DeepSeek V2's.
+    **dict.fromkeys([name for name in DECODERS if name != "DeepseekV3ForCausalLM"], PLAIN),
     **dict.fromkeys(("Gemma2ForCausalLM", "Gemma3ForCausalLM"), NORMED_SUMS),
     "Gemma3ForConditionalGeneration": NORMED_SUMS,
     **dict.fromkeys(("Glm4ForCausalLM", "Olmo2ForCausalLM", "Olmo3ForCausalLM"), NORMED_SUMS),
@@ -266,6 +267,8 @@ LAYERS_OF = {
     # The norm is read by the router and by the experts.
     **dict.fromkeys(("MixtralForCausalLM", "Qwen3MoeForCausalLM"), (10, f"Norm {MIXTURE}")),
     **dict.fromkeys(("OlmoeForCausalLM", "GptOssForCausalLM"), (10, f"Norm {MIXTURE}")),
+    # Each head's products before and behind attention, and the norms of latents.
+    "DeepseekV2ForCausalLM": (13, f"HeadGemm HeadGemm Norm Norm {MIXTURE}"),
     "Qwen2MoeForCausalLM": (12, f"Norm {MIXTURE} Multiply Add"),  # and a shared expert
 }
 
@@ -309,7 +312,9 @@ def test_a_familys_layer_is_so_many_phases_and_nothing_else_is_done(architecture
     gemms = [i for i in instructions if i.op == "Gemm" and i.matrix is not None]
     attends = [i for i in instructions if i.attend is not None]
     widths = {
-        (i.attend.heads + 2 * i.attend.kv_heads) * i.attend.head_dim for i in attends if i.attend
+        (i.attend.heads + 2 * i.attend.kv_heads) * i.attend.head_dim
+        for i in attends
+        if i.attend and not i.attend.latent
     }
     # Queries, keys and values are one matrix, so they are one product.
     for width in widths:

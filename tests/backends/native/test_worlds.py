@@ -9,7 +9,7 @@ import pytest
 from octavo.models.llama import Llama
 from tests.backends.native.tiny import make_native
 from tests.runner.real_world import RealSimulation
-from tests.runner.tiny import Family, Mixed, make_groups
+from tests.runner.tiny import Family, Mixed, latent, make_groups
 from tests.sim.world import draw_world
 
 # The first worlds with a block size that the native engine accepts.
@@ -34,6 +34,12 @@ def test_worlds_hold_over_smaller_caches(kv_dtype: str) -> None:
 def test_worlds_hold_with_layers_of_different_shapes(kv_dtype: str) -> None:
     """Blocks of two sizes share one pool of bytes, and no sequence reads another's."""
     hold(SEEDS[1::5], kv_dtype, Mixed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
+def test_worlds_hold_with_latent_rows(kv_dtype: str) -> None:
+    hold(SEEDS[2::5], kv_dtype, latent)
 
 
 def hold(seeds: list[int], kv_dtype: str, family: Family = Llama) -> None:
