@@ -66,6 +66,7 @@ def resolve(
     that is not the first replaces one, and is not refused for want of memory.
     """
     spec = opened.spec
+    _check_drafts(arguments, layout)
     check_quantization(arguments.quantization, opened.quantization)
     choice = choose_backend(arguments)
     level = logging.WARNING if choice.is_fallback else logging.INFO  # it is slower
@@ -182,6 +183,15 @@ def limited_depth(core: CoreConfig) -> CoreConfig:
 def _prompt_tokens(spec: ModelSpec) -> int:
     """Return the tokens of prompts with prompt_logprobs in a step; each needs a row of logits."""
     return max(_LEAST_PROMPT_LOGPROB_TOKENS, _PROMPT_LOGITS_BYTES // (4 * spec.vocabulary))
+
+
+def _check_drafts(arguments: EngineArguments, layout: KVLayout) -> None:
+    """Refuse drafts for a model whose layers cannot forget a rejected one."""
+    if arguments.speculative_config is not None and layout.has_states:
+        raise ConfigError(
+            "speculative_config: this model keeps states, which cannot be taken back when a draft "
+            "is rejected; leave it out"
+        )
 
 
 def _max_drafts(arguments: EngineArguments, sizes: Sizes) -> int:

@@ -55,11 +55,11 @@ void bind_enums(nb::module_& m) {
   constexpr Op all[] = {Op::RopeTables, Op::Embed, Op::Select, Op::Norm, Op::Prepare, Op::Gemm,
                         Op::Attention, Op::Activate, Op::Gate, Op::Add, Op::Multiply, Op::Scale,
                         Op::SoftCap, Op::Route, Op::SortPairs, Op::ExpertsIn, Op::ExpertsOut,
-                        Op::HeadGemm};
+                        Op::HeadGemm, Op::Convolve};
   constexpr const char* names[] = {"RopeTables", "Embed", "Select", "Norm", "Prepare", "Gemm",
                                    "Attention", "Activate", "Gate", "Add", "Multiply", "Scale",
                                    "SoftCap", "Route", "SortPairs", "ExpertsIn", "ExpertsOut",
-                                   "HeadGemm"};
+                                   "HeadGemm", "Convolve"};
   for (size_t index = 0; index < std::size(all); ++index) ops.value(names[index], all[index]);
 }
 
@@ -95,6 +95,11 @@ void bind_structs(nb::module_& m) {
       .def_rw("groups", &RouteShape::groups).def_rw("top_groups", &RouteShape::top_groups)
       .def_rw("group_best", &RouteShape::group_best)
       .def_prop_rw("bias", address(&RouteShape::bias), pointer(&RouteShape::bias));
+  nb::class_<ConvolveShape>(m, "ConvolveShape")
+      .def(nb::init<>())
+      .def_prop_rw("weight", address(&ConvolveShape::weight), pointer(&ConvolveShape::weight))
+      .def_prop_rw("bias", address(&ConvolveShape::bias), pointer(&ConvolveShape::bias))
+      .def_rw("kernel", &ConvolveShape::kernel);
   nb::class_<AttentionShape>(m, "AttentionShape")
       .def("__init__", [](AttentionShape* self, int32_t heads, int32_t kv_heads, int32_t head_dim,
                           float scale, float softcap, int32_t window, uintptr_t sinks) {
@@ -109,9 +114,10 @@ void bind_structs(nb::module_& m) {
   nb::class_<CacheGroup>(m, "CacheGroup")
       .def("__init__", [](CacheGroup* self, int32_t layers, int32_t kv_heads, int32_t head_dim,
                           int64_t block_bytes) {
-        new (self) CacheGroup{layers, kv_heads, head_dim, 0, block_bytes};
+        new (self) CacheGroup{layers, kv_heads, head_dim, 0, 0, block_bytes};
       }, "layers"_a, "kv_heads"_a, "head_dim"_a, "block_bytes"_a)
-      .def_rw("latent", &CacheGroup::latent);
+      .def_rw("latent", &CacheGroup::latent)
+      .def_rw("state", &CacheGroup::state);
   nb::class_<Instruction>(m, "Instruction")
       .def(nb::init<>())
       .def_rw("op", &Instruction::op).def_rw("barrier", &Instruction::barrier)
@@ -121,7 +127,7 @@ void bind_structs(nb::module_& m) {
       .def_rw("activation", &Instruction::activation).def_rw("factor", &Instruction::factor)
       .def_rw("cap", &Instruction::cap).def_rw("by_position", &Instruction::by_position)
       .def_rw("by_type", &Instruction::by_type)
-      .def_rw("passed", &Instruction::passed)
+      .def_rw("passed", &Instruction::passed).def_rw("convolve", &Instruction::convolve)
       .def_rw("pieces", &Instruction::pieces).def_rw("values", &Instruction::values)
       .def_rw("k_norm", &Instruction::k_norm).def_rw("attention", &Instruction::attention)
       .def_rw("rope", &Instruction::rope).def_rw("group", &Instruction::group)

@@ -34,7 +34,7 @@ struct Prepared {
 
 enum class Op : uint8_t {
   RopeTables, Embed, Select, Norm, Prepare, Gemm, Attention, Activate, Gate, Add, Multiply, Scale,
-  SoftCap, Route, SortPairs, ExpertsIn, ExpertsOut, HeadGemm,
+  SoftCap, Route, SortPairs, ExpertsIn, ExpertsOut, HeadGemm, Convolve,
 };
 
 struct NormShape {
@@ -69,6 +69,13 @@ struct RouteShape {
   const float* bias = nullptr;  // [experts]: added to the scores for the choice alone
 };
 
+// A convolution of each channel over its own last inputs.
+struct ConvolveShape {
+  const float* weight = nullptr;  // [kernel][channels], the oldest input's first
+  const float* bias = nullptr;    // [channels]
+  int32_t kernel = 0;
+};
+
 struct Instruction {
   Op op = Op::Add;
   bool barrier = false;  // before it
@@ -96,6 +103,8 @@ struct Instruction {
   int32_t group = 0;     // of KV blocks
   int32_t layer = 0;     // in the group
   int32_t plan = 0;      // which of the program's attention plans
+
+  ConvolveShape convolve;  // of x, with states of `group` and `layer`
 
   RouteShape route;
   Ref chosen;            // Route writes it, SortPairs reads it

@@ -23,6 +23,7 @@ void Program::execute(const Instruction& i, Shares& shares, int index, Worker& w
     case Op::Prepare: return prepare(i, index, worker);
     case Op::Gemm: return gemm(i, shares, index, worker);
     case Op::Attention: return attention_.run(i, shares, index, worker);
+    case Op::Convolve: return convolve(i, index);
     case Op::HeadGemm: return head_gemm(i, shares, index, worker);
     case Op::ExpertsIn: return experts_.multiply_in(i, shares, index, worker);
     case Op::ExpertsOut: return experts_.multiply_out(i, shares, index, worker);
@@ -131,6 +132,56 @@ void Program::gemm(const Instruction& i, Shares& shares, int index, Worker& work
       end -= count;
     }
   });
+}
+
+// Each thread has some channels of all rows, so that it alone reads and writes their states. The
+// entry of a block has the state after its last position so far: a sequence's rows begin with that
+// of the position before them, and leave one in each of their blocks that has an entry.
+void Program::convolve(const Instruction& i, int index) {
+  const StepInputs& in = context_.step.inputs();
+  const ConvolveShape& shape = i.convolve;
+  const int channels = i.x.width, kept = shape.kernel - 1, size = context_.cache.block_size();
+  const bool of_wanted = i.out.space == Space::Wanted;
+  int begin, end;
+  share_of(index, team_->size(), channels, begin, end);
+  for (int s = 0; s < in.sequences && begin < end; ++s) {
+    const int row = in.row_starts[s], rows = in.row_starts[s + 1] - row;
+    const int first = in.positions[row];
+    const int32_t* table = in.tables[i.group] + static_cast<size_t>(s) * in.table_width;
+    const float* before =
+        first ? context_.cache.state(i.group, i.layer, table[(first - 1) / size]) : nullptr;
+    // The input `at` rows behind the first one; those before it are the state's.
+    const auto input = [&](int at) {
+      return at >= 0 ? context_.at(i.x, row + at) : before + (kept + at) * channels;
+    };
+    for (int r = 0; r < rows; ++r) {
+      const int place = of_wanted ? context_.step.wanted_places()[row + r] : row + r;
+      if (place < 0) continue;
+      float* out = context_.at(i.out, place);
+      for (int c = begin; c < end; ++c) out[c] = 0.0f;
+      for (int tap = 0; tap <= kept; ++tap) {
+        const float* weight = shape.weight + static_cast<size_t>(tap) * channels;
+        if (!before && r + tap < kept) {  // zeros, which a state keeps as such
+          for (int c = begin; c < end; ++c) out[c] += 0.0f * weight[c];
+          continue;
+        }
+        const float* x = input(r + tap - kept);
+        for (int c = begin; c < end; ++c) out[c] += x[c] * weight[c];
+      }
+      for (int c = begin; c < end && shape.bias; ++c) out[c] += shape.bias[c];
+    }
+    // From the last block to the first: the first may have the state that was read.
+    for (int entry = (first + rows - 1) / size; entry >= first / size; --entry) {
+      if (table[entry] == 0) continue;
+      const int stop = std::min(rows, (entry + 1) * size - first);
+      float* state = context_.cache.state(i.group, i.layer, table[entry]);
+      for (int part = 0; part < kept; ++part) {
+        const int at = stop - kept + part;
+        for (int c = begin; c < end; ++c)
+          state[part * channels + c] = at < 0 && !before ? 0.0f : input(at)[c];
+      }
+    }
+  }
 }
 
 // A head's parts of the rows are neighbours, so that its matrix stays in the caches.

@@ -13,13 +13,15 @@ KvCache::KvCache(CacheFormat format, const std::vector<CacheGroup>& groups, int6
     : block_size_(block_size) {
   const auto is_alike = [](const CacheGroup& one, const CacheGroup& other) {
     return one.kv_heads == other.kv_heads && one.head_dim == other.head_dim &&
-           one.latent == other.latent && one.block_bytes == other.block_bytes;
+           one.latent == other.latent && one.state == other.state &&
+           one.block_bytes == other.block_bytes;
   };
   const size_t bytes = (pages * page_bytes + kAlign - 1) / kAlign * kAlign;
   std::vector<size_t> first_scales;  // of each group
   size_t scales = 0;
   for (const CacheGroup& shape : groups) {
-    const auto cell = static_cast<int64_t>(cell_bytes(format, shape.head_dim));
+    const CacheFormat kept = shape.state ? CacheFormat::F32 : format;
+    const auto cell = static_cast<int64_t>(cell_bytes(kept, shape.head_dim));
     if (shape.block_bytes <= 0 || shape.block_bytes % cell || page_bytes % shape.block_bytes)
       throw std::invalid_argument("pages must be whole blocks, and blocks whole cells");
     Group group{shape, pages * (page_bytes / shape.block_bytes), shape.block_bytes / cell, nullptr,
@@ -27,13 +29,14 @@ KvCache::KvCache(CacheFormat format, const std::vector<CacheGroup>& groups, int6
     size_t like = 0;
     while (like < groups_.size() && !is_alike(groups_[like].shape, shape)) ++like;
     first_scales.push_back(like < groups_.size() ? first_scales[like] : scales);
-    if (like == groups_.size()) scales += group.num_blocks * group.block_cells;
+    if (like == groups_.size() && !shape.state) scales += group.num_blocks * group.block_cells;
     groups_.push_back(std::move(group));
   }
   const bool has_scales = format == CacheFormat::Int8;
   pages_ = Pages(bytes + (has_scales ? scales * sizeof(float) : 0), true);
   for (size_t index = 0; index < groups_.size(); ++index) {
     Group& group = groups_[index];
+    if (group.shape.state) continue;
     if (has_scales)
       group.scales = reinterpret_cast<float*>(pages_.data() + bytes) + first_scales[index];
     add_layers(format, group);

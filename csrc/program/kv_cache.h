@@ -27,6 +27,7 @@ struct CacheGroup {
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
   int32_t latent = 0;  // the last numbers of a key that are its value; 0: values are apart
+  int32_t state = 0;   // a block has so many rows of head_dim floats, a state, and no tokens' cells
   int64_t block_bytes = 0;  // from a block to the next, in whole cells; pages are multiples of it
 };
 
@@ -38,6 +39,12 @@ class KvCache {
           int64_t page_bytes, int block_size);
 
   const Cache& layer(int group, int layer) const { return groups_[group].layers[layer]; }
+  // The state that a block of a layer has.
+  float* state(int group, int layer, int64_t block) {
+    const CacheGroup& shape = groups_[group].shape;
+    return reinterpret_cast<float*>(pages_.data() + block * shape.block_bytes) +
+           int64_t{layer} * shape.state * shape.head_dim;
+  }
   int groups() const { return static_cast<int>(groups_.size()); }
   int64_t num_blocks(int group) const { return groups_[group].num_blocks; }
   int block_size() const { return block_size_; }

@@ -37,6 +37,7 @@ void Program::append(Instruction i) {
   kernel_scratch_ = std::max(kernel_scratch_, kernel_scratch_of(kernels_, i));
   const int across = i.x.width + i.y.width + i.values.width;
   widest_ = std::max({widest_, static_cast<size_t>(across + 64), attention_.widest()});
+  if (i.op == Op::Convolve) state_groups_ = std::max(state_groups_, i.group + 1);
   if (i.op == Op::HeadGemm) {
     const Matrix& matrix = i.pieces[0].matrix;
     const size_t bytes = kHeadRows * kernels_.prepared_bytes(matrix.format, matrix.inputs);
@@ -70,7 +71,8 @@ void Program::copy_block(int64_t source, int64_t destination, int64_t group) {
 void Program::run(const StepInputs& inputs) {
   const std::lock_guard<std::mutex> lock(running_);
   const Activity::Step step(*activity_);
-  context_.step.begin(inputs, context_.cache, attention_.groups(), experts_.top_k());
+  context_.step.begin(inputs, context_.cache, std::max(attention_.groups(), state_groups_),
+                      experts_.top_k());
   attention_.plan();
   make_room();
   ++context_.epoch;

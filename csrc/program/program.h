@@ -76,6 +76,7 @@ class Program {
   void select(const Instruction& i, int first, int end);
   void prepare(const Instruction& i, int index, Worker& worker);
   void gemm(const Instruction& i, Shares& shares, int index, Worker& worker);
+  void convolve(const Instruction& i, int index);
   void head_gemm(const Instruction& i, Shares& shares, int index, Worker& worker);
 
   const KernelTable& kernels_;
@@ -84,6 +85,7 @@ class Program {
   Ropes ropes_;
   Attention attention_;
   Experts experts_;
+  int state_groups_ = 0;  // one more than the last group that keeps states
   std::vector<Instruction> instructions_;
   std::vector<std::unique_ptr<Shares>> shares_;  // of each instruction
   std::vector<Worker> workers_;

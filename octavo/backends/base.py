@@ -84,6 +84,11 @@ class KVLayout(Struct, frozen=True):
         """True if the cache holds keys and values of the running step alone, a layer at a time."""
         return all(group.spec.kind == "none" for group in self.groups)
 
+    @property
+    def has_states(self) -> bool:
+        """True if a layer keeps a state of the sequence, which later tokens replace."""
+        return any(group.spec.kind == "state" for group in self.groups)
+
     def pages(self, block_size: int, bytes_of: Callable[[KVSpec], VectorBytes]) -> KVPages:
         """Return the pages that hold blocks of every group; `bytes_of` is the backend's own.
 

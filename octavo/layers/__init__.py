@@ -14,6 +14,7 @@ from octavo.layers.attention import (
     SelfAttention,
 )
 from octavo.layers.block import Block, ParallelBlock, SandwichBlock, SequentialBlock
+from octavo.layers.convolution import GatedConvolution, ShortConvolution
 from octavo.layers.embedding import Embedding, PositionEmbedding, TypeEmbedding
 from octavo.layers.encoder import Encoder, EncoderBlock, encoder_mlp, mutual_attention
 from octavo.layers.kv_spec import KVLayer, KVSpec
@@ -55,6 +56,7 @@ __all__ = [
     "ExpertSpec",
     "FirstOf",
     "GateUpLinear",
+    "GatedConvolution",
     "GatedMLP",
     "HeadLinear",
     "HeadRows",
@@ -84,6 +86,7 @@ __all__ = [
     "SandwichBlock",
     "SelfAttention",
     "SequentialBlock",
+    "ShortConvolution",
     "Slices",
     "SparseMLP",
     "StoredTensor",

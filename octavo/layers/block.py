@@ -7,6 +7,7 @@ and normalise in one step.
 from __future__ import annotations
 
 from octavo.layers.attention import SelfAttention
+from octavo.layers.convolution import GatedConvolution
 from octavo.layers.latent import LatentSelfAttention
 from octavo.layers.mlp import MLP, GatedMLP
 from octavo.layers.module import Batch, Module, Value
@@ -31,7 +32,7 @@ class SequentialBlock(Block):
     def __init__(
         self,
         attn_norm: Norm,
-        attn: SelfAttention | LatentSelfAttention,
+        attn: SelfAttention | LatentSelfAttention | GatedConvolution,
         mlp_norm: Norm,
         mlp: AnyMLP,
         scale: float = 1.0,

@@ -58,6 +58,9 @@ MOST: Mapping[str, int] = {
     "original_max_position_embeddings": MAX_SIZE - 1,
     "n_positions": MAX_SIZE - 1,
     "sliding_window": MAX_SIZE - 1,
+    "conv_L_cache": 1 << 8,
+    "block_ff_dim": _WIDTH,
+    "block_multiple_of": _WIDTH,
     "kv_lora_rank": _WIDTH,
     "q_lora_rank": _WIDTH,
     "qk_rope_head_dim": 1 << 16,
@@ -78,7 +81,7 @@ MOST: Mapping[str, int] = {
 }
 
 # The least of a number that must be above 1: a sequence has a prompt and a token.
-LEAST: Mapping[str, int] = {"max_position_embeddings": 2, "n_positions": 2}
+LEAST: Mapping[str, int] = {"max_position_embeddings": 2, "n_positions": 2, "conv_L_cache": 2}
 
 _EPSILON = (0.0, 1.0)
 _BASE = (0.0, 1e15)
@@ -128,6 +131,8 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "swiglu_limit": _FACTOR,
     "swiglu_alpha": _FACTOR,
     "mlp_only_layers": (0.0, _LAYERS),
+    "full_attn_idxs": (0.0, _LAYERS),
+    "block_ffn_dim_multiplier": (1e-3, 1e3),
     "no_rope_layers": (0.0, 1.0),
     # of generation_config.json, and of GGUF
     "temperature": _TEMPERATURE,

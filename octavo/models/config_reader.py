@@ -123,11 +123,15 @@ class Config(Values):
 
     def activation(self, key: str = "hidden_act", default: str | None = None) -> str:
         """Read the name of the activation in an MLP."""
+        return self.choice(key, ACTIVATIONS, default)
+
+    def choice(self, key: str, known: tuple[str, ...], default: str | None = None) -> str:
+        """Read a name that must be one of those known."""
         name = self.string(key, default)
-        if name not in ACTIVATIONS:
-            known = ", ".join(sorted(ACTIVATIONS))
+        if name not in known:
             raise ConfigurationError(
-                f"{self.name_of(key)} {shown(name)} is not supported; known are {known}"
+                f"{self.name_of(key)} {shown(name)} is not supported; known are "
+                + ", ".join(sorted(known))
             )
         return name
 
@@ -154,23 +158,30 @@ class Config(Values):
         window = self.integer("sliding_window", 0) or None
         if not self.boolean("use_sliding_window", used):
             return (None,) * layers
-        kinds = self.strings("layer_types")
+        kinds = self.layer_kinds(layers, SLIDING)
         if kinds is None and period is not None:
             period = self.positive("sliding_window_pattern", period)
             kinds = tuple(FULL if (i + 1) % period == 0 else SLIDING for i in range(layers))
         if kinds is None:
             first = self.integer("max_window_layers", 0)
             return tuple(window if layer >= first else None for layer in range(layers))
-        if len(kinds) != layers:
-            raise ConfigurationError(f"config: {len(kinds)} layer_types for {layers} layers")
-        if unknown := set(kinds) - {FULL, SLIDING}:
-            raise ConfigurationError(
-                f"config: layer_types {shown(min(unknown))} is not supported; "
-                f"known are {FULL} and {SLIDING}"
-            )
         if SLIDING in kinds and window is None:
             raise ConfigurationError(f"config: {SLIDING} layers need a sliding_window above 0")
         return tuple(window if kind == SLIDING else None for kind in kinds)
+
+    def layer_kinds(self, layers: int, other: str) -> tuple[str, ...] | None:
+        """Read for each layer whether it is full attention or of another kind, if stated."""
+        kinds = self.strings("layer_types")
+        if kinds is None:
+            return None
+        if len(kinds) != layers:
+            raise ConfigurationError(f"config: {len(kinds)} layer_types for {layers} layers")
+        if unknown := set(kinds) - {FULL, other}:
+            raise ConfigurationError(
+                f"config: layer_types {shown(min(unknown))} is not supported; "
+                f"known are {FULL} and {other}"
+            )
+        return kinds
 
     def rope(
         self,

@@ -137,18 +137,10 @@ def _experts(config: Config, kind: str, layers: int) -> tuple[ExpertSpec | None,
         )
     count, top_k = config.experts("n_routed_experts")
     ffn = config.positive("moe_intermediate_size")
-    way = config.string("topk_method", GREEDY if kind == V2 else CORRECTED)
-    if way not in (GREEDY, IN_GROUPS, CORRECTED):
-        raise ConfigurationError(
-            f"{config.name_of('topk_method')} {way!r} is not supported; known are {GREEDY}, "
-            f"{IN_GROUPS} and {CORRECTED}"
-        )
-    scores = config.string("scoring_func", "softmax" if kind == V2 else "sigmoid")
-    if scores not in ("softmax", "sigmoid"):
-        raise ConfigurationError(
-            f"{config.name_of('scoring_func')} {scores!r} is not supported; known are softmax and "
-            "sigmoid"
-        )
+    ways = (GREEDY, IN_GROUPS, CORRECTED)
+    way = config.choice("topk_method", ways, GREEDY if kind == V2 else CORRECTED)
+    usual = "softmax" if kind == V2 else "sigmoid"
+    scores = config.choice("scoring_func", ("softmax", "sigmoid"), usual)
     groups, top_groups = (1, 1) if way == GREEDY else _groups(config, count, top_k)
     experts = ExpertSpec(
         count,

@@ -57,6 +57,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "Olmo3ForCausalLM": ("olmo", "Olmo"),
     "CohereForCausalLM": ("cohere", "Cohere"),
     "Cohere2ForCausalLM": ("cohere", "Cohere"),
+    "Lfm2ForCausalLM": ("lfm2", "Lfm2"),
     # without RMSNorm
     "GPT2LMHeadModel": ("gpt2", "GPT2"),
     "GPTNeoXForCausalLM": ("gpt_neox", "GPTNeoX"),

@@ -5,7 +5,16 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from octavo.distributed.context import ParallelContext
-from octavo.layers import Attention, Embedding, HeadLinear, LayerNorm, Linear, Model, Part
+from octavo.layers import (
+    Attention,
+    Embedding,
+    HeadLinear,
+    LayerNorm,
+    Linear,
+    Model,
+    Part,
+    ShortConvolution,
+)
 from octavo.layers.moe import ExpertMatrices
 from octavo.quant.shard import column_run, part_run, row_runs
 
@@ -29,6 +38,8 @@ def narrow(model: Model, context: ParallelContext) -> None:
                 run = part_run(Part("vocabulary", module.vocabulary), context)
                 module.first, module.vocabulary = run.start, len(run)
                 module.collective = "sum"
+            case ShortConvolution():
+                module.channels = len(part_run(Part("channels", module.channels), context))
             case HeadLinear():
                 module.heads = len(part_run(Part("heads", module.heads), context))
             case ExpertMatrices():

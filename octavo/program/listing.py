@@ -32,6 +32,7 @@ Op = Literal[
     "HeadGemm",
     "Rope",
     "Attention",
+    "Convolve",
     "Activate",
     "Gate",
     "Add",
@@ -52,6 +53,10 @@ Op = Literal[
     "Shrink",
     "Expand",
 ]
+
+
+# Operations that read other rows than their own, of the step or kept before.
+ACROSS_ROWS: tuple[Op, ...] = ("Attention", "Convolve")
 
 
 class RecordingError(ValueError):
@@ -161,6 +166,15 @@ class Attend(Struct, frozen=True):
         return self.latent or self.head_dim
 
 
+class Convolve(Struct, frozen=True):
+    """The parameters of a short convolution."""
+
+    weight: Vector  # [channels, 1, kernel]
+    bias: Vector | None
+    kernel: int
+    place: tuple[int, int]
+
+
 class Mixture(Struct, frozen=True):
     """The gated MLPs of all experts."""
 
@@ -203,6 +217,7 @@ class Instruction(Struct, eq=False):
     columns: NDArray[np.int64] | None = None  # Columns: those of x that `out` consists of
     gated: bool = False
     attend: Attend | None = None
+    convolve: Convolve | None = None
     rope: Rope | None = None
     head_dim: int = 0
     routing: Routing | None = None
@@ -221,7 +236,7 @@ class Instruction(Struct, eq=False):
     @property
     def space(self) -> Space:
         """The kind of rows that the instruction processes."""
-        if self.op in ("RopeTables", "Attention"):  # every token writes its keys and values
+        if self.op in ("RopeTables", *ACROSS_ROWS):  # every token is kept for others
             return "Tokens"
         if self.op in ("SortPairs", "ExpertsIn"):
             assert self.x is not None

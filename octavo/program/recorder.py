@@ -6,11 +6,22 @@ from typing import cast
 
 from msgspec import Struct
 
-from octavo.layers import Attention, LayerNorm, Model, Module, Ops, RMSNorm, Rope, Routing
+from octavo.layers import (
+    Attention,
+    LayerNorm,
+    Model,
+    Module,
+    Ops,
+    RMSNorm,
+    Rope,
+    Routing,
+    ShortConvolution,
+)
 from octavo.layers.moe import ExpertMatrices
 from octavo.program.listing import (
     Attend,
     Buffer,
+    Convolve,
     Distances,
     IdsOf,
     Instruction,
@@ -176,6 +187,17 @@ class Recorder:
         )
         out = self._new("Tokens", layer.heads * attend.value_dim)
         return self._append(Instruction("Attention", q, k, out, v, attend=attend))
+
+    def convolve(self, x: Value, layer: ShortConvolution, batch: RecordedBatch) -> Value:
+        bias = layer.bias if layer.has_bias else None
+        return self._append(
+            Instruction(
+                "Convolve",
+                x,
+                out=self._new("Tokens", x.width),
+                convolve=Convolve(layer.weight, bias, layer.kernel, layer.place),
+            )
+        )
 
     def activation(self, x: Value, name: str) -> Value:
         if name not in ACTIVATIONS:

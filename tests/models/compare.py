@@ -16,6 +16,7 @@ from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.native.refusals import HEAD_MULTIPLE
 from octavo.backends.step import HostBatch
 from octavo.backends.torch.backend import TorchBackend
+from octavo.backends.torch.footprint import kv_pages
 from octavo.layers import Model
 from octavo.loader import resolve
 from octavo.models.build import bind
@@ -42,9 +43,12 @@ class Runner:
         backend.prepare(model, layout, BLOCK_SIZE if is_torch else NATIVE_BLOCK_SIZE)
         backend.make_cache(NUM_BLOCKS)
         per_group = (NUM_BLOCKS - 1) // len(layout.windows)
+        pages = kv_pages(layout, BLOCK_SIZE if is_torch else NATIVE_BLOCK_SIZE, "float32")
+        # Each block is the first one of a page of its own.
         self.tables = tuple(
             np.arange(1 + group * per_group, 1 + (group + 1) * per_group, dtype=np.int32)[None]
-            for group in range(len(layout.windows))
+            * np.int32(per_page)
+            for group, per_page in enumerate(pages.blocks_per_page)
         )
 
     def logits(self, tokens: list[int], start: int = 0) -> Floats:
@@ -111,9 +115,9 @@ def compare(config: PretrainedConfig, directory: Path, *, max_len: int | None = 
         )[0, PROMPT_LENGTH:].tolist()
     runner = load(directory, max_len)
     _check(runner, prompt, expected, text)
-    (dim,) = {group.spec.dim for group in runner.layout.groups}
-    if dim % HEAD_MULTIPLE:
-        with pytest.raises(UnsupportedError, match=f"heads of {dim} numbers"):
+    odd = [each.spec.dim for each in runner.layout.groups if each.spec.dim % HEAD_MULTIPLE]
+    if odd:
+        with pytest.raises(UnsupportedError, match=f"heads of {odd[0]} numbers"):
             load(directory, max_len, exact_native())
     else:
         _check(load(directory, max_len, exact_native()), prompt, expected, text)

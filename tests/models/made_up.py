@@ -48,6 +48,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "FalconForCausalLM": {"multi_query": True, "bias": True},
     "Qwen2MoeForCausalLM": EXPERTS,
     "GptOssForCausalLM": {**EXPERTS, "sliding_window": 5},
+    "Lfm2ForCausalLM": {"full_attn_idxs": [1], "block_multiple_of": 8},
     "DeepseekV2ForCausalLM": {**LATENT, "first_k_dense_replace": 0},
     "DeepseekV3ForCausalLM": {**LATENT, "q_lora_rank": 24, "n_group": 2, "topk_group": 1},
 }

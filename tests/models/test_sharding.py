@@ -87,6 +87,10 @@ def by_hand(architecture: str, name: str, whole: Floats, rank: int, ranks: int) 
     layer, _, tensor = name.rpartition(".")
     kv_heads = {"FalconForCausalLM": 1, "GPT2LMHeadModel": 4, "GPTNeoXForCausalLM": 4}
     match layer.rpartition(".")[2], tensor:
+        case "into", _:
+            return heads_of(whole, (4, 4, 4), rank, ranks)
+        case "conv", _:
+            return rows_of(whole, rank, ranks)
         case "qkv", _:
             kv = kv_heads.get(architecture, 2)
             return heads_of(whole, (4, kv, kv), rank, ranks)
@@ -102,7 +106,7 @@ def by_hand(architecture: str, name: str, whole: Floats, rank: int, ranks: int) 
             return rows_of(whole, rank, ranks)
         case "attend", "sinks":
             return rows_of(whole, rank, ranks)
-        case "q_norm" | "k_norm", _:  # StableLM: a row for each head
+        case "q_norm" | "k_norm", _ if whole.ndim > 1:  # StableLM: a row for each head
             return heads_of(whole, (len(whole),), rank, ranks)
     return whole
 

@@ -377,6 +377,8 @@ class RealSimulation(Simulation):
         )
         num_tokens = (0, 3, 11)[world.seed % 3] if world.config.chunked_prefill else 0
         config = replace(world.config, groups=groups, prompt_logprob_tokens=num_tokens)
+        if any(group.kind == "state" for group in groups):  # the runner cannot take states back
+            config = replace(config, max_drafts=0)
         super().__init__(replace(world, config=config, events=events))
 
     def _make_executor(self) -> Any:

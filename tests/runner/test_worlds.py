@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from octavo.backends.step import Draws
+from octavo.backends.torch import states
+from octavo.backends.torch.attention import Buffers
 from octavo.backends.torch.sampling import noise
 from octavo.backends.torch.sampling.pooling import PooledSum
 from octavo.backends.torch.sampling.slot import Slot
@@ -16,7 +19,8 @@ from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.core.request import Request
 from octavo.runner.slots import SlotState
 from tests.runner.real_world import RealSimulation
-from tests.runner.tiny import Mixed, latent, make_backend, make_groups
+from tests.runner.tiny import Family, Mixed, convolving, latent, make_backend, make_groups
+from tests.sim.kv.memory import SimulationError
 from tests.sim.world import draw_world
 
 NUM_WORLDS = 240
@@ -62,6 +66,22 @@ def test_worlds_hold_with_latent_rows(first: int) -> None:
             simulation.run()
         except Exception as error:
             raise AssertionError(f"world {seed}, at tick {simulation.num_ticks}") from error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 80, WORLDS_A_TEST))
+def test_worlds_hold_with_states(first: int) -> None:
+    """A sequence continues from a state of its own, of its parent, or of a checkpoint."""
+    makes = partial(make_backend, family=convolving), partial(make_groups, family=convolving)
+    num_cached = 0
+    for seed in range(first, first + WORLDS_A_TEST):
+        simulation = RealSimulation(draw_world(seed, is_plain=True), *makes)
+        try:
+            simulation.run()
+        except Exception as error:
+            raise AssertionError(f"world {seed}, at tick {simulation.num_ticks}") from error
+        num_cached += simulation.engine.scheduler.stats.num_cached_tokens
+    assert num_cached > 0
 
 
 @pytest.mark.slow
@@ -179,6 +199,56 @@ def test_planted_bugs_are_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) ->
         try:
             RealSimulation(replace(world, slowness=0.0)).run()
         except Exception:
+            failures += 1
+            break
+    assert failures
+
+
+def states_of_the_chunks_end(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: all blocks of a chunk get the state after its last position."""
+    convolve = states.convolve
+
+    def wrong(x: Any, layer: Any, batch: Any) -> Any:
+        out = convolve(x, layer, batch)
+        group, index = layer.place
+        cells, size = batch.buffers.layers[group][index].keys, batch.buffers.block_size
+        for owner, (start, stop) in enumerate(pairwise(batch.row_starts)):
+            table, last = batch.tables[group][owner], int(batch.positions[stop - 1]) // size
+            for entry in range(int(batch.positions[start]) // size, last):
+                if table[entry]:
+                    cells[int(table[entry])] = cells[int(table[last])]
+        return out
+
+    patch.setattr(states, "convolve", wrong)
+
+
+def copies_in_the_first_group(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a fork's partial block is copied as if all blocks were of one size."""
+    copy = Buffers.copy
+
+    def wrong(buffers: Buffers, source: int, destination: int, group: int) -> None:
+        if max(source, destination) < len(buffers.blocks[0]):
+            copy(buffers, source, destination, 0)
+
+    patch.setattr(Buffers, "copy", wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plant", "family"),
+    [(states_of_the_chunks_end, convolving), (copies_in_the_first_group, Mixed)],
+)
+def test_planted_bugs_of_other_kinds_are_caught(
+    plant: Any, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the first 40 worlds fails with any of these bugs in the backend."""
+    plant(monkeypatch)
+    makes = partial(make_backend, family=family), partial(make_groups, family=family)
+    failures = 0
+    for seed in range(40):
+        try:
+            RealSimulation(replace(draw_world(seed, is_plain=True), slowness=0.0), *makes).run()
+        except SimulationError:
             failures += 1
             break
     assert failures

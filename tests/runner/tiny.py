@@ -33,6 +33,7 @@ from octavo.layers.rope import Rope, plain
 from octavo.models.build import bind
 from octavo.models.deepseek import DeepSeek
 from octavo.models.kv_layout import place_layers
+from octavo.models.lfm2 import Lfm2
 from octavo.models.llama import Llama
 from octavo.runner.kv_cache import groups_of
 from octavo.runner.model_runner import ModelRunner, StepInFlight
@@ -115,6 +116,12 @@ def latent(spec: ModelSpec) -> DeepSeek:
     )
 
 
+def convolving(spec: ModelSpec) -> Lfm2:
+    """Declare a decoder that convolves in its first layer, and attends in the others."""
+    first = (True, *(False,) * (spec.layers - 1))
+    return Lfm2(structs.replace(spec, convolutions=first, kernel=3, qk_norm=True))
+
+
 def make_model(windows: Windows, family: Family = Llama) -> tuple[Model, KVLayout]:
     """Return a bound model and its layout; both are stateless, so engines can share them."""
     return _made(windows, family)
@@ -149,8 +156,9 @@ def make_groups(
     """Return the groups of the model's layers in the core's terms."""
     layout = make_model(windows, family)[1]
     number_bytes, scale_bytes = {"float32": (4, 0), "bfloat16": (2, 0), "int8": (1, 4)}[kv_dtype]
-    vector = VectorBytes(number_bytes, scale_bytes)
-    return groups_of(layout, layout.pages(block_size, lambda spec: vector))
+    vector, exact = VectorBytes(number_bytes, scale_bytes), VectorBytes(4)
+    pages = layout.pages(block_size, lambda spec: exact if spec.kind == "state" else vector)
+    return groups_of(layout, pages)
 
 
 def make_config(windows: Windows = FULL, **settings: Any) -> CoreConfig:

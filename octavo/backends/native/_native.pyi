@@ -118,6 +118,7 @@ class Instruction:
 
 class CacheGroup:
     latent: int
+    state: int
     def __init__(self, layers: int, kv_heads: int, head_dim: int, block_bytes: int) -> None: ...
 
 class Program:

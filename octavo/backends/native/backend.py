@@ -226,6 +226,7 @@ class NativeBackend:
         for number, (spec, num_layers, _) in enumerate(layout.groups):
             group = _native.CacheGroup(num_layers, spec.heads, spec.dim, pages.block_bytes(number))
             group.latent = spec.latent
+            group.state = spec.heads if spec.kind == "state" else 0
             groups.append(group)
         self._recorded.make_caches(
             getattr(_native.CacheFormat, _CACHES[self._options.kv_dtype]),

@@ -12,7 +12,7 @@ from octavo.backends.native.layout import Layout, lay_out, place_barriers
 from octavo.backends.native.packing import Matrix, Vector, interleaved
 from octavo.layers import Rope
 from octavo.program import operands
-from octavo.program.listing import Distances, Instruction, Listing, Norm, Prepared, Value
+from octavo.program.listing import Convolve, Distances, Instruction, Listing, Norm, Prepared, Value
 
 _SCORES = {"softmax": "Softmax", "chosen": "Chosen", "sigmoid": "Sigmoid"}
 
@@ -77,6 +77,9 @@ class Emitter:
             made.pieces, made.passed = self._expert_pieces(i), i.passed
         if i.attend is not None:
             self._attend(i, made)
+        if i.convolve is not None:
+            made.convolve = self._convolve(i.convolve)
+            made.group, made.layer = i.convolve.place
         if i.routing is not None:
             experts = len(i.experts.matrices) if i.experts is not None else 0
             if i.op == "Route":
@@ -172,6 +175,16 @@ class Emitter:
             made.norm = _norm(attend.q_norm)
         if attend.k_norm is not None:
             made.k_norm = _norm(attend.k_norm)
+
+    def _convolve(self, convolve: Convolve) -> _native.ConvolveShape:
+        """Return a convolution whose weights lie input by input."""
+        made, weight = _native.ConvolveShape(), convolve.weight
+        assert isinstance(weight, Vector)
+        by_channel = weight.values.reshape(-1, convolve.kernel)
+        made.weight = self._vector(np.ascontiguousarray(by_channel.T).reshape(-1)).address
+        made.bias = 0 if convolve.bias is None else convolve.bias.address
+        made.kernel = convolve.kernel
+        return made
 
     def _distances(self, distances: Distances) -> int:
         """Return the address of each head's values, distance by distance."""

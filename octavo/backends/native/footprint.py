@@ -22,7 +22,8 @@ _SCALE_BYTES = {"int8": 4}  # of each vector of a head
 def kv_pages(layout: KVLayout, block_size: int, kv_dtype: KvDtype) -> KVPages:
     """Return the pages of a cache of this type."""
     vector = VectorBytes(_KV_BYTES[kv_dtype], _SCALE_BYTES.get(kv_dtype, 0))
-    return layout.pages(block_size, lambda spec: vector)
+    exact = VectorBytes(_KV_BYTES["float32"])
+    return layout.pages(block_size, lambda spec: exact if spec.kind == "state" else vector)
 
 
 class NativeFootprint(Struct, frozen=True):

@@ -32,7 +32,7 @@ _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 class LayerCells:
     """Views of the pool that have one layer's cells; its part of a block is contiguous."""
 
-    keys: Tensor  # [blocks, block_size, kv_heads, head_dim]
+    keys: Tensor  # [blocks, block_size, kv_heads, head_dim]; of states [blocks, parts, numbers]
     values: Tensor  # the same cells, where values are a part of the keys
 
 
@@ -77,6 +77,8 @@ class TorchBatch:
     lasts: Tensor  # [items]: the largest
     ends: Tensor  # [items]: the last position of the item's sequence
     types: Tensor  # [rows]
+    row_starts: list[int]  # of each sequence, and the number of rows
+    tables: tuple[np.ndarray, ...]  # for each group [sequences, blocks]
     spans: dict[tuple[int, bool], tuple[Tensor, Tensor, range]] = field(default_factory=dict)
     tiles: dict[tuple[int, int, bool, int], Tile | None] = field(default_factory=dict)
     num_kept: int = 0  # cells in `tiles`
@@ -106,6 +108,8 @@ class TorchBatch:
             row_places=torch.from_numpy(np.flatnonzero(~fill)),
             firsts=torch.from_numpy(positions[:, 0].copy()),
             lasts=torch.from_numpy(positions.max(axis=1)),
+            row_starts=batch.row_starts.tolist(),
+            tables=batch.tables,
             ends=torch.from_numpy(batch.positions[batch.row_starts[1:] - 1][owners]).long(),
             types=torch.from_numpy(
                 batch.types if len(batch.types) else np.zeros_like(batch.token_ids)
@@ -291,12 +295,18 @@ def make_buffers(layout: KVLayout, num_pages: int, block_size: int, dtype: torch
     """
     pages = kv_pages(layout, block_size, _NAMES[dtype])
     memory = mmap(-1, num_pages * pages.page_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
-    pool = torch.frombuffer(memory, dtype=dtype)
+    pool = torch.frombuffer(memory, dtype=torch.uint8)
     made = Buffers(block_size, [], [])
     for number, (spec, num_layers, _) in enumerate(layout.groups):
         block_bytes = pages.block_bytes(number)
-        blocks = pool.view(-1, block_bytes // dtype.itemsize)
-        made.blocks.append(pool.view(torch.uint8).view(-1, block_bytes))
+        made.blocks.append(pool.view(-1, block_bytes))
+        if spec.kind == "state":
+            own = num_layers * spec.heads * spec.dim * torch.float32.itemsize
+            kept = made.blocks[-1][:, :own].view(torch.float32)
+            parts = kept.view(-1, num_layers, spec.heads, spec.dim).unbind(1)
+            made.layers.append([LayerCells(part, part) for part in parts])
+            continue
+        blocks = made.blocks[-1].view(dtype)
         per_layer = spec.vectors // spec.heads  # keys and values, or both in one
         numbers = num_layers * per_layer * block_size * spec.heads * spec.dim
         shape = (num_layers, per_layer, block_size, spec.heads, spec.dim)

@@ -30,8 +30,8 @@ _MOST_KV_BYTES = 4 << 30
 
 def kv_pages(layout: KVLayout, block_size: int, dtype: str) -> KVPages:
     """Return the pages of a cache of this type."""
-    vector = VectorBytes(ELEMENT_BYTES[dtype])
-    return layout.pages(block_size, lambda spec: vector)
+    vector, exact = VectorBytes(ELEMENT_BYTES[dtype]), VectorBytes(ELEMENT_BYTES["float32"])
+    return layout.pages(block_size, lambda spec: exact if spec.kind == "state" else vector)
 
 
 @dataclass(frozen=True, slots=True)

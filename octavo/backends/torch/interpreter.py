@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from octavo.backends.torch import experts, ops
+from octavo.backends.torch import experts, ops, states
 from octavo.backends.torch.attention import NO_ADAPTER, TorchBatch, attend
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.distributed.communicator import Communicator, Floats
@@ -216,6 +216,14 @@ def _attention(run: Run, i: Instruction) -> None:
     run[i.out] = out if space == "Tokens" else out.index_select(0, run.rows(space))
 
 
+def _convolve(run: Run, i: Instruction) -> None:
+    assert i.convolve is not None
+    assert i.out is not None
+    out = states.convolve(run[i.x], i.convolve, run.batch)
+    space = i.out.buffer.space
+    run[i.out] = out if space == "Tokens" else out.index_select(0, run.rows(space))
+
+
 def _activate(run: Run, i: Instruction) -> None:
     assert i.activation is not None
     run[i.out] = ops.ACTIVATIONS[i.activation](run[i.x])
@@ -336,6 +344,7 @@ MEANINGS: dict[Op, Callable[[Run, Instruction], None]] = {
     "HeadGemm": _head_gemm,
     "Rope": _rope,
     "Attention": _attention,
+    "Convolve": _convolve,
     "Activate": _activate,
     "Gate": _gate,
     "Add": _add,

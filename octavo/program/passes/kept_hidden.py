@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from octavo.program.listing import Buffer, Instruction, Listing, Value
+from octavo.program.listing import ACROSS_ROWS, Buffer, Instruction, Listing, Value
 
 
 def keep_hidden(listing: Listing, layers: Iterable[int]) -> None:
@@ -13,20 +13,23 @@ def keep_hidden(listing: Listing, layers: Iterable[int]) -> None:
     The outputs are in the order of the layers. The pass comes before fusion, which joins the
     layers' first instructions.
     """
-    attentions = [i for i in listing if i.op == "Attention"]
+    mixers = [i for i in listing if i.op in ACROSS_ROWS]
     for number in sorted(set(layers)):
-        value, reader = _input_of(listing, attentions[number])
+        value, reader = _input_of(listing, mixers[number])
         buffer = Buffer("Hidden", value.width, "KeptOut")
         out = Value(buffer, 0, value.width, value.recorder)
         listing.insert(listing.index(reader), Instruction("Select", value, out=out))
 
 
-def _input_of(listing: Listing, attention: Instruction) -> tuple[Value, Instruction]:
-    """Return the residual stream that an attention's layer reads, and what first reads it."""
-    values = attention.values
-    assert values is not None  # not rotated, and normalised only if they are latents
+def _input_of(listing: Listing, mixer: Instruction) -> tuple[Value, Instruction]:
+    """Return the residual stream that a layer reads, and what first reads it.
+
+    Values are not rotated, and normalised only if they are latents. A convolution's input is gated.
+    """
+    values = mixer.values or mixer.x
+    assert values is not None
     maker = listing.maker(values)
-    if maker is not None and maker.op == "Norm":
+    if maker is not None and maker.op in ("Norm", "Multiply"):
         values = maker.x
         assert values is not None
     (product,) = [

@@ -1,8 +1,8 @@
-"""After the last attention, only rows are processed whose logits or hidden states are wanted."""
+"""Behind the last attention or convolution, only rows whose results are wanted are processed."""
 
 from __future__ import annotations
 
-from octavo.program.listing import Buffer, Instruction, Listing, Value
+from octavo.program.listing import ACROSS_ROWS, Buffer, Instruction, Listing, Value
 
 
 def leave_out_unwanted_rows(listing: Listing) -> None:
@@ -10,10 +10,10 @@ def leave_out_unwanted_rows(listing: Listing) -> None:
 
     Earlier values that they still need are selected just before the attention.
     """
-    attentions = [i for i in listing if i.op == "Attention"]
-    if not attentions:
+    across = [i for i in listing if i.op in ACROSS_ROWS]
+    if not across:
         return
-    last = attentions[-1]
+    last = across[-1]
     behind = listing.instructions[listing.index(last) :]
     for instruction in behind:
         for value in instruction.writes:

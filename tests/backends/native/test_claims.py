@@ -256,9 +256,10 @@ MIXTURE = "Route SortPairs ExpertsIn ExpertsOut Add"
 PLAIN = (5, "")
 BOTH_SUMS = (6, "Add")  # attention and feed-forward beside each other
 NORMED_SUMS = (8, "Norm Add Norm Add")  # what is added to the residual is normalised first
+# Models whose layers differ from each other.
+OTHERS = ("DeepseekV3ForCausalLM", "Lfm2ForCausalLM")
 LAYERS_OF = {
-    # Its first layer is a dense one; but for the queries, the others are DeepSeek V2's.
-    **dict.fromkeys([name for name in DECODERS if name != "DeepseekV3ForCausalLM"], PLAIN),
+    **dict.fromkeys([name for name in DECODERS if name not in OTHERS], PLAIN),
     **dict.fromkeys(("Gemma2ForCausalLM", "Gemma3ForCausalLM"), NORMED_SUMS),
     "Gemma3ForConditionalGeneration": NORMED_SUMS,
     **dict.fromkeys(("Glm4ForCausalLM", "Olmo2ForCausalLM", "Olmo3ForCausalLM"), NORMED_SUMS),

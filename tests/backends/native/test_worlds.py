@@ -9,7 +9,7 @@ import pytest
 from octavo.models.llama import Llama
 from tests.backends.native.tiny import make_native
 from tests.runner.real_world import RealSimulation
-from tests.runner.tiny import Family, Mixed, latent, make_groups
+from tests.runner.tiny import Family, Mixed, convolving, latent, make_groups
 from tests.sim.world import draw_world
 
 # The first worlds with a block size that the native engine accepts.
@@ -40,6 +40,13 @@ def test_worlds_hold_with_layers_of_different_shapes(kv_dtype: str) -> None:
 @pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
 def test_worlds_hold_with_latent_rows(kv_dtype: str) -> None:
     hold(SEEDS[2::5], kv_dtype, latent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
+def test_worlds_hold_with_states(kv_dtype: str) -> None:
+    """States are floats whatever the type of keys and values, which have pages beside them."""
+    hold(SEEDS[3::5], kv_dtype, convolving)
 
 
 def hold(seeds: list[int], kv_dtype: str, family: Family = Llama) -> None:
