@@ -64,6 +64,10 @@ class KVPages(Struct, frozen=True):
         return self.page_bytes // self.blocks_per_page[group]
 
 
+class OneProgramError(ValueError):
+    """A further model for a backend that computes one alone."""
+
+
 class KVLayout(Struct, frozen=True):
     """The layout of the KV cache: groups of layers that share block tables."""
 
@@ -224,6 +228,14 @@ class Backend(Protocol):
 
     def prepare(self, model: Model, layout: KVLayout, block_size: int) -> None:
         """Take a bound model and the form of its cache. Weights may still be loading."""
+
+    def add_program(self, model: Model, owner: str) -> None:
+        """Take a further bound model over the same slots; `prepare` has been called.
+
+        Its KV is in the layout's groups of this owner. Each step computes its rows with it too, and
+        it proposes tokens where `Draws.ahead` asks it to. No text depends on it. Raise
+        OneProgramError if the backend computes one model alone.
+        """
 
     def settle(self) -> None:
         """Wait until all weights are loaded, so that the first step need not wait."""

@@ -198,6 +198,19 @@ class Masks:
             return self.rows
 
 
+class Ahead(NamedTuple):
+    """The steps of a further program (`Backend.add_program`) behind the draws of a step.
+
+    Each is of one row for each sample: of the token that was drawn last, at the next position. The
+    first continues the text of the sample, and each later one what the program itself has drawn.
+    It draws as the slot would, by its rules and its noise, without a mask: a program with the
+    weights of the first one is never wrong. The tables have blocks for all these positions.
+    """
+
+    owner: str
+    num_steps: Ints  # [samples]: the tokens to propose; 0: none
+
+
 class Draws(NamedTuple):
     """The part of a step besides the forward pass and its copies.
 
@@ -217,6 +230,7 @@ class Draws(NamedTuple):
     # (slot, tokens) that follow what was drawn for a slot before; applied before the forward pass,
     # after `freed` and `opened`.
     appended: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    ahead: Ahead | None = None  # what is proposed for the next tokens of the samples
 
 
 class RowLogprobs(NamedTuple):
@@ -248,6 +262,9 @@ class StepOutput(NamedTuple):
     prompts: tuple[RowLogprobs, ...] = ()  # for each of draws.prompts that did not fail
     # (slot, vector) for each that is complete; of rows apart, all vectors one after the other
     pooled: tuple[tuple[int, Floats], ...] = ()
+    # Of each sample, where `Draws.ahead` asks for them; fewer where a draw fails, and none for a
+    # sample that failed.
+    proposals: tuple[tuple[int, ...], ...] = ()
 
 
 class Pending(Protocol):

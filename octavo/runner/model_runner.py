@@ -186,7 +186,7 @@ class ModelRunner:
         output = started.pending.collect()
         self._in_flight.popleft()
         plan, state = started.plan, self.state
-        tokens, failures, logprobs, prompts, pooled = output
+        tokens, failures, logprobs, prompts, pooled, _ = output
         failed_before = tuple(state.failures) if state.failures else ()
         forced: tuple[tuple[int, tuple[int, ...]], ...] = ()
         if self._shaping is not None and (self._shaping.is_used or self._in_flight):

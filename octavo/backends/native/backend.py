@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from octavo.backends.base import Arithmetic, ForwardResult, Ints, KVLayout, StepSize
+from octavo.backends.base import (
+    Arithmetic,
+    ForwardResult,
+    Ints,
+    KVLayout,
+    OneProgramError,
+    StepSize,
+)
 from octavo.backends.native import _native
 from octavo.backends.native.emit import Emitter
 from octavo.backends.native.footprint import kv_pages
@@ -186,6 +193,12 @@ class NativeBackend:
         if self._file is not None:
             self._calibration = ProductCalibration(_formats(listing), self.tier, self._file)
             self._take_choices()
+
+    def add_program(self, model: Model, owner: str) -> None:
+        raise OneProgramError(
+            f"the native engine computes one model, and {owner!r} is a second one; use "
+            "backend='torch'"
+        )
 
     def calibrate(self) -> None:
         """Finish the measurement of kernels, which otherwise takes effect when it is done."""

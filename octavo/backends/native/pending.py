@@ -97,7 +97,7 @@ class ProcessedPending:
 def _output(tokens: tuple[tuple[int, ...], ...], rest: Any) -> StepOutput:
     if rest is None:
         # The same as StepOutput(tokens), without another call.
-        return tuple.__new__(StepOutput, (tokens, (), (), (), ()))
+        return tuple.__new__(StepOutput, (tokens, (), (), (), (), ()))
     failures, logprobs, prompts, pooled = rest
     return StepOutput(
         tokens,

@@ -13,13 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.backends.base import Arithmetic, ForwardResult, KVLayout, StepSize
-from octavo.backends.step import Draws, HostBatch, StepOutput
+from octavo.backends.base import Arithmetic, Floats, ForwardResult, KVLayout, StepSize
+from octavo.backends.step import NO_ROWS, Draws, HostBatch, StepOutput
 from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch.attention import Buffers, TorchBatch, make_buffers
 from octavo.backends.torch.footprint import TorchFootprint, kept_bytes
 from octavo.backends.torch.interpreter import Interpreter
 from octavo.backends.torch.largest_step import largest_batch, peak_growth
+from octavo.backends.torch.sampling.ahead import propose
 from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.distributed.communicator import Communicator
@@ -72,6 +73,7 @@ class TorchBackend:
         self.arithmetic = Arithmetic()  # torch chooses by itself
         self._communicator = communicator  # if several ranks share the model
         self._interpreter: Interpreter | None = None
+        self._further: dict[str, Interpreter] = {}  # by owner
         self._layout: KVLayout | None = None
         self._block_size = 0
         self._buffers: Buffers | None = None
@@ -93,11 +95,21 @@ class TorchBackend:
         return TorchExperts(self.parameter(np.stack(values)))
 
     def prepare(self, model: Model, layout: KVLayout, block_size: int) -> None:
+        self._interpreter, self._further = self._program(model), {}
+        self._layout, self._block_size = layout, block_size
+
+    def add_program(self, model: Model, owner: str) -> None:
+        assert self._layout is not None, "prepare must be called first"
+        owners = {group.owner for group in self._layout.groups if group.owner}
+        if owner not in owners or owner in self._further:
+            raise ValueError(f"{owner!r} has a program, or is none of the owners {sorted(owners)}")
+        self._further[owner] = self._program(model)
+
+    def _program(self, model: Model) -> Interpreter:
         listing = record(model)
         if self._communicator is not None:
             insert_collectives(listing, model, self._communicator.context)
-        self._interpreter = Interpreter(listing, self._communicator)
-        self._layout, self._block_size = layout, block_size
+        return Interpreter(listing, self._communicator)
 
     def settle(self) -> None:
         pass  # weights are loaded synchronously
@@ -137,8 +149,24 @@ class TorchBackend:
 
     def _run(self, batch: HostBatch, draws: Draws) -> StepOutput:
         self._sampler.change(draws)
-        logits, hidden = self.forward(self._sampler.with_tokens(batch))
-        return self._sampler.finish(draws, logits, hidden)
+        batch = self._sampler.with_tokens(batch)
+        logits, hidden = self.forward(batch)
+        output = self._sampler.finish(draws, logits, hidden)
+        if not self._further or not len(batch.token_ids):
+            return output
+        for program in self._further.values():
+            self._compute(program, batch._replace(logits_rows=NO_ROWS, hidden_rows=NO_ROWS))
+        if draws.ahead is None:
+            return output
+        run = partial(self._compute, self._further[draws.ahead.owner])
+        proposals = propose(batch, draws, output, self._sampler, run)
+        return output._replace(proposals=proposals)
+
+    @torch.inference_mode()
+    def _compute(self, program: Interpreter, batch: HostBatch) -> Floats:
+        """Write the KV of a further program's rows; return the logits of the wanted ones."""
+        _, buffers = self._ready
+        return program.run(TorchBatch.of(batch, buffers)).logits.float().numpy()
 
     @torch.inference_mode()
     def forward(self, batch: HostBatch) -> ForwardResult:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+from msgspec import structs
+
 from octavo.backends.step import SlotSampling
 from octavo.backends.torch.sampling import noise
 from octavo.backends.torch.sampling.pooling import PooledSum
@@ -18,6 +21,10 @@ class Slot:
         self.tokens: list[int] = sampling.tokens.tolist()  # the prompt, then the output
         self.rules = Rules(sampling) if sampling.has_rules else None
         self.pooled = PooledSum()
+
+    def branch(self) -> Slot:
+        """Return a slot with the same tokens and rules, which goes on by itself."""
+        return Slot(structs.replace(self.sampling, tokens=np.array(self.tokens, np.int32)))
 
     @property
     def is_plain(self) -> bool:

@@ -7,9 +7,11 @@ position and not on the time. Speculation therefore changes no text.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from octavo.backends.base import Floats
+from octavo.backends.base import Floats, Ints
 from octavo.backends.step import (
     LAST_SAMPLE,
     NO_LOGPROBS,
@@ -66,6 +68,10 @@ class StepSampler:
         numbers = batch.slots[owners].tolist()
         token_ids[rows] = [self.slots[number].tokens[-1] for number in numbers]
         return batch._replace(token_ids=token_ids)
+
+    def draw(self, logits: Floats, slots: Sequence[Slot]) -> tuple[Ints, dict[int, str]]:
+        """Draw a token for each slot, open or not, from its row; return also the failures."""
+        return self._sampler.draw(logits, slots)
 
     def finish(self, draws: Draws, logits: Floats, hidden: Floats) -> StepOutput:
         """Compute everything that follows the forward pass."""
