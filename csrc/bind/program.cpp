@@ -140,6 +140,14 @@ void bind_structs(nb::module_& m) {
 void bind_program(nb::module_& m) {
   bind_enums(m);
   bind_structs(m);
+  nb::class_<KvCache>(m, "KvCache")
+      .def("__init__", [](KvCache* self, CacheFormat format, const std::vector<CacheGroup>& groups,
+                          int64_t pages, int64_t page_bytes, int block_size) {
+        new (self) KvCache(format, groups, pages, page_bytes, block_size);
+      }, "format"_a, "groups"_a, "pages"_a, "page_bytes"_a, "block_size"_a)
+      .def("take", [](KvCache& self, Team& team) {
+        team.run([&](int part) { self.take(part, team.size()); });
+      }, "team"_a, nb::call_guard<nb::gil_scoped_release>());
   nb::class_<Program>(m, "Program")
       .def("__init__", [](Program* self, const std::string& tier, std::shared_ptr<Team> team) {
         new (self) Program(choose_tier(tier), std::move(team));
@@ -147,9 +155,6 @@ void bind_program(nb::module_& m) {
       .def("append", &Program::append)
       .def("add_rope", &Program::add_rope, "frequencies"_a, "interleaved"_a, "magnitude"_a)
       .def("set_scratch", &Program::set_scratch, "space"_a, "row_bytes"_a, "prepared_row_bytes"_a)
-      .def("make_caches", &Program::make_caches, "format"_a, "groups"_a, "pages"_a,
-           "page_bytes"_a, "block_size"_a, "preallocated"_a,
-           nb::call_guard<nb::gil_scoped_release>())
       .def("choose", [](Program& self, Format format, int row_class, const std::string& tier,
                         int ahead) {
         self.choose(format, row_class, choose_tier(tier), ahead);

@@ -131,6 +131,8 @@ void read_draws(const nb::tuple& from, Draws& draws) {
   for (const nb::handle pair : from[9])
     draws.appended.emplace_back(nb::cast<int32_t>(pair[0]),
                                 nb::cast<std::vector<int32_t>>(pair[1]));
+  if (!from[10].is_none())
+    draws.ahead = {nb::cast<std::string>(from[10][0]), ids_of(from[10][1])};
 }
 
 // ---- out ----
@@ -188,8 +190,8 @@ class SubmittedStep {
   }
 
   // The tokens of each sample; and None, or a tuple of failures, log-probabilities of samples and
-  // of prompts, and pooled vectors. Tokens are tuples, since a new array takes several times as
-  // long where the weights have evicted numpy from the caches.
+  // of prompts, pooled vectors, and proposals. Tokens are tuples, since a new array takes several
+  // times as long where the weights have evicted numpy from the caches.
   // The vectors are moved out, so that a step is taken once.
   nb::tuple take() {
     if (!job_->is_done()) throw std::logic_error("a step must be waited for before it is taken");
@@ -199,7 +201,7 @@ class SubmittedStep {
     const size_t samples = out.num_tokens.size();
     nb::object rest = nb::none();
     if (!out.failures.empty() || !out.logprobs.empty() || !out.prompts.empty() ||
-        !out.pooled.empty()) {
+        !out.pooled.empty() || !out.proposals.empty()) {
       nb::list failures, pooled;
       for (const auto& [slot, why] : out.failures)
         failures.append(nb::make_tuple(slot, static_cast<int32_t>(why)));
@@ -207,7 +209,11 @@ class SubmittedStep {
         const size_t size = each.values.size();
         pooled.append(nb::make_tuple(each.slot, array_of(std::move(each.values), size)));
       }
-      rest = nb::make_tuple(failures, list_of(out.logprobs), list_of(out.prompts), pooled);
+      const nb::object proposals = tuple_of(out.proposals.size(), [&](size_t sample) {
+        return nb::tuple(nb::cast(out.proposals[sample]));
+      });
+      rest = nb::make_tuple(failures, list_of(out.logprobs), list_of(out.prompts), pooled,
+                            proposals);
     }
     const nb::object tokens = tuple_of(samples, [&](size_t sample) {
       return tuple_of(out.num_tokens[sample], [&](size_t n) {
@@ -316,7 +322,11 @@ void bind_step(nb::module_& m) {
       }, "tier"_a, "program"_a, "team"_a, "vocabulary"_a, "hidden"_a,
          "weights"_a, nb::keep_alive<1, 7>())  // a step may still run when nothing else is left
       .def("submit", &submit, "batch"_a, "draws"_a, "masks"_a.none())
+      .def("add_program", &StepRunner::add_program, "owner"_a, "program"_a)
+      .def("use_cache", &StepRunner::use_cache, "cache"_a)
       .def("reserve", &StepRunner::reserve, "logits_rows"_a, "hidden_rows"_a)
+      .def("reserve_further", &StepRunner::reserve_further, "rows"_a, "sequences"_a,
+           "positions"_a)
       .def("results", [](const StepRunner& self) {
         return nb::make_tuple(view_of(self.logits(), self.logits_memory()),
                               view_of(self.hidden(), self.hidden_memory()));

@@ -105,7 +105,7 @@ void Attention::plan() {
     std::vector<const SequenceRows*> sequences;
     for (const int32_t group : layers.groups) sequences.push_back(all[group].data());
     layers.plan.make(context_.kernels, layers.shape, sequences, static_cast<int>(all[0].size()),
-                     context_.cache.block_size(), context_.team.size());
+                     context_.cache->block_size(), context_.team.size());
     const size_t bytes = layers.plan.partial_floats() * sizeof(float);
     if (partials_.bytes() < bytes) {
       partials_ = Pages();  // the old memory is returned before new memory is taken
@@ -134,7 +134,7 @@ void Attention::finish_rows(const Instruction& i, int first, int end, Worker& wo
   if (i.k_norm.heads) normalise(kernels, i.k_norm, k, i.y.stride, rows, i.y.width, k, i.y.stride);
   rotate(i, q, i.x.stride, first, rows, i.x.width);
   rotate(i, k, i.y.stride, first, rows, i.y.width);
-  const Cache& cache = context_.cache.layer(i.group, i.layer);
+  const Cache& cache = context_.cache->layer(i.group, i.layer);
   for (const SequenceRows& all : sequences_[i.group]) {
     const int begin = std::max(first, all.first_row);
     const int stop = std::min(end, all.first_row + all.rows);
@@ -149,7 +149,7 @@ void Attention::finish_rows(const Instruction& i, int first, int end, Worker& wo
 // queries take of the thread's memory.
 void Attention::write_latents(const Instruction& i, int first, int end, Worker& worker) const {
   const int dim = i.attention.head_dim, latent = i.attention.latent, turning = dim - latent;
-  const Cache& cache = context_.cache.layer(i.group, i.layer);
+  const Cache& cache = context_.cache->layer(i.group, i.layer);
   for (const SequenceRows& all : sequences_[i.group]) {
     const int stop = std::min(end, all.first_row + all.rows);
     for (int row = std::max(first, all.first_row); row < stop;) {
@@ -189,7 +189,7 @@ void Attention::run(const Instruction& i, Shares& shares, int worker_index, Work
   AttentionPlan& plan = plans_[i.plan].plan;
   const auto& sequences = (of_wanted ? wanted_sequences_ : sequences_)[i.group];
   AttentionCall call{&context_.kernels,
-                     context_.cache.layer(i.group, i.layer),
+                     context_.cache->layer(i.group, i.layer),
                      i.attention,
                      sequences.data(),
                      context_.at(i.x),
@@ -270,7 +270,7 @@ const float* Attention::finish_alone(const Instruction& i, const AttentionItem& 
   float* k = worker.row + i.x.width;
   std::memcpy(k, context_.at(i.y, row) + item.kv_head * dim, sizeof(float) * dim);
   finish_heads(i, i.k_norm, row, item.kv_head, 1, k);
-  context_.kernels.write_kv(one_head(context_.cache.layer(i.group, i.layer), item.kv_head), k,
+  context_.kernels.write_kv(one_head(context_.cache->layer(i.group, i.layer), item.kv_head), k,
                             context_.at(i.values, row) + item.kv_head * dim, dim,
                             {0, 1, position, sequences_[i.group][item.sequence].table});
   return q;

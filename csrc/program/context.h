@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "choice/product_kernels.h"
 #include "kernels/table.h"
@@ -21,7 +22,7 @@ struct Context {
   Team& team;
   Step step;
   Scratch scratch;
-  KvCache cache;
+  std::shared_ptr<KvCache> cache = std::make_shared<KvCache>();  // of all programs
   uint32_t epoch = 0;  // counts steps
 
   float* at(const Ref& ref, int row = 0) const { return scratch.at(step, ref, row); }

@@ -140,7 +140,7 @@ void Program::gemm(const Instruction& i, Shares& shares, int index, Worker& work
 void Program::convolve(const Instruction& i, int index) {
   const StepInputs& in = context_.step.inputs();
   const ConvolveShape& shape = i.convolve;
-  const int channels = i.x.width, kept = shape.kernel - 1, size = context_.cache.block_size();
+  const int channels = i.x.width, kept = shape.kernel - 1, size = context_.cache->block_size();
   const bool of_wanted = i.out.space == Space::Wanted;
   int begin, end;
   share_of(index, team_->size(), channels, begin, end);
@@ -149,7 +149,7 @@ void Program::convolve(const Instruction& i, int index) {
     const int first = in.positions[row];
     const int32_t* table = in.tables[i.group] + static_cast<size_t>(s) * in.table_width;
     const float* before =
-        first ? context_.cache.state(i.group, i.layer, table[(first - 1) / size]) : nullptr;
+        first ? context_.cache->state(i.group, i.layer, table[(first - 1) / size]) : nullptr;
     // The input `at` rows behind the first one; those before it are the state's.
     const auto input = [&](int at) {
       return at >= 0 ? context_.at(i.x, row + at) : before + (kept + at) * channels;
@@ -174,7 +174,7 @@ void Program::convolve(const Instruction& i, int index) {
     for (int entry = (first + rows - 1) / size; entry >= first / size; --entry) {
       if (table[entry] == 0) continue;
       const int stop = std::min(rows, (entry + 1) * size - first);
-      float* state = context_.cache.state(i.group, i.layer, table[entry]);
+      float* state = context_.cache->state(i.group, i.layer, table[entry]);
       for (int part = 0; part < kept; ++part) {
         const int at = stop - kept + part;
         for (int c = begin; c < end; ++c)

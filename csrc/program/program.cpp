@@ -57,21 +57,15 @@ void Program::set_scratch(Space space, int64_t row_bytes, int64_t prepared_row_b
   context_.scratch.set_row_bytes(space, row_bytes, prepared_row_bytes);
 }
 
-void Program::make_caches(CacheFormat format, const std::vector<CacheGroup>& groups, int64_t pages,
-                          int64_t page_bytes, int block_size, bool preallocated) {
-  context_.cache = KvCache(format, groups, pages, page_bytes, block_size);
-  if (preallocated) team_->run([&](int part) { context_.cache.take(part, team_->size()); });
-}
-
-void Program::copy_block(int64_t source, int64_t destination, int64_t group) {
+void Program::use_cache(std::shared_ptr<KvCache> cache) {
   const std::lock_guard<std::mutex> lock(running_);
-  context_.cache.copy_block(source, destination, group);
+  context_.cache = std::move(cache);
 }
 
 void Program::run(const StepInputs& inputs) {
   const std::lock_guard<std::mutex> lock(running_);
   const Activity::Step step(*activity_);
-  context_.step.begin(inputs, context_.cache, std::max(attention_.groups(), state_groups_),
+  context_.step.begin(inputs, *context_.cache, std::max(attention_.groups(), state_groups_),
                       experts_.top_k());
   attention_.plan();
   make_room();

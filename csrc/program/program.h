@@ -34,8 +34,7 @@ class Program {
   void append(Instruction instruction);
   int add_rope(std::vector<float> frequencies, bool interleaved, float magnitude);
   void set_scratch(Space space, int64_t row_bytes, int64_t prepared_row_bytes);
-  void make_caches(CacheFormat format, const std::vector<CacheGroup>& groups, int64_t pages,
-                   int64_t page_bytes, int block_size, bool preallocated);
+  void use_cache(std::shared_ptr<KvCache> cache);
 
   // Makes the memory of the largest step, without computing one, and returns its bytes: of `rows`
   // rows, so many wanted ones, and `sequences` of up to `positions`.
@@ -43,7 +42,6 @@ class Program {
                  int32_t positions);
 
   // ---- every step; concurrent callers run one after the other ----
-  void copy_block(int64_t source, int64_t destination, int64_t group);
   void run(const StepInputs& inputs);
 
   // Floats from row to row of the results.
@@ -57,6 +55,8 @@ class Program {
 
   // Whether steps are running, for measurements that wait until none is.
   std::shared_ptr<const Activity> activity() const { return activity_; }
+  // Counts the steps of this program as those of another.
+  void count_with(const Program& other) { activity_ = other.activity_; }
 
   // Starts (or stops) measuring, from zero.
   void set_profiling(bool on);

@@ -27,6 +27,9 @@ class Pages {
   size_t bytes_ = 0;
 };
 
+// Whether a step's results of so many bytes are better in huge pages.
+constexpr bool are_huge(size_t bytes) { return bytes > (size_t{8} << 20); }
+
 // Memory that is kept until the arena ends, taken piece by piece: packed weights.
 class Arena {
  public:

@@ -203,6 +203,15 @@ void Sampler::draw_sample(const Draws& draws, int32_t sample, const Rows& logits
   } while (advance(draws, sample, token, logits, output, scratch));
 }
 
+std::vector<int32_t> Sampler::draw_apart(const std::vector<const Slot*>& slots,
+                                         const Rows& logits) {
+  std::vector<int32_t> tokens(slots.size());
+  share_out(slots.size(), [&](size_t i, Scratch& scratch) {
+    tokens[i] = draw_row(*slots[i], nullptr, logits.row(static_cast<int32_t>(i)), scratch);
+  });
+  return tokens;
+}
+
 int32_t Sampler::row_of(const Draws& draws, int32_t sample, const DrawOutput& output) const {
   return draws.first_rows[sample] + output.num_tokens[sample];
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,12 @@ struct PoolRows {
   bool apart;  // rows are not added up: each is returned as it is
 };
 
+// The tokens that a further program proposes for each sample.
+struct Ahead {
+  std::string owner;  // empty: none
+  std::vector<int32_t> num_steps;
+};
+
 // A step's draws, as octavo/backends/step.py defines them.
 struct Draws {
   std::vector<int32_t> freed;
@@ -55,6 +62,7 @@ struct Draws {
   std::vector<PromptRows> prompts;
   std::vector<PoolRows> pools;
   std::vector<std::pair<int32_t, std::vector<int32_t>>> appended;
+  Ahead ahead;
   std::vector<uint32_t> masks;  // empty: none; else [samples + drafts, mask_words]
   size_t mask_words = 0;
 };
@@ -83,6 +91,7 @@ struct DrawOutput {
   std::vector<RowLogprobs> logprobs;
   std::vector<RowLogprobs> prompts;
   std::vector<Pooled> pooled;
+  std::vector<std::vector<int32_t>> proposals;  // of each sample; empty: none are wanted
   // Samples whose rows a user's processors change: they wait for `resume`.
   std::vector<int32_t> waiting;
 };
@@ -100,6 +109,9 @@ class Sampler {
   // Throws std::invalid_argument if the masks lack a row, or a bit.
   void check_masks(const Draws& draws) const;
   void draw(const Draws& draws, const Rows& logits, const Rows& hidden, DrawOutput& output);
+
+  // Draws a token for each slot, open or not, from its row; negative where none can be drawn.
+  std::vector<int32_t> draw_apart(const std::vector<const Slot*>& slots, const Rows& logits);
 
   // For a sample that waits: its next row after the rules that come before processors, -infinity
   // where a token is forbidden. Returns false if the row is not finite, and the sample has failed.

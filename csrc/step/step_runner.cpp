@@ -9,14 +9,11 @@ namespace octavo {
 
 namespace {
 
-// From so many bytes on, results are in huge pages.
-constexpr size_t kBytesOfSmallPages = size_t{8} << 20;
-
 void make_room(std::shared_ptr<Pages>& pages, int64_t stride, int32_t rows) {
   const size_t bytes = sizeof(float) * stride * rows;
   if (bytes <= pages->bytes()) return;
   pages = std::make_shared<Pages>();  // the old memory is returned before new memory is taken
-  pages = std::make_shared<Pages>(bytes, bytes > kBytesOfSmallPages);
+  pages = std::make_shared<Pages>(bytes, are_huge(bytes));
 }
 
 }  // namespace
@@ -64,19 +61,32 @@ void StepJob::widen(int32_t width) {
 void StepRunner::run(StepJob& job) {
   sampler_.change_slots(job.draws);
   for (const auto& [source, destination, group] : job.copies)
-    program_->copy_block(source, destination, group);
+    cache_->copy_block(source, destination, group);
   logits_ = {nullptr, 0, 0, vocabulary_};
   hidden_ = {nullptr, 0, 0, hidden_size_};
   if (job.token_ids.empty()) return;
   sampler_.check(job.draws, static_cast<int32_t>(job.logits_rows.size()),
                  static_cast<int32_t>(job.hidden_rows.size()));
+  further_.check(job.draws);
   resolve(job);
-  forward(job);
+  const StepInputs in = forward(job);
   if (job.masks) {
     job.masks->take(job.draws);
     sampler_.check_masks(job.draws);
   }
   sampler_.draw(job.draws, logits_, hidden_, job.output);
+  further_.run(in, job.draws, sampler_, job.output);
+}
+
+void StepRunner::add_program(std::string owner, std::shared_ptr<Program> program) {
+  program->count_with(*program_);
+  further_.add(std::move(owner), std::move(program));
+}
+
+void StepRunner::use_cache(std::shared_ptr<KvCache> cache) {
+  program_->use_cache(cache);
+  further_.use_cache(cache);
+  cache_ = std::move(cache);
 }
 
 void StepRunner::resolve(StepJob& job) const {
@@ -97,7 +107,7 @@ size_t StepRunner::reserve(int32_t logits_rows, int32_t hidden_rows) {
   return logits_memory_->bytes() + hidden_memory_->bytes();
 }
 
-void StepRunner::forward(StepJob& job) {
+StepInputs StepRunner::forward(StepJob& job) {
   const auto num_logits = static_cast<int32_t>(job.logits_rows.size());
   const auto num_hidden = static_cast<int32_t>(job.hidden_rows.size());
   reserve(num_logits, num_hidden);
@@ -119,6 +129,7 @@ void StepRunner::forward(StepJob& job) {
   program_->run(in);
   logits_ = {in.logits_out, program_->logits_stride(), num_logits, vocabulary_};
   hidden_ = {in.hidden_out, program_->hidden_stride(), num_hidden, hidden_size_};
+  return in;
 }
 
 }  // namespace octavo

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "runtime/team.h"
 #include "sampling/mask_gate.h"
 #include "sampling/sampler.h"
+#include "step/further_programs.h"
 
 namespace octavo {
 
@@ -64,11 +66,16 @@ class StepRunner {
       : program_(std::move(program)),
         team_(std::move(team)),
         sampler_(kernels, *team_, vocabulary),
+        further_(vocabulary),
         vocabulary_(vocabulary),
         hidden_size_(hidden) {}
   StepRunner(const StepRunner&) = delete;
 
   std::shared_ptr<const StepJob> last_job;  // the last one submitted
+
+  // ---- made once ----
+  void add_program(std::string owner, std::shared_ptr<Program> program);
+  void use_cache(std::shared_ptr<KvCache> cache);
 
   JobQueue& queue() { return queue_; }
   Sampler& sampler() { return sampler_; }
@@ -84,14 +91,20 @@ class StepRunner {
 
   // Makes the memory for results of so many rows; returns the bytes of all that there is.
   size_t reserve(int32_t logits_rows, int32_t hidden_rows);
+  // The same for the largest step of the further programs.
+  size_t reserve_further(int32_t rows, int32_t sequences, int32_t positions) {
+    return further_.reserve(rows, sequences, positions);
+  }
 
  private:
   void resolve(StepJob& job) const;
-  void forward(StepJob& job);
+  StepInputs forward(StepJob& job);
 
   std::shared_ptr<Program> program_;
   std::shared_ptr<Team> team_;
+  std::shared_ptr<KvCache> cache_ = std::make_shared<KvCache>();
   Sampler sampler_;
+  FurtherPrograms further_;
   const int vocabulary_;
   const int hidden_size_;
   std::shared_ptr<Pages> logits_memory_ = std::make_shared<Pages>();

@@ -64,10 +64,6 @@ class KVPages(Struct, frozen=True):
         return self.page_bytes // self.blocks_per_page[group]
 
 
-class OneProgramError(ValueError):
-    """A further model for a backend that computes one alone."""
-
-
 class KVLayout(Struct, frozen=True):
     """The layout of the KV cache: groups of layers that share block tables."""
 
@@ -233,8 +229,8 @@ class Backend(Protocol):
         """Take a further bound model over the same slots; `prepare` has been called.
 
         Its KV is in the layout's groups of this owner. Each step computes its rows with it too, and
-        it proposes tokens where `Draws.ahead` asks it to. No text depends on it. Raise
-        OneProgramError if the backend computes one model alone.
+        it proposes tokens where `Draws.ahead` asks it to. No text depends on it. Raise ValueError
+        if the layout has no such groups, or the vocabularies differ.
         """
 
     def settle(self) -> None:

@@ -263,7 +263,7 @@ class StepOutput(NamedTuple):
     # (slot, vector) for each that is complete; of rows apart, all vectors one after the other
     pooled: tuple[tuple[int, Floats], ...] = ()
     # Of each sample, where `Draws.ahead` asks for them; fewer where a draw fails, and none for a
-    # sample that failed.
+    # sample that failed, or has processors.
     proposals: tuple[tuple[int, ...], ...] = ()
 
 

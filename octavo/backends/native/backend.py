@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -16,9 +16,9 @@ from octavo.backends.base import (
     ForwardResult,
     Ints,
     KVLayout,
-    OneProgramError,
     StepSize,
 )
+from octavo.backends.further import check_further
 from octavo.backends.native import _native
 from octavo.backends.native.emit import Emitter
 from octavo.backends.native.footprint import kv_pages
@@ -98,6 +98,15 @@ def _formats(listing: Listing) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+class _Emitted(NamedTuple):
+    """A model as a program: its listing, and before which instructions all threads wait."""
+
+    model: Model
+    program: _native.Program
+    listing: Listing
+    barriers: frozenset[int]
+
+
 class NativeBackend:
     """The backend that runs recorded programs; implements `octavo.backends.base.Backend`."""
 
@@ -113,11 +122,9 @@ class NativeBackend:
         make_panels = FreshPanels if cache is None else cache.panels
         self._packer = Packer(self._team, options.weights, make_panels)
         self._is_settled = False
-        self._program: _native.Program | None = None
+        self._programs: dict[str, _Emitted] = {}  # by owner; the first model's is ""
         self._runner: _native.StepRunner | None = None
         self._layout: tuple[KVLayout, int] | None = None  # with the size of a block
-        self._listing: Listing | None = None
-        self.barriers: frozenset[int] = frozenset()  # before the instructions with these numbers
         # Open slots with user-written processors, with those and the prompt.
         self._processed: dict[int, tuple[tuple[Processor, ...], Ints]] = {}
         self._unfinished: ProcessedPending | None = None  # the last step, if it had such slots
@@ -174,31 +181,43 @@ class NativeBackend:
             raise ValueError(
                 f"block_size={block_size}: the native engine takes multiples of {BLOCK_TOKENS}"
             )
-        listing = record(model)
-        rewrite(listing, PASSES)
-        refuse_unsupported(listing)
-        program = _native.Program(self.tier, self._team)
-        self.barriers = Emitter(program, self.tier, self._packer.vector).emit(listing)
-        self._program, self._listing = program, listing
-        self._layout = layout, block_size
+        made = self._emitted(model)
+        self._programs, self._layout = {"": made}, (layout, block_size)
         self._runner = _native.StepRunner(
             self.tier,
-            program,
+            made.program,
             self._team,
             model.spec.vocabulary,
             model.spec.hidden,
             self._packer,
         )
         self._processed, self._unfinished = {}, None
+        self._measure()
+
+    def _emitted(self, model: Model) -> _Emitted:
+        listing = record(model)
+        rewrite(listing, PASSES)
+        refuse_unsupported(listing)
+        program = _native.Program(self.tier, self._team)
+        barriers = Emitter(program, self.tier, self._packer.vector).emit(listing)
+        return _Emitted(model, program, listing, barriers)
+
+    def _measure(self) -> None:
+        """Find the fastest kernels of all formats, once the weights are loaded."""
         if self._file is not None:
-            self._calibration = ProductCalibration(_formats(listing), self.tier, self._file)
+            formats = [name for each in self._programs.values() for name in _formats(each.listing)]
+            self._calibration = ProductCalibration(formats, self.tier, self._file)
             self._take_choices()
 
     def add_program(self, model: Model, owner: str) -> None:
-        raise OneProgramError(
-            f"the native engine computes one model, and {owner!r} is a second one; use "
-            "backend='torch'"
-        )
+        assert self._layout is not None, "call prepare first"
+        first = self._programs[""].model
+        check_further(model, owner, first, self._layout[0], self._programs)
+        self._packer.begin()
+        self._is_settled = False
+        self._programs[owner] = made = self._emitted(model)
+        self._ready.add_program(owner, made.program)
+        self._measure()
 
     def calibrate(self) -> None:
         """Finish the measurement of kernels, which otherwise takes effect when it is done."""
@@ -218,7 +237,8 @@ class NativeBackend:
         for format_, choices in self.choices.items():
             for choice in choices:
                 kind = getattr(_native.Format, format_)
-                self._recorded.choose(kind, choice.row_class, choice.tier, choice.ahead)
+                for each in self._programs.values():
+                    each.program.choose(kind, choice.row_class, choice.tier, choice.ahead)
         if is_over:
             self._calibration = None
             if self._file is not None:
@@ -229,7 +249,8 @@ class NativeBackend:
         step_bytes = self._recorded.reserve(
             size.rows, wanted, size.rows, size.sequences, size.positions
         )
-        return step_bytes + self._ready.reserve(wanted, size.rows)
+        further_bytes = self._ready.reserve_further(size.rows, size.sequences, size.positions)
+        return step_bytes + further_bytes + self._ready.reserve(wanted, size.rows)
 
     def make_cache(self, num_blocks: int) -> None:
         assert self._layout is not None, "call prepare first"
@@ -241,19 +262,20 @@ class NativeBackend:
             group.latent = spec.latent
             group.state = spec.heads if spec.kind == "state" else 0
             groups.append(group)
-        self._recorded.make_caches(
-            getattr(_native.CacheFormat, _CACHES[self._options.kv_dtype]),
-            groups,
-            num_blocks,
-            pages.page_bytes,
-            block_size,
-            self._options.preallocates_kv,
-        )
+        kept_as = getattr(_native.CacheFormat, _CACHES[self._options.kv_dtype])
+        cache = _native.KvCache(kept_as, groups, num_blocks, pages.page_bytes, block_size)
+        if self._options.preallocates_kv:
+            cache.take(self._team)
+        self._ready.use_cache(cache)
+
+    @property
+    def _first(self) -> _Emitted:
+        assert self._programs, "call prepare first"
+        return self._programs[""]
 
     @property
     def _recorded(self) -> _native.Program:
-        assert self._program is not None, "call prepare first"
-        return self._program
+        return self._first.program
 
     @property
     def _ready(self) -> _native.StepRunner:
@@ -301,8 +323,7 @@ class NativeBackend:
 
     def describe(self) -> str:
         """Return the program as text, one line for each instruction."""
-        assert self._listing is not None, "call prepare first"
-        return describe(self._listing, self.barriers)
+        return describe(self._first.listing, self.barriers)
 
     def profile(self, on: bool) -> None:
         """Start (or stop) measuring each instruction, and forget earlier measurements."""
@@ -310,8 +331,12 @@ class NativeBackend:
 
     @property
     def instructions(self) -> list[Instruction]:
-        assert self._listing is not None, "call prepare first"
-        return self._listing.instructions
+        return self._first.listing.instructions
+
+    @property
+    def barriers(self) -> frozenset[int]:
+        """The numbers of the instructions before which all threads wait for each other."""
+        return self._first.barriers
 
     def timings(self) -> tuple[list[float], list[float]]:
         """Return the caller's seconds in each instruction, and those of waiting before it."""

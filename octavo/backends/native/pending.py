@@ -98,13 +98,14 @@ def _output(tokens: tuple[tuple[int, ...], ...], rest: Any) -> StepOutput:
     if rest is None:
         # The same as StepOutput(tokens), without another call.
         return tuple.__new__(StepOutput, (tokens, (), (), (), (), ()))
-    failures, logprobs, prompts, pooled = rest
+    failures, logprobs, prompts, pooled, proposals = rest
     return StepOutput(
         tokens,
         tuple([(slot, _MESSAGES[why]) for slot, why in failures]),
         _rows(logprobs),
         _rows(prompts),
         tuple(pooled),
+        proposals,
     )
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo.backends.base import Arithmetic, Floats, ForwardResult, KVLayout, StepSize
+from octavo.backends.further import check_further
 from octavo.backends.step import NO_ROWS, Draws, HostBatch, StepOutput
 from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch.attention import Buffers, TorchBatch, make_buffers
@@ -72,6 +73,7 @@ class TorchBackend:
         self.weight_bytes = 0
         self.arithmetic = Arithmetic()  # torch chooses by itself
         self._communicator = communicator  # if several ranks share the model
+        self._model: Model | None = None
         self._interpreter: Interpreter | None = None
         self._further: dict[str, Interpreter] = {}  # by owner
         self._layout: KVLayout | None = None
@@ -95,14 +97,13 @@ class TorchBackend:
         return TorchExperts(self.parameter(np.stack(values)))
 
     def prepare(self, model: Model, layout: KVLayout, block_size: int) -> None:
-        self._interpreter, self._further = self._program(model), {}
+        self._model, self._interpreter, self._further = model, self._program(model), {}
         self._layout, self._block_size = layout, block_size
 
     def add_program(self, model: Model, owner: str) -> None:
         assert self._layout is not None, "prepare must be called first"
-        owners = {group.owner for group in self._layout.groups if group.owner}
-        if owner not in owners or owner in self._further:
-            raise ValueError(f"{owner!r} has a program, or is none of the owners {sorted(owners)}")
+        assert self._model is not None
+        check_further(model, owner, self._model, self._layout, self._further)
         self._further[owner] = self._program(model)
 
     def _program(self, model: Model) -> Interpreter:

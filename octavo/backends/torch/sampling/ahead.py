@@ -51,7 +51,7 @@ def propose(
 
 
 def _turns(batch: HostBatch, draws: Draws, output: StepOutput, sampler: StepSampler) -> list[_Turn]:
-    """Return the samples behind their draws; one that failed has no steps left."""
+    """Return the samples behind their draws; one that failed, or waits for Python, has no steps."""
     assert draws.ahead is not None
     failed = {slot for slot, _ in output.failures}
     turns = []
@@ -60,8 +60,10 @@ def _turns(batch: HostBatch, draws: Draws, output: StepOutput, sampler: StepSamp
         sequence = int(np.searchsorted(batch.row_starts, row, side="right")) - 1
         # The last token known before, the drafts that were accepted, and the token behind them.
         position = int(batch.positions[row]) + len(output.tokens[sample])
-        num_left = 0 if number in failed else int(draws.ahead.num_steps[sample])
-        turns.append(_Turn(sampler.slots[number].branch(), sequence, position, num_left))
+        slot = sampler.slots[number]
+        has_none = number in failed or slot.sampling.processors
+        num_left = 0 if has_none else int(draws.ahead.num_steps[sample])
+        turns.append(_Turn(slot.branch(), sequence, position, num_left))
     return turns
 
 

@@ -43,9 +43,9 @@ def make_backend(logits: Floats, tier: str = "", threads: int = 1) -> NativeBack
         program.append(select)
     block_bytes = 2 * 16 * 8 * 4
     group = _native.CacheGroup(1, 1, 8, block_bytes)
-    program.make_caches(_native.CacheFormat.F32, [group], 2, block_bytes, 16, False)
-    backend._program, backend._is_settled = program, True
+    backend._is_settled = True
     backend._runner = _native.StepRunner(backend.tier, program, backend._team, width, width, store)
+    backend._runner.use_cache(_native.KvCache(_native.CacheFormat.F32, [group], 2, block_bytes, 16))
     return backend
 
 

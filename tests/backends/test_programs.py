@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
-from octavo.backends.base import OneProgramError
-from octavo.backends.native.backend import NativeBackend
+from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.step import NO_ROWS, Ahead, Draws, HostBatch, SlotSampling, StepOutput
 from octavo.backends.torch.backend import TorchBackend
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.llama import Llama
-from tests.runner.tiny import FULL, RandomWeights, make_spec
+from tests.backends.native.test_memory import SIZE
+from tests.backends.native.tiny import EXACT
+from tests.runner.tiny import FULL, VOCABULARY, RandomWeights, make_spec
 
-BLOCK_SIZE, WIDTH, STEPS = 4, 24, 4
+AnyBackend = NativeBackend | TorchBackend
+New = Callable[[], AnyBackend]
+
+BLOCK_SIZE, WIDTH, STEPS = 16, 6, 4
+BACKENDS: dict[str, New] = {
+    "torch": TorchBackend,
+    "native": lambda: NativeBackend(NativeOptions(**EXACT, num_threads=2)),
+    "int8": lambda: NativeBackend(NativeOptions(kv_dtype="int8", weights="int8", num_threads=1)),
+}
 PROMPTS = ([3, 1, 4, 1, 5, 9, 2], [7, 7, 8])
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -26,9 +37,15 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def make(seed: int | None) -> TorchBackend:
+@pytest.fixture(params=BACKENDS)
+def new(request: pytest.FixtureRequest) -> New:
+    """A maker of backends of one kind."""
+    return BACKENDS[request.param]
+
+
+def make(new: New, seed: int | None) -> AnyBackend:
     """Make a backend whose second model has the weights of this seed; None: it has one alone."""
-    model, backend = Llama(make_spec(FULL)), TorchBackend()
+    model, backend = Llama(make_spec(FULL)), new()
     drafter = None if seed is None else Llama(make_spec((None,) if seed else FULL))
     layout = place_layers(model, drafter)
     bind(model, backend, RandomWeights())
@@ -43,7 +60,7 @@ def make(seed: int | None) -> TorchBackend:
 class Texts:
     """Sequences on a backend, which take what is proposed as drafts."""
 
-    def __init__(self, backend: TorchBackend, way: dict[str, Any], num_groups: int) -> None:
+    def __init__(self, backend: AnyBackend, way: dict[str, Any], num_groups: int) -> None:
         self._backend = backend
         count = len(PROMPTS)
         blocks = 1 + np.arange(num_groups * count * WIDTH, dtype=np.int32)
@@ -96,54 +113,54 @@ class Texts:
         return output
 
 
-def written(way: dict[str, Any], count: int) -> list[list[int]]:
+def written(new: New, way: dict[str, Any], count: int) -> list[list[int]]:
     """Return the texts without a second model, with so many tokens behind each prompt."""
-    texts = Texts(make(None), way, 1)
+    texts = Texts(make(new, None), way, 1)
     for _ in range(count):
         texts.step()
     return texts.known
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_program_with_the_same_weights_is_never_wrong(way: dict[str, Any]) -> None:
-    texts = Texts(make(0), way, 2)
+def test_a_program_with_the_same_weights_is_never_wrong(new: New, way: dict[str, Any]) -> None:
+    texts = Texts(make(new, 0), way, 2)
     assert [len(proposed) for proposed in texts.step(STEPS, 2).proposals] == [STEPS, 2]
     for _ in range(3):
         drafts = texts.drafts
         output = texts.step(STEPS, 2)
         assert [tokens[:-1] for tokens in output.tokens] == drafts
-    expected = written(way, 1 + 3 * (STEPS + 1))
+    expected = written(new, way, 1 + 3 * (STEPS + 1))
     for text, whole in zip(texts.known, expected, strict=True):
         assert text == whole[: len(text)]
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_the_text_depends_on_no_other_program(way: dict[str, Any]) -> None:
+def test_the_text_depends_on_no_other_program(new: New, way: dict[str, Any]) -> None:
     """Wrong proposals are refused, and the text is the one without a second model."""
-    texts, num_refused = Texts(make(3), way, 2), 0
+    texts, num_refused = Texts(make(new, 3), way, 2), 0
     texts.step(STEPS, STEPS)
     for _ in range(8):
         num_drafts = len(texts.drafts[0])
         num_refused += num_drafts + 1 - len(texts.step(STEPS, 1).tokens[0])
     assert num_refused
-    expected = written(way, 9 * (STEPS + 1))
+    expected = written(new, way, 9 * (STEPS + 1))
     for text, whole in zip(texts.known, expected, strict=True):
         assert text == whole[: len(text)]
 
 
-def test_what_is_proposed_is_what_that_model_writes() -> None:
+def test_what_is_proposed_is_what_that_model_writes(new: New) -> None:
     """The KV is right behind drafts that were refused, and behind steps without proposals."""
-    texts = Texts(make(3), WAYS["warm"], 2)
+    texts = Texts(make(new, 3), WAYS["warm"], 2)
     for num_steps in ((STEPS, 0), (0, 3), (STEPS, 2), (1, STEPS)):
         output = texts.step(*num_steps)
         assert tuple(map(len, output.proposals)) == num_steps
         for known, proposed, prompt in zip(texts.known, output.proposals, PROMPTS, strict=True):
-            assert list(proposed) == alone(known, len(prompt), len(proposed))
+            assert list(proposed) == alone(new, known, len(prompt), len(proposed))
 
 
-def alone(known: list[int], num_prompt: int, count: int) -> list[int]:
+def alone(new: New, known: list[int], num_prompt: int, count: int) -> list[int]:
     """Return what the drafter writes behind a text if it computes all of it at once."""
-    model, backend = Llama(make_spec((None,))), TorchBackend()
+    model, backend = Llama(make_spec((None,))), new()
     layout = place_layers(model)
     bind(model, backend, RandomWeights(3))
     backend.prepare(model, layout, BLOCK_SIZE)
@@ -161,24 +178,37 @@ def alone(known: list[int], num_prompt: int, count: int) -> list[int]:
     return tokens[len(known) :]
 
 
-def test_a_sample_that_failed_gets_no_proposals() -> None:
-    texts = Texts(make(0), {"allowed": NO_ROWS}, 2)
+def test_a_sample_that_failed_or_has_processors_gets_no_proposals(
+    new: New,
+) -> None:
+    texts = Texts(make(new, 0), {"allowed": NO_ROWS}, 2)
     output = texts.step(STEPS, STEPS)
     assert len(output.failures) == len(PROMPTS)
     assert output.proposals == ((), ())
+    texts = Texts(make(new, 0), {"processors": (lambda prompt, output, row: row,)}, 2)
+    output = texts.step(STEPS, STEPS)
+    assert not output.failures
+    assert output.proposals == ((), ())
 
 
-def test_a_program_needs_groups_of_its_own_in_the_cache() -> None:
-    model, backend = Llama(make_spec(FULL)), TorchBackend()
+def test_what_is_asked_must_fit(new: New) -> None:
+    model, backend = Llama(make_spec(FULL)), new()
     bind(model, backend, RandomWeights())
     backend.prepare(model, place_layers(model), BLOCK_SIZE)
     with pytest.raises(ValueError, match="'drafter'"):
         backend.add_program(model, "drafter")
-    again = make(0)
+    again = make(new, 0)
     with pytest.raises(ValueError, match="'drafter'"):
         again.add_program(model, "drafter")
+    other = Llama(structs.replace(make_spec(FULL), vocabulary=VOCABULARY + 1))
+    again = new()
+    bind(model, again, RandomWeights())
+    again.prepare(model, place_layers(model, other), BLOCK_SIZE)
+    with pytest.raises(ValueError, match=str(VOCABULARY + 1)):
+        again.add_program(other, "drafter")
 
 
-def test_the_native_engine_computes_one_model() -> None:
-    with pytest.raises(OneProgramError):
-        NativeBackend().add_program(Llama(make_spec(FULL)), "drafter")
+def test_the_largest_step_has_room_for_all_programs() -> None:
+    """The native engine keeps memory for each of them."""
+    alone, both = (make(BACKENDS["native"], seed).reserve(SIZE, 1 << 30) for seed in (None, 0))
+    assert both > alone
