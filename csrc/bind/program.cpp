@@ -39,7 +39,8 @@ void bind_enums(nb::module_& m) {
       .value("Wanted", Space::Wanted);
   nb::enum_<Ref::Where>(m, "Where")
       .value("Nothing", Ref::Where::Nothing).value("Scratch", Ref::Where::Scratch)
-      .value("LogitsOut", Ref::Where::LogitsOut).value("HiddenOut", Ref::Where::HiddenOut);
+      .value("LogitsOut", Ref::Where::LogitsOut).value("HiddenOut", Ref::Where::HiddenOut)
+      .value("KeptOut", Ref::Where::KeptOut);
   nb::enum_<Activation>(m, "Activation")
       .value("None_", Activation::None).value("Silu", Activation::Silu)
       .value("GeluErf", Activation::GeluErf).value("GeluTanh", Activation::GeluTanh)

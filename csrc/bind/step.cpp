@@ -328,8 +328,10 @@ void bind_step(nb::module_& m) {
       .def("reserve_further", &StepRunner::reserve_further, "rows"_a, "sequences"_a,
            "positions"_a)
       .def("results", [](const StepRunner& self) {
-        return nb::make_tuple(view_of(self.logits(), self.logits_memory()),
-                              view_of(self.hidden(), self.hidden_memory()));
+        return tuple_of(1 + self.hidden().size(), [&](size_t output) {
+          return output ? view_of(self.hidden()[output - 1], self.hidden_memory()[output - 1])
+                        : view_of(self.logits(), self.logits_memory());
+        });
       });
 }
 

@@ -15,10 +15,11 @@ constexpr int kSpaces = 5;
 
 // Columns of a buffer: where its rows begin, and how far apart they are.
 struct Ref {
-  enum class Where : uint8_t { Nothing, Scratch, LogitsOut, HiddenOut };
+  enum class Where : uint8_t { Nothing, Scratch, LogitsOut, HiddenOut, KeptOut };
   Where where = Where::Nothing;
   Space space = Space::Tokens;
-  int64_t offset = 0;  // bytes a row before it, in the scratch of its space
+  // Bytes a row before it, in the scratch of its space; or the number of a kept output.
+  int64_t offset = 0;
   int32_t first = 0;   // column, in floats
   int32_t width = 0;
   int64_t stride = 0;  // floats

@@ -34,6 +34,7 @@ void Program::append(Instruction i) {
   if (i.op == Op::Route) experts_.add(i);
   if (i.out.where == Ref::Where::LogitsOut) logits_stride_ = i.out.stride;
   if (i.out.where == Ref::Where::HiddenOut) hidden_stride_ = i.out.stride;
+  if (i.out.where == Ref::Where::KeptOut) kept_strides_.push_back(i.out.stride);
   kernel_scratch_ = std::max(kernel_scratch_, kernel_scratch_of(kernels_, i));
   const int across = i.x.width + i.y.width + i.values.width;
   widest_ = std::max({widest_, static_cast<size_t>(across + 64), attention_.widest()});

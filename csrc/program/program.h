@@ -47,6 +47,7 @@ class Program {
   // Floats from row to row of the results.
   int64_t logits_stride() const { return logits_stride_; }
   int64_t hidden_stride() const { return hidden_stride_; }
+  const std::vector<int64_t>& kept_strides() const { return kept_strides_; }
 
   // Computes the products of a format, for one class of rows, by these kernels from the next step
   // on, with this prefetch distance. The bits stay the same; throws std::invalid_argument if they
@@ -91,6 +92,7 @@ class Program {
   std::vector<Worker> workers_;
   int64_t logits_stride_ = 0;
   int64_t hidden_stride_ = 0;
+  std::vector<int64_t> kept_strides_;
   size_t kernel_scratch_ = 0;
   size_t widest_ = 0;  // floats of the widest row that a thread normalises in its own memory
 

@@ -25,6 +25,7 @@ struct StepInputs {
   int32_t num_hidden = 0;
   float* logits_out = nullptr;
   float* hidden_out = nullptr;
+  std::vector<float*> kept_out;  // of each kept layer, for the rows of hidden_out
 };
 
 class Step {

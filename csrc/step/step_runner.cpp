@@ -63,7 +63,7 @@ void StepRunner::run(StepJob& job) {
   for (const auto& [source, destination, group] : job.copies)
     cache_->copy_block(source, destination, group);
   logits_ = {nullptr, 0, 0, vocabulary_};
-  hidden_ = {nullptr, 0, 0, hidden_size_};
+  for (Rows& rows : hidden_) rows = {nullptr, 0, 0, hidden_size_};
   if (job.token_ids.empty()) return;
   sampler_.check(job.draws, static_cast<int32_t>(job.logits_rows.size()),
                  static_cast<int32_t>(job.hidden_rows.size()));
@@ -74,7 +74,7 @@ void StepRunner::run(StepJob& job) {
     job.masks->take(job.draws);
     sampler_.check_masks(job.draws);
   }
-  sampler_.draw(job.draws, logits_, hidden_, job.output);
+  sampler_.draw(job.draws, logits_, hidden_[0], job.output);
   further_.run(in, job.draws, sampler_, job.output);
 }
 
@@ -103,8 +103,12 @@ void StepRunner::resolve(StepJob& job) const {
 
 size_t StepRunner::reserve(int32_t logits_rows, int32_t hidden_rows) {
   make_room(logits_memory_, program_->logits_stride(), logits_rows);
-  make_room(hidden_memory_, program_->hidden_stride(), hidden_rows);
-  return logits_memory_->bytes() + hidden_memory_->bytes();
+  size_t bytes = logits_memory_->bytes();
+  for (size_t output = 0; output < hidden_.size(); ++output) {
+    make_room(hidden_memory_[output], hidden_stride(output), hidden_rows);
+    bytes += hidden_memory_[output]->bytes();
+  }
+  return bytes;
 }
 
 StepInputs StepRunner::forward(StepJob& job) {
@@ -125,10 +129,16 @@ StepInputs StepRunner::forward(StepJob& job) {
   in.num_logits = num_logits;
   in.num_hidden = num_hidden;
   in.logits_out = reinterpret_cast<float*>(logits_memory_->data());
-  in.hidden_out = reinterpret_cast<float*>(hidden_memory_->data());
+  const auto floats_of = [&](size_t output) {
+    return reinterpret_cast<float*>(hidden_memory_[output]->data());
+  };
+  in.hidden_out = floats_of(0);
+  for (size_t output = 1; output < hidden_.size(); ++output)
+    in.kept_out.push_back(floats_of(output));
   program_->run(in);
   logits_ = {in.logits_out, program_->logits_stride(), num_logits, vocabulary_};
-  hidden_ = {in.hidden_out, program_->hidden_stride(), num_hidden, hidden_size_};
+  for (size_t output = 0; output < hidden_.size(); ++output)
+    hidden_[output] = {floats_of(output), hidden_stride(output), num_hidden, hidden_size_};
   return in;
 }
 

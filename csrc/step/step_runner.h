@@ -68,7 +68,12 @@ class StepRunner {
         sampler_(kernels, *team_, vocabulary),
         further_(vocabulary),
         vocabulary_(vocabulary),
-        hidden_size_(hidden) {}
+        hidden_size_(hidden) {
+    for (size_t output = 0; output <= program_->kept_strides().size(); ++output) {
+      hidden_memory_.push_back(std::make_shared<Pages>());
+      hidden_.push_back({nullptr, 0, 0, hidden_size_});
+    }
+  }
   StepRunner(const StepRunner&) = delete;
 
   std::shared_ptr<const StepJob> last_job;  // the last one submitted
@@ -83,11 +88,11 @@ class StepRunner {
   void run(StepJob& job);
   // The rows of the last step that ran; the next one overwrites them.
   const Rows& logits() const { return logits_; }
-  const Rows& hidden() const { return hidden_; }
-
   // Their memory, for callers that read them after the next step.
   const std::shared_ptr<Pages>& logits_memory() const { return logits_memory_; }
-  const std::shared_ptr<Pages>& hidden_memory() const { return hidden_memory_; }
+  // Of the last layer, and then of the kept ones.
+  const std::vector<Rows>& hidden() const { return hidden_; }
+  const std::vector<std::shared_ptr<Pages>>& hidden_memory() const { return hidden_memory_; }
 
   // Makes the memory for results of so many rows; returns the bytes of all that there is.
   size_t reserve(int32_t logits_rows, int32_t hidden_rows);
@@ -98,6 +103,9 @@ class StepRunner {
 
  private:
   void resolve(StepJob& job) const;
+  int64_t hidden_stride(size_t output) const {
+    return output ? program_->kept_strides()[output - 1] : program_->hidden_stride();
+  }
   StepInputs forward(StepJob& job);
 
   std::shared_ptr<Program> program_;
@@ -108,9 +116,9 @@ class StepRunner {
   const int vocabulary_;
   const int hidden_size_;
   std::shared_ptr<Pages> logits_memory_ = std::make_shared<Pages>();
-  std::shared_ptr<Pages> hidden_memory_ = std::make_shared<Pages>();
+  std::vector<std::shared_ptr<Pages>> hidden_memory_;
   Rows logits_;
-  Rows hidden_;
+  std::vector<Rows> hidden_;
   JobQueue queue_;  // last, so that it ends before what its jobs use
 };
 

@@ -154,6 +154,7 @@ class ForwardResult(NamedTuple):
 
     logits: Floats  # [logits_rows, vocabulary]
     hidden: Floats  # [hidden_rows, hidden size]: the input of the head, after the last norm
+    kept: tuple[Floats, ...] = ()  # [hidden_rows, hidden size]: what each kept layer reads
 
 
 class TensorSize(Struct, frozen=True):
@@ -222,8 +223,13 @@ class Backend(Protocol):
     def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Value:
         """Stack the matrices of all experts, each given by its parts."""
 
-    def prepare(self, model: Model, layout: KVLayout, block_size: int) -> None:
-        """Take a bound model and the form of its cache. Weights may still be loading."""
+    def prepare(
+        self, model: Model, layout: KVLayout, block_size: int, kept_layers: Sequence[int] = ()
+    ) -> None:
+        """Take a bound model and the form of its cache. Weights may still be loading.
+
+        What the kept layers read is an output for the rows whose hidden states are wanted.
+        """
 
     def add_program(self, model: Model, owner: str) -> None:
         """Take a further bound model over the same slots; `prepare` has been called.

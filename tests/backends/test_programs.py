@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,21 +10,16 @@ from msgspec import structs
 
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.step import NO_ROWS, Ahead, Draws, HostBatch, SlotSampling, StepOutput
-from octavo.backends.torch.backend import TorchBackend
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.llama import Llama
+from tests.backends.both import BACKENDS, AnyBackend, New
 from tests.backends.native.test_memory import SIZE
-from tests.backends.native.tiny import EXACT
 from tests.runner.tiny import FULL, VOCABULARY, RandomWeights, make_spec
 
-AnyBackend = NativeBackend | TorchBackend
-New = Callable[[], AnyBackend]
-
 BLOCK_SIZE, WIDTH, STEPS = 16, 6, 4
-BACKENDS: dict[str, New] = {
-    "torch": TorchBackend,
-    "native": lambda: NativeBackend(NativeOptions(**EXACT, num_threads=2)),
+KINDS: dict[str, New] = {
+    **BACKENDS,
     "int8": lambda: NativeBackend(NativeOptions(kv_dtype="int8", weights="int8", num_threads=1)),
 }
 PROMPTS = ([3, 1, 4, 1, 5, 9, 2], [7, 7, 8])
@@ -37,10 +31,10 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=KINDS)
 def new(request: pytest.FixtureRequest) -> New:
     """A maker of backends of one kind."""
-    return BACKENDS[request.param]
+    return KINDS[request.param]
 
 
 def make(new: New, seed: int | None) -> AnyBackend:

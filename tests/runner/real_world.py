@@ -170,7 +170,7 @@ class PoisonedBackend:
         return CheckedPending(self, pending, _arrays_of(batch, draws), failing)
 
     def _poisoned_forward(self, batch: HostBatch) -> ForwardResult:
-        logits, hidden = self._forward(batch)
+        logits, hidden, _ = self._forward(batch)
         owners = np.searchsorted(batch.row_starts, batch.logits_rows, side="right") - 1
         logits[np.isin(owners, self._forwards.popleft())] = np.nan
         return ForwardResult(logits, hidden)

@@ -388,7 +388,7 @@ def test_a_vector_that_is_not_finite_fails_its_request() -> None:
     forward = backend.forward
 
     def broken(batch: HostBatch) -> ForwardResult:
-        logits, hidden = forward(batch)
+        logits, hidden, _ = forward(batch)
         return ForwardResult(logits, np.where(hidden == 6, np.float32(np.inf), hidden))
 
     backend.forward = broken  # type: ignore[method-assign]

@@ -257,10 +257,10 @@ class StubBackend:
     def _run(self, batch: HostBatch, draws: Draws) -> StepOutput:
         self.sampler.change(draws)
         if not len(batch.token_ids):
-            return self.sampler.finish(draws, *NOTHING)
+            return self.sampler.finish(draws, NOTHING.logits, NOTHING.hidden)
         batch = self.sampler.with_tokens(batch)
         self.batches.append(batch)
-        return self.sampler.finish(draws, *self.forward(batch))
+        return self.sampler.finish(draws, *self.forward(batch)[:2])
 
     def forward(self, batch: HostBatch) -> ForwardResult:
         places = (batch.token_ids[batch.hidden_rows], batch.positions[batch.hidden_rows])

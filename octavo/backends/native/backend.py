@@ -39,6 +39,7 @@ from octavo.observe.machine import ROOT, num_cores
 from octavo.program.describe import describe
 from octavo.program.listing import Instruction, Listing
 from octavo.program.passes.fusion import rewrite
+from octavo.program.passes.kept_hidden import keep_hidden
 from octavo.program.recorder import record
 
 if TYPE_CHECKING:
@@ -174,14 +175,16 @@ class NativeBackend:
             self._calibration.begin(self._recorded)
         self._is_settled = True
 
-    def prepare(self, model: Model, layout: KVLayout, block_size: int) -> None:
+    def prepare(
+        self, model: Model, layout: KVLayout, block_size: int, kept_layers: Sequence[int] = ()
+    ) -> None:
         self._packer.begin()
         self._is_settled = False
         if block_size % BLOCK_TOKENS:
             raise ValueError(
                 f"block_size={block_size}: the native engine takes multiples of {BLOCK_TOKENS}"
             )
-        made = self._emitted(model)
+        made = self._emitted(model, kept_layers)
         self._programs, self._layout = {"": made}, (layout, block_size)
         self._runner = _native.StepRunner(
             self.tier,
@@ -194,8 +197,9 @@ class NativeBackend:
         self._processed, self._unfinished = {}, None
         self._measure()
 
-    def _emitted(self, model: Model) -> _Emitted:
+    def _emitted(self, model: Model, kept_layers: Sequence[int] = ()) -> _Emitted:
         listing = record(model)
+        keep_hidden(listing, kept_layers)
         rewrite(listing, PASSES)
         refuse_unsupported(listing)
         program = _native.Program(self.tier, self._team)
@@ -317,7 +321,8 @@ class NativeBackend:
 
     def forward(self, batch: HostBatch) -> ForwardResult:
         self.step(batch, _NO_DRAWS).collect()
-        return ForwardResult(*self._ready.results())
+        logits, hidden, *kept = self._ready.results()
+        return ForwardResult(logits, hidden, tuple(kept))
 
     # for people and tests
 

@@ -12,7 +12,16 @@ from octavo.backends.native.layout import Layout, lay_out, place_barriers
 from octavo.backends.native.packing import Matrix, Vector, interleaved
 from octavo.layers import Rope
 from octavo.program import operands
-from octavo.program.listing import Convolve, Distances, Instruction, Listing, Norm, Prepared, Value
+from octavo.program.listing import (
+    Buffer,
+    Convolve,
+    Distances,
+    Instruction,
+    Listing,
+    Norm,
+    Prepared,
+    Value,
+)
 
 _SCORES = {"softmax": "Softmax", "chosen": "Chosen", "sigmoid": "Sigmoid"}
 
@@ -28,6 +37,7 @@ class Emitter:
         self._vector = vector  # keeps floats where the program can read them
         self._ropes: dict[Rope, int] = {}
         self._layout = Layout()
+        self._kept: list[Buffer] = []  # outputs of inner layers, in their order
 
     def emit(self, listing: Listing) -> frozenset[int]:
         """Lay the buffers out, append every instruction, and return where the barriers are."""
@@ -35,6 +45,8 @@ class Emitter:
             id(i.prepared): self._prepared_bytes(i) for i in listing if i.prepared is not None
         }
         self._layout = lay_out(listing, prepared)
+        written = [value.buffer for i in listing for value in i.writes]
+        self._kept = [buffer for buffer in written if buffer.place == "KeptOut"]
         barriers = place_barriers(listing, self._layout)
         for space in ("Tokens", "Wanted", "Logits", "Hidden", "Pairs"):
             sizes = (
@@ -98,7 +110,11 @@ class Emitter:
 
     def _ref(self, value: Value) -> _native.Ref:
         buffer = value.buffer
-        offset = 0 if buffer.place != "Scratch" else self._layout.extent(buffer).offset
+        offset = 0
+        if buffer.place == "Scratch":
+            offset = self._layout.extent(buffer).offset
+        elif buffer.place == "KeptOut":
+            offset = self._kept.index(buffer)
         return _native.Ref(
             getattr(_native.Where, buffer.place),
             getattr(_native.Space, buffer.space),

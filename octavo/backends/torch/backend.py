@@ -27,6 +27,7 @@ from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.distributed.communicator import Communicator
 from octavo.layers import GateUpLinear, Model, Module
 from octavo.program.passes.collectives import insert_collectives
+from octavo.program.passes.kept_hidden import keep_hidden
 from octavo.program.recorder import record
 
 log = logging.getLogger(__name__)
@@ -96,8 +97,11 @@ class TorchBackend:
         values = [np.concatenate([part.floats() for part in parts]) for parts in matrices]
         return TorchExperts(self.parameter(np.stack(values)))
 
-    def prepare(self, model: Model, layout: KVLayout, block_size: int) -> None:
-        self._model, self._interpreter, self._further = model, self._program(model), {}
+    def prepare(
+        self, model: Model, layout: KVLayout, block_size: int, kept_layers: Sequence[int] = ()
+    ) -> None:
+        self._interpreter = self._program(model, kept_layers)
+        self._model, self._further = model, {}
         self._layout, self._block_size = layout, block_size
 
     def add_program(self, model: Model, owner: str) -> None:
@@ -106,8 +110,9 @@ class TorchBackend:
         check_further(model, owner, self._model, self._layout, self._further)
         self._further[owner] = self._program(model)
 
-    def _program(self, model: Model) -> Interpreter:
+    def _program(self, model: Model, kept_layers: Sequence[int] = ()) -> Interpreter:
         listing = record(model)
+        keep_hidden(listing, kept_layers)
         if self._communicator is not None:
             insert_collectives(listing, model, self._communicator.context)
         return Interpreter(listing, self._communicator)
@@ -151,7 +156,7 @@ class TorchBackend:
     def _run(self, batch: HostBatch, draws: Draws) -> StepOutput:
         self._sampler.change(draws)
         batch = self._sampler.with_tokens(batch)
-        logits, hidden = self.forward(batch)
+        logits, hidden, _ = self.forward(batch)
         output = self._sampler.finish(draws, logits, hidden)
         if not self._further or not len(batch.token_ids):
             return output
@@ -177,4 +182,7 @@ class TorchBackend:
         if not len(batch.token_ids):
             return ForwardResult(_NO_FLOATS, _NO_FLOATS)
         outputs = interpreter.run(TorchBatch.of(batch, buffers))
-        return ForwardResult(outputs.logits.float().numpy(), outputs.hidden.float().numpy())
+        logits, hidden, *kept = (
+            each.float().numpy() for each in (outputs.logits, outputs.hidden, *outputs.kept)
+        )
+        return ForwardResult(logits, hidden, tuple(kept))

@@ -27,7 +27,7 @@ def wanting(batch: HostBatch, logits: list[int], hidden: list[int]) -> HostBatch
 
 
 def kept(result: ForwardResult) -> ForwardResult:
-    return ForwardResult(*(each.copy() for each in result))
+    return ForwardResult(result.logits.copy(), result.hidden.copy())
 
 
 def check(expected: ForwardResult, given: ForwardResult, step: HostBatch) -> None:
