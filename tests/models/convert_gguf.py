@@ -50,6 +50,7 @@ ARCHITECTURES = {
     "GptOssForCausalLM": "gpt-oss",
     "DeepseekV2ForCausalLM": "deepseek2",
     "DeepseekV3ForCausalLM": "deepseek2",
+    "Lfm2ForCausalLM": "lfm2",
 }
 PAIRED = ("llama", "smollm3", "granite")
 
@@ -69,7 +70,7 @@ INTEGERS = {
     "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
 }
 NUMBERS = {
-    "attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "norm_eps"),
     "attention.layer_norm_epsilon": ("layer_norm_eps", "layer_norm_epsilon"),
     "attn_logit_softcapping": ("attn_logit_softcapping",),
     "final_logit_softcapping": ("final_logit_softcapping",),
@@ -143,6 +144,13 @@ def _pairs(architecture: str, config: dict[str, Any]) -> Pairs:
     if architecture == "deepseek2":
         pairs = [pair for pair in pairs if pair[0] not in _latent_keys(config)]
         pairs += [(key, *pair) for key, pair in _latent_keys(config).items()]
+    if architecture == "lfm2":
+        # Blocks that convolve have no KV heads.
+        kinds, kv_heads = config["layer_types"], config["num_key_value_heads"]
+        counts = [kv_heads if kind == "full_attention" else 0 for kind in kinds]
+        pairs = [pair for pair in pairs if pair[0] != "lfm2.attention.head_count_kv"]
+        pairs.append(("lfm2.attention.head_count_kv", ARRAY, (I32, counts)))
+        pairs.append(("lfm2.shortconv.l_cache", U32, config["conv_L_cache"]))
     if architecture == "gpt-oss":
         pairs.append(("gpt-oss.expert_feed_forward_length", U32, config["intermediate_size"]))
     return pairs
@@ -368,10 +376,15 @@ def _latent(
         yield name, array
 
 
+def _squeezed(name: str, array: Array, heads: int, kv_heads: int) -> Iterator[tuple[str, Array]]:
+    yield name, array.squeeze(1) if name.endswith("conv.conv.weight") else array
+
+
 _CHANGES: dict[str, Callable[..., Iterator[tuple[str, Array]]]] = {
     **dict.fromkeys(PAIRED, _paired),
     **dict.fromkeys(("gemma", "gemma2", "gemma3"), _plus_one),
     **dict.fromkeys(("gptneox", "falcon"), _sorted_rows),
     "gpt2": _transposed,
+    "lfm2": _squeezed,
     "gpt-oss": _gpt_oss,
 }

@@ -26,6 +26,7 @@ from transformers import (
     GPTNeoXConfig,
     GptOssConfig,
     GraniteConfig,
+    Lfm2Config,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
@@ -151,6 +152,15 @@ CASES: dict[str, PretrainedConfig] = {
     "deepseek v2": DeepseekV2Config(**LATENT),
     "deepseek v3": DeepseekV3Config(
         **{**LATENT, "q_lora_rank": 24}, n_group=2, topk_group=1, rope_parameters=SHARPENED
+    ),
+    "lfm2": Lfm2Config(**SMALL, full_attn_idxs=[1], block_auto_adjust_ff_dim=False),
+    "lfm2, biases, its own head": Lfm2Config(
+        **SMALL,
+        full_attn_idxs=[0, 2],
+        block_auto_adjust_ff_dim=False,
+        conv_bias=True,
+        conv_L_cache=4,
+        tie_word_embeddings=False,
     ),
     "gpt-oss": GptOssConfig(
         **SMALL, head_dim=12, num_local_experts=4, num_experts_per_tok=2, rope_parameters=YARN

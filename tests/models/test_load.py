@@ -21,6 +21,7 @@ from octavo.models.registry import family_of
 from tests.loader.make_files import (
     ARRAY,
     F32,
+    I32,
     STRING,
     U32,
     GGUFTensor,
@@ -159,6 +160,33 @@ def test_the_first_gemma_2_files_need_defaults(tmp_path: Path) -> None:
         write_gguf(tmp_path / "m.gguf", [(key, *value) for key, value in said.items()], tensors)
         spec = opened(tmp_path / "m.gguf").spec
         assert (spec.attention_cap, spec.logit_cap, spec.windows) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"attention.head_count_kv": (ARRAY, (I32, [0, 1, 2]))}, "blocks of 1 and 2 KV heads"),
+        ({"attention.head_count_kv": (ARRAY, (I32, [0, 1]))}, "2 blocks, but there are 3"),
+        ({"attention.sliding_window": (U32, 8)}, "windows of this architecture"),
+        ({"shortconv.l_cache": (U32, 1)}, "'lfm2.shortconv.l_cache' must be at least 2"),
+    ],
+)
+def test_wrong_metadata_of_convolutions(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    """The number of KV heads says which blocks convolve."""
+    usual = {key.replace("llama.", "lfm2."): value for key, value in PAIRS.items()}
+    usual |= {
+        "general.architecture": (STRING, "lfm2"),
+        "lfm2.block_count": (U32, 3),
+        "lfm2.shortconv.l_cache": (U32, 3),
+    }
+    pairs = usual | {f"lfm2.{key}": value for key, value in change.items()}
+    said = [(key, *value) for key, value in pairs.items() if value is not None]
+    tensors = [f32_tensor(name, np.ones(shape, np.float32)) for name, shape in SHAPES.items()]
+    path = write_gguf(tmp_path / "m.gguf", said, tensors)
+    with pytest.raises(CheckpointError, match=message):
+        opened(path)
 
 
 def test_any_missing_key_is_an_error_of_the_file_or_harmless(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from octavo.loader.errors import UnsupportedFormatError
 from octavo.models.gguf.keys import GgufKeys
 from octavo.models.gguf.rope import partial_rotation
 
@@ -20,6 +21,7 @@ class Architecture(Struct, frozen=True):
     fixed: Mapping[str, Any] = field(default_factory=dict)  # the same for every model
     integers: Mapping[str, str] = field(default_factory=dict)  # GGUF's key → config.json's
     numbers: Mapping[str, str] = field(default_factory=dict)
+    by_block: tuple[str, ...] = ()  # keys of counts that may differ, which `derive` reads
     derive: Callable[[GgufKeys, Values], Values] | None = None
 
 
@@ -230,6 +232,26 @@ def _deepseek2(keys: GgufKeys, values: Values) -> Values:
     return derived
 
 
+def _lfm2(keys: GgufKeys, values: Values) -> Values:
+    """Read which blocks attend: those that have KV heads."""
+    counts = keys.by_block("attention.head_count_kv")
+    path = keys.checkpoint.path
+    if len(distinct := {count for count in counts if count}) > 1:
+        raise UnsupportedFormatError(
+            f"blocks of {' and '.join(map(str, sorted(distinct)))} KV heads in one model are not "
+            "supported",
+            path=path,
+        )
+    if keys.whole("attention.sliding_window", 0):
+        raise UnsupportedFormatError("windows of this architecture are not supported", path=path)
+    layers = range(len(counts))
+    return {
+        "num_key_value_heads": max(distinct, default=values["num_attention_heads"]),
+        "layer_types": ["full_attention" if count else "conv" for count in counts],
+        "conv_bias": any(keys.has_tensor(f"blk.{n}.shortconv.conv.bias") for n in layers),
+    }
+
+
 _SILU = {"hidden_act": "silu"}
 _GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"}
 # Values that the first files lack.
@@ -334,6 +356,14 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         },
         {"expert_weights_scale": "routed_scaling_factor"},
         derive=_deepseek2,
+    ),
+    "lfm2": Architecture(
+        "Lfm2ForCausalLM",
+        {"block_auto_adjust_ff_dim": False},  # the size is stated as it is
+        {"shortconv.l_cache": "conv_L_cache"},
+        {"attention.layer_norm_rms_epsilon": "norm_eps"},
+        by_block=("attention.head_count_kv",),
+        derive=_lfm2,
     ),
 }
 

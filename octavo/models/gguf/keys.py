@@ -40,6 +40,13 @@ class GgufKeys:
             return distinct.pop()
         return metadata.integer(full)
 
+    def by_block(self, key: str) -> list[int]:
+        """Read a count of each block; one number is that of all blocks."""
+        full, metadata = self._full(key), self.checkpoint.metadata
+        if full in metadata and isinstance(metadata[full], list):
+            return metadata.integers(full)
+        return [metadata.integer(full)] * self.whole("block_count")
+
     def number(self, key: str, default: float | None = None) -> float:
         """Read a number as the shortest decimal that has the stored 32 bits."""
         full = self._full(key)

@@ -107,6 +107,21 @@ DEEPSEEK2: Names = {
     "ffn_up_shexp": "mlp.shared_experts.up_proj",
     "ffn_down_shexp": "mlp.shared_experts.down_proj",
 }
+LFM2: Names = {
+    **ATTENTION,
+    "attn_norm": "operator_norm",
+    "attn_output": "self_attn.out_proj",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.conv.weight": Original("conv.conv.weight", OneRow(axis=1)),
+    "shortconv.conv.bias": "conv.conv.bias",
+    "shortconv.out_proj": "conv.out_proj",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2",
+}
 GPT2: Names = {
     "attn_norm": "ln_1",
     "ffn_norm": "ln_2",
@@ -202,6 +217,15 @@ TABLES: Mapping[str, Table] = {
     "stablelm": _table({**NORMS, **ATTENTION, **STABLELM_NORMS, **MLP}),
     "gpt-oss": _table({**ATTENTION, **GPT_OSS}),
     "deepseek2": _table({**NORMS, **DEEPSEEK2, **MLP, **EXPERTS}),
+    "lfm2": _table(
+        LFM2,
+        {
+            "token_embd": "model.embed_tokens",
+            "token_embd_norm": "model.embedding_norm",
+            "output_norm": "model.embedding_norm",  # as Ollama's converter names it
+            "output": "lm_head",
+        },
+    ),
     "gpt2": _table(
         GPT2,
         {**TRANSFORMER, "token_embd": "transformer.wte", "position_embd": "transformer.wpe"},

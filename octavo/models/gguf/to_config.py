@@ -24,7 +24,7 @@ def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
     values: dict[str, Any] = {"architectures": [architecture.name], **architecture.fixed}
     # If an architecture has a name of its own for a number, both names are set.
     for stored, key in [*INTEGERS.items(), *architecture.integers.items()]:
-        if keys.has(stored):
+        if keys.has(stored) and stored not in architecture.by_block:
             values[key] = keys.whole(stored)
     for stored, key in [*NUMBERS.items(), *architecture.numbers.items()]:
         if keys.has(stored):
@@ -66,7 +66,7 @@ def _check_pattern(keys: GgufKeys, values: dict[str, Any]) -> None:
     kinds, blocks = values.get("layer_types"), values["num_hidden_layers"]
     if kinds is not None and len(kinds) != blocks:
         raise CorruptFileError(
-            f"the pattern of windows is for {len(kinds):,} blocks, but there are {blocks:,}",
+            f"the pattern of layers is for {len(kinds):,} blocks, but there are {blocks:,}",
             path=keys.checkpoint.path,
         )
 

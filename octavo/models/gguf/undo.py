@@ -110,12 +110,16 @@ class Transposed(Struct, frozen=True):
 
 
 class OneRow(Struct, frozen=True):
-    """A change that may remove the first axis of a matrix with one row."""
+    """A change that may remove the axis of the one row that matrices have."""
 
     moves_rows: ClassVar[bool] = False
+    axis: int = 0
 
     def shape(self, stored: Sequence[Shape]) -> Shape:
-        return (1, *stored[0]) if len(stored[0]) == 1 else stored[0]
+        shape = _at_least(self.axis + 1, stored[0])
+        if len(shape) > self.axis + 1:
+            return shape
+        return (*shape[: self.axis], 1, *shape[self.axis :])
 
     def values(self, stored: Sequence[Floats], heads: Heads) -> Floats:
         return stored[0].reshape(self.shape([stored[0].shape]))
