@@ -148,7 +148,7 @@ def _experts(config: Config, kind: str, layers: int) -> tuple[ExpertSpec | None,
         Routing(
             top_k,
             scores="softmax" if scores == "softmax" else "sigmoid",
-            normalise=config.boolean("norm_topk_prob", kind == V3),
+            normalise=_normalises(config, kind),
             scale=config.number("routed_scaling_factor", 1.0),
             groups=groups,
             top_groups=top_groups,
@@ -160,6 +160,20 @@ def _experts(config: Config, kind: str, layers: int) -> tuple[ExpertSpec | None,
     )
     dense = config.integer("first_k_dense_replace", 0)
     return tuple(None if layer < dense else experts for layer in range(layers))
+
+
+def _normalises(config: Config, kind: str) -> bool:
+    """Read whether the weights of the chosen experts are divided by their sum."""
+    normalises = config.boolean("norm_topk_prob", kind == V3)
+    if normalises and kind == V2:
+        # The reference ignores it, DeepSeek's own code divides and leaves the scale out, and others
+        # divide and scale. None of the published models has it.
+        raise ConfigurationError(
+            f"{config.name_of('norm_topk_prob')} true is not supported for {V2}, since programs "
+            "that read these models differ in what it does; set it to false if the model was "
+            "trained without it"
+        )
+    return normalises
 
 
 def _groups(config: Config, count: int, top_k: int) -> tuple[int, int]:

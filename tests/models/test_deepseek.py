@@ -87,6 +87,16 @@ def test_unsupported_options_are_refused(change: dict[str, Any], message: str) -
         DeepSeek.read(Config({**values, **change}))
 
 
+def test_v2_with_normalised_weights_is_refused() -> None:
+    """The reference reads such a model as if its weights were not normalised, others do not."""
+    values = json.loads(CASES["v2 lite"].to_json_string(use_diff=False))
+    values["architectures"] = ["DeepseekV2ForCausalLM"]
+    assert values["norm_topk_prob"] is False
+    DeepSeek.read(Config(values))
+    with pytest.raises(ConfigurationError, match="norm_topk_prob true is not supported"):
+        DeepSeek.read(Config({**values, "norm_topk_prob": True}))
+
+
 def test_weights_of_16_bits_keep_their_type(tmp_path: Path) -> None:
     """The matrices of keys are turned, and are none the larger for it."""
     auto: Any = AutoModelForCausalLM
