@@ -8,6 +8,7 @@ journal of 3 GB, most of it a hole. That key sends more of everything, and a lin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
@@ -25,6 +26,8 @@ from octavo.options.server import ServerSettings
 from octavo.serving.batches.batch_routes import MAX_BATCHES
 from octavo.serving.batches.room import FILES_OF_BATCH, MAX_FILES
 from octavo.serving.batches.schema import Batch, FileObject, StoredBatch, StoredFile
+from octavo.serving.batches.store import TABLES
+from octavo.serving.store.database import Database
 from octavo.transport.auth import AccessControl
 
 MAX_FRONT_END_MB = 300.0
@@ -54,8 +57,8 @@ def settings_in(directory: Path, *, is_crowded: bool = True) -> dict[str, Any]:
     access = AccessControl(ServerSettings(api_keys=(ATTACK_KEY, WATCH_KEY)))
     owner = access.check_key("/v1/files", {"authorization": f"Bearer {ATTACK_KEY}"})
     where = directory / "batches"
-    for name in ("files", "batches"):
-        (where / name).mkdir(parents=True)
+    where.mkdir()
+    described: dict[str, list[tuple[str, bytes]]] = {"files": [], "batches": []}
     for number in range(MAX_FILES // 2 - _LEFT_FILES if is_crowded else 0):
         file = FileObject(
             id=f"file-{number}",
@@ -65,8 +68,8 @@ def settings_in(directory: Path, *, is_crowded: bool = True) -> dict[str, Any]:
             filename="in.jsonl",
             purpose="batch",
         )
-        described = msgspec.json.encode(StoredFile(owner=owner, file=file))
-        (where / "files" / f"{file.id}.json").write_bytes(described)
+        stored = msgspec.json.encode(StoredFile(owner=owner, file=file))
+        described["files"].append((file.id, stored))
     for number in range(MAX_BATCHES // 2 - LEFT if is_crowded else 0):
         batch = Batch(
             id=f"batch_{number}",
@@ -77,8 +80,11 @@ def settings_in(directory: Path, *, is_crowded: bool = True) -> dict[str, Any]:
             created_at=0,
             expires_at=_LATER,
         )
-        described = msgspec.json.encode(StoredBatch(owner=owner, batch=batch))
-        (where / "batches" / f"{batch.id}.json").write_bytes(described)
+        stored = msgspec.json.encode(StoredBatch(owner=owner, batch=batch))
+        described["batches"].append((batch.id, stored))
+    with contextlib.closing(Database(where / "descriptions", TABLES, waits=False)) as database:
+        for table, rows in described.items():
+            database.write(f"INSERT INTO {table} VALUES (?, ?)", rows)
     journal = directory / "journal"
     with journal.open("wb") as sparse:
         sparse.write(Framing.draw().header)

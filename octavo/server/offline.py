@@ -114,7 +114,7 @@ async def answer_file(
         num_errors = results.num_errors
         await asyncio.to_thread(_write, results, paths)
     finally:
-        results.close()
+        await asyncio.to_thread(results.close)
         await server.prompt_pool.close()
     return Outcome(file.num_lines, num_errors, num_before)
 
@@ -137,4 +137,4 @@ def _write(results: ResultsFile, paths: Paths) -> None:
     if results.num_errors:
         results.copy(paths.errors, errors=True)
     results.copy(paths.output, errors=False)
-    results.path.unlink()
+    results.remove()

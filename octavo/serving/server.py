@@ -24,7 +24,7 @@ from octavo.serving.bounds.sessions import Sessions
 from octavo.serving.bounds.shares import Shares
 from octavo.serving.bounds.turns import Releases
 from octavo.serving.canary import Canary
-from octavo.serving.store.opening import open_store
+from octavo.serving.store.sqlite_shelf import open_store
 from octavo.serving.translation import TranslationContext
 from octavo.transport.auth import AccessControl
 from octavo.transport.errors import ApiError, unavailable

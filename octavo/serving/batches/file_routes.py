@@ -63,7 +63,7 @@ async def upload(exchange: Exchange) -> None:
             await batches.on_disk(store.save_file, stored)
         except BaseException:
             with suppress(OSError):  # which may be the same again
-                await in_thread(store.remove_file, name)
+                await batches.on_disk(store.remove_file, name)
             raise
         store.add_file(stored)
     await exchange.respond_json(described)

@@ -219,11 +219,11 @@ class Batches:
             )
             try:
                 await self._answer(stored, work, file, results)
+                await self.on_disk(results.remove)
             finally:
-                results.close()
+                await self.on_disk(results.close)
         finally:
             file.close()
-        await self.on_disk(partial(self.store.results(batch.id).unlink, missing_ok=True))
 
     async def _answer(
         self, stored: StoredBatch, work: _Work, file: InputFile, results: ResultsFile

@@ -1,19 +1,16 @@
 """The directory of files and batches, of which every change is on the disk before it is answered.
 
-    lock                  held by the server that uses the directory
-    files/ID              the contents of a file
-    files/ID.json         its description, without which the contents are waste
-    batches/ID.json       a batch
-    batches/ID.results    its results while it runs
-
-A description is replaced as a whole: after a kill it is the old one or the new one.
+descriptions     of files, and the states of batches; the server that uses the directory has
+                 this file of SQLite open
+contents/ID      the contents of a file, which are waste without its description
+results/ID       the results of a batch while it runs
 """
 
 from __future__ import annotations
 
 import fcntl
 import logging
-import os
+import re
 import secrets
 from collections import Counter
 from collections.abc import Iterator
@@ -26,14 +23,15 @@ import msgspec
 from octavo.options.transport import ServerStartError
 from octavo.serving.batches.results import sync_directory
 from octavo.serving.batches.schema import ENDED, StoredBatch, StoredFile
+from octavo.serving.store.database import Database, UnusableError
 
 log = logging.getLogger(__name__)
 
+TABLES = """
+CREATE TABLE files (id TEXT PRIMARY KEY, description BLOB NOT NULL);
+CREATE TABLE batches (id TEXT PRIMARY KEY, description BLOB NOT NULL)
+"""
 MAX_DESCRIPTION_BYTES = 1 << 20  # more than any has
-_MODE = 0o600
-_DESCRIPTION = ".json"
-_RESULTS = ".results"
-_NEXT = ".next"
 S = TypeVar("S", StoredFile, StoredBatch)
 
 
@@ -41,27 +39,22 @@ class Store:
     """The files and batches of one directory; methods that write wait for the disk."""
 
     def __init__(self, directory: Path) -> None:
-        self._files, self._batches = directory / "files", directory / "batches"
+        self._contents, self._results = directory / "contents", directory / "results"
         try:
-            for each in (directory, self._files, self._batches):
+            for each in (directory, self._contents, self._results):
                 each.mkdir(mode=0o700, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._lock = os.open(directory / "lock", flags, _MODE)
+            self._database = Database(directory / "descriptions", TABLES, waits=True)
+            self._adopt(directory)
         except OSError as error:
             why = (error.strerror or str(error)).lower()
+            if not isinstance(error, UnusableError):
+                why = f"cannot be used: {why}"
             raise ServerStartError(
-                f"the batch directory {directory} cannot be used: {why}; name one that this user "
-                "can write"
+                f"the batch directory {directory} {why}; name one that this user can write, for "
+                "this server alone"
             ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise ServerStartError(
-                f"the batch directory {directory} is in use by another server; each needs its own"
-            ) from None
-        self.files = dict(_load(self._files, StoredFile))
-        self.batches = dict(_load(self._batches, StoredBatch))
+        self.files = dict(self._load("files", StoredFile))
+        self.batches = dict(self._load("batches", StoredBatch))
         self.bytes_by_owner: Counter[str] = Counter()  # of files
         self.files_by_owner: Counter[str] = Counter()
         for stored in self.files.values():
@@ -69,19 +62,20 @@ class Store:
         self._remove_waste()
 
     def close(self) -> None:
-        os.close(self._lock)
+        self._database.close()
 
     def contents(self, name: str) -> Path:
         """Return the path of a file's contents."""
-        return self._files / name
+        return self._contents / name
 
     def results(self, name: str) -> Path:
         """Return the path of the results of a batch that runs."""
-        return self._batches / f"{name}{_RESULTS}"
+        return self._results / name
 
     def save_file(self, stored: StoredFile) -> None:
         """Write the description of a file whose contents are there."""
-        _save(self._files, stored.file.id, stored)
+        sync_directory(self._contents)
+        self._save("files", stored.file.id, stored)
 
     def add_file(self, stored: StoredFile) -> None:
         """List a file that is on the disk."""
@@ -107,37 +101,69 @@ class Store:
 
     def save_batch(self, stored: StoredBatch) -> None:
         """Write the state of a batch."""
-        _save(self._batches, stored.batch.id, stored)
+        self._save("batches", stored.batch.id, stored)
 
     def remove_file(self, name: str) -> None:
-        """Remove a file: first the description, so that a kill leaves waste at most."""
-        description = self._files / f"{name}{_DESCRIPTION}"
-        if description.exists():
-            description.unlink()
-            sync_directory(self._files)
+        """Remove a file: first the contents, so that a full disk has room for the change."""
         self.contents(name).unlink(missing_ok=True)
+        self._database.write("DELETE FROM files WHERE id = ?", [(name,)])
 
     def remove_batch(self, name: str) -> None:
         """Remove a batch that has ended."""
-        (self._batches / f"{name}{_DESCRIPTION}").unlink(missing_ok=True)
-        self.results(name).unlink(missing_ok=True)
+        self._database.write("DELETE FROM batches WHERE id = ?", [(name,)])
+
+    def _adopt(self, directory: Path) -> None:
+        """Take over what earlier versions have left, which had a file for each description."""
+        lock = directory / "lock"
+        if not lock.exists():
+            return
+        with lock.open("ab") as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                self.close()
+                raise UnusableError("is in use by another process") from error
+            for table, kind, target in (
+                ("files", "", self._contents),
+                ("batches", ".results", self._results),
+            ):
+                paths = [each for each in (directory / table).glob("*.json") if _is_small(each)]
+                rows = ((each.stem, each.read_bytes()) for each in paths)
+                self._database.write(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", rows)
+                for path in paths:
+                    with suppress(FileNotFoundError):
+                        path.with_suffix(kind).rename(target / path.stem)
+                sync_directory(target)
+                for path in paths:
+                    path.unlink()
+            lock.unlink()
+
+    def _save(self, table: str, name: str, value: msgspec.Struct) -> None:
+        statement = f"INSERT OR REPLACE INTO {table} VALUES (?, ?)"
+        self._database.write(statement, [(name, msgspec.json.encode(value))])
+
+    def _load(self, table: str, kind: type[S]) -> Iterator[tuple[str, S]]:
+        """Yield what can be read; name what cannot, and leave it for the operator."""
+        for name, data in self._database.rows(f"SELECT id, description FROM {table}"):
+            try:
+                yield name, msgspec.json.decode(data, type=kind)
+            except msgspec.MsgspecError as error:
+                log.error("%s cannot be read, and is left out: %s", name, error)
 
     def _remove_waste(self) -> None:
-        """Remove what an upload or a write that was cut off has left.
+        """Remove what an upload or a batch that was cut off has left.
 
         What has a description stays, also if that cannot be read.
         """
-        described = {path.stem for path in self._files.glob(f"*{_DESCRIPTION}")}
-        for path in self._files.iterdir():
-            if path.suffix != _DESCRIPTION and path.name not in described:
+        described = {name for (name,) in self._database.rows("SELECT id FROM files")}
+        for path in self._contents.iterdir():
+            if path.name not in described:
                 path.unlink()
-        for path in self._batches.iterdir():
-            stored = self.batches.get(path.stem)
-            if stored is not None:
-                has_ended = stored.batch.status in ENDED
-            else:
-                has_ended = not path.with_suffix(_DESCRIPTION).exists()
-            if path.suffix == _NEXT or (path.suffix == _RESULTS and has_ended):
+        has_ended = {name: each.batch.status in ENDED for name, each in self.batches.items()}
+        known = {name for (name,) in self._database.rows("SELECT id FROM batches")}
+        for path in self._results.iterdir():
+            name = re.split("[-.]", path.name)[0]  # SQLite's own files have its name and more
+            if name not in known or has_ended.get(name):
                 path.unlink()
 
 
@@ -146,35 +172,8 @@ def new_id(kind: str) -> str:
     return f"{kind}{secrets.token_hex(12)}"
 
 
-def _load(directory: Path, kind: type[S]) -> Iterator[tuple[str, S]]:
-    """Yield what can be read; name what cannot, and leave it for the operator."""
-    for path in sorted(directory.glob(f"*{_DESCRIPTION}")):
-        try:
-            with path.open("rb") as file:
-                data = file.read(MAX_DESCRIPTION_BYTES + 1)
-            if len(data) > MAX_DESCRIPTION_BYTES:
-                raise OSError(f"it has more than {MAX_DESCRIPTION_BYTES} bytes")
-            yield path.stem, msgspec.json.decode(data, type=kind)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            log.error("%s cannot be read, and is left out: %s", path, error)
-
-
-def _save(directory: Path, name: str, value: msgspec.Struct) -> None:
-    path = directory / f"{name}{_DESCRIPTION}"
-    following = directory / f"{name}{_NEXT}"
-    data = msgspec.json.encode(value)
-    try:
-        with open(following, "wb", opener=_private) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(following, path)
-    except OSError:  # a full disk is not filled by what is left of it
-        with suppress(OSError):
-            following.unlink(missing_ok=True)
-        raise
-    sync_directory(directory)
-
-
-def _private(name: str, flags: int) -> int:
-    return os.open(name, flags, _MODE)
+def _is_small(path: Path) -> bool:
+    is_small = path.stat().st_size <= MAX_DESCRIPTION_BYTES
+    if not is_small:
+        log.error("%s is no description, and is left out", path)
+    return is_small

@@ -77,59 +77,40 @@ class Entry:
         return self.status in FINAL
 
 
-class Shelf(Protocol):
-    """The place of the contents. Only `read` waits."""
-
-    @property
-    def is_full(self) -> bool:
-        """True while nothing more can be kept."""
-
-    def put(self, entry: Entry, content: Content) -> None:
-        """Keep a content, instead of an earlier one."""
-
-    def settle(self, entry: Entry, body: bytes) -> None:
-        """Keep how a response has ended; its items remain."""
-
-    def add_events(self, entry: Entry, events: bytes) -> None:
-        """Keep the events of a response that has ended."""
-
-    def drop(self, entry: Entry) -> None:
-        """Forget the content of a response."""
-
-    async def read(self, entry: Entry) -> Content | None:
-        """Return a content; None if it was dropped meanwhile."""
-
-    async def close(self) -> None:
-        """Write what is left."""
-
-
-class MemoryShelf:
-    """Contents in memory, which end with the server."""
-
-    is_full = False
+class Shelf:
+    """The place of the contents: memory, whose contents end with the server. Only `read` waits."""
 
     def __init__(self) -> None:
         self._contents: dict[Entry, Content] = {}
 
+    @property
+    def is_full(self) -> bool:
+        """True while nothing more can be kept."""
+        return False
+
     def put(self, entry: Entry, content: Content) -> None:
+        """Keep a content, instead of an earlier one."""
         self._contents[entry] = content
 
     def settle(self, entry: Entry, body: bytes) -> None:
-        before = self._contents[entry]
-        self._contents[entry] = Content(body, before.items)
+        """Keep how a response has ended; its items remain."""
+        self._contents[entry] = Content(body, self._contents[entry].items)
 
     def add_events(self, entry: Entry, events: bytes) -> None:
+        """Keep the events of a response that has ended."""
         before = self._contents[entry]
         self._contents[entry] = Content(before.body, before.items, events)
 
     def drop(self, entry: Entry) -> None:
+        """Forget the content of a response."""
         self._contents.pop(entry, None)
 
     async def read(self, entry: Entry) -> Content | None:
+        """Return a content; None if it was dropped meanwhile."""
         return self._contents.get(entry)
 
     async def close(self) -> None:
-        """Return at once: nothing was written."""
+        """Write what is left."""
 
 
 @dataclass(frozen=True, slots=True)

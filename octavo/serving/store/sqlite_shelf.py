@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from octavo.options.server import ServerSettings
 from octavo.options.transport import ServerStartError
-from octavo.serving.store.responses import ENTRY_BYTES, Content, Entry, StoredItem
+from octavo.serving.bounds.shares import ALONE, Shares
+from octavo.serving.store.database import Database, UnusableError
+from octavo.serving.store.responses import (
+    ENTRY_BYTES,
+    Content,
+    Entry,
+    Limits,
+    ResponseStore,
+    Shelf,
+    StoredItem,
+)
 
 log = logging.getLogger(__name__)
 
 MAX_UNWRITTEN_BYTES = 64 << 20  # that wait for the disk; beyond it nothing new is kept
-_APPLICATION = 0x4F435456  # marks the file as one of ours
-_VERSION = 1
-_TABLE = """
+_TABLES = """
 CREATE TABLE responses (
     number INTEGER PRIMARY KEY, owner TEXT NOT NULL, id TEXT NOT NULL, created INTEGER NOT NULL,
     status TEXT NOT NULL, is_background INTEGER NOT NULL, is_stream INTEGER NOT NULL,
@@ -33,45 +40,36 @@ CREATE TABLE responses (
     events BLOB NOT NULL DEFAULT x'', UNIQUE (owner, id)
 )
 """
+_ONE = "WHERE owner = ? AND id = ?"
 _encode = msgspec.msgpack.Encoder().encode
 _items = msgspec.msgpack.Decoder(tuple[StoredItem, ...])
 
 
-class SqliteShelf:
-    """The contents of responses in a file; `open` makes it."""
+class SqliteShelf(Shelf):
+    """The contents of responses in a file, which `open_database` has opened."""
 
-    def __init__(self, database: sqlite3.Connection) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
         self._thread = ThreadPoolExecutor(1, "responses")
-        self._unwritten = 0  # bytes; counted in the event loop and in the thread
+        self._num_asked = 0  # bytes that were to be written; counted in the event loop
+        self._num_done = 0  # of those, the bytes that wait no longer; counted in the thread
         self._has_failed = False
-        self.num_failures = 0
 
-    @classmethod
-    def open(cls, path: Path, now: float) -> tuple[SqliteShelf, list[tuple[Entry, float]]]:
-        """Open a file; return it with its responses and their ages in seconds.
-
-        Raise ServerStartError for a file that cannot be used.
-        """
-        database = open_database(path)
-        columns = "owner, id, created, status, is_background, is_stream, items_bytes"
-        sizes = "length(body), length(events)"
-        found: list[tuple[Entry, float]] = []
+    def found(self) -> Iterator[Entry]:
+        """Yield the responses that the file has, the oldest first."""
+        columns = "owner, id, created, status, is_background, is_stream"
+        sizes = "items_bytes, length(events), length(body)"
         query = f"SELECT {columns}, {sizes} FROM responses ORDER BY number"
-        for row in database.execute(query):
-            owner, name, created, status, background, stream, items, body, events = row
-            entry = Entry(
+        for owner, name, created, status, background, stream, *parts in self._database.rows(query):
+            yield Entry(
                 *(owner, name, created, 0.0, status, bool(background), bool(stream)),
-                num_bytes=ENTRY_BYTES + items + body + events,
-                num_settled=body,
+                num_bytes=ENTRY_BYTES + sum(parts),
+                num_settled=parts[-1],
             )
-            found.append((entry, max(0.0, now - created)))
-        return cls(database), found
 
     @property
     def is_full(self) -> bool:
-        """True while too much waits for the disk."""
-        return self._unwritten > MAX_UNWRITTEN_BYTES
+        return self._num_asked - self._num_done > MAX_UNWRITTEN_BYTES
 
     def put(self, entry: Entry, content: Content) -> None:
         size = content.num_bytes - len(content.body) - len(content.events)
@@ -81,20 +79,19 @@ class SqliteShelf:
         )
         columns = "owner, id, created, status, is_background, is_stream, items_bytes, body, items"
         statement = f"INSERT OR REPLACE INTO responses ({columns}) VALUES (?,?,?,?,?,?,?,?,?)"
-        self._write(size, lambda: (statement, (*values, _encode(content.items))))
+        self._write(size, statement, lambda: (*values, _encode(content.items)))
 
     def settle(self, entry: Entry, body: bytes) -> None:
-        statement = "UPDATE responses SET status = ?, body = ? WHERE owner = ? AND id = ?"
         values = (entry.status, body, entry.owner, entry.id)
-        self._write(len(body), lambda: (statement, values))
+        self._write(len(body), f"UPDATE responses SET status = ?, body = ? {_ONE}", lambda: values)
 
     def add_events(self, entry: Entry, events: bytes) -> None:
-        statement = "UPDATE responses SET events = ? WHERE owner = ? AND id = ?"
-        self._write(len(events), lambda: (statement, (events, entry.owner, entry.id)))
+        values = (events, entry.owner, entry.id)
+        self._write(len(events), f"UPDATE responses SET events = ? {_ONE}", lambda: values)
 
     def drop(self, entry: Entry) -> None:
-        statement = "DELETE FROM responses WHERE owner = ? AND id = ?"
-        self._write(0, lambda: (statement, (entry.owner, entry.id)))
+        values = (entry.owner, entry.id)
+        self._write(0, f"DELETE FROM responses {_ONE}", lambda: values)
 
     async def read(self, entry: Entry) -> Content | None:
         loop = asyncio.get_running_loop()
@@ -104,80 +101,55 @@ class SqliteShelf:
         await asyncio.to_thread(self._thread.shutdown)
         self._database.close()
 
-    def _write(self, num_bytes: int, make: Callable[[], tuple[str, tuple[Any, ...]]]) -> None:
+    def _write(self, num_bytes: int, statement: str, make: Callable[[], Sequence[Any]]) -> None:
         """Let the thread execute a statement; it makes the values too."""
-        self._unwritten += num_bytes
-        done = self._thread.submit(self._execute, make)
-        loop = asyncio.get_running_loop()
-        done.add_done_callback(lambda _: self._call_in(loop, num_bytes))
+        self._num_asked += num_bytes
+        self._thread.submit(self._execute, num_bytes, statement, make)
 
-    def _call_in(self, loop: asyncio.AbstractEventLoop, num_bytes: int) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(self._count, num_bytes)
-
-    def _count(self, num_bytes: int) -> None:
-        self._unwritten -= num_bytes
-
-    def _execute(self, make: Callable[[], tuple[str, tuple[Any, ...]]]) -> None:
+    def _execute(self, num_bytes: int, statement: str, make: Callable[[], Sequence[Any]]) -> None:
         try:
-            self._database.execute(*make())
-        except sqlite3.Error as error:
-            self.num_failures += 1
-            if not self._has_failed:
-                log.error("responses cannot be written: %s; they are not kept", error)
-            self._has_failed = True
-        else:
+            self._database.write(statement, [make()])
             self._has_failed = False
+        except OSError as error:
+            if not self._has_failed:
+                log.error("responses cannot be written: %s; they are not kept", error.strerror)
+            self._has_failed = True
+        finally:
+            self._num_done += num_bytes
 
     def _read(self, owner: str, name: str) -> Content | None:
-        query = "SELECT body, items, events FROM responses WHERE owner = ? AND id = ?"
+        query = f"SELECT body, items, events FROM responses {_ONE}"
         try:
-            row = self._database.execute(query, (owner, name)).fetchone()
-            return None if row is None else Content(row[0], _items.decode(row[1]), row[2])
-        except (sqlite3.Error, msgspec.MsgspecError) as error:
+            for body, items, events in self._database.rows(query, (owner, name)):
+                return Content(body, _items.decode(items), events)
+        except (OSError, msgspec.MsgspecError) as error:
             log.error("the response %s cannot be read: %s", name, error)
-            return None
+        return None
 
 
-def open_database(path: Path) -> sqlite3.Connection:
-    """Open a file for this server alone; raise ServerStartError for one that cannot be used."""
+def open_database(path: Path) -> Database:
+    """Open a file of responses; raise ServerStartError for one that cannot be used."""
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # it has what users say
-        is_new = path.stat().st_size == 0
-        database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-    except (OSError, sqlite3.Error) as error:
-        raise _unusable(path, f"cannot be opened: {error}") from error
-    try:
-        if is_new:
-            database.execute("PRAGMA auto_vacuum = FULL")
-        database.execute("PRAGMA locking_mode = EXCLUSIVE")
-        database.execute("PRAGMA secure_delete = ON")
-        (application,) = database.execute("PRAGMA application_id").fetchone()
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        (num_tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if num_tables and application != _APPLICATION:
-            raise _unusable(path, "is another program's database")
-        if num_tables and version != _VERSION:
-            raise _unusable(
-                path, f"was written by another version (format {version}, this has {_VERSION})"
-            )
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
-        database.execute("BEGIN IMMEDIATE")
-        if not num_tables:
-            database.execute(f"PRAGMA application_id = {_APPLICATION}")
-            database.execute(f"PRAGMA user_version = {_VERSION}")
-            database.execute(_TABLE)
-        database.execute("COMMIT")
-    except sqlite3.Error as error:
-        database.close()
-        why = "is used by another server" if "locked" in str(error) else f"cannot be read: {error}"
-        raise _unusable(path, why) from error
-    except ServerStartError:
-        database.close()
-        raise
-    return database
+        return Database(path, _TABLES, waits=False)
+    except UnusableError as error:
+        raise ServerStartError(f"responses_store={path} {error}; name another file") from error
 
 
-def _unusable(path: Path, why: str) -> ServerStartError:
-    return ServerStartError(f"responses_store={path} {why}; name another file")
+def open_store(
+    config: ServerSettings,
+    clock: Callable[[], float],
+    wall_time: Callable[[], float],
+    shares: Shares = ALONE,
+) -> ResponseStore:
+    """Return the store that the settings ask for; raise ServerStartError for an unusable file.
+
+    The age of responses in a file is known by the system's time alone, which is asked once.
+    """
+    limits = Limits(config.responses_seconds, config.responses_bytes)
+    if config.responses_store is None:
+        return ResponseStore(limits, Shelf(), clock, [], shares)
+    shelf, now = SqliteShelf(open_database(config.responses_store)), wall_time()
+    found = list(shelf.found())
+    for entry in found:
+        entry.expires_at = clock() + limits.seconds - max(0.0, now - entry.created)
+    return ResponseStore(limits, shelf, clock, found, shares)

@@ -25,6 +25,7 @@ from octavo.serving.batches.schema import StoredBatch, StoredFile
 from octavo.serving.batches.service import Batches
 from octavo.serving.batches.store import Store
 from octavo.serving.bounds.shares import Shares
+from octavo.serving.store.database import Database
 from octavo.transport.errors import ApiError
 from tests.server.batches.make import batches_in, begin, ended, lines_of, request, text_of, upload
 from tests.server.batches.test_service import LINES, run
@@ -313,7 +314,7 @@ def test_uploads_at_once_share_the_room(directory: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-@pytest.mark.parametrize("act", ["write", "fsync", "replace"])
+@pytest.mark.parametrize("act", ["write", "fsync", "change"])
 def test_a_full_disk_is_a_503_and_leaves_nothing(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, act: str
 ) -> None:
@@ -327,9 +328,12 @@ def test_a_full_disk_is_a_503_and_leaves_nothing(
 
         body = {"input_file_id": kept, "endpoint": "/v1/completions"}
         with monkeypatch.context() as patch:
-            patch.setattr(f"os.{act}", full)
+            if act == "change":
+                patch.setattr(Database, "write", full)
+            else:
+                patch.setattr(f"os.{act}", full)
             answers = [await upload(client, "x")]
-            if act != "write":
+            if act == "change":
                 answers.append(await client.post("/v1/batches", json=body))
         for refused in answers:
             assert refused.status_code == 503, refused.text

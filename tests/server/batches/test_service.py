@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
+import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -126,18 +127,18 @@ def test_what_a_stop_behind_the_end_has_left_is_removed(directory: Path, tmp_pat
         assert not batches_in(client).store.results(name).exists()
 
     run(directory, where, test)
-    (path,) = (where / "batches").glob("*.json")
-    path.with_suffix(".results").write_bytes(b"left")
-    (where / "files" / "file-cut").write_bytes(b"an upload that was cut off")
-    kept = [where / "files" / "file-new", where / "batches" / "batch_new.results"]
-    for each in kept:  # by a newer version, say: its descriptions cannot be read
-        each.write_bytes(b"precious")
-        each.with_suffix(".json").write_bytes(b'{"form": 2}')
-    kept.append(where / "files" / "file-sparse.json")
-    kept[-1].touch()
-    os.truncate(kept[-1], 8 << 40)  # more than there is memory
+    with contextlib.closing(sqlite3.connect(where / "descriptions")) as database, database:
+        ((name,),) = database.execute("SELECT id FROM batches").fetchall()
+        for table, new in (("files", "file-new"), ("batches", "batch_new")):
+            # By a newer version, say: its descriptions cannot be read.
+            database.execute(f"INSERT INTO {table} VALUES (?, ?)", (new, b'{"form": 2}'))
+    left = [where / "results" / each for each in (name, f"{name}-wal", "batch_lost.next")]
+    left.append(where / "contents" / "file-cut")
+    kept = [where / "contents" / "file-new", where / "results" / "batch_new"]
+    for each in (*left, *kept):
+        each.write_bytes(b"left")
     run(directory, where, later)
-    assert not (where / "files" / "file-cut").exists()
+    assert not any(each.exists() for each in left)
     assert all(each.exists() for each in kept)
 
 
@@ -282,7 +283,7 @@ def test_what_a_client_may_send_is_bounded(directory: Path, tmp_path: Path) -> N
             refused = await upload(client, "x", **fields)
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
         assert (await client.post("/v1/files", json={})).status_code == 415
-        assert not list((tmp_path / "batches" / "files").iterdir())
+        assert not list((tmp_path / "batches" / "contents").iterdir())
         kept = await upload(client, "x" * 1900, **{"expires_after[seconds]": "3600"})
         described = kept.json()
         assert described["expires_at"] == described["created_at"] + 3600

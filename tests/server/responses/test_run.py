@@ -11,7 +11,7 @@ import pytest
 
 from octavo.serving.bounds.shares import Shares
 from octavo.serving.store import run as run_module
-from octavo.serving.store.responses import ENTRY_BYTES, Content, Limits, MemoryShelf, ResponseStore
+from octavo.serving.store.responses import ENTRY_BYTES, Content, Limits, ResponseStore, Shelf
 from octavo.serving.store.run import Run, split
 from tests.server.durable.make import Gate, in_loop
 from tests.server.engine import FakeEngine
@@ -67,7 +67,7 @@ def test_events_that_an_older_server_has_kept_can_be_read() -> None:
 
 def test_the_events_of_open_responses_count_and_those_of_the_richest_key_go() -> None:
     limits = Limits(seconds=10, num_bytes=10_000)
-    store = ResponseStore(limits, MemoryShelf(), lambda: 0.0, None, SHARES)
+    store = ResponseStore(limits, Shelf(), lambda: 0.0, None, SHARES)
     add(store, "b", "b1")
     open_ones = [entry_of("a", "a1"), entry_of("a", "a2"), entry_of("b", "b2")]
     for entry in open_ones:
@@ -90,7 +90,7 @@ def test_the_events_of_open_responses_count_and_those_of_the_richest_key_go() ->
 
 def test_the_events_of_a_response_that_was_deleted_are_given_back_once() -> None:
     limits = Limits(seconds=10, num_bytes=8 * ENTRY_BYTES)
-    store = ResponseStore(limits, MemoryShelf(), lambda: 0.0, None, SHARES)
+    store = ResponseStore(limits, Shelf(), lambda: 0.0, None, SHARES)
     begun = [entry_of("a", f"a{number}") for number in range(3)]
     for entry in begun:
         assert store.begin(entry, Content(b"", ()))
@@ -109,7 +109,7 @@ def test_the_events_of_a_response_that_was_deleted_are_given_back_once() -> None
 
 def test_open_responses_of_one_key_leave_room_for_those_of_others() -> None:
     limits = Limits(seconds=10, num_bytes=20 * ENTRY_BYTES)
-    store = ResponseStore(limits, MemoryShelf(), lambda: 0.0, None, SHARES)
+    store = ResponseStore(limits, Shelf(), lambda: 0.0, None, SHARES)
     assert add(store, "b", "b0", 5 * ENTRY_BYTES)
     begun = [entry_of("a", f"a{number}") for number in range(20)]
     num_begun = sum(store.begin(each, Content(b"", ())) for each in begun)
@@ -126,7 +126,7 @@ def test_open_responses_of_one_key_leave_room_for_those_of_others() -> None:
 
 def test_many_small_responses_do_not_cost_another_key_its_large_one() -> None:
     limits = Limits(seconds=10, num_bytes=1 << 20, num_responses=10)
-    store = ResponseStore(limits, MemoryShelf(), lambda: 0.0, None, SHARES)
+    store = ResponseStore(limits, Shelf(), lambda: 0.0, None, SHARES)
     add(store, "b", "b1", 100_000)
     for number in range(30):
         add(store, "a", f"a{number}", ENTRY_BYTES)

@@ -12,15 +12,15 @@ import pytest
 from octavo.dialects.responses.background import recover
 from octavo.options.server import ServerSettings
 from octavo.options.transport import ServerStartError
-from octavo.serving.store.opening import open_store
 from octavo.serving.store.responses import (
     ENTRY_BYTES,
     Content,
     Entry,
     Limits,
-    MemoryShelf,
     ResponseStore,
+    Shelf,
 )
+from octavo.serving.store.sqlite_shelf import open_store
 from octavo.transport.errors import ApiError
 from tests.server.durable.make import KEY, Gate, durable, in_loop, service_of
 from tests.server.engine import FakeEngine
@@ -53,7 +53,7 @@ def kept(store: ResponseStore, *names: str) -> str:
 def test_the_key_with_the_most_bytes_loses_its_oldest_response() -> None:
     now = [0.0]
     limits = Limits(seconds=10, num_bytes=4 * SIZE, num_responses=5)
-    store = ResponseStore(limits, MemoryShelf(), lambda: now[0], None)
+    store = ResponseStore(limits, Shelf(), lambda: now[0], None)
     for name in ("a1", "b1", "a2", "a3"):
         add(store, name[0], name)
     assert (store.num_bytes, len(store)) == (4 * SIZE, 4)
@@ -96,7 +96,7 @@ async def test_a_file_keeps_responses_over_the_end_of_the_server(
         unfinished = entry_of(owner, "resp_unfinished")
         client.server.responses.begin(unfinished, Content(b'{"status": "in_progress"}', ()))
         num_bytes = client.server.responses.num_bytes
-        with pytest.raises(ServerStartError, match="another server"):
+        with pytest.raises(ServerStartError, match="in use"):
             open_store(client.server.config, lambda: 0.0, lambda: 0.0)
         await client.server.responses.close()
     assert (tmp_path / "responses").stat().st_mode & 0o077 == 0

@@ -1,0 +1,1 @@
+"""The files of SQLite in which a server keeps things."""
