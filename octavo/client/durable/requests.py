@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from octavo.client.durable.answer import Answer
+from octavo.client.durable.kept import Kept
 from octavo.client.durable.records import (
     Began,
     Emitted,
@@ -70,7 +70,7 @@ class DurableRequest:
         )
 
 
-class DurableRequests:
+class DurableRequests(Kept[DurableRequest]):
     """The requests of one server, found by their owner and their id."""
 
     def __init__(
@@ -82,27 +82,13 @@ class DurableRequests:
     ) -> None:
         self.writer = writer
         self._identity = identity
-        self._limits = limits or Limits()
+        self._limits = limits = limits or Limits()
+        super().__init__(limits.num_bytes, limits.num_requests)
         self._clock = clock
         self._requests: dict[int, DurableRequest] = {}
-        self._by_name: dict[tuple[str, str], DurableRequest] = {}
         self._resting: dict[int, DurableRequest] = {}  # the one that rests for the longest first
-        self._resting_of: dict[str, dict[int, DurableRequest]] = {}  # the same, by owner
-        self._num_of: Counter[str] = Counter()  # requests by owner
-        self._bytes_of: Counter[str] = Counter()
         self._next_number = 0  # of requests and of answers
-        self.num_bytes = 0
         self.num_dropped = 0  # requests that were too large to be kept
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[DurableRequest]:
-        return iter(list(self._requests.values()))
-
-    def find(self, owner: str, request_id: str) -> DurableRequest | None:
-        """Return the request of this id that this owner made, if it is still known."""
-        return self._by_name.get((owner, request_id))
 
     # what happens to a request
 
@@ -110,10 +96,11 @@ class DurableRequests:
         self, owner: str, request_id: str, head: bytes, num_answers: int
     ) -> DurableRequest | None:
         """Keep a new request; return None if there is no room for it."""
-        assert (owner, request_id) not in self._by_name, "an owner's request ids are unique"
+        assert self.find(owner, request_id) is None, "an owner's request ids are unique"
         number, self._next_number = self._next_number, self._next_number + 1 + num_answers
         request = _new(Began(number, owner, request_id, number + 1, num_answers, head))
-        if request.num_bytes > MAX_REQUEST_BYTES or not self._make_room(owner, request.num_bytes):
+        is_large = request.num_bytes > MAX_REQUEST_BYTES
+        if is_large or not self._make_room(owner, request.num_bytes, 1):
             self.num_dropped += 1
             return None
         self._insert(request)
@@ -130,7 +117,7 @@ class DurableRequests:
             try:
                 each = stored(event, answer.number)
             except WireError:  # a payload without a form on the wire
-                self._drop(request)
+                self._drop_large(request)
                 continue
             num_bytes = answer.add(each)
             if num_bytes:
@@ -141,22 +128,22 @@ class DurableRequests:
             self.writer.append(Emitted(tuple(kept)))
         for request in grown:
             if request.num_bytes > MAX_REQUEST_BYTES:
-                self._drop(request)
-        while self.num_bytes > self._limits.num_bytes and self._give_bytes(None):
-            pass
+                self._drop_large(request)
+        self._make_room(None)
 
     def rest(self, request: DurableRequest) -> None:
         """Note that a request needs the engine no longer: it has ended, or its client has left."""
         if request.is_known and request.rested_at is None:
             request.rested_at = self._clock()
             self._resting[request.number] = request
-            self._resting_of.setdefault(request.owner, {})[request.number] = request
+            self._spare_one(request)
             self.writer.append(Rested(request.number))
 
     def wake(self, request: DurableRequest) -> None:
         """Note that a request needs the engine again."""
         request.rested_at = None
-        self._leave_rest(request)
+        self._resting.pop(request.number, None)
+        self._need(request)
 
     def forget(self, request: DurableRequest) -> None:
         """Drop a request and everything that it has emitted."""
@@ -164,9 +151,8 @@ class DurableRequests:
             return
         request.is_known = False
         del self._requests[request.number]
-        del self._by_name[request.owner, request.request_id]
-        self._leave_rest(request)
-        self._count(request, -1, -request.num_bytes)
+        self._resting.pop(request.number, None)
+        self._remove(request, request.request_id)
         self.writer.append(Forgotten(request.number))
 
     def tidy(self) -> None:
@@ -245,7 +231,8 @@ class DurableRequests:
                 for event in record.events:
                     if event.number in answers:
                         request, answer = answers[event.number]
-                        self._grow(request, answer.add(event) if request.is_known else 0)
+                        if request.is_known:
+                            self._grow(request, answer.add(event))
                         self.wake(request)
                 return True
             case Rested() | Forgotten():
@@ -263,68 +250,16 @@ class DurableRequests:
 
     def _insert(self, request: DurableRequest) -> None:
         self._requests[request.number] = request
-        self._by_name[request.owner, request.request_id] = request
-        self._count(request, 1, request.num_bytes)
+        self._add(request, request.request_id)
 
-    def _grow(self, request: DurableRequest, num_bytes: int) -> None:
-        request.num_bytes += num_bytes
-        self._count(request, 0, num_bytes)
+    def _drop(self, name: str, owner: str | None) -> bool:
+        """Forget the largest request of a key, unless it is for another one of the same key."""
+        if name != owner:
+            of_key = (each for each in self._requests.values() if each.owner == name)
+            self._drop_large(max(of_key, key=lambda each: each.num_bytes))
+        return name != owner
 
-    def _count(self, request: DurableRequest, num_requests: int, num_bytes: int) -> None:
-        """Count what a request takes more, for all keys and for its own."""
-        owner = request.owner
-        self.num_bytes += num_bytes
-        self._bytes_of[owner] += num_bytes
-        self._num_of[owner] += num_requests
-        if not self._num_of[owner]:
-            del self._num_of[owner], self._bytes_of[owner]
-
-    def _leave_rest(self, request: DurableRequest) -> None:
-        """List a request no longer as one that rests."""
-        if self._resting.pop(request.number, None) is not None:
-            resting = self._resting_of[request.owner]
-            del resting[request.number]
-            if not resting:
-                del self._resting_of[request.owner]
-
-    def _make_room(self, owner: str, num_bytes: int) -> bool:
-        """Make room for a request of a key; return whether there is."""
-        limits = self._limits
-        while True:
-            if self.num_bytes + num_bytes > limits.num_bytes:
-                has_given = self._give_bytes(owner, num_bytes)
-            elif len(self._requests) >= limits.num_requests:
-                has_given = self._give(self._num_of, owner, 1)
-            else:
-                return True
-            if not has_given:
-                return False
-
-    def _give_bytes(self, owner: str | None, num_bytes: int = 0) -> bool:
-        return self._give(self._bytes_of, owner, num_bytes, drops_open=True)
-
-    def _give(
-        self, amounts: Mapping[str, int], owner: str | None, more: int, *, drops_open: bool = False
-    ) -> bool:
-        """Forget what rests for the longest, of the key with the most that can give something.
-
-        No key gives anything for one that would have more then. With `drops_open` a key of which
-        nothing rests gives the largest request that does not.
-        """
-        own = 0 if owner is None else amounts.get(owner, 0) + more
-        for name, amount in sorted(amounts.items(), key=lambda each: -each[1]):
-            if name != owner and amount < own:
-                continue
-            if name in self._resting_of:
-                self.forget(next(iter(self._resting_of[name].values())))
-                return True
-            if drops_open and name != owner:
-                of_key = (each for each in self._requests.values() if each.owner == name)
-                self._drop(max(of_key, key=lambda each: each.num_bytes))
-                return True
-        return False
-
-    def _drop(self, request: DurableRequest) -> None:
+    def _drop_large(self, request: DurableRequest) -> None:
         """Forget a request that is too large."""
         self.num_dropped += request.is_known
         self.forget(request)

@@ -166,7 +166,7 @@ async def lose(server: Server, entry: Entry) -> None:
     """Let a response fail that nothing continues."""
     content = await server.responses.read(entry)
     if content is None:
-        server.responses.delete(entry)
+        server.responses.forget(entry)
         return
     response = msgspec.json.decode(content.body)
     why = "the server ended before the response did; send the request again"

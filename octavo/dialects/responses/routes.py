@@ -103,7 +103,7 @@ async def delete(exchange: Exchange) -> None:
     """Forget a response; one that is still answered is not kept when it ends."""
     entry = _entry(exchange)
     run = exchange.server.responses.runs.get(entry)
-    exchange.server.responses.delete(entry)
+    exchange.server.responses.forget(entry)
     if run is not None:
         run.stop(ApiError(409, "the response was deleted", code=CANCELLED))
     await exchange.respond_json(DeletedResponse(id=entry.id))

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from octavo.client.durable.kept import Kept
 from octavo.serving.bounds.shares import ALONE, Shares
 from octavo.serving.store.run import Run
 from octavo.transport.errors import ApiError
@@ -122,7 +123,7 @@ class Limits:
     num_responses: int = 65_536
 
 
-class ResponseStore:
+class ResponseStore(Kept[Entry]):
     """The responses of one server; all calls come from one event loop."""
 
     def __init__(
@@ -137,30 +138,24 @@ class ResponseStore:
         self._shares = shares
         self._shelf = shelf
         self._clock = clock
-        self._entries: dict[tuple[str, str], Entry] = {}  # the oldest first
-        self._ended: dict[str, dict[Entry, None]] = {}  # by owner, the oldest first
-        self._bytes_by_owner: dict[str, int] = {}
+        super().__init__(limits.num_bytes, limits.num_responses)
         self._open_bytes: Counter[str] = Counter()  # by owner
-        self.num_bytes = 0
         self.runs: dict[Entry, Run] = {}  # of responses in the background
         for entry in found or ():
             self._insert(entry)
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def unfinished(self) -> list[Entry]:
         """Return the responses that have not ended."""
-        return [entry for entry in self._entries.values() if not entry.is_final]
+        return [entry for entry in self if not entry.is_final]
 
     def find(self, owner: str, name: str) -> Entry | None:
         """Return the response of this id that this owner made, if it is still kept."""
         self._expire()
-        return self._entries.get((owner, name))
+        return super().find(owner, name)
 
     def begin(self, entry: Entry, content: Content) -> bool:
         """Keep a response that begins; return False if there is no room for it."""
-        before = self._entries.get((entry.owner, entry.id))
+        before = super().find(entry.owner, entry.id)
         if before is not None:
             if not before.is_final:
                 raise ApiError(
@@ -169,7 +164,7 @@ class ResponseStore:
                     "X-Request-Id of its own, or leave it out",
                     code="request_id_in_use",
                 )
-            self.delete(before)
+            self.forget(before)
         entry.num_bytes = ENTRY_BYTES + content.num_bytes
         entry.num_settled = len(content.body)
         entry.expires_at = self._clock() + self._limits.seconds
@@ -192,7 +187,7 @@ class ResponseStore:
         self._close(entry)
         self._grow(entry, len(body) - entry.num_settled)
         entry.num_settled = len(body)
-        self._ended.setdefault(entry.owner, {})[entry] = None
+        self._spare_one(entry)
         self._shelf.settle(entry, body)
         self._make_room(entry.owner)
 
@@ -222,21 +217,14 @@ class ResponseStore:
         """Return what is kept of a response; None if it was forgotten meanwhile."""
         return await self._shelf.read(entry) if entry.is_kept else None
 
-    def delete(self, entry: Entry) -> None:
+    def forget(self, entry: Entry) -> None:
         """Forget a response, and give its bytes back."""
         if not entry.is_kept:
             return
         entry.is_kept = False
         self._close(entry)
-        del self._entries[entry.owner, entry.id]
-        ended = self._ended.get(entry.owner, {})
-        ended.pop(entry, None)
-        if not ended:
-            self._ended.pop(entry.owner, None)
-        self._grow(entry, -entry.num_bytes)
+        self._remove(entry, entry.id)
         entry.num_event_bytes = 0  # its run may still go on, and has nothing more to give
-        if not self._bytes_by_owner[entry.owner]:
-            del self._bytes_by_owner[entry.owner]
         self._shelf.drop(entry)
 
     async def close(self) -> None:
@@ -249,26 +237,15 @@ class ResponseStore:
         await self._shelf.close()
 
     def _insert(self, entry: Entry) -> None:
-        self._entries[entry.owner, entry.id] = entry
-        num_bytes, entry.num_bytes = entry.num_bytes, 0
-        self._grow(entry, num_bytes)
+        self._add(entry, entry.id)
         if entry.is_final:
-            self._ended.setdefault(entry.owner, {})[entry] = None
-
-    def _grow(self, entry: Entry, num_bytes: int) -> None:
-        entry.num_bytes += num_bytes
-        self.num_bytes += num_bytes
-        before = self._bytes_by_owner.get(entry.owner, 0)
-        self._bytes_by_owner[entry.owner] = before + num_bytes
+            self._spare_one(entry)
 
     def _expire(self) -> None:
         """Forget what is older than the limit; the oldest come first."""
         now = self._clock()
-        while self._entries:
-            oldest = next(iter(self._entries.values()))
-            if oldest.expires_at > now:
-                return
-            self.delete(oldest)
+        while (oldest := next(iter(self._things.values()), None)) and oldest.expires_at <= now:
+            self.forget(oldest)
 
     def _close(self, entry: Entry) -> None:
         """Count a response no longer as one that is being answered."""
@@ -277,46 +254,18 @@ class ResponseStore:
             del self._open_bytes[entry.owner]
         entry.num_open_bytes = 0
 
-    def _make_room(self, owner: str, num_bytes: int = 0, num_responses: int = 0) -> bool:
+    def _make_room(self, owner: str | None, num_bytes: int = 0, num_more: int = 0) -> bool:
         """Forget what there is too much of, to add so much for a key; return whether it fits."""
         self._expire()
-        limits = self._limits
-        while True:
-            if self.num_bytes + num_bytes > limits.num_bytes:
-                has_given = self._give_bytes(owner, num_bytes)
-            elif len(self._entries) + num_responses > limits.num_responses:
-                has_given = self._give_response()
-            else:
-                return True
-            if not has_given:
-                return False
+        return super()._make_room(owner, num_bytes, num_more)
 
-    def _give_bytes(self, owner: str, num_bytes: int) -> bool:
-        """Forget something of the key with the most bytes that can give any.
-
-        No key gives anything for one that has more.
-        """
-        own = self._bytes_by_owner.get(owner, 0) + num_bytes
-        by_size = sorted(self._bytes_by_owner.items(), key=lambda each: -each[1])
-        for name, size in by_size:
-            if name != owner and size < own:
-                continue
-            if name in self._ended:
-                self.delete(next(iter(self._ended[name])))
-                return True
-            of_key = [each for each in self.runs if each.owner == name]
-            largest = max(of_key, key=lambda each: each.num_event_bytes, default=None)
-            if largest is not None and largest.num_event_bytes:
-                self.runs[largest].drop()
-                self._grow(largest, -largest.num_event_bytes)
-                largest.num_event_bytes = 0
-                return True
-        return False
-
-    def _give_response(self) -> bool:
-        """Forget the oldest response of the key with the most of them that have ended."""
-        name = max(self._ended, key=lambda each: len(self._ended[each]), default=None)
-        if name is None:
+    def _drop(self, name: str, owner: str | None) -> bool:
+        """Forget the events of a key's response that has the most; return False if none has any."""
+        of_key = [each for each in self.runs if each.owner == name]
+        largest = max(of_key, key=lambda each: each.num_event_bytes, default=None)
+        if largest is None or not largest.num_event_bytes:
             return False
-        self.delete(next(iter(self._ended[name])))
+        self.runs[largest].drop()
+        self._grow(largest, -largest.num_event_bytes)
+        largest.num_event_bytes = 0
         return True

@@ -132,7 +132,7 @@ def test_the_key_with_the_most_makes_room_and_no_other(tmp_path: Path) -> None:
     for request in requests:
         requests.forget(request)
     assert (requests.num_bytes, len(requests)) == (0, 0)
-    for left in (requests._num_of, requests._bytes_of, requests._resting_of):
+    for left in (requests._num_of, requests._bytes_of, requests._resting):
         assert not left
 
 

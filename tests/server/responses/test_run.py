@@ -96,15 +96,15 @@ def test_the_events_of_a_response_that_was_deleted_are_given_back_once() -> None
         assert store.begin(entry, Content(b"", ()))
         store.runs[entry] = Run()
     store.hold_events(begun[0], 4 * ENTRY_BYTES)
-    store.delete(begun[0])
+    store.forget(begun[0])
     for entry in begun[1:]:
         store.hold_events(entry, 3 * ENTRY_BYTES + 1)
     assert [store.runs[each].is_kept for each in begun].count(False) == 1
     assert store.runs[begun[0]].is_kept
     assert store.num_bytes == sum(each.num_bytes for each in begun[1:])
     for entry in begun[1:]:
-        store.delete(entry)
-    assert (store.num_bytes, store._bytes_by_owner) == (0, {})
+        store.forget(entry)
+    assert (store.num_bytes, store._bytes_of) == (0, {})
 
 
 def test_open_responses_of_one_key_leave_room_for_those_of_others() -> None:
@@ -120,7 +120,7 @@ def test_open_responses_of_one_key_leave_room_for_those_of_others() -> None:
     begun.append(entry_of("a", "a20"))
     assert store.begin(begun[-1], Content(b"", ()))
     for entry in (*begun, *others):
-        store.delete(entry)
+        store.forget(entry)
     assert not store._open_bytes
 
 
