@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from octavo.core.kv.check import IntegrityError, check_kv, distinct, require
 from octavo.core.limits import AdapterSlots
+from octavo.core.plan import NO_ADAPTER
 from octavo.core.scheduler import Scheduler
 from octavo.core.sequence import NO_SLOT, Sequence, Status
 from octavo.core.stats import FETCH, PREFIX
@@ -153,3 +154,11 @@ def _check_adapters(scheduler: Scheduler) -> None:
             counted = limiter.running
             require(counted == running, "adapters {} run, {} are counted", running, counted)
             require(len(running) <= limiter.num_slots, "{} adapters run", len(running))
+            slots = limiter.slots
+            numbers = sorted(slots.values())
+            is_sound = numbers == [*range(len(slots))] and len(slots) <= limiter.num_slots
+            require(is_sound, "adapters have the slots {}", slots)
+            for sequence in scheduler.running:
+                right = slots.get(sequence.request.lora or "", NO_ADAPTER)
+                name, has = sequence.request_id, sequence.adapter
+                require(has == right, "{} has adapter slot {}, not {}", name, has, right)

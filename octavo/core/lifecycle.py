@@ -222,6 +222,7 @@ class Lifecycle:
             encodes=sequence.encodes,
             sampling=sequence.request.sampling,
             lora=sequence.request.lora,
+            adapter=sequence.adapter,
             stop_ids=tuple(sorted(sequence.stop_ids)),
         )
 

@@ -49,7 +49,7 @@ class Limiter:
         """Count tokens that have been planned; `num_planned` includes them already."""
 
     def enter(self, sequence: Sequence) -> None:
-        """Count a sequence that begins to run, after `commit` for its first chunk."""
+        """Count a sequence that begins to run, before its first chunk is planned."""
 
     def leave(self, sequence: Sequence) -> None:
         """Stop counting a sequence that finished, was aborted, failed or was preempted."""
@@ -366,7 +366,11 @@ class WholePrompt(Limiter):
 
 
 class AdapterSlots(Limiter):
-    """A cap on the different adapters that run at once."""
+    """A cap on the different adapters that run at once, and the slot of each in the workers.
+
+    An adapter keeps its slot after its last sequence, until another adapter needs a slot: then the
+    one that has been idle longest gives its up.
+    """
 
     reason = ADAPTERS
     may_be_passed = True
@@ -374,6 +378,7 @@ class AdapterSlots(Limiter):
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
         self.running: dict[str, dict[str, None]] = {}  # adapter → ids of the sequences that use it
+        self.slots: dict[str, int] = {}  # by adapter; the idle ones in the order of their leaving
 
     def refuse(self, request: Request, max_total: int) -> str | None:
         if request.lora is None or self.num_slots:
@@ -385,14 +390,25 @@ class AdapterSlots(Limiter):
         return lora is None or lora in self.running or len(self.running) < self.num_slots
 
     def enter(self, sequence: Sequence) -> None:
-        if sequence.request.lora is not None:
-            self.running.setdefault(sequence.request.lora, {})[sequence.request_id] = None
+        lora = sequence.request.lora
+        if lora is not None:
+            if lora not in self.slots:
+                self.slots[lora] = self._take_slot()
+            self.running.setdefault(lora, {})[sequence.request_id] = None
+            sequence.adapter = self.slots[lora]
+
+    def _take_slot(self) -> int:
+        """Return a slot that no adapter has, or that of the first idle one."""
+        if len(self.slots) < self.num_slots:
+            return len(self.slots)
+        return self.slots.pop(next(lora for lora in self.slots if lora not in self.running))
 
     def leave(self, sequence: Sequence) -> None:
         lora = sequence.request.lora
         if lora is not None and lora in self.running:
             self.running[lora].pop(sequence.request_id, None)
             if not self.running[lora]:
+                self.slots[lora] = self.slots.pop(lora)
                 del self.running[lora]
 
 

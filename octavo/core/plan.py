@@ -35,6 +35,7 @@ from typing import NamedTuple
 from octavo.core.sampling_params import SamplingParams
 
 NO_TOKEN = -1  # in StepResult.tokens: this chunk sampled nothing
+NO_ADAPTER = -1  # in place of the slot of an adapter: the model computes as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class NewSlot:
     lora: str | None
     stop_ids: tuple[int, ...] = ()  # not sampled before min_tokens
     encodes: tuple[int, ...] = ()  # groups whose encoder positions the first chunk writes
+    adapter: int = NO_ADAPTER  # the slot of `lora` among the adapters that the workers hold
 
 
 class BlockTransfer(NamedTuple):

@@ -24,6 +24,7 @@ from array import array
 from enum import IntEnum
 from math import inf
 
+from octavo.core.plan import NO_ADAPTER
 from octavo.core.request import Request
 from octavo.core.stats import RequestStats, WaitClock
 
@@ -93,6 +94,7 @@ class Sequence:
     """Mutable state of one request; only the core writes to it."""
 
     __slots__ = (
+        "adapter",
         "cache_epoch",
         "catching_up",
         "commit_at",
@@ -159,6 +161,7 @@ class Sequence:
 
         self.status = Status.WAITING
         self.slot = NO_SLOT
+        self.adapter = NO_ADAPTER  # the slot of its adapter, when it last began to run
         self.num_computed = 0
         self.num_planned = 0
         self.num_expected = len(self.tokens)

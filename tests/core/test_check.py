@@ -288,6 +288,8 @@ PLANS: list[Case] = [
     ("step 6: an empty chunk", launching((6, 0))),
     ("adapters {'x': {'a': None, 'b': None}} run, {} are counted", forget_adapters),
     ("1 adapters run", lambda s: setattr(adapter_slots(s), "num_slots", 0)),
+    ("adapters have the slots {'x': 1}", lambda s: adapter_slots(s).slots.update(x=1)),
+    ("a has adapter slot 1, not 0", lambda s: setattr(s.running[0], "adapter", 1)),
 ]
 CASES = [*PLACES, *COUNTERS, *TABLES, *BLOCKS, *SHARING, *PLANS]
 

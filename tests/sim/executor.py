@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from octavo.core.config import CoreConfig
-from octavo.core.plan import NO_TOKEN, NewSlot, StepPlan, StepResult
+from octavo.core.plan import NO_ADAPTER, NO_TOKEN, NewSlot, StepPlan, StepResult
 from octavo.core.request import Request
 from tests.sim.kv.kinds import KINDS
 from tests.sim.kv.memory import POISON, Memory, require
@@ -35,6 +35,7 @@ class Slot:
         self.encodes = new.encodes
         self.conditions = conditions
         self.version = version  # of the weights, when the slot was opened
+        self.lora, self.adapter = new.lora, new.adapter
         self.salts = request.salts
         self.num_encoder = 0 if request.encoder is None else request.encoder.num_positions
         self.position = 0  # positions computed; set by the first chunk
@@ -66,9 +67,9 @@ class Worker:
             for index, group in enumerate(config.groups)
         ]
         self.slots: dict[int, Slot] = {}
+        self.adapters: dict[int, str] = {}  # by their slot
         self.version = 0
         self._request_of = request_of
-        self._conditions: dict[object, int] = {}
 
     # applying a plan's differences
 
@@ -124,8 +125,13 @@ class Worker:
         request = self._request_of(new.request_id)
         require(new.num_prompt == len(request.prompt), f"{new.request_id}: wrong prompt length")
         require(new.sampling == request.sampling, f"{new.request_id}: wrong sampling parameters")
+        require((new.lora is None) == (new.adapter == NO_ADAPTER), f"{new.lora}: {new.adapter}")
+        if new.lora is not None:
+            require(0 <= new.adapter < self.config.max_loras, f"adapter slot {new.adapter}")
+            self.adapters[new.adapter] = new.lora
         key = (request.cache_scope, new.lora, request.encoder)
-        conditions = self._conditions.setdefault(key, len(self._conditions))
+        numbers = self.store.conditions
+        conditions = numbers.setdefault(key, len(numbers))
         return Slot(new, request, conditions, self.version)
 
     def _copy(self, plan: StepPlan) -> None:
@@ -150,6 +156,8 @@ class Worker:
         require(
             slot.position == first, f"{slot.request_id}: chunk at {first}, not at {slot.position}"
         )
+        lora = self.adapters.get(slot.adapter)
+        require(lora == slot.lora, f"{slot.request_id}: computed with adapter {lora}")
         tokens = (slot.tokens + list(drafts))[first:end]
         for group in self.groups:
             group.compute(slot, first, end, tokens)

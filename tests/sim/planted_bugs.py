@@ -418,8 +418,22 @@ CORE_BUGS = (
     Bug(
         "an adapter's slot is never freed",
         "limits.py",
-        "            if not self.running[lora]:\n                del self.running[lora]\n",
+        "            if not self.running[lora]:\n"
+        "                self.slots[lora] = self.slots.pop(lora)\n"
+        "                del self.running[lora]\n",
         "",
+    ),
+    Bug(
+        "an adapter takes the slot of one that runs",
+        "limits.py",
+        "self.slots.pop(next(lora for lora in self.slots if lora not in self.running))",
+        "self.slots.pop(next(iter(self.slots)))",
+    ),
+    Bug(
+        "a sequence is opened before its adapter has a slot",
+        "lifecycle.py",
+        "            adapter=sequence.adapter,\n",
+        "            adapter=0 if sequence.request.lora else -1,\n",
     ),
     Bug(
         "one adapter too many runs",

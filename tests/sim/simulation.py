@@ -83,6 +83,7 @@ class Simulation:
         self.trace: list[str] | None = [] if record else None
         self._rng = random.Random(world.seed + 1)
         self._num_engines = 0
+        self.store = self._make_store()
         self._start_engine()
 
     # the world's machinery
@@ -99,7 +100,6 @@ class Simulation:
 
     def _start_engine(self) -> None:
         self._num_engines += 1
-        self.store = Store(self.world.seed, self.world.store)
         self.executor = self._make_executor()
         pool = refusing_pool(self.config, self.refusals)
         has_store = self.world.store != "none"
@@ -114,6 +114,10 @@ class Simulation:
             self.engine.on_event(Pause())
 
     # A subclass overrides these methods to run the worlds with another model.
+
+    def _make_store(self) -> Store:
+        """Return what outlives the engines of this world."""
+        return Store(self.world.seed, self.world.store)
 
     def _make_executor(self) -> SimExecutor:
         parts = (self.config, self._request_of, self._is_slow, self.faults, self._check_plan)

@@ -187,14 +187,14 @@ class StartRules:
             return BLOCKS, False
         draft.copies.extend(copies)
         place = self._fair.place_for(sequence)
+        for enter in self._enters:
+            enter(sequence)
         draft.opened.append(self._lifecycle.start(sequence, place, prefix.num_tokens, now))
         sequence.line.num_pages += self._fair.pages_of(sequence)
         draft.add_chunk(sequence, count)
         self._lacking_pages += self._kv.lacking_pages(sequence)
         for commit in self._commits:
             commit(sequence, count)
-        for enter in self._enters:
-            enter(sequence)
         return None, True
 
     def _follows(self, sequence: Sequence, prefix: Prefix) -> bool:

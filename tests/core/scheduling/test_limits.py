@@ -115,6 +115,26 @@ def test_an_adapter_needs_an_engine_with_adapter_slots() -> None:
     assert refusal == "adapter 'x' is asked for, but max_loras=0: the engine runs without"
 
 
+def test_an_adapter_returns_to_its_slot_unless_another_has_taken_it() -> None:
+    slots = AdapterSlots(2)
+    names = {"1": "x", "2": "y", "3": "y", "4": "x", "5": "z", "6": "x", "7": "z"}
+    asks = {name: sequence(name, lora=lora) for name, lora in names.items()}
+
+    def run(name: str) -> int:
+        slots.enter(asks[name])
+        return asks[name].adapter
+
+    assert (run("1"), run("2"), run("3")) == (0, 1, 1)
+    for name in ("2", "3", "1"):
+        slots.leave(asks[name])
+    assert run("4") == 0
+    assert run("5") == 1  # y's, which is idle
+    slots.leave(asks["4"])
+    slots.leave(asks["5"])
+    assert (run("6"), run("7")) == (0, 1)
+    assert slots.slots == {"x": 0, "z": 1}
+
+
 def test_an_adapter_keeps_its_slot_until_its_last_sequence_leaves() -> None:
     slots = AdapterSlots(1)
     first, second = sequence("1", lora="x"), sequence("2", lora="x")

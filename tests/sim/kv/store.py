@@ -23,6 +23,8 @@ class Store:
     def __init__(self, seed: int, kind: str) -> None:
         self.kind = kind  # "none", "good" or "bad"
         self.num_begun = self.num_loaded = self.num_failed = 0
+        # Numbers for what KV depends on besides tokens, for the workers of all engines.
+        self.conditions: dict[object, int] = {}
         self._rng = random.Random(f"{seed} store")
         self._blocks: dict[tuple[int, bytes], tuple[list[int], int, list[Slot]]] = {}
         self._lost: set[tuple[int, bytes]] = set()  # which the index still names
