@@ -101,7 +101,7 @@ def resolve(
         num_blocks=num_blocks,
         max_model_len=max_len,
         block_size=block_size,
-        groups=groups_of(layout, footprint.pages(layout, block_size)),
+        groups=bill.groups,
         max_num_batched_tokens=budget,
         max_num_seqs=sizes.max_num_seqs,
         pipeline_depth=2 if arguments.async_scheduling else 1,
@@ -264,9 +264,8 @@ def _bill(
         grammar_bytes=grammar_bytes,
         block_bytes=pages.whole_bytes,
         block_size=block_size,
-        windows=layout.windows,
+        groups=groups_of(layout, pages),
         chunk_tokens=largest_step.rows,
-        blocks_per_page=pages.blocks_per_page,
     )
 
 
@@ -314,16 +313,14 @@ def _cache_size(
         budget = _default_kv_bytes(bill, free, dtype, footprint.most_kv_bytes)
         log.info("KV cache: at most %s, free beside weights and steps", readable(budget))
     size = sizes.block_size
-    pages = footprint.pages(layout, size)
-    longest = longest_in(budget // bill.block_bytes - 1, pages, size)
+    longest = longest_in(budget // bill.block_bytes - 1, bill, max_len)
     if arguments.max_model_len is None and 0 < longest < max_len:
         log.info("max_model_len=%d instead of %d: so much KV fits", longest, max_len)
         max_len = longest
     num_blocks = num_blocks_in(
         budget,
         layout,
-        pages,
-        block_size=size,
+        bill,
         max_model_len=max_len,
         max_num_seqs=sizes.max_num_seqs,
         step_tokens=max(sizes.max_num_batched_tokens, max_len),
@@ -335,7 +332,7 @@ def _cache_size(
 def _default_kv_bytes(bill: MemoryBill, free: Memory, dtype: str, most_kv_bytes: int) -> int:
     """Return the default size of the KV cache: the memory left free by all else, up to a bound."""
     room = bill.room_for_kv(free.available)
-    least = bill.block_bytes * (len(bill.windows) + 1)
+    least = bill.block_bytes * (len(bill.groups) + 1)
     if room < least:
         needed = bill.fixed_bytes + least + HEADROOM_BYTES
         smaller = "a smaller model" + (" or dtype=bfloat16" if dtype == "float32" else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -52,6 +53,31 @@ class KVGroup:
         if self.window is None or position < self.window:
             return 0
         return position - self.window + 1
+
+    def most_blocks(
+        self, num_blocks: int, block_size: int, chunk_tokens: int, max_drafts: int = 0
+    ) -> int:
+        """Return how many blocks a sequence of so many has at once, at most.
+
+        A chunk has `chunk_tokens` tokens at most. What it no longer reads has been dropped, or is
+        the prefix cache's.
+        """
+        if self.kind == "state":
+            # While a chunk runs: the state that it reads; the checkpoints in it; and blocks
+            # wherever it or the chunk before might have stopped, if drafts had been rejected.
+            entries = -(-(1 + chunk_tokens) // block_size) + 1
+            stops = -(-max_drafts // block_size) + 1
+            return min(num_blocks, entries, 1 + entries // self.checkpoint_blocks + 1 + 2 * stops)
+        if self.window is None:
+            return num_blocks
+        # The window before a chunk and the chunk itself may begin in the middle of a block.
+        return min(num_blocks, -(-(self.window - 1 + chunk_tokens) // block_size) + 1)
+
+
+def blocks_per_page(groups: Sequence[KVGroup]) -> tuple[int, ...]:
+    """Return the number of blocks of each group in a page; the largest block fills it."""
+    page_bytes = max(group.block_bytes for group in groups)
+    return tuple(page_bytes // group.block_bytes for group in groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +149,8 @@ class CoreConfig:
 
     @property
     def blocks_per_page(self) -> tuple[int, ...]:
-        """The number of blocks of each group in a page of the pool; the largest block fills it."""
-        page_bytes = max(group.block_bytes for group in self.groups)
-        return tuple(page_bytes // group.block_bytes for group in self.groups)
+        """The number of blocks of each group in a page of the pool."""
+        return blocks_per_page(self.groups)
 
 
 def _check_goals(config: CoreConfig) -> None:

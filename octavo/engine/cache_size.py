@@ -55,7 +55,6 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
         free_bytes -= config.bill.weights_bytes + fixed_bytes  # of the other process
     room = free_bytes - HEADROOM_BYTES - fixed_bytes
     groups = len(layout.windows)
-    pages = config.footprint.pages(layout, core.block_size)
     fitting = room // block_bytes
     if fitting < groups + 1:
         least = (groups + 1) * block_bytes
@@ -71,9 +70,10 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
     num_blocks = num_blocks_in(
         min(room, config.footprint.most_kv_bytes),
         layout,
-        pages,
-        block_size=core.block_size,
-        max_model_len=min(core.max_model_len, longest_in(fitting - 1, pages, core.block_size)),
+        config.bill,
+        max_model_len=min(
+            core.max_model_len, longest_in(fitting - 1, config.bill, core.max_model_len)
+        ),
         max_num_seqs=core.max_num_seqs,
         step_tokens=config.largest_step.rows,
     )

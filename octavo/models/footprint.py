@@ -14,7 +14,7 @@ from octavo.layers import Embedding, HeadRows, MatrixStack, PositionEmbedding, T
 from octavo.models.checkpoint_weights import Weights, named_as_declared
 from octavo.models.load import OpenedModel
 from octavo.models.needs import Need, find_needs
-from octavo.observe.memory_bill import StoredBytes, by_type
+from octavo.observe.stored_bytes import StoredBytes, by_type
 
 
 def stored(opened: OpenedModel) -> tuple[StoredBytes, ...]:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec import Struct
+
+from octavo.core.config import KVGroup, blocks_per_page
+from octavo.observe.stored_bytes import StoredBytes
 
 # Left for other processes when the size of the KV cache is not set.
 HEADROOM_BYTES = 512 << 20
-
-
-class StoredBytes(Struct, frozen=True):
-    """The tensors of a checkpoint that have one storage type."""
-
-    type: str
-    num_tensors: int
-    num_bytes: int
 
 
 class MemoryBill(Struct, frozen=True):
@@ -27,9 +20,13 @@ class MemoryBill(Struct, frozen=True):
     grammar_bytes: int  # for the grammars of all texts with a shape, at most
     block_bytes: int  # of one KV block of the largest group: of a page of the cache
     block_size: int  # tokens per block
-    windows: tuple[int | None, ...]  # for each group of layers: how many tokens back it reads
+    groups: tuple[KVGroup, ...]  # of layers
     chunk_tokens: int  # the most tokens of a sequence in one step
-    blocks_per_page: tuple[int, ...]  # for each group of layers
+
+    @property
+    def blocks_per_page(self) -> tuple[int, ...]:
+        """The number of blocks of each group of layers in a page."""
+        return blocks_per_page(self.groups)
 
     @property
     def fixed_bytes(self) -> int:
@@ -47,20 +44,18 @@ class MemoryBill(Struct, frozen=True):
 
     @property
     def token_bytes(self) -> float:
-        """The KV memory of one token while every layer keeps it."""
-        num_pages = sum(1 / per_page for per_page in self.blocks_per_page)
+        """The KV memory of one token while every layer keeps it; a state does not grow by it."""
+        groups = zip(self.groups, self.blocks_per_page, strict=True)
+        num_pages = sum(1 / per_page for group, per_page in groups if group.kind != "state")
         return num_pages * self.block_bytes / self.block_size
 
     def num_blocks(self, num_tokens: int) -> int:
-        """Return the pages of a sequence; blocks that have left a window are freed."""
-        whole = -(-num_tokens // self.block_size)
-        num_pages = 0
-        for window, per_page in zip(self.windows, self.blocks_per_page, strict=True):
-            held = whole
-            if window is not None:
-                held = min(whole, -(-(window + self.chunk_tokens) // self.block_size) + 1)
-            num_pages += -(-held // per_page)
-        return num_pages
+        """Return the most pages of a sequence; blocks that are not read any more are freed."""
+        whole, size = -(-num_tokens // self.block_size), self.block_size
+        return sum(
+            -(-group.most_blocks(whole, size, self.chunk_tokens) // per_page)
+            for group, per_page in zip(self.groups, self.blocks_per_page, strict=True)
+        )
 
     def sequence_bytes(self, num_tokens: int) -> int:
         """Return the KV memory of a sequence of `num_tokens` tokens."""
@@ -81,13 +76,3 @@ def difference(predicted: int, measured: int) -> str:
     if predicted <= 0:
         return "nothing was predicted"
     return f"{(measured - predicted) / predicted * 100:+.1f} %"
-
-
-def by_type(tensors: Sequence[tuple[str, int]]) -> tuple[StoredBytes, ...]:
-    """Add up (storage type, bytes) of each tensor by type, the largest type first."""
-    found: dict[str, tuple[int, int]] = {}
-    for name, num_bytes in tensors:
-        count, total = found.get(name, (0, 0))
-        found[name] = count + 1, total + num_bytes
-    rows = (StoredBytes(name, count, total) for name, (count, total) in found.items())
-    return tuple(sorted(rows, key=lambda row: (-row.num_bytes, row.type)))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Sequence
 
 from octavo.backends.base import KVLayout, KVPages
 from octavo.core.config import ConfigError, KVGroup
+from octavo.observe.memory_bill import MemoryBill
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -25,42 +28,45 @@ def groups_of(layout: KVLayout, pages: KVPages) -> tuple[KVGroup, ...]:
     )
 
 
-def pages_for(num_blocks: int, pages: KVPages) -> int:
-    """Return the most pages that a sequence holds of so many blocks, ignoring windows."""
-    return sum(-(-num_blocks // per_page) for per_page in pages.blocks_per_page)
+def pages_for(num_blocks: int, blocks_per_page: Sequence[int]) -> int:
+    """Return the pages of so many blocks of each group."""
+    return sum(-(-num_blocks // per_page) for per_page in blocks_per_page)
 
 
-def longest_in(num_pages: int, pages: KVPages, block_size: int) -> int:
-    """Return the most tokens of a sequence that has so many pages, ignoring windows."""
-    num_blocks = int(num_pages / sum(1 / per_page for per_page in pages.blocks_per_page))
-    while num_blocks > 0 and pages_for(num_blocks, pages) > num_pages:
-        num_blocks -= 1
-    return num_blocks * block_size
+def longest_in(num_pages: int, bill: MemoryBill, most_tokens: int) -> int:
+    """Return how long a sequence can be that has so many pages, in whole blocks.
+
+    It is not searched for beyond the block of `most_tokens`.
+    """
+    size = bill.block_size
+    lengths = range(size, most_tokens + size, size)
+    return size * bisect_right(lengths, num_pages, key=bill.num_blocks)
 
 
 def num_blocks_in(
     budget_bytes: int,
     layout: KVLayout,
-    pages: KVPages,
+    bill: MemoryBill,
     *,
-    block_size: int,
     max_model_len: int,
     max_num_seqs: int,
     step_tokens: int,
 ) -> int:
     """Return the number of pages, with the null page; at most what all slots can fill.
 
+    What a window or a state has passed is not counted out of that: the prefix cache may keep it.
+
     Where nothing is kept, they are the blocks of the largest step, of `step_tokens` tokens.
 
     Raise ConfigError if not even one sequence of max_model_len fits.
     """
-    block_bytes = pages.whole_bytes
+    block_bytes, block_size = bill.block_bytes, bill.block_size
     if block_bytes < 1:
         raise ConfigError(f"a KV block of {block_bytes} bytes is impossible: {layout}")
-    per_sequence = pages_for(-(-max_model_len // block_size), pages)
+    per_sequence = bill.num_blocks(max_model_len)
     fitting = budget_bytes // block_bytes
     if fitting < per_sequence + 1:
-        longest = longest_in(fitting - 1, pages, block_size)
+        longest = longest_in(fitting - 1, bill, max_model_len)
         advice = f"set max_model_len to at most {longest}" if longest > 1 else "lower block_size"
         raise ConfigError(
             f"the KV cache may use {readable(budget_bytes)}, which holds {max(fitting, 0)} blocks "
@@ -70,7 +76,8 @@ def num_blocks_in(
         )
     if layout.keeps_nothing:
         return min(fitting, max_num_seqs + -(-step_tokens // block_size) + 1)
-    return min(fitting, max_num_seqs * per_sequence + 1)
+    most = pages_for(-(-max_model_len // block_size), bill.blocks_per_page)
+    return min(fitting, max_num_seqs * most + 1)
 
 
 def readable(num_bytes: int) -> str:

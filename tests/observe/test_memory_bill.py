@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill, StoredBytes, by_type, difference
+from octavo.core.config import KVGroup
+from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill, difference
+from octavo.observe.stored_bytes import StoredBytes, by_type
 
 BILL = MemoryBill(
     stored=(StoredBytes("F16", 2, 60), StoredBytes("F32", 1, 40)),
@@ -14,9 +16,8 @@ BILL = MemoryBill(
     grammar_bytes=50,
     block_bytes=64,
     block_size=16,
-    windows=(None,),
+    groups=(KVGroup(),),
     chunk_tokens=32,
-    blocks_per_page=(1,),
 )
 
 
@@ -35,17 +36,27 @@ def test_a_sequence_takes_whole_blocks(tokens: int, blocks: int) -> None:
 
 
 def test_small_blocks_share_a_page() -> None:
-    bill = replace(BILL, windows=(None, None), blocks_per_page=(1, 4))
+    bill = replace(BILL, groups=(KVGroup(block_bytes=4), KVGroup(kind="latent")))
     assert bill.token_bytes == 5.0
     assert [bill.num_blocks(tokens) for tokens in (16, 64, 65)] == [2, 5, 7]
 
 
 def test_a_window_bounds_what_a_group_of_layers_keeps() -> None:
-    bill = replace(BILL, windows=(None, 48, 48), blocks_per_page=(1, 1, 1))
+    bill = replace(BILL, groups=(KVGroup(), KVGroup(48), KVGroup(48)))
     assert bill.token_bytes == 12.0
     assert bill.num_blocks(64) == 12
-    # (48 + 32) / 16 blocks, and one where it begins within a block
+    # (47 + 32) / 16 blocks, and one where it begins within a block
     assert bill.num_blocks(1600) == 100 + 2 * 6
+
+
+def test_a_state_does_not_grow() -> None:
+    """A sequence has the state that its chunk reads, checkpoints, and those that may be last."""
+    bill = replace(BILL, groups=(KVGroup(), KVGroup(kind="state", checkpoint_blocks=4)))
+    assert bill.token_bytes == 4.0
+    assert [bill.num_blocks(tokens) for tokens in (16, 32, 1600)] == [2, 4, 100 + 4]
+    longer = replace(bill, chunk_tokens=320)
+    # Of 22 blocks that a chunk touches, 5 are checkpoints.
+    assert longer.num_blocks(1600) == 100 + 1 + 5 + 1 + 2
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ import pytest
 
 from octavo.backends.base import KVLayers, KVLayout, KVPages, VectorBytes
 from octavo.core.config import ConfigError, CoreConfig, KVGroup
+from octavo.core.kv.manager import KVManager
 from octavo.layers import KVSpec
+from octavo.observe.memory_bill import MemoryBill
 from octavo.runner.kv_cache import groups_of, longest_in, num_blocks_in, pages_for, readable
 
 # 2 · 3 layers · 16 tokens · 4 heads · 8 numbers · 4 bytes = 12 KiB per block
@@ -16,12 +18,17 @@ def pages_of(layout: KVLayout, number_bytes: int = 4, scale_bytes: int = 0) -> K
     return layout.pages(16, lambda spec: VectorBytes(number_bytes, scale_bytes))
 
 
+def bill_of(layout: KVLayout, chunk_tokens: int = 200) -> MemoryBill:
+    pages = pages_of(layout)
+    groups = groups_of(layout, pages)
+    return MemoryBill((), 0, 0, 0, pages.whole_bytes, 16, groups, chunk_tokens)
+
+
 def fitting(budget_bytes: int, layout: KVLayout = LAYOUT, max_num_seqs: int = 100) -> int:
     return num_blocks_in(
         budget_bytes,
         layout,
-        pages_of(layout),
-        block_size=16,
+        bill_of(layout),
         max_model_len=100,
         max_num_seqs=max_num_seqs,
         step_tokens=200,
@@ -120,11 +127,49 @@ def test_blocks_of_any_shapes_share_pages(heads: int, dim: int) -> None:
 
 def test_small_blocks_need_fewer_pages() -> None:
     """A page has one block of the first group, or four of the second."""
-    pages = KVPages(4096, (1, 4))
-    assert [pages_for(blocks, pages) for blocks in (0, 1, 4, 5)] == [0, 2, 5, 7]
-    for num_pages in range(60):
-        blocks = longest_in(num_pages, pages, 1)
-        assert pages_for(blocks, pages) <= num_pages < pages_for(blocks + 1, pages)
+    assert [pages_for(blocks, (1, 4)) for blocks in (0, 1, 4, 5)] == [0, 2, 5, 7]
+
+
+@pytest.mark.parametrize(
+    "small",
+    [
+        KVSpec("full", 1, 8),
+        KVSpec("full", 1, 8, window=32),
+        KVSpec("state", 4, 24, checkpoint_blocks=4),
+    ],
+)
+def test_the_longest_sequence_takes_the_pages_that_there_are(small: KVSpec) -> None:
+    """Earlier states and blocks behind a window take none; the core counts the same."""
+    layout = KVLayout((KVLayers(KVSpec("full", 4, 8), 3), KVLayers(small, 2)))
+    for chunk_tokens in (16, 200):
+        bill = bill_of(layout, chunk_tokens)
+        assert max(bill.blocks_per_page) > 1
+        config = CoreConfig(9, 99, groups=bill.groups, max_num_batched_tokens=chunk_tokens)
+        manager = KVManager(config, b"key")
+        for num_pages in range(-1, 60):
+            longest = longest_in(num_pages, bill, 16 * 200 - 3)
+            assert bill.num_blocks(longest) == manager.peak_pages(longest)
+            assert bill.num_blocks(longest + 1) > num_pages
+            assert longest == 0 or bill.num_blocks(longest) <= num_pages
+    assert longest_in(1000, bill, 16 * 200 - 3) == 16 * 200
+
+
+def test_a_sequence_of_states_needs_little_memory() -> None:
+    """One of 100 tokens would need 15 pages, if each block had its state, and fits in 12."""
+    state = KVSpec("state", 12, 64, checkpoint_blocks=4)
+    layout = KVLayout((KVLayers(KVSpec("full", 4, 8), 3), KVLayers(state, 4)))
+    bill = bill_of(layout, 32)
+    assert bill.blocks_per_page == (1, 1)
+
+    def fit(num_pages: int) -> int:
+        budget = num_pages * bill.block_bytes
+        return num_blocks_in(
+            budget, layout, bill, max_model_len=100, max_num_seqs=100, step_tokens=32
+        )
+
+    assert fit(12) == 12
+    with pytest.raises(ConfigError, match="set max_model_len to at most 96"):
+        fit(11)
 
 
 def test_byte_counts_are_readable() -> None:

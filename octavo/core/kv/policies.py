@@ -65,7 +65,7 @@ class KVPolicy:
 
     def most_held(self, num_blocks: int, num_encoder: int) -> int:
         """Return the most blocks that a sequence of so many blocks has at once."""
-        return num_blocks
+        return self.group.most_blocks(num_blocks, self.block_size, self.ahead, self.max_drafts)
 
     # match
 
@@ -148,11 +148,6 @@ class WindowPolicy(KVPolicy):
 
     drops = True
 
-    def most_held(self, num_blocks: int, num_encoder: int) -> int:
-        # The window before a chunk and the chunk itself may begin in the middle of a block.
-        assert self.group.window is not None
-        return min(num_blocks, -(-(self.group.window - 1 + self.ahead) // self.block_size) + 1)
-
     def hits(self, find: Find, sequence: Sequence, digests: list[bytes]) -> list[int]:
         return [find(digest) or NULL_BLOCK for digest in digests]
 
@@ -196,14 +191,6 @@ class StatePolicy(WindowPolicy):
 
     is_dense = False
     is_sparse = True
-
-    def most_held(self, num_blocks: int, num_encoder: int) -> int:
-        # While a chunk runs, the sequence has: the state that it reads; the checkpoints in it; and
-        # blocks wherever it or the chunk before might have stopped, if drafts had been rejected.
-        entries = -(-(1 + self.ahead) // self.block_size) + 1
-        stops = -(-self.max_drafts // self.block_size) + 1
-        most = 1 + entries // self.group.checkpoint_blocks + 1 + 2 * stops
-        return min(num_blocks, entries, most)
 
     def longest(self, hits: list[int], num_blocks: int) -> int:
         while num_blocks and hits[num_blocks - 1] == NULL_BLOCK:
