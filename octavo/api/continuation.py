@@ -75,6 +75,10 @@ class Continuation:
         self._first_at = self._last_at = 0.0  # of those
         self._fresh: list[str] = []  # text that is neither sent nor in `whole` yet
         self._num_reasoning = 0  # tokens of reasoning that were taken
+        # The reader, if it keeps the deltas of tokens apart, and where those of each token begin.
+        keeps_apart = self._detokenizer is not None and reading is not None and reading.keeps_apart
+        self._apart = self._reader if keeps_apart else None
+        self._starts: list[int] = []
         self.whole = CompletionOutput(index)
         source = tokenizer if sampling.detokenize else None
         self._logprobs: PositionLogprobs | None = None
@@ -110,6 +114,8 @@ class Continuation:
         sampled = () if event.payload is None else self._store(event.payload)
         for number, token in enumerate(event.tokens):
             whole.token_ids.append(token)
+            if self._apart is not None:
+                self._starts.append(self._apart.num_new)
             if sampled:
                 self._add_logprobs(sampled[number])
             is_stop = event.finish_reason == "stop" and number == len(event.tokens) - 1
@@ -159,6 +165,7 @@ class Continuation:
         whole, text = self.whole, "".join(self._fresh)
         num_tokens, self._num_taken = self._num_taken, len(whole.token_ids)
         self._fresh = []
+        starts, self._starts = self._starts, []
         deltas: Sequence[Delta] = (TextDelta(text),) if text else ()
         num_reasoning = 0
         if self._reader is not None:
@@ -176,6 +183,7 @@ class Continuation:
             whole.error,
             deltas,
             num_reasoning,
+            starts,
         )
 
     def snapshot(self) -> CompletionOutput:
@@ -227,6 +235,8 @@ class Continuation:
             whole.stop_reason = REPETITION_DETECTED
         if self._detokenizer is None:
             return
+        if self._apart is not None and not event.tokens:
+            self._starts.append(self._apart.num_new)
         is_hidden = event.finish_reason == "stop" and bool(event.tokens) and self._hides_stop
         if self._reads_late:
             self._read(len(whole.token_ids) - is_hidden)

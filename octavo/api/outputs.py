@@ -58,6 +58,9 @@ class CompletionOutput:
     # The text read by the request's parser: in a stream what is new, else all when it has ended.
     deltas: Sequence[Delta] = ()
     num_reasoning_tokens: int = 0  # among `token_ids`, if a parser finds reasoning
+    # Where the deltas of each token begin, and those of an end that comes alone, if the reading
+    # keeps them apart.
+    starts: Sequence[int] = ()
 
     def finished(self) -> bool:
         """Return whether the continuation has ended."""

@@ -58,6 +58,11 @@ class AnswerReader:
             self._has_ended = True
             self._feed(text, is_last=True)
 
+    @property
+    def num_new(self) -> int:
+        """The number of deltas that were not taken yet; none is joined if tokens stay apart."""
+        return len(self._deltas)
+
     def take(self) -> list[Delta]:
         """Return what is new, with neighbours of one kind joined unless tokens stay apart."""
         deltas, self._deltas = self._deltas, []

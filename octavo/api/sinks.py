@@ -74,4 +74,5 @@ def _continued(first: CompletionOutput, second: CompletionOutput) -> CompletionO
         logprobs=logprobs,
         deltas=(*first.deltas, *second.deltas),
         num_reasoning_tokens=first.num_reasoning_tokens + second.num_reasoning_tokens,
+        starts=[*first.starts, *[len(first.deltas) + each for each in second.starts]],
     )

@@ -134,8 +134,11 @@ class GenerationRequest:
     # The answers leave the reasoning out, and with it what each of their tokens is.
     hides_tokens: bool = False
     warnings: list[str] = field(default_factory=list)  # of what was asked for and is not done
+    # Whether the deltas of one token stay apart from those of the next, so that the events of a
+    # stream depend on nothing but the tokens.
+    keeps_apart: bool = False
     # Whether the dialect's own events say where a stream continues. Its writer then leaves out what
-    # the client knows, and the events depend on nothing but the tokens.
+    # the client knows.
     numbers_events: bool = False
     beams: BeamSettings | None = None  # the answers are those of a beam search
     cache_salt: str | None = None

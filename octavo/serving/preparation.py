@@ -10,11 +10,13 @@ from itertools import chain
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from octavo.api.outputs import RequestError
 from octavo.api.pooling.inputs import check_most, longest_prompt
 from octavo.api.pooling.tasks import check_generates
 from octavo.api.prompts import Input, check_ids
+from octavo.api.reading import Reading
 from octavo.api.requests import (
     PLAIN,
     TOO_LONG,
@@ -26,6 +28,7 @@ from octavo.api.requests import (
 )
 from octavo.api.shapes import shape_error
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
+from octavo.formats.deltas import PlainText
 from octavo.grammar.checked import CheckedShape, Key, ShapeJob, job_of
 from octavo.serving.answers.labels import label_tokens
 from octavo.serving.bounds.biases import check_biases, with_words
@@ -102,6 +105,8 @@ async def prepare(
             reading = None
             if asked.reading is not None:
                 reading = asked.reading(model.end_of(ids))
+            if asked.keeps_apart:
+                reading = structs.replace(reading or Reading(PlainText), keeps_apart=True)
             own = sampling
             if prepared.second_from and sampling.pooling is not None:
                 pooling = replace(sampling.pooling, second_from=prepared.second_from)

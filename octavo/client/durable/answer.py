@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from octavo.client.durable.records import decode_event, encode_event, restored
-from octavo.core.plan import LogprobsPayload
 from octavo.core.request import FinishReason, TokenEvent
 from octavo.wire.message_types import WireEvent
 
@@ -24,8 +23,6 @@ class Answer:
     tokens: array[int] = field(default_factory=partial(array, "i"))
     events: list[bytes] = field(default_factory=list)  # encoded: with a payload, or the last
     finish_reason: FinishReason | None = None
-    # A client may know more than the journal: events are divided where its knowledge ends.
-    divide_at: int = 0
 
     def add(self, event: WireEvent) -> int:
         """Add an event; return the bytes that it takes, 0 for one that does not follow the last."""
@@ -56,30 +53,11 @@ class Answer:
         yield from self._plain(at, len(self.tokens))
 
     def replayed(self) -> Iterator[TokenEvent]:
-        """Yield the events for a new continuation, divided at `divide_at`."""
+        """Yield the events for a new continuation."""
         for each in self.recorded():
             event = restored(each)
             assert event is not None, "it was checked when it was added"
-            yield from self.divided(event)
-
-    def divided(self, event: TokenEvent) -> tuple[TokenEvent, ...]:
-        """Return an event as two, if `divide_at` lies between two tokens or before the end."""
-        num_before = self.divide_at - event.position
-        most = len(event.tokens) - (event.finish_reason is None)
-        if not 0 < num_before <= most:
-            return (event,)
-        first = event._replace(
-            tokens=event.tokens[:num_before], finish_reason=None, stop_token=None, stats=None
-        )
-        second = event._replace(position=self.divide_at, tokens=event.tokens[num_before:])
-        payload = event.payload
-        if isinstance(payload, LogprobsPayload):
-            first = first._replace(payload=replace(payload, sampled=payload.sampled[:num_before]))
-            rest = replace(payload, sampled=payload.sampled[num_before:], prompt=())
-            second = second._replace(payload=rest)
-        else:
-            second = second._replace(payload=None)
-        return first, second
+            yield event
 
     def _plain(self, begin: int, end: int) -> Iterator[WireEvent]:
         for at in range(begin, end, MOST_TOKENS):

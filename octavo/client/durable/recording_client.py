@@ -96,17 +96,12 @@ class RecordingClient:
 
     def _record(self, events: Sequence[TokenEvent]) -> None:
         found: list[tuple[DurableRequest, Answer, TokenEvent]] = []
-        passed: list[TokenEvent] = []
         for event in events:
             followed = self._sequences.get(event.request_id)
-            if followed is None:
-                passed.append(event)
-                continue
-            request, answer = followed
-            found.append((request, answer, event))
-            passed.extend(answer.divided(event))
-            if event.finish_reason is not None:
-                del self._sequences[event.request_id]
+            if followed is not None:
+                found.append((*followed, event))
+                if event.finish_reason is not None:
+                    del self._sequences[event.request_id]
         if found:
             self._requests.record(found)
-        self._deliver(passed)
+        self._deliver(events)

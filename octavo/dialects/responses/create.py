@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
-from msgspec.structs import replace
 
-from octavo.api.reading import Reading
 from octavo.dialects.common.parameters import given_fields
 from octavo.dialects.responses.background import start
 from octavo.dialects.responses.conversation import conversation_job, with_own_field
@@ -18,7 +15,6 @@ from octavo.dialects.responses.items import as_array, continued, named
 from octavo.dialects.responses.schema import ResponsesRequest
 from octavo.dialects.responses.tools import shape_of, tool_use, with_own_place
 from octavo.dialects.responses.writer import QUEUED, ResponseWriter, wants_logprobs
-from octavo.formats.deltas import PlainText
 from octavo.serving.durable.head import register
 from octavo.serving.exchange import Exchange
 from octavo.serving.generate import admitted, answer
@@ -109,8 +105,7 @@ def translate(
         drops_turns=request.truncation == "auto",
     )
     context.formats.bind(asked, use, context.facts.vocabulary)
-    if asked.is_stream:
-        asked.reading = partial(_reading_apart, asked.reading)
+    asked.keeps_apart = asked.is_stream
     return asked
 
 
@@ -231,12 +226,6 @@ async def items_before(exchange: Exchange, body: bytes) -> tuple[StoredItem, ...
             "previous_response_id",
         )
     return continued(content)
-
-
-def _reading_apart(inner: Callable[[str], Reading] | None, prompt_end: str) -> Reading:
-    """Return how an answer is read whose events depend on nothing but the tokens."""
-    reading = Reading(PlainText) if inner is None else inner(prompt_end)
-    return replace(reading, keeps_apart=True)
 
 
 def translate_alone(context: TranslationContext, request: ResponsesRequest) -> GenerationRequest:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.api.sinks import Sink
 from octavo.client.durable.requests import DurableRequest
 from octavo.serving.admission import Ticket
@@ -76,19 +74,6 @@ class DurableGeneration(Generation):
             if self._request is not None:
                 self._service.leave(self._request, self.record.outcome == "finished")
 
-    def take(self, index: int, output: RequestOutput) -> None:
-        """Take an output, of which the client may have a part already."""
-        if self._numbered.is_behind and self._asked.is_stream:
-            for one in output.outputs:
-                if self._numbered.is_known(index, one):
-                    self._counts.generated += len(one.token_ids)
-                    self._counts.reasoning += one.num_reasoning_tokens
-                    self._numbered.skip(index, _with(output, [one]), self._counts)
-                    output = _with(output, [each for each in output.outputs if each is not one])
-            if not (output.outputs or output.finished):
-                return
-        super().take(index, output)
-
     def _submit(self, index: int, sink: Sink) -> None:
         if self._is_new and index == 0:
             self._begin()
@@ -136,7 +121,3 @@ class DurableGeneration(Generation):
             async with asyncio.timeout(WRITTEN_SECONDS):
                 await self._service.requests.writer.written()
         await super()._answer_as_stream()
-
-
-def _with(output: RequestOutput, outputs: list[CompletionOutput]) -> RequestOutput:
-    return replace(output, outputs=outputs)

@@ -120,7 +120,7 @@ async def restore(
             bad_words_token_ids=[] if made else head.bad_words,
         )
         made.append(prompt)
-    asked.prepared = made
+    asked.prepared, asked.keeps_apart = made, asked.is_stream
     prepared = await prepare(server, asked, owner, is_background=is_background)
     prepared.checked = [
         _with_seed(checked, stored.seed)

@@ -5,9 +5,9 @@ position behind it, for a request with several answers that of each, with commas
 contains up to a position depends on nothing but the tokens. So a client that names the last id it
 has received gets exactly what it lacks, whatever happened meanwhile.
 
-One output may need several events, as when a tool call follows text. Those before its last have
-the position before the output, and how many parts of it, and events of the next part, the client
-has with them: `9.1.2`. The parts between two positions depend on nothing but the tokens either.
+One token may need several events, as when a tool call follows text. Those before its last have the
+position before the token, and how many of its events the client has with them: `9-1`. The events of
+a token depend on nothing but the tokens either.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from octavo.transport.errors import invalid
 FROM = "from"
 LAST_EVENT_ID = "last-event-id"
 _LENGTH = 20  # of one position
-_ONE = r"[0-9]{1,10}(?:\.[0-9]{1,4}){0,2}"
+_ONE = r"[0-9]{1,10}(?:-[0-9]{1,4})?"
 _POSITIONS = re.compile(rf"{_ONE}(?:,{_ONE})*")
 
 
@@ -30,13 +30,10 @@ class Position(NamedTuple):
     """A place in one answer's stream; they are ordered as the stream is."""
 
     tokens: int = 0  # and the end as one more
-    parts: int = 0  # of what follows
-    frames: int = 0  # of the next part
+    events: int = 0  # of the next token, or of the end
 
     def __str__(self) -> str:
-        if self.frames:
-            return f"{self.tokens}.{self.parts}.{self.frames}"
-        return f"{self.tokens}.{self.parts}" if self.parts else str(self.tokens)
+        return f"{self.tokens}-{self.events}" if self.events else str(self.tokens)
 
 
 START = Position()
@@ -66,7 +63,7 @@ def known_to(exchange: Exchange, num_answers: int) -> list[Position]:
             "or 0 for all of the stream",
             FROM,
         )
-    positions = [Position(*map(int, each.split("."))) for each in given.split(",")]
+    positions = [Position(*map(int, each.split("-"))) for each in given.split(",")]
     if positions == [START]:
         return positions * num_answers
     if len(positions) != num_answers:

@@ -143,6 +143,7 @@ class Durability:
             await self.resume(exchange, ticket, request, task)
             return
         self._beginnings[name] = _Beginning(exchange.body_digest)
+        asked.keeps_apart = asked.is_stream
         try:
             prepared = await prepare(
                 self._server, asked, exchange.owner, is_background=exchange.yields
@@ -177,8 +178,6 @@ class Durability:
             raise invalid("this request was not streamed; its answer comes as a whole", FROM)
         _check_end(request, known, prepared.sampling.max_tokens)
         await self._take_over(request)
-        for answer, position in zip(request.answers, known, strict=True):
-            answer.divide_at = position.tokens
         exchange.request_id, exchange.created = request.request_id, head.created
         writer = prepared.asked.writer(exchange, prepared)
         generation = DurableGeneration(

@@ -114,7 +114,7 @@ class Heard:
     @property
     def known(self) -> list[Position]:
         """The positions in the last id."""
-        return [Position(*map(int, each.split("."))) for each in self.last_id.split(",")]
+        return [Position(*map(int, each.split("-"))) for each in self.last_id.split(",")]
 
     def said(self, answer: int) -> tuple[list[Event], list[int]]:
         """Return what the events say of one answer, however its text is divided."""
@@ -154,20 +154,21 @@ def script_of(chance: random.Random) -> Script:
     return script
 
 
-def outputs_of(
-    script: Script, index: int, divide_at: int, chance: random.Random
-) -> Iterator[CompletionOutput]:
-    """Yield an answer in random pieces, divided where its client's knowledge ends."""
-    at, end = 0, len(script)
+def outputs_of(script: Script, index: int, chance: random.Random) -> Iterator[CompletionOutput]:
+    """Yield an answer in random pieces; its end is with the last token, or comes alone."""
+    at, end, ends_alone = 0, len(script), len(script) % 2 == 0
     while at < end:
         until = chance.randint(at + 1, end)
-        if at < divide_at < until:
-            until = divide_at
         deltas = [delta for added in script[at:until] for delta in added]
-        one = CompletionOutput(index, token_ids=list(range(at, until)), deltas=deltas)
-        if until == end and (divide_at == end or chance.random() < 0.5):
-            yield one
-            one = CompletionOutput(index)
+        starts = [sum(map(len, script[at:each])) for each in range(at, until)]
+        one = CompletionOutput(
+            index, token_ids=list(range(at, until)), deltas=deltas, starts=starts
+        )
+        if until == end and ends_alone:
+            if chance.random() < 0.5:
+                yield one
+                one = CompletionOutput(index)
+            one.starts = [*one.starts, len(one.deltas)]
         if until == end:
             one.deltas = [*one.deltas, FinishDelta("stop")]
             one.finish_reason = "stop"
@@ -183,10 +184,7 @@ def stream(scripts: list[Script], heard: Heard, chance: random.Random) -> Iterat
     is_open = chance.random() < 0.5  # or only before the first frames, behind what is skipped
     if is_open:
         yield from filter(None, writer.opening(counts))
-    answers = [
-        outputs_of(script, index, position.tokens, chance)
-        for index, (script, position) in enumerate(zip(scripts, known, strict=True))
-    ]
+    answers = [outputs_of(script, index, chance) for index, script in enumerate(scripts)]
     while answers:
         answer = chance.choice(answers)
         one = next(answer, None)
@@ -194,9 +192,6 @@ def stream(scripts: list[Script], heard: Heard, chance: random.Random) -> Iterat
             answers.remove(answer)
             continue
         output = RequestOutput("r", None, [1], [one])
-        if writer.is_behind and writer.is_known(0, one):
-            writer.skip(0, output, counts)
-            continue
         if not is_open:
             is_open = True
             yield from filter(None, writer.opening(counts))
@@ -239,15 +234,11 @@ def connected(
     make: Callable[[], Writer], script: Script, last_id: str, chance: random.Random
 ) -> Received:
     """Return what one connection receives behind an event, or from the start behind 0."""
-    known = Position(*map(int, last_id.split(".")))
+    known = Position(*map(int, last_id.split("-")))
     writer, counts = numbered(make(), [known]), TokenCounts(1)
     frames = [*writer.opening(counts)]
-    for one in outputs_of(script, 0, known.tokens, chance):
-        output = RequestOutput("r", None, [1], [one])
-        if writer.is_behind and writer.is_known(0, one):
-            writer.skip(0, output, counts)
-        else:
-            frames += writer.frames(0, output, counts)
+    for one in outputs_of(script, 0, chance):
+        frames += writer.frames(0, RequestOutput("r", None, [1], [one]), counts)
     return received(b"".join([*frames, *writer.closing(counts, None)]).decode())
 
 
@@ -286,12 +277,13 @@ def test_turns_are_taken_while_the_frames_are_made() -> None:
     inner = BlockWriter(1)
     writer = numbered(inner, [START])
     deltas: list[Delta] = [TextDelta("a"), ReasoningDelta("b")]
-    output = RequestOutput("r", None, [1], [CompletionOutput(0, token_ids=[5, 6], deltas=deltas)])
+    one = CompletionOutput(0, token_ids=[5, 6], deltas=deltas, starts=[0, 1])
+    output = RequestOutput("r", None, [1], [one])
     frames = writer.frames(0, output, TokenCounts(1))
     assert next(iter(frames)) == TURN
     assert inner.num_made == 0
     ids = [each.partition(b"\n")[0] for each in frames if each]
-    assert ids == [b"id: 0.0.1", b"id: 0.1", b"id: 0.1.1", b"id: 0.1.2", b"id: 2"]
+    assert ids == [b"id: 0-1", b"id: 1", b"id: 1-1", b"id: 1-2", b"id: 2"]
 
 
 def test_each_id_has_the_positions_of_all_answers() -> None:
@@ -300,4 +292,4 @@ def test_each_id_has_the_positions_of_all_answers() -> None:
     one = CompletionOutput(0, token_ids=[5], deltas=[TextDelta("a")])
     frames = writer.frames(0, RequestOutput("r", None, [1], [one]), TokenCounts(1))
     ids = [each.partition(b"\n")[0] for each in frames if each]
-    assert ids == [b"id: 0.0.1,7", b"id: 1,7"]
+    assert ids == [b"id: 0-1,7", b"id: 1,7"]

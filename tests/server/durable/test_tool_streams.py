@@ -59,3 +59,26 @@ async def test_the_message_is_the_same_wherever_it_continues(
             assert rest.status_code == 200, rest.text
             events = [*known, *received(rest.text).events]
             assert put_together([event for _, event in events]) == said, num_known
+
+
+@pytest.mark.slow
+@in_loop
+async def test_the_events_are_the_same_however_the_tokens_come(tmp_path: Path) -> None:
+    """Each token has its own events and ids: one step at a time, several together, or repeated."""
+    directory = make_files(tmp_path / "model")
+    found: list[list[tuple[str | None, Any]]] = []
+    for is_stepwise in (True, False):
+        gate = Gate(0)
+        runner = Script(directory, AGENT, gate._wait)
+        async with durable(directory, tmp_path / f"{is_stepwise}", runner, ROOM) as client:
+            headers = {"x-request-id": "one"}
+            post = asyncio.ensure_future(client.post(PATH, json=BODY, headers=headers))
+            if not is_stepwise:
+                gate.open()
+            response = await (step_by_step(client, gate, post) if is_stepwise else post)
+            again = await client.get("/v1/streams/one")
+            for each in (response, again):
+                events = received(each.text).events
+                found.append([(number, event["choices"]) for number, event in events])
+    assert any("-" in (number or "") for number, _ in found[0])
+    assert all(each == found[0] for each in found)
