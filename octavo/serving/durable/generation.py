@@ -60,7 +60,6 @@ class DurableGeneration(Generation):
         if request is not None:
             self._numbered.gives_ids = not self._asked.numbers_events
             self._is_timed = False  # the times of the earlier attempt are not known
-            service.enter(request, task.stop)
 
     async def run(self) -> None:
         """Answer; then note whether the request needs the engine any longer."""

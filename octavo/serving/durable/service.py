@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +26,9 @@ from octavo.serving.bounds.periodic import periodically
 from octavo.serving.durable.generation import DurableGeneration
 from octavo.serving.durable.head import form_of, read_head, restore
 from octavo.serving.durable.positions import FROM, START, Position, known_to
-from octavo.serving.durable.unattended import UnattendedGeneration
+from octavo.serving.durable.unattended import SilentWriter, without_client
 from octavo.serving.preparation import prepare
+from octavo.transport.deadline import RequestTask
 from octavo.transport.errors import ApiError, invalid
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from octavo.serving.exchange import Exchange
     from octavo.serving.operation import GenerationRequest
     from octavo.serving.server import Server
-    from octavo.transport.deadline import RequestTask
 
 log = logging.getLogger(__name__)
 
@@ -186,6 +185,7 @@ class Durability:
             known=known,
             request=request,
         )
+        self.enter(request, task.stop)
         await generation.run()
 
     # called by attempts
@@ -196,11 +196,12 @@ class Durability:
         if beginning is not None:
             beginning.over.set()
 
-    def enter(self, request: DurableRequest, stop: Callable[[Exception], None]) -> None:
+    def enter(self, request: DurableRequest, stop: Callable[[Exception], None]) -> _Attempt:
         """Note that an attempt answers a request; `stop` ends it."""
         assert request.number not in self._attempts, "one attempt at a time"
-        self._attempts[request.number] = _Attempt(stop)
+        attempt = self._attempts[request.number] = _Attempt(stop)
         self.requests.wake(request)
+        return attempt
 
     def leave(self, request: DurableRequest, has_ended: bool) -> None:
         """Note the end of an attempt, which may have ended the request.
@@ -246,25 +247,41 @@ class Durability:
         """Finish a request of the last server, for the client that will come back."""
         if request.number in self._attempts or request.rested_at is not None:
             return  # its client was faster
-        task = asyncio.current_task()
-        assert task is not None
-        self.enter(request, partial(_cancel, task))
-        has_ended = False
+        exchange = without_client(self._server, request.owner)
+        exchange.request_id, task = request.request_id, RequestTask(exchange)
+        attempt = self.enter(request, task.stop)
         try:
             ticket = self._server.admission.register(
                 request.owner, len(request.head), is_background=True
             )
             try:
-                await UnattendedGeneration(self._server, self, request).run(ticket)
+                work = self._finish(exchange, ticket, request, task)
+                await task.run(work, self._server.config.max_request_seconds)
             finally:
                 ticket.leave()
-            has_ended = True
-        except (ApiError, RequestError, EngineDeadError, TimeoutError) as error:
-            log.warning("request %s could not be continued: %s", request.request_id, error)
+        except (ApiError, RequestError, EngineDeadError) as error:
+            if not (attempt.num_waiting or self._server.is_draining):  # nothing continues it soon
+                log.warning("request %s could not be continued: %s", request.request_id, error)
         except Exception:
             log.exception("request %s could not be continued", request.request_id)
         finally:
-            self.leave(request, has_ended)
+            if self._attempts.get(request.number) is attempt:  # nothing was generated
+                self.leave(request, False)
+
+    async def _finish(
+        self, exchange: Exchange, ticket: Ticket, request: DurableRequest, task: RequestTask
+    ) -> None:
+        """Generate the rest of a request, and record it."""
+        head = read_head(request.head)
+        prepared = await restore(self._server, head, request.owner, is_background=True)
+        prepared.asked.numbers_events = True  # there are none that would need ids
+        generation = DurableGeneration(
+            *(exchange, ticket, prepared, SilentWriter(), task),
+            service=self,
+            known=[START] * len(request.answers),
+            request=request,
+        )
+        await generation.run()
 
     async def _tidy(self) -> None:
         self.requests.tidy()
@@ -303,10 +320,6 @@ def open_journal(path: Path) -> JournalFile:
         raise ServerStartError(
             f"the journal {path} cannot be read: {error.strerror or error}; name another file"
         ) from error
-
-
-def _cancel(task: asyncio.Task[None], why: Exception) -> None:
-    task.cancel()
 
 
 # Ends of requests that the engine has not tried; sent again they may be accepted.
