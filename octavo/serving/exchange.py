@@ -14,7 +14,7 @@ from octavo.serving.schema.decode import (
     named_in_header,
     unknown_field,
 )
-from octavo.serving.schema.nested import Unknown
+from octavo.serving.schema.reader import Unknown
 from octavo.transport.errors import ApiError
 from octavo.transport.exchange import ID, HttpExchange
 

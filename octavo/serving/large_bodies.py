@@ -18,7 +18,7 @@ from octavo.serving.exchange import Exchange
 from octavo.serving.operation import GenerationRequest
 from octavo.serving.preparation import jobs_of
 from octavo.serving.schema.decode import decode, is_large
-from octavo.serving.schema.nested import Unknown
+from octavo.serving.schema.reader import Unknown
 from octavo.serving.schema.rules import rules_of
 from octavo.serving.translation import TranslationContext
 from octavo.transport.deadline import RequestTask

@@ -10,15 +10,16 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from octavo.serving.schema.by_field import fields_of, why_malformed
+from octavo.serving.schema.by_field import read_field, why_malformed
 from octavo.serving.schema.decode import unknown_field
 from octavo.serving.schema.near_names import near_name
-from octavo.serving.schema.nested import MAX_SEARCHED_BYTES, Unknown, refused_name
+from octavo.serving.schema.reader import Unknown, fields_of, visit
+from octavo.serving.schema.rules import rules_of
 from octavo.transport.errors import ApiError
 
 MAX_ID_CHARACTERS = 512
 POST = "POST"
-_MAX_UNKNOWN = 8  # fields of one line that are named; of a long one, only the first
+_MAX_UNKNOWN = 8  # fields of one line that are named
 _MAX_NAME = 192  # characters of a field that are compared and shown
 _IS_NOT_ASKED = frozenset({b"false", b"null"})
 _encode = msgspec.json.Encoder().encode
@@ -68,7 +69,6 @@ class InvalidLineError(Exception):
 
 _decode = msgspec.json.Decoder(RequestLine).decode
 _decode_parts = msgspec.json.Decoder(_Parts).decode
-_decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_streamed = msgspec.json.Decoder(_Streamed).decode
 
 
@@ -77,23 +77,22 @@ def read_line(data: bytes, urls: Collection[str], max_body_bytes: int) -> Reques
 
     `urls` are the routes that its batch may ask for.
     """
-    line = None
+    errors: list[LineError] = []
     try:
         line = _decode(data)
-        values: Mapping[str, Any] = {"method": line.method, "url": line.url, "body": line.body}
-        errors: list[LineError] = []
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        values, errors = _read_fields(data, error)
+        values: Mapping[str, Any] = msgspec.structs.asdict(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        values, errors = _read_fields(data)
     errors += _errors_in(values, urls, max_body_bytes)
-    if line is None or errors:
+    if errors:
         raise InvalidLineError(*errors)
-    return line
+    return RequestLine(**values)
 
 
-def _read_fields(data: bytes, refusal: Exception) -> tuple[Mapping[str, Any], list[LineError]]:
+def _read_fields(data: bytes) -> tuple[Mapping[str, Any], list[LineError]]:
     """Return the fields of a line that are right by themselves, and what is wrong with others."""
     try:
-        parts, unknown = _parts_of(data, refusal)
+        found, unknown = _decode_parts(data), _unknown_names(data)
     except msgspec.ValidationError:
         return {}, [LineError("invalid_request", "the line must be a JSON object")]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -101,11 +100,11 @@ def _read_fields(data: bytes, refusal: Exception) -> tuple[Mapping[str, Any], li
         return {}, [LineError("invalid_json_line", message)]
     values: dict[str, Any] = {}
     errors: list[LineError] = []
-    fields = fields_of(RequestLine)
-    for name, field in fields.items():
+    for name, field in fields_of(RequestLine).items():
+        part = getattr(found, name)
         try:
-            if name in parts:
-                values[name] = field.read(parts[name], [])
+            if part is not UNSET:
+                values[name] = read_field(field, part, rules_of(RequestLine), [])
             elif field.is_required:
                 errors.append(LineError("invalid_request", f"{name} is missing", name))
         except ApiError as error:
@@ -113,26 +112,20 @@ def _read_fields(data: bytes, refusal: Exception) -> tuple[Mapping[str, Any], li
     for name in unknown:
         wrong = unknown_field(Unknown(name, name, RequestLine.__struct_fields__), RequestLine)
         errors.append(LineError("invalid_request", wrong.message, wrong.param))
-    if not errors:  # it is refused, though each field is right by itself
-        errors.append(LineError("invalid_request", str(refusal)[:_MAX_NAME]))
     return values, errors
 
 
-def _parts_of(data: bytes, refusal: Exception) -> tuple[dict[str, Raw], list[str]]:
-    """Return the known fields of a line as JSON, and the names of unknown ones.
+def _unknown_names(data: bytes) -> list[str]:
+    """Return the first unknown names of a line, which may have a million: no more are built."""
+    names: list[str] = []
 
-    A long line may have a million of these, so that none but the first, of which msgspec's error
-    has the name, is built.
-    """
-    if len(data) <= MAX_SEARCHED_BYTES:
-        parts = _decode_object(data)
-        unknown = sorted(parts.keys() - RequestLine.__struct_fields__)[:_MAX_UNKNOWN]
-        return parts, [name[:_MAX_NAME] for name in unknown]
-    found = _decode_parts(data)
-    values = ((name, getattr(found, name)) for name in _Parts.__struct_fields__)
-    first = refused_name(refusal, "") if isinstance(refusal, msgspec.ValidationError) else None
-    named = [] if first is None else [first.name[:_MAX_NAME]]
-    return {name: value for name, value in values if value is not UNSET}, named
+    def is_last(name: str) -> bool:
+        if name not in RequestLine.__struct_fields__:
+            names.append(name[:_MAX_NAME])
+        return len(names) == _MAX_UNKNOWN
+
+    visit(data, is_last)
+    return names
 
 
 def _errors_in(

@@ -11,7 +11,7 @@ import msgspec
 
 from octavo.serving.batches.lines import RequestLine
 from octavo.serving.schema.decode import unknown_field
-from octavo.serving.schema.nested import Unknown
+from octavo.serving.schema.reader import Unknown
 from octavo.serving.schema.rules import rules_of
 from octavo.transport.route import Route
 

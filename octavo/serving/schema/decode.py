@@ -17,7 +17,7 @@ from octavo.serving.schema.by_field import (
     extent,
 )
 from octavo.serving.schema.near_names import near_name
-from octavo.serving.schema.nested import Unknown
+from octavo.serving.schema.reader import Unknown
 from octavo.serving.schema.rules import rules_of
 from octavo.transport.errors import ApiError, invalid
 

@@ -31,7 +31,7 @@ def test_the_names_of_a_line_are_not_built() -> None:
     streamed = line("", f'{{"prompt":"x","background":null,"stream":{{{NAMES}}}}}')
     tracemalloc.start()
     try:
-        assert wrong(own) == [("invalid_request", "0")]
+        assert wrong(own) == [("invalid_request", str(number)) for number in range(8)]
         assert read_line(inside, URLS, MOST).custom_id == "a"
         assert wrong(streamed) == [("invalid_request", "body.stream")]
         _, peak = tracemalloc.get_traced_memory()

@@ -15,10 +15,10 @@ from octavo.dialects.common.schema.completion import CompletionRequest
 from octavo.dialects.responses.schema import ResponsesRequest
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.routes import ROUTES
-from octavo.serving.schema import by_field
 from octavo.serving.schema import decode as module
 from octavo.serving.schema.by_field import MAX_LISTS, MAX_NESTING, decode_by_field
 from octavo.serving.schema.decode import MAX_FAST_BYTES, decode
+from octavo.serving.schema.reader import Reader
 from octavo.transport.errors import ApiError
 
 CHAT: dict[str, Any] = {
@@ -53,7 +53,7 @@ def test_a_field_of_another_route_is_named_with_it(kind: type[Any], name: str, p
 
 def test_a_wrong_name_in_an_object_is_called_a_key() -> None:
     body = {"input": "a", "metadata": {"k" * 65: "v"}}
-    expected = r"^metadata: expected string of length <= 64, as a key$"
+    expected = r"^metadata: expected string of length <= 64, got 65, as a key$"
     with pytest.raises(ApiError, match=expected):
         decode(json.dumps(body).encode(), ResponsesRequest)
 
@@ -143,10 +143,10 @@ def test_brackets_in_strings_are_not_lists(read: Any) -> None:
 def test_lists_after_a_string_are_refused_before_they_are_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(self: Any, part: Any, unknown: Any) -> Any:
+    def refuse(*arguments: Any) -> Any:
         raise AssertionError("the lists were built")
 
-    monkeypatch.setattr(by_field._Field, "_value", refuse)
+    monkeypatch.setattr(Reader, "read", refuse)
     body = b'{"prompt": ["a"' + b",[1]" * MAX_FAST_BYTES + b"]}"
     with pytest.raises(ApiError) as raised:
         decode(body, CompletionRequest)

@@ -1,0 +1,303 @@
+"""Reads values by their types: whole where msgspec accepts them, otherwise a level at a time.
+
+A level is split into the values in it, which stay JSON. Those that are right are decoded at once,
+so that the search goes only where something is unknown or wrong, and nothing is built in vain.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import count
+from types import NoneType
+from types import UnionType as TypeUnion
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Meta, Raw, Struct, UnsetType
+
+from octavo.serving.schema.near_names import not_among
+from octavo.transport.errors import ApiError, invalid
+
+MAX_UNKNOWN_INSIDE = 1 << 14  # unknown fields inside of one field
+MAX_STEPS = 10  # on the way to what is unknown or wrong: each decodes the rest once more
+_MAX_VALUES = 1 << 20  # in a list whose type has no bound
+_FEW_VALUES = 1 << 14  # which are split without being counted
+_BYTES_A_VALUE = 8  # as few values as this, likewise
+_MAX_NAME = 64  # characters of a name in a path
+_MAX_MISPLACED = 4  # names in a hint
+_NUMBER_BYTES = 64  # of one that is compared as an integer
+_SHOWN = 32  # characters of a number
+
+_OBJECT = msgspec.json.Decoder(dict[str, Raw])
+_ARRAY = msgspec.json.Decoder(list[Raw])
+# JSON's words for what is expected, and for what was given, by its first byte.
+_WORDS: dict[Any, str] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    NoneType: "null",
+    list: "array",
+    Any: "value",
+}
+_GIVEN = {'"': "string", "[": "array", "{": "object", "t": "boolean", "f": "boolean", "n": "null"}
+_BOUNDS: Sequence[tuple[str, str, Callable[[Any, Any], bool]]] = (
+    ("gt", ">", operator.gt),
+    ("ge", ">=", operator.ge),
+    ("lt", "<", operator.lt),
+    ("le", "<=", operator.le),
+    ("min_length", "of length >=", operator.ge),
+    ("max_length", "of length <=", operator.le),
+)
+_OUT_OF_RANGE = "{} has a number that is out of range"  # all that may be wrong with any JSON
+# In a pattern: "$" of ECMAScript, which differs from Python's.
+_END_OF_TEXT = r"(?![\s\S])"
+
+Path = tuple[str, ...]  # the steps to a value: "messages", "[0]", ".content"
+
+
+class Unknown(NamedTuple):
+    """An unknown field, and the names that are known in its place."""
+
+    path: str  # `messages[0].contnet`
+    name: str  # `contnet`
+    known: tuple[str, ...]
+
+
+class _Type(NamedTuple):
+    """One of the types that a value may have."""
+
+    base: Any  # such as `str`, `list`, `Literal` or a struct
+    inner: tuple[Any, ...]  # the types in it, or the values of a Literal
+    bounds: tuple[Meta, ...]
+
+    @property
+    def word(self) -> str:
+        """JSON's word for a value of the type."""
+        return _WORDS.get(type(self.inner[0]) if self.base is Literal else self.base, "object")
+
+    def broken(self, value: Any, shown: Any) -> str | None:
+        """Return the first bound that a value breaks, with what is `shown` of the value."""
+        size = len(value) if isinstance(value, str) else value
+        for meta in self.bounds:
+            for name, words, holds in _BOUNDS:
+                bound = getattr(meta, name)
+                if bound is not None and not holds(size, bound):
+                    bound = float(bound) if self.base is float else bound
+                    return f"expected {self.word} {words} {bound}, got {shown}"
+            if meta.pattern is not None and not re.search(meta.pattern, value):
+                return f"expected string matching regex {meta.pattern.replace(_END_OF_TEXT, '$')!r}"
+        return None
+
+
+class Reader:
+    """A decoder of the values of a type, which reads those that msgspec refuses in pieces."""
+
+    def __init__(self, kind: Any) -> None:
+        self.decode: Callable[[Raw], Any] = msgspec.json.Decoder(kind).decode
+        self._types = list(_types(kind, ()))
+        self.structs: list[type[Struct]] = [
+            each.base for each in self._types if hasattr(each.base, "__struct_config__")
+        ]
+        self._inside = {  # `Any` contains nothing unknown
+            each.base: Reader(each.inner[-1])
+            for each in self._types
+            if each.base in (list, dict) and each.inner[-1] is not Any
+        }
+
+    def read(self, part: Raw, path: Path, unknown: list[Unknown]) -> Any:
+        """Return the value and append its unknown fields to `unknown`; or raise ApiError.
+
+        A whole number such as 1.0 is accepted as an integer.
+        """
+        try:
+            return self.decode(part)
+        except msgspec.ValidationError:
+            given, value, _ = _given(part)
+        if given == "number" and value.is_integer() and any(one.base is int for one in self._types):
+            return self.read(Raw(b"%d" % int(value)), path, unknown)
+        return self._read_inside(part, path, unknown)
+
+    def _read_inside(self, part: Raw, path: Path, unknown: list[Unknown]) -> Any:
+        """Read a value that has something unknown or wrong."""
+        if len(path) > MAX_STEPS:
+            place = "".join(path)
+            what = "is too deep to be searched for what is unknown or wrong in it"
+            raise invalid(f"{place} {what}", path[0])
+        begin = bytes(memoryview(part)[:1])  # msgspec removes the white space before a value
+        if begin == b"[" and list in self._inside:
+            return self._read_list(part, path, unknown)
+        if begin == b"{" and self.structs:
+            return self._read_struct(part, path, unknown)
+        if begin == b"{" and dict in self._inside:
+            return self._read_dict(part, path, unknown)
+        raise self._refusal(part, "".join(path))
+
+    def _read_list(self, part: Raw, path: Path, unknown: list[Unknown]) -> list[Any]:
+        values, item = [], self._inside[list]
+        _, parts = self._split(list, part, path)
+        for index, each in enumerate(parts):
+            try:
+                values.append(item.decode(each))
+            except msgspec.ValidationError:
+                values.append(item._read_inside(each, (*path, f"[{index}]"), unknown))
+        return values
+
+    def _read_dict(self, part: Raw, path: Path, unknown: list[Unknown]) -> dict[str, Any]:
+        values, value = {}, self._inside[dict]
+        kind, parts = self._split(dict, part, path)
+        (key,) = _types(kind.inner[0], ())
+        for name, each in parts.items():
+            if wrong := key.broken(name, len(name)):
+                raise invalid(f"{''.join(path)}: {wrong}, as a key", "".join(path))
+            values[name] = value.read(each, (*path, f".{name[:_MAX_NAME]}"), unknown)
+        return values
+
+    def _read_struct(self, part: Raw, path: Path, unknown: list[Unknown]) -> Struct:
+        parts = _split(part, MAX_UNKNOWN_INSIDE, path)
+        kind = self._struct_of(parts, path)
+        fields, values = fields_of(kind), {}
+        for name, each in parts.items():
+            field, step = fields.get(name), (*path, f".{name[:_MAX_NAME]}")
+            if field is not None:
+                values[field.name] = field.reader.read(each, step, unknown)
+                continue
+            unknown.append(Unknown("".join(step), name, tuple(fields)))
+            if len(unknown) > MAX_UNKNOWN_INSIDE:
+                raise invalid(
+                    f"{path[0]} has more than {MAX_UNKNOWN_INSIDE} unknown fields", path[0]
+                )
+        for name, field in fields.items():
+            if field.is_required and name not in parts:
+                inner = {each for struct in field.reader.structs for each in fields_of(struct)}
+                raise _missing((*path, f".{name}"), name, inner & (parts.keys() - fields.keys()))
+        return kind(**values)
+
+    def _struct_of(self, parts: dict[str, Raw], path: Path) -> type[Struct]:
+        """Return the struct of an object, whose tag is removed if there are several."""
+        structs: dict[Any, type[Struct]] = {
+            each.__struct_config__.tag: each for each in self.structs
+        }
+        tag = self.structs[0].__struct_config__.tag_field
+        if tag is None:
+            return structs[None]
+        if tag not in parts:
+            raise _missing((*path, f".{tag}"), tag)
+        return structs[Reader(Literal[tuple(structs)]).read(parts.pop(tag), (*path, f".{tag}"), [])]
+
+    def _split(self, base: type, part: Raw, path: Path) -> tuple[_Type, Any]:
+        """Return the type of a list or an object and the values in it, within its bounds."""
+        kind = next(each for each in self._types if each.base is base)
+        most = [meta.max_length for meta in kind.bounds if meta.max_length is not None]
+        parts = _split(part, min(most, default=_MAX_VALUES), path)
+        if wrong := kind.broken(len(parts), len(parts)):
+            raise invalid(f"{''.join(path)}: {wrong}", "".join(path))
+        return kind, parts
+
+    def _refusal(self, part: Raw, place: str) -> ApiError:
+        """Return the error for a value that is wrong itself."""
+        given, value, shown = _given(part)
+        for each in self._types:
+            if each.base is Literal and isinstance(value, type(each.inner[0])):
+                others = " or an object" if self.structs or dict in self._inside else ""
+                return not_among(place, sorted(filter(None, each.inner)), value, others)
+            if each.word == given or (each.word, given) == ("number", "integer"):
+                wrong = each.broken(value, shown)
+                wrong = wrong or f"expected {each.word} of 64 bits, got {shown}"
+                return invalid(f"{place}: {wrong}", place)
+        if any(each.base is Any for each in self._types):
+            return invalid(_OUT_OF_RANGE.format(place), place)
+        words = " or ".join(dict.fromkeys(each.word for each in self._types))
+        return invalid(f"{place}: expected {words}, got {given}", place)
+
+
+class Field(NamedTuple):
+    """One field of a struct."""
+
+    name: str
+    is_required: bool
+    reader: Reader
+
+
+@cache
+def fields_of(kind: type[Struct]) -> dict[str, Field]:
+    """Return the fields of a struct by their names in JSON."""
+    return {
+        each.encode_name: Field(each.name, each.required, Reader(each.type))
+        for each in msgspec.structs.fields(kind)
+    }
+
+
+def _types(kind: Any, bounds: tuple[Meta, ...]) -> Iterator[_Type]:
+    """Yield the types that a value may have, of a union each."""
+    base, inner = get_origin(kind) or kind, get_args(kind)
+    if base is Annotated:
+        yield from _types(inner[0], (*bounds, *inner[1:]))
+    elif base in (Union, TypeUnion):
+        for each in inner:
+            yield from _types(each, bounds)
+    elif base is not UnsetType:
+        yield _Type(base, inner, bounds)
+
+
+def _split(part: Raw, most: int, path: Path) -> Any:
+    """Return the values in a list or an object, as JSON; refuse too many before they are built."""
+    seen, place = count(), "".join(path)
+    num_commas = bytes(part).count(b",")
+    if num_commas > max(most, _FEW_VALUES, len(memoryview(part)) // _BYTES_A_VALUE):
+        try:
+            visit(part, lambda each: next(seen) == most)
+        except msgspec.ValidationError:
+            raise invalid(_OUT_OF_RANGE.format(place), place) from None
+        if next(seen) > most:
+            raise invalid(f"{place} has more than {most} values", place)
+    return (_ARRAY if bytes(memoryview(part)[:1]) == b"[" else _OBJECT).decode(part)
+
+
+class _Seen(str):
+    """A value of a list or a name of an object, which has been seen and is not kept."""
+
+
+class _LastSeenError(Exception):
+    """The end of a visit before the end of the list or the object."""
+
+
+def visit(part: Raw | bytes, is_last: Callable[[Any], bool]) -> None:
+    """Show the values of a list, or the names of an object, until one is the last to be seen."""
+    seen = _Seen()
+
+    def show(kind: type, value: Any) -> _Seen:
+        if is_last(value):
+            raise _LastSeenError
+        return seen
+
+    kind: Any = list[_Seen] if bytes(memoryview(part)[:1]) == b"[" else dict[_Seen, Raw]
+    with suppress(_LastSeenError):
+        msgspec.json.decode(part, type=kind, dec_hook=show)
+
+
+def _given(part: Raw) -> tuple[str, Any, Any]:
+    """Return JSON's word for a value, the value if it is a string or a number, and its text."""
+    text = bytes(memoryview(part)[: _NUMBER_BYTES + 1]).decode(errors="replace")
+    word = _GIVEN.get(text[0])
+    if word is not None:
+        value = msgspec.json.decode(part) if word == "string" else None
+        return word, value, None if value is None else len(value)
+    is_integer = not set(".eE") & set(text)
+    is_short = is_integer and len(text) <= _NUMBER_BYTES
+    number = int(text) if is_short else float(bytes(part))
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return "integer" if is_integer else "number", number, shown
+
+
+def _missing(path: Path, name: str, misplaced: Collection[str] = ()) -> ApiError:
+    """Return the error for a missing field, with names beside it that should be in it."""
+    place, hint = "".join(path), ""
+    if names := sorted(misplaced)[:_MAX_MISPLACED]:
+        verb = "belongs" if len(names) == 1 else "belong"
+        hint = f"; {' and '.join(names)} {verb} under {name}"
+    return invalid(f"{place} is missing{hint}", place)
