@@ -7,7 +7,7 @@ trip. What comes back is the request without its prompts, and their tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -97,11 +97,11 @@ async def prompt_of(
     exchange: Exchange,
     job: PromptJob,
     prepared: list[PreparedPrompt | Refused] | None,
-    named: Callable[[ApiError], ApiError],
+    names: Mapping[str, str],
 ) -> PreparedPrompt:
     """Return what a worker makes of a job, or the one that has read the body has made of it.
 
-    An error of the prompt is returned by `named` with the dialect's name of its field.
+    An error of the prompt has the dialect's name of its field, which is one of `names`.
     """
     try:
         if prepared is None:
@@ -111,7 +111,7 @@ async def prompt_of(
             raise refusal(made)
         return made
     except ApiError as error:
-        raise named(error) from None
+        raise error.renamed(names) from None
 
 
 def read_body(maker: PromptMaker, job: BodyJob) -> ReadBody | Refused:

@@ -6,6 +6,13 @@ more than the id of the request, which is in the log too.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Self
+
+# The neutral names of what a prompt is made from. Where it came from is one field of a dialect.
+OF_PROMPTS = ("prompt", "template", "messages")
+
 
 class ApiError(Exception):
     """An error response; `param` names the field that caused it."""
@@ -25,6 +32,30 @@ class ApiError(Exception):
         self.code = code
         self.param = param
         self.headers = headers
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """Return this error with a dialect's name of its field, which stands in the message too.
+
+        `names` are those of fields, or of the beginnings of their paths; the longest one counts.
+        """
+        param = self.param or ""
+        found = [name for name in names if re.match(rf"{re.escape(name)}(?!\w)", param)]
+        if self.status == 400 and found:
+            name = max(found, key=len)
+            if name in OF_PROMPTS:  # these are words of the message's language
+                self.param = names[name]
+                return self
+            self.param = own = names[name] + param[len(name) :]
+            self.message = re.sub(rf"\b{re.escape(param)}(?!\w)", lambda _: own, self.message)
+        return self
+
+    def at(self, place: str) -> Self:
+        """Return this error with the place of its input among others, which the message names."""
+        subject = rf"^(the )?{re.escape(self.param or 'prompt')}(?!\w)"
+        message, is_named = re.subn(subject, lambda _: place, self.message)
+        self.message = message if is_named else f"{place}: {message}"
+        self.param = place
+        return self
 
 
 class ClientGoneError(Exception):

@@ -11,8 +11,10 @@ from octavo.serving.answers.tool_use import ToolUse
 from octavo.serving.translation import TranslationContext
 from octavo.text.chat.messages import THINKING_SWITCHES
 from octavo.text.chat.system_first import joined
-from octavo.transport.errors import ApiError, invalid
+from octavo.transport.errors import invalid
 from octavo.workers.jobs import PromptJob
+
+PROMPT_NAMES = {"template": "messages", "prompt": "messages"}  # by the neutral ones
 
 
 def conversation_job(
@@ -51,13 +53,6 @@ def conversation_job(
         moves_system=True,  # clients send reminders between the turns
     )
     return PromptJob(conversation=conversation, add_special_tokens=False)
-
-
-def with_own_field(error: ApiError) -> ApiError:
-    """Return an error of the prompt with the name of its field in this dialect."""
-    if error.param is not None and error.param.partition("[")[0] in ("template", "prompt"):
-        error.param = "messages"
-    return error
 
 
 def _shorten_ids(message: dict[str, Any], known_id: Callable[[str | None], str | None]) -> None:

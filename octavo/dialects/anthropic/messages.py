@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import msgspec
 
 from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.tasks import check_generates
-from octavo.dialects.anthropic.conversation import conversation_job, with_own_field
+from octavo.dialects.anthropic.conversation import PROMPT_NAMES, conversation_job
 from octavo.dialects.anthropic.dialect import ID_PREFIX, error_event
 from octavo.dialects.anthropic.schema import (
     Answer,
@@ -19,7 +18,7 @@ from octavo.dialects.anthropic.schema import (
     MessagesRequest,
     MessageUsage,
 )
-from octavo.dialects.anthropic.tools import shape_of, tool_use, with_own_place
+from octavo.dialects.anthropic.tools import shape_names, shape_of, tool_use
 from octavo.dialects.common.blocks import Block, BlockWriter
 from octavo.dialects.common.events import event
 from octavo.dialects.common.parameters import given_fields
@@ -31,7 +30,6 @@ from octavo.serving.large_bodies import prompt_of, read
 from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.serving.preparation import PLACES, refusals
 from octavo.serving.translation import TranslationContext
-from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode
 from octavo.workers.jobs import PromptJob
 
@@ -43,7 +41,7 @@ _DELTAS: dict[type[Delta], tuple[str, str]] = {
     ReasoningDelta: ("thinking_delta", "thinking"),
     ToolCallDelta: ("input_json_delta", "partial_json"),
 }
-_FIELDS = {"stop": "stop_sequences", "max_tokens": "max_tokens", "extra_args": "vllm_xargs"}
+_NAMES = {"stop": "stop_sequences", "extra_args": "vllm_xargs", **PROMPT_NAMES}
 
 
 def translate(context: TranslationContext, request: MessagesRequest) -> GenerationRequest:
@@ -64,7 +62,7 @@ def translate(context: TranslationContext, request: MessagesRequest) -> Generati
         prompts=[conversation_job(request, context, use)],
         sampling=sampling,
         writer=MessagesWriter,
-        named=partial(named, request),
+        named=lambda error, index: error.renamed({**_NAMES, **shape_names(request)}),
         # Clients of this API ask for more than smaller models can write.
         default_max_tokens=request.max_tokens,
         may_lack_budget=True,  # they ask any model for thinking
@@ -76,20 +74,11 @@ def translate(context: TranslationContext, request: MessagesRequest) -> Generati
     return asked
 
 
-def named(request: MessagesRequest, error: ApiError, index: int) -> ApiError:
-    """Return an error of the checks with the name of its field in this dialect."""
-    own = _FIELDS.get(error.param or "", error.param)
-    if error.param == "extra_args":
-        error.message = error.message.replace("extra_args", "vllm_xargs")
-    error.param = own
-    return with_own_field(with_own_place(request, error))
-
-
 async def count_tokens(exchange: Exchange) -> None:
     """Return the number of tokens of a conversation."""
     async with admitted(exchange):
         _, job, prepared = await read(exchange, CountRequest, _count_job)
-        made = await prompt_of(exchange, job, prepared, with_own_field)
+        made = await prompt_of(exchange, job, prepared, PROMPT_NAMES)
         await exchange.respond_json(CountResponse(input_tokens=made.num_tokens))
 
 

@@ -10,10 +10,9 @@ from octavo.dialects.anthropic.schema import CountRequest, InputTool, MessagesRe
 from octavo.dialects.common.shapes import shape_at
 from octavo.dialects.common.tools import by_name, described, use_of_tools
 from octavo.serving.answers.tool_use import NO_TOOLS, ToolUse
-from octavo.transport.errors import ApiError, invalid
+from octavo.transport.errors import invalid
 from octavo.workers.answer_shape import CallableTool
 
-_NEUTRAL = "structured_outputs"
 _PLACE, _OLD_PLACE = "output_config.format", "output_format"
 
 
@@ -62,15 +61,10 @@ def shape_of(request: MessagesRequest) -> StructuredOutputsParams | None:
     return shape_at(place, ".schema", json=given.schema)
 
 
-def with_own_place(request: MessagesRequest, error: ApiError) -> ApiError:
-    """Return an error of the shape with the place in the request where it is described."""
-    neutral = f"{_NEUTRAL}.json"
-    if error.param is None or not error.param.startswith(_NEUTRAL):
-        return error
+def shape_names(request: MessagesRequest) -> dict[str, str]:
+    """Return the place in the request where the shape is described, by its neutral name."""
     place = f"{_PLACE if request.output_format is None else _OLD_PLACE}.schema"
-    error.message = error.message.replace(neutral, place)
-    error.param = error.param.replace(neutral, place)
-    return error
+    return {"structured_outputs.json": place}
 
 
 def _schema_of(tool: InputTool, place: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ _NAMES = {
     "stop": "stop_sequences",
     "thinking_token_budget": "thinking.token_budget",
     "chat_template": "messages",
+    "response_format.json_schema.schema": "response_format.json_schema",
 }
 _SHAPE = "response_format.json_schema"
 _CHOICES: dict[str | None, Any] = {"REQUIRED": "required", "NONE": "none", None: None}
@@ -36,7 +37,7 @@ def translate(context: TranslationContext, request: CohereChatRequest) -> Genera
     try:
         asked = chat_request(context, same)
     except ApiError as error:
-        raise _with_own_field(error, request) from None
+        raise error.renamed(_NAMES) from None
     reasoning = context.formats.formats.reasoning
     plans = reasoning is not None and reasoning.name in _PLAN_FORMATS
     if context.cohere_is_reasoning_model is not None:
@@ -44,7 +45,7 @@ def translate(context: TranslationContext, request: CohereChatRequest) -> Genera
     has_plan = plans and bool(request.tools) and request.thinking is None
     asked.writer = partial(CohereWriter, has_plan)
     named = asked.named
-    asked.named = lambda error, index: _with_own_field(named(error, index), request)
+    asked.named = lambda error, index: named(error, index).renamed(_NAMES)
     return asked
 
 
@@ -146,16 +147,3 @@ def text_of(block: CohereBlock, where: str) -> str:
     if block.text is None:
         raise invalid(f"{where}.{block.type} is missing", f"{where}.{block.type}")
     return block.text
-
-
-def _with_own_field(error: ApiError, request: CohereChatRequest) -> ApiError:
-    """Return an error with the name of its field in this dialect."""
-    param = error.param
-    if param is None:
-        return error
-    own = _NAMES.get(param, param)
-    if param.startswith(f"{_SHAPE}.schema"):
-        own = _SHAPE + param.removeprefix(f"{_SHAPE}.schema")
-    error.message = error.message.replace(param, own)
-    error.param = own
-    return error

@@ -44,7 +44,7 @@ def translate(context: TranslationContext, request: CohereEmbedRequest) -> Gener
         with refusals():
             asked = wanted(context.facts, "embed", params)
     except ApiError as error:
-        raise _named(error) from None
+        raise error.renamed({"dimensions": "output_dimension"}) from None
     width = asked.width or context.facts.pooling.width
     if width % _BYTE and any(kind in _OF_BITS for kind in request.embedding_types or ()):
         raise invalid(
@@ -105,14 +105,6 @@ def _most_tokens(facts: EngineFacts, request: CohereEmbedRequest) -> int | None:
     except ApiError:
         return longest
     return longest if most is None else most
-
-
-def _named(error: ApiError) -> ApiError:
-    """Return an error with the name of its field in this dialect."""
-    if error.param == "dimensions":
-        error.message = error.message.replace("dimensions", "output_dimension")
-        error.param = "output_dimension"
-    return error
 
 
 class EmbedWriter(BaseWriter):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 from octavo.serving.bounds.turns import ByteTurns
 from octavo.serving.operation import TURN
-from octavo.transport.errors import ApiError, invalid
+from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode
 
-_SUBJECT = re.compile(r"^(the )?prompt\b")
 Named = Callable[[ApiError, int], ApiError]
 
 
@@ -25,9 +23,15 @@ def _named(place: Callable[[int], str], error: ApiError, index: int) -> ApiError
     """Return an error of the checks with the name of its field in this dialect."""
     if error.status != 400 or error.param not in ("prompt", None):
         return error
-    name = place(index)
-    message, is_subject = _SUBJECT.subn(name, error.message)
-    return invalid(message if is_subject else f"{name}: {message}", name, error.code)
+    return error.at(place(index))
+
+
+def at_conversation(error: ApiError, index: int) -> ApiError:
+    """Return an error with the one of several conversations that it concerns."""
+    name = error.param or ""
+    if error.status != 400 or not name.startswith("messages"):
+        return error
+    return error.at(f"messages[{index}]{name.removeprefix('messages')}")
 
 
 def encoded_each(values: Iterable[Any], least: int = 0) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ from octavo.workers.jobs import PromptJob
 
 T = TypeVar("T")
 
+TEMPLATE_NAMES = {"template": "chat_template"}  # of the fields of errors, by the neutral ones
 # What templates may read as it is; the other fields are translated, ignored, or rejected below.
 _FIELDS = ("content", "refusal", "name", "reasoning_content", "reasoning", "thinking")
 _OLD_ROLE = "function"  # of the results of functions, which are tools now
@@ -52,13 +53,6 @@ def conversation_job(
     )
     special = bool(request.add_special_tokens)
     return PromptJob(conversation=conversation, add_special_tokens=special)
-
-
-def with_own_field(error: ApiError) -> ApiError:
-    """Return an error of the conversation with the name of its field in this dialect."""
-    if error.param == "template":
-        error.param = "chat_template"
-    return error
 
 
 def _messages(

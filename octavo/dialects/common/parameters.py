@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
@@ -11,10 +10,9 @@ import msgspec
 
 from octavo.api.outputs import RequestError
 from octavo.api.requests import TOO_LONG, bad_word_variants
-from octavo.dialects.common.conversation import with_own_field
 from octavo.dialects.common.schema.chat import ChatRequest
 from octavo.dialects.common.schema.sampling import MAX_BAD_WORD_CHARACTERS, CommonRequest
-from octavo.dialects.common.shapes import NEUTRAL, shape_of, with_own_place
+from octavo.dialects.common.shapes import own_places, shape_of
 from octavo.serving.operation import GenerationRequest, Writer
 from octavo.transport.errors import ApiError, invalid
 from octavo.workers.jobs import PromptJob
@@ -27,7 +25,6 @@ _SAMPLING = (
     *("spaces_between_special_tokens", "prompt_logprobs", "logit_bias", "allowed_token_ids"),
     "thinking_token_budget",
 )
-_SUBJECT = re.compile(r"^(the )?prompt\b")
 
 
 def generation_request(
@@ -97,30 +94,21 @@ def named(request: CommonRequest, num_prompts: int, error: ApiError, index: int)
     """Return an error of the checks with the name of its field in this dialect."""
     if error.status != 400:
         return error
-    if error.param is not None and error.param.startswith(NEUTRAL):
-        return with_own_place(request, error)
-    message = error.message
-    param = with_own_field(error).param or _first_named(message, request)
-    if param == "prompt":
-        if isinstance(request, ChatRequest):
-            param = "messages"
-        elif num_prompts > 1:
-            param = f"prompt[{index}]"
-            message, is_subject = _SUBJECT.subn(param, message)
-            message = message if is_subject else f"{param}: {message}"
-    elif error.code == TOO_LONG and num_prompts > 1:
-        message = f"prompt[{index}]: {message}"
-    elif param is not None and param in (renamed := _own_names(request)):
-        message, param = re.sub(rf"\b{param}\b", renamed[param], message), renamed[param]
-    return invalid(message, param, error.code)
+    if error.param is None:
+        error.param = _first_named(error.message, request)
+    if num_prompts > 1 and error.param == "prompt":
+        return error.at(f"prompt[{index}]")
+    if num_prompts > 1 and error.code == TOO_LONG:
+        error.message = f"prompt[{index}]: {error.message}"
+    return error.renamed({**_own_names(request), **own_places(request)})
 
 
 def _own_names(request: CommonRequest) -> dict[str, str]:
     """Return the names that fields have in this request, by the neutral ones."""
-    names = {"extra_args": "vllm_xargs"}
+    names = {"extra_args": "vllm_xargs", "template": "chat_template"}
     if not isinstance(request, ChatRequest):
         return names
-    names["logprobs"] = "top_logprobs"
+    names.update(prompt="messages", logprobs="top_logprobs")
     if request.max_completion_tokens is not None:
         names["max_tokens"] = "max_completion_tokens"
     return names

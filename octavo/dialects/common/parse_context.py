@@ -94,10 +94,7 @@ def use_of(context: ParseContext) -> ToolUse:
 
 def with_place(error: ApiError) -> ApiError:
     """Return an error about tools with the place that they have in a request for tokens."""
-    if error.param is not None:
-        error.message = error.message.replace(error.param, f"{FIELD}.{error.param}", 1)
-        error.param = f"{FIELD}.{error.param}"
-    return error
+    return error.renamed({error.param: f"{FIELD}.{error.param}"} if error.param else {})
 
 
 def without_variables(context: ParseContext | None) -> ParseContext | None:

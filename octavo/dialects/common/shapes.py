@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import msgspec
 from octavo.core.structured_outputs import ShapeError, StructuredOutputsParams
 from octavo.dialects.common.schema.shapes import ResponseFormat, ShapeFields, StructuredOutputs
 from octavo.serving.schema.near_names import not_among
-from octavo.transport.errors import ApiError, invalid
+from octavo.transport.errors import invalid
 
 NEUTRAL = "structured_outputs"
 _FORMATS = ("text", "json_object", "json_schema", "structural_tag")
@@ -80,21 +79,14 @@ def shape_at(field: str, path: str = "", **values: Any) -> StructuredOutputsPara
         raise invalid(f"{place}{error.path}: {error.what}", f"{place}{error.path}") from None
 
 
-def with_own_place(request: ShapeFields, error: ApiError) -> ApiError:
-    """Return an error of the shape with the place in the request where it is described."""
-    param = error.param
-    if error.status != 400 or param is None or not param.startswith(NEUTRAL):
-        return error
+def own_places(request: ShapeFields) -> Mapping[str, str]:
+    """Return the places in the request where its shape is described, by their neutral names."""
     asked = next(_asked(request), None)
     if asked is None:  # the grammar is of calls alone
-        return error
-    found = re.match(rf"{NEUTRAL}\.(\w+)", param)
-    place = asked.field
-    if found is not None:
-        place = asked.places.get(found[1], asked.field) + param[found.end() :]
-    message = error.message
-    message = place + message[len(param) :] if message.startswith(param) else f"{place}: {message}"
-    return invalid(message, place, error.code)
+        return {}
+    names = (each.name for each in msgspec.structs.fields(StructuredOutputs))
+    places = {f"{NEUTRAL}.{name}": asked.places.get(name, asked.field) for name in names}
+    return {NEUTRAL: asked.field, **places}
 
 
 def _text(value: Any) -> Any:

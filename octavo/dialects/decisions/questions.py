@@ -164,9 +164,7 @@ def _named(places: tuple[str, Sequence[str]], error: ApiError, index: int) -> Ap
     if error.param in ("prompt", "max_tokens", "messages"):  # too long for the one token
         where = places[1][index]
         return invalid(f"{where}: with {places[0]}, {error.message}", where, error.code)
-    if error.param == "template":
-        error.param = "chat_template_kwargs"
-    return error
+    return error.renamed({"template": "chat_template_kwargs"})
 
 
 class DecisionWriter(BaseWriter, Generic[R]):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from octavo.dialects.common.conversation import conversation_job, with_own_field
+from octavo.dialects.common.arrays import at_conversation
+from octavo.dialects.common.conversation import conversation_job
 from octavo.dialects.common.schema.chat import MAX_MESSAGES, Message
 from octavo.dialects.common.schema.tokens import TokenizeRequest
 from octavo.dialects.embeddings.schema import InputRequest
@@ -63,14 +64,8 @@ def conversation_errors(request: InputRequest) -> Callable[[ApiError, int], ApiE
     is_one = not any(isinstance(each, list) for each in request.messages or ())
 
     def named(error: ApiError, index: int) -> ApiError:
-        error = with_own_field(error)
-        name = "messages" if error.param == "prompt" else error.param
-        if error.status != 400 or name is None or not name.startswith("messages"):
-            return error
-        place = name if is_one else f"messages[{index}]{name.removeprefix('messages')}"
-        message = error.message
-        message = message.replace(name, place, 1) if name in message else f"{place}: {message}"
-        return invalid(message, place, error.code)
+        error = error.renamed({"template": "chat_template", "prompt": "messages"})
+        return error if is_one else at_conversation(error, index)
 
     return named
 

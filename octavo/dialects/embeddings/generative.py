@@ -111,12 +111,10 @@ def _part(given: str | list[int], *, is_framed: bool) -> Part:
 
 def _named(error: ApiError, index: int) -> ApiError:
     """Return an error of the checks with the name of its field in this request."""
-    error.param = _FIELDS.get(error.param or "", error.param)
     if error.param in ("prompt", "max_tokens"):  # too long for the one token, or empty
         place = f"items[{index}]"
         return invalid(f"{place}: {error.message}", place, error.code)
-    error.message = error.message.replace("logprob_token_ids", "label_token_ids")
-    return error
+    return error.renamed(_FIELDS)
 
 
 class ScoringWriter(BaseWriter):

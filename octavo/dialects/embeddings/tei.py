@@ -29,6 +29,7 @@ from octavo.serving.translation import TranslationContext
 from octavo.transport.errors import ApiError, invalid, not_yet
 from octavo.transport.exchange import encode
 
+_NAMES = {"input": "inputs"}
 _TO_FIT = -1
 _OF_TEI = ("raw_scores", "return_text", "truncate")
 
@@ -81,7 +82,7 @@ def embed(context: TranslationContext, request: TeiEmbedRequest) -> GenerationRe
         asked = wanted_of(context, "embed", same)
         prompts = inputs_of(context, same)
     except ApiError as error:
-        raise _with_own_field(error) from None
+        raise error.renamed(_NAMES) from None
     named = input_errors(same)
     return pooled_request(
         context,
@@ -89,7 +90,7 @@ def embed(context: TranslationContext, request: TeiEmbedRequest) -> GenerationRe
         prompts,
         asked,
         EmbedWriter,
-        lambda error, index: _with_own_field(named(error, index)),
+        lambda error, index: named(error, index).renamed(_NAMES),
     )
 
 
@@ -101,15 +102,6 @@ def _check_direction(request: AnyRerankRequest | TeiEmbedRequest) -> None:
     name = "truncation_direction"
     if request.truncate and getattr(request, name).lower() != "right":
         raise not_yet(name, "a text is cut at its end")
-
-
-def _with_own_field(error: ApiError) -> ApiError:
-    """Return an error about an input with the name of its field in this shape."""
-    name = error.param or ""
-    if name.partition("[")[0] == "input":
-        error.param = f"inputs{name.removeprefix('input')}"
-        error.message = error.message.replace(name, error.param, 1)
-    return error
 
 
 class TeiRankWriter(ScoreWriter):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -24,12 +23,11 @@ from octavo.serving.schema.prompts import MAX_PROMPTS
 from octavo.serving.translation import TranslationContext
 from octavo.text.pairs import Part
 from octavo.text.pieces import Infill
-from octavo.transport.errors import ApiError, invalid, not_yet
+from octavo.transport.errors import invalid, not_yet
 from octavo.workers.jobs import PromptJob, packed
 
 MAX_TEXT_CHARACTERS = 4096  # of all texts in logit_bias: each prompt's request holds their tokens
 _NO_SEED = 2**32 - 1  # as -1: one is drawn
-_SHAPE = "structured_outputs"
 _SMALLEST_TOP_P = 1e-9  # instead of 0, which is the most likely token alone too
 # Neutral names of sampling values, and those of this dialect.
 _SAMPLING = {
@@ -48,6 +46,10 @@ _NAMES = {
     "n": "n_cmpl",
     "logprobs": "n_probs",
     "bad_words_token_ids": "ignore_eos",
+    "suffix": "input_suffix",
+    "structured_outputs": "json_schema",
+    "structured_outputs.json": "json_schema",
+    "structured_outputs.grammar": "grammar",
 }
 _PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 # The values that switch samplers off, by the names in `samplers`; the letters stand for them too.
@@ -163,7 +165,7 @@ def _generation(
         prompts=list(jobs),
         sampling=sampling,
         writer=partial(LlamaWriter, request, most, is_list),
-        named=named,
+        named=lambda error, index: error.renamed(_NAMES),
         default_max_tokens=1 if most == 0 else most,
         drops_output=most == 0,
         is_stream=bool(request.stream),
@@ -254,19 +256,3 @@ def _shape(request: LlamaSampling) -> StructuredOutputsParams | None:
     if grammar:
         return shape_at("grammar", grammar=grammar)
     return None if schema is None else shape_at("json_schema", json=schema)
-
-
-def named(error: ApiError, index: int) -> ApiError:
-    """Return an error of the checks with the name of its field in this dialect."""
-    param = error.param or ""
-    if param in _NAMES:
-        renamed = _NAMES[param]
-    elif param.startswith(_SHAPE):
-        renamed = re.sub(rf"^{_SHAPE}(\.json)?", "json_schema", param)
-        renamed = re.sub(r"^json_schema\.grammar", "grammar", renamed)
-    elif param == "suffix":
-        renamed = "input_suffix"
-    else:
-        return error
-    error.message, error.param = error.message.replace(param, renamed), renamed
-    return error

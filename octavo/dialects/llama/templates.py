@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.dialects.common.conversation import conversation_job, with_own_field
+from octavo.dialects.common.conversation import TEMPLATE_NAMES, conversation_job
 from octavo.dialects.common.schema.chat import ChatRequest
 from octavo.dialects.common.schema.usage import InputTokensResponse
 from octavo.dialects.common.tools import tool_use
@@ -22,7 +22,7 @@ async def apply_template(exchange: Exchange) -> None:
     """Handle POST /apply-template: respond with the text of a chat's prompt."""
     async with admitted(exchange):
         _, job, prepared = await read(exchange, ChatRequest, template_job)
-        made = await prompt_of(exchange, job, prepared, with_own_field)
+        made = await prompt_of(exchange, job, prepared, TEMPLATE_NAMES)
         await exchange.respond_json(TemplateResponse(prompt=made.text))
 
 
@@ -30,7 +30,7 @@ async def count_tokens(exchange: Exchange) -> None:
     """Handle POST /v1/chat/completions/input_tokens: count the tokens of a chat's prompt."""
     async with admitted(exchange):
         _, job, prepared = await read(exchange, ChatRequest, template_job)
-        made = await prompt_of(exchange, job, prepared, with_own_field)
+        made = await prompt_of(exchange, job, prepared, TEMPLATE_NAMES)
         await exchange.respond_json(
             InputTokensResponse(input_tokens=made.num_tokens, object=_COUNTED)
         )

@@ -25,7 +25,6 @@ from octavo.formats.deltas import FinishDelta
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.serving.translation import TranslationContext
-from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode
 
 
@@ -53,15 +52,8 @@ def translate(context: TranslationContext, request: FimRequest) -> GenerationReq
     made.default_max_tokens = None
     made.writer = partial(FimWriter, same)
     before = made.named
-    made.named = lambda error, index: _with_own_field(before(error, index))
+    made.named = lambda error, index: before(error, index).renamed({"seed": "random_seed"})
     return made
-
-
-def _with_own_field(error: ApiError) -> ApiError:
-    """Return an error with the name that this dialect has for the seed."""
-    if error.param == "seed":
-        error.message, error.param = error.message.replace("seed", "random_seed"), "random_seed"
-    return error
 
 
 class FimWriter(OpenAIWriter):

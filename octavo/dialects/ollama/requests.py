@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -26,12 +25,11 @@ from octavo.serving.answers.tool_use import NO_TOOLS, ToolUse
 from octavo.serving.operation import GenerationRequest
 from octavo.serving.translation import TranslationContext
 from octavo.text.chat.messages import THINKING_SWITCHES
-from octavo.transport.errors import ApiError, invalid, not_yet
+from octavo.transport.errors import OF_PROMPTS, invalid, not_yet
 from octavo.workers.answer_shape import CallableTool
 from octavo.workers.jobs import PromptJob
 
 TAG = ":latest"  # which clients of this dialect add to names
-_NEUTRAL = "structured_outputs"
 # Neutral names of sampling values, and those of the options.
 _SAMPLING = {
     "temperature": "temperature",
@@ -42,7 +40,15 @@ _SAMPLING = {
     "frequency_penalty": "frequency_penalty",
     "seed": "seed",
 }
-_NAMES = {**_SAMPLING, "top_p": "top_p", "stop": "stop", "max_tokens": "num_predict"}
+_NAMES = {
+    **{name: f"options.{own}" for name, own in _SAMPLING.items()},
+    "top_p": "options.top_p",
+    "stop": "options.stop",
+    "max_tokens": "options.num_predict",
+    "structured_outputs": "format",
+    "structured_outputs.json": "format",
+    "structured_outputs.json_object": "format",
+}
 _OFF = {"mirostat": 0, "tfs_z": 1, "typical_p": 1}  # values that ask for nothing
 _SMALLEST_TOP_P = 1e-9  # instead of 0, which is the most likely token alone too
 
@@ -95,11 +101,12 @@ def _generation(
     is_chat: bool,
 ) -> GenerationRequest:
     sampling, most = _sampling(request.options or OllamaOptions())
+    names = {**_NAMES, **dict.fromkeys(OF_PROMPTS, "messages" if is_chat else "prompt")}
     asked = GenerationRequest(
         prompts=[job],
         sampling=sampling,
         writer=partial(OllamaWriter, is_chat),
-        named=partial(named, is_chat),
+        named=lambda error, index: error.renamed(names),
         default_max_tokens=most,
         is_stream=request.stream is not False,
         shape=_shape(request.format),
@@ -130,21 +137,6 @@ def _shape(wanted: str | dict[str, Any] | None) -> StructuredOutputsParams | Non
     if not wanted:
         return None
     return shape_at("format", **{"json_object": True} if wanted == "json" else {"json": wanted})
-
-
-def named(is_chat: bool, error: ApiError, index: int) -> ApiError:
-    """Return an error of the checks with the name of its field in this dialect."""
-    param = error.param or ""
-    if param in _NAMES:
-        renamed = f"options.{_NAMES[param]}"
-    elif param.startswith(_NEUTRAL):
-        renamed = re.sub(rf"^{_NEUTRAL}(\.\w+)?", "format", param)
-    elif param.partition("[")[0] in ("prompt", "template", "messages"):
-        renamed = "messages" if is_chat else "prompt"
-    else:
-        return error
-    error.message, error.param = error.message.replace(param, renamed), renamed
-    return error
 
 
 def _tool_use(tools: Sequence[OllamaTool]) -> ToolUse:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from octavo.api.outputs import RequestOutput
+from octavo.dialects.common.arrays import at_conversation
 from octavo.dialects.common.beams import bind_beams
 from octavo.dialects.common.chat import chat_request
 from octavo.dialects.common.conversation import conversation_job
@@ -78,10 +79,10 @@ def translate(context: TranslationContext, request: BatchChatRequest) -> Generat
         for each in requests[1:]:
             made.prompts.append(conversation_job(each, context, NO_TOOLS))
     except ApiError as error:
-        raise _placed(error, len(made.prompts)) from None
+        raise at_conversation(error, len(made.prompts)) from None
     bind_beams(request, made)  # whose bounds are those of all conversations together
     named = made.named
-    made.named = lambda error, index: _placed(named(error, index), index)
+    made.named = lambda error, index: at_conversation(named(error, index), index)
     made.writer = lambda exchange, prepared: BatchWriter(request, exchange, prepared)
     return made
 
@@ -90,17 +91,6 @@ def conversations_of(request: BatchChatRequest) -> list[ChatRequest]:
     """Return a request for each conversation."""
     fields = msgspec.structs.asdict(request)
     return [ChatRequest(**{**fields, "messages": messages}) for messages in request.messages]
-
-
-def _placed(error: ApiError, index: int) -> ApiError:
-    """Return an error with the conversation that it concerns."""
-    name = error.param
-    if error.status != 400 or name is None or not name.startswith("messages"):
-        return error
-    place = f"messages[{index}]{name.removeprefix('messages')}"
-    message = error.message
-    message = message.replace(name, place, 1) if name in message else f"{place}: {message}"
-    return invalid(message, place, error.code)
 
 
 class BatchWriter(OpenAIWriter):

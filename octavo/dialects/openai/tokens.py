@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.dialects.common.conversation import conversation_job, with_own_field
+from octavo.dialects.common.conversation import TEMPLATE_NAMES, conversation_job
 from octavo.dialects.common.schema.tokens import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -26,7 +26,7 @@ async def tokenize(exchange: Exchange) -> None:
     """Return the token ids of a text or of a conversation."""
     async with admitted(exchange):
         _, job, prepared = await read(exchange, TokenizeRequest, tokenize_job)
-        made = await prompt_of(exchange, job, prepared, with_own_field)
+        made = await prompt_of(exchange, job, prepared, TEMPLATE_NAMES)
         # A worker has written the lists, which may be long.
         tokens: Any = msgspec.Raw(made.listed_tokens)
         strings: Any = msgspec.Raw(made.listed_strings)
@@ -68,7 +68,7 @@ async def detokenize(exchange: Exchange) -> None:
     """Return the text of token ids."""
     async with admitted(exchange):
         request, job, prepared = await read(exchange, DetokenizeRequest, detokenize_job)
-        made = await prompt_of(exchange, job, prepared, with_own_field)
+        made = await prompt_of(exchange, job, prepared, TEMPLATE_NAMES)
         answer = DetokenizeResponse(prompt=made.text)
         if request.model is None:
             answer.content = made.text

@@ -13,10 +13,11 @@ from octavo.dialects.responses.schema import InputItem, InputTokensRequest, Part
 from octavo.serving.answers.tool_use import ToolUse
 from octavo.serving.translation import TranslationContext
 from octavo.text.chat.messages import THINKING_SWITCHES
-from octavo.transport.errors import ApiError, invalid
+from octavo.transport.errors import OF_PROMPTS, invalid
 from octavo.workers.jobs import PromptJob
 
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+PROMPT_NAMES = dict.fromkeys(OF_PROMPTS, "input")
 _items = msgspec.json.Decoder(list[InputItem])
 KnownId = Callable[[str | None], str | None]
 
@@ -134,10 +135,3 @@ def _part(part: Part, where: str) -> str:
         raise no_text(part.type, where)
     text: str | None = getattr(part, name)
     return given(text, f"{where}.{name}")
-
-
-def with_own_field(error: ApiError) -> ApiError:
-    """Return an error of the prompt with the name of its field in this dialect."""
-    if (error.param or "").partition("[")[0] in ("template", "prompt", "messages"):
-        error.param = "input"
-    return error

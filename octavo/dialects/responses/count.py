@@ -6,7 +6,7 @@ import msgspec
 
 from octavo.api.pooling.tasks import check_generates
 from octavo.dialects.common.schema.usage import InputTokensResponse
-from octavo.dialects.responses.conversation import conversation_job, with_own_field
+from octavo.dialects.responses.conversation import PROMPT_NAMES, conversation_job
 from octavo.dialects.responses.create import items_before
 from octavo.dialects.responses.items import as_array
 from octavo.dialects.responses.schema import InputTokensRequest
@@ -26,7 +26,7 @@ async def count(exchange: Exchange) -> None:
         before = await items_before(exchange, body)
         given = (as_array(before),) if before else ()
         read = await read_with(exchange, body, InputTokensRequest, count_job, given)
-        made = await prompt_of(exchange, read.asked, read.prompts, with_own_field)
+        made = await prompt_of(exchange, read.asked, read.prompts, PROMPT_NAMES)
         await exchange.respond_json(InputTokensResponse(input_tokens=made.num_tokens))
 
 

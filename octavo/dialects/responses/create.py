@@ -9,7 +9,7 @@ import msgspec
 
 from octavo.dialects.common.parameters import given_fields
 from octavo.dialects.responses.background import start
-from octavo.dialects.responses.conversation import conversation_job, with_own_field
+from octavo.dialects.responses.conversation import PROMPT_NAMES, conversation_job
 from octavo.dialects.responses.following import follow
 from octavo.dialects.responses.items import as_array, continued, named
 from octavo.dialects.responses.schema import ResponsesRequest
@@ -33,10 +33,11 @@ _SAMPLING = (
     *("min_tokens", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
     "logit_bias",
 )
-_FIELDS = {
+_NAMES = {
     "max_tokens": "max_output_tokens",
     "logprobs": "top_logprobs",
     "extra_args": "vllm_xargs",
+    **PROMPT_NAMES,
 }
 _INCLUDABLE = frozenset(
     {
@@ -92,7 +93,7 @@ def translate(
         prompts=[conversation_job(request, context, use, earlier)],
         sampling=sampling,
         writer=partial(make_writer, request, None),
-        named=partial(with_own_names, request),
+        named=lambda error, index: with_own_place(request, error).renamed(_NAMES),
         # Clients of this API ask for more than smaller models can write.
         default_max_tokens=request.max_output_tokens,
         is_stream=bool(request.stream or request.background),
@@ -150,15 +151,6 @@ def make_writer(
         turn.writer = writer
         writer.keep(store, entry)
     return writer
-
-
-def with_own_names(request: ResponsesRequest, error: ApiError, index: int) -> ApiError:
-    """Return an error of the checks with the name of its field in this dialect."""
-    if error.param in _FIELDS:
-        own = _FIELDS[error.param]
-        error.message = error.message.replace(error.param, own)
-        error.param = own
-    return with_own_field(with_own_place(request, error))
 
 
 async def create(exchange: Exchange) -> None:

@@ -29,7 +29,7 @@ from octavo.workers.answer_shape import CallableTool
 
 _FORMATS = ("text", "json_object", "json_schema")
 # Places of the shape in OpenAI's other requests, and in those of this API.
-_PLACES = {
+PLACES = {
     "response_format.json_schema.schema": "text.format.schema",
     "response_format.json_schema": "text.format",
     "response_format": "text.format",
@@ -88,12 +88,12 @@ def shape_of(request: ResponsesRequest) -> StructuredOutputsParams | None:
     try:
         return shapes.shape_of(_fields(request))
     except ApiError as error:
-        raise _renamed(error) from None
+        raise error.renamed(PLACES) from None
 
 
 def with_own_place(request: ResponsesRequest, error: ApiError) -> ApiError:
     """Return an error of the shape with the place in the request where it is described."""
-    return _renamed(shapes.with_own_place(_fields(request), error))
+    return error.renamed(shapes.own_places(_fields(request))).renamed(PLACES)
 
 
 def _fields(request: ResponsesRequest) -> ShapeFields:
@@ -112,11 +112,3 @@ def _response_format(given: TextFormat) -> ResponseFormat:
         return ResponseFormat(type=given.type)
     schema = JsonSchema(name=given.name, strict=given.strict, body=given.body)
     return ResponseFormat(type=given.type, json_schema=schema)
-
-
-def _renamed(error: ApiError) -> ApiError:
-    for place, own in _PLACES.items():
-        error.message = error.message.replace(place, own)
-        if error.param is not None:
-            error.param = error.param.replace(place, own)
-    return error

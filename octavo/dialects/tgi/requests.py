@@ -20,18 +20,21 @@ from octavo.dialects.tgi.schema import (
 from octavo.dialects.tgi.writer import TgiWriter
 from octavo.serving.operation import GenerationRequest
 from octavo.serving.translation import TranslationContext
-from octavo.transport.errors import ApiError, invalid, not_yet
+from octavo.transport.errors import invalid, not_yet
 from octavo.workers.jobs import PromptJob
 
 DEFAULT_TOKENS = 100
-_SHAPE = "structured_outputs"
 _DRAWS = ("temperature", "top_k", "top_p")  # that only have a meaning where tokens are drawn
 _SAME = (*_DRAWS, "repetition_penalty", "frequency_penalty", "seed", "stop")
 _NAMES = {
-    **{name: name for name in _SAME},
-    "max_tokens": "max_new_tokens",
-    "logprobs": "top_n_tokens",
-    "prompt_logprobs": "decoder_input_details",
+    **{name: f"parameters.{name}" for name in _SAME},
+    "max_tokens": "parameters.max_new_tokens",
+    "logprobs": "parameters.top_n_tokens",
+    "prompt_logprobs": "parameters.decoder_input_details",
+    "prompt": "inputs",
+    "structured_outputs": "parameters.grammar.value",
+    "structured_outputs.json": "parameters.grammar.value",
+    "structured_outputs.regex": "parameters.grammar.value",
 }
 # Values that ask for nothing, and why others are refused.
 _OFF: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -74,7 +77,7 @@ def _generation(
         prompts=[PromptJob(text=request.inputs)],
         sampling=_sampling(given, is_stream=is_stream),
         writer=partial(TgiWriter, given, is_list),
-        named=named,
+        named=lambda error, index: error.renamed(_NAMES),
         max_tokens=given.max_new_tokens,
         default_max_tokens=DEFAULT_TOKENS,
         is_stream=is_stream,
@@ -113,19 +116,3 @@ def _shape(grammar: TgiGrammar) -> StructuredOutputsParams:
     except (msgspec.DecodeError, RecursionError) as error:
         raise invalid(f"{where} is a text that is no JSON: {error}", where) from None
     raise invalid(f"{where} must be a JSON schema, which is an object", where)
-
-
-def named(error: ApiError, index: int) -> ApiError:
-    """Return an error of the checks with the name of its field in this dialect."""
-    param = error.param or ""
-    if param == "prompt":
-        renamed = "inputs"
-    elif param in _NAMES:
-        renamed = f"parameters.{_NAMES[param]}"
-    elif param.startswith(_SHAPE):
-        path = param.removeprefix(_SHAPE).removeprefix(".json").removeprefix(".regex")
-        renamed = f"parameters.grammar.value{path}"
-    else:
-        return error
-    error.message, error.param = error.message.replace(param, renamed), renamed
-    return error

@@ -139,15 +139,11 @@ def _needs_text(what: str, name: str) -> ApiError:
 def _named(named: Any, error: ApiError, index: int) -> ApiError:
     """Return an error of the checks with the name of its field in this request."""
     error = named(error, index)
+    error = error.renamed({"vllm_xargs": "extra_args", "prompt": "token_ids"})
     param = error.param
-    if param == "vllm_xargs":
-        error.message = error.message.replace(param, "extra_args")
-        param = "extra_args"
-    if param == "prompt":
-        error.param = "token_ids"
-    elif param is not None and param.startswith(NO_TOOLS.field):
-        error = with_place(error)
-    elif param is not None and param.partition(".")[0] in TokenSampling.__struct_fields__:
+    if param is not None and param.startswith(NO_TOOLS.field):
+        return with_place(error)
+    if param is not None and param.partition(".")[0] in TokenSampling.__struct_fields__:
         error.param = f"{OUTER}.{param}"
     return error
 

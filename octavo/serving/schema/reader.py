@@ -201,9 +201,10 @@ class Reader:
     def _refusal(self, part: Raw, place: str) -> ApiError:
         """Return the error for a value that is wrong itself."""
         given, value, shown = _given(part)
+        words = dict.fromkeys(each.word for each in self._types)
         for each in self._types:
             if each.base is Literal and isinstance(value, type(each.inner[0])):
-                others = " or an object" if self.structs or dict in self._inside else ""
+                others = " or an object" if "object" in words else ""
                 return not_among(place, sorted(filter(None, each.inner)), value, others)
             if each.word == given or (each.word, given) == ("number", "integer"):
                 wrong = each.broken(value, shown)
@@ -211,8 +212,7 @@ class Reader:
                 return invalid(f"{place}: {wrong}", place)
         if any(each.base is Any for each in self._types):
             return invalid(_OUT_OF_RANGE.format(place), place)
-        words = " or ".join(dict.fromkeys(each.word for each in self._types))
-        return invalid(f"{place}: expected {words}, got {given}", place)
+        return invalid(f"{place}: expected {' or '.join(words)}, got {given}", place)
 
 
 class Field(NamedTuple):

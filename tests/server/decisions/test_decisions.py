@@ -185,7 +185,7 @@ MANY = {f"q{index}": NOUL for index in range(MAX_QUESTIONS + 1)}
         ({"questions": {"q": {**NOUL, "criteria": {"maybe": "x"}}}}, "questions.q.criteria"),
         ({"questions": {"q": {**SCORE, "criteria": ["one"]}}}, "questions.q.criteria"),
         ({"questions": {"q": {**SCORE, "criteria": ["x"] * 11}}}, "questions.q.criteria"),
-        ({"questions": {"q": {"type": "other"}}}, "questions[...].type"),
+        ({"questions": {"q": {"type": "other"}}}, "questions.q.type"),
         (
             {"chat_template_kwargs": {"enable_thinking": True}},
             "chat_template_kwargs.enable_thinking",

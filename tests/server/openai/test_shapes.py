@@ -12,7 +12,7 @@ import pytest
 
 from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
 from octavo.dialects.common.schema.chat import ChatRequest, Message
-from octavo.dialects.common.shapes import with_own_place
+from octavo.dialects.common.shapes import own_places
 from octavo.transport.errors import invalid
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import Client, once_written, serving
@@ -380,7 +380,8 @@ def test_a_large_body_has_its_shape_too(directory: Path) -> None:
 def test_an_error_of_a_grammar_of_calls_alone_keeps_its_name() -> None:
     messages = [Message(role="user", content="x")]
     error = invalid("compiling the shape took more than 2 s", "structured_outputs")
-    assert with_own_place(ChatRequest(messages=messages), error) is error
+    error = error.renamed(own_places(ChatRequest(messages=messages)))
+    assert error.param == "structured_outputs"
 
 
 ASKED_ELSEWHERE: dict[str, dict[str, Any]] = {
