@@ -9,7 +9,7 @@ from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.inputs import most_tokens, prefix_of
 from octavo.api.pooling.params import TO_FIT, PoolingParams
 from octavo.api.pooling.tasks import Wanted, wanted
-from octavo.dialects.common.arrays import encoded_each
+from octavo.dialects.common.arrays import encoded_each, errors_at
 from octavo.dialects.ollama.dialect import error_body
 from octavo.dialects.ollama.requests import check_name
 from octavo.dialects.ollama.schema import OllamaEmbeddingRequest, OllamaEmbedRequest
@@ -18,7 +18,7 @@ from octavo.serving.exchange import Exchange
 from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts
 from octavo.serving.preparation import refusals
 from octavo.serving.translation import TranslationContext
-from octavo.transport.errors import ApiError, invalid
+from octavo.transport.errors import invalid
 from octavo.transport.exchange import encode
 from octavo.workers.jobs import PromptJob
 
@@ -62,19 +62,12 @@ def _translated(
         prompts=[PromptJob(text=prefix + text) for text in texts],
         sampling={"pooling": asked.pooling, "detokenize": False, "temperature": 0.0},
         writer=partial(EmbedWriter, asked, is_old),
-        named=partial(_named, place),
+        named=errors_at(lambda index: place.format(index=index)),
         max_tokens=0,
         keep_tokens=most_tokens(facts, TO_FIT) if cuts else None,
         keeps_end=False,
         keeps_frame=True,
     )
-
-
-def _named(place: str, error: ApiError, index: int) -> ApiError:
-    """Return an error of the checks with the name of its field in this dialect."""
-    if error.status == 400 and error.param in ("prompt", None):
-        error.param = place.format(index=index)
-    return error
 
 
 class EmbedWriter(BaseWriter):
