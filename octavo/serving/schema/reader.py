@@ -25,8 +25,9 @@ from octavo.transport.errors import ApiError, invalid
 MAX_UNKNOWN_INSIDE = 1 << 14  # unknown fields inside of one field
 MAX_STEPS = 10  # on the way to what is unknown or wrong: each decodes the rest once more
 _MAX_VALUES = 1 << 20  # in a list whose type has no bound
-_FEW_VALUES = 1 << 14  # which are split without being counted
-_BYTES_A_VALUE = 8  # as few values as this, likewise
+# What is shorter, or has fewer values, is split without being counted: in 66 bytes for each value.
+_COUNTED_BYTES = 1 << 21
+_BYTES_A_VALUE = 8
 _MAX_NAME = 64  # characters of a name in a path
 _MAX_MISPLACED = 4  # names in a hint
 _NUMBER_BYTES = 64  # of one that is compared as an integer
@@ -138,13 +139,16 @@ class Reader:
         raise self._refusal(part, "".join(path))
 
     def _read_list(self, part: Raw, path: Path, unknown: list[Unknown]) -> list[Any]:
-        values, item = [], self._inside[list]
         _, parts = self._split(list, part, path)
-        for index, each in enumerate(parts):
+        item, left = self._inside[list], iter(parts)
+        values: list[Any] = []
+        while len(values) < len(parts):
             try:
-                values.append(item.decode(each))
-            except msgspec.ValidationError:
-                values.append(item._read_inside(each, (*path, f"[{index}]"), unknown))
+                values.extend(map(item.decode, left))
+            except msgspec.ValidationError:  # those before are in the list
+                index = len(values)
+                step = (*path, f"[{index}]")
+                values.append(item._read_inside(parts[index], step, unknown))
         return values
 
     def _read_dict(self, part: Raw, path: Path, unknown: list[Unknown]) -> dict[str, Any]:
@@ -247,8 +251,9 @@ def _types(kind: Any, bounds: tuple[Meta, ...]) -> Iterator[_Type]:
 def _split(part: Raw, most: int, path: Path) -> Any:
     """Return the values in a list or an object, as JSON; refuse too many before they are built."""
     seen, place = count(), "".join(path)
-    num_commas = bytes(part).count(b",")
-    if num_commas > max(most, _FEW_VALUES, len(memoryview(part)) // _BYTES_A_VALUE):
+    num_bytes = len(memoryview(part))
+    few = max(most, num_bytes // _BYTES_A_VALUE)
+    if num_bytes > _COUNTED_BYTES and bytes(part).count(b",") > few:
         try:
             visit(part, lambda each: next(seen) == most)
         except msgspec.ValidationError:
