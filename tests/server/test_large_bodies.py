@@ -146,7 +146,7 @@ HOSTILE = {
     "many unknown fields": (
         b'{"prompt":"x",%b"a":1}' % b"".join(b'"%x":1,' % n for n in range(300_000)),
         None,
-        "unknown fields; the limit is",
+        "more than 4096 fields",
     ),
     "many documents": (
         b'{"messages":[{"role":"user","content":"x"}],"documents":[%b{}]}' % (b"{}," * 2_000_000),

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from octavo.serving.schema.reader import Field, Unknown, fields_of, visit
+from octavo.serving.schema.reader import Field, Search, Unknown, fields_of, most_values, visit
 from octavo.serving.schema.rules import FieldRules, rules_of
 from octavo.transport.errors import ApiError, invalid
 
@@ -21,6 +21,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 MAX_NESTING = 100
 MAX_OPEN_VALUES = 1 << 16  # in a field that may hold any JSON
 MAX_UNKNOWN = 256  # unknown fields of one body
+MAX_FIELDS = 1 << 12  # of one body with so many values that they are counted first
+_MAX_UNCOUNTED = 1 << 18
 MAX_REPORTED = 64  # unknown fields inside of one field that are named
 MAX_NAME_CHARACTERS = 200  # of an unknown field, as it is reported
 MAX_LISTS = 2048  # lists of token ids in one field
@@ -67,12 +69,12 @@ def decode_by_field(body: bytes, kind: type[T]) -> tuple[T, tuple[Unknown, ...]]
 
 def read_field(field: Field, part: msgspec.Raw, rules: FieldRules, unknown: list[Unknown]) -> Any:
     """Return the value of a request's field and append its unknown fields; or raise ApiError."""
-    name, found = field.name, list[Unknown]()
+    name, search = field.name, Search()
     if name in rules.with_lists and _has_many_lists(part):
         # Refused before a million lists are built.
         raise invalid(f"{name} has more than {MAX_LISTS} lists", name)
     try:
-        value = field.reader.read(part, (name,), found)
+        value = field.reader.read(part, (name,), search)
     except UnicodeDecodeError:
         raise invalid(f"{name} is not valid JSON: it is not UTF-8", name) from None
     except msgspec.DecodeError as error:  # valid to skip, but not to decode
@@ -85,7 +87,7 @@ def read_field(field: Field, part: msgspec.Raw, rules: FieldRules, unknown: list
             raise _too_deep(name)
         if num_values > MAX_OPEN_VALUES:
             raise invalid(f"{name} has more than {MAX_OPEN_VALUES} values", name)
-    unknown += found[:MAX_REPORTED]
+    unknown += search.unknown[:MAX_REPORTED]
     return value
 
 
@@ -94,6 +96,8 @@ def _parts(body: bytes) -> dict[str, msgspec.Raw]:
     if not body.strip():
         raise invalid("the body is empty; it must be a JSON object")
     try:
+        if most_values(body) > _MAX_UNCOUNTED and _has_many_names(body):
+            raise invalid(f"the body has more than {MAX_FIELDS} fields")
         return _OBJECT.decode(body)
     except msgspec.ValidationError:
         raise invalid("the body must be a JSON object") from None
@@ -103,6 +107,18 @@ def _parts(body: bytes) -> dict[str, msgspec.Raw]:
         raise invalid("the body is not valid JSON: it is not UTF-8") from None
     except RecursionError:
         raise _too_deep(None) from None
+
+
+def _has_many_names(body: bytes) -> bool:
+    """Return whether an object has more than MAX_FIELDS names, of which no more are built."""
+    names: set[str] = set()
+
+    def is_last(name: str) -> bool:
+        names.add(name)
+        return len(names) > MAX_FIELDS
+
+    visit(body, is_last)
+    return len(names) > MAX_FIELDS
 
 
 def _has_many_lists(part: msgspec.Raw) -> bool:

@@ -17,7 +17,7 @@ from octavo.serving.schema.by_field import (
     extent,
 )
 from octavo.serving.schema.near_names import near_name
-from octavo.serving.schema.reader import Unknown
+from octavo.serving.schema.reader import Unknown, most_values
 from octavo.serving.schema.rules import rules_of
 from octavo.transport.errors import ApiError, invalid
 
@@ -61,13 +61,8 @@ def _outer(path: str) -> str:
 
 
 def is_large(body: bytes) -> bool:
-    """Return whether a body is too large to be decoded in the event loop.
-
-    Every value but the first follows one of three characters; those in strings are counted too.
-    """
-    if len(body) > MAX_FAST_BYTES:
-        return True
-    return body.count(b",") + body.count(b"[") + body.count(b"{") > MAX_FAST_VALUES
+    """Return whether a body is too large to be decoded in the event loop."""
+    return len(body) > MAX_FAST_BYTES or most_values(body) > MAX_FAST_VALUES
 
 
 def _is_bounded(request: Any, open_fields: Sequence[str], list_fields: Sequence[str]) -> bool:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
-from itertools import count
 from types import NoneType
 from types import UnionType as TypeUnion
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -23,11 +22,9 @@ from octavo.serving.schema.near_names import not_among
 from octavo.transport.errors import ApiError, invalid
 
 MAX_UNKNOWN_INSIDE = 1 << 14  # unknown fields inside of one field
-MAX_STEPS = 10  # on the way to what is unknown or wrong: each decodes the rest once more
-_MAX_VALUES = 1 << 20  # in a list whose type has no bound
-# What is shorter, or has fewer values, is split without being counted: in 66 bytes for each value.
-_COUNTED_BYTES = 1 << 21
-_BYTES_A_VALUE = 8
+# On the way to what is unknown or wrong in a field. Each step decodes the rest once more.
+MAX_STEPS = 10
+MAX_DECODED_AGAIN = 1 << 20
 _MAX_NAME = 64  # characters of a name in a path
 _MAX_MISPLACED = 4  # names in a hint
 _NUMBER_BYTES = 64  # of one that is compared as an integer
@@ -69,6 +66,27 @@ class Unknown(NamedTuple):
     known: tuple[str, ...]
 
 
+class Search:
+    """The search for what is unknown or wrong in a field."""
+
+    def __init__(self) -> None:
+        self.unknown: list[Unknown] = []
+        self._num_left = MAX_DECODED_AGAIN
+
+    def enter(self, part: Raw, path: Path) -> None:
+        """Count the values that are decoded again; raise ApiError if they are too many."""
+        self._num_left -= most_values(bytes(part))
+        if len(path) > MAX_STEPS or self._num_left < 0:
+            what = "has too many values to be searched for what is unknown or wrong in it"
+            raise invalid(f"{''.join(path)} {what}", path[0])
+
+    def note(self, path: Path, name: str, known: Collection[str]) -> None:
+        """Take an unknown field; raise ApiError if there are too many."""
+        self.unknown.append(Unknown("".join(path), name, tuple(known)))
+        if len(self.unknown) > MAX_UNKNOWN_INSIDE:
+            raise invalid(f"{path[0]} has more than {MAX_UNKNOWN_INSIDE} unknown fields", path[0])
+
+
 class _Type(NamedTuple):
     """One of the types that a value may have."""
 
@@ -104,14 +122,12 @@ class Reader:
         self.structs: list[type[Struct]] = [
             each.base for each in self._types if hasattr(each.base, "__struct_config__")
         ]
-        self._inside = {  # `Any` contains nothing unknown
-            each.base: Reader(each.inner[-1])
-            for each in self._types
-            if each.base in (list, dict) and each.inner[-1] is not Any
+        self._inside = {
+            each.base: Reader(each.inner[-1]) for each in self._types if each.base in (list, dict)
         }
 
-    def read(self, part: Raw, path: Path, unknown: list[Unknown]) -> Any:
-        """Return the value and append its unknown fields to `unknown`; or raise ApiError.
+    def read(self, part: Raw, path: Path, search: Search) -> Any:
+        """Return the value and note its unknown fields; or raise ApiError.
 
         A whole number such as 1.0 is accepted as an integer.
         """
@@ -120,26 +136,26 @@ class Reader:
         except msgspec.ValidationError:
             given, value, _ = _given(part)
         if given == "number" and value.is_integer() and any(one.base is int for one in self._types):
-            return self.read(Raw(b"%d" % int(value)), path, unknown)
-        return self._read_inside(part, path, unknown)
+            return self.read(Raw(b"%d" % int(value)), path, search)
+        return self._read_inside(part, path, search)
 
-    def _read_inside(self, part: Raw, path: Path, unknown: list[Unknown]) -> Any:
+    def _read_inside(self, part: Raw, path: Path, search: Search) -> Any:
         """Read a value that has something unknown or wrong."""
-        if len(path) > MAX_STEPS:
-            place = "".join(path)
-            what = "is too deep to be searched for what is unknown or wrong in it"
-            raise invalid(f"{place} {what}", path[0])
         begin = bytes(memoryview(part)[:1])  # msgspec removes the white space before a value
         if begin == b"[" and list in self._inside:
-            return self._read_list(part, path, unknown)
-        if begin == b"{" and self.structs:
-            return self._read_struct(part, path, unknown)
-        if begin == b"{" and dict in self._inside:
-            return self._read_dict(part, path, unknown)
-        raise self._refusal(part, "".join(path))
+            inside: Callable[..., Any] = self._read_list
+        elif begin == b"{" and self.structs:
+            inside = self._read_struct
+        elif begin == b"{" and dict in self._inside:
+            inside = self._read_dict
+        else:
+            raise self._refusal(part, "".join(path))
+        search.enter(part, path)
+        return inside(part, path, search)
 
-    def _read_list(self, part: Raw, path: Path, unknown: list[Unknown]) -> list[Any]:
-        _, parts = self._split(list, part, path)
+    def _read_list(self, part: Raw, path: Path, search: Search) -> list[Any]:
+        parts = _ARRAY.decode(part)
+        self._type(list, len(parts), path)
         item, left = self._inside[list], iter(parts)
         values: list[Any] = []
         while len(values) < len(parts):
@@ -148,33 +164,29 @@ class Reader:
             except msgspec.ValidationError:  # those before are in the list
                 index = len(values)
                 step = (*path, f"[{index}]")
-                values.append(item._read_inside(parts[index], step, unknown))
+                values.append(item._read_inside(parts[index], step, search))
         return values
 
-    def _read_dict(self, part: Raw, path: Path, unknown: list[Unknown]) -> dict[str, Any]:
+    def _read_dict(self, part: Raw, path: Path, search: Search) -> dict[str, Any]:
         values, value = {}, self._inside[dict]
-        kind, parts = self._split(dict, part, path)
-        (key,) = _types(kind.inner[0], ())
+        parts = _OBJECT.decode(part)
+        (key,) = _types(self._type(dict, len(parts), path).inner[0], ())
         for name, each in parts.items():
             if wrong := key.broken(name, len(name)):
                 raise invalid(f"{''.join(path)}: {wrong}, as a key", "".join(path))
-            values[name] = value.read(each, (*path, f".{name[:_MAX_NAME]}"), unknown)
+            values[name] = value.read(each, (*path, f".{name[:_MAX_NAME]}"), search)
         return values
 
-    def _read_struct(self, part: Raw, path: Path, unknown: list[Unknown]) -> Struct:
-        parts = _split(part, MAX_UNKNOWN_INSIDE, path)
+    def _read_struct(self, part: Raw, path: Path, search: Search) -> Struct:
+        parts = _OBJECT.decode(part)
         kind = self._struct_of(parts, path)
         fields, values = fields_of(kind), {}
         for name, each in parts.items():
             field, step = fields.get(name), (*path, f".{name[:_MAX_NAME]}")
-            if field is not None:
-                values[field.name] = field.reader.read(each, step, unknown)
-                continue
-            unknown.append(Unknown("".join(step), name, tuple(fields)))
-            if len(unknown) > MAX_UNKNOWN_INSIDE:
-                raise invalid(
-                    f"{path[0]} has more than {MAX_UNKNOWN_INSIDE} unknown fields", path[0]
-                )
+            if field is None:
+                search.note(step, name, fields)
+            else:
+                values[field.name] = field.reader.read(each, step, search)
         for name, field in fields.items():
             if field.is_required and name not in parts:
                 inner = {each for struct in field.reader.structs for each in fields_of(struct)}
@@ -191,16 +203,15 @@ class Reader:
             return structs[None]
         if tag not in parts:
             raise _missing((*path, f".{tag}"), tag)
-        return structs[Reader(Literal[tuple(structs)]).read(parts.pop(tag), (*path, f".{tag}"), [])]
+        names = Reader(Literal[tuple(structs)])
+        return structs[names.read(parts.pop(tag), (*path, f".{tag}"), Search())]
 
-    def _split(self, base: type, part: Raw, path: Path) -> tuple[_Type, Any]:
-        """Return the type of a list or an object and the values in it, within its bounds."""
+    def _type(self, base: type, size: int, path: Path) -> _Type:
+        """Return the type of a list or an object of this size; raise ApiError for a wrong size."""
         kind = next(each for each in self._types if each.base is base)
-        most = [meta.max_length for meta in kind.bounds if meta.max_length is not None]
-        parts = _split(part, min(most, default=_MAX_VALUES), path)
-        if wrong := kind.broken(len(parts), len(parts)):
+        if wrong := kind.broken(size, size):
             raise invalid(f"{''.join(path)}: {wrong}", "".join(path))
-        return kind, parts
+        return kind
 
     def _refusal(self, part: Raw, place: str) -> ApiError:
         """Return the error for a value that is wrong itself."""
@@ -248,19 +259,12 @@ def _types(kind: Any, bounds: tuple[Meta, ...]) -> Iterator[_Type]:
         yield _Type(base, inner, bounds)
 
 
-def _split(part: Raw, most: int, path: Path) -> Any:
-    """Return the values in a list or an object, as JSON; refuse too many before they are built."""
-    seen, place = count(), "".join(path)
-    num_bytes = len(memoryview(part))
-    few = max(most, num_bytes // _BYTES_A_VALUE)
-    if num_bytes > _COUNTED_BYTES and bytes(part).count(b",") > few:
-        try:
-            visit(part, lambda each: next(seen) == most)
-        except msgspec.ValidationError:
-            raise invalid(_OUT_OF_RANGE.format(place), place) from None
-        if next(seen) > most:
-            raise invalid(f"{place} has more than {most} values", place)
-    return (_ARRAY if bytes(memoryview(part)[:1]) == b"[" else _OBJECT).decode(part)
+def most_values(text: bytes) -> int:
+    """Return the number of values in a JSON text, or more: characters in strings are counted too.
+
+    Every value but the first follows one of three characters.
+    """
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 class _Seen(str):

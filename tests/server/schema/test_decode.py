@@ -16,7 +16,7 @@ from octavo.dialects.responses.schema import ResponsesRequest
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.routes import ROUTES
 from octavo.serving.schema import decode as module
-from octavo.serving.schema.by_field import MAX_LISTS, MAX_NESTING, decode_by_field
+from octavo.serving.schema.by_field import MAX_FIELDS, MAX_LISTS, MAX_NESTING, decode_by_field
 from octavo.serving.schema.decode import MAX_FAST_BYTES, decode
 from octavo.serving.schema.reader import Reader
 from octavo.transport.errors import ApiError
@@ -138,6 +138,16 @@ def test_brackets_in_strings_are_not_lists(read: Any) -> None:
             with pytest.raises(ApiError) as raised:
                 read(body, CompletionRequest)
             assert f"more than {MAX_LISTS} lists" in str(error_body(raised.value))
+
+
+def test_millions_of_fields_are_refused_before_they_are_built() -> None:
+    names = b",".join(b'"%d":0' % index for index in range(MAX_FIELDS + 1))
+    body = b'{"prompt": "a", ' + names + b',"z":0' * (1 << 18)
+    with pytest.raises(ApiError) as raised:
+        decode(body, CompletionRequest)
+    assert str(MAX_FIELDS) in raised.value.message, "the end of the body was not read"
+    repeated = b'{"prompt": "a", "z":0' + b',"z":0' * (1 << 18) + b"}"
+    assert [each.path for each in decode(repeated, CompletionRequest)[1]] == ["z"]
 
 
 def test_lists_after_a_string_are_refused_before_they_are_built(

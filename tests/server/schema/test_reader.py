@@ -10,7 +10,7 @@ import pytest
 from msgspec import Meta, Raw, Struct
 
 from octavo.serving.schema import reader
-from octavo.serving.schema.reader import MAX_STEPS, MAX_UNKNOWN_INSIDE, Reader, Unknown
+from octavo.serving.schema.reader import MAX_STEPS, MAX_UNKNOWN_INSIDE, Reader, Search, Unknown
 from octavo.transport.errors import ApiError
 
 
@@ -22,7 +22,9 @@ class Block(Struct, kw_only=True, forbid_unknown_fields=True):
     weight: Annotated[float, Meta(gt=0)] = 1.0
     side: Literal["left", "right"] | None = None
     is_last: bool = False
-    schema_: dict[str, Any] | None = msgspec.field(default=None, name="schema")
+    schema_: Annotated[dict[str, Any], Meta(max_length=2)] | None = msgspec.field(
+        default=None, name="schema"
+    )
     blocks: Annotated[list[Block], Meta(min_length=1, max_length=900)] | None = None
 
 
@@ -44,9 +46,9 @@ Forms = dict[Annotated[str, Meta(max_length=3)], Circle | Square]
 
 def read(kind: Any, text: str | bytes) -> tuple[Any, list[Unknown]]:
     """Return a value and its unknown fields, as the reader of a type finds them."""
-    unknown: list[Unknown] = []
+    search = Search()
     part = msgspec.json.decode(text, type=Raw)
-    return Reader(kind).read(part, ("x",), unknown), unknown
+    return Reader(kind).read(part, ("x",), search), search.unknown
 
 
 WRONG: list[tuple[Any, Any, str]] = [
@@ -62,6 +64,8 @@ WRONG: list[tuple[Any, Any, str]] = [
     (Block, {"side": 5}, "x.side"),
     (Block, {"is_last": 0}, "x.is_last"),
     (Block, {"blocks": []}, "x.blocks"),
+    (Block, {"schema": {"a": 1, "b": 2, "c": 3}}, "x.schema"),
+    (Block, {"schema": {"a": [1, {"b": float("inf")}]}}, "x.schema.a"),
     (
         Block,
         {"blocks": [{}, {"blocks": [{"size": "a", "other": 1}]}]},
@@ -79,7 +83,7 @@ WRONG: list[tuple[Any, Any, str]] = [
 @pytest.mark.parametrize(("kind", "value", "param"), WRONG)
 def test_the_wrong_value_is_named_with_its_path(kind: Any, value: Any, param: str) -> None:
     with pytest.raises(ApiError) as raised:
-        read(kind, json.dumps(value))
+        read(kind, json.dumps(value).replace("Infinity", "1e400"))
     assert raised.value.param == param
     assert raised.value.message.startswith(param)
 
@@ -120,7 +124,7 @@ def test_no_word_of_the_decoder_is_read(monkeypatch: pytest.MonkeyPatch) -> None
         reader.fields_of.cache_clear()
         for kind, value, _ in WRONG:
             with pytest.raises(ApiError) as raised:
-                read(kind, json.dumps(value))
+                read(kind, json.dumps(value).replace("Infinity", "1e400"))
             found.append(raised.value.message)
         return found
 
@@ -163,6 +167,20 @@ def test_the_number_of_unknown_fields_is_bounded() -> None:
         with pytest.raises(ApiError) as raised:
             read(Block, text)
         assert raised.value.param == "x"
+
+
+def test_the_number_of_values_that_are_decoded_again_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A value counts each time that it is decoded, and so do characters of strings."""
+    inner = ['{"text": "a", "other": ",,"}', '{"other": [1, 2, 3]}']  # with four and four
+    text = f'{{"blocks": [{", ".join(inner)}]}}'
+    monkeypatch.setattr(reader, "MAX_DECODED_AGAIN", 11 + 10 + 4 + 4)
+    assert len(read(Block, text)[1]) == 2
+    monkeypatch.setattr(reader, "MAX_DECODED_AGAIN", 11 + 10 + 4 + 3)
+    with pytest.raises(ApiError) as raised:
+        read(Block, text)
+    assert raised.value.param == "x"
 
 
 def test_the_search_ends_at_a_depth() -> None:
