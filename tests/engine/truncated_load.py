@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from octavo.backends.base import KVLayout
@@ -17,10 +18,16 @@ _prepare = NativeBackend.prepare
 def make(arguments: EngineArguments, wrap: Wrap, cache_key: bytes) -> CoreAndFacts:
     """Build the engine: a factory for `octavo.engine.process`."""
 
-    def prepare(self: NativeBackend, model: Model, layout: KVLayout, block_size: int) -> None:
+    def prepare(
+        self: NativeBackend,
+        model: Model,
+        layout: KVLayout,
+        block_size: int,
+        kept_layers: Sequence[int] = (),
+    ) -> None:
         """Truncate the file just before the threads read it that pack the weights."""
         os.truncate(Path(arguments.model) / "model.safetensors", 4096)
-        _prepare(self, model, layout, block_size)
+        _prepare(self, model, layout, block_size, kept_layers)
 
     NativeBackend.prepare = prepare  # type: ignore[method-assign]
     return build_model_engine(arguments, wrap, cache_key)
