@@ -58,7 +58,8 @@ def build(plan: StepPlan, state: SlotState, opened: Opened = ()) -> Step:
         owners = np.repeat(np.arange(len(slots)), counts)
         row_slots = slots[owners]
         positions = np.arange(int(ends[-1]), dtype=np.int32) + (lasts + 1 - ends)[owners]
-    blocks = int(lasts.max()) // state.block_size + 1
+    # All blocks that they have: plans that continue this one name only new ones.
+    blocks = int(state.num_blocks[slots].max())
     # Of the tokens drawn since the opening, a chunk contains the last at most, then drafts.
     is_known = positions < state.num_opened[row_slots]
     token_ids = np.where(is_known, state.tokens[row_slots, positions], np.int32(LAST_SAMPLE))

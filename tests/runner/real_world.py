@@ -18,18 +18,17 @@ from typing import Any, cast
 import numpy as np
 
 from octavo.backends.base import Backend, Floats, ForwardResult, LogitsBackend
-from octavo.backends.step import LAST_SAMPLE, NOT_FINITE, Draws, HostBatch, Pending, StepOutput
+from octavo.backends.step import NOT_FINITE, Draws, HostBatch, Pending, StepOutput
 from octavo.core.config import CoreConfig, KVGroup
 from octavo.core.plan import HiddenPayload, LogprobsPayload, StepPlan, StepResult
 from octavo.core.pooling import POOLINGS
 from octavo.core.request import FinishReason, Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
 from octavo.exec.inline import InlineExecutor
-from octavo.runner.batch import Opened, Step, build
-from octavo.runner.batch_reuse import BatchReuse
 from octavo.runner.model_runner import ModelRunner
 from octavo.runner.speculate.proposer import Turn
 from tests.runner import reference
+from tests.runner.checked_batches import CheckedBatches, CheckedTwice
 from tests.runner.tiny import VOCABULARY, Windows, make_backend, make_groups
 from tests.sim.events import Arrival
 from tests.sim.executor import Faults, WorkerDiedError
@@ -249,54 +248,6 @@ class Draft:
         return tuple(tokens[earlier[-1] + 1 :][:most].tolist())
 
 
-class CheckedBatches(BatchReuse):
-    """A `BatchReuse` that compares each step with one built from nothing."""
-
-    _kept: HostBatch  # the last one, as a backend keeps it
-
-    def make(self, plan: StepPlan, opened: Opened) -> Step:
-        made = super().make(plan, opened)
-        fresh = build(plan, self._state, opened)
-        if plan.slots:
-            batch = self._kept = self._whole(made.batch)
-            width = fresh.batch.tables[0].shape[1]
-            narrow = tuple(table[:, :width] for table in batch.tables)
-            _require_same(batch._replace(tables=narrow), fresh.batch)
-        _require_same(made.draws, fresh.draws)
-        _require_same((made.chunks, made.prompt_starts), (fresh.chunks, fresh.prompt_starts))
-        return made
-
-    def _whole(self, batch: HostBatch) -> HostBatch:
-        """Return a batch with what it leaves out because the backend keeps it."""
-        if batch.continues is None:
-            return batch
-        last = self._kept
-        ends = [first + len(blocks[0]) for _, first, blocks in batch.continues]
-        missing = max(0, max(ends, default=0) - last.tables[0].shape[1])
-        tables = tuple(np.pad(table, ((0, 0), (0, missing))) for table in last.tables)
-        for row, first, blocks in batch.continues:
-            for table, part in zip(tables, blocks, strict=True):
-                table[row, first : first + len(part)] = part
-        return last._replace(
-            token_ids=np.full_like(last.token_ids, LAST_SAMPLE),
-            positions=last.positions + 1,
-            tables=tables,
-            copies=batch.copies,
-        )
-
-
-def _require_same(made: Any, fresh: Any) -> None:
-    """Compare tuples of tuples of arrays and numbers, types included."""
-    if isinstance(fresh, tuple):
-        for mine, theirs in zip(made, fresh, strict=True):
-            _require_same(mine, theirs)
-    elif isinstance(fresh, np.ndarray):
-        np.testing.assert_array_equal(made, fresh)
-        assert made.dtype == fresh.dtype
-    else:
-        assert made == fresh
-
-
 class RealExecutor(InlineExecutor):
     """The inline executor with the delays and failures of a simulated world."""
 
@@ -313,8 +264,11 @@ class RealExecutor(InlineExecutor):
         self._backend = PoisonedBackend(make(windows, config.num_blocks, config.block_size))
         poisoned = cast(Backend, self._backend)
         self._model = ModelRunner(poisoned, VOCABULARY, config, proposer=Draft(truth))
-        self._model._batches = CheckedBatches(
-            self._model.state, can_continue=self._backend.can_continue
+        state = self._model.state
+        self._model._batches = (
+            CheckedBatches(state, can_continue=True)
+            if self._backend.can_continue
+            else CheckedTwice(state)
         )
         super().__init__(self._model)
         self._is_slow = is_slow

@@ -10,8 +10,8 @@ from typing import Any
 from octavo.core.plan import StepPlan
 from octavo.runner import batch_reuse
 from octavo.runner.batch import build as build_from_nothing
+from tests.runner.checked_batches import CheckedBatches, CheckedTwice
 from tests.runner.plans import make_plan, make_runner, new_slot, run
-from tests.runner.real_world import CheckedBatches
 
 
 class Counted:
@@ -99,3 +99,17 @@ def test_opened_and_freed_slots_and_drafts_prevent_reuse(monkeypatch: Any) -> No
     assert counted.count == 5
     run(runner, make_plan(step=7, chunks=((3, 2, 2, True), (1, 7, 1, True)), drafts=((3, (9,)),)))
     assert counted.count == 6
+
+
+def test_blocks_that_refused_drafts_left_are_in_the_tables() -> None:
+    """A plan names a block once, with the first draft in it, although the draft may be refused."""
+    runner, _ = make_runner()
+    runner._batches = CheckedTwice(runner.state)
+    block = runner.state.block_size
+    opened = (new_slot(3, list(range(20, 22)), ((1, 2, 3), (4, 5, 6))),)
+    run(runner, make_plan(opened=opened, chunks=((3, 0, 2, True),)))
+    for position in range(2, 4 * block):
+        added: dict[str, Any] = {}
+        if position == 2 * block + 1:  # with a draft that lies in the next block
+            added = {"new_blocks": ((3, ((7,), (8,))),)}
+        run(runner, on(position - 1, position, slots=(3,), **added))

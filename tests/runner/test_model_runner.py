@@ -70,7 +70,10 @@ def test_a_plan_s_changes_reach_the_batch() -> None:
         chunks=((3, 0, 1, True), (1, 3, 1, True)),
     )
     assert run(runner, third).tokens == (41, 24)
-    assert [t.tolist() for t in backend.batches[2].tables] == [[[11], [5]], [[12], [6]]]
+    assert [t.tolist() for t in backend.batches[2].tables] == [
+        [[11, 0], [5, 7]],
+        [[12, 0], [6, 0]],
+    ]
 
 
 def test_a_plan_without_chunks_runs_no_forward_pass() -> None:
