@@ -35,7 +35,7 @@ def test_settings_may_be_a_mapping_or_json(given: Any, expected: SpeculativeConf
     ("given", "message"),
     [
         ({}, "the key 'method' is missing"),
-        ({"method": "eagle"}, "method='eagle' is unknown; the only method is 'ngram'"),
+        ({"method": "eagle"}, "method='eagle' is unknown; there is 'ngram'"),
         ({"method": ["ngram"]}, r"method=\['ngram'\] is unknown"),
         ({"method": "ngram", "num_speculative_token": 5}, "did you mean num_speculative_tokens?"),
         ({"model": "x"}, "model is not supported: no second model drafts yet"),

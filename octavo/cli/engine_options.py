@@ -18,6 +18,7 @@ from octavo.options import DEFAULT_MODEL
 from octavo.options.declare import add_flags, aliases_of, given_in
 from octavo.options.engine import EngineArguments, read_arguments
 from octavo.options.foreign import FIXED, INERT
+from octavo.options.speculation import METHODS
 
 
 def add_model(parser: Parser, *, has_default: bool = True) -> None:
@@ -76,7 +77,7 @@ def add_engine_options(parser: Parser) -> None:
 
 # Short forms of single keys, the first two as in vLLM.
 _SPECULATION: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("--spec-method", "method", {"choices": ("ngram",)}),
+    ("--spec-method", "method", {"choices": METHODS}),
     ("--spec-tokens", "num_speculative_tokens", {"type": int, "metavar": "COUNT"}),
 )
 

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
 
 from msgspec import Struct, structs
 
@@ -34,7 +35,6 @@ from octavo.observe.machine import num_cores
 from octavo.options.engine import EngineArguments
 from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
-from octavo.runner.speculate.ngram import NgramProposer
 from octavo.runner.speculate.proposer import Proposer
 from octavo.usable import choose_backend
 from octavo.wire.facts import EngineFacts
@@ -214,9 +214,9 @@ def _make_proposer(config: EngineConfig) -> Proposer | None:
     speculation = config.arguments.speculative_config
     if speculation is None:
         return None
-    return NgramProposer(
-        speculation.prompt_lookup_min, speculation.prompt_lookup_max, config.core.max_model_len
-    )
+    module = import_module(f"octavo.runner.speculate.{speculation.method}")
+    proposer: Proposer = module.make(speculation, config.core.max_model_len)
+    return proposer
 
 
 def _facts(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Literal
 
 from octavo.core.config import ConfigError
 from octavo.nearest import nearest_or_all
 
+# How drafts are made: each is a module of octavo/runner/speculate with a function `make`.
+METHODS = (
+    "ngram",  # prompt lookup
+)
 # Drafts of a sequence in one step. Each needs a row of logits, and long drafts are seldom right.
 MOST_TOKENS = 64
 # The longest n-gram that is looked up. Longer matches are found too: they grow from a shorter one.
@@ -21,7 +24,7 @@ LOOKUP_MAX, LOOKUP_MIN = 4, 2  # the defaults
 class SpeculativeConfig:
     """The proposal of drafts. Each draft is verified, so no text depends on these settings."""
 
-    method: Literal["ngram"]  # prompt lookup: what followed the same tokens earlier
+    method: str  # one of METHODS
     num_speculative_tokens: int = 5  # most drafts of a sequence in one step
     prompt_lookup_max: int = LOOKUP_MAX  # the longest n-gram that is looked up
     prompt_lookup_min: int = LOOKUP_MIN  # the shortest
@@ -122,10 +125,10 @@ def read_speculative_config(given: object) -> SpeculativeConfig:
 
 
 def _check_method(method: object) -> None:
-    if method != "ngram":
+    if method not in METHODS:
         raise _error(
-            f"method={method!r} is unknown; the only method is 'ngram', which looks drafts "
-            "up in the text itself and needs no model"
+            f"method={method!r} is unknown; there is {', '.join(map(repr, METHODS))}, and 'ngram' "
+            "looks drafts up in the text itself and needs no model"
         )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from octavo.backends.base import Ints
-from octavo.runner.speculate.proposer import Turn
+from octavo.runner.speculate.proposer import DraftSettings, Turn
 
 # The rates of right predictions that are assumed at first, by the tokens that match: 0, 1, …, and
 # the last for all longer matches. They lie between those that the answers of SmolLM2-135M showed
@@ -54,6 +54,11 @@ class NgramProposer:
             history.extend(turn.tokens[len(history.tokens) :])
             proposals.append(history.draft(turn.most, least))
         return proposals
+
+
+def make(settings: DraftSettings, max_model_len: int) -> NgramProposer:
+    """Make the proposer that the settings name `ngram`."""
+    return NgramProposer(settings.prompt_lookup_min, settings.prompt_lookup_max, max_model_len)
 
 
 def least_probability(num_rows: int) -> float:

@@ -21,6 +21,17 @@ class Turn(NamedTuple):
     most: int  # drafts that could be verified
 
 
+class DraftSettings(Protocol):
+    """The settings of speculation that proposers are made by."""
+
+    @property
+    def num_speculative_tokens(self) -> int: ...
+    @property
+    def prompt_lookup_max(self) -> int: ...
+    @property
+    def prompt_lookup_min(self) -> int: ...
+
+
 class Proposer(Protocol):
     """A source of drafts. It keeps what it knows of a slot from `open` until `free`."""
 
