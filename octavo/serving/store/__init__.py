@@ -1,1 +1,1 @@
-"""What is kept of answers between requests: responses, in memory or in a file."""
+"""What is kept between requests: files of SQLite, and responses, in memory or in such a file."""
