@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from octavo.layers.module import Module
 
-KVKind = Literal["full", "latent", "state", "cross", "none"]
+# The core knows one more, keys and values of an encoder, which no layer keeps.
+KVKind = Literal["full", "latent", "state", "none"]
 
 
 class KVSpec(Struct, frozen=True):
@@ -17,7 +18,6 @@ class KVSpec(Struct, frozen=True):
     full    keys and values of each position, or of the last `window` ones
     latent  one row for each position, from which keys and values are computed (heads is 1)
     state   one state for the whole sequence, of `heads` parts, kept every `checkpoint_blocks`
-    cross   keys and values of each position of an encoder
     none    nothing: keys and values of one layer at a time, of the running step alone
     """
 
@@ -31,7 +31,7 @@ class KVSpec(Struct, frozen=True):
     @property
     def vectors(self) -> int:
         """The number of vectors kept for each position, or for a state."""
-        return self.heads * (2 if self.kind in ("full", "cross", "none") else 1)
+        return self.heads * (2 if self.kind in ("full", "none") else 1)
 
     def block_vectors(self, block_size: int) -> int:
         """Return the number of vectors in a block of so many positions."""

@@ -71,8 +71,6 @@ def test_layers_that_keep_nothing_have_no_group() -> None:
     assert place_layers(model_of(nothing)).groups == (KVLayers(nothing, 1),)
 
 
-@pytest.mark.parametrize(
-    ("spec", "vectors"), [(FULL, 4 * 16), (LATENT, 16), (STATE, 4), (KVSpec("cross", 2, 8), 4 * 16)]
-)
+@pytest.mark.parametrize(("spec", "vectors"), [(FULL, 4 * 16), (LATENT, 16), (STATE, 4)])
 def test_a_block_has_so_many_vectors(spec: KVSpec, vectors: int) -> None:
     assert spec.block_vectors(16) == vectors
