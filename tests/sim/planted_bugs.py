@@ -195,9 +195,9 @@ CORE_BUGS = (
     ),
     Bug(
         "a window is assumed to begin at a block border",
-        "kv/policies.py",
-        "-(-(self.group.window - 1 + self.ahead) // self.block_size) + 1)",
-        "-(-(self.group.window - 1 + self.ahead) // self.block_size))",
+        "config.py",
+        "-(-(self.window - 1 + chunk_tokens) // block_size) + 1)",
+        "-(-(self.window - 1 + chunk_tokens) // block_size))",
     ),
     Bug(
         "a failed request's last block stays in the cache",
