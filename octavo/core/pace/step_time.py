@@ -204,9 +204,14 @@ class StepTimes:
         return max(self._prompts, default=0)
 
     def decoding_seconds(self, num_tokens: int, num_read: int) -> float:
-        """Predict the time of a step that only decodes."""
+        """Predict the time of a step that only decodes.
+
+        Positions beyond the most that any step has read add nothing: few positions and noisy times
+        say little of what a position takes, and a goal that is a multiple of too long a time would
+        let prompts delay the streams.
+        """
         constant, token, read = self.coefficients[:3]
-        known = min(num_read, GROWTH * self._largest_read)
+        known = min(num_read, self._largest_read)
         return constant + token * num_tokens + read * known
 
     def prompt_cost(self, *, is_pooled: bool) -> PromptCost:
