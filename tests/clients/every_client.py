@@ -30,7 +30,7 @@ from tests.clients.relay import relayed
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 ENVIRONMENTS = ROOT / "build" / "clients"
-PROTO = ROOT / "octavo" / "server" / "grpc" / "octavo.proto"
+PROTO = ROOT / "octavo" / "dialects" / "grpc" / "octavo.proto"
 KEY = "a-key-of-the-tests"
 HEADERS = {"authorization": f"Bearer {KEY}"}
 SECONDS = 300
