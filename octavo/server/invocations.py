@@ -1,18 +1,26 @@
-"""/invocations: the one route that SageMaker calls; the body says which request it is."""
+"""/invocations: the one route that SageMaker calls; the body says which request it is.
+
+Some requests begin and end stateful sessions.
+"""
 
 from __future__ import annotations
 
+import time
+from typing import Literal
+
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct, field
 
 from octavo.dialects.embeddings.routes import EMBEDDING_ROUTES
 from octavo.dialects.embeddings.schema import PAIRED
 from octavo.dialects.openai.routes import OPENAI_ROUTES
-from octavo.server.sessions import change_session, check_session
+from octavo.serving.bounds.sessions import HEADER, SECONDS
 from octavo.serving.exchange import Exchange
-from octavo.serving.schema.decode import is_large
-from octavo.transport.errors import invalid
+from octavo.serving.schema.decode import decode, is_large
+from octavo.transport.errors import ApiError, invalid
 
+_NEW, _CLOSED = b"x-amzn-sagemaker-new-session-id", b"x-amzn-sagemaker-closed-session-id"
+_CREATES = "NEW_SESSION"
 _AT = {route.path: route.handler for route in (*OPENAI_ROUTES, *EMBEDDING_ROUTES)}
 _HANDLERS = {  # by the field that only this request has
     "messages": _AT["/v1/chat/completions"],
@@ -62,3 +70,35 @@ def _kind(body: bytes) -> str | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return "messages"  # whose decoder says what is wrong with the body
     return next((name for name in _NAMES if bytes(getattr(found, name)) != b"null"), None)
+
+
+class SessionRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A request to begin or to end a session."""
+
+    kind: Literal["NEW_SESSION", "CLOSE"] = field(name="requestType")
+
+
+async def change_session(exchange: Exchange, body: bytes) -> None:
+    """Handle a request to begin or to end a session."""
+    request = exchange.accept(SessionRequest, *decode(body, SessionRequest))
+    sessions, name = exchange.server.sessions, exchange.headers.get(HEADER, "")
+    if request.kind == _CREATES:
+        made = sessions.create(exchange.owner)
+        end = time.gmtime(exchange.server.wall_time() + SECONDS)
+        expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", end)
+        exchange.extra_headers.append((_NEW, f"{made}; Expires={expires}".encode()))
+    elif not name:
+        raise ApiError(
+            424, f"invalid session_id: name the session in the header {HEADER}", param=HEADER
+        )
+    else:
+        sessions.close(exchange.owner, name)
+        exchange.extra_headers.append((_CLOSED, name.encode()))
+    await exchange.respond_json({})
+
+
+def check_session(exchange: Exchange) -> None:
+    """Raise ApiError if the request names a session that is not open."""
+    name = exchange.headers.get(HEADER)
+    if name is not None and name != _CREATES:
+        exchange.server.sessions.check(exchange.owner, name)

@@ -36,13 +36,13 @@ from octavo.workers.jobs import (
     default_param,
     with_texts,
 )
-from octavo.workers.limits import WorkerLimits
 from octavo.workers.process import (
     Result,
     SentJob,
     Worker,
     WorkerDiedError,
     WorkerLateError,
+    WorkerLimits,
 )
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -19,7 +19,43 @@ from octavo.text.token_table import PackedTable, TokenTable, unpack
 from octavo.workers.frames import LENGTH, AnswerFrames
 from octavo.workers.jobs import Answer, Duty, Ready, Refused, TableJob
 from octavo.workers.launch import launch
-from octavo.workers.limits import WorkerLimits
+
+
+class WorkerLimits(Protocol):
+    """The number of workers, the limits of one job, and how bodies are read."""
+
+    @property
+    def prompt_workers(self) -> int:
+        """The processes that make prompts."""
+
+    @property
+    def template_seconds(self) -> float:
+        """The time to render a chat template."""
+
+    @property
+    def tokenize_seconds(self) -> float:
+        """The time to tokenise a text."""
+
+    @property
+    def shape_seconds(self) -> float:
+        """The time to compile a shape."""
+
+    @property
+    def prompt_worker_bytes(self) -> int:
+        """The memory of a job."""
+
+    @property
+    def max_waiting_requests(self) -> int:
+        """The most jobs that wait."""
+
+    @property
+    def chat_template(self) -> str | None:
+        """The operator's template; None: the model's own."""
+
+    @property
+    def body_reader(self) -> str:
+        """The function, as `module:name`, that returns the reader of large bodies."""
+
 
 START_SECONDS = 60.0  # for a worker to read its tokenizer
 SPARE_SECONDS = 1.0  # a worker ends itself so long after the server should have killed it

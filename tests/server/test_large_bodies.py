@@ -12,8 +12,13 @@ import pytest
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.serving import exchange as http_exchange
 from octavo.serving import large_bodies
-from octavo.serving.schema.by_field import MAX_OPEN_VALUES, MAX_UNKNOWN
-from octavo.serving.schema.decode import MAX_FAST_BYTES, MAX_FAST_VALUES, is_large
+from octavo.serving.schema.decode import (
+    MAX_FAST_BYTES,
+    MAX_FAST_VALUES,
+    MAX_OPEN_VALUES,
+    MAX_UNKNOWN,
+    is_large,
+)
 from tests.server.engine import FakeEngine
 from tests.server.make import LIMIT, Client, events, serving
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from octavo.serving.admission import Admission
-from octavo.serving.submission import Submission
+from octavo.serving.generation import Submission
 from octavo.transport.errors import ApiError
 from tests.server.admission.test_queue import enqueue, make_admission
 from tests.server.make import events, serving

@@ -11,8 +11,7 @@ import pytest
 
 from octavo.workers import pool as worker_pool
 from octavo.workers.jobs import Duty
-from octavo.workers.limits import WorkerLimits
-from octavo.workers.process import Worker
+from octavo.workers.process import Worker, WorkerLimits
 
 Key = tuple[str, float, float, float, Duty]
 

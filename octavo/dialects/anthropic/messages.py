@@ -20,7 +20,7 @@ from octavo.dialects.anthropic.schema import (
 )
 from octavo.dialects.anthropic.tools import shape_names, shape_of, tool_use
 from octavo.dialects.common.blocks import Block, BlockWriter
-from octavo.dialects.common.events import event
+from octavo.dialects.common.dialect import event
 from octavo.dialects.common.parameters import given_fields
 from octavo.dialects.common.writer import TEXT
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta

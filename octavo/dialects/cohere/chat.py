@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from octavo.dialects.cohere.schema import CohereBlock, CohereChatRequest, CohereMessage
 from octavo.dialects.cohere.writer import CohereWriter
-from octavo.dialects.common.chat import chat_request
+from octavo.dialects.common.parameters import chat_request
 from octavo.dialects.common.schema.chat import ChatRequest, Message
 from octavo.dialects.common.schema.shapes import JsonSchema, ResponseFormat
 from octavo.dialects.common.schema.tools import PastCall, PastFunction, Tool

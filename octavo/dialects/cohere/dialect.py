@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.dialects.common.dialect import DONE
-from octavo.dialects.common.events import event, event_schema
+from octavo.dialects.common.dialect import DONE, event, event_schema
 from octavo.transport.dialect import Dialect
 from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode

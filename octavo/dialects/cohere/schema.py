@@ -10,8 +10,7 @@ from octavo.core.config import MAX_PRIORITY
 from octavo.dialects.common.schema.chat import MAX_MESSAGES, MAX_PARTS
 from octavo.dialects.common.schema.sampling import INT32, Penalty, StopString
 from octavo.dialects.common.schema.tools import CallId, PastName, Tools
-from octavo.serving.schema.names import NameInPrompt
-from octavo.serving.schema.prompts import MAX_PROMPTS
+from octavo.serving.schema.prompts import MAX_PROMPTS, NameInPrompt
 from octavo.serving.schema.rules import FieldRules, Unsupported
 
 MAX_DOCUMENTS = 1024

@@ -11,8 +11,7 @@ from octavo.api.outputs import RequestOutput
 from octavo.dialects.cohere.dialect import error_events
 from octavo.dialects.cohere.schema import CohereAnswer, CohereChatResponse, CohereUsage
 from octavo.dialects.common.blocks import Block, BlockWriter
-from octavo.dialects.common.dialect import DONE
-from octavo.dialects.common.events import event
+from octavo.dialects.common.dialect import DONE, event
 from octavo.dialects.common.writer import TEXT
 from octavo.formats.deltas import FinishDelta, ReasoningDelta, ToolCallDelta
 from octavo.serving.exchange import Exchange

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from octavo.api.outputs import RequestOutput
 from octavo.dialects.common.writer import TEXT
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta, ToolCallDelta
-from octavo.serving.answers.call_ids import made_id
+from octavo.serving.answers.tool_use import made_id
 from octavo.serving.answers.writer import BaseWriter
 from octavo.serving.operation import TokenCounts
 from octavo.transport.exchange import encode

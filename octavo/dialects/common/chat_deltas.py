@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from octavo.dialects.common.schema.chat import AnswerMessage, Delta
 from octavo.dialects.common.schema.tools import Call, CallDelta, CalledFunction, CalledFunctionDelta
 from octavo.formats import deltas as found
-from octavo.serving.answers.call_ids import made_id
-from octavo.serving.answers.tool_use import ToolUse
+from octavo.serving.answers.tool_use import ToolUse, made_id
 
 
 class DeltaForms:

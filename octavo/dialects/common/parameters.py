@@ -10,10 +10,15 @@ import msgspec
 
 from octavo.api.outputs import RequestError
 from octavo.api.requests import TOO_LONG, bad_word_variants
+from octavo.dialects.common.beams import bind_beams
+from octavo.dialects.common.conversation import conversation_job
 from octavo.dialects.common.schema.chat import ChatRequest
 from octavo.dialects.common.schema.sampling import MAX_BAD_WORD_CHARACTERS, CommonRequest
 from octavo.dialects.common.shapes import own_places, shape_of
+from octavo.dialects.common.tools import tool_use
+from octavo.dialects.common.writer import hide_tokens, no_writer
 from octavo.serving.operation import GenerationRequest, Writer
+from octavo.serving.translation import TranslationContext
 from octavo.transport.errors import ApiError, invalid
 from octavo.workers.jobs import PromptJob
 
@@ -129,3 +134,34 @@ def given_fields(request: Any, names: Collection[str]) -> dict[str, Any]:
         if value is not None:
             found[name] = value
     return found
+
+
+def chat_request(
+    context: TranslationContext, request: ChatRequest, writer: Callable[..., Writer] = no_writer
+) -> GenerationRequest:
+    """Return the neutral form of a request to continue a conversation.
+
+    The writer is made of the request's tools and the request, besides what all are made of.
+    """
+    context.check_model(request.model)
+    wanted, named = request.max_completion_tokens, "max_completion_tokens"
+    if wanted is None:
+        wanted, named = request.max_tokens, "max_tokens"
+    if wanted == 0:
+        raise invalid(f"{named}=0 leaves no token for an answer; leave it out", named)
+    logprobs = None
+    if request.logprobs:
+        logprobs = request.top_logprobs or 0
+    elif request.top_logprobs:
+        raise invalid("top_logprobs needs logprobs=true", "top_logprobs")
+    elif request.logprob_token_ids:
+        raise invalid("logprob_token_ids needs logprobs=true", "logprob_token_ids")
+    use = tool_use(request)
+    context.formats.check(use)
+    job = conversation_job(request, context, use)
+    asked = generation_request(request, [job], wanted, logprobs, partial(writer, use))
+    context.formats.bind(asked, use, context.facts.vocabulary)
+    if request.include_reasoning is False and context.formats.separates_reasoning:
+        hide_tokens(asked)
+    bind_beams(request, asked)
+    return asked

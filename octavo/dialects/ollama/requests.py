@@ -20,8 +20,7 @@ from octavo.dialects.ollama.schema import (
     OllamaTool,
 )
 from octavo.dialects.ollama.writer import OllamaWriter
-from octavo.serving.answers.call_ids import made_id
-from octavo.serving.answers.tool_use import NO_TOOLS, ToolUse
+from octavo.serving.answers.tool_use import NO_TOOLS, ToolUse, made_id
 from octavo.serving.operation import GenerationRequest
 from octavo.serving.translation import TranslationContext
 from octavo.text.chat.messages import THINKING_SWITCHES

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from octavo.serving.schema.names import Role
+from octavo.serving.schema.prompts import Role
 from octavo.serving.schema.rules import FieldRules, Unsupported
 
 MAX_MESSAGES = 4096

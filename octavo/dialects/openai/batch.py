@@ -12,8 +12,8 @@ from msgspec import Meta
 from octavo.api.outputs import RequestOutput
 from octavo.dialects.common.arrays import at_conversation
 from octavo.dialects.common.beams import bind_beams
-from octavo.dialects.common.chat import chat_request
 from octavo.dialects.common.conversation import conversation_job
+from octavo.dialects.common.parameters import chat_request
 from octavo.dialects.common.schema.chat import (
     MAX_MESSAGES,
     ChatChoice,

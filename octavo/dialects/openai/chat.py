@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
-from octavo.dialects.common.chat import chat_request
 from octavo.dialects.common.chat_deltas import DeltaForms
 from octavo.dialects.common.dialect import CHAT_ID, frame
 from octavo.dialects.common.logprobs import Pieces, chat_logprobs, most_in_chats, prompt_logprobs
+from octavo.dialects.common.parameters import chat_request
 from octavo.dialects.common.schema.chat import (
     ChatChoice,
     ChatChunk,

@@ -1,4 +1,7 @@
-"""POST /v1/responses: from the request to its answer, which is kept unless it should not be."""
+"""POST /v1/responses: from the request to its answer, which is kept unless it should not be.
+
+`count` returns the number of tokens that precede an answer.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,29 @@ from functools import partial
 
 import msgspec
 
+from octavo.api.pooling.tasks import check_generates
 from octavo.dialects.common.parameters import given_fields
+from octavo.dialects.common.schema.usage import InputTokensResponse
 from octavo.dialects.responses.background import start
 from octavo.dialects.responses.conversation import PROMPT_NAMES, conversation_job
 from octavo.dialects.responses.following import follow
 from octavo.dialects.responses.items import as_array, continued, named
-from octavo.dialects.responses.schema import ResponsesRequest
+from octavo.dialects.responses.schema import InputTokensRequest, ResponsesRequest
 from octavo.dialects.responses.tools import shape_of, tool_use, with_own_place
 from octavo.dialects.responses.writer import QUEUED, ResponseWriter, wants_logprobs
 from octavo.serving.durable.head import register
 from octavo.serving.exchange import Exchange
 from octavo.serving.generate import admitted, answer
-from octavo.serving.large_bodies import read_with
+from octavo.serving.large_bodies import prompt_of, read_with
 from octavo.serving.operation import GenerationRequest, PreparedRequest
+from octavo.serving.preparation import PLACES, refusals
 from octavo.serving.schema.near_names import not_among
 from octavo.serving.store.responses import Content, Entry, StoredItem
 from octavo.serving.translation import TranslationContext
 from octavo.transport.deadline import RequestTask
 from octavo.transport.errors import ApiError, invalid
 from octavo.transport.exchange import encode
+from octavo.workers.jobs import PromptJob
 
 _SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
@@ -229,3 +236,27 @@ def translate_alone(context: TranslationContext, request: ResponsesRequest) -> G
             "previous_response_id",
         )
     return translate(context, request)
+
+
+async def count(exchange: Exchange) -> None:
+    """Return the number of tokens of a prompt."""
+    async with admitted(exchange):
+        body = await exchange.body()
+        before = await items_before(exchange, body)
+        given = (as_array(before),) if before else ()
+        read = await read_with(exchange, body, InputTokensRequest, count_job, given)
+        made = await prompt_of(exchange, read.asked, read.prompts, PROMPT_NAMES)
+        await exchange.respond_json(InputTokensResponse(input_tokens=made.num_tokens))
+
+
+def count_job(
+    context: TranslationContext, request: InputTokensRequest, earlier: bytes = b""
+) -> PromptJob:
+    """Return the job that makes the prompt; `earlier` has the items before the request's own."""
+    context.check_model(request.model)
+    with refusals():
+        check_generates(context.facts, PLACES)
+    use = tool_use(request)
+    context.formats.check(use)
+    job = conversation_job(request, context, use, earlier)
+    return msgspec.structs.replace(job, wants_text=False)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from octavo.dialects.common.dialect import OPENAI
-from octavo.dialects.common.events import event_schema
+from octavo.dialects.common.dialect import OPENAI, event_schema
 from octavo.transport.errors import ApiError
 
 ID_PREFIX = "resp_"

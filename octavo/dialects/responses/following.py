@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from octavo.dialects.common.events import event
+from octavo.dialects.common.dialect import event
 from octavo.dialects.responses.dialect import error_fields
 from octavo.serving.exchange import Exchange
 from octavo.serving.store.run import Run

@@ -26,7 +26,7 @@ from octavo.dialects.common.schema.sampling import (
 from octavo.dialects.common.schema.shapes import StructuredOutputs
 from octavo.dialects.common.schema.tools import MAX_TOOLS, ToolName
 from octavo.dialects.common.schema.unsupported import OF_BEAMS, OF_MEDIA, UNSUPPORTED
-from octavo.dialects.responses.kept import kept_of
+from octavo.dialects.responses.items import kept_of
 from octavo.observe.request_timing import RequestTiming
 from octavo.serving.schema.rules import FieldRules, Unsupported
 

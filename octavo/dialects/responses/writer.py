@@ -9,7 +9,7 @@ import msgspec
 
 from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.dialects.common.blocks import BlockWriter
-from octavo.dialects.common.events import event
+from octavo.dialects.common.dialect import event
 from octavo.dialects.common.logprobs import Pieces, TokenTexts, chat_logprobs
 from octavo.dialects.common.writer import TEXT
 from octavo.dialects.responses.dialect import ID_PREFIX, error_fields, response_error
@@ -25,8 +25,7 @@ from octavo.dialects.responses.schema import (
 from octavo.formats.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import PreparedRequest, TokenCounts
-from octavo.serving.schema.queries import query_of
-from octavo.serving.schema.query_numbers import bounded_number
+from octavo.serving.schema.queries import bounded_number, query_of
 from octavo.serving.store.responses import FINAL, Entry, ResponseStore
 from octavo.transport.errors import ApiError, invalid
 from octavo.transport.exchange import encode

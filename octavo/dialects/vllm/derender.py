@@ -12,9 +12,9 @@ from typing import Any
 from msgspec import UNSET
 
 from octavo.api.reading import Reading
-from octavo.dialects.common.chat import chat_request
 from octavo.dialects.common.chat_deltas import DeltaForms
 from octavo.dialects.common.logprobs import TokenTexts, completion_logprobs, most_beside
+from octavo.dialects.common.parameters import chat_request
 from octavo.dialects.common.schema.chat import (
     ChatChoice,
     ChatChunk,

@@ -18,9 +18,8 @@ from octavo.formats.thinking import Thinking, thinking_before
 from octavo.grammar.checked import job_of
 from octavo.options.server import ServerSettings
 from octavo.options.transport import ServerSettingsError
-from octavo.serving.answers.call_ids import short_id
 from octavo.serving.answers.reasoning_config import parser_of, with_marks
-from octavo.serving.answers.tool_use import ToolUse
+from octavo.serving.answers.tool_use import ToolUse, short_id
 from octavo.serving.operation import GenerationRequest
 from octavo.text.token_table import TokenTable
 from octavo.transport.errors import invalid

@@ -14,8 +14,7 @@ from octavo.serving.batches.service import Batches
 from octavo.serving.batches.store import new_id
 from octavo.serving.batches.uploads import PIECE_BYTES, receive
 from octavo.serving.exchange import Exchange
-from octavo.serving.schema.queries import page_of, query_of
-from octavo.serving.schema.query_numbers import bounded_number
+from octavo.serving.schema.queries import bounded_number, page_of, query_of
 from octavo.transport.errors import ApiError, invalid
 
 MAX_PAGE = 10_000

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from octavo.serving.schema.by_field import read_field, why_malformed
-from octavo.serving.schema.decode import unknown_field
+from octavo.serving.schema.decode import read_field, unknown_field, why_malformed
 from octavo.serving.schema.near_names import near_name
 from octavo.serving.schema.reader import Unknown, fields_of, visit
 from octavo.serving.schema.rules import rules_of

@@ -1,12 +1,18 @@
-"""A field with one prompt or several, each of which is a text or token ids."""
+"""Prompts in requests: one or several, texts or token ids; and names that become a part of one."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from octavo.serving.schema.by_field import MAX_LISTS
+from msgspec import Meta
+
+from octavo.serving.schema.decode import MAX_LISTS
 from octavo.transport.errors import invalid
 
+# A template writes them between its marks, where a line's end or a NUL would make another form.
+_NO_CONTROLS = r"^[^\x00-\x1f\x7f]*(?![\s\S])"
+Role = Annotated[str, Meta(min_length=1, max_length=64, pattern=_NO_CONTROLS)]
+NameInPrompt = Annotated[str, Meta(max_length=256, pattern=_NO_CONTROLS)]
 MAX_PROMPTS = MAX_LISTS
 MAX_PROMPT_ITEMS = 1 << 20  # token ids in one prompt
 MAX_CHARACTERS = 1 << 25  # of all prompts that share a text of the body, each with the whole text

@@ -1,4 +1,4 @@
-"""The parameters of an address, and the pages of a list that some of them ask for."""
+"""The parameters of an address, their numbers, and the pages of a list that they ask for."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 from octavo.serving.exchange import Exchange
-from octavo.serving.schema.query_numbers import bounded_number
 from octavo.transport.errors import invalid
 
+_MOST_DIGITS = 15  # enough for every bound, and few enough for every arithmetic
 MAX_PARAMETERS = 16
 _SHOWN = 64  # characters of what is wrong
 T = TypeVar("T")
@@ -54,3 +54,11 @@ def page_of(
     shown = left[:limit]
     first, last = (name(shown[0]), name(shown[-1])) if shown else (None, None)
     return shown, {"first_id": first, "last_id": last, "has_more": len(left) > limit}
+
+
+def bounded_number(text: str, least: int, most: int) -> int | None:
+    """Return the number that a text writes in decimal digits; None if it is none in the bounds."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+        return None
+    number = int(text)
+    return number if least <= number <= most else None

@@ -12,8 +12,7 @@ import pytest
 
 from octavo.dialects.common.schema.chat import ChatRequest, Message
 from octavo.serving.schema import reader
-from octavo.serving.schema.by_field import MAX_REPORTED
-from octavo.serving.schema.decode import decode
+from octavo.serving.schema.decode import MAX_REPORTED, decode
 from tests.server.engine import FakeEngine
 from tests.server.make import events, serving
 

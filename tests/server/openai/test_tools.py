@@ -16,7 +16,7 @@ import pytest
 from octavo.dialects.common.schema.chat import ChatRequest
 from octavo.options.server import ServerSettings
 from octavo.serving.answers.formats import choose_formats
-from octavo.serving.schema.by_field import decode_by_field
+from octavo.serving.schema.decode import decode_by_field
 from octavo.transport.errors import ApiError
 from tests.server.engine import FakeEngine
 from tests.server.make import Client, events

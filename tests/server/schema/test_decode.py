@@ -16,8 +16,14 @@ from octavo.dialects.responses.schema import ResponsesRequest
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.routes import ROUTES
 from octavo.serving.schema import decode as module
-from octavo.serving.schema.by_field import MAX_FIELDS, MAX_LISTS, MAX_NESTING, decode_by_field
-from octavo.serving.schema.decode import MAX_FAST_BYTES, decode
+from octavo.serving.schema.decode import (
+    MAX_FAST_BYTES,
+    MAX_FIELDS,
+    MAX_LISTS,
+    MAX_NESTING,
+    decode,
+    decode_by_field,
+)
 from octavo.serving.schema.reader import Reader
 from octavo.transport.errors import ApiError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.serving.schema.query_numbers import bounded_number
+from octavo.serving.schema.queries import bounded_number
 
 
 @pytest.mark.parametrize(

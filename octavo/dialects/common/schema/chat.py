@@ -22,7 +22,7 @@ from octavo.dialects.common.schema.tools import (
 from octavo.dialects.common.schema.unsupported import CHAT_RULES
 from octavo.dialects.common.schema.usage import Usage
 from octavo.observe.request_timing import RequestTiming
-from octavo.serving.schema.names import NameInPrompt, Role
+from octavo.serving.schema.prompts import NameInPrompt, Role
 from octavo.serving.schema.rules import FieldRules
 
 MAX_MESSAGES = 4096
