@@ -3,17 +3,91 @@
 from __future__ import annotations
 
 import logging
+import signal
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from types import FrameType, TracebackType
+from typing import Any, TextIO
 
-from octavo.api.interrupts import HeldInterrupts
 from octavo.api.local_model import LocalModel
 from octavo.api.outputs import EngineDeadError, RequestOutput
-from octavo.api.progress import ProgressLine
 from octavo.api.requests import CheckedRequest, RequestTable
 from octavo.core.request import Event, Request, TokenEvent
+
+REDRAW_SECONDS = 0.1
+
+
+class ProgressLine:
+    """A progress line, drawn at most ten times a second and only on a terminal."""
+
+    def __init__(self, total: int, shown: bool, stream: TextIO | None = None) -> None:
+        self._total = total
+        self._stream = stream or sys.stderr
+        self.is_shown = shown and total > 0 and self._stream.isatty()
+        self._began = self._drawn = time.monotonic()
+        self._done = self._tokens = 0
+
+    def show(self, done: int, new_tokens: int) -> None:
+        """Take the number of finished requests and of new output tokens; redraw the line."""
+        self._done = done
+        self._tokens += new_tokens
+        now = time.monotonic()
+        if self.is_shown and (now - self._drawn > REDRAW_SECONDS or self._done == self._total):
+            self._drawn = now
+            rate = self._tokens / max(now - self._began, 1e-9)
+            line = f"\r{self._done}/{self._total} requests, {rate:.0f} tokens/s "
+            self._stream.write(line)
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Leave the line as it is and start the next."""
+        if self.is_shown:
+            self._stream.write("\n")
+            self._stream.flush()
+
+
+class HeldInterrupts:
+    """A context in which a Ctrl-C waits for `check` or the end; a second one does not wait.
+
+    Signals arrive only in the main thread; elsewhere it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._previous: Any = None
+        self._is_pending = False
+        self.was_forced = False  # by a second Ctrl-C, wherever the program was
+
+    def __enter__(self) -> HeldInterrupts:
+        if threading.current_thread() is threading.main_thread():
+            previous = signal.getsignal(signal.SIGINT)
+            if callable(previous):
+                self._previous = previous
+                signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+        if not isinstance(error, KeyboardInterrupt):  # an error must not swallow a Ctrl-C
+            self.check()
+
+    def check(self) -> None:
+        """Handle a Ctrl-C that has come meanwhile."""
+        if self._is_pending:
+            self._is_pending = False
+            self._previous(signal.SIGINT, None)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self._is_pending:
+            self.was_forced = True
+            self._previous(number, frame)
+        self._is_pending = True
+
 
 log = logging.getLogger(__name__)
 

@@ -85,7 +85,7 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
 def _check_variables(config: ServerSettings) -> None:
     """Refuse variables of other servers that would protect theirs; name those without effect."""
     from octavo import env
-    from octavo.options.foreign_variables import REFUSED, advice_on
+    from octavo.options.foreign import REFUSED, advice_on
 
     given = env.set_variables()
     for name in given:

@@ -6,7 +6,7 @@ accept any.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +17,7 @@ from octavo.formats.bodies.keyed_body import KeyedBody
 from octavo.formats.bodies.named_body import NamedBody
 from octavo.formats.bodies.python_body import PythonBody
 from octavo.formats.bodies.tagged_body import TaggedBody
+from octavo.formats.protocol import Call
 
 AnyBody = JsonBody | NamedBody | TaggedBody | PythonBody | KeyedBody
 
@@ -150,3 +151,11 @@ class Formats:
     def stops(self) -> tuple[str, ...]:
         """The special tokens that end an answer with calls, beside the model's own."""
         return () if self.tools is None else self.tools.stops
+
+
+def write_calls(tool_format: ToolFormat, calls: Sequence[Call]) -> str:
+    """Return the text of these calls; their arguments must be JSON objects."""
+    form = tool_format.forms[0]
+    before, after = "".join(form.call), "".join(form.call_end)
+    texts = [f"{before}{form.body.write(call, i)}{after}" for i, call in enumerate(calls)]
+    return f"{''.join(form.section)}{form.separator.join(texts)}{''.join(form.section_end)}"

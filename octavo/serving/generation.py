@@ -21,7 +21,7 @@ from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
 from octavo.api.requests import CheckedRequest
 from octavo.api.sinks import Sink, joined
 from octavo.observe.explain import Record
-from octavo.observe.request_meter import RequestMeter
+from octavo.observe.metrics import RequestMeter
 from octavo.observe.request_timing import timing_of
 from octavo.serving.admission import Ticket
 from octavo.serving.answers.failures import answer_to

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 
 from msgspec import Struct
@@ -23,10 +23,11 @@ from octavo.text.gguf_metadata import (
 )
 from octavo.text.gguf_pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from octavo.text.load_errors import is_from_library, reason, tokenizer_errors_at
-from octavo.text.sentencepiece_merges import merges_from_scores
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.tokenizer import Tokenizer, frame, no_panic
 
+# Each way to cut a piece is tried, so the time grows with the square of its length.
+MAX_PIECE_CHARACTERS = 4096
 log = logging.getLogger(__name__)
 
 SPACE = "▁"  # how SentencePiece writes a space
@@ -210,3 +211,25 @@ def _scores(vocabulary: Vocabulary) -> list[float]:
 
 def _or(value: bool | None, default: bool) -> bool:
     return default if value is None else value
+
+
+def merges_from_scores(
+    tokens: Sequence[str], scores: Sequence[float], mergeable: Collection[int]
+) -> list[tuple[str, str]]:
+    """Return the pairs in order of rank; `mergeable` are the ids that merging may produce."""
+    longest = max(mergeable, key=lambda token_id: len(tokens[token_id]), default=None)
+    if longest is not None and len(tokens[longest]) > MAX_PIECE_CHARACTERS:
+        raise TokenizerError(
+            f"tokenizer.ggml.tokens[{longest}] has {len(tokens[longest]):,} characters, at most "
+            f"{MAX_PIECE_CHARACTERS:,} are supported in this kind of vocabulary"
+        )
+    known = {tokens[token_id] for token_id in mergeable}
+    best_first = sorted(mergeable, key=lambda token_id: (-scores[token_id], token_id))
+    merges = []
+    for token_id in best_first:
+        token = tokens[token_id]
+        for cut in range(len(token) - 1, 0, -1):
+            left, right = token[:cut], token[cut:]
+            if left in known and right in known:
+                merges.append((left, right))
+    return merges

@@ -13,12 +13,13 @@ from tokenizers import Tokenizer as Backend
 
 from octavo.loader.errors import quote
 from octavo.loader.strict_json import parse_object
-from octavo.text.json_place import field_at
 from octavo.text.load_errors import is_from_library, reason, tokenizer_errors_at
 from octavo.text.texts_beside import Directory, TextsBeside
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.tokenizer import Tokenizer, frame, no_panic
 
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},:]')
+_LONGEST_KEY = 60
 log = logging.getLogger(__name__)
 
 NAMED_TOKENS = (
@@ -309,3 +310,29 @@ def _read_json(texts: TextsBeside, name: str) -> Json:
     """Return the object in a JSON file; an empty one if there is no such file."""
     content = texts.read(name)
     return {} if content is None else parse_object(content, texts.directory / name, name)
+
+
+def field_at(text: bytes, line: int, column: int) -> str:
+    """Return the path of the last value that begins before a place, as in `model.merges[3]`.
+
+    Lines and columns count from one, and columns are bytes.
+    """
+    lines = text.split(b"\n", line)
+    end = sum(len(each) + 1 for each in lines[: line - 1]) + column
+    path: list[str | int] = []
+    key = b""
+    for match in _TOKEN.finditer(text, 0, min(end, len(text))):
+        token = match[0]
+        if token == b"{":
+            path.append("")
+        elif token == b"[":
+            path.append(0)
+        elif token in b"]}":
+            del path[-1:]
+        elif token == b"," and path and isinstance(path[-1], int):
+            path[-1] += 1
+        elif token == b":" and path and isinstance(path[-1], str):
+            path[-1] = key.decode(errors="replace")[:_LONGEST_KEY]
+        key = token.strip(b'"')
+    words = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]
+    return "".join(words).lstrip(".").rstrip(".")

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from octavo.text.chat.answer_mask import Place, mask_of
-from octavo.text.chat.fewer_turns import with_fewer_turns
 from octavo.text.chat.messages import ChatTemplateError, check_surrogates
-from octavo.text.chat.system_first import render_with_system
+from octavo.text.chat.system_first import render_with_system, with_fewer_turns
+from octavo.text.chat.template import Place, mask_of
 from octavo.text.pairs import Pair, encode_pair, encode_parts
 from octavo.text.pieces import InfillError, decoded, infill_tokens, with_pieces
 from octavo.text.token_bytes import TokenizerError

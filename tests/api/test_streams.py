@@ -18,7 +18,7 @@ from octavo.api.continuation import Continuation
 from octavo.api.outputs import CompletionOutput, EngineDeadError, RequestOutput
 from octavo.api.requests import FailedRequestError, Options, RequestTable, check_request
 from octavo.api.sinks import joined
-from octavo.client.journal.coalesce import coalesce
+from octavo.client.journal.client import coalesce
 from octavo.core.request import Request, TokenEvent
 from octavo.core.stats import RequestStats
 from octavo.text.tokenizer import Tokenizer

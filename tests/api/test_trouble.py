@@ -16,7 +16,7 @@ import pytest
 
 from octavo import LLM, BeamSearchParams, RequestError, SamplingParams
 from octavo.api.continuation import Continuation
-from octavo.api.interrupts import HeldInterrupts
+from octavo.api.offline_runner import HeldInterrupts
 from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.api.requests import RequestTable, check_request
 from octavo.backends.native.tiers import orders

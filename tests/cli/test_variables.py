@@ -9,7 +9,7 @@ from octavo.cli.commands import COMMANDS
 from octavo.cli.execute import make_parser
 from octavo.cli.parsing import UsageError
 from octavo.cli.server_options import server_settings
-from octavo.options import foreign_variables
+from octavo.options import foreign
 from octavo.options.server import ServerSettings
 from octavo.options.transport import ServerSettingsError
 
@@ -20,7 +20,7 @@ KEY = "a-long-enough-key"
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in env.set_variables():
-        is_known = name in foreign_variables.REFUSED or foreign_variables.advice_on([name])
+        is_known = name in foreign.REFUSED or foreign.advice_on([name])
         if name in KEYS or is_known:
             monkeypatch.delenv(name)
 
@@ -59,7 +59,7 @@ def test_a_key_that_is_blank_opens_nothing(monkeypatch: pytest.MonkeyPatch, name
         server()
 
 
-@pytest.mark.parametrize("name", foreign_variables.REFUSED)
+@pytest.mark.parametrize("name", foreign.REFUSED)
 def test_what_would_protect_another_server_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -86,8 +86,8 @@ def test_variables_without_effect_are_named_once(
 
 def test_flags_that_are_named_instead_exist() -> None:
     known = make_parser(COMMANDS["serve"]).flags()
-    reasons = [*foreign_variables.WITHOUT_EFFECT.values()]
-    reasons += [reason for _, reason in foreign_variables.REFUSED.values()]
+    reasons = [*foreign.WITHOUT_EFFECT.values()]
+    reasons += [reason for _, reason in foreign.REFUSED.values()]
     named = [word.strip(",;") for reason in reasons for word in reason.split() if "--" in word]
     assert named
     assert set(named) <= set(known)

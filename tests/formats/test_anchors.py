@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from octavo.formats.anchors import whole
+from octavo.formats.lark import whole
 
 TEXTS = (
     "",

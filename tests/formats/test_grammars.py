@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct, convert
 
-from octavo.formats.description import Formats
+from octavo.formats.description import Formats, write_calls
 from octavo.formats.grammar import after_thinking, calls_grammar, unenforced
 from octavo.formats.parser import make_parser
 from octavo.formats.protocol import Call, FormatError, Tool
@@ -24,7 +24,6 @@ from octavo.formats.registry import (
     tool_format,
     tool_names,
 )
-from octavo.formats.rendering import write_calls
 from tests.formats.transcript import TOOLS, Message, message_of
 from tests.formats.vocabulary import Vocabulary
 

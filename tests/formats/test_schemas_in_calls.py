@@ -10,12 +10,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from octavo.core.structured_outputs import ShapeError
-from octavo.formats.description import Formats
+from octavo.formats.description import Formats, write_calls
 from octavo.formats.grammar import calls_grammar, unenforced
 from octavo.formats.parser import make_parser
 from octavo.formats.protocol import Call, Tool
 from octavo.formats.registry import choose, tool_format, tool_names
-from octavo.formats.rendering import write_calls
 from octavo.grammar.json_schema.simplify import simplified
 from octavo.grammar.protocol import GrammarError
 from octavo.grammar.trial import try_grammar

@@ -8,11 +8,11 @@ import re
 import pytest
 
 from octavo.formats.deltas import Delta, PlainText, TextDelta, ToolCallDelta
+from octavo.formats.description import write_calls
 from octavo.formats.parser import make_parser
 from octavo.formats.protocol import Call
 from octavo.formats.reader import MAX_HELD_CHARACTERS
 from octavo.formats.registry import choose, reasoning_names, tool_names
-from octavo.formats.rendering import write_calls
 from tests.formats.transcript import TOOLS, Message, message_of
 
 FRAGMENTS = [

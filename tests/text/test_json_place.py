@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from octavo.text.json_place import field_at
+from octavo.text.tokenizer_files import field_at
 
 TEXT = b'{"a": {"b": [1, "x,y", {"c\\"d": 2}]},\n "e": [[0], [1, 2]], "f": 3}'
 

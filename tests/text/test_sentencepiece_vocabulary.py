@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from octavo.text.gguf_vocabulary import tokenizer_from_gguf
-from octavo.text.sentencepiece_merges import MAX_PIECE_CHARACTERS, merges_from_scores
+from octavo.text.gguf_vocabulary import (
+    MAX_PIECE_CHARACTERS,
+    merges_from_scores,
+    tokenizer_from_gguf,
+)
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.tokenizer import Tokenizer
 from tests.text.texts import CORPUS, SAMPLES

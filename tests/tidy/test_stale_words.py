@@ -14,8 +14,7 @@ from octavo.cli.flags.other_servers import OTHERS
 from octavo.dialects.common.schema.chat import ChatRequest
 from octavo.models.registry import FAMILIES
 from octavo.options.engine import EngineArguments
-from octavo.options.foreign import FIXED, INERT, MISSING
-from octavo.options.foreign_variables import REFUSED, WITHOUT_EFFECT
+from octavo.options.foreign import FIXED, INERT, MISSING, REFUSED, WITHOUT_EFFECT
 from octavo.options.server import ServerSettings
 from octavo.options.speculation import _OF_OTHER_METHODS, SpeculativeConfig
 from octavo.server.admin.routes import ADMIN_ROUTES

@@ -16,11 +16,10 @@ from typing import Generic, TypeVar
 from octavo.client.client import Deliver, Died, EngineDeadError
 from octavo.client.commands import COMMAND_SECONDS
 from octavo.client.engine import Engine
-from octavo.client.journal.coalesce import coalesce
 from octavo.client.journal.journal import Entry, Journal
 from octavo.client.journal.quarantine import Quarantine
 from octavo.client.vitals import EngineVitals
-from octavo.core.request import Abort, Request, TokenEvent
+from octavo.core.request import FAILURES, Abort, Request, TokenEvent
 from octavo.core.snapshot import EngineSnapshot
 from octavo.wire.codec import in_batches
 from octavo.wire.commands import Command, Reply
@@ -225,3 +224,30 @@ def _crash_message(reason: str) -> str:
         "this request ended the engine each time it was tried, the last time while it ran alone: "
         f"{reason}. No other request was harmed; do not send it again"
     )
+
+
+def coalesce(events: Sequence[TokenEvent]) -> list[TokenEvent]:
+    """Merge events of the same request, and keep each request's order.
+
+    A front end that has fallen behind then makes one text, one chunk and one write of them.
+    """
+    merged: list[TokenEvent] = []
+    last: dict[str, int] = {}  # request id → index of its last event
+    for event in events:
+        index = last.get(event.request_id)
+        if index is not None and _can_append(event) and _has_only_tokens(before := merged[index]):
+            tokens = before.tokens + event.tokens
+            merged[index] = event._replace(position=before.position, tokens=tokens)
+            continue
+        last[event.request_id] = len(merged)
+        merged.append(event)
+    return merged
+
+
+def _can_append(event: TokenEvent) -> bool:
+    """Return whether earlier tokens may join the event; a failure's tokens are not read."""
+    return event.payload is None and event.finish_reason not in FAILURES
+
+
+def _has_only_tokens(event: TokenEvent) -> bool:
+    return event.finish_reason is None and event.payload is None and event.stats is None

@@ -12,7 +12,7 @@ from octavo.api.beam_search import BeamSearch, BeamSearchParams
 from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.api.requests import CheckedRequest
 from octavo.api.sinks import Sink
-from octavo.observe.request_meter import RequestMeter
+from octavo.observe.metrics import RequestMeter
 from octavo.serving.admission import Ticket
 from octavo.serving.bounds.turns import ByteTurns, Turns
 from octavo.serving.exchange import Exchange

@@ -11,7 +11,6 @@ from jinja2 import TemplateError, TemplateSyntaxError
 
 from octavo.formats.description import ToolFormat
 from octavo.loader.errors import quote
-from octavo.text.chat.answer_mask import Place
 from octavo.text.chat.content_parts import reads_parts
 from octavo.text.chat.messages import (
     REASONING_FIELDS,
@@ -22,11 +21,16 @@ from octavo.text.chat.messages import (
     put_into_parts,
     read_messages,
 )
-from octavo.text.chat.past_calls import with_written_calls
 from octavo.text.chat.sandbox import TemplateSandbox
-from octavo.text.chat.tools_as_text import instructions, with_instructions, with_turns_as_text
+from octavo.text.chat.tools_as_text import (
+    instructions,
+    with_instructions,
+    with_turns_as_text,
+    with_written_calls,
+)
 from octavo.text.token_table import MAX_TEMPLATE_CHARACTERS
 
+Place = tuple[int, int]  # of the first character, and of the one behind the last
 MAX_OUTPUT_CHARACTERS = 1 << 23
 # The variables that every template gets; a caller's own variables cannot replace them.
 OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
@@ -283,3 +287,20 @@ def _cut_at_mark(rendered: str, text: str) -> str:
     before = rendered[:position]
     keeps_spaces = rendered.startswith(" ", position + len(MARK))
     return before if keeps_spaces else before.rstrip()
+
+
+def mask_of(tokens: Sequence[Place], answers: Sequence[Place]) -> bytes:
+    """Return a byte for each token: 1 if a part of it is in an answer, 0 if not.
+
+    The answers are in the order of the text, and so are the tokens, but those that are not of the
+    text are at (0, 0).
+    """
+    mask = bytearray(len(tokens))
+    number = 0
+    for index, (start, end) in enumerate(tokens):
+        while number < len(answers) and answers[number][1] <= start:
+            number += 1
+        if number == len(answers):
+            break
+        mask[index] = start < end and end > answers[number][0]
+    return bytes(mask)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo.cli.chat.model_word import model_and_prompt
 from octavo.cli.parsing import UsageError
+from octavo.cli.run import model_and_prompt
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 
-from octavo.client.journal.coalesce import coalesce
+from octavo.client.journal.client import coalesce
 from octavo.core.plan import HiddenPayload, LogprobsPayload
 from octavo.core.request import TokenEvent
 from octavo.core.stats import RequestStats

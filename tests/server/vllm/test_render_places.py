@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from octavo.text.chat.answer_mask import mask_of
 from octavo.text.chat.messages import ChatTemplateError
-from octavo.text.chat.template import ChatTemplate
+from octavo.text.chat.template import ChatTemplate, mask_of
 from tests.server.durable.make import in_loop
 from tests.server.engine import make_directory
 from tests.server.make import Client, serving
