@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     conversation = _open(arguments)
     try:
         if prompt is None:
-            from octavo.cli.chat.loop import chat
+            from octavo.cli.chat.session import chat
 
             return chat(conversation)
         conversation.answer(prompt)

@@ -149,13 +149,6 @@ class TransportSettings:
         """True if a key is so short that it can be guessed."""
         return any(len(key) < MIN_KEY_CHARACTERS for key in self.api_keys)
 
-    def route_path(self, path: str) -> str:
-        """Return a request's path as routes have it: without the prefix and slashes at the end."""
-        within = path.removeprefix(self.root_path)
-        if within != path and not within.startswith("/"):
-            within = path if within else "/"  # another path that begins alike, or the prefix
-        return within.rstrip("/") or "/"
-
     def __post_init__(self) -> None:
         check(self, ServerSettingsError)
         if not all(key.strip() for key in self.api_keys):

@@ -31,7 +31,7 @@ from octavo.serving.operation import PreparedRequest, TokenCounts, Writer
 from octavo.serving.server import ActiveRequest
 from octavo.transport.deadline import RequestTask
 from octavo.transport.errors import ApiError, ClientGoneError, internal
-from octavo.transport.stream import ResponseStream
+from octavo.transport.exchange import ResponseStream
 
 log = logging.getLogger(__name__)
 

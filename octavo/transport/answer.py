@@ -44,6 +44,14 @@ def headers_of(given: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return found
 
 
+def path_within(root: str, path: str) -> str:
+    """Return a path as routes have it: without the prefix of a proxy and slashes at the end."""
+    within = path.removeprefix(root)
+    if within != path and not within.startswith("/"):
+        within = path if within else "/"  # another path that begins alike, or the prefix
+    return within.rstrip("/") or "/"
+
+
 class Answer(Protocol):
     """One answer on its way: it begins once, and then has its parts in their order."""
 

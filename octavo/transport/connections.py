@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from octavo.options.transport import TransportSettings
+from octavo.transport.answer import path_within
 from octavo.transport.auth import HEALTH
 from octavo.transport.errors import ApiError, too_many, unavailable
 
@@ -96,7 +97,7 @@ class Connections:
     def is_for_health(self, target: bytes) -> bool:
         """Return whether a request's target is a route that a full server answers too."""
         path = target.partition(b"?")[0].decode("latin-1")
-        return self.config.route_path(path) in HEALTH
+        return path_within(self.config.root_path, path) in HEALTH
 
     def _refusal(self, client: str) -> ApiError | None:
         most = self.max_connections

@@ -99,7 +99,7 @@ def test_at_a_terminal_a_model_alone_opens_the_conversation(
     tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr("octavo.cli.chat.loop.chat", lambda partner: len(partner.messages))
+    monkeypatch.setattr("octavo.cli.chat.session.chat", lambda partner: len(partner.messages))
     assert main(["run", tiny, *SMALL, *FEW]) == OK
     assert capsys.readouterr() == ("", "")
 

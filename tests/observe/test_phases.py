@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from octavo.core.stats import RESTART, SLOTS, PrefillChunk, RequestStats, Restart
-from octavo.observe.explain import Record
-from octavo.observe.phases import Phase, phases
+from octavo.observe.explain import Phase, Record, phases
 
 
 def kinds(found: list[Phase]) -> list[tuple[str, float, float]]:

@@ -12,13 +12,11 @@ from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.inputs import longest_prompt, most_tokens, prefix_of
 from octavo.api.pooling.params import PoolingParams
 from octavo.api.pooling.tasks import Task, Wanted, wanted
-from octavo.dialects.common.arrays import encoded_each, errors_at
+from octavo.dialects.common.arrays import at_conversation, encoded_each, errors_at
+from octavo.dialects.common.conversation import conversation_job
 from octavo.dialects.common.dialect import error_body
-from octavo.dialects.embeddings.conversations import (
-    check_given,
-    conversation_errors,
-    conversation_jobs,
-)
+from octavo.dialects.common.schema.chat import MAX_MESSAGES, Message
+from octavo.dialects.common.schema.tokens import TokenizeRequest
 from octavo.dialects.embeddings.schema import (
     EmbeddingRequest,
     InputRequest,
@@ -26,6 +24,7 @@ from octavo.dialects.embeddings.schema import (
     PooledResponse,
     PooledUsage,
 )
+from octavo.serving.answers.tool_use import NO_TOOLS
 from octavo.serving.answers.writer import BaseWriter
 from octavo.serving.bounds.pieces import PiecesWriter
 from octavo.serving.bounds.response_size import VALUE_BYTES
@@ -37,12 +36,17 @@ from octavo.serving.operation import (
     Writer,
 )
 from octavo.serving.preparation import refusals
-from octavo.serving.schema.prompts import check_characters, separate
+from octavo.serving.schema.prompts import MAX_PROMPTS, check_characters, separate
 from octavo.serving.translation import TranslationContext
 from octavo.transport.errors import ApiError, invalid
 from octavo.transport.exchange import encode
 from octavo.workers.jobs import PromptJob
 
+_ONLY_TEXTS = ("prompt_name",)  # a template decides what is around the messages
+_ONLY_MESSAGES = (
+    *("chat_template", "chat_template_kwargs"),
+    *("add_generation_prompt", "continue_final_message"),
+)
 Named = Callable[[ApiError, int], ApiError]
 Prompts = list[PromptJob | list[int]]
 _DATA = b'"data":[]'  # in a response; in a string its quotes would be escaped
@@ -197,3 +201,70 @@ class PooledWriter(BaseWriter):
     def data(self, outputs: Sequence[RequestOutput]) -> Iterator[Struct]:
         """Yield the part of the answer that each input has, in order."""
         raise NotImplementedError
+
+
+def check_given(request: InputRequest) -> None:
+    """Raise ApiError unless there are inputs or messages, with what belongs to them alone."""
+    if (request.input is None) == (request.messages is None):
+        raise invalid("give either input, with texts, or messages", "input")
+    has_texts = request.input is not None
+    for name in _ONLY_MESSAGES if has_texts else _ONLY_TEXTS:
+        if getattr(request, name):
+            what = "belongs to messages" if has_texts else "is put before texts in input"
+            raise invalid(f"{name} {what}; leave it out", name)
+
+
+def conversation_jobs(context: TranslationContext, request: InputRequest) -> list[PromptJob]:
+    """Return a job for each conversation; raise ApiError for what is not supported."""
+    conversations = _separate(request.messages or [])
+    if request.add_generation_prompt and request.continue_final_message:
+        raise invalid(
+            "continue_final_message leaves the last message open, and add_generation_prompt opens "
+            "another one; give one of them",
+            "continue_final_message",
+        )
+    jobs: list[PromptJob] = []
+    for messages in conversations:
+        one = TokenizeRequest(
+            messages=messages,
+            add_special_tokens=bool(request.add_special_tokens),
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+            chat_template=request.chat_template,
+            chat_template_kwargs=request.chat_template_kwargs,
+        )
+        try:
+            jobs.append(conversation_job(one, context, NO_TOOLS))
+        except ApiError as error:
+            raise conversation_errors(request)(error, len(jobs)) from None
+    return jobs
+
+
+def conversation_errors(request: InputRequest) -> Callable[[ApiError, int], ApiError]:
+    """Return what names the field of an error, by the place of its conversation."""
+    is_one = not any(isinstance(each, list) for each in request.messages or ())
+
+    def named(error: ApiError, index: int) -> ApiError:
+        error = error.renamed({"template": "chat_template", "prompt": "messages"})
+        return error if is_one else at_conversation(error, index)
+
+    return named
+
+
+def _separate(given: list[Message | list[Message]]) -> list[list[Message]]:
+    """Return one conversation or several as a list of conversations."""
+    one = [each for each in given if isinstance(each, Message)]
+    several = [each for each in given if isinstance(each, list)]
+    if not given or not all(several):
+        raise invalid("a conversation is empty; give at least one message", "messages")
+    if one and several:
+        raise invalid("messages mixes conversations with messages; give one kind", "messages")
+    if len(several) > MAX_PROMPTS:
+        raise invalid(
+            f"messages has {len(several)} conversations; at most {MAX_PROMPTS} are accepted: "
+            "divide them among requests",
+            "messages",
+        )
+    if max(map(len, several), default=0) > MAX_MESSAGES:
+        raise invalid(f"a conversation has more than {MAX_MESSAGES} messages", "messages")
+    return several or [one]

@@ -1,4 +1,7 @@
-"""Responses in the background: a task answers each, whether a client is there or not."""
+"""Responses in the background: a task answers each, whether a client is there or not.
+
+Clients may follow one: they get its events, as they come.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from functools import partial
 import msgspec
 
 from octavo.client.durable.requests import DurableRequest
-from octavo.dialects.responses.dialect import ID_PREFIX, RESPONSES
+from octavo.dialects.common.dialect import event
+from octavo.dialects.responses.dialect import ID_PREFIX, RESPONSES, error_fields
 from octavo.dialects.responses.schema import ResponsesRequest
 from octavo.dialects.responses.writer import FAILED, ResponseWriter
 from octavo.serving.durable.service import Durability
@@ -24,8 +28,9 @@ from octavo.serving.store.run import Run
 from octavo.transport.answer import KeptAnswer, RequestHead
 from octavo.transport.deadline import RequestTask
 from octavo.transport.errors import ApiError, internal, unavailable
-from octavo.transport.exchange import encode
+from octavo.transport.exchange import ResponseStream, encode
 
+MOST_AT_ONCE = 64  # events that are written without a turn for others
 log = logging.getLogger(__name__)
 
 CANCELLED = "response_cancelled"
@@ -209,3 +214,45 @@ class _Events(KeptAnswer):
 
     def write_now(self, part: bytes) -> None:
         self._run.add(part)
+
+
+async def follow(exchange: Exchange, run: Run, known: int) -> None:
+    """Write the events behind the one that the client knows, until the last."""
+    stream = ResponseStream(exchange, _failure)
+    at = known + 1
+    _check(run)
+    await stream.open()
+    try:
+        while True:
+            _check(run)
+            news = run.news()
+            frames = run.read(at)
+            if frames:
+                news.close()
+                at += len(frames)
+                for begin in range(0, len(frames), MOST_AT_ONCE):
+                    await stream.write(frames[begin : begin + MOST_AT_ONCE])
+                    await asyncio.sleep(0)
+            elif run.is_over:
+                news.close()
+                break
+            else:
+                await news
+        await stream.write((), more=False)
+    finally:
+        stream.stop_pinging()
+
+
+def _check(run: Run) -> None:
+    """Raise ApiError if the events of a response were dropped."""
+    if not run.is_kept:
+        raise unavailable(
+            "there was no room to keep the events of this response, which goes on without them; "
+            "get it without `stream` when it has ended",
+            "responses_full",
+        )
+
+
+def _failure(error: ApiError) -> bytes:
+    """Return the event of an error of this connection alone."""
+    return event("error", error_fields(error))

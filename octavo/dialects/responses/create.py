@@ -13,9 +13,8 @@ import msgspec
 from octavo.api.pooling.tasks import check_generates
 from octavo.dialects.common.parameters import given_fields
 from octavo.dialects.common.schema.usage import InputTokensResponse
-from octavo.dialects.responses.background import start
+from octavo.dialects.responses.background import follow, start
 from octavo.dialects.responses.conversation import PROMPT_NAMES, conversation_job
-from octavo.dialects.responses.following import follow
 from octavo.dialects.responses.items import as_array, continued, named
 from octavo.dialects.responses.schema import InputTokensRequest, ResponsesRequest
 from octavo.dialects.responses.tools import shape_of, tool_use, with_own_place

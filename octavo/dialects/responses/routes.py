@@ -11,10 +11,9 @@ import msgspec
 from octavo.dialects.common.render import rendering
 from octavo.dialects.common.schema.rendered import RenderedRequest
 from octavo.dialects.common.schema.usage import InputTokensResponse
-from octavo.dialects.responses.background import CANCELLED
+from octavo.dialects.responses.background import CANCELLED, follow
 from octavo.dialects.responses.create import count, create, translate_alone
 from octavo.dialects.responses.dialect import ID_PREFIX, RESPONSES
-from octavo.dialects.responses.following import follow
 from octavo.dialects.responses.schema import (
     DeletedResponse,
     InputTokensRequest,

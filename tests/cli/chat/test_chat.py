@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from octavo import LLM, AsyncLLM, RequestError, SamplingParams
-from octavo.cli.chat.loop import chat
-from octavo.cli.chat.session import ChatSession
+from octavo.cli.chat.session import ChatSession, chat
 from octavo.core.sampling_params import RequestOutputKind
 from octavo.model_facts import PoolingFacts
 

@@ -13,7 +13,7 @@ from octavo.formats.description import Formats
 from octavo.formats.registry import reasoning_format
 from octavo.options.server import ServerSettings
 from octavo.options.transport import ServerSettingsError
-from octavo.serving.answers.reasoning_config import parser_of, with_marks
+from octavo.serving.answers.formats import parser_of, with_marks
 from tests.server.engine import FakeEngine
 from tests.server.make import serving
 from tests.server.openai.scripted import MARKS, MESSAGES, OSLO, PATH, QWEN, ROOM, Script, make_files

@@ -16,8 +16,8 @@ from octavo.serving.server import Server
 from octavo.transport.answer import AsgiAnswer, RequestHead
 from octavo.transport.connection import Connection
 from octavo.transport.errors import ClientGoneError
+from octavo.transport.exchange import ResponseStream
 from octavo.transport.response import Response
-from octavo.transport.stream import ResponseStream
 from tests.server.engine import FakeEngine
 from tests.server.make import until
 

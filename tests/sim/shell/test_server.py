@@ -17,7 +17,7 @@ from octavo.serving.exchange import Exchange
 from octavo.serving.server import Server
 from octavo.transport.deadline import RequestTask
 from octavo.transport.errors import ApiError, ClientGoneError
-from octavo.transport.stream import ResponseStream
+from octavo.transport.exchange import ResponseStream
 from tests.sim.shell.one_tokenizer import one_tokenizer
 from tests.sim.shell.server_world import ServerWorld
 
