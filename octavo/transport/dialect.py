@@ -13,6 +13,20 @@ STREAM_HEADERS = (
     (b"x-accel-buffering", b"no"),  # proxies must forward frames as they come
 )
 
+# Schemas of fields, in the OpenAPI document.
+TEXT: dict[str, Any] = {"type": "string"}
+TEXT_OR_NULL: dict[str, Any] = {"type": ["string", "null"]}
+
+
+def object_schema(*required: str, **fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object."""
+    return {"type": "object", "required": [*required], "properties": fields}
+
+
+def json_text(payload: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a string with JSON in it."""
+    return {**TEXT, "contentMediaType": "application/json", "contentSchema": payload}
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:

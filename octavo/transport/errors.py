@@ -33,6 +33,12 @@ class ApiError(Exception):
         self.param = param
         self.headers = headers
 
+    @property
+    def named_message(self) -> str:
+        """The message, which begins with the field at fault if it does not name it."""
+        is_named = self.param is None or self.param in self.message
+        return self.message if is_named else f"{self.param}: {self.message}"
+
     def renamed(self, names: Mapping[str, str]) -> Self:
         """Return this error with a dialect's name of its field, which stands in the message too.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.dialects.common.dialect import event, event_schema
-from octavo.transport.dialect import Dialect
+from octavo.transport.dialect import TEXT, Dialect, object_schema
 from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode
 
@@ -20,22 +20,11 @@ _TYPES = {
     503: "overloaded_error",
 }
 _NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
-_ERROR_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["type", "error"],
-    "properties": {
-        "type": {"const": "error"},
-        "error": {
-            "type": "object",
-            "required": ["type", "message"],
-            "properties": {
-                "type": {"type": "string"},
-                "message": {"type": "string"},
-                "details": {"type": "object"},
-            },
-        },
-    },
-}
+_ERROR_SCHEMA = object_schema(
+    *("type", "error"),
+    type={"const": "error"},
+    error=object_schema(*("type", "message"), type=TEXT, message=TEXT, details={"type": "object"}),
+)
 
 
 def error_body(error: ApiError) -> bytes:
@@ -54,10 +43,7 @@ def _error(error: ApiError) -> dict[str, Any]:
     Its clients hold messages themselves where the details say that the server holds none.
     """
     kind = _TYPES.get(error.status, _INVALID if error.status < 500 else "api_error")
-    message = error.message
-    if error.param is not None and error.param not in message:
-        message = f"{error.param}: {message}"
-    made = {"type": kind, "message": message}
+    made = {"type": kind, "message": error.named_message}
     return made | ({"details": _NO_THREADS} if error.param == "thread" else {})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.transport.dialect import Dialect
+from octavo.transport.dialect import TEXT, TEXT_OR_NULL, Dialect, json_text, object_schema
 from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode
 
@@ -26,22 +26,16 @@ _TYPES = {
     431: _INVALID,
     503: "service_unavailable_error",
 }
-_ERROR_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
+_ERROR_SCHEMA = object_schema(
+    "error",
+    error=object_schema(
+        *("message", "type", "param", "code"),
+        message=TEXT,
+        type=TEXT,
+        param=TEXT_OR_NULL,
+        code=TEXT_OR_NULL,
+    ),
+)
 
 
 def frame(payload: bytes) -> bytes:
@@ -65,9 +59,7 @@ def error_body(error: ApiError) -> bytes:
 
 def _stream_schema(payload: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of an event: JSON in a string, or the end marker."""
-    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": payload}
-    data = {"anyOf": [{"const": "[DONE]"}, text]}
-    return {"type": "object", "required": ["data"], "properties": {"data": data}}
+    return object_schema("data", data={"anyOf": [{"const": "[DONE]"}, json_text(payload)]})
 
 
 OPENAI = Dialect(
@@ -88,9 +80,9 @@ def event(name: str, payload: dict[str, Any]) -> bytes:
 
 def event_schema(payload: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of an event: its name, and JSON in a string."""
-    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": payload}
-    return {
-        "type": "object",
-        "required": ["event", "data"],
-        "properties": {"event": {"type": "string"}, "data": data},
-    }
+    return object_schema("event", "data", event=TEXT, data=json_text(payload))
+
+
+def data_schema(payload: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an event without a name: JSON in a string."""
+    return object_schema("data", data=json_text(payload))

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from octavo.api.outputs import RequestError
 from octavo.api.requests import TOO_LONG, bad_word_variants
 from octavo.dialects.common.beams import bind_beams
 from octavo.dialects.common.conversation import conversation_job
@@ -18,6 +17,7 @@ from octavo.dialects.common.shapes import own_places, shape_of
 from octavo.dialects.common.tools import tool_use
 from octavo.dialects.common.writer import hide_tokens, no_writer
 from octavo.serving.operation import GenerationRequest, Writer
+from octavo.serving.preparation import refusals
 from octavo.serving.translation import TranslationContext
 from octavo.transport.errors import ApiError, invalid
 from octavo.workers.jobs import PromptJob
@@ -89,10 +89,8 @@ def _bad_words(request: CommonRequest) -> list[str]:
             f"{MAX_BAD_WORD_CHARACTERS} are accepted",
             "bad_words",
         )
-    try:
+    with refusals():
         return bad_word_variants(words)
-    except RequestError as error:
-        raise invalid(str(error), error.param, error.code) from None
 
 
 def named(request: CommonRequest, num_prompts: int, error: ApiError, index: int) -> ApiError:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from octavo.api.requests import TOO_LONG
-from octavo.dialects.common.dialect import OPENAI
+from octavo.dialects.common.dialect import OPENAI, data_schema
+from octavo.transport.dialect import TEXT, TEXT_OR_NULL, object_schema
 from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode
 
@@ -22,22 +23,16 @@ _TYPES = {
     504: "unavailable_error",
 }
 _TOO_LONG = "exceed_context_size_error"
-_ERROR_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["code", "message", "type"],
-            "properties": {
-                "code": {"type": "integer"},
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
+_ERROR_SCHEMA = object_schema(
+    "error",
+    error=object_schema(
+        *("code", "message", "type"),
+        code={"type": "integer"},
+        message=TEXT,
+        type=TEXT,
+        param=TEXT_OR_NULL,
+    ),
+)
 
 
 def error_form(error: ApiError) -> dict[str, Any]:
@@ -56,18 +51,12 @@ def error_body(error: ApiError) -> bytes:
     return encode({"error": error_form(error)})
 
 
-def _stream_schema(payload: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an event: JSON in a string."""
-    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": payload}
-    return {"type": "object", "required": ["data"], "properties": {"data": text}}
-
-
 LLAMA = replace(
     OPENAI,
     error_body=error_body,
     error_name="LlamaError",
     error_schema=_ERROR_SCHEMA,
-    stream_schema=_stream_schema,
+    stream_schema=data_schema,
     is_resumable=False,
     takes_any_kind=True,
     id_prefixes=(),

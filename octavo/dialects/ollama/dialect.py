@@ -5,15 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from octavo.transport.dialect import Dialect
+from octavo.transport.dialect import TEXT, Dialect, object_schema
 from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode
-
-_ERROR_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {"error": {"type": "string"}},
-}
 
 
 def line(value: Any) -> bytes:
@@ -23,10 +17,7 @@ def line(value: Any) -> bytes:
 
 def error_body(error: ApiError) -> bytes:
     """Return an error, as a response or as the last line of a stream; it names the field."""
-    message = error.message
-    if error.param is not None and error.param not in message:
-        message = f"{error.param}: {message}"
-    return encode({"error": message})
+    return encode({"error": error.named_message})
 
 
 def instant(seconds: float) -> str:
@@ -37,7 +28,7 @@ def instant(seconds: float) -> str:
 OLLAMA = Dialect(
     error_body=error_body,
     error_name="OllamaError",
-    error_schema=_ERROR_SCHEMA,
+    error_schema=object_schema("error", error=TEXT),
     stream_kind="application/x-ndjson",
     stream_schema=lambda payload: payload,
     is_resumable=False,

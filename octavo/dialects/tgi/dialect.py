@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from octavo.dialects.common.dialect import OPENAI
+from octavo.dialects.common.dialect import OPENAI, data_schema
+from octavo.transport.dialect import TEXT, TEXT_OR_NULL, object_schema
 from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode
 
 _TYPES = dict.fromkeys((401, 403), "authentication") | dict.fromkeys((429, 503), "overloaded")
-_ERROR_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["error", "error_type"],
-    "properties": {
-        "error": {"type": "string"},
-        "error_type": {"enum": ["authentication", "validation", "generation", "overloaded"]},
-        "param": {"type": ["string", "null"]},
-        "code": {"type": ["string", "null"]},
-    },
-}
+_ERROR_SCHEMA = object_schema(
+    *("error", "error_type"),
+    error=TEXT,
+    error_type={"enum": ["authentication", "validation", "generation", "overloaded"]},
+    param=TEXT_OR_NULL,
+    code=TEXT_OR_NULL,
+)
 
 
 def error_body(error: ApiError) -> bytes:
@@ -35,18 +32,12 @@ def error_body(error: ApiError) -> bytes:
     )
 
 
-def _stream_schema(payload: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an event: JSON in a string."""
-    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": payload}
-    return {"type": "object", "required": ["data"], "properties": {"data": text}}
-
-
 TGI = replace(
     OPENAI,
     error_body=error_body,
     error_name="TgiError",
     error_schema=_ERROR_SCHEMA,
-    stream_schema=_stream_schema,
+    stream_schema=data_schema,
     is_resumable=False,
     id_prefixes=(),
     base_path="",
