@@ -146,6 +146,7 @@ void bind_program(nb::module_& m) {
                           int64_t pages, int64_t page_bytes, int block_size) {
         new (self) KvCache(format, groups, pages, page_bytes, block_size);
       }, "format"_a, "groups"_a, "pages"_a, "page_bytes"_a, "block_size"_a)
+      .def("saved_bytes", &KvCache::saved_bytes, "group"_a)
       .def("take", [](KvCache& self, Team& team) {
         team.run([&](int part) { self.take(part, team.size()); });
       }, "team"_a, nb::call_guard<nb::gil_scoped_release>());

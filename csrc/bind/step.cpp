@@ -26,6 +26,7 @@ namespace {
 using IntArray = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using IntTable = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using FloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ByteArray = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Masks = nb::ndarray<const uint32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 // ---- in ----
@@ -70,6 +71,16 @@ std::vector<BlockCopy> read_copies(const nb::tuple& from) {
     copies.push_back({nb::cast<int32_t>(each[0]), nb::cast<int32_t>(each[1]),
                       nb::cast<int32_t>(each[2])});
   return copies;
+}
+
+BlockPlace read_place(nb::handle from) {
+  return {nb::cast<int32_t>(from[0]), nb::cast<int32_t>(from[1])};
+}
+
+void read_transfers(const nb::tuple& from, StepJob& job) {
+  for (const nb::handle each : from[10]) job.saves.push_back(read_place(each));
+  for (const nb::handle each : from[11])
+    job.loads.push_back({read_place(each), copied(nb::cast<ByteArray>(each[2]))});
 }
 
 void read_batch(const nb::tuple& from, StepJob& job) {
@@ -201,8 +212,8 @@ class SubmittedStep {
     const size_t samples = out.num_tokens.size();
     nb::object rest = nb::none();
     if (!out.failures.empty() || !out.logprobs.empty() || !out.prompts.empty() ||
-        !out.pooled.empty() || !out.proposals.empty()) {
-      nb::list failures, pooled;
+        !out.pooled.empty() || !out.proposals.empty() || !job_->saved.empty()) {
+      nb::list failures, pooled, saved;
       for (const auto& [slot, why] : out.failures)
         failures.append(nb::make_tuple(slot, static_cast<int32_t>(why)));
       for (Pooled& each : out.pooled) {
@@ -212,8 +223,12 @@ class SubmittedStep {
       const nb::object proposals = tuple_of(out.proposals.size(), [&](size_t sample) {
         return nb::tuple(nb::cast(out.proposals[sample]));
       });
+      for (std::vector<uint8_t>& each : job_->saved) {
+        const size_t size = each.size();
+        saved.append(array_of(std::move(each), size));
+      }
       rest = nb::make_tuple(failures, list_of(out.logprobs), list_of(out.prompts), pooled,
-                            proposals);
+                            proposals, saved);
     }
     const nb::object tokens = tuple_of(samples, [&](size_t sample) {
       return tuple_of(out.num_tokens[sample], [&](size_t n) {
@@ -278,6 +293,7 @@ SubmittedStep* submit(std::shared_ptr<StepRunner> runner, const nb::tuple& batch
   } else {
     read_continued(batch, *job, runner->last_job.get());
   }
+  read_transfers(batch, *job);
   read_draws(draws, job->draws);
   runner->queue().submit(job);
   runner->last_job = job;

@@ -85,6 +85,40 @@ void KvCache::copy_block(int64_t source, int64_t destination, int64_t index) {
                 group.scales + source * group.block_cells, group.block_cells * sizeof(float));
 }
 
+const KvCache::Group& KvCache::checked(int64_t group, int64_t block) const {
+  if (group < 0 || group >= groups() || block < 0 || block >= groups_[group].num_blocks)
+    throw std::invalid_argument("the cache has no block " + std::to_string(block) + " of group " +
+                                std::to_string(group));
+  return groups_[group];
+}
+
+size_t KvCache::saved_bytes(int64_t group) const {
+  const Group& of = checked(group, 0);
+  return of.shape.block_bytes + of.scale_bytes();
+}
+
+std::vector<uint8_t> KvCache::save_block(int64_t block, int64_t group) const {
+  const Group& of = checked(group, block);
+  const size_t bytes = of.shape.block_bytes;
+  std::vector<uint8_t> content(bytes + of.scale_bytes());
+  std::memcpy(content.data(), pages_.data() + block * bytes, bytes);
+  if (of.scales)
+    std::memcpy(content.data() + bytes, of.scales + block * of.block_cells, of.scale_bytes());
+  return content;
+}
+
+void KvCache::load_block(int64_t block, int64_t group, const std::vector<uint8_t>& content) {
+  const Group& of = checked(group, block);
+  const size_t bytes = of.shape.block_bytes;
+  if (content.size() != bytes + of.scale_bytes())
+    throw std::invalid_argument("a block has " + std::to_string(bytes + of.scale_bytes()) +
+                                " bytes; " + std::to_string(content.size()) +
+                                " cannot be loaded");
+  std::memcpy(pages_.data() + block * bytes, content.data(), bytes);
+  if (of.scales)
+    std::memcpy(of.scales + block * of.block_cells, content.data() + bytes, of.scale_bytes());
+}
+
 void KvCache::take(int part, int parts) {
   constexpr size_t kPage = 4096;  // the smallest of any system
   const size_t pages = pages_.bytes() / kPage;

@@ -50,6 +50,11 @@ class KvCache {
   int block_size() const { return block_size_; }
   void copy_block(int64_t source, int64_t destination, int64_t group);
 
+  // A block as it is saved: its bytes, then the scales of its cells.
+  size_t saved_bytes(int64_t group) const;
+  std::vector<uint8_t> save_block(int64_t block, int64_t group) const;
+  void load_block(int64_t block, int64_t group, const std::vector<uint8_t>& content);
+
   // Takes one of `parts` equal parts of all memory from the system, before any block is written.
   void take(int part, int parts);
 
@@ -60,9 +65,13 @@ class KvCache {
     int64_t block_cells = 0;  // from a block to the next
     float* scales = nullptr;  // of its cells, if they have any
     std::vector<Cache> layers;
+
+    size_t scale_bytes() const { return scales ? block_cells * sizeof(float) : 0; }
   };
 
   void add_layers(CacheFormat format, Group& group);
+  // A group that has such a block; throws std::invalid_argument if there is none.
+  const Group& checked(int64_t group, int64_t block) const;
 
   Pages pages_;
   std::vector<Group> groups_;

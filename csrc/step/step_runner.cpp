@@ -60,8 +60,12 @@ void StepJob::widen(int32_t width) {
 
 void StepRunner::run(StepJob& job) {
   sampler_.change_slots(job.draws);
+  for (const auto& [block, group] : job.saves)
+    job.saved.push_back(cache_->save_block(block, group));
   for (const auto& [source, destination, group] : job.copies)
     cache_->copy_block(source, destination, group);
+  for (const auto& [place, content] : job.loads)
+    cache_->load_block(place.block, place.group, content);
   logits_ = {nullptr, 0, 0, vocabulary_};
   for (Rows& rows : hidden_) rows = {nullptr, 0, 0, hidden_size_};
   if (job.token_ids.empty()) return;

@@ -24,6 +24,17 @@ struct BlockCopy {
   int32_t source, destination, group;
 };
 
+// A block of a KV group.
+struct BlockPlace {
+  int32_t block, group;
+};
+
+// What becomes the content of a block.
+struct LoadedBlock {
+  BlockPlace place;
+  std::vector<uint8_t> content;
+};
+
 // A step with everything that it needs, so that it can run at any time.
 class StepJob : public Job {
  public:
@@ -38,10 +49,13 @@ class StepJob : public Job {
   int32_t table_width = 0;
   std::vector<int32_t> logits_rows;
   std::vector<int32_t> hidden_rows;
+  std::vector<BlockPlace> saves;  // before the copies
   std::vector<BlockCopy> copies;
+  std::vector<LoadedBlock> loads;  // after the copies
   Draws draws;
   std::shared_ptr<MaskGate> masks;  // of the draws, if there are any
   DrawOutput output;
+  std::vector<std::vector<uint8_t>> saved;  // the content of each of `saves`
 
   // Takes over the rows and samples of a step in which each sequence had one row and drew a token:
   // each is a position further, and its token is the last one. That step may be running.

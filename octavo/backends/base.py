@@ -199,6 +199,10 @@ class Backend(Protocol):
     """
 
     @property
+    def has_adapters(self) -> bool:
+        """True if rows of a batch may have adapters; otherwise such a batch is refused."""
+
+    @property
     def can_continue(self) -> bool:
         """True if it keeps a step's batch, so that the next one need not repeat it."""
 
@@ -253,12 +257,15 @@ class Backend(Protocol):
     def make_cache(self, num_blocks: int) -> None:
         """Make an empty cache of so many pages, in place of the one before."""
 
+    def block_bytes(self, group: int) -> int:
+        """Return the size of a block of a KV group, as steps save and load it."""
+
     def step(self, batch: HostBatch, draws: Draws) -> Pending:
         """Submit a step; return at once where the backend computes it in another thread.
 
         Steps run in the order of their submission. The arrays of `batch` and `draws` may be read
-        until the step has been collected. A batch without rows only frees, opens and copies. An
-        error of the whole step is raised here or by `collect`; no step may follow it.
+        until the step has been collected. A batch without rows only frees, opens, saves, copies
+        and loads. An error of the whole step is raised here or by `collect`; no step may follow it.
         """
 
 

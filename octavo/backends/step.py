@@ -28,7 +28,9 @@ from numpy.typing import NDArray
 from octavo.backends.base import Floats, Ints
 
 Words = NDArray[np.uint32]
+Bytes = NDArray[np.uint8]
 
+NO_ADAPTER = -1  # in HostBatch.adapters: the row is computed without one
 LAST_SAMPLE = -1  # in HostBatch.token_ids: the last known token of the row's slot
 NO_LOGPROBS = -2  # in `logprobs`: none are wanted
 ALL_LOGPROBS = -1  # in `logprobs`: those of the whole vocabulary
@@ -55,10 +57,11 @@ class HostBatch(NamedTuple):
     All integers are int32. The arrays belong to the backend until the step has been collected; the
     caller may pass the same arrays again in later steps, and changes them only after that.
 
-    Where `continues` is not None, the batch is that of the step before, with each position one
-    further, LAST_SAMPLE for all tokens, and more blocks in the tables. Each sequence had one row
-    there, and drew a token. All other fields but `copies` are empty then, and of the draws, slots
-    and first rows are those of that step. Only a backend that `can_continue` gets such a batch.
+    Where `continues` is not None, the batch is that of the step before, with its adapters, each
+    position one further, LAST_SAMPLE for all tokens, and more blocks in the tables. Each sequence
+    had one row there, and drew a token. All other fields but `copies`, `saves` and `loads` are
+    empty then, and of the draws, slots and first rows are those of that step. Only a backend that
+    `can_continue` gets such a batch.
     """
 
     token_ids: Ints  # [rows]; LAST_SAMPLE where only the backend may know the token yet
@@ -73,6 +76,25 @@ class HostBatch(NamedTuple):
     types: Ints = NO_ROWS  # [rows]: which text of a pair each belongs to; empty: the first
     # (sequence, index of the first new entry in its tables, new blocks for each group)
     continues: tuple[tuple[int, int, tuple[tuple[int, ...], ...]], ...] | None = None
+    # (block, group) of blocks to return in `StepOutput.saved`, as they are before the copies.
+    saves: tuple[tuple[int, int], ...] = ()
+    # (block, group, content) of blocks to overwrite with what was saved, after the copies.
+    loads: tuple[tuple[int, int, Bytes], ...] = ()
+    adapters: Ints = NO_ROWS  # [rows]: the slot of each row's adapter, or NO_ADAPTER; empty: none
+
+
+class NoAdaptersError(ValueError):
+    """A batch with adapters, for a backend that computes none."""
+
+
+def refuse_adapters(batch: HostBatch) -> None:
+    """Raise NoAdaptersError if a row of a batch has an adapter: this backend computes none."""
+    if len(batch.adapters) and batch.adapters.max() != NO_ADAPTER:
+        slots = sorted({*batch.adapters.tolist()} - {NO_ADAPTER})
+        raise NoAdaptersError(
+            f"a step has rows with the adapters in slots {slots}, and this backend computes none; "
+            "a request with an adapter must be refused before"
+        )
 
 
 def batch_of_copies(copies: Copies) -> HostBatch:
@@ -247,7 +269,7 @@ class RowLogprobs(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """The result of a step; its arrays are valid until the next `collect`.
+    """The result of a step; its arrays, but those of `saved`, are valid until the next `collect`.
 
     A failure is one of its slot alone: a row without finite logits, no token left, a processor's
     error. A failed sample draws no more in this step. The last of its tokens stands for the draw
@@ -265,6 +287,7 @@ class StepOutput(NamedTuple):
     # Of each sample, where `Draws.ahead` asks for them; fewer where a draw fails, and none for a
     # sample that failed, or has processors.
     proposals: tuple[tuple[int, ...], ...] = ()
+    saved: tuple[Bytes, ...] = ()  # the content of each of the batch's saves
 
 
 class Pending(Protocol):

@@ -17,6 +17,7 @@ import numpy as np
 from octavo.backends.base import Ints, Longs
 from octavo.backends.step import (
     LAST_SAMPLE,
+    NO_ADAPTER,
     NO_ROWS,
     Draws,
     HostBatch,
@@ -82,6 +83,10 @@ def build(plan: StepPlan, state: SlotState, opened: Opened = ()) -> Step:
     if state.second_from:
         seconds = [state.second_from.get(slot, int(lasts.max()) + 1) for slot in plan.slots]
         types = (positions >= np.repeat(seconds, np.diff(row_starts))).astype(np.int32)
+    adapters = NO_ROWS
+    if state.adapters:
+        of_slots = [state.adapters.get(slot, NO_ADAPTER) for slot in plan.slots]
+        adapters = np.repeat(np.array(of_slots, np.int32), np.diff(row_starts))
     batch = HostBatch(
         token_ids=token_ids,
         positions=positions,
@@ -92,6 +97,7 @@ def build(plan: StepPlan, state: SlotState, opened: Opened = ()) -> Step:
         slots=slots,
         copies=plan.copies,
         types=types,
+        adapters=adapters,
     )
     return Step(batch, draws, chunks, starts_of_targets, pool_starts)
 

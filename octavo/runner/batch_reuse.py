@@ -111,6 +111,7 @@ class BatchReuse:
             hidden_rows,
             slots,
             plan.copies,
+            adapters=self._batch.adapters,
         )
         draws = self._draws._replace(freed=plan.freed) if plan.freed else self._draws
         return Step(batch, draws, None, {}, {})

@@ -43,6 +43,7 @@ from octavo.runner.shaping import MaskWork, Shaping
 from octavo.runner.slots import SlotState
 from octavo.runner.speculate.drafting import Drafting
 from octavo.runner.speculate.proposer import Proposer
+from octavo.runner.transfers import Ended, KVStore, Transfers
 
 NO_HEAD = "the model has no layers for {!r} behind its pooling"
 NO_GRAMMARS = "the text has a shape or a budget of reasoning, and this engine computes no masks"
@@ -55,7 +56,7 @@ NO_TOKEN_FITS = "no token of the model goes on with a text of this shape"
 class StepInFlight:
     """A plan that was submitted, until its result is collected."""
 
-    __slots__ = ("_runner", "lost", "mask_work", "pending", "plan", "step")
+    __slots__ = ("_runner", "loaded", "lost", "mask_work", "pending", "plan", "step")
 
     def __init__(
         self,
@@ -64,11 +65,13 @@ class StepInFlight:
         step: Step,
         pending: Pending,
         mask_work: MaskWork | None = None,
+        loaded: Ended = (),
     ) -> None:
         self.plan = plan
         self.step = step
         self.pending = pending
         self.mask_work = mask_work
+        self.loaded = loaded
         self.lost: frozenset[int] = _NONE_LOST  # its slots that have been freed since
         self._runner = runner
 
@@ -96,14 +99,18 @@ class ModelRunner:
         grammars: GrammarSupply | None = None,
         masks_beside: bool = True,
         heads: Mapping[str, Callable[[Floats], Floats]] | None = None,
+        store: KVStore | None = None,
     ) -> None:
         self._backend = backend
+        self._transfers = None if store is None else Transfers(store, backend)
         self._heads = heads or {}
         self._request_processors = request_processors or {}
         self._drafting: Drafting | None = None
         if proposer is not None and config.max_drafts:
             self._drafting = Drafting(proposer, vocabulary, config)
-        self.state = SlotState(config, vocabulary, processors or {})
+        self.state = SlotState(
+            config, vocabulary, processors or {}, has_adapters=backend.has_adapters
+        )
         self._batches = BatchReuse(self.state, can_continue=backend.can_continue)
         self._shaping: Shaping | None = None
         if grammars is not None:
@@ -131,7 +138,13 @@ class ModelRunner:
         work = None
         if self._shaping is not None:
             step, work = self._with_shapes(plan, step, self._shaping)
-        started = StepInFlight(self, plan, step, self._backend.step(step.batch, step.draws), work)
+        loaded: Ended = ()
+        if self._transfers is not None:
+            step, loaded = self._transfers.begin(plan, step)
+        elif plan.loads or plan.saves:
+            raise ValueError(f"plan {plan.step} transfers KV, and this runner has no store for it")
+        pending = self._backend.step(step.batch, step.draws)
+        started = StepInFlight(self, plan, step, pending, work, loaded)
         self._in_flight.append(started)
         return started
 
@@ -185,8 +198,16 @@ class ModelRunner:
         assert started is self._in_flight[0], "steps are collected in the order of submission"
         output = started.pending.collect()
         self._in_flight.popleft()
+        if self._transfers is None:
+            return self._result(started, output)
+        self._transfers.end_saves(started.plan, output.saved)
+        result = self._result(started, output._replace(saved=()))
+        return result._replace(loaded=started.loaded) if started.loaded else result
+
+    def _result(self, started: StepInFlight, output: StepOutput) -> StepResult:
+        """Turn the output of a step into its result."""
         plan, state = started.plan, self.state
-        tokens, failures, logprobs, prompts, pooled, _ = output
+        tokens, failures, logprobs, prompts, pooled = output[:5]
         failed_before = tuple(state.failures) if state.failures else ()
         forced: tuple[tuple[int, tuple[int, ...]], ...] = ()
         if self._shaping is not None and (self._shaping.is_used or self._in_flight):

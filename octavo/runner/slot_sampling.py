@@ -23,8 +23,6 @@ def slot_sampling(
         raise ValueError(
             f"token id {wrong} is not in the vocabulary; ids go from 0 to {vocabulary - 1}"
         )
-    if new.lora is not None:
-        raise ValueError(f"adapter {new.lora!r} is not loaded: this runner takes none")
     allowed, bias = sampling.allowed_token_ids, sampling.logit_bias
     min_tokens = 0 if sampling.grammar else sampling.min_tokens  # masks hold back its stop tokens
     return SlotSampling(

@@ -24,13 +24,19 @@ class SlotState:
     """The state of all running sequences of a worker."""
 
     def __init__(
-        self, config: CoreConfig, vocabulary: int, processors: Mapping[str, LogitsProcessor]
+        self,
+        config: CoreConfig,
+        vocabulary: int,
+        processors: Mapping[str, LogitsProcessor],
+        *,
+        has_adapters: bool = False,
     ) -> None:
         count, length = config.max_num_seqs, config.max_model_len
         blocks = -(-length // config.block_size)
         self.block_size = config.block_size
         self.vocabulary = vocabulary
         self._processors = processors
+        self._has_adapters = has_adapters
         # Zeroed memory costs nothing until it is written to. One position more than the longest
         # sequence, since an embedding of a prompt of that length also gives a token.
         self.tokens = np.zeros((count, length + 1), np.int32)
@@ -51,6 +57,7 @@ class SlotState:
         self.pooled: dict[int, range] = {}  # positions whose hidden states are pooled
         self.second_from: dict[int, int] = {}  # where the second text of a pair begins
         self.drawless: dict[int, None] = {}  # slots that end with their prompts, without a token
+        self.adapters: dict[int, int] = {}  # the slots of their adapters, where they have one
         self.failures: dict[int, str] = {}  # failed slots, with the reason
         self.impossible: set[int] = set()  # those whose request asks for it
 
@@ -66,6 +73,7 @@ class SlotState:
         self.pooling.pop(slot, None)
         self.pooled.pop(slot, None)
         self.second_from.pop(slot, None)
+        self.adapters.pop(slot, None)
         self.drawless.pop(slot, None)
         self.failures.pop(slot, None)
         self.impossible.discard(slot)
@@ -94,10 +102,15 @@ class SlotState:
         if sampling.is_about_prompt:
             self.drawless[slot] = None
         try:
+            if new.lora is not None and not self._has_adapters:
+                raise ValueError(f"adapter {new.lora!r} is not loaded: this engine takes none")
             drawn = slot_sampling(new, tokens, self.vocabulary, self._processors)
         except ValueError as error:
             self.failures[slot] = str(error)
             drawn = SlotSampling(np.zeros_like(tokens), new.num_prompt)
+        else:
+            if new.lora is not None:
+                self.adapters[slot] = new.adapter
         self.tokens[slot, : len(tokens)] = drawn.tokens
         self.num_opened[slot] = self.num_known[slot] = len(tokens)
         self.num_prompt[slot] = new.num_prompt

@@ -36,9 +36,8 @@ def make_plan(**parts: Any) -> StepPlan:
 def new_slot(slot: int, tokens: list[int], tables: Any, **fields: Any) -> NewSlot:
     sampling = fields.pop("sampling", GREEDY)
     num_prompt = fields.pop("num_prompt", len(tokens))
-    return NewSlot(
-        slot, f"r{slot}", array("i", tokens), num_prompt, tables, sampling, fields.get("lora")
-    )
+    fields.setdefault("lora", None)
+    return NewSlot(slot, f"r{slot}", array("i", tokens), num_prompt, tables, sampling, **fields)
 
 
 def successor(batch: HostBatch) -> np.ndarray:
@@ -49,11 +48,12 @@ def successor(batch: HostBatch) -> np.ndarray:
 
 def make_runner(logits: Any = successor, **settings: Any) -> tuple[ModelRunner, StubBackend]:
     stub = StubBackend(logits)
+    stub.has_adapters = settings.pop("has_adapters", False)
     backend: Any = stub  # it has only what the runner uses
     windows = (None, 5)  # two groups
-    proposer = settings.pop("proposer", None)
+    parts = {name: settings.pop(name, None) for name in ("proposer", "store")}
     config = make_config(windows, **settings)
-    return ModelRunner(backend, VOCABULARY, config, proposer=proposer), stub
+    return ModelRunner(backend, VOCABULARY, config, **parts), stub
 
 
 def run(runner: ModelRunner, plan: StepPlan) -> StepResult:

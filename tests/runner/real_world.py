@@ -29,6 +29,7 @@ from octavo.runner.model_runner import ModelRunner
 from octavo.runner.speculate.proposer import Turn
 from tests.runner import reference
 from tests.runner.checked_batches import CheckedBatches, CheckedTwice
+from tests.runner.host_store import HostStore
 from tests.runner.tiny import VOCABULARY, Windows, make_backend, make_groups
 from tests.sim.events import Arrival
 from tests.sim.executor import Faults, WorkerDiedError
@@ -159,6 +160,11 @@ class PoisonedBackend:
     def can_continue(self) -> bool:
         return self._backend.can_continue
 
+    has_adapters = False
+
+    def block_bytes(self, group: int) -> int:
+        return self._backend.block_bytes(group)
+
     def step(self, batch: HostBatch, draws: Draws) -> Pending:
         self._forwards.append(self.poisoned)
         pending = self._backend.step(batch, draws)
@@ -260,10 +266,11 @@ class RealExecutor(InlineExecutor):
         faults: Faults,
         check_plan: Callable[[StepPlan], None],
         make: MakeBackend = make_backend,
+        store: HostStore | None = None,
     ) -> None:
         self._backend = PoisonedBackend(make(windows, config.num_blocks, config.block_size))
         poisoned = cast(Backend, self._backend)
-        self._model = ModelRunner(poisoned, VOCABULARY, config, proposer=Draft(truth))
+        self._model = ModelRunner(poisoned, VOCABULARY, config, proposer=Draft(truth), store=store)
         state = self._model.state
         self._model._batches = (
             CheckedBatches(state, can_continue=True)
@@ -344,7 +351,13 @@ class RealSimulation(Simulation):
             self.faults,
             self._check_plan,
             self._make_backend,
+            self.host_store if self.world.store != "none" else None,
         )
+
+    def _make_store(self) -> Any:
+        """Return a store in memory, which outlives the engines."""
+        self.host_store = HostStore(self.world.seed, self.world.store)
+        return self.host_store
 
     def _expect(self, request: Request) -> tuple[list[int], FinishReason]:
         """Return as many placeholders as the output may have: it is not known yet."""

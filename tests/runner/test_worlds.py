@@ -16,8 +16,13 @@ from octavo.backends.torch.sampling import noise
 from octavo.backends.torch.sampling.pooling import PooledSum
 from octavo.backends.torch.sampling.slot import Slot
 from octavo.backends.torch.sampling.step_sampler import StepSampler
+from octavo.core.plan import StepPlan
 from octavo.core.request import Request
+from octavo.models.llama import Llama
+from octavo.runner.batch import Step
 from octavo.runner.slots import SlotState
+from octavo.runner.transfers import Ended, Transfers
+from tests.runner.host_store import with_store
 from tests.runner.real_world import RealSimulation
 from tests.runner.tiny import Family, Mixed, convolving, latent, make_backend, make_groups
 from tests.sim.kv.memory import SimulationError
@@ -37,6 +42,32 @@ def test_worlds_hold(first: int) -> None:
             simulation.run()
         except Exception as error:
             raise AssertionError(f"world {seed}, at tick {simulation.num_ticks}") from error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [("good", Llama), ("bad", Llama), ("bad", Mixed), ("good", latent), ("bad", convolving)],
+)
+def test_worlds_hold_while_kv_is_saved_and_loaded(kind: str, family: Family) -> None:
+    """Blocks that come from a store, in this engine or a later one, change no request's output.
+
+    The store may be slow, and may lose blocks or return them damaged.
+    """
+    makes = partial(make_backend, family=family), partial(make_groups, family=family)
+    seen = dict.fromkeys(("saved", "loaded", "failed", "restarted"), 0)
+    for seed in range(12):
+        simulation = RealSimulation(with_store(draw_world(seed, is_plain=True), kind), *makes)
+        try:
+            simulation.run()
+        except Exception as error:
+            raise AssertionError(f"world {seed}, at tick {simulation.num_ticks}") from error
+        seen["saved"] += simulation.host_store.num_saved
+        seen["loaded"] += simulation.host_store.num_loaded
+        seen["failed"] += simulation.host_store.num_failed
+        seen["restarted"] += sum(j.restarted for j in simulation.journals.values())
+    assert seen["failed"] > 5 or kind == "good", seen
+    assert min(seen["saved"], seen["loaded"], seen["restarted"]) > 10, seen
 
 
 @pytest.mark.slow
@@ -103,6 +134,31 @@ def test_the_worlds_cover_every_case() -> None:
             ends[journal.reason] = ends.get(journal.reason, 0) + 1
     assert min(seen.values()) > 20, seen
     assert all(ends.get(reason, 0) > 3 for reason in ("stop", "length", "abort", "error")), ends
+
+
+def loads_left_out(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a load is reported, and the block is not written."""
+    begin = Transfers.begin
+
+    def wrong(transfers: Transfers, plan: StepPlan, step: Step) -> tuple[Step, Ended]:
+        step, ended = begin(transfers, plan, step)
+        return step._replace(batch=step.batch._replace(loads=())), ended
+
+    patch.setattr(Transfers, "begin", wrong)
+
+
+def loads_confused(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: blocks that are loaded in one step get each other's content."""
+    begin = Transfers.begin
+
+    def wrong(transfers: Transfers, plan: StepPlan, step: Step) -> tuple[Step, Ended]:
+        step, ended = begin(transfers, plan, step)
+        contents = [content for *_, content in reversed(step.batch.loads)]
+        places = [place[:2] for place in step.batch.loads]
+        loads = tuple((*at, content) for at, content in zip(places, contents, strict=True))
+        return step._replace(batch=step.batch._replace(loads=loads)), ended
+
+    patch.setattr(Transfers, "begin", wrong)
 
 
 def misplaced_blocks(patch: pytest.MonkeyPatch) -> None:
@@ -182,6 +238,8 @@ def mean_continued_after_preemption(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "plant",
     [
+        loads_left_out,
+        loads_confused,
         misplaced_blocks,
         noise_from_the_opening,
         leftover_rules,
@@ -196,6 +254,8 @@ def test_planted_bugs_are_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) ->
     failures = 0
     for seed in range(40):
         world = draw_world(seed, is_plain=True)
+        if plant in (loads_left_out, loads_confused):
+            world = with_store(world, "good")
         try:
             RealSimulation(replace(world, slowness=0.0)).run()
         except Exception:

@@ -37,6 +37,7 @@ from octavo.models.lfm2 import Lfm2
 from octavo.models.llama import Llama
 from octavo.runner.kv_cache import groups_of
 from octavo.runner.model_runner import ModelRunner, StepInFlight
+from tests.runner.host_store import HostStore
 
 if TYPE_CHECKING:
     from octavo.backends.torch.backend import TorchBackend
@@ -183,14 +184,15 @@ class Engine:
         *,
         proposer: Any = None,
         make: Callable[[Windows, int, int], LogitsBackend] = make_backend,
+        store: HostStore | None = None,
         **settings: Any,
     ) -> None:
         self.config = make_config(windows, **settings)
         backend = make(windows, self.config.num_blocks, self.config.block_size)
-        self.runner = ModelRunner(backend, VOCABULARY, self.config, proposer=proposer)
+        self.runner = ModelRunner(backend, VOCABULARY, self.config, proposer=proposer, store=store)
         self.plans: list[StepPlan] = []
         self.core = EngineCore(
-            self.config, InlineExecutor(self), lambda: 0.0, b"key", check_interval=1
+            self.config, InlineExecutor(self), lambda: 0.0, b"key", index=store, check_interval=1
         )
 
     def submit(self, plan: StepPlan) -> StepInFlight:
@@ -243,12 +245,17 @@ class StubBackend:
     """
 
     can_continue = False
+    has_adapters = False
 
     def __init__(self, logits: Any) -> None:
         self.logits = logits  # called with a batch
         self.batches: list[HostBatch] = []
         self.submitted: list[HostBatch] = []
         self.sampler = StepSampler()
+        self.saved: tuple[np.ndarray, ...] = ()  # by the next step
+
+    def block_bytes(self, group: int) -> int:
+        return 64
 
     def step(self, batch: HostBatch, draws: Draws) -> Pending:
         self.submitted.append(batch)
@@ -257,7 +264,9 @@ class StubBackend:
     def _run(self, batch: HostBatch, draws: Draws) -> StepOutput:
         self.sampler.change(draws)
         if not len(batch.token_ids):
-            return self.sampler.finish(draws, NOTHING.logits, NOTHING.hidden)
+            saved, self.saved = self.saved, ()
+            output = self.sampler.finish(draws, NOTHING.logits, NOTHING.hidden)
+            return output._replace(saved=saved)
         batch = self.sampler.with_tokens(batch)
         self.batches.append(batch)
         return self.sampler.finish(draws, *self.forward(batch)[:2])

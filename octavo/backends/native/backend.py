@@ -32,7 +32,7 @@ from octavo.backends.native.pending import NativePending, ProcessedPending
 from octavo.backends.native.refusals import refuse_unsupported
 from octavo.backends.native.tiers import choose_tier, orders
 from octavo.backends.native.work import product_weights
-from octavo.backends.step import NO_ROWS, Draws, HostBatch, Pending, Processor
+from octavo.backends.step import NO_ROWS, Draws, HostBatch, Pending, Processor, refuse_adapters
 from octavo.backends.stored_rows import StoredRows
 from octavo.layers import Model, Module
 from octavo.observe.machine import ROOT, num_cores
@@ -125,6 +125,7 @@ class NativeBackend:
         self._is_settled = False
         self._programs: dict[str, _Emitted] = {}  # by owner; the first model's is ""
         self._runner: _native.StepRunner | None = None
+        self._cache: _native.KvCache | None = None
         self._layout: tuple[KVLayout, int] | None = None  # with the size of a block
         # Open slots with user-written processors, with those and the prompt.
         self._processed: dict[int, tuple[tuple[Processor, ...], Ints]] = {}
@@ -143,6 +144,10 @@ class NativeBackend:
     @property
     def can_continue(self) -> bool:
         return True
+
+    @property
+    def has_adapters(self) -> bool:
+        return False
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -271,6 +276,7 @@ class NativeBackend:
         if self._options.preallocates_kv:
             cache.take(self._team)
         self._ready.use_cache(cache)
+        self._cache = cache
 
     @property
     def _first(self) -> _Emitted:
@@ -286,7 +292,12 @@ class NativeBackend:
         assert self._runner is not None, "call prepare first"
         return self._runner
 
+    def block_bytes(self, group: int) -> int:
+        assert self._cache is not None, "call make_cache first"
+        return self._cache.saved_bytes(group)
+
     def step(self, batch: HostBatch, draws: Draws) -> Pending:
+        refuse_adapters(batch)
         if not self._is_settled:
             self.settle()
         if self._calibration is not None:

@@ -97,8 +97,8 @@ class ProcessedPending:
 def _output(tokens: tuple[tuple[int, ...], ...], rest: Any) -> StepOutput:
     if rest is None:
         # The same as StepOutput(tokens), without another call.
-        return tuple.__new__(StepOutput, (tokens, (), (), (), (), ()))
-    failures, logprobs, prompts, pooled, proposals = rest
+        return tuple.__new__(StepOutput, (tokens, (), (), (), (), (), ()))
+    failures, logprobs, prompts, pooled, proposals, saved = rest
     return StepOutput(
         tokens,
         tuple([(slot, _MESSAGES[why]) for slot, why in failures]),
@@ -106,6 +106,7 @@ def _output(tokens: tuple[tuple[int, ...], ...], rest: Any) -> StepOutput:
         _rows(prompts),
         tuple(pooled),
         proposals,
+        tuple(saved),
     )
 
 

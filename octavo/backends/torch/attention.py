@@ -17,13 +17,12 @@ import torch
 from torch import Tensor
 
 from octavo.backends.base import KVLayout
-from octavo.backends.step import HostBatch
+from octavo.backends.step import Bytes, HostBatch
 from octavo.backends.torch.footprint import kv_pages
 from octavo.program.listing import Attend, Distances
 
 QUERY_TILE = 8  # rows of one sequence processed together
 KEY_TILE = 64  # positions of KV processed together
-NO_ADAPTER = -1
 MOST_KEPT_CELLS = 1 << 23  # in a batch's cached tiles: about 140 MB
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
@@ -47,6 +46,22 @@ class Buffers:
     def copy(self, source: int, destination: int, group: int) -> None:
         """Copy one block of a group."""
         self.blocks[group][destination] = self.blocks[group][source]
+
+    def block_bytes(self, group: int) -> int:
+        """Return the size of a block of a group."""
+        return self.blocks[group].shape[1]
+
+    def save(self, block: int, group: int) -> Bytes:
+        """Return the bytes of a block."""
+        return self.blocks[group][block].numpy().copy()
+
+    def load(self, block: int, group: int, content: Bytes) -> None:
+        """Write what was saved of a block into one."""
+        if content.nbytes != self.block_bytes(group):
+            raise ValueError(
+                f"a block has {self.block_bytes(group)} bytes; {content.nbytes} cannot be loaded"
+            )
+        self.blocks[group][block] = torch.from_numpy(content)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from octavo.backends.base import Arithmetic, Floats, ForwardResult, KVLayout, StepSize
 from octavo.backends.further import check_further
-from octavo.backends.step import NO_ROWS, Draws, HostBatch, StepOutput
+from octavo.backends.step import NO_ROWS, Draws, HostBatch, StepOutput, refuse_adapters
 from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch.attention import Buffers, TorchBatch, make_buffers
 from octavo.backends.torch.footprint import TorchFootprint, kept_bytes
@@ -66,6 +66,7 @@ class TorchBackend:
     """
 
     can_continue = False
+    has_adapters = False
 
     def __init__(self, dtype: str = "float32", communicator: Communicator | None = None) -> None:
         if dtype not in DTYPES:
@@ -150,12 +151,21 @@ class TorchBackend:
         assert self._buffers is not None, "make_cache must be called first"
         return self._interpreter, self._buffers
 
+    def block_bytes(self, group: int) -> int:
+        return self._ready[1].block_bytes(group)
+
     def step(self, batch: HostBatch, draws: Draws) -> TorchPending:
+        refuse_adapters(batch)
         return TorchPending(self._thread.submit(self._run, batch, draws))
 
     def _run(self, batch: HostBatch, draws: Draws) -> StepOutput:
         self._sampler.change(draws)
-        batch = self._sampler.with_tokens(batch)
+        saved = tuple([self._ready[1].save(*place) for place in batch.saves])
+        output = self._draw(self._sampler.with_tokens(batch), draws)
+        return output._replace(saved=saved) if saved else output
+
+    def _draw(self, batch: HostBatch, draws: Draws) -> StepOutput:
+        """Compute a batch with all its tokens, by every program, and draw."""
         logits, hidden, _ = self.forward(batch)
         output = self._sampler.finish(draws, logits, hidden)
         if not self._further or not len(batch.token_ids):
@@ -179,6 +189,8 @@ class TorchBackend:
         interpreter, buffers = self._ready
         for copied in batch.copies:
             buffers.copy(*copied)
+        for loaded in batch.loads:
+            buffers.load(*loaded)
         if not len(batch.token_ids):
             return ForwardResult(_NO_FLOATS, _NO_FLOATS)
         outputs = interpreter.run(TorchBatch.of(batch, buffers))

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from octavo.backends.step import NO_ADAPTER
 from octavo.backends.torch import experts, ops, states
-from octavo.backends.torch.attention import NO_ADAPTER, TorchBatch, attend
+from octavo.backends.torch.attention import TorchBatch, attend
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.distributed.communicator import Communicator, Floats
 from octavo.layers import Rope

@@ -8,6 +8,7 @@ import pytest
 
 from octavo.models.llama import Llama
 from tests.backends.native.tiny import make_native
+from tests.runner.host_store import with_store
 from tests.runner.real_world import RealSimulation
 from tests.runner.tiny import Family, Mixed, convolving, latent, make_groups
 from tests.sim.world import draw_world
@@ -49,14 +50,29 @@ def test_worlds_hold_with_states(kv_dtype: str) -> None:
     hold(SEEDS[3::5], kv_dtype, convolving)
 
 
-def hold(seeds: list[int], kv_dtype: str, family: Family = Llama) -> None:
-    """Run every world to its end, with a cache of this type."""
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kv_dtype", "family"),
+    [("float32", Llama), ("int8", Mixed), ("bfloat16", latent), ("int8", convolving)],
+)
+def test_worlds_hold_while_kv_is_saved_and_loaded(kv_dtype: str, family: Family) -> None:
+    """Blocks that come from a store, in this engine or a later one, change no request's output."""
+    assert hold(SEEDS[::6], kv_dtype, family, "good") > 5
+
+
+def hold(seeds: list[int], kv_dtype: str, family: Family = Llama, store: str = "none") -> int:
+    """Run every world to its end, with a cache of this type; return how many blocks were loaded."""
     assert len(seeds) >= 8
+    num_loaded = 0
     for seed in seeds:
         backend = partial(make_native, kv_dtype=kv_dtype, family=family)
         groups = partial(make_groups, kv_dtype=kv_dtype, family=family)
-        simulation = RealSimulation(draw_world(seed, is_plain=True), backend, groups)
+        world = draw_world(seed, is_plain=True)
+        world = world if store == "none" else with_store(world, store)
+        simulation = RealSimulation(world, backend, groups)
         try:
             simulation.run()
         except Exception as error:
             raise AssertionError(f"world {seed}, at tick {simulation.num_ticks}") from error
+        num_loaded += simulation.host_store.num_loaded
+    return num_loaded

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from octavo.backends.step import NO_ADAPTER
 from octavo.backends.torch import ops
-from octavo.backends.torch.attention import NO_ADAPTER, TorchBatch, make_buffers
+from octavo.backends.torch.attention import TorchBatch, make_buffers
 from octavo.backends.torch.interpreter import Interpreter, Outputs
 from octavo.backends.torch.weights import TorchMatrix
 from octavo.layers import CausalLM, Linear

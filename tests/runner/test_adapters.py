@@ -1,0 +1,104 @@
+"""A batch names the adapter of each of its rows, by the slot that the core has given it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.backends.step import (
+    NO_ADAPTER,
+    NO_ROWS,
+    Draws,
+    NoAdaptersError,
+    batch_of_copies,
+)
+from octavo.core.engine import EngineCore
+from octavo.exec.inline import InlineExecutor
+from octavo.runner.model_runner import ModelRunner
+from tests.runner.plans import make_plan, make_runner, new_slot, run, successor
+from tests.runner.test_transfers import make
+from tests.runner.tiny import FULL, VOCABULARY, StubBackend, make_config, make_request
+
+
+def test_each_row_has_the_adapter_of_its_sequence() -> None:
+    runner, stub = make_runner(has_adapters=True, max_loras=2)
+    opened = (
+        new_slot(2, [3, 4, 5], ((1,), (2,)), lora="x", adapter=1),
+        new_slot(0, [6, 7], ((3,), (4,))),
+        new_slot(1, [8], ((5,), (6,)), lora="y", adapter=0),
+    )
+    chunks = ((2, 0, 3, True), (0, 0, 2, True), (1, 0, 1, True))
+    run(runner, make_plan(opened=opened, chunks=chunks))
+    assert stub.batches[-1].adapters.tolist() == [1, 1, 1, NO_ADAPTER, NO_ADAPTER, 0]
+    for step in (1, 2, 3):  # the batch is made from the one before
+        chunks = ((2, 2 + step, 1, True), (0, 1 + step, 1, True), (1, step, 1, True))
+        run(runner, make_plan(step=step, chunks=chunks))
+        assert stub.batches[-1].adapters.tolist() == [1, NO_ADAPTER, 0]
+    run(runner, make_plan(step=4, freed=(2, 1), chunks=((0, 5, 1, True),)))
+    assert not len(stub.batches[-1].adapters)
+
+
+def test_no_two_adapters_share_a_slot_at_the_same_time() -> None:
+    """Sequences with four adapters run on an engine with two slots, one after the other."""
+    stub = StubBackend(successor)
+    stub.has_adapters = True
+    backend: Any = stub
+    config = make_config((None, 5), max_loras=2, max_num_batched_tokens=16)
+    runner = ModelRunner(backend, VOCABULARY, config)
+    core = EngineCore(config, InlineExecutor(runner), lambda: 0.0, b"key", check_interval=1)
+    names = [None, "w", "x", "y", "z", "x", "w"]
+    for number, lora in enumerate(names):
+        core.on_event(
+            make_request(f"{number}", [9] * (number + 2), lora=lora, max_tokens=4 + number)
+        )
+    seen: dict[str | None, set[int]] = {name: set() for name in names}
+    while core.has_work:
+        core.step()
+        running = core.scheduler.running
+        pairs = {(each.request.lora, each.adapter) for each in running}
+        assert len({lora for lora, _ in pairs}) == len({slot for _, slot in pairs})
+        for lora, slot in pairs:
+            seen[lora].add(slot)
+        if running:
+            batch = stub.batches[-1]
+            slots = {each.slot: each.adapter for each in running}
+            rows = np.repeat(batch.slots, np.diff(batch.row_starts)).tolist()
+            named = batch.adapters.tolist() or [NO_ADAPTER] * len(rows)
+            assert all(
+                slots.get(slot, adapter) == adapter
+                for slot, adapter in zip(rows, named, strict=True)
+            )
+    assert seen[None] == {NO_ADAPTER}
+    assert all(seen[name] and seen[name] <= {0, 1} for name in "wxyz")
+
+
+@pytest.mark.parametrize("name", ["torch", "native"])
+def test_a_backend_without_adapters_refuses_a_batch_with_one(name: str) -> None:
+    backend = make(name, FULL, 4, 16)
+    assert not backend.has_adapters
+    rows = np.zeros(3, np.int32)
+    batch = batch_of_copies(())._replace(
+        token_ids=rows,
+        positions=np.arange(3, dtype=np.int32),
+        row_starts=np.array([0, 3], np.int32),
+        tables=(np.ones((1, 1), np.int32),),
+        adapters=np.array([NO_ADAPTER, 1, 1], np.int32),
+    )
+    draws = Draws((), (), NO_ROWS, NO_ROWS)
+    with pytest.raises(NoAdaptersError, match=r"slots \[1\]"):
+        backend.step(batch, draws)
+    backend.step(batch._replace(adapters=np.full(3, NO_ADAPTER, np.int32)), draws).collect()
+
+
+def test_a_sequence_with_an_adapter_fails_alone_where_there_are_none() -> None:
+    runner, stub = make_runner(max_loras=1)
+    opened = (
+        new_slot(0, [3], ((1,), (2,)), lora="x", adapter=0),
+        new_slot(1, [4], ((3,), (4,))),
+    )
+    result = run(runner, make_plan(opened=opened, chunks=((0, 0, 1, True), (1, 0, 1, True))))
+    assert [slot for slot, _ in result.errors] == [0]
+    assert result.tokens[1] == 5
+    assert not len(stub.batches[-1].adapters)
