@@ -25,6 +25,7 @@ from octavo.confine.system_calls import (
     ON_ITSELF,
     OPENS_WITH_FLAGS,
     REFUSED,
+    SHARING,
     Architecture,
     Numbers,
 )
@@ -51,14 +52,19 @@ class _SockFprog(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
-def make_filter(architecture: Architecture, own_number: int, *, may_read: bool) -> bytes:
-    """Return the program for a process with this number; `may_read`: it may open files to read."""
-    instructions = list(_instructions(architecture, own_number, may_read))
+def make_filter(
+    architecture: Architecture, own_number: int, *, may_read: bool, may_share: bool = False
+) -> bytes:
+    """Return the program for a process with this number.
+
+    `may_read`: it may open files to read; `may_share`: it may make memory that others can map.
+    """
+    instructions = list(_instructions(architecture, own_number, may_read, may_share))
     return b"".join(struct.pack("<HBBI", *each) for each in instructions)
 
 
 def _instructions(
-    architecture: Architecture, own_number: int, may_read: bool
+    architecture: Architecture, own_number: int, may_read: bool, may_share: bool
 ) -> Iterator[Instruction]:
     yield _LOAD, 0, 0, _AT_ARCHITECTURE
     yield _IF_EQUAL, 1, 0, architecture.audit_code
@@ -72,8 +78,9 @@ def _instructions(
         return numbers[architecture.column]
 
     for calls in REFUSED.values():
-        for numbers in calls.values():
-            yield from _case(number_of(numbers), _refuse(errno.EPERM))
+        for name, numbers in calls.items():
+            if name not in SHARING or not may_share:
+                yield from _case(number_of(numbers), _refuse(errno.EPERM))
     # The library then tries `clone`, whose flags a filter can see.
     yield from _case(number_of(CLONE3), _refuse(errno.ENOSYS))
     for numbers, flags in OPENS_WITH_FLAGS.values():
@@ -122,13 +129,13 @@ def why_unavailable() -> str | None:
     return _call(architecture, _GET_ACTION_AVAIL, 0, ctypes.byref(wanted))
 
 
-def install_filter(*, may_read: bool) -> str | None:
+def install_filter(*, may_read: bool, may_share: bool = False) -> str | None:
     """Install the filter for all threads of this process; return why that is not possible."""
     missing = why_unavailable()
     if missing is not None:
         return missing
     architecture = ARCHITECTURES[platform.machine()]
-    program = make_filter(architecture, os.getpid(), may_read=may_read)
+    program = make_filter(architecture, os.getpid(), may_read=may_read, may_share=may_share)
     described = _SockFprog(len(program) // 8, program)
     flags = _FLAG_ALL_THREADS | _FLAG_KEEP_SPECULATION
     return _call(architecture, _SET_MODE_FILTER, flags, ctypes.byref(described))

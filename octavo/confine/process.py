@@ -26,14 +26,15 @@ def give_up_privileges() -> None:
         control(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def confine(*, may_read: bool) -> str | None:
+def confine(*, may_read: bool, may_share: bool = False) -> str | None:
     """Refuse this process files, network and other processes from now on, in all its threads.
 
-    What it has open stays usable; `may_read` permits it to open further files for reading. Without
-    that no further module can be imported: the attempt is an ordinary ImportError, whose text names
-    no path of this machine. Return why the kernel does not support this, or None.
+    What it has open stays usable; `may_read` permits it to open further files for reading, and
+    `may_share` to make memory that it passes to a process it is connected to. Without the former no
+    further module can be imported: the attempt is an ordinary ImportError, whose text names no path
+    of this machine. Return why the kernel does not support this, or None.
     """
-    missing = install_filter(may_read=may_read)
+    missing = install_filter(may_read=may_read, may_share=may_share)
     if missing is None and not may_read:
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder in _WITHOUT_FILES]
     return missing

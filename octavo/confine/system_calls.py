@@ -39,6 +39,9 @@ CLONE: Numbers = (56, 220)
 CLONE3: Numbers = (435, 435)
 IOCTL: Numbers = (16, 29)
 
+# Calls among those that make memory without a name, which another process is given by a socket.
+SHARING = frozenset({"memfd_create"})
+
 REFUSED: dict[str, dict[str, Numbers]] = {
     "files": {
         "openat2": (437, 437),

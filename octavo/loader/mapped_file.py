@@ -4,6 +4,7 @@ import mmap
 import os
 import stat
 from pathlib import Path
+from typing import Self
 
 from octavo.loader.errors import CheckpointError, CorruptFileError
 
@@ -35,19 +36,28 @@ class MappedFile:
             if not stat.S_ISREG(path.stat().st_mode):
                 raise CheckpointError("not a regular file", path=path)
             with path.open("rb") as file:
-                self.opened = os.fstat(file.fileno())  # of this version of the file
-                self.num_bytes = file.seek(0, 2)
-                if self.num_bytes == 0:
-                    raise CorruptFileError(
-                        "the file is empty", path=path, advice="download it again"
-                    )
-                self.buffer = mmap.mmap(file.fileno(), self.num_bytes, access=mmap.ACCESS_READ)
+                self._map(file.fileno())
         except FileNotFoundError:
             raise CheckpointError("no such file", path=path) from None
         except OSError as error:
             raise CheckpointError(
                 f"cannot be read: {error.strerror or error}", path=path
             ) from error
+
+    @classmethod
+    def of_descriptor(cls, path: Path, descriptor: int) -> Self:
+        """Map what is open already, such as a sealed copy; `path` is for messages."""
+        mapped = cls.__new__(cls)
+        mapped.path = path
+        mapped._map(descriptor)
+        return mapped
+
+    def _map(self, descriptor: int) -> None:
+        self.opened = os.fstat(descriptor)  # of this version of the file
+        self.num_bytes = self.opened.st_size
+        if self.num_bytes == 0:
+            raise CorruptFileError("the file is empty", path=self.path, advice="download it again")
+        self.buffer = mmap.mmap(descriptor, self.num_bytes, access=mmap.ACCESS_READ)
 
     def describe_start(self) -> str:
         """Describe the kind of the file, for the message that it is not the expected one."""

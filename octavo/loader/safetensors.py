@@ -15,7 +15,7 @@ MAX_HEADER_BYTES = 32 << 20
 _LENGTH_BYTES = 8
 _METADATA_KEY = "__metadata__"
 
-_TYPES = {
+TYPES = {
     kind.name: kind
     for kind in (
         tensor_type.F64,
@@ -42,8 +42,13 @@ _TYPES = {
 
 def open_safetensors(path: Path) -> Checkpoint:
     """Open one file and check its structure."""
-    file = MappedFile(path)
-    header, data_start = _read_header(file)
+    return read_safetensors(MappedFile(path))
+
+
+def read_safetensors(file: MappedFile, most_header_bytes: int = MAX_HEADER_BYTES) -> Checkpoint:
+    """Check the structure of a mapped file."""
+    path = file.path
+    header, data_start = _read_header(file, most_header_bytes)
     metadata = header.pop(_METADATA_KEY, {})
     if not isinstance(metadata, dict) or not all(
         isinstance(text, str) for text in metadata.values()
@@ -61,15 +66,15 @@ def open_safetensors(path: Path) -> Checkpoint:
     return Checkpoint(path, tensors, Metadata.of_strings(path, metadata))
 
 
-def _read_header(file: MappedFile) -> tuple[dict[str, object], int]:
+def _read_header(file: MappedFile, most_bytes: int) -> tuple[dict[str, object], int]:
     length = int.from_bytes(file.buffer[:_LENGTH_BYTES], "little")
     if file.buffer[_LENGTH_BYTES : _LENGTH_BYTES + 1] != b"{":
         raise UnsupportedFormatError(
             f"not a safetensors file but {file.describe_start()}", path=file.path
         )
-    if length > MAX_HEADER_BYTES:
+    if length > most_bytes:
         raise CorruptFileError(
-            f"the header claims {length:,} bytes, at most {MAX_HEADER_BYTES:,} are read",
+            f"the header claims {length:,} bytes, at most {most_bytes:,} are read",
             path=file.path,
         )
     data_start = _LENGTH_BYTES + length
@@ -89,13 +94,13 @@ def _read_entry(file: MappedFile, data_start: int, name: str, entry: object) -> 
             path=file.path,
             tensor=name,
         )
-    kind = _TYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
+    kind = TYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
     if kind is None:
         raise UnsupportedFormatError(
             f"is of the unknown type {quote(str(entry['dtype']))}",
             path=file.path,
             tensor=name,
-            advice=f"known types: {', '.join(_TYPES)}",
+            advice=f"known types: {', '.join(TYPES)}",
         )
     shape, offsets = _integers(entry["shape"]), _integers(entry["data_offsets"])
     if shape is None or offsets is None or len(offsets) != 2:

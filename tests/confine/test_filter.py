@@ -49,6 +49,7 @@ def run_filter(
     arguments: tuple[int, ...] = (),
     *,
     may_read: bool = False,
+    may_share: bool = False,
     audit_code: int | None = None,
 ) -> int:
     """Return the filter's answer to a system call: ALLOWED or an error number."""
@@ -56,7 +57,7 @@ def run_filter(
     code = architecture.audit_code if audit_code is None else audit_code
     padded = (*arguments, *(0,) * (6 - len(arguments)))
     data = struct.pack("<IIQ6Q", number, code, 0, *padded)
-    program = make_filter(architecture, OWN_NUMBER, may_read=may_read)
+    program = make_filter(architecture, OWN_NUMBER, may_read=may_read, may_share=may_share)
     accumulator, at = 0, 0
     while True:
         operation, if_true, if_false, value = struct.unpack_from("<HBBI", program, 8 * at)
@@ -130,6 +131,16 @@ def test_files_open_at_most_for_reading(name: str) -> None:
         assert answer(os.O_RDONLY | os.O_CLOEXEC, may_read=False) == errno.EACCES
         for flags in (os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_CREAT, os.O_RDONLY | os.O_TRUNC):
             assert answer(flags, may_read=True) == errno.EACCES
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_what_permits_shared_memory_permits_nothing_else(name: str) -> None:
+    for calls in REFUSED.values():
+        for call, numbers in calls.items():
+            number = number_of(name, numbers)
+            if number is not None:
+                answer = run_filter(name, number, may_share=True)
+                assert answer == (ALLOWED if call == "memfd_create" else errno.EPERM)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

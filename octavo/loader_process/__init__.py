@@ -1,0 +1,1 @@
+"""The loader process, which reads tensor files for an engine that can open none."""
