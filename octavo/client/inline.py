@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from octavo.client.client import Deliver, Died, EngineDeadError
 from octavo.client.commands import COMMAND_SECONDS, CommandsInFlight, failed, replied
@@ -158,7 +159,7 @@ class InlineClient:
             for event in inbox:
                 if isinstance(event, tuple):
                     number, command = event
-                    self._call_soon(self._commands.settle, number, carry_out(core, command))
+                    carry_out(core, command, partial(self._settle_soon, number))
                 else:
                     core.on_event(event)
             events = core.step()
@@ -174,6 +175,9 @@ class InlineClient:
             if events and not self._call_soon(self._deliver, events):
                 for name in list(core.scheduler.sequences):
                     core.on_event(Abort(name))
+
+    def _settle_soon(self, number: int, reply: Reply) -> None:
+        self._call_soon(self._commands.settle, number, reply)
 
     def _call_soon(self, call: Callable[..., None], *arguments: object) -> bool:
         """Call something in the loop; return False if that has ended, with all its callers."""

@@ -17,14 +17,16 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import zmq
 
 from octavo import env
 from octavo.client.client import ENGINE_PROGRAM
+from octavo.client.loader_keeper import LoaderKeeper
 from octavo.client.socket_directory import SocketDirectory
 from octavo.observe.machine import num_killed_for_memory
 from octavo.wire.channel import (
@@ -109,8 +111,9 @@ class Launcher(Protocol):
 class ProcessLauncher:
     """A launcher of child processes, which run as the same user."""
 
-    def __init__(self, factory: str | None = None) -> None:
+    def __init__(self, factory: str | None = None, directories: Sequence[Path] = ()) -> None:
         self._factory = factory  # MODULE:FUNCTION, for tests
+        self._directories = tuple(directories)  # whose files engines may load; none: no loader
         self._directory: SocketDirectory | None = None  # None: no directory can be used
         self.address = f"@octavo-engine-{secrets.token_hex(16)}"  # without a file
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -142,23 +145,36 @@ class ProcessLauncher:
 
     def launch(self, epoch: int) -> EngineProcess:
         descriptor = CrashRecord.make()
+        keeper = None
         try:
+            passed = [descriptor]
+            if self._directories:
+                keeper = LoaderKeeper(self._directories)
+                passed.append(keeper.engine_end.fileno())
             popen = subprocess.Popen(
-                self._command(epoch, descriptor),
+                self._command(epoch, *passed),
                 stdin=subprocess.DEVNULL,
-                pass_fds=(descriptor,),
+                pass_fds=passed,
                 process_group=0,
                 env=env.child_environment({"PYTHONPATH": env.child_module_path()}),
             )
             record = CrashRecord(descriptor)
+        except BaseException:
+            if keeper is not None:
+                keeper.close()
+            raise
         finally:
             os.close(descriptor)
-        return ChildProcess(popen, record, self._socket, epoch)
+        if keeper is not None:
+            keeper.release_engine_end()
+        return ChildProcess(popen, record, self._socket, epoch, keeper)
 
-    def _command(self, epoch: int, descriptor: int) -> list[str]:
+    def _command(self, epoch: int, descriptor: int, loader: int | None = None) -> list[str]:
         command = [sys.executable, "-P", "-m", ENGINE_PROGRAM, "--socket", self.address]
         command += ["--epoch", str(epoch), "--parent", str(os.getpid())]
         command += ["--crash-record", str(descriptor)]
+        if loader is not None:
+            command += ["--loader", str(loader)]
         if threading.current_thread() is threading.main_thread():
             command.append("--dies-with-thread")
         if self._factory is not None:
@@ -212,8 +228,10 @@ class ChildProcess:
         record: CrashRecord,
         socket: zmq.Socket[bytes],
         epoch: int,
+        loader: LoaderKeeper | None = None,
     ) -> None:
         self.popen = popen
+        self.loader = loader
         self._record = record
         self._socket = socket
         self._name = identity(WORK_SOCKET, epoch)
@@ -224,6 +242,8 @@ class ChildProcess:
 
     def watch(self, on_exit: Callable[[], None]) -> None:
         self._unwatch()
+        if self.loader is not None:
+            self.loader.watch()
         with contextlib.suppress(OSError):  # ended already: the client's timer will notice
             self._descriptor = os.pidfd_open(self.popen.pid)
             self._loop = asyncio.get_running_loop()
@@ -273,6 +293,8 @@ class ChildProcess:
         self.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # it waits in the kernel
             self.popen.wait(EXIT_SECONDS)
+        if self.loader is not None:
+            self.loader.close()
         self._record.close()
 
 

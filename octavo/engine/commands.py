@@ -1,9 +1,13 @@
-"""Carries out commands between two steps: a handler for each, and exactly one reply to each."""
+"""Carries out commands between two steps: a handler for each, and exactly one reply to each.
+
+Most replies are known at once. What is carried out beside the steps, as the loading of a file, gets
+its reply between two later steps.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from octavo.core.engine import EngineCore
@@ -14,8 +18,10 @@ from octavo.wire.message_types import CommandReply, EngineCommand, WireError, pa
 
 log = logging.getLogger(__name__)
 
-# Carries out a command; returns the value of its reply, or raises CommandRefusedError.
+# Carries out a command; returns the value of its reply, or `Later`, or raises CommandRefusedError.
 Handler = Callable[[EngineCore, Any], object]
+Handlers = Mapping[type[commands.Command], Handler]
+NO_LOADER = "no_loader"
 
 
 class CommandRefusedError(Exception):
@@ -45,45 +51,95 @@ def _set_log_level(core: EngineCore, command: commands.SetLogLevel) -> int:
     return before
 
 
+def _no_files(core: EngineCore, command: commands.LoadFile | commands.UnloadFile) -> None:
+    raise CommandRefusedError(NO_LOADER, "this engine was started without a loader of files")
+
+
 HANDLERS: dict[type[commands.Command], Handler] = {
     commands.Pause: _pause,
     commands.Resume: _resume,
     commands.ResetPrefixCache: _reset_prefix_cache,
     commands.SetLogLevel: _set_log_level,
+    commands.LoadFile: _no_files,
+    commands.UnloadFile: _no_files,
 }
+NO_HANDLERS: Handlers = {}
 
 
-def carry_out(core: EngineCore, command: commands.Command) -> Reply:
-    """Carry out a command; an error of its handler is its reply, and the engine goes on."""
+class Later:
+    """The result of a command that is still being carried out, beside the engine's steps."""
+
+    def __init__(self) -> None:
+        self._settle: Callable[[Reply], None] | None = None
+
+    def then(self, settle: Callable[[Reply], None]) -> None:
+        """Call `settle` with the reply when it is known."""
+        self._settle = settle
+
+    def end(self, value: object) -> None:
+        """End the command with its result; call it in the engine's thread, after `then`."""
+        assert self._settle is not None, "a handler returns before its command ends"
+        self._settle(Reply(value))
+
+    def refuse(self, error: CommandRefusedError) -> None:
+        """End the command with an error."""
+        assert self._settle is not None, "a handler returns before its command ends"
+        self._settle(_failed(error.code, str(error)))
+
+
+def carry_out(
+    core: EngineCore,
+    command: commands.Command,
+    settle: Callable[[Reply], None],
+    more: Handlers = NO_HANDLERS,
+) -> None:
+    """Carry out a command, and call `settle` with its only reply, now or between later steps.
+
+    Handlers in `more` go before those that every engine has. An error of a handler is the reply,
+    and the engine goes on.
+    """
     try:
-        return Reply(HANDLERS[type(command)](core, command))
+        value = (more.get(type(command)) or HANDLERS[type(command)])(core, command)
     except CommandRefusedError as error:
-        return _failed(error.code, str(error))
+        settle(_failed(error.code, str(error)))
     except Exception as error:
         log.exception("the command %s failed", command.name)
-        return _failed(commands.FAILED, f"{type(error).__name__}: {error}")
+        settle(_failed(commands.FAILED, f"{type(error).__name__}: {error}"))
+    else:
+        if isinstance(value, Later):
+            value.then(settle)
+        else:
+            settle(Reply(value))
 
 
-def answer(core: EngineCore, message: EngineCommand) -> CommandReply:
-    """Carry out a command from the wire, and return the message that replies to it."""
+def answer(
+    core: EngineCore,
+    message: EngineCommand,
+    send: Callable[[CommandReply], None],
+    more: Handlers = NO_HANDLERS,
+) -> None:
+    """Carry out a command from the wire, and send the message that replies to it, perhaps later."""
+
+    def settle(reply: Reply) -> None:
+        try:
+            value = b"" if reply.value is None else pack(reply.value)
+        except WireError as error:
+            send(unsendable(message, error))
+        else:
+            send(CommandReply(message.number, value, reply.error))
+
     kind = commands.BY_NAME.get(message.name)
     if kind is None:
         known = ", ".join(commands.BY_NAME)
-        reply = _failed(
-            commands.UNKNOWN_COMMAND, f"this engine has no command {message.name!r}, but {known}"
-        )
-    else:
-        try:
-            command = unpack(message.arguments, kind)
-        except WireError as error:
-            reply = _failed(commands.WRONG_ARGUMENTS, f"{message.name}: {error}")
-        else:
-            reply = carry_out(core, command)
+        why = f"this engine has no command {message.name!r}, but {known}"
+        settle(_failed(commands.UNKNOWN_COMMAND, why))
+        return
     try:
-        value = b"" if reply.value is None else pack(reply.value)
+        command = unpack(message.arguments, kind)
     except WireError as error:
-        return unsendable(message, error)
-    return CommandReply(message.number, value, reply.error)
+        settle(_failed(commands.WRONG_ARGUMENTS, f"{message.name}: {error}"))
+        return
+    carry_out(core, command, settle, more)
 
 
 def unsendable(message: EngineCommand, error: WireError) -> CommandReply:

@@ -18,13 +18,14 @@ import logging
 import math
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from octavo.backends.interface import OldModuleError
 from octavo.confine.process import confine, give_up_privileges
@@ -32,7 +33,7 @@ from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.request import Abort, TokenEvent
 from octavo.core.snapshot import EngineLoad, take_load, take_snapshot
-from octavo.engine.commands import answer, unsendable
+from octavo.engine.commands import NO_HANDLERS, answer, unsendable
 from octavo.engine.grammar_loader import GrammarLoader
 from octavo.engine.shortage import describe_shortage, is_shortage
 from octavo.exec.recording import RecordingExecutor, SuspectRecord
@@ -48,6 +49,7 @@ from octavo.wire.message_types import (
     MAX_TEXT,
     AbortRequests,
     AddRequests,
+    CommandReply,
     EngineCommand,
     EngineFailed,
     EngineReady,
@@ -62,10 +64,13 @@ from octavo.wire.message_types import (
     unpack,
 )
 
+if TYPE_CHECKING:
+    from octavo.engine.tensor_files import TensorFileKind, TensorFiles
+
 log = logging.getLogger(__name__)
 
 SNAPSHOT_SECONDS = 0.5
-GRAMMAR_POLL_SECONDS = 0.001  # an idle engine looks so often whether a grammar is compiled
+POLL_SECONDS = 0.001  # an idle engine looks so often whether a grammar or a file is ready
 FREED_SECONDS = 0.002  # before a step that only frees slots; one for a new request does it too
 IDLE_SECONDS = 0.1  # before an engine without work makes its grammar engine
 _BUILD_MODULE = "octavo.engine.build"
@@ -86,6 +91,7 @@ class CoreAndFacts(NamedTuple):
     facts: EngineFacts
     grammars: GrammarLoader | None = None  # None: shapes are compiled in the step
     may_read: bool = False  # what computes must still open files once the engine runs
+    file_kinds: Mapping[str, TensorFileKind] = {}  # what files are loaded for while it runs
 
 
 Wrap = Callable[[Executor], Executor]
@@ -121,11 +127,15 @@ def main(argv: list[str]) -> int:
         if isinstance(engine, EngineFailed):
             channel.send(engine)
             return 3
+        files = None
+        if options.loader is not None:
+            files = _connect_loader(options.loader, engine.file_kinds)
         _confine(engine.may_read)
         channel.send(EngineReady(engine.facts))
         _tune_garbage_collection()  # while the front end sends the requests that were waiting
         try:
-            EngineLoop(engine.core, channel, record, progress, grammars=engine.grammars).serve()
+            beside = engine.grammars, files
+            EngineLoop(engine.core, channel, record, progress, time.monotonic, *beside).serve()
         except Exception as error:
             log.exception("the engine ends because a step failed")
             channel.send(EngineFailed(_describe(error)))
@@ -155,9 +165,12 @@ class EngineLoop:
         progress: StepProgress,
         clock: Callable[[], float] = time.monotonic,
         grammars: GrammarLoader | None = None,
+        files: TensorFiles | None = None,
     ) -> None:
         self._core = core
         self._grammars = grammars
+        self._files = files
+        self._handlers = NO_HANDLERS if files is None else files.handlers
         self._channel = channel
         self._record = record
         self._progress = progress
@@ -178,13 +191,13 @@ class EngineLoop:
             self.run_step()
 
     def _rest(self) -> None:
-        """Wait for a message, for the end of a hold, or for a grammar."""
+        """Wait for a message, for the end of a hold, or for what is made beside the steps."""
         seconds = self._core.seconds_to_deadline()
         grammars = self._grammars
-        while grammars is not None and grammars.num_held and self.is_idle and seconds > 0.0:
-            self._receive(GRAMMAR_POLL_SECONDS)
-            self._take_grammars(grammars)
-            seconds -= GRAMMAR_POLL_SECONDS
+        while self._awaits_others and self.is_idle and seconds > 0.0:
+            self._receive(POLL_SECONDS)
+            self._take_from_others()
+            seconds -= POLL_SECONDS
         if grammars is not None and not grammars.is_prepared and self.is_idle and seconds > 0.0:
             self._receive(min(seconds, IDLE_SECONDS))
             if grammars.num_held or not self.is_idle:
@@ -194,10 +207,23 @@ class EngineLoop:
         if self.is_idle and seconds > 0.0:
             self._receive(seconds)
 
-    def _take_grammars(self, grammars: GrammarLoader) -> None:
-        for ready in grammars.take():
-            self._record.end(int(ready.request_id))
-            self._core.on_event(ready)
+    @property
+    def _awaits_others(self) -> bool:
+        """True if a grammar is being compiled, or a file read."""
+        grammars, files = self._grammars, self._files
+        return bool(
+            (grammars is not None and grammars.num_held)
+            or (files is not None and files.num_loading)
+        )
+
+    def _take_from_others(self) -> None:
+        """Take the grammars and the files that have become ready."""
+        if self._grammars is not None and self._grammars.num_held:
+            for ready in self._grammars.take():
+                self._record.end(int(ready.request_id))
+                self._core.on_event(ready)
+        if self._files is not None and self._files.num_loading:
+            self._files.take()
 
     @property
     def is_idle(self) -> bool:
@@ -213,8 +239,7 @@ class EngineLoop:
     def run_step(self) -> None:
         """Handle the messages that have come, run a step, and send its events."""
         self._receive(0.0)
-        if self._grammars is not None and self._grammars.num_held:
-            self._take_grammars(self._grammars)
+        self._take_from_others()
         self._progress.busy_since = self._clock()
         events = self._core.step()
         self._progress.step += 1
@@ -238,13 +263,16 @@ class EngineLoop:
                     raise WireError("StartEngine came a second time")
 
     def _answer(self, command: EngineCommand) -> None:
-        """Carry out a command, and send the reply to it."""
+        """Carry out a command, and send the reply to it, now or later."""
         self._record.begin_command()
-        reply = answer(self._core, command)
-        try:
-            self._channel.send(reply)
-        except WireError as error:
-            self._channel.send(unsendable(command, error))
+
+        def send(reply: CommandReply) -> None:
+            try:
+                self._channel.send(reply)
+            except WireError as error:
+                self._channel.send(unsendable(command, error))
+
+        answer(self._core, command, send, self._handlers)
 
     def _add(self, wire: WireRequest) -> None:
         """Add a request to the core; one that is invalid fails alone."""
@@ -330,6 +358,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--epoch", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--crash-record", type=int, required=True, help="a descriptor")
+    parser.add_argument("--loader", type=int, help="a descriptor, of the connection to the loader")
     parser.add_argument("--dies-with-thread", action="store_true")
     parser.add_argument("--factory", help="MODULE:FUNCTION that builds the engine, for tests")
     return parser.parse_args(argv)
@@ -355,6 +384,14 @@ def _tie_to_parent(parent: int, dies_with_thread: bool) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         raise SystemExit("the front end ended before its engine had started")
+
+
+def _connect_loader(descriptor: int, kinds: Mapping[str, TensorFileKind]) -> TensorFiles:
+    """Use the connection to the loader, which the front end has started."""
+    from octavo.engine.tensor_files import TensorFiles
+    from octavo.loader_process.connection import LoaderConnection
+
+    return TensorFiles(kinds, LoaderConnection(socket.socket(fileno=descriptor), time.monotonic))
 
 
 def _confine(may_read: bool) -> None:

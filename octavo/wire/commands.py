@@ -15,6 +15,7 @@ MAX_MESSAGE = 1 << 16  # characters of an error's message
 
 Code = Annotated[str, Meta(max_length=64)]
 Message = Annotated[str, Meta(max_length=MAX_MESSAGE)]
+FileLabel = Annotated[str, Meta(min_length=1, max_length=256)]
 LogLevel = Annotated[int, Meta(ge=0, le=100)]  # as in Python's logging
 
 # Codes of errors. A handler may have others of its own.
@@ -62,7 +63,35 @@ class SetLogLevel(Command, frozen=True):
     level: LogLevel
 
 
-AnyCommand = Pause | Resume | ResetPrefixCache | SetLogLevel
+class LoadedFile(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A file of tensors that an engine has taken into use."""
+
+    digest: Annotated[bytes, Meta(min_length=32, max_length=32)]  # of its content
+    num_tensors: Annotated[int, Meta(ge=0)]
+    num_bytes: Annotated[int, Meta(ge=0)]
+
+
+class LoadFile(Command, frozen=True):
+    """A command to take a file of tensors into use, which the engine's loader reads."""
+
+    name = "load"
+    result = LoadedFile
+
+    kind: FileLabel  # what it is used for
+    label: FileLabel  # its name among the files of this kind
+    path: Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
+class UnloadFile(Command, frozen=True):
+    """A command to give up a file that was loaded; what uses it still may finish."""
+
+    name = "unload"
+
+    kind: FileLabel
+    label: FileLabel
+
+
+AnyCommand = Pause | Resume | ResetPrefixCache | SetLogLevel | LoadFile | UnloadFile
 BY_NAME: dict[str, type[Command]] = {kind.name: kind for kind in get_args(AnyCommand)}
 
 

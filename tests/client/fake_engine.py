@@ -15,6 +15,7 @@ The model's name sets its behaviour: `fake?step=0.01&poison=7&how=abort`.
     warn      a warning that the start logs, as the start of a real engine does
     crash     the engine's process ends at its start, as with `how`
     key       shown in the facts: the engine's name is a hash of its digests' key
+    sums      it takes files of numbers (tests/client/sums.py)
     slots     sequences that run at once
     blocks    blocks of the KV cache
     vocabulary  tokens that prompts may contain; the model draws the first few only
@@ -52,6 +53,7 @@ from octavo.core.plan import (
 )
 from octavo.engine.process import CoreAndFacts, Wrap
 from octavo.options.engine import EngineArguments
+from tests.client.sums import Sums
 from tests.engine.over_runner import engine_over_runner
 from tests.sim.truth import VOCABULARY, extend, hash_of, next_token
 
@@ -236,4 +238,6 @@ def make(arguments: EngineArguments, wrap: Wrap, cache_key: bytes) -> CoreAndFac
     name = arguments.model
     if "key" in settings:
         name = blake2b(cache_key, digest_size=8).hexdigest()
-    return engine_over_runner(name, arguments, wrap, cache_key, runner.run, config, vocabulary)
+    parts = name, arguments, wrap, cache_key, runner.run, config, vocabulary
+    kinds = {"sums": Sums()} if "sums" in settings else {}
+    return engine_over_runner(*parts)._replace(file_kinds=kinds)

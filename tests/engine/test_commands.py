@@ -10,7 +10,7 @@ import pytest
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
 from octavo.engine import commands as handlers
-from octavo.engine.commands import HANDLERS, CommandRefusedError, answer
+from octavo.engine.commands import HANDLERS, CommandRefusedError, Later
 from octavo.engine.process import EngineLoop
 from octavo.exec.recording import RecordingExecutor, SuspectRecord
 from octavo.wire import message_types as messages
@@ -40,6 +40,14 @@ def make_core() -> EngineCore:
 
 def code_of(reply: CommandReply) -> str | None:
     return None if reply.error is None else reply.error.code
+
+
+def answer(core: EngineCore, message: EngineCommand) -> CommandReply:
+    """Carry out a command that ends at once, and return the only message that replies to it."""
+    replies: list[CommandReply] = []
+    handlers.answer(core, message, replies.append)
+    (reply,) = replies
+    return reply
 
 
 def sent(number: int, command: Command) -> EngineCommand:
@@ -100,6 +108,20 @@ def test_errors_of_a_handler_are_error_replies(
         monkeypatch.setattr(handlers, "HANDLERS", {Pause: handler})
         assert code_of(answer(core, sent(1, Pause()))) == code
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_command_may_end_later_with_a_value_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, begun = make_core(), [Later(), Later()]
+    left = iter(begun)
+    monkeypatch.setattr(handlers, "HANDLERS", {SetLogLevel: lambda *_: next(left)})
+    replies: list[CommandReply] = []
+    for number in (1, 2):
+        handlers.answer(core, sent(number, SetLogLevel(30)), replies.append)
+    assert not replies
+    begun[1].refuse(CommandRefusedError("no_room", "all slots are taken"))
+    begun[0].end(17)
+    assert [(each.number, code_of(each)) for each in replies] == [(2, "no_room"), (1, None)]
+    assert replies[1].value == pack(17)
 
 
 class FullChannel(Messages):
