@@ -28,6 +28,7 @@ from octavo import env
 from octavo.client.client import ENGINE_PROGRAM
 from octavo.client.loader_keeper import LoaderKeeper
 from octavo.client.socket_directory import SocketDirectory
+from octavo.core.config import ConfigError
 from octavo.observe.machine import num_killed_for_memory
 from octavo.wire.channel import (
     DUMP_SIGNAL,
@@ -114,6 +115,12 @@ class ProcessLauncher:
     def __init__(self, factory: str | None = None, directories: Sequence[Path] = ()) -> None:
         self._factory = factory  # MODULE:FUNCTION, for tests
         self._directories = tuple(directories)  # whose files engines may load; none: no loader
+        for directory in self._directories:
+            if not directory.is_dir():
+                raise ConfigError(
+                    f"{directory} is no directory, so no files can be loaded from it: make it, or "
+                    "leave it out"
+                )
         self._directory: SocketDirectory | None = None  # None: no directory can be used
         self.address = f"@octavo-engine-{secrets.token_hex(16)}"  # without a file
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)

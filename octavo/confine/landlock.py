@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import struct
@@ -26,36 +27,37 @@ def restrict_reading(directories: Iterable[Path]) -> str | None:
 
     They may be read there, and nothing else: no file can be written, made, listed or executed. What
     is open stays usable. Call it before there are other threads, after new privileges have been
-    given up. Return why the kernel does not support this, or None.
+    given up. Return why the kernel does not support this, or None. Raise OSError for a directory
+    that cannot be opened.
     """
     if not sys.platform.startswith("linux"):
         return f"{sys.platform} has no Landlock"
-    try:
-        version = _call(_CREATE_RULESET, None, 0, _GET_VERSION)
-        sizes = (_FILE_RIGHTS, _NETWORK_RIGHTS, _SCOPES)
-        handled = [(1 << _at(version, rights)) - 1 for rights in sizes]
-        attributes = struct.pack("<QQQ", *handled)[
-            : 8 if version < 4 else 16 if version < 6 else 24
-        ]
-        ruleset = _call(_CREATE_RULESET, attributes, len(attributes), 0)
+    with contextlib.ExitStack() as opened:
+        descriptors = []
+        for directory in directories:
+            descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, descriptor)
+            descriptors.append(descriptor)
         try:
-            for directory in directories:
-                _permit(ruleset, directory)
-            _call(_RESTRICT_SELF, ruleset, 0)
-        finally:
-            os.close(ruleset)
-    except OSError as error:
-        return f"the kernel has no Landlock for this process: {error.strerror}"
+            _restrict(descriptors)
+        except OSError as error:
+            return f"the kernel has no Landlock for this process: {error.strerror}"
     return None
 
 
-def _permit(ruleset: int, directory: Path) -> None:
-    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+def _restrict(descriptors: Iterable[int]) -> None:
+    version = _call(_CREATE_RULESET, None, 0, _GET_VERSION)
+    handled = [(1 << _at(version, sizes)) - 1 for sizes in (_FILE_RIGHTS, _NETWORK_RIGHTS, _SCOPES)]
+    num_known = 1 if version < 4 else 2 if version < 6 else 3
+    attributes = struct.pack("<QQQ", *handled)[: 8 * num_known]
+    ruleset = _call(_CREATE_RULESET, attributes, len(attributes), 0)
     try:
-        rule = struct.pack("<Qi", _READ_FILE, descriptor)
-        _call(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0)
+        for descriptor in descriptors:
+            rule = struct.pack("<Qi", _READ_FILE, descriptor)
+            _call(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0)
+        _call(_RESTRICT_SELF, ruleset, 0)
     finally:
-        os.close(descriptor)
+        os.close(ruleset)
 
 
 def _at(version: int, sizes: dict[int, int]) -> int:

@@ -17,6 +17,7 @@ from octavo.client.launcher import ChildProcess, ProcessLauncher
 from octavo.client.loader_keeper import LoaderKeeper
 from octavo.client.process import ProcessClient, make_client
 from octavo.confine.filter import why_unavailable
+from octavo.core.config import ConfigError
 from octavo.engine.commands import NO_LOADER
 from octavo.engine.tensor_files import IN_USE, NOT_LOADED, UNFIT, UNKNOWN_KIND
 from octavo.loader_process.connection import LOADER_ENDED
@@ -211,6 +212,11 @@ def test_an_engine_without_a_loader_says_so(directory: Path) -> None:
             assert await error_code(client.command(UnloadFile("sums", "one"))) == NO_LOADER
 
         run(world)
+
+
+def test_a_directory_that_is_not_there_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="absent is no directory"):
+        ProcessLauncher(FACTORY, [tmp_path, tmp_path / "absent"])
 
 
 def test_loaders_that_fail_in_a_row_are_replaced_more_and_more_slowly(tmp_path: Path) -> None:

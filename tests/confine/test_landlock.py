@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from octavo.confine.filter import why_unavailable
+from octavo.confine.landlock import restrict_reading
 
 ROOT = Path(__file__).parents[2]
 VERSION_OF_LANDLOCK = """
@@ -97,6 +98,12 @@ def test_files_are_read_below_the_directories_and_nowhere_else(tmp_path: Path) -
     assert found.pop("missing") is None
     done = {name for name, result in found.items() if result == "done"}
     assert done == {"read", "read deeper", "share memory"}
+
+
+def test_a_directory_that_is_not_there_is_an_error_and_restricts_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        restrict_reading([tmp_path, tmp_path / "absent"])
+    assert (Path(__file__)).read_text()
 
 
 @pytest.mark.skipif(why_unavailable() is not None, reason="no filters of system calls")
