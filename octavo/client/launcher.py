@@ -26,6 +26,7 @@ import zmq
 
 from octavo import env
 from octavo.client.client import ENGINE_PROGRAM
+from octavo.client.exit_reason import describe_exit
 from octavo.client.loader_keeper import LoaderKeeper
 from octavo.client.socket_directory import SocketDirectory
 from octavo.core.config import ConfigError
@@ -42,12 +43,6 @@ from octavo.wire.crash_record import CrashRecord
 from octavo.wire.limits import MAX_FRAME_BYTES
 from octavo.wire.message_types import WireError
 
-_CAUSES = {
-    signal.SIGBUS: "a file that it had mapped, such as the model's weights, became shorter or can "
-    "no longer be read; restore it, and never write into a model's file while it is in use",
-    signal.SIGSYS: "it made a system call that this machine forbids",
-    signal.SIGXCPU: "it used more processor time than `ulimit -t` allows",
-}
 log = logging.getLogger(__name__)
 
 EXIT_SECONDS = 2.0  # for a killed process to end
@@ -303,24 +298,3 @@ class ChildProcess:
         if self.loader is not None:
             self.loader.close()
         self._record.close()
-
-
-def describe_exit(status: int, num_killed_for_memory: int) -> str:
-    """Return the reason as a clause; `status` is the exit code, or minus the signal.
-
-    `num_killed_for_memory` is the number of processes on this machine that the kernel has killed
-    for lack of memory since this one was started.
-    """
-    if status >= 0:
-        return f"its process ended with exit code {status}"
-    try:
-        number = signal.Signals(-status)
-    except ValueError:
-        return f"its process was ended by signal {-status}"
-    if number is signal.SIGKILL and num_killed_for_memory:
-        return (
-            "its process was ended by SIGKILL, and the kernel has ended a process because memory "
-            "ran out; free some, or lower kv_cache_memory_bytes or max_num_seqs"
-        )
-    cause = _CAUSES.get(number)
-    return f"its process was ended by {number.name}" + (f": {cause}" if cause else "")

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from octavo.client.launcher import describe_exit
+from octavo.client.exit_reason import describe_exit
 
 
 @pytest.mark.parametrize(
