@@ -7,6 +7,8 @@ import ctypes
 import os
 from collections.abc import Callable
 
+from octavo.observe.machine import give_back_freed
+
 # The fields of glibc's struct mallinfo2, all of them size_t.
 _FIELDS = (
     *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
@@ -87,8 +89,7 @@ async def keep_heap_small() -> None:
     info = _mallinfo()
     if info is None:
         return
-    trim = ctypes.CDLL(None).malloc_trim
     while True:
         await asyncio.sleep(_TRIM_SECONDS)
         if info().fordblks > _FREE_BYTES:
-            trim(0)
+            give_back_freed()

@@ -100,7 +100,23 @@ class KeptAnswer:
         """Return: there is no connection to close."""
 
 
-class AsgiAnswer:
+class AwaitedAnswer:
+    """The part of an answer of which only the next `write` shows whether there is room."""
+
+    def write_now(self, part: bytes) -> None:
+        """Raise AssertionError: a part needs a turn of the event loop."""
+        raise AssertionError("must_wait is True")
+
+    def must_wait(self) -> bool:
+        """Return True: it is not known whether there is room."""
+        return True
+
+    def is_stalled(self) -> bool:
+        """Return False: it is not known."""
+        return False
+
+
+class AsgiAnswer(AwaitedAnswer):
     """A response that is sent as ASGI describes it, through an operator's middlewares.
 
     Nothing may bypass `send`, which may wait. Our own protocol has an
@@ -118,18 +134,6 @@ class AsgiAnswer:
     async def write(self, part: bytes, *, more: bool) -> None:
         """Send a part of the body."""
         await self._send({"type": "http.response.body", "body": part, "more_body": more})
-
-    def write_now(self, part: bytes) -> None:
-        """Raise AssertionError: `send` needs a turn of the event loop."""
-        raise AssertionError("must_wait is True")
-
-    def must_wait(self) -> bool:
-        """Return True: it is not known whether there is room."""
-        return True
-
-    def is_stalled(self) -> bool:
-        """Return False: it is not known."""
-        return False
 
     def cut(self) -> None:
         """Close the connection, if it is our own protocol's."""

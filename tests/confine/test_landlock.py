@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 from octavo.confine.filter import why_unavailable
 from octavo.confine.landlock import restrict_reading
+from tests.confine.attempts import results_of
 
 ROOT = Path(__file__).parents[2]
 VERSION_OF_LANDLOCK = """
@@ -80,16 +80,9 @@ def attempts(tmp_path: Path, mode: str) -> dict[str, Any]:
     for directory in (inside, inside / "deeper", outside):
         (directory / "file").write_text("text")
     (inside / "link").symlink_to(outside / "file")
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(inside), str(outside), mode],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    found = results_of(PROGRAM, str(inside), str(outside), mode)
     assert (inside / "file").read_text() == "text"
     assert sorted(os.listdir(inside)) == ["deeper", "file", "link"]
-    found: dict[str, Any] = json.loads(ran.stdout)
     return found
 
 

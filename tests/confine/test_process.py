@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from octavo.confine.filter import why_unavailable
+from tests.confine.attempts import results_of
 
 pytestmark = pytest.mark.skipif(
     why_unavailable() is not None, reason="this kernel has no filters of system calls"
@@ -74,16 +72,9 @@ def attempts(tmp_path: Path, mode: str) -> dict[str, Any]:
     """Return the result of each attempt of a confined process, by its name."""
     path = tmp_path / "file"
     path.write_text("text")
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(path), mode],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    found = results_of(PROGRAM, str(path), mode)
     assert path.read_text() == "kept"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["file"]
-    found: dict[str, Any] = json.loads(ran.stdout)
     return found
 
 

@@ -32,16 +32,23 @@ NUM_WORLDS = 240
 WORLDS_A_TEST = 20
 
 
+def run_world(seed: int, *makes: Any, store: str | None = None) -> RealSimulation:
+    """Run a world over a real model, with a store of KV if one is named; an error names it."""
+    world = draw_world(seed, is_plain=True)
+    simulation = RealSimulation(world if store is None else with_store(world, store), *makes)
+    try:
+        simulation.run()
+    except Exception as error:
+        raise AssertionError(f"world {seed}, at tick {simulation.num_ticks}") from error
+    return simulation
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, NUM_WORLDS, WORLDS_A_TEST))
 def test_worlds_hold(first: int) -> None:
     """Aborts, preemptions, resets, crashes, NaN, forks and drafts change no request's output."""
     for seed in range(first, first + WORLDS_A_TEST):
-        simulation = RealSimulation(draw_world(seed, is_plain=True))
-        try:
-            simulation.run()
-        except Exception as error:
-            raise AssertionError(f"world {seed}, at tick {simulation.num_ticks}") from error
+        run_world(seed)
 
 
 @pytest.mark.slow
@@ -57,11 +64,7 @@ def test_worlds_hold_while_kv_is_saved_and_loaded(kind: str, family: Family) -> 
     makes = partial(make_backend, family=family), partial(make_groups, family=family)
     seen = dict.fromkeys(("saved", "loaded", "failed", "restarted"), 0)
     for seed in range(12):
-        simulation = RealSimulation(with_store(draw_world(seed, is_plain=True), kind), *makes)
-        try:
-            simulation.run()
-        except Exception as error:
-            raise AssertionError(f"world {seed}, at tick {simulation.num_ticks}") from error
+        simulation = run_world(seed, *makes, store=kind)
         seen["saved"] += simulation.host_store.num_saved
         seen["loaded"] += simulation.host_store.num_loaded
         seen["failed"] += simulation.host_store.num_failed
@@ -77,11 +80,7 @@ def test_worlds_hold_with_layers_of_different_shapes(first: int) -> None:
     makes = partial(make_backend, family=Mixed), partial(make_groups, family=Mixed)
     shared = 0
     for seed in range(first, first + WORLDS_A_TEST):
-        simulation = RealSimulation(draw_world(seed, is_plain=True), *makes)
-        try:
-            simulation.run()
-        except Exception as error:
-            raise AssertionError(f"world {seed}, at tick {simulation.num_ticks}") from error
+        simulation = run_world(seed, *makes)
         shared += max(simulation.config.blocks_per_page) > 1
     assert shared == WORLDS_A_TEST
 
@@ -92,11 +91,7 @@ def test_worlds_hold_with_latent_rows(first: int) -> None:
     """Chunks, prefixes, preemptions and drafts change no token where a position keeps one row."""
     makes = partial(make_backend, family=latent), partial(make_groups, family=latent)
     for seed in range(first, first + WORLDS_A_TEST):
-        simulation = RealSimulation(draw_world(seed, is_plain=True), *makes)
-        try:
-            simulation.run()
-        except Exception as error:
-            raise AssertionError(f"world {seed}, at tick {simulation.num_ticks}") from error
+        run_world(seed, *makes)
 
 
 @pytest.mark.slow
@@ -106,11 +101,7 @@ def test_worlds_hold_with_states(first: int) -> None:
     makes = partial(make_backend, family=convolving), partial(make_groups, family=convolving)
     num_cached = 0
     for seed in range(first, first + WORLDS_A_TEST):
-        simulation = RealSimulation(draw_world(seed, is_plain=True), *makes)
-        try:
-            simulation.run()
-        except Exception as error:
-            raise AssertionError(f"world {seed}, at tick {simulation.num_ticks}") from error
+        simulation = run_world(seed, *makes)
         num_cached += simulation.engine.scheduler.stats.num_cached_tokens
     assert num_cached > 0
 

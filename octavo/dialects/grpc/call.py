@@ -11,7 +11,7 @@ import msgspec
 from octavo.dialects.grpc.dialect import GRPC, error_fields, frames_in
 from octavo.serving.exchange import Exchange
 from octavo.serving.server import Server
-from octavo.transport.answer import Headers, RequestHead
+from octavo.transport.answer import AwaitedAnswer, Headers, RequestHead
 from octavo.transport.errors import ApiError, ClientGoneError, unavailable
 
 # The status of an error, by that of HTTP.
@@ -34,7 +34,7 @@ _HIDDEN = (b"content-type", b"content-length", b"connection", b"cache-control")
 MAX_METADATA_BYTES = 1000  # of one value that is sent
 
 
-class Call:
+class Call(AwaitedAnswer):
     """One call: what its client has said before the message, and where its answer goes."""
 
     def __init__(self, context: Any, path: str, *, is_stream: bool) -> None:
@@ -81,18 +81,6 @@ class Call:
                 await self._sent(self.context.write(data))
             else:
                 self.reply = data
-
-    def write_now(self, part: bytes) -> None:
-        """Raise AssertionError: grpcio sends nothing without a turn of the event loop."""
-        raise AssertionError("must_wait is True")
-
-    def must_wait(self) -> bool:
-        """Return True: only grpcio knows whether there is room."""
-        return True
-
-    def is_stalled(self) -> bool:
-        """Return False: only grpcio knows."""
-        return False
 
     def cut(self) -> None:
         """End the call with the error of a server that stops."""
