@@ -110,7 +110,8 @@ class FairShare:
             if sequence.catching_up:
                 lacking.setdefault(sequence.line, []).append(sequence)
             else:
-                num_decoding += 1 + len(sequence.drafts)
+                # Forced tokens are several rows at once.
+                num_decoding += max(1, _num_lacking(sequence)) + len(sequence.drafts)
         lines = self._lifecycle.queue.lines.values()
         for line in lines:
             if line.waiting and self._could_start(line.waiting[-1]):

@@ -249,11 +249,16 @@ class FairnessOracle:
         others = [each for each in self.scheduler.running if each.line is not line]
         return any(mine < (each.line.rank, self._level_before(each)) for each in others)
 
-    def _part_of(self, line: Line) -> int:
+    def _part_of(self, line: Line, plan: StepPlan) -> int:
         """Return how many tokens of a step are owed to the prompts of a line of clients."""
         config, lines = self.config, self.scheduler.queue.lines
         weight = sum(each.weight for each in lines.values() if not each.rank)
-        num_decoding = sum(not each.catching_up for each in self.scheduler.running)
+        # Each decodes a token at least, and all that are forced.
+        num_decoding = sum(
+            max(1, plan.counts[plan.slots.index(each.slot)] if each.slot in plan.slots else 1)
+            for each in self.scheduler.running
+            if not each.catching_up
+        )
         budget = config.max_num_batched_tokens
         left = max(budget - num_decoding, budget // len(lines))
         left -= sum(not each.rank for each in lines.values()) * (1 + config.max_drafts)
@@ -278,7 +283,7 @@ class FairnessOracle:
         for each in self.scheduler.running:
             got[each.line] += chunks.get(each.slot, 0) * each.catching_up
         if not line.rank:
-            return got[line] > 0 and got[line] >= self._part_of(line)
+            return got[line] > 0 and got[line] >= self._part_of(line, plan)
         # Background work is owed its part of what clients leave.
         others = [each for each in got if each.rank]
         total, weight = sum(got[each] for each in others), sum(each.weight for each in others)
@@ -293,7 +298,7 @@ class FairnessOracle:
             line = sequence.line
             if line.rank or not sequence.catching_up or self._level_before(sequence):
                 continue
-            part = self._part_of(line)
+            part = self._part_of(line, plan)
             part = min(part, config.long_prefill_tokens or part)
             got, name = chunks.get(sequence.slot, 0), sequence.request_id
             if got < part and sequence.num_planned < sequence.num_expected:
