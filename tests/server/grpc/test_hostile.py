@@ -114,7 +114,8 @@ def test_calls_without_a_key_end_before_their_message(tmp_path: Path) -> None:
 
 
 def test_calls_that_never_send_their_message_lock_nobody_out(tmp_path: Path) -> None:
-    with served(tmp_path, max_connections=64) as life, Http2(life.grpc.port) as client:
+    times = {"header_seconds": LIMIT, "body_seconds": LIMIT}  # else a call may end by its time
+    with served(tmp_path, max_connections=64, **times) as life, Http2(life.grpc.port) as client:
         port, calls = life.grpc.port, life.grpc._entry.calls
         streams = [client.begin(f"{SERVICE}Generate", FIRST) for _ in range(40)]
         for stream in streams[32:]:  # a key has half of all
