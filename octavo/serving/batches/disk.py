@@ -8,12 +8,21 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from octavo.transport.errors import unavailable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+class Closable(Protocol):
+    """An open file, or what holds one."""
+
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closable)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _RETRY_AFTER_SECONDS = 60
@@ -33,6 +42,18 @@ async def in_thread(act: Callable[..., T], *values: Any, pool: Executor | None =
             with suppress(asyncio.CancelledError):
                 await asyncio.wait({work})
         raise
+
+
+async def open_in_thread(opens: Callable[..., C], *values: Any, pool: Executor | None = None) -> C:
+    """Open something in a thread; close it again if the caller is cancelled meanwhile."""
+    opened: list[C] = []
+    try:
+        await in_thread(lambda: opened.append(opens(*values)), pool=pool)
+    except asyncio.CancelledError:
+        for each in opened:
+            each.close()
+        raise
+    return opened[0]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from functools import partial
 from io import FileIO
 from operator import attrgetter
 
-from octavo.serving.batches.disk import disk_errors, in_thread
+from octavo.serving.batches.disk import disk_errors, in_thread, open_in_thread
 from octavo.serving.batches.multipart import boundary_of
 from octavo.serving.batches.schema import DeletedFile, FileList, FileObject, StoredFile
 from octavo.serving.batches.service import Batches
@@ -93,7 +93,7 @@ async def contents(exchange: Exchange) -> None:
     stored = find_file(exchange, exchange.parameter)
     path = batches_of(exchange).store.contents(stored.file.id)
     try:
-        file = await in_thread(partial(FileIO, path))
+        file = await open_in_thread(FileIO, path)
     except FileNotFoundError:
         raise ApiError(
             404,

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from octavo.serving.batches.calls import Calls
-from octavo.serving.batches.disk import in_thread
+from octavo.serving.batches.disk import in_thread, open_in_thread
 from octavo.serving.batches.input_file import Bounds, FoundError, InputFile
 from octavo.serving.batches.pump import DISK_SECONDS, Job, Pump
 from octavo.serving.batches.results import ResultsFile
@@ -200,7 +200,7 @@ class Batches:
         bounds = Bounds({batch.endpoint}, config.batch_lines, config.max_body_bytes)
         path = self.store.contents(batch.input_file_id)
         try:
-            file = await self.on_disk(InputFile, path, bounds)
+            file = await open_in_thread(InputFile, path, bounds, pool=self._disk)
         except FileNotFoundError:
             gone = BatchError(code="file_not_found", message="the file of requests is gone")
             batch.errors = BatchErrors(data=[gone])
@@ -214,8 +214,8 @@ class Batches:
                 batch.errors = BatchErrors(data=[_as_sent(each) for each in file.errors])
                 await self._enter(stored, "failed")
                 return
-            results = await self.on_disk(
-                ResultsFile, self.store.results(batch.id), batch.id.encode()
+            results = await open_in_thread(
+                ResultsFile, self.store.results(batch.id), batch.id.encode(), pool=self._disk
             )
             try:
                 await self._answer(stored, work, file, results)

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.serving.batches import input_file
-from octavo.serving.batches.disk import in_thread
+from octavo.serving.batches.disk import in_thread, open_in_thread
 from octavo.serving.batches.input_file import Bounds, InputFile
 from octavo.serving.batches.lines import call_name
+from octavo.serving.batches.results import ResultsError, ResultsFile
 from octavo.serving.batches.room import MAX_UPLOADS, Room
 from octavo.serving.batches.schema import StoredBatch, StoredFile
 from octavo.serving.batches.service import Batches
@@ -370,6 +371,32 @@ def test_a_caller_that_is_cancelled_waits_for_its_thread() -> None:
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await work
+
+    asyncio.run(main())
+
+
+def test_what_a_cancelled_caller_has_opened_is_closed(tmp_path: Path) -> None:
+    """A file of results stays locked while it is open."""
+    begun, go_on, path = threading.Event(), threading.Event(), tmp_path / "results"
+    opened: list[ResultsFile] = []
+
+    def opens() -> ResultsFile:
+        begun.set()
+        assert go_on.wait(300)
+        opened.append(ResultsFile(path, b"one"))
+        return opened[0]
+
+    async def main() -> None:
+        work = asyncio.create_task(open_in_thread(opens))
+        await until(begun.is_set)
+        work.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        ResultsFile(path, b"one").close()
+        (await open_in_thread(ResultsFile, path, b"one")).close()
+        with pytest.raises(ResultsError):
+            await open_in_thread(ResultsFile, path, b"two")
 
     asyncio.run(main())
 
