@@ -8,7 +8,8 @@ The model's name sets its behaviour: `fake?step=0.01&poison=7&how=abort`.
     how       … by `abort`, `raise`, `exit`, `hang` (with Python's lock), `sleep`, `spin`, `kill`,
               `stop` or `bus`; or it fills memory (`fill`), tries to `escape`, or looks for `keys`,
               and ends only if that is possible
-    gate      a file: while it exists, no step that produces a third token ends
+    gate      a file: while it exists, no step that produces a third token ends; a file beside it,
+              `waiting`, gets a byte when such a step has begun
     clock     `jumps`: the system's time jumps by hours at each step, as this process sees it
     loading   a file: while it exists, no engine becomes ready
     fail      the engine's start fails with this text
@@ -60,6 +61,7 @@ from tests.sim.truth import VOCABULARY, extend, hash_of, next_token
 POISON_TOKEN = 60  # in a prompt; it has its effect where the engine has `poison`
 _WALL_CLOCK = time.time
 FILL_BYTES = 400 << 20
+WAITING = "waiting"  # a file beside the gate, with a byte for each time that an engine waits there
 HARMLESS = 2  # tokens that a poisoned request produces before it crashes; the gate lets pass
 
 
@@ -81,6 +83,9 @@ class FakeRunner:
         self._poison = "poison" in settings
         self._how = settings.get("how", "abort")
         self._gate = Path(settings["gate"]) if "gate" in settings else None
+        if self._gate is not None:  # it is opened before the process gives up its files
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            self._waiting = os.open(self._gate.with_name(WAITING), flags)
         self._slots: dict[int, _Slot] = {}
         self._clock_jumps = "clock" in settings
 
@@ -112,6 +117,8 @@ class FakeRunner:
 
     def _pass_traps(self, slot: _Slot) -> None:
         """Wait while the gate is closed; then end the process if the request is poisoned."""
+        if self._gate is not None and self._gate.exists():
+            os.write(self._waiting, b".")
         while self._gate is not None and self._gate.exists():
             time.sleep(0.001)
         if self._poison and POISON_TOKEN in slot.tokens[: slot.num_prompt]:

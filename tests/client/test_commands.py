@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +36,7 @@ from octavo.wire.commands import (
 )
 from octavo.wire.message_types import CommandReply, WireError, pack
 from tests.client.clients import Caller, error_code, eventually, process_of, request, run, running
-from tests.client.fake_engine import HARMLESS
+from tests.client.fake_engine import WAITING
 from tests.client.test_inline import FACTS
 from tests.core.make import KEY, Wire, Worker
 from tests.sim.truth import whole_output
@@ -61,6 +62,13 @@ class LogLike(Command, frozen=True):
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The gate of the client's engine: while the file exists, each request gets two tokens."""
     return tmp_path_factory.mktemp("gate") / "gate"
+
+
+async def waits_at(gate: Path) -> None:
+    """Wait until the engine waits inside a step, where it handles no command."""
+    waiting = gate.with_name(WAITING)
+    await eventually(lambda: waiting.stat().st_size > 0)
+    os.truncate(waiting, 0)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +119,7 @@ def test_a_command_that_takes_too_long_fails_and_its_late_reply_is_ignored(
     async def world() -> None:
         caller = Caller(client)
         caller.send(held)
-        await caller.some_tokens("held", HARMLESS)
+        await waits_at(gate)
         late = client.command(SetLogLevel(33), seconds=0.01)
         assert await error_code(late) == TIMED_OUT
         again = client.command(SetLogLevel(34))
@@ -133,7 +141,7 @@ def test_the_death_of_an_engine_is_the_reply_to_each_command_in_flight(tmp_path:
         async def world() -> None:
             caller = Caller(client)
             caller.send(held)
-            await caller.some_tokens("held", HARMLESS)
+            await waits_at(gate)
             replies = [client.command(each) for each in (ResetPrefixCache(), Pause())]
             process_of(client).kill()
             assert [await error_code(each) for each in replies] == [NO_ENGINE, NO_ENGINE]
@@ -157,7 +165,7 @@ def test_the_end_of_the_client_is_the_reply_to_each_command_in_flight(tmp_path: 
         async def world() -> None:
             caller = Caller(client)
             caller.send(request("held"))
-            await caller.some_tokens("held", HARMLESS)
+            await waits_at(gate)
             reply = client.command(Pause())
             client.close()
             assert await error_code(reply) == NO_ENGINE
