@@ -11,6 +11,7 @@ from collections import Counter
 from itertools import pairwise
 
 from octavo.core.kv.check import IntegrityError, check_kv, distinct, require
+from octavo.core.lifecycle import NO_DEADLINE
 from octavo.core.limits import AdapterSlots
 from octavo.core.plan import NO_ADAPTER
 from octavo.core.scheduler import Scheduler
@@ -88,7 +89,7 @@ def _check_queue(scheduler: Scheduler) -> None:
         num_loads = _num_loads(scheduler, sequence) if hold.reasons == (FETCH,) else 0
         message = "{} waits for {} loads, not {}"
         require(hold.num_loads == num_loads, message, name, hold.num_loads, num_loads)
-        is_bounded = follows or hold.deadline >= scheduler.lifecycle.next_deadline
+        is_bounded = follows or scheduler.lifecycle.next_deadline <= hold.deadline < NO_DEADLINE
         require(is_bounded, "{} is held past {}", name, hold.deadline)
     for sequence in waiting:
         name, is_exact = sequence.request_id, sequence.num_expected == len(sequence.tokens)
@@ -96,6 +97,7 @@ def _check_queue(scheduler: Scheduler) -> None:
         moved = sequence.num_computed or sequence.num_planned or sequence.drafts
         require(not owns and not moved, "{} waits and owns slots, blocks or chunks", name)
         require(is_exact, "{} waits and expects a sample", name)
+        require(sequence.catching_up, "{} waits and is taken for one that decodes", name)
 
 
 def _num_loads(scheduler: Scheduler, sequence: Sequence) -> int:

@@ -207,7 +207,7 @@ class Scheduler:
         if transfers is None:
             return False
         is_quiet = bool(transfers.loading) and not self.in_flight
-        return is_quiet or bool(transfers.loads or transfers.saves)
+        return is_quiet or transfers.are_due
 
     def _note_reasons(self, now: float) -> None:
         """Note in each line of the queue why its head waits."""

@@ -221,6 +221,7 @@ PLACES: list[Case] = [
     ("c1 waits and owns slots, blocks or chunks", setting("c1", num_planned=1)),
     ("c1 waits and owns slots, blocks or chunks", setting("c1", drafts=(1,))),
     ("d waits and expects a sample", moving("d", num_expected=1)),
+    ("d waits and is taken for one that decodes", setting("d", catching_up=False)),
 ]
 COUNTERS: list[Case] = [
     ("a: computed < 0", setting("a", num_computed=-1)),

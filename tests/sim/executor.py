@@ -68,13 +68,14 @@ class Worker:
         ]
         self.slots: dict[int, Slot] = {}
         self.adapters: dict[int, str] = {}  # by their slot
-        self.version = 0
+        self.idle_adapters: dict[str, None] = {}  # in the order of their last sequences' leaving
         self._request_of = request_of
 
     # applying a plan's differences
 
     def run(self, plan: StepPlan, draft_length: int) -> StepResult:
         """Run a step, in the order that plan.py promises."""
+        self.memory.check_pages()
         for save in plan.saves:
             # A table keeps entries that the core has dropped: the block may be another's by now.
             intact = self.groups[save.group].intact_blocks
@@ -82,7 +83,9 @@ class Worker:
             self.store.save(self.memory, save, owners)
         for number in plan.freed:
             require(number in self.slots, f"slot {number} freed, but not open")
-            del self.slots[number]
+            lora = self.slots.pop(number).lora
+            if lora is not None and all(each.lora != lora for each in self.slots.values()):
+                self.idle_adapters[lora] = None
         for new in plan.opened:
             require(new.slot not in self.slots, f"slot {new.slot} opened while in use")
             self.slots[new.slot] = self._open(new)
@@ -128,11 +131,17 @@ class Worker:
         require((new.lora is None) == (new.adapter == NO_ADAPTER), f"{new.lora}: {new.adapter}")
         if new.lora is not None:
             require(0 <= new.adapter < self.config.max_loras, f"adapter slot {new.adapter}")
+            before = self.adapters.get(new.adapter, new.lora)
+            if before != new.lora:
+                longest = next(iter(self.idle_adapters), None)
+                require(before == longest, f"adapter {before} gives its slot up, not {longest}")
+                del self.idle_adapters[before]
+            self.idle_adapters.pop(new.lora, None)
             self.adapters[new.adapter] = new.lora
         key = (request.cache_scope, new.lora, request.encoder)
         numbers = self.store.conditions
         conditions = numbers.setdefault(key, len(numbers))
-        return Slot(new, request, conditions, self.version)
+        return Slot(new, request, conditions, self.store.version)
 
     def _copy(self, plan: StepPlan) -> None:
         """Copy blocks before any write: a source may be in use by another sequence already."""
@@ -274,8 +283,7 @@ class SimExecutor:
 
     def reset(self) -> None:
         """Change the weights: no sequence may start with KV of the old ones from now on."""
-        for worker in self.workers:
-            worker.version += 1
+        self.store.version += 1
 
     def _report(self, plan: StepPlan, result: StepResult) -> StepResult:
         """Add payloads for some requests, and errors for poisoned ones."""

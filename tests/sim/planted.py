@@ -19,11 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.sim.planted_bugs import Bug
-from tests.sim.planted_kv_bugs import BUGS
+from tests.sim.bugs import BUGS, Bug
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS_FILE = Path(__file__).with_name("planted_seeds.txt")
+SEEDS_FILE = Path(__file__).with_name("bugs") / "seeds.txt"
 NUM_SEEDS = 1000
 TIMEOUT_SECONDS = 300  # a bug that makes the core loop for ever is caught too
 
@@ -132,10 +131,8 @@ def run_planted(only: str, workers: int) -> int:
     """Try every bug whose name contains `only`; return 0 if all are caught."""
     bugs = [bug for bug in BUGS if only in bug.name]
     if not bugs:
-        files = "tests/sim/planted_bugs.py and planted_kv_bugs.py"
-        print(
-            f"--only {only!r}: no planted bug has a name that contains it; {files} have the names"
-        )
+        where = "the files in tests/sim/bugs have the names"
+        print(f"--only {only!r}: no planted bug has a name that contains it; {where}")
         return 2
     findings: list[Finding] = []
     with ThreadPoolExecutor(workers) as pool:

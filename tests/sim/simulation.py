@@ -233,6 +233,8 @@ class Simulation:
         for event in events:
             self._receive(event)
         check_integrity(scheduler)
+        is_due = bool(transfers and transfers.are_due)
+        require(not (is_due and self.engine.only_frees), "saves wait for another request")
         if self.trace is not None:
             self._log_step(events)
         if was_idle and self.refusals.num_refused == refused:
@@ -465,9 +467,10 @@ class Simulation:
             require(whole, f"{new.request_id}: its prompt was cut")
             unready = self.journals[new.request_id].unready
             require(not unready, f"{new.request_id}: started before {unready}")
+        transfers = self.engine.scheduler.kv.transfers
+        require(not (transfers and transfers.are_due), "a plan leaves transfers to the next one")
         self.oracle.check_order(plan)
-        had_faults = self.refusals.num_refused > 0 or self.world.store != "none"
-        self.oracle.after_step(plan, had_faults)
+        self.oracle.after_step(plan, self.refusals.num_refused > 0 or self.world.store != "none")
 
     def _check_rest(self) -> None:
         """Check that the engine is as empty as at its start."""

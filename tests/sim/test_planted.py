@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.bugs import BUGS, Bug
 from tests.sim.planted import NUM_SEEDS, try_bug
-from tests.sim.planted_bugs import Bug
-from tests.sim.planted_kv_bugs import BUGS
 
 
 @pytest.mark.slow

@@ -96,7 +96,7 @@ def test_an_unknown_planted_bug_is_an_error(
 ) -> None:
     """The message names the file with the names."""
     assert run(monkeypatch, "--planted", "--only", "nonsense") == 2
-    assert "planted_kv_bugs.py have the names" in capsys.readouterr().out
+    assert "tests/sim/bugs have the names" in capsys.readouterr().out
 
 
 def test_a_wrong_cell_is_reported_with_its_content_and_the_right_one() -> None:

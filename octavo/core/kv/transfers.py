@@ -108,6 +108,11 @@ class Transfers:
 
     # both
 
+    @property
+    def are_due(self) -> bool:
+        """True if the next plan must carry some."""
+        return bool(self.loads or self.saves)
+
     def take(self) -> tuple[tuple[BlockTransfer, ...], tuple[BlockTransfer, ...]]:
         """Return the loads and the saves that the next plan must carry, each of them once."""
         taken = tuple(self.loads), tuple(self.saves)

@@ -99,7 +99,7 @@ class SteadyDecode:
             or self._num_moves != self._lifecycle.num_moves
             or len(self._lines) != 1
             or (self._queue.num_ready and (self._free_slots or self._by_priority))
-            or (self._transfers is not None and (self._transfers.loads or self._transfers.saves))
+            or (self._transfers is not None and self._transfers.are_due)
         ):
             return False
         if self._num_left < 0:

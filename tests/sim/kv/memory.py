@@ -29,6 +29,7 @@ class Memory:
 
     def __init__(self, config: CoreConfig) -> None:
         self._per_page = config.blocks_per_page
+        self._block_bytes = [group.block_bytes for group in config.groups]
         self.is_paged = any(count > 1 for count in self._per_page)
         self._empty = [POISON] * config.block_size
         # With equal sizes, a number means the same block in every group.
@@ -38,6 +39,13 @@ class Memory:
         repeats = 1 if self.is_paged else len(config.groups)
         self.cells = cells * repeats  # group → block → cells
         self.versions = versions * repeats
+
+    def check_pages(self) -> None:
+        """Require that a page, as large as the largest block, has as many blocks as fit."""
+        page_bytes = max(self._block_bytes)
+        for size, count in zip(self._block_bytes, self._per_page, strict=True):
+            fits = count * size <= page_bytes < (count + 1) * size
+            require(fits, f"{count} blocks of {size} bytes in a page of {page_bytes}")
 
     def place(self, group: int, block: int) -> tuple[int, int]:
         """Return a name of a block that no other block has."""

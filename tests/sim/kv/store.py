@@ -25,6 +25,7 @@ class Store:
         self.num_begun = self.num_loaded = self.num_failed = 0
         # Numbers for what KV depends on besides tokens, for the workers of all engines.
         self.conditions: dict[object, int] = {}
+        self.version = 0  # of the weights, which a new engine has as the last one had them
         self._rng = random.Random(f"{seed} store")
         self._blocks: dict[tuple[int, bytes], tuple[list[int], int, list[Slot]]] = {}
         self._lost: set[tuple[int, bytes]] = set()  # which the index still names

@@ -17,7 +17,7 @@ from octavo.core.engine import EngineCore
 from octavo.core.plan import StepPlan
 from octavo.core.request import Request
 from octavo.core.sequence import Line, Sequence
-from octavo.core.stats import SHARE
+from octavo.core.stats import PRIORITY, SHARE
 from tests.sim.events import Arrival, Fault
 from tests.sim.kv.memory import require
 from tests.sim.truth import VOCABULARY
@@ -99,6 +99,7 @@ class FairnessOracle:
         self.num_slow: Counter[str] = Counter()  # steps, by request
         self.num_overdue = 0  # steps in a row in which an owner had no slot, and turns had ended
         self.num_given = 0  # sequences preempted for the share of another owner
+        self.num_urgent = 0  # … for a more urgent request, since the last plan
         self.num_checked = 0  # steps in which an owner waited and held less than another
         self._preempt = self.scheduler.lifecycle.preempt
         self.scheduler.lifecycle.preempt = self._checked_preempt  # type: ignore[method-assign]
@@ -152,6 +153,7 @@ class FairnessOracle:
                 self._may_yield(victim),
                 f"{victim.request_id} yields without need",
             )
+        self.num_urgent += reason == PRIORITY
         self._preempt(victim, reason, now)
 
     def _may_yield(self, victim: Sequence) -> bool:
@@ -169,6 +171,9 @@ class FairnessOracle:
     def after_step(self, plan: StepPlan, is_disturbed: bool) -> None:
         """Check what every owner has after a step was planned."""
         self._check_turns(is_disturbed)
+        in_vain = self.num_urgent > 0 and not plan.opened
+        require(not in_vain or is_disturbed, f"{self.num_urgent} sequences yield, and none starts")
+        self.num_urgent = 0
         if is_disturbed or not self._is_binding():
             self.num_lacking.clear()
             self.num_slow.clear()

@@ -1,155 +1,9 @@
-"""More bugs that the simulator must catch: in KV, pages, holds, transfers, shares, repetitions."""
+"""Bugs in what a step contains: its time, shares, drafts, repetitions, adapters, places."""
 
 from __future__ import annotations
 
-from tests.sim.planted_bugs import CORE_BUGS, Bug
+from tests.sim.bugs.core import Bug
 
-KV_BUGS = (
-    # kinds
-    Bug(
-        "a state has no room where drafts are rejected",
-        "kv/policies.py",
-        ">= end - self.max_drafts",
-        ">= end",
-    ),
-    Bug(
-        "a fork takes a state of another position",
-        "kv/policies.py",
-        "        return size * self.longest(table, num_tokens // size)\n",
-        "        return num_tokens\n",
-    ),
-    Bug(
-        "a state that is not there is continued",
-        "kv/policies.py",
-        "        while num_blocks and hits[num_blocks - 1] == NULL_BLOCK:\n",
-        "        while False:\n",
-    ),
-    Bug(
-        "a state is dropped before it is read",
-        "config.py",
-        "            return max(0, position - 1)\n",
-        "            return position\n",
-    ),
-    Bug(
-        "an encoder's positions are found in part",
-        "kv/policies.py",
-        "        return hits if len(hits) == len(own) else []\n",
-        "        return hits\n",
-    ),
-    Bug(
-        "the first chunk does not write the encoder's positions",
-        "kv/policies.py",
-        "        return not prefix and self.table_length(sequence, 0) > 0\n",
-        "        return False\n",
-    ),
-    Bug(
-        "a fork takes KV of another encoder input",
-        "kv/manager.py",
-        "        if one.encoder != other.encoder:\n            return None\n",
-        "",
-    ),
-    Bug(
-        "the hash lacks the encoder input",
-        "kv/digests.py",
-        "        if request.encoder is None:\n",
-        "        if True:\n",
-    ),
-    Bug(
-        "the hash lacks the salts",
-        "kv/digests.py",
-        "                if salts:\n",
-        "                if False:\n",
-    ),
-    Bug("a salt's place is not hashed", "kv/digests.py", "% (position - begin, len", "% (0, len"),
-    Bug(
-        "a fork ignores its salts",
-        "kv/manager.py",
-        "        if one.salts != other.salts:\n",
-        "        if False:\n",
-    ),
-    # pages
-    Bug(
-        "a page that is in use again stays free",
-        "kv/page_pool.py",
-        "            del self._idle_pages[page]\n            for other",
-        "            for other",
-    ),
-    Bug(
-        "a page taken again keeps its labels",
-        "kv/page_pool.py",
-        "            self._remove_label(block, owner)\n        return page\n",
-        "            pass\n        return page\n",
-    ),
-    Bug(
-        "a page is freed while a block in it is used",
-        "kv/page_pool.py",
-        "            self._add_free(block, group)\n            return\n        blocks",
-        "            self._add_free(block, group)\n        blocks",
-    ),
-    Bug(
-        "a shared part may take more pages than there are",
-        "admission/start.py",
-        "            elif running or not self._kv.pool.can_fragment:\n",
-        "            elif True:\n",
-    ),
-    # holds
-    Bug("a hold never expires", "lifecycle.py", "if _deadline(each) <= elapsed]", "if False]"),
-    Bug(
-        "a hold ends with its first reason",
-        "lifecycle.py",
-        "        if not hold.reasons:\n",
-        "        if True:\n",
-    ),
-    Bug(
-        "what cannot be loaded is taken for ready",
-        "scheduler.py",
-        "        if event.error is not None:\n",
-        "        if False:\n",
-    ),
-    Bug(
-        "the time of a hold is not explained",
-        "lifecycle.py",
-        "    wait_seconds[reason] = wait_seconds.get(reason, 0.0) + seconds\n",
-        "",
-    ),
-    # transfers
-    Bug(
-        "a load that failed is used",
-        "kv/transfers.py",
-        "        if has_succeeded and load.is_wanted:\n",
-        "        if load.is_wanted:\n",
-    ),
-    Bug(
-        "a loaded block is never released",
-        "kv/transfers.py",
-        "        self._pool.release(load.block, group)\n",
-        "",
-    ),
-    Bug(
-        "a failed request's KV stays in another place",
-        "kv/transfers.py",
-        "        self.index.forget(group, digest)\n",
-        "",
-    ),
-    Bug(
-        "loads are planned twice",
-        "kv/transfers.py",
-        "        self.loads, self.saves = [], []\n",
-        "        self.saves = []\n",
-    ),
-    Bug(
-        "blocks to load are confused between groups",
-        "kv/transfers.py",
-        "        by_group = sorted(lacking, key=lambda content: content[0])\n",
-        "        by_group = lacking[::-1]\n",
-    ),
-    Bug(
-        "an idle engine does not hear that a load has ended",
-        "scheduler.py",
-        "        is_quiet = bool(transfers.loading) and not self.in_flight\n",
-        "        is_quiet = False\n",
-    ),
-)
 TIME_BUGS = (
     Bug(
         "prompts are cut while no sequence decodes",
@@ -198,6 +52,24 @@ TIME_BUGS = (
         "limits.py",
         "                num_tokens += count\n                num_read += each.num_planned\n",
         "                pass\n",
+    ),
+    Bug(
+        "prompts get the time of the decoding part too",
+        "limits.py",
+        "self._ratio * self._base) - self._base)",
+        "self._ratio * self._base))",
+    ),
+    Bug(
+        "the depth of a prompt is forgotten where it is cut",
+        "limits.py",
+        "cost.most_tokens(start, count, room)",
+        "cost.most_tokens(0, count, room)",
+    ),
+    Bug(
+        "an owner's first chunk counts for all later steps",
+        "limits.py",
+        "        self._begun, self.num_lines = {}, 1\n",
+        "        self.num_lines = 1\n",
     ),
 )
 SHARE_BUGS = (
@@ -263,6 +135,18 @@ SHARE_BUGS = (
         "        sequence.line.num_running -= 1\n",
         "",
     ),
+    Bug(
+        "an owner that is left alone keeps its part",
+        "admission/share.py",
+        "line.num_pages, line.allotment, line.room = 0, UNLIMITED, inf",
+        "line.num_pages = 0",
+    ),
+    Bug(
+        "background work goes before clients",
+        "admission/share.py",
+        "        return (line.rank, self._level(line), line.served",
+        "        return (-line.rank, self._level(line), line.served",
+    ),
 )
 REPETITION_BUGS = (
     Bug(
@@ -300,6 +184,18 @@ REPETITION_BUGS = (
         "stopping/repetition.py",
         "range(asked.min_pattern_size, longest + 1)",
         "range(asked.min_pattern_size, longest)",
+    ),
+    Bug(
+        "a pattern need stand twice only",
+        "stopping/repetition.py",
+        "output[-size * asked.min_count :]",
+        "output[-size * 2 :]",
+    ),
+    Bug(
+        "a repetition is looked for in a pattern's length",
+        "outcome.py",
+        "- asked.span)",
+        "- asked.max_pattern_size)",
     ),
 )
 STEADY_BUGS = (
@@ -352,5 +248,105 @@ STEADY_BUGS = (
         "            or len(self._lines) != 1\n",
         "",
     ),
+    Bug(
+        "a steady step leaves drafts out",
+        "steady/next_plan.py",
+        "        self._is_possible = not config.max_drafts\n",
+        "        self._is_possible = True\n",
+    ),
+    Bug(
+        "a steady step lets transfers wait",
+        "steady/next_plan.py",
+        "            or (self._transfers is not None and self._transfers.are_due)\n",
+        "",
+    ),
 )
-BUGS = (*CORE_BUGS, *KV_BUGS, *TIME_BUGS, *SHARE_BUGS, *REPETITION_BUGS, *STEADY_BUGS)
+ADAPTER_BUGS = (
+    Bug(
+        "an idle adapter's slot is not found again",
+        "limits.py",
+        "            if lora not in self.slots:\n",
+        "            if lora not in self.running:\n",
+    ),
+    Bug(
+        "adapter slots are numbered by those that run",
+        "limits.py",
+        "            return len(self.slots)\n",
+        "            return len(self.running)\n",
+    ),
+    Bug(
+        "a resumed sequence keeps its former adapter slot",
+        "limits.py",
+        "            sequence.adapter = self.slots[lora]\n",
+        "            if sequence.adapter < 0:\n"
+        "                sequence.adapter = self.slots[lora]\n",
+    ),
+    Bug(
+        "an adapter is counted for its last sequence only",
+        "limits.py",
+        "            self.running.setdefault(lora, {})[sequence.request_id] = None\n",
+        "            self.running[lora] = {sequence.request_id: None}\n",
+    ),
+    Bug(
+        "the adapter that was used last gives up its slot",
+        "limits.py",
+        "                self.slots[lora] = self.slots.pop(lora)\n",
+        "",
+    ),
+    Bug(
+        "an adapter is awaited where none can run",
+        "limits.py",
+        "        if request.lora is None or self.num_slots:\n",
+        "        if request.lora is None or True:\n",
+    ),
+)
+DRAFT_BUGS = (
+    Bug(
+        "drafts that were given up are still planned",
+        "scheduler.py",
+        "                count = min(count, sequence.num_expected - sequence.num_planned)\n",
+        "",
+    ),
+    Bug(
+        "drafts that a limiter cut are verified",
+        "plan_draft.py",
+        "sequence.drafts[: end - expected]",
+        "sequence.drafts",
+    ),
+)
+PLACE_BUGS = (
+    Bug(
+        "a preempted sequence is taken for one that decodes",
+        "sequence.py",
+        "        self.catching_up = True\n        self.drafts = ()\n",
+        "        self.drafts = ()\n",
+    ),
+    Bug(
+        "a sequence preempted for one before it is planned",
+        "scheduler.py",
+        "            if sequence.slot < 0:\n"
+        "                continue  # it was preempted for one before it\n",
+        "",
+    ),
+    Bug(
+        "an idle engine does not announce freed slots",
+        "engine.py",
+        "        return bool(self.scheduler.lifecycle.freed_slots) or self._has_more\n",
+        "        return self._has_more\n",
+    ),
+    Bug(
+        "a sequence waits although others have yielded to it",
+        "admission/start.py",
+        "        return True\n\n    def _has_room",
+        "        return not victims\n\n    def _has_room",
+    ),
+)
+SCHEDULE_BUGS = (
+    *TIME_BUGS,
+    *SHARE_BUGS,
+    *REPETITION_BUGS,
+    *STEADY_BUGS,
+    *ADAPTER_BUGS,
+    *DRAFT_BUGS,
+    *PLACE_BUGS,
+)

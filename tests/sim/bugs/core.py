@@ -1,4 +1,4 @@
-"""Bugs that the simulator must catch: plausible mistakes, as changes of the source text."""
+"""Plausible mistakes in the core, as changes of its source text."""
 
 from __future__ import annotations
 

@@ -1,0 +1,9 @@
+"""Bugs that the simulator must catch, each a change of the source text of the core."""
+
+from tests.sim.bugs.core import CORE_BUGS, Bug
+from tests.sim.bugs.kv import KV_BUGS
+from tests.sim.bugs.schedule import SCHEDULE_BUGS
+
+BUGS = (*CORE_BUGS, *KV_BUGS, *SCHEDULE_BUGS)
+
+__all__ = ["BUGS", "Bug"]
