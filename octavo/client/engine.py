@@ -46,10 +46,21 @@ class Engine(Protocol):
     All methods are called in the event loop to which it is attached, as those of its user are.
     """
 
-    vitals: EngineVitals
-    totals: EngineSnapshot  # statistics of all engines so far
-    load: EngineLoad  # as the present engine last reported it
-    closed_reason: str  # for callers, once there will be no engine any more
+    @property
+    def vitals(self) -> EngineVitals:
+        """The counts and times of the engine's life, which change as it lives."""
+
+    @property
+    def totals(self) -> EngineSnapshot:
+        """The statistics of all engines so far."""
+
+    @property
+    def load(self) -> EngineLoad:
+        """The load as the present engine last reported it."""
+
+    @property
+    def closed_reason(self) -> str:
+        """The reason for callers, once there will be no engine any more."""
 
     @property
     def facts(self) -> EngineFacts:

@@ -69,7 +69,7 @@ class Worker:
         self.slots: dict[int, Slot] = {}
         self.adapters: dict[int, str] = {}  # by their slot
         self.idle_adapters: dict[str, None] = {}  # in the order of their last sequences' leaving
-        self._request_of = request_of
+        self.request_of = request_of
 
     # applying a plan's differences
 
@@ -125,7 +125,7 @@ class Worker:
         return StepResult(plan.step, tuple(tokens), tuple(accepted), tuple(new_drafts))
 
     def _open(self, new: NewSlot) -> Slot:
-        request = self._request_of(new.request_id)
+        request = self.request_of(new.request_id)
         require(new.num_prompt == len(request.prompt), f"{new.request_id}: wrong prompt length")
         require(new.sampling == request.sampling, f"{new.request_id}: wrong sampling parameters")
         require((new.lora is None) == (new.adapter == NO_ADAPTER), f"{new.lora}: {new.adapter}")
@@ -191,7 +191,7 @@ class Worker:
     def room_in_grammar(self, number: int) -> int:
         """Return how many further tokens the toy grammar of a slot allows; negative: too many."""
         slot = self.slots[number]
-        request = self._request_of(slot.request_id)
+        request = self.request_of(slot.request_id)
         end = grammar_end(request, self.config.max_model_len)
         num_output = len(slot.tokens) - len(request.prompt)
         return self.config.max_model_len if end is None else end - num_output

@@ -10,11 +10,14 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from octavo.client.launcher import Incoming
 from octavo.core.config import CoreConfig
-from octavo.core.engine import EngineCore
+from octavo.core.engine import EngineCore, Executor
+from octavo.core.kv.transfers import KVIndex
 from octavo.engine.process import EngineLoop
+from octavo.engine.tensor_files import TensorFiles
 from octavo.exec.inline import InlineExecutor
 from octavo.exec.recording import RecordingExecutor, SuspectRecord
 from octavo.wire.channel import HEARTBEAT_SECONDS, StepProgress
@@ -50,6 +53,14 @@ class Box:
         self.numbers = tuple(numbers)
 
 
+class Inside(NamedTuple):
+    """The parts of an engine beside its core and its loop."""
+
+    executor: Executor
+    kv_index: KVIndex | None = None  # of the KV that other places have
+    files: TensorFiles | None = None  # that it can load while it runs
+
+
 class SimEngine:
     """A simulated process, as `octavo.client.launcher.EngineProcess` describes it."""
 
@@ -65,7 +76,8 @@ class SimEngine:
         self._num_taken = self._num_sent = self._num_pulses = 0
         self._box = Box()
         self._progress = StepProgress()
-        self._core: EngineCore | None = None
+        self.core: EngineCore | None = None
+        self._files: TensorFiles | None = None
         self._host: EngineLoop | None = None
         self._cache_key = b""
         self._ending: str | None = None
@@ -123,7 +135,7 @@ class SimEngine:
 
     def names(self) -> list[str]:
         """Return the ids of the sequences in the core."""
-        return [] if self._core is None else list(self._core.scheduler.sequences)
+        return [] if self.core is None else list(self.core.scheduler.sequences)
 
     def end(self, how: str, by_others: bool = False) -> None:
         """End the process; frames that it has sent may arrive, arrive late, or be lost."""
@@ -171,13 +183,18 @@ class SimEngine:
             self._send(EngineFailed("no memory for the weights"))
             self.end("its process ended with exit code 3")
             return
-        runner = FakeRunner({"poison": "1", "how": "raise"})
         record = SuspectRecord(self._box)
-        executor = RecordingExecutor(InlineExecutor(AtOnce(runner.run)), record, self._note_size)
         clock = self._loop.time
-        self._core = EngineCore(self._config, executor, clock, self._cache_key, check_interval=5)
-        self._host = EngineLoop(self._core, _Channel(self), record, self._progress, clock)
-        self._send(EngineReady(self._world.facts(self._core.longest_tokens)))
+        inside = self._world.make_inside(self)
+        executor = RecordingExecutor(inside.executor, record, self._note_size)
+        self.core = EngineCore(
+            self._config, executor, clock, self._cache_key, index=inside.kv_index, check_interval=5
+        )
+        self._files = files = inside.files
+        self._host = EngineLoop(
+            self.core, _Channel(self), record, self._progress, clock, files=files
+        )
+        self._send(EngineReady(self._world.facts(self.core.longest_tokens)))
         self._work()
 
     def _note_size(self, num_tokens: int) -> None:
@@ -192,9 +209,11 @@ class SimEngine:
         host = self._host
         assert host is not None
         try:
-            if self._inbox or not host.is_idle:
+            is_loading = self._files is not None and self._files.num_loading > 0
+            if self._inbox or is_loading or not host.is_idle:
                 self._is_resting = False
                 host.run_step()
+                self._world.after_step(self)
             elif not self._is_resting:
                 self._is_resting = True
                 host.report_idle()
@@ -269,6 +288,18 @@ class SimLauncher:
         self._travelling: list[Incoming] = []
         self._latest: dict[tuple[int, bool], float] = {}
         self._on_frame: Callable[[], None] | None = None
+
+    # A subclass overrides these methods to give its engines more.
+
+    def make_inside(self, engine: SimEngine) -> Inside:
+        """Return what an engine that starts has inside."""
+        runner = FakeRunner({"poison": "1", "how": "raise"})
+        return Inside(InlineExecutor(AtOnce(runner.run)))
+
+    def after_step(self, engine: SimEngine) -> None:
+        """Look at an engine after one of its steps."""
+
+    # as a launcher
 
     def launch(self, epoch: int) -> SimEngine:
         for engine in self.engines:

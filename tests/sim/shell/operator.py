@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from octavo.client.process import ProcessClient
+from octavo.client.process import ProcessEngine
 from octavo.client.supervisor import State
 from octavo.engine.commands import HANDLERS
 from octavo.wire.commands import (
@@ -57,7 +57,7 @@ class Operator:
 
     def __init__(
         self,
-        client: ProcessClient,
+        target: ProcessEngine,
         launcher: SimLauncher,
         chance: random.Random,
         count: Callable[[str], None],
@@ -65,7 +65,7 @@ class Operator:
         num_sleeps: Callable[[], int],
         is_over: Callable[[], bool],
     ) -> None:
-        self._client = client
+        self._target = target
         self._launcher = launcher
         self._random = chance
         self._count = count
@@ -76,16 +76,23 @@ class Operator:
     def send(self) -> None:
         """Send some commands at once."""
         for _ in range(self._random.randint(1, 4)):
-            command = self._random.choice([Echo(f"{len(self._replies)}"), Newer()])
-            if self._random.random() < 0.2:
-                command = ResetPrefixCache()
-            seconds = self._random.choice([0.005, 0.05, LONG_SECONDS])
-            engine = self._launcher.engines[-1]
-            had_engine = self._client.engine.supervisor.state is State.READY
-            reply = self._client.command(command, seconds)
-            self._replies.append(reply)
-            check = partial(self._check, command, engine, had_engine, seconds, self._num_sleeps())
-            reply.add_done_callback(check)
+            command = self._draw()
+            self.give(command, self._random.choice([0.005, 0.05, LONG_SECONDS]))
+
+    def _draw(self) -> Command:
+        """Return a command that may be sent at any time."""
+        command = self._random.choice([Echo(f"{len(self._replies)}"), Newer()])
+        return ResetPrefixCache() if self._random.random() < 0.2 else command
+
+    def give(self, command: Command, seconds: float = LONG_SECONDS) -> asyncio.Future[Reply]:
+        """Send a command, and check its reply when it comes."""
+        engine = self._launcher.engines[-1]
+        had_engine = self._target.supervisor.state is State.READY
+        reply = self._target.command(command, seconds)
+        self._replies.append(reply)
+        check = partial(self._check, command, engine, had_engine, seconds, self._num_sleeps())
+        reply.add_done_callback(check)
+        return reply
 
     async def settle(self) -> None:
         """Wait until each command has its reply."""
@@ -108,13 +115,13 @@ class Operator:
         self._count(f"reply: {code or 'result'}")
         is_faulty = engine.is_hung or engine.is_stopped or engine.is_mad
         if code is None:
-            assert reply.value == (command.text if isinstance(command, Echo) else None)
+            self._check_result(command, reply.value, engine)
             assert not isinstance(command, Newer)
         elif code == UNKNOWN_COMMAND:
             assert isinstance(command, Newer)
         elif code == NO_ENGINE:
             assert self._is_over() or not had_engine or is_faulty or engine.ended_at is not None
-        else:
+        elif not self._is_expected(command, code):
             assert code == TIMED_OUT, code
             now, ended_at = self._launcher.loop.time(), engine.ended_at
             if self._num_sleeps() == num_sleeps:
@@ -122,3 +129,13 @@ class Operator:
                 assert is_slow, "a healthy engine has not replied"
                 is_unseen = ended_at is None or now < ended_at + NOTICED_SECONDS
                 assert is_unseen, "the engine has ended"
+
+    # A subclass overrides these methods to send more commands.
+
+    def _check_result(self, command: Command, value: object, engine: SimEngine) -> None:
+        """Check what a command resulted in."""
+        assert value == (command.text if isinstance(command, Echo) else None)
+
+    def _is_expected(self, command: Command, code: str) -> bool:
+        """Return whether a command may be refused with this code."""
+        return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,8 @@ from octavo.api.control import CommandFailedError
 from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.api.requests import FailedRequestError
 from octavo.client.commands import COMMAND_SECONDS
-from octavo.client.process import make_client
+from octavo.client.journal.client import JournalClient
+from octavo.client.process import ProcessEngine, make_client
 from octavo.client.restart_policy import Timing
 from octavo.core.config import CoreConfig
 from octavo.core.request import Request
@@ -76,11 +77,43 @@ class World:
             max_num_batched_tokens=self.random.choice([8, 32, 128]),
             max_num_seqs=self.random.choice([2, 4, 16]),
         )
-        self.launcher = SimLauncher(self.loop, self.seed + 1, config)
+        self.launchers = self._make_launchers(config)
         self.is_over = False
         self.has_cause = False  # a request or a fault may have ended an engine
+        self.has_poison = False
         self.slips: list[str] = []  # errors in callbacks
         self.loop.set_exception_handler(lambda loop, context: self.slips.append(str(context)))
+
+    @property
+    def launcher(self) -> SimLauncher:
+        """The launcher of the engine, or of the first of several."""
+        return self.launchers[0]
+
+    # A subclass overrides these methods for worlds with several engines.
+
+    def _make_launchers(self, config: CoreConfig) -> list[SimLauncher]:
+        return [SimLauncher(self.loop, self.seed + 1, config)]
+
+    def _make_client(self, arguments: EngineArguments) -> JournalClient[Any]:
+        client = make_client(arguments, self.launcher, TIMING, self.loop.time)
+        client.engine.start()
+        return client
+
+    def _engines(self) -> list[ProcessEngine]:
+        return [self.client.engine]
+
+    def _engine_now(self) -> SimEngine:
+        """Return the engine that has the requests."""
+        return self.launcher.engines[-1]
+
+    def _draw_prompt(self, chance: random.Random) -> list[int]:
+        return [chance.randrange(POISON_TOKEN) for _ in range(chance.randint(1, 30))]
+
+    def _may_be_blamed(self) -> bool:
+        """Return whether the world's faults may make a harmless request fail."""
+        return False
+
+    # running
 
     def run(self) -> None:
         """Run the world; raise AssertionError if anything is wrong."""
@@ -104,20 +137,31 @@ class World:
     def _start(self) -> None:
         """Start the engine, and choose how its launcher fails."""
         arguments = EngineArguments(model="simulated", seed=self.seed)
-        client = make_client(arguments, self.launcher, TIMING, self.loop.time)
-        client.engine.start()
-        self.client = client
+        self.client = client = self._make_client(arguments)
         self.engine = AsyncLLM.over(client, arguments)
-        self.operator = Operator(
-            client,
-            self.launcher,
+        self._make_operators()
+        for launcher in self.launchers:
+            launcher.fullness = self.random.choice([0.0, 0.0, 0.3])
+            launcher.start_failures = self.random.choice([0.0, 0.0, 0.3])
+
+    def _make_operators(self) -> None:
+        made = [self._make_operator(*each) for each in enumerate(self.launchers)]
+        self.operators: Sequence[Operator] = made
+
+    def _make_operator(self, index: int, launcher: SimLauncher) -> Operator:
+        return Operator(
+            self._engines()[index],
+            launcher,
             self.random,
             self._count,
             num_sleeps=lambda: self.num_events.get("asleep", 0),
             is_over=lambda: self.is_over,
         )
-        self.launcher.fullness = self.random.choice([0.0, 0.0, 0.3])
-        self.launcher.start_failures = self.random.choice([0.0, 0.0, 0.3])
+
+    @property
+    def operator(self) -> Operator:
+        """The operator of the engine, or of the first of several."""
+        return self.operators[0]
 
     def _run(self) -> None:
         self._start()
@@ -136,7 +180,8 @@ class World:
         await self._end_faults(faults)
         if not self.is_over:
             await self._heal()
-        await self.operator.settle()
+        for operator in self.operators:
+            await operator.settle()
 
     # callers
 
@@ -144,8 +189,9 @@ class World:
         chance = random.Random(f"{self.seed}/{index}")
         await asyncio.sleep(chance.uniform(0, 3))
         is_poison = chance.random() < 0.08
-        prompt = [chance.randrange(POISON_TOKEN) for _ in range(chance.randint(1, 30))]
+        prompt = self._draw_prompt(chance)
         self.has_cause |= is_poison
+        self.has_poison |= is_poison
         if is_poison:
             prompt[chance.randrange(len(prompt))] = POISON_TOKEN
         kind = chance.choice(list(RequestOutputKind))
@@ -179,9 +225,10 @@ class World:
 
     async def _check_gone(self, name: str, outcome: Outcome) -> None:
         """Check that the engine has dropped the request of a caller that left."""
-        engine, launcher = outcome.left_in, self.launcher
-        await asyncio.sleep(2 * launcher.max_delay + 3 * STEP_SECONDS)
-        if engine is None or engine.is_hung or engine.is_stopped or launcher.fullness:
+        engine, delay = outcome.left_in, max(each.max_delay for each in self.launchers)
+        await asyncio.sleep(2 * delay + 3 * STEP_SECONDS)
+        is_full = any(launcher.fullness for launcher in self.launchers)
+        if engine is None or engine.is_hung or engine.is_stopped or is_full:
             return
         left = set(outcome.left_as) & set(engine.names()) if engine.is_ready else set()
         require(not left, f"{name} has left, but the engine still computes it")
@@ -217,7 +264,7 @@ class World:
         finally:
             entries = [e for e in self.client._journal if e.name.startswith(f"{name}#")]
             outcome.left_as = [str(e.number) for e in entries if e.number is not None]
-            outcome.left_in = self.launcher.engines[-1]
+            outcome.left_in = self._engine_now()
             await stream.aclose()  # type: ignore[attr-defined]
 
     def _note(self, output: RequestOutput, sampling: SamplingParams, outcome: Outcome) -> None:
@@ -258,7 +305,8 @@ class World:
             text = decode(shown, skip_special_tokens=True)
             require(all(each == text for each in outcome.text), f"{name}: {outcome.text}")
         elif outcome.ending == "failed":
-            require(kills, f"{name} failed without a fault of its own")
+            has_fault = kills or self._may_be_blamed()
+            require(has_fault, f"{name} failed without a fault of its own")
             self._count("failed")
 
     # faults of the engine
@@ -314,40 +362,52 @@ class World:
 
     async def _heal(self) -> None:
         """End all faults; a last request must be served, and the others must be gone."""
-        self.launcher.fullness = self.launcher.start_failures = 0.0
+        for launcher in self.launchers:
+            launcher.fullness = launcher.start_failures = 0.0
         await self._operate(self.engine.resume)  # the last fault may have paused it
         self.operator.send()
-        sampling = SamplingParams(max_tokens=4, seed=1, ignore_eos=True)
-        outcome = Outcome([[]], [""], [None])
-        await self._read("last", [1, 2, 3], sampling, outcome, None, 0.0)
-        require(outcome.ending == "finished", "a request after the last fault was not served")
-        self._check(-1, [1, 2, 3], sampling, outcome, is_poison=False)
+        await self._serve("last")
         for _ in range(100):
-            if not self.launcher.engines[-1].names():
+            if not self._names_left():
                 break
             await asyncio.sleep(0.05)
-        require(not self.launcher.engines[-1].names(), "the engine still has sequences")
-        num_restarts = self.client.engine.supervisor.restarts.num_restarts
+        require(not self._names_left(), "the engine still has sequences")
+        restarts = [engine.supervisor.restarts for engine in self._engines()]
+        num_restarts = sum(each.num_restarts for each in restarts)
         if not self.has_cause:
             require(num_restarts == 0, "an engine was ended without a fault")
         require(self.client.is_well(), "the client is not well after the last fault")
-        self._count("late frames", self.launcher.num_late)
+        self._count("late frames", sum(launcher.num_late for launcher in self.launchers))
         self._count("restarts", num_restarts)
+
+    async def _serve(self, name: str) -> None:
+        """Require that a request is served now."""
+        sampling = SamplingParams(max_tokens=4, seed=1, ignore_eos=True)
+        outcome = Outcome([[]], [""], [None])
+        await self._read(name, [1, 2, 3], sampling, outcome, None, 0.0)
+        require(outcome.ending == "finished", "a request after the last fault was not served")
+        self._check(-1, [1, 2, 3], sampling, outcome, is_poison=False)
+
+    def _names_left(self) -> list[str]:
+        """Return the sequences that the living engines still have."""
+        return [name for launcher in self.launchers for name in launcher.engines[-1].names()]
 
     def _check_the_end(self) -> None:
         require(not self.slips, f"errors in callbacks: {self.slips}")
-        require(
-            not self.launcher.errors, f"errors between front end and engine: {self.launcher.errors}"
-        )
+        errors = [error for launcher in self.launchers for error in launcher.errors]
+        require(not errors, f"errors between front end and engine: {errors}")
         if not self.is_over:
             require(len(self.client._journal) == 0, "the journal has entries without a request")
-        require(len(self.launcher.cache_keys) <= 1, "the engines name the same KV differently")
+        keys = {key for launcher in self.launchers for key in launcher.cache_keys}
+        require(len(keys) <= 1, "the engines name the same KV differently")
         require(not self.engine._sinks, "sinks are left behind")
         require(len(self.engine._table) == 0, "the request table is not empty")
         self.engine.close()
-        require(all(engine.is_closed for engine in self.launcher.engines), "engines left behind")
-        require(self.launcher.is_closed, "the socket was left open")
-        require(not self.client.engine.supervisor.timers, "timers left behind")
+        for launcher in self.launchers:
+            require(all(engine.is_closed for engine in launcher.engines), "engines left behind")
+            require(launcher.is_closed, "the socket was left open")
+        timers = [timer for engine in self._engines() for timer in engine.supervisor.timers]
+        require(not timers, "timers left behind")
         tasks = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
         require(not tasks, f"tasks left behind: {tasks}")
 

@@ -1,0 +1,1 @@
+"""Worlds with two engines for one keeper of requests, in which one continues what another began."""

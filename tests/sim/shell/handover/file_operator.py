@@ -1,0 +1,79 @@
+"""An operator who also loads and unloads files, and checks what each engine has of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from octavo.engine.tensor_files import IN_USE, NOT_LOADED, UNFIT, UNKNOWN_KIND
+from octavo.wire.commands import Command, LoadedFile, LoadFile, UnloadFile
+from tests.sim.shell.engine_side import SimEngine
+from tests.sim.shell.handover.inside import (
+    FILES,
+    KIND,
+    MOST_LOAD_SECONDS,
+    UNREADABLE,
+    Launcher,
+    digest_of,
+)
+from tests.sim.shell.operator import LONG_SECONDS, Operator
+
+LABELS = ("a", "b", "c")
+UNFIT_CODES = {"unfit": UNFIT, "missing": UNREADABLE}  # by path
+
+
+class FileOperator(Operator):
+    """An operator of one of two engines."""
+
+    def __init__(self, target: Any, launcher: Launcher, *others: Any, **more: Any) -> None:
+        super().__init__(target, launcher, *others, **more)
+        self._files = launcher.sums
+        # By an engine's epoch, a label, and whether it was loaded: how often that succeeded.
+        self._num_done: dict[tuple[int, str, bool], int] = {}
+
+    def _draw(self) -> Command:
+        chance = self._random
+        match chance.randrange(5):
+            case 0 | 1:
+                kind = "other" if chance.random() < 0.1 else KIND
+                return LoadFile(kind, chance.choice(LABELS), chance.choice(FILES))
+            case 2:
+                return UnloadFile(KIND, chance.choice(LABELS))
+            case _:
+                return super()._draw()
+
+    def _check_result(self, command: Command, value: object, engine: SimEngine) -> None:
+        if isinstance(command, LoadFile):
+            assert isinstance(value, LoadedFile)
+            assert value.digest == digest_of(command.path), "the reply to another load"
+            assert command.kind == KIND
+            assert command.path not in UNFIT_CODES
+        elif not isinstance(command, UnloadFile):
+            super()._check_result(command, value, engine)
+            return
+        done = (engine.epoch, command.label, isinstance(command, LoadFile))
+        self._num_done[done] = self._num_done.get(done, 0) + 1
+        kind = self._files[engine.epoch]
+        counts = kind.num_loads if isinstance(command, LoadFile) else kind.num_unloads
+        is_true = self._num_done[done] <= counts.get(command.label, 0)
+        assert is_true, f"engine {engine.epoch} has not done this: {command}"
+
+    def _is_expected(self, command: Command, code: str) -> bool:
+        if isinstance(command, LoadFile):
+            is_wrong = code == UNKNOWN_KIND and command.kind != KIND
+            return is_wrong or code == IN_USE or code == UNFIT_CODES.get(command.path)
+        return isinstance(command, UnloadFile) and code == NOT_LOADED
+
+    async def check_files(self) -> None:
+        """Require that the engine can still load and unload, and has what its replies said."""
+        engine = self._launcher.engines[-1]
+        kind = self._files[engine.epoch]
+        await self.settle()
+        await asyncio.sleep(MOST_LOAD_SECONDS + 1.0)  # a command that timed out may still load
+        for label in LABELS:
+            is_loaded = label in kind.loaded
+            reply = await self.give(LoadFile(KIND, label, "one"), LONG_SECONDS)
+            code = None if reply.error is None else reply.error.code
+            assert code == (IN_USE if is_loaded else None), f"{label}: {code}"
+            assert (await self.give(UnloadFile(KIND, label), LONG_SECONDS)).error is None
+        assert not kind.loaded

@@ -1,0 +1,205 @@
+"""Seeded worlds of two engines, each of which continues what the other began, and planted bugs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from octavo.client.commands import CommandsInFlight
+from octavo.client.journal.client import JournalClient
+from octavo.client.journal.journal import Entry, Journal
+from octavo.client.journal.quarantine import Quarantine
+from octavo.client.process import ProcessEngine
+from octavo.core.kv.digests import PrefixDigests
+from octavo.core.request import Request
+from octavo.engine.commands import Later
+from octavo.engine.tensor_files import TensorFiles
+from tests.sim.shell.handover.handover_world import HandoverWorld
+from tests.sim.shell.one_tokenizer import one_tokenizer
+
+NUM_WORLDS = 400
+NUM_FOR_PLANTED = 120
+OFTEN = (
+    ("handed over", "continued", "died for the other", "no other", "same names", "loaded"),
+    ("killed", "crashed", "stopped", "hung", "babbled", "paused", "paused and drained", "asleep"),
+    ("left", "cancelled", "aborted", "closed", "failed", "late frames", "restarts"),
+    tuple(
+        f"reply: {code}"
+        for code in ("result", "no_engine", "timed_out", "name_in_use", "not_loaded", "not_found")
+    ),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with one_tokenizer(tmp_path_factory.mktemp("tiny")):
+        yield
+
+
+def world(seed: int) -> HandoverWorld:
+    """Return a world that has been run."""
+    made = HandoverWorld(seed)
+    try:
+        made.run()
+    except BaseException as error:
+        error.add_note(f"HandoverWorld({seed})")
+        raise
+    return made
+
+
+@pytest.mark.slow
+def test_worlds() -> None:
+    happened: Counter[str] = Counter()
+    for seed in range(NUM_WORLDS):
+        happened.update(world(seed).num_events)
+    for whats in OFTEN:  # what never happens is not tested
+        for what in whats:
+            assert happened[what] >= 10, happened
+    assert happened["continued"] + happened["died for the other"] > NUM_WORLDS
+
+
+@pytest.mark.parametrize("seed", [11, 22, 77])
+def test_a_seed_determines_a_world(seed: int) -> None:
+    once, again = world(seed), world(seed)
+    assert once.num_events == again.num_events
+    assert once.loop.now == again.loop.now
+
+
+# planted bugs
+
+
+def _numbers_begin_again(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: two engines have different requests of one number."""
+    lose = Journal.lose_engine
+
+    def lose_engine(self: Journal, now: float) -> None:
+        lose(self, now)
+        self._next_number = 0
+
+    patch.setattr(Journal, "lose_engine", lose_engine)
+
+
+def _forgets_tokens(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: another engine does not get the last emitted token."""
+    submit = Journal.submit
+
+    def forgetful(self: Journal, entry: Entry, now: float) -> Any:
+        if entry.was_submitted:
+            del entry.emitted[-1:]
+        return submit(self, entry, now)
+
+    patch.setattr(Journal, "submit", forgetful)
+
+
+def _trusts_what_a_dead_engine_ran(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: what ended one engine is not suspect in the other."""
+
+    def suspect(self: Quarantine, at_work: Any, was_killed: bool) -> None:
+        self.isolated = None
+
+    patch.setattr(Quarantine, "suspect", suspect)
+
+
+def _continues_what_was_aborted(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: the other engine gets requests whose abort was on its way."""
+    on_end = JournalClient.on_end
+
+    def forgetful(self: JournalClient[Any], *which: Any) -> bool:
+        for entry in self._journal:
+            entry.is_abort_requested = False
+        return on_end(self, *which)
+
+    patch.setattr(JournalClient, "on_end", forgetful)
+
+
+def _has_a_key_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: each engine draws its key of digests."""
+    init = ProcessEngine.__init__
+
+    def drawing(self: ProcessEngine, *which: Any) -> None:
+        init(self, *which[:4])
+
+    patch.setattr(ProcessEngine, "__init__", drawing)
+
+
+def _names_continued_kv_differently(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: the KV of a request that another engine has begun has a name of its own."""
+    root = PrefixDigests._root
+
+    def other_root(self: PrefixDigests, request: Request) -> bytes:
+        changed = replace(request, cache_scope="resumed") if request.resumed else request
+        return root(self, changed)
+
+    patch.setattr(PrefixDigests, "_root", other_root)
+
+
+def _names_only_the_last_block(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: the name of a block does not depend on the blocks before it."""
+    of = PrefixDigests.of
+
+    def forgetful(self: PrefixDigests, sequence: Any, count: int) -> list[bytes]:
+        for done in range(len(sequence.digests), count):
+            rest, sequence.digests = sequence.digests, [b""] * done
+            rest.append((b"" if done else b"0") + of(self, sequence, done + 1)[-1])
+            sequence.digests = rest
+        digests: list[bytes] = sequence.digests
+        return digests
+
+    patch.setattr(PrefixDigests, "of", forgetful)
+
+
+def _loses_commands_of_a_dead_engine(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CommandsInFlight, "fail_all", lambda self, why: None)
+
+
+def _forgets_to_reply_to_a_failed_load(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Later, "refuse", lambda self, error: None)
+
+
+def _takes_files_in_their_order(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a file that has been read goes to the load that waits longest."""
+    take = TensorFiles.take
+
+    def in_order(self: TensorFiles) -> None:
+        answers = self._loader.take()
+        numbers: Sequence[int] = list(self._loading)
+        pairs = [(number, answer) for number, (_, answer) in zip(numbers, answers, strict=False)]
+        taker = self._loader.take
+        self._loader.take = lambda: pairs  # type: ignore[method-assign]
+        try:
+            take(self)
+        finally:
+            self._loader.take = taker  # type: ignore[method-assign]
+
+    patch.setattr(TensorFiles, "take", in_order)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        _numbers_begin_again,
+        _forgets_tokens,
+        _trusts_what_a_dead_engine_ran,
+        _continues_what_was_aborted,
+        _has_a_key_of_its_own,
+        _names_continued_kv_differently,
+        _names_only_the_last_block,
+        _loses_commands_of_a_dead_engine,
+        _forgets_to_reply_to_a_failed_load,
+        _takes_files_in_their_order,
+    ],
+)
+def test_planted_bugs_are_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    for seed in range(NUM_FOR_PLANTED):
+        try:
+            world(seed)
+        except (AssertionError, TimeoutError):
+            return
+    raise AssertionError(f"no world of {NUM_FOR_PLANTED} found {plant.__name__}")
