@@ -10,14 +10,17 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 
 from tests.sim.planted import NUM_SEEDS, run_planted
+from tests.sim.programs.worlds import draw_programs
 from tests.sim.report import state_of, world_as_python
 from tests.sim.shrink import shrink
 from tests.sim.simulation import Simulation
-from tests.sim.world import draw_world
+from tests.sim.world import World, draw_world
 
 INTERRUPTED = 130  # the exit status that a shell gives to a program ended by Ctrl-C
+DRAWS: dict[str, Callable[[int], World]] = {"programs": draw_programs}
 LAST_LINES = 20  # of a shrunk world's trace, which is rarely longer
 
 
@@ -30,8 +33,9 @@ def main() -> int:
         if options.planted:
             return run_planted(options.only, options.workers)
         if options.trace:
-            return _trace(range(options.first, options.first + options.seeds))
-        return _search(options.first, options.seeds, options.workers, not options.no_shrink)
+            return _trace(range(options.first, options.first + options.seeds), options.kind)
+        seeds = range(options.first, options.first + options.seeds)
+        return _search(seeds, options.kind, options.workers, not options.no_shrink)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -52,14 +56,16 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--planted", action="store_true", help="plant bugs; each must be caught")
     parser.add_argument("--no-shrink", action="store_true", help="only name the failing seed")
     parser.add_argument("--only", default="", help="with --planted: bugs whose name contains this")
+    parser.add_argument("--kind", choices=DRAWS, help="worlds of another kind, by their own seeds")
     options = parser.parse_args()
     if options.only and not options.planted:
         parser.error("--only chooses among the planted bugs: add --planted, or omit --only")
-    chosen = (options.seeds, options.first, options.trace or None, options.no_shrink or None)
+    flags = (options.trace or None, options.no_shrink or None)
+    chosen = (options.seeds, options.first, options.kind, *flags)
     if options.planted and any(option is not None for option in chosen):
         parser.error(
             f"--planted runs seeds 0 to {NUM_SEEDS - 1} against each bug: "
-            "omit --seeds, --from, --trace and --no-shrink"
+            "omit --seeds, --from, --kind, --trace and --no-shrink"
         )
     options.seeds = 1000 if options.seeds is None else options.seeds
     options.first = options.first or 0
@@ -81,9 +87,13 @@ def _at_least(least: int) -> Callable[[str], int]:
     return parse
 
 
-def run_seed(seed: int) -> tuple[int, int, str | None]:
+def _draw(seed: int, kind: str | None) -> World:
+    return draw_world(seed) if kind is None else DRAWS[kind](seed)
+
+
+def run_seed(seed: int, kind: str | None = None) -> tuple[int, int, str | None]:
     """Run one world; return the seed, its ticks, and its failure if it has one."""
-    simulation = Simulation(draw_world(seed))
+    simulation = Simulation(_draw(seed, kind))
     failure = _run(simulation)
     return seed, simulation.num_ticks, None if failure is None else _named(failure)
 
@@ -106,21 +116,25 @@ def _leave_signals_to_the_parent() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _search(first: int, count: int, workers: int, shrinks: bool) -> int:
+def _search(seeds: range, kind: str | None, workers: int, shrinks: bool) -> int:
     began = time.perf_counter()
     num_worlds = num_ticks = 0
-    seeds = range(first, first + count)
+    run = partial(run_seed, kind=kind)
     with multiprocessing.Pool(workers, _leave_signals_to_the_parent) as pool:
         try:
-            for seed, ticks, failure in pool.imap_unordered(run_seed, seeds, chunksize=20):
+            for seed, ticks, failure in pool.imap_unordered(run, seeds, chunksize=20):
                 num_worlds += 1
                 num_ticks += ticks
                 if failure is not None:
                     pool.terminate()
-                    explain(seed, failure, shrinks)
+                    explain(seed, failure, shrinks, kind)
                     return 1
         except KeyboardInterrupt:
-            print(f"{num_worlds} of {count} worlds held before this was", end=" ", file=sys.stderr)
+            print(
+                f"{num_worlds} of {len(seeds)} worlds held before this was",
+                end=" ",
+                file=sys.stderr,
+            )
             raise
     seconds = time.perf_counter() - began
     print(
@@ -130,14 +144,15 @@ def _search(first: int, count: int, workers: int, shrinks: bool) -> int:
     return 0
 
 
-def explain(seed: int, failure: str, shrinks: bool) -> None:
+def explain(seed: int, failure: str, shrinks: bool, kind: str | None = None) -> None:
     """Print a failing seed, how to replay it, and its shrunk world with the end of its trace."""
     print(f"seed {seed}: {failure}")
     program = os.path.relpath(sys.executable)
-    print(f"replay: {program} -m tests.sim --seeds 1 --from {seed} --trace", flush=True)
+    options = "" if kind is None else f" --kind {kind}"
+    print(f"replay: {program} -m tests.sim{options} --seeds 1 --from {seed} --trace", flush=True)
     if not shrinks:
         return
-    small = shrink(draw_world(seed))
+    small = shrink(_draw(seed, kind))
     simulation = Simulation(small, record=True)
     failed = _run(simulation)
     print(f"shrunk to {len(small.events)} events:\n{world_as_python(small)}")
@@ -151,10 +166,10 @@ def _show_end(simulation: Simulation, failure: Exception) -> None:
     print(f"{simulation.num_ticks:4} FAILED: {_named(failure)}\n{state_of(simulation)}")
 
 
-def _trace(seeds: range) -> int:
+def _trace(seeds: range, kind: str | None) -> int:
     """Print the traces up to the first failure, then its traceback and the state."""
     for seed in seeds:
-        world = draw_world(seed)
+        world = _draw(seed, kind)
         simulation = Simulation(world, record=True)
         failure = _run(simulation)
         print(f"seed {seed}\n{world.config}")

@@ -18,6 +18,7 @@ from octavo.core.request import Request
 from tests.sim.kv.kinds import KINDS
 from tests.sim.kv.memory import POISON, Memory, require
 from tests.sim.kv.store import Store
+from tests.sim.programs.program import Program
 from tests.sim.truth import VOCABULARY, extend, grammar_end, next_token, prefix_hashes
 
 
@@ -57,7 +58,11 @@ class Worker:
     """One rank: its slots, and its memory in blocks."""
 
     def __init__(
-        self, config: CoreConfig, request_of: Callable[[str], Request], store: Store
+        self,
+        config: CoreConfig,
+        request_of: Callable[[str], Request],
+        store: Store,
+        has_drafter: bool = False,
     ) -> None:
         self.config = config
         self.store = store
@@ -66,6 +71,7 @@ class Worker:
             KINDS[group.kind](index, config, self.memory)
             for index, group in enumerate(config.groups)
         ]
+        self.program = Program(config, self.groups) if has_drafter else None
         self.slots: dict[int, Slot] = {}
         self.adapters: dict[int, str] = {}  # by their slot
         self.idle_adapters: dict[str, None] = {}  # in the order of their last sequences' leaving
@@ -208,6 +214,8 @@ class Worker:
 
     def _draft(self, slot: Slot, length: int) -> tuple[int, ...]:
         """Return drafts: sometimes all right, sometimes with a wrong one, sometimes none."""
+        if self.program is not None:
+            return self.program.propose(slot, length, self.slots.values())
         state = slot.states[-1]
         wrong_at = state % (length + 2)
         drafts = []
@@ -232,11 +240,12 @@ class SimExecutor:
         check_plan: Callable[[StepPlan], None],
         store: Store | None = None,
         forces: bool = False,
+        has_drafter: bool = False,
     ) -> None:
         self.store = store or Store(0, "none")
         self.workers = (
-            Worker(config, request_of, self.store),
-            Worker(config, request_of, self.store),
+            Worker(config, request_of, self.store, has_drafter),
+            Worker(config, request_of, self.store, has_drafter),
         )
         self.results: deque[tuple[StepPlan, StepResult]] = deque()
         self.num_forced = 0

@@ -104,6 +104,7 @@ def try_bug(bug: Bug) -> Finding:
 def _search(bug: Bug, directory: Path, first: int, count: int) -> Finding:
     """Run the simulator in the copy with the bug."""
     command = [sys.executable, "-m", "tests.sim", "--workers", "1", "--no-shrink"]
+    command += [] if bug.kind is None else ["--kind", bug.kind]
     try:
         done = _CHILDREN.run([*command, "--from", str(first), "--seeds", str(count)], directory)
     except subprocess.TimeoutExpired:

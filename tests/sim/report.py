@@ -38,6 +38,8 @@ def world_as_python(world: World) -> str:
     """Return the world as Python with an event on each line, to be pasted into a test."""
     events = "".join(f"        ({tick}, {as_python(event)}),\n" for tick, event in world.events)
     rest = f"slowness={world.slowness!r}, refuse_at={world.refuse_at!r}, store={world.store!r}"
+    if world.has_drafter:
+        rest += ", has_drafter=True"
     return (
         f"World(\n    seed={world.seed},\n    config={as_python(world.config)},\n"
         f"    events=(\n{events}    ),\n    {rest},\n)"

@@ -122,7 +122,7 @@ class Simulation:
     def _make_executor(self) -> SimExecutor:
         parts = (self.config, self._request_of, self._is_slow, self.faults, self._check_plan)
         if self.world.costs is None:
-            return SimExecutor(*parts, self.store, self.world.forces)
+            return SimExecutor(*parts, self.store, self.world.forces, self.world.has_drafter)
         times = TimeCheck(self.world.costs, self.config, self.world.seed)
         return TimedExecutor(*parts, self.store, self.world.forces, times=times, world=self)
 

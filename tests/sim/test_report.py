@@ -76,6 +76,8 @@ def test_a_failure_is_reported_with_the_state_of_the_core(
         (["--workers", "0"], "'0' is not a whole number of at least 1"),
         (["--only", "budget"], "add --planted"),
         (["--planted", "--seeds", "5"], "omit --seeds"),
+        (["--planted", "--kind", "programs"], "omit --seeds"),
+        (["--kind", "other"], "invalid choice"),
     ],
 )
 def test_a_wrong_command_line_is_an_error(

@@ -43,6 +43,7 @@ class World:
     refuse_at: int | None = None  # the number of one allocation that fails, counted from 1
     store: str = "none"  # another place for KV: a "good" one, or a slow one that lies
     forces: bool = False  # a grammar often knows what follows a drawn token
+    has_drafter: bool = False  # a second model over the same slots proposes tokens
     costs: Costs | None = None  # what steps take; None: the world decides when results arrive
 
 

@@ -2,8 +2,9 @@
 
 from tests.sim.bugs.core import CORE_BUGS, Bug
 from tests.sim.bugs.kv import KV_BUGS
+from tests.sim.bugs.programs import PROGRAM_BUGS
 from tests.sim.bugs.schedule import SCHEDULE_BUGS
 
-BUGS = (*CORE_BUGS, *KV_BUGS, *SCHEDULE_BUGS)
+BUGS = (*CORE_BUGS, *KV_BUGS, *SCHEDULE_BUGS, *PROGRAM_BUGS)
 
 __all__ = ["BUGS", "Bug"]

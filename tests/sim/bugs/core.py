@@ -13,6 +13,7 @@ class Bug:
     file: str
     old: str
     new: str
+    kind: str | None = None  # of the worlds that catch it; None: the usual ones
 
     def apply(self, source: str) -> str:
         """Return the source with the bug in it."""

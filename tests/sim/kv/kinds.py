@@ -27,6 +27,7 @@ class Rows:
         self.group = group
         self.size = config.block_size
         self.window = config.groups[group].window
+        self.is_owned = bool(config.groups[group].owner)  # by another model than the first
         self.num_groups = len(config.groups)
         self.memory = memory
 
@@ -48,7 +49,7 @@ class Rows:
     def start(self, slot: Slot, first: int) -> None:
         """Take the prefix as given, and check the versions of its blocks."""
         slot.cells[self.group].extend(self._codes(slot, 0, slot.tokens[:first]))
-        oldest = self._oldest(first) // self.size
+        oldest = self.oldest(first) // self.size
         self.check_versions(slot, first, slot.tables[self.group][oldest : -(-first // self.size)])
 
     def check_versions(self, slot: Slot, first: int, blocks: list[int]) -> None:
@@ -63,7 +64,7 @@ class Rows:
                     f"{slot.request_id}: starts at {first} with block {block}, {why}"
                 )
 
-    def _oldest(self, position: int) -> int:
+    def oldest(self, position: int) -> int:
         """Return the first position that a query reads, computed independently of the core."""
         return 0 if self.window is None else max(0, position - (self.window - 1))
 
@@ -95,7 +96,7 @@ class Rows:
     def _read_back(self, slot: Slot, first: int, end: int) -> None:
         size, table, cells = self.size, slot.tables[self.group], slot.cells[self.group]
         memory = self.memory.cells[self.group]
-        oldest = self._oldest(first)
+        oldest = self.oldest(first)
         index = oldest // size
         begin = index * size
         if begin < oldest:  # the window begins inside this block
