@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from octavo.engine.tensor_files import IN_USE, NOT_LOADED, UNFIT, UNKNOWN_KIND
-from octavo.wire.commands import Command, LoadedFile, LoadFile, UnloadFile
+from octavo.wire.commands import (
+    NO_ENGINE,
+    Command,
+    LoadedFile,
+    LoadFile,
+    Pause,
+    Reply,
+    Resume,
+    UnloadFile,
+)
 from tests.sim.shell.engine_side import SimEngine
 from tests.sim.shell.handover.inside import (
     FILES,
@@ -28,8 +38,28 @@ class FileOperator(Operator):
     def __init__(self, target: Any, launcher: Launcher, *others: Any, **more: Any) -> None:
         super().__init__(target, launcher, *others, **more)
         self._files = launcher.sums
+        self._num_pauses = 0  # and resumes, that were sent
+        self._taken = 0  # the last of them, if the engine has taken it
         # By an engine's epoch, a label, and whether it was loaded: how often that succeeded.
         self._num_done: dict[tuple[int, str, bool], int] = {}
+
+    def give(self, command: Command, seconds: float = LONG_SECONDS) -> asyncio.Future[Reply]:
+        reply = super().give(command, seconds)
+        if isinstance(command, Pause | Resume):
+            self._num_pauses += 1
+            self._taken = 0
+            reply.add_done_callback(partial(self._note_pause, self._num_pauses))
+        return reply
+
+    def _note_pause(self, number: int, reply: asyncio.Future[Reply]) -> None:
+        """Note that an engine has taken a pause; without an engine, the next one begins with it."""
+        error = reply.result().error
+        if number == self._num_pauses and (error is None or error.code == NO_ENGINE):
+            self._taken = number
+
+    def is_paused(self) -> bool:
+        """Return whether the engine, or the one that has replaced it, must not compute."""
+        return self._taken > 0 and self._target._is_paused
 
     def _draw(self) -> Command:
         chance = self._random

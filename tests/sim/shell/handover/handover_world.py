@@ -94,6 +94,8 @@ class HandoverWorld(World):
             )
             for engine, launcher in zip(self._engines(), self._pair_launchers, strict=True)
         ]
+        for operator, launcher in zip(self.file_operators, self._pair_launchers, strict=True):
+            launcher.is_paused = operator.is_paused
 
     def _engines(self) -> list[ProcessEngine]:
         return list(self.pair.engines)
@@ -149,7 +151,10 @@ class HandoverWorld(World):
             "babbled": lambda engine: engine.babble(),
         }
         self.engine.attach()  # the end of an engine is not noticed before
-        others = ("paused", "commanded", "asleep", "drained", "drained", "paused and drained")
+        others = (
+            *("commanded", "asleep", "drained", "drained"),
+            *("paused", "paused and drained", "paused and killed"),
+        )
         for _ in range(self.random.randint(1, 8)):
             await asyncio.sleep(self.random.choice([0.05, 0.3, 2.0]) * self.random.random())
             if self.is_over:
@@ -169,11 +174,11 @@ class HandoverWorld(World):
                 self.loop.now += 100.0
                 await asyncio.sleep(NOTICED_SECONDS)
             else:
-                await self._command(kind, operator)
+                await self._command(kind, operator, engine)
             if self.hands_over_often and self.random.random() < 0.5 and not self.is_over:
                 await self._hand_over()
 
-    async def _command(self, kind: str, operator: FileOperator) -> None:
+    async def _command(self, kind: str, operator: FileOperator, engine: SimEngine) -> None:
         """Carry out what an operator wants."""
         if kind == "commanded":
             operator.send()
@@ -183,6 +188,14 @@ class HandoverWorld(World):
             operator.give(Pause())
             if kind == "paused and drained":
                 await asyncio.sleep(self.random.choice([0.0, 0.02]))
+                if not self.is_over:
+                    await self._hand_over()
+            elif kind == "paused and killed":  # the next engine must be paused too
+                await asyncio.sleep(self.random.choice([0.0, 0.02]))
+                self.has_cause = True
+                self.most_points += KILL_POINTS
+                engine.end("its process was ended by SIGKILL", by_others=True)
+                await asyncio.sleep(3 * self.random.random())
                 if not self.is_over:
                     await self._hand_over()
             await asyncio.sleep(self.random.random())

@@ -138,6 +138,9 @@ class Launcher(SimLauncher):
         self.sums: dict[int, Sums] = {}  # by the engine's epoch
         self._slowness = self.random.choice([0.0, 0.3])
         self._stores: list[SharedStore] = []
+        self.is_paused: Callable[[], bool] = lambda: False
+        self._was_paused = False
+        self._num_tokens: dict[int, int] = {}  # that each engine has planned, by its epoch
 
     def make_inside(self, engine: SimEngine) -> Inside:
         store = SharedStore(self.random.randrange(1 << 30), self._store.kind, self._store)
@@ -158,6 +161,13 @@ class Launcher(SimLauncher):
     def after_step(self, engine: SimEngine) -> None:
         assert engine.core is not None
         self._look(engine.core)
+        num_tokens = engine.core.scheduler.stats.num_tokens
+        before = self._num_tokens.get(engine.epoch, 0)
+        self._num_tokens[engine.epoch] = num_tokens
+        is_ending = engine.is_mad  # it is killed soon, and no command reaches it
+        if self._was_paused and self.is_paused() and num_tokens > before and not is_ending:
+            self.errors.append(AssertionError("an engine computes although it is paused"))
+        self._was_paused = self.is_paused()
 
     def num_loaded(self) -> int:
         """Return how many blocks the engines have loaded from the store."""

@@ -25,7 +25,8 @@ NUM_WORLDS = 400
 NUM_FOR_PLANTED = 120
 OFTEN = (
     ("handed over", "continued", "died for the other", "no other", "same names", "loaded"),
-    ("killed", "crashed", "stopped", "hung", "babbled", "paused", "paused and drained", "asleep"),
+    ("killed", "crashed", "stopped", "hung", "babbled", "paused", "asleep"),
+    ("paused and drained", "paused and killed"),
     ("left", "cancelled", "aborted", "closed", "failed", "late frames", "restarts"),
     tuple(
         f"reply: {code}"
@@ -152,6 +153,18 @@ def _names_only_the_last_block(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PrefixDigests, "of", forgetful)
 
 
+def _forgets_the_pause(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: the next engine is not paused."""
+    on_ready = ProcessEngine.on_ready
+
+    def forgetful(self: ProcessEngine, epoch: int) -> None:
+        was_paused, self._is_paused = self._is_paused, False
+        on_ready(self, epoch)
+        self._is_paused = was_paused
+
+    patch.setattr(ProcessEngine, "on_ready", forgetful)
+
+
 def _loses_commands_of_a_dead_engine(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CommandsInFlight, "fail_all", lambda self, why: None)
 
@@ -188,6 +201,7 @@ def _takes_files_in_their_order(patch: pytest.MonkeyPatch) -> None:
         _has_a_key_of_its_own,
         _names_continued_kv_differently,
         _names_only_the_last_block,
+        _forgets_the_pause,
         _loses_commands_of_a_dead_engine,
         _forgets_to_reply_to_a_failed_load,
         _takes_files_in_their_order,
