@@ -40,7 +40,7 @@ def test_the_worlds_reach_what_they_are_for() -> None:
         seen["cached"] += stats.num_cached_tokens
         seen["preempted"] += stats.num_preemptions
         seen["restarted"] += sum(each.restarted for each in simulation.journals.values())
-    assert min(seen.values()) > 100, seen
+    assert min(seen.values()) > 20, seen
 
 
 @pytest.mark.parametrize("seed", range(20))
