@@ -199,7 +199,8 @@ class JournalClient(Generic[SomeEngine]):
             self._deliver(coalesce(events) if merge else events)
 
     def on_end(self, last_step: tuple[int, ...], was_killed: bool, reason: str) -> bool:
-        found = map(self._journal.find_number, last_step)
+        numbers = dict.fromkeys(last_step)  # each once, in however many steps in flight it is
+        found = map(self._journal.find_number, numbers)
         suspects = [entry for entry in found if entry is not None]
         culprit = self._quarantine.suspect(suspects, was_killed)
         self._journal.lose_engine(self._clock())

@@ -125,3 +125,28 @@ def test_requests_continue_in_the_next_engine_behind_what_the_last_one_emitted()
         assert await client.command(Pause()) == Reply("pause")
 
     run(world)
+
+
+def test_a_request_in_two_steps_in_flight_is_suspected_once_by_each_end() -> None:
+    async def world() -> None:
+        engine = Slots()
+        client = JournalClient(engine)
+        events: list[TokenEvent] = []
+
+        def deliver(new: Sequence[TokenEvent]) -> None:
+            events.extend(new)
+
+        client.attach(deliver, lambda error: None)
+        client.send([request("bad"), request("other")])
+        for num_alone in (0, 1, 2):  # it runs alone behind the second end, and fails by the third
+            assert not events
+            number = engine.requests[0].number
+            engine.requests.clear()
+            is_found = engine.user.on_end((number, number), was_killed=False, reason="it crashed")
+            assert is_found == (num_alone == 2)
+            engine.user.on_ready(num_alone + 2)
+            assert len(engine.requests) == (2 if num_alone == 0 else 1)
+        engine.user.deliver(merge=False)
+        assert [(event.request_id, event.finish_reason) for event in events] == [("bad", "error")]
+
+    run(world)
