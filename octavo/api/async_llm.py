@@ -15,7 +15,8 @@ import time
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from importlib import import_module
+from typing import Any, cast
 
 from octavo.api.control import EngineControl
 from octavo.api.outputs import (
@@ -42,7 +43,6 @@ from octavo.api.shapes import check_shape
 from octavo.api.sinks import Sink, WaitingSink
 from octavo.api.text_model import TextModel
 from octavo.client.client import EngineClient
-from octavo.client.inline import InlineClient
 from octavo.client.restart_policy import Timing
 from octavo.core.config import ConfigError
 from octavo.core.request import (
@@ -55,6 +55,7 @@ from octavo.core.sampling_params import LogitsProcessor, SamplingParams
 from octavo.loader import ModelFiles
 from octavo.options import DEFAULT_MODEL
 from octavo.options.engine import EngineArguments, read_arguments, split_processors
+from octavo.options.engines import ENGINES
 from octavo.text.token_table import TokenTable
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class AsyncLLM(EngineControl):
         self,
         model: str | os.PathLike[str] = DEFAULT_MODEL,
         *,
-        engine: Literal["inline", "process"] = "inline",
+        engine: str = "inline",
         timing: Timing | None = None,
         logits_processors: Mapping[str, LogitsProcessor] | Sequence[str] | None = None,
         **options: Any,
@@ -376,17 +377,8 @@ def _start(
     timing: Timing | None,
     processors: Mapping[str, LogitsProcessor] | None,
 ) -> EngineClient:
-    if engine == "inline":
-        return InlineClient.start(arguments, processors)
-    if engine != "process":
-        raise ConfigError(f"engine={engine!r} must be 'inline' or 'process'")
-    if processors:
-        raise ConfigError(
-            "logits_processors are functions, which do not cross into the engine's process; "
-            "use engine='inline', or leave them out"
-        )
-    from octavo.client.process import launch_engine  # imports ZeroMQ
-
-    client = launch_engine(arguments, timing)
-    client.engine.start()
-    return client
+    if engine not in ENGINES:
+        names = " or ".join(map(repr, sorted(ENGINES)))
+        raise ConfigError(f"engine={engine!r} must be {names}")
+    module = import_module(ENGINES[engine])
+    return cast("EngineClient", module.start(arguments, timing, processors))

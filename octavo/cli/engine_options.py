@@ -124,7 +124,9 @@ def add_timing_options(parser: Parser) -> None:
 def timing_of(arguments: argparse.Namespace) -> Timing:
     """Return the limits; refuse flags that concern no process."""
     given = given_in(arguments, Timing)
-    if given and arguments.engine == "inline":
+    if given and arguments.engine != "process":
         flag = "--" + next(iter(given)).replace("_", "-")
-        raise UsageError(f"{flag} limits the engine's process, and --engine inline has none")
+        raise UsageError(
+            f"{flag} limits the engine's process, and --engine {arguments.engine} has none"
+        )
     return Timing(**given)

@@ -26,6 +26,7 @@ from octavo.cli.flags.other_servers import add_other_flags, check_other_flags
 from octavo.cli.output import size, table
 from octavo.cli.parsing import Parser
 from octavo.cli.server_options import add_server_options, server_settings
+from octavo.options.engines import ENGINES
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -55,7 +56,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--engine",
-        choices=("process", "inline"),
+        choices=tuple(ENGINES),
         default="process",
         help="where the engine runs: in a process of its own, or in this one, for debugging",
     )
@@ -112,8 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         stack.enter_context(output_never_blocks())
         workers: list[Worker] = []
-        if arguments.engine == "inline":
-            llm = _load_inline(asked, engine_options(arguments))
+        if arguments.engine != "process":
+            llm = _load_here(asked, arguments.engine, engine_options(arguments))
         else:
             llm, workers = _load(asked, source, config, timing, stack)
         stack.callback(llm.close)
@@ -145,10 +146,10 @@ def _tokenizer_source(name: str) -> ModelFiles:
         raise SourceError(f"tokenizer={name!r}: {error}") from error
 
 
-def _load_inline(asked: EngineArguments, options: dict[str, Any]) -> AsyncLLM:
+def _load_here(asked: EngineArguments, engine: str, options: dict[str, Any]) -> AsyncLLM:
     from octavo.api.async_llm import AsyncLLM
 
-    return AsyncLLM(asked.model, engine="inline", **options)
+    return AsyncLLM(asked.model, engine=engine, **options)
 
 
 def _load(

@@ -15,6 +15,7 @@ from functools import partial
 
 from octavo.client.client import Deliver, Died, EngineDeadError
 from octavo.client.commands import COMMAND_SECONDS, CommandsInFlight, failed, replied
+from octavo.client.restart_policy import Timing
 from octavo.client.vitals import EngineVitals
 from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore
@@ -51,16 +52,6 @@ class InlineClient:
         self._load = self._snapshot.load
         self.vitals = EngineVitals(time.monotonic())
         self._thread = threading.Thread(target=self._run, name="octavo engine", daemon=True)
-
-    @classmethod
-    def start(
-        cls, arguments: EngineArguments, processors: Mapping[str, LogitsProcessor] | None
-    ) -> InlineClient:
-        """Build the engine that the arguments describe."""
-        from octavo.engine.build import build_engine  # imports a backend
-
-        engine = build_engine(arguments, processors=processors)
-        return cls(engine.core, engine.facts)
 
     @property
     def facts(self) -> EngineFacts:
@@ -189,3 +180,15 @@ class InlineClient:
             except RuntimeError:  # the loop is closed, perhaps only just now
                 return False
         return True
+
+
+def start(
+    arguments: EngineArguments,
+    timing: Timing | None,
+    processors: Mapping[str, LogitsProcessor] | None,
+) -> InlineClient:
+    """Build the engine that the arguments describe; `timing` concerns processes alone."""
+    from octavo.engine.build import build_engine  # imports a backend
+
+    engine = build_engine(arguments, processors=processors)
+    return InlineClient(engine.core, engine.facts)

@@ -11,7 +11,7 @@ import logging
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -23,6 +23,7 @@ from octavo.client.restart_policy import Timing
 from octavo.client.supervisor import PUT_TO_SLEEP, State, Supervisor
 from octavo.client.vitals import EngineVitals
 from octavo.core.config import ConfigError
+from octavo.core.sampling_params import LogitsProcessor
 from octavo.core.snapshot import EngineLoad, EngineSnapshot
 from octavo.observe.log import flags_in_use
 from octavo.options.engine import EngineArguments
@@ -237,4 +238,20 @@ def launch_engine(arguments: EngineArguments, timing: Timing | None = None) -> P
         raise ConfigError("engine='process' needs Linux; use engine='inline'")
     client = make_client(arguments, ProcessLauncher(), timing)
     client.engine.launch()
+    return client
+
+
+def start(
+    arguments: EngineArguments,
+    timing: Timing | None,
+    processors: Mapping[str, LogitsProcessor] | None,
+) -> ProcessClient:
+    """Launch an engine's process, and wait until it is ready."""
+    if processors:
+        raise ConfigError(
+            "logits_processors are functions, which do not cross into the engine's process; "
+            "use engine='inline', or leave them out"
+        )
+    client = launch_engine(arguments, timing)
+    client.engine.start()
     return client

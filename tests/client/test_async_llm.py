@@ -231,7 +231,7 @@ def test_options_that_an_engine_in_its_own_process_refuses(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="use engine='inline'"):
         AsyncLLM(tmp_path, engine="process", logits_processors={"mine": lambda p, o, x: x})
     with pytest.raises(ConfigError, match="must be 'inline' or 'process'"):
-        AsyncLLM(tmp_path, engine="thread")  # type: ignore[arg-type]
+        AsyncLLM(tmp_path, engine="thread")
     with pytest.raises(EngineStartError, match=str(tmp_path)):
         AsyncLLM(tmp_path, engine="process")
 
