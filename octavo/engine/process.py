@@ -34,6 +34,7 @@ from octavo.core.engine import EngineCore, Executor
 from octavo.core.request import Abort, TokenEvent
 from octavo.core.snapshot import EngineLoad, take_load, take_snapshot
 from octavo.engine.commands import NO_HANDLERS, answer, unsendable
+from octavo.engine.file_kinds import make_file_kinds
 from octavo.engine.grammar_loader import GrammarLoader
 from octavo.engine.shortage import describe_shortage, is_shortage
 from octavo.exec.recording import RecordingExecutor, SuspectRecord
@@ -349,7 +350,8 @@ def build_model_engine(
     # PyTorch reads modules when it uses them first: in processors of the user's too.
     processors_read = bool(arguments.logits_processors) and "torch" in sys.modules
     may_read = engine.config.kind.may_read or processors_read
-    return CoreAndFacts(engine.core, engine.facts, GrammarLoader(engine.grammars), may_read)
+    grammars, kinds = GrammarLoader(engine.grammars), make_file_kinds(engine)
+    return CoreAndFacts(engine.core, engine.facts, grammars, may_read, kinds)
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:

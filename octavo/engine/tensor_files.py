@@ -2,7 +2,7 @@
 
 The engine can open no file: its loader reads it, and passes its tensors in sealed memory
 (`octavo.loader_process`). A kind says what its files must contain, and uses them. A new kind is a
-class that implements `TensorFileKind`, and an entry in `CoreAndFacts.file_kinds`.
+class that implements `TensorFileKind`, and a line in `octavo.engine.file_kinds`.
 """
 
 from __future__ import annotations
