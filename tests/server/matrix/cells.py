@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from importlib import import_module
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,65 +23,21 @@ from octavo.transport.route import Route
 STRUCTS = [struct for struct, _ in head._TRANSLATIONS.values()]
 KINDS = {struct.__name__: struct for struct in STRUCTS}
 
-SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
-TEXT, CHAT = "The quick brown", [{"role": "user", "content": "The quick brown"}]
-NAMED = {"logprob_token_ids": [8, 9]}
-REPEATED = {"max_pattern_size": 3, "min_count": 2}
-OLLAMA = {"model": "tiny", "options": {"temperature": 0, "num_predict": 12}}
-TGI = {"inputs": TEXT, "parameters": {"max_new_tokens": 12}}
+
+def _modules() -> list[Any]:
+    """Return the module `bodies` of each dialect's folder of tests that has one."""
+    paths = sorted(Path(__file__).parents[1].glob("*/bodies.py"))
+    return [import_module(f"tests.server.{path.parent.name}.bodies") for path in paths]
+
+
 # A body for each struct from which an answer is generated, without what the axes set.
 BODIES: dict[str, dict[str, Any]] = {
-    "CompletionRequest": {"prompt": TEXT, **SAMPLING},
-    "ChatRequest": {"messages": CHAT, **SAMPLING},
-    "BatchChatRequest": {"messages": [CHAT, CHAT], **SAMPLING, "repetition_detection": REPEATED},
-    "TokensRequest": {
-        "token_ids": [5, 6, 7],
-        "sampling_params": {**SAMPLING, **NAMED},
-        "parse_context": {"tool_choice": "none", "include_reasoning": True},
-    },
-    "MessagesRequest": {"model": "tiny", "messages": CHAT, **SAMPLING},
-    "ResponsesRequest": {"input": TEXT, "temperature": 0, "max_output_tokens": 12},
-    "OllamaChatRequest": {"messages": CHAT, **OLLAMA},
-    "OllamaGenerateRequest": {"prompt": TEXT, **OLLAMA},
-    "LlamaCompletionRequest": {"prompt": TEXT, "temperature": 0, "n_predict": 12},
-    "InfillRequest": {
-        "input_prefix": TEXT,
-        "input_suffix": "fox",
-        "temperature": 0,
-        "n_predict": 12,
-    },
-    "FimRequest": {"prompt": TEXT, "suffix": "fox", **SAMPLING},
-    "SystemOneRequest": {
-        "state": {"text": TEXT},
-        "questions": {
-            "which": {"type": "choice", "criteria": {"fox": "brown", "dog": None}},
-            "true": {"type": "noul", "instructions": "Is it quick?"},
-            "much": {"type": "score", "criteria": ["little", "very"]},
-        },
-    },
-    "DecisionsRequest": {
-        "input": TEXT,
-        "questions": [{"type": "predicate", "instructions": "Is it quick?"}],
-    },
-    "TgiRequest": TGI,
-    "TgiGenerateRequest": TGI,
-    "TgiStreamRequest": TGI,
-    "OllamaEmbedRequest": {"model": "tiny", "input": [TEXT, "x"]},
-    "OllamaEmbeddingRequest": {"model": "tiny", "prompt": TEXT},
-    "EmbeddingRequest": {"input": [TEXT, "x"]},
-    "PoolingRequest": {"input": TEXT},
-    "ClassifyRequest": {"input": [TEXT, "x"]},
-    "ScoringRequest": {"query": TEXT, "items": [" x", " y"], "label_token_ids": [5, 6]},
-    "ScoreRequest": {"text_1": TEXT, "text_2": ["x", "y"]},
-    "RerankRequest": {"query": TEXT, "documents": ["x", "y"]},
-    "AnyRerankRequest": {"query": TEXT, "texts": ["x", "y"]},
-    "TeiEmbedRequest": {"inputs": [TEXT, "x"]},
-    "CohereRerankRequest": {"query": TEXT, "documents": ["x", "y"]},
-    "CohereChatRequest": {"model": "tiny", "messages": CHAT, **SAMPLING},
-    "CohereEmbedRequest": {"model": "tiny", "texts": [TEXT, "x"]},
-    "RpcGenerateRequest": {"prompt": TEXT, "sampling_params": SAMPLING},
-    "RpcEmbedRequest": {"prompt": TEXT},
+    kind: body for module in _modules() for kind, body in module.BODIES.items()
 }
+# Where the answers of some dialects alone have what was generated or computed.
+FURTHER_PLACES: tuple[tuple[str, ...], ...] = tuple(
+    place for module in _modules() for place in getattr(module, "PLACES", ())
+)
 # Requests that are answered with the same text, in the words of several dialects.
 ALIKE: tuple[frozenset[str], ...] = (
     frozenset(

@@ -36,7 +36,7 @@ from octavo.serving.server import Server
 from tests.client.clients import process_of
 from tests.server.batches.make import begin, ended, lines_of
 from tests.server.make import LIMIT, Client, until
-from tests.server.matrix.cells import Cell, Fate, Form, Size, Way, body_of, route_of
+from tests.server.matrix.cells import FURTHER_PLACES, Cell, Fate, Form, Size, Way, body_of, route_of
 from tests.server.matrix.engine import FACTORY
 from tests.sim.shell.connection import Connection
 
@@ -44,19 +44,12 @@ from tests.sim.shell.connection import Connection
 PLACES = (
     *(("choices", "text"), ("choices", "message", "content"), ("choices", "delta", "content")),
     *(("choices", "token_ids"), ("content", "text"), ("delta", "text"), ("delta",)),
-    *(
-        ("output", "content", "text"),
-        ("message", "content"),
-        ("response",),
-        ("content",),
-        ("generated_text",),
-        ("embedding",),
-    ),
+    *(("output", "content", "text"), ("message", "content"), ("response",), ("content",)),
+    ("embedding",),
     *(("data", "embedding"), ("data", "data"), ("data", "probs"), ("data", "score")),
     *(("results", "index"), ("results", "relevance_score"), ("embeddings",)),
-    *(("message", "content", "text"), ("delta", "message", "content", "text")),
-    *(("embeddings", "float"), ("score",), ()),
-    *(("answers", "probability"), ("answers", "which", "choice"), ("answers", "much", "score")),
+    *(("score",), ()),
+    *FURTHER_PLACES,
 )
 _OF_REQUESTS = (Exchange, GenerationRequest, PreparedRequest)
 _HOME = str(Path(octavo.__path__[0]))
