@@ -133,7 +133,7 @@ def _longest(asked: int | None, most: int) -> int:
     return asked or most
 
 
-# What vLLM calls kernels for a format, or a format by the family that has it.
+# vLLM's other names of formats, which are those of kernels or of model families.
 _SAME_FORMAT = {"gptq_marlin": "gptq", "gpt_oss_mxfp4": "mxfp4"}
 
 
@@ -330,7 +330,7 @@ def _cache_size(
 
 
 def _default_kv_bytes(bill: MemoryBill, free: Memory, dtype: str, most_kv_bytes: int) -> int:
-    """Return the default size of the KV cache: the memory left free by all else, up to a bound."""
+    """Return the default size of the KV cache: the memory that is left for it, up to a bound."""
     room = bill.room_for_kv(free.available)
     least = bill.block_bytes * (len(bill.groups) + 1)
     if room < least:
@@ -348,7 +348,7 @@ def _default_kv_bytes(bill: MemoryBill, free: Memory, dtype: str, most_kv_bytes:
 
 
 def no_room_to_preallocate(beside: str, needed_bytes: int, free: Memory) -> ConfigError:
-    """Return the error that the KV cache cannot be taken at the start beside all else."""
+    """Return the error for a KV cache that does not fit in memory at the start."""
     return ConfigError(
         f"preallocate_kv_cache takes all memory of the KV cache at the start: with {beside} that "
         f"is {readable(needed_bytes)}, and {free_text(free)}; lower kv_cache_memory_bytes, "

@@ -32,7 +32,7 @@ class BeamSearchParams:
     max_tokens: int
     ignore_eos: bool = False
     length_penalty: float = 1.0  # scores are divided by length to this power
-    early_stopping: bool = False  # once as many beams have ended as there are
+    early_stopping: bool = False  # the search ends once as many beams have ended as it follows
 
     def __post_init__(self) -> None:
         for name in ("beam_width", "max_tokens"):

@@ -73,7 +73,7 @@ class HeldInterrupts:
     ) -> None:
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
-        if not isinstance(error, KeyboardInterrupt):  # an error must not swallow a Ctrl-C
+        if not isinstance(error, KeyboardInterrupt):  # an error must not hide a Ctrl-C
             self.check()
 
     def check(self) -> None:

@@ -269,7 +269,7 @@ def bad_word_variants(words: Sequence[str], num_given: int = 0) -> list[str]:
 
 
 def distinct(words: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return words of token ids, each of them once and without empty ones."""
+    """Return words, which are sequences of token ids, without empty and repeated ones."""
     return tuple(dict.fromkeys(tuple(word) for word in words if word))
 
 

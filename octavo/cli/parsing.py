@@ -106,7 +106,7 @@ class Parser(argparse.ArgumentParser):
         return "" if action is None else action.dest
 
     def _plain(self, words: Sequence[str]) -> list[str]:
-        """Return words without underscores, dotted keys and names of other servers."""
+        """Return words as plain flags, without underscores, dotted keys or other servers' names."""
         try:
             words = joined(self._expanded(words))
         except ValueError as error:

@@ -63,7 +63,7 @@ class InlineClient:
             self._loop = asyncio.get_running_loop()
             self._commands.forget_other_loops()
             if not self._thread.is_alive():
-                # A step must not still run when the interpreter goes: the process would abort.
+                # A step must not still run when the interpreter ends: the process would abort.
                 atexit.register(self._exit, os.getpid())
                 self._thread.start()
 

@@ -22,7 +22,7 @@ from octavo.core.sequence import Sequence
 from octavo.core.stats import PrefillChunk
 from octavo.core.steady.next_plan import SteadyDecode
 
-# What follows the tokens of a result that has nothing else.
+# The fields after the tokens, in a result that has tokens alone.
 _TOKENS_ALONE = StepResult(0, ())[2:]
 
 

@@ -103,8 +103,8 @@ class CoreConfig:
     max_loras: int = 0  # different adapters running at once; 0: adapters are refused
     watermark: float = 0.01  # share of the blocks that an admission must leave free
     hold_seconds: float = 60.0  # the longest that a request waits for something outside the core
-    # The most seconds of a step in which sequences decode, or that as a multiple of its time
-    # without prompts; 0: no bound.
+    # The longest that a step in which sequences decode may take: in seconds, and as a multiple of
+    # its time without prompts; 0: no bound.
     itl_goal: float = 0.0
     itl_ratio: float = 0.0
     ttft_goal: float = 0.0  # seconds until a first token, for which steps may be longer; 0: none

@@ -65,7 +65,7 @@ class Lifecycle:
     # waiting
 
     def add(self, sequence: Sequence, now: float) -> None:
-        """Count a new sequence as living, and let it wait, or hold it."""
+        """Add a new sequence, which waits from now on or is held."""
         self.sequences[sequence.request_id] = sequence
         sequence.line.num_living += 1
         if sequence.request.holds:
@@ -339,7 +339,7 @@ def _deadline(sequence: Sequence) -> float:
 
 
 def charge(sequence: Sequence) -> None:
-    """Count the tokens that a running sequence got since the last call as served to its line."""
+    """Add the tokens that a running sequence got since the last call to its line's account."""
     num_known, line = len(sequence.tokens), sequence.line
     line.served += (num_known - sequence.num_charged) / line.weight
     sequence.num_charged = num_known

@@ -148,8 +148,8 @@ def _reports_prompt(sequence: Sequence, start: int) -> bool:
     return wanted and start + 1 < num_prompt == len(sequence.tokens)
 
 
-# Of the steps since the last one with prompts, so many are learned from: the first, which had the
-# end of those prompts, and as many of the last.
+# The number of steps to learn from after a step with prompts: the first of them, in which those
+# prompts ended, and the most recent ones.
 _MOST_LEARNED = 8
 # Steps with hardly any prompt that must be known before a step with more is planned.
 _FEW_STEPS = 3
@@ -257,7 +257,7 @@ class StepTime(Limiter):
             if sequence.line not in self._begun:
                 most = max(most, self._least // self.num_lines, 1)
             elif sequence.slot == NO_SLOT:
-                most = max(most, 1)  # what `admits` has promised
+                most = max(most, 1)  # as `admits` has assumed
             most = min(count, max(most, needed))
         self._is_cut = most < count
         self._draft.num_deferred_tokens += count - most

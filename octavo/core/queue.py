@@ -48,8 +48,8 @@ class Policy:
     def may_displace(self, waiting: Sequence, running: Sequence) -> bool:
         """Return whether a running sequence may be preempted for a waiting one.
 
-        Only if the waiting one has the more urgent priority and is also first in order: an
-        earlier arrival alone is no reason to throw computed KV away.
+        It may be if the waiting one has the more urgent priority and is also first in order. An
+        earlier arrival alone is no reason to discard computed KV.
         """
         return (
             self.by_priority
@@ -105,7 +105,7 @@ class WaitingQueue:
         if line is None:
             name, rank = key
             line = Line(name, rank, request.weight, WaitClock(self.reason))
-            # What was not used is not saved up: it starts with the least that others have.
+            # An unused share is not saved up: the line starts with the least that others have.
             others = [each.served for each in self.lines.values() if each.rank == rank]
             line.served = max(self._served.pop(key, 0.0), min(others, default=0.0))
             self.lines[key] = line

@@ -120,7 +120,7 @@ class Scheduler:
         return TokenEvent(request.request_id, position, (), reason, message=message)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
-        """End a request at once, in whatever state it is; return None if it does not live."""
+        """End a request at once, in whatever state it is; return None if it is unknown."""
         sequence = self.sequences.get(request_id)
         return None if sequence is None else self.lifecycle.abort(sequence, now)
 

@@ -21,7 +21,7 @@ from octavo.grammar.supply import GrammarSupply
 
 
 class GrammarLoader:
-    """A thread that compiles grammars; all else of it is used by the engine's own thread."""
+    """A thread that compiles grammars; only the engine's own thread calls the methods."""
 
     def __init__(self, supply: GrammarSupply) -> None:
         self._supply = supply

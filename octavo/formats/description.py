@@ -65,9 +65,7 @@ class ToolFormat(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     forms: tuple[Form, ...]  # the first is the one to write; a parser reads all
     stops: tuple[str, ...] = ()  # special tokens that end an answer with calls
-    variant_of: str | None = (
-        None  # the format whose name stands for this one too, if it is detected
-    )
+    variant_of: str | None = None  # the format whose name is used where this one is detected
     reasoning: str | None = None  # the reasoning format without which this one makes no sense
     arguments: Literal["object", "string"] = "object"  # the form that its chat template reads
     call_ids: Literal["any", "nine_letters"] = "any"  # which ids its chat template accepts

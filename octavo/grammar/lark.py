@@ -13,7 +13,7 @@ from typing import Any
 
 from octavo.core.structured_outputs import ShapeError
 
-# What is skipped, so that a % in a text, a regex or a comment is no directive.
+# Parts to skip, so that a % in a text, a regex or a comment is no directive.
 _PIECE = re.compile(
     r'"(?:[^"\\\n]|\\.)*"|/(?![/*])(?:[^/\\\n]|\\.)+/|//[^\n]*|\#[^\n]*|%(?P<directive>\w+)'
 )

@@ -40,7 +40,7 @@ class GrammarError(ValueError):
 
     @property
     def is_empty(self) -> bool:
-        """True if the grammar is right, and no text is possible in it."""
+        """True if the grammar is valid, but no text matches it."""
         return str(self).startswith(NO_TEXT)
 
 

@@ -149,7 +149,8 @@ def _entries(checkpoint: Checkpoint) -> Iterator[TableEntry]:
 
 
 def _read_beside(directories: Directories, path: Path) -> bytes:
-    """Return the text of a JSON file, which is empty if there is none; raise what is wrong."""
+    """Return the text of a JSON file, or an empty one if there is no file; raise an error if it is
+    wrong."""
     if not os.path.lexists(path):
         return b""
     descriptor, num_bytes = directories.open(path, MAX_BESIDE_BYTES)

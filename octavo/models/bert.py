@@ -8,7 +8,7 @@ from typing import Any
 from octavo.layers import Encoder, FirstOf, ModelSpec, StoredTensor, WeightSource
 from octavo.models.config_reader import Config, ConfigurationError
 
-# What stands behind the blocks for other tasks; models/pooling.py reads a classifier's.
+# Tensors behind the blocks, for other tasks; models/pooling.py reads a classifier's.
 BEHIND = ("pooler.*", "cls.*", "lm_head.*", "classifier.*", "*position_ids", "*token_type_ids")
 
 

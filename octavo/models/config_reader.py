@@ -136,7 +136,7 @@ class Config(Values):
         return name
 
     def rounded(self, value: float) -> float:
-        """Round a constant to the checkpoint's type, for families trained with it so rounded."""
+        """Round a constant to the checkpoint's type, for families that were trained so."""
         name = self.string("dtype", self.string("torch_dtype", "float32"))
         if name == "bfloat16":
             bits: int = struct.unpack("<I", struct.pack("<f", value))[0]

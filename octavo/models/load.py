@@ -99,7 +99,7 @@ def open_model(
 
 
 def _prefixes(model: Model, weights: Weights) -> Iterator[tuple[str, str]]:
-    """Yield what gives the tensors of a decoder that was saved without its head their prefix."""
+    """Yield pairs of prefixes, as stored and as needed, if a decoder was saved without its head."""
     embedding = model.weights()["embed"]
     assert isinstance(embedding, str)
     prefix, _, inside = embedding.partition(".")

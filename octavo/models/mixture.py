@@ -30,7 +30,8 @@ class Mixture(CausalLM):
         shared = mlp + "shared_expert."
         return {
             **standard_weights(self.spec),
-            # Published by expert, Mixtral's under other names; some are saved as one tensor.
+            # Most checkpoints have a tensor for each expert, Mixtral's under other names. Some have
+            # one tensor for all experts.
             "blocks.*.mlp.router": FirstOf((mlp + "gate", mixtral + "gate")),
             "blocks.*.mlp.experts.gate_up_weight": FirstOf(
                 (

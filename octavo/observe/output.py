@@ -87,7 +87,7 @@ class DroppingFile(io.RawIOBase):
                 os.write(self._descriptor, _report(self.num_dropped))
                 self._num_reported = self.num_dropped
             num_sent = os.write(self._descriptor, data)
-        except OSError:  # it is full, or leads nowhere
+        except OSError:  # it is full, or its reader is gone
             self.num_dropped += 1
             return size
         if num_sent < size:
@@ -134,7 +134,7 @@ class Relay:
             stream.restore()
         self._is_closing = True
         os.write(self._waker, b"\0")
-        # A write that waits, against what poll promised, must not keep the process.
+        # A write may block although poll has reported room; the process must still be able to end.
         self._thread.join(2 * CLOSE_SECONDS)
         if not self._thread.is_alive():
             os.close(self._wake)
@@ -236,7 +236,7 @@ class _Stream:
         return bool(data)
 
     def put(self, line: bytes) -> None:
-        """Let a line wait to be written, or drop it if there is no room."""
+        """Queue a line to be written, or drop it if there is no room."""
         if self._num_bytes + len(line) > MAX_WAITING_BYTES:
             self.num_dropped += 1
             return

@@ -30,7 +30,7 @@ class Option:
     """The part of a setting's declaration that its type and its default do not say."""
 
     help: str  # empty: there is no flag, or one that the command line adds itself
-    metavar: str = ""  # the placeholder, which says how the value is written too
+    metavar: str = ""  # the placeholder, which also determines how the value is read
     group: str = ""
     least: float | None = None
     most: float = math.inf

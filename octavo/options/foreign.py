@@ -424,7 +424,7 @@ MISSING: Mapping[str, str] = {
     "block_allocator": "there is one",
 }
 
-# What people write, and the option that they mean, where no likeness of the names leads to it.
+# Names that people write, and the option that they mean, where the two names are not similar.
 SYNONYMS: Mapping[str, str] = {
     **dict.fromkeys(
         (

@@ -71,7 +71,7 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
-# What reads a value, by its placeholder; a flag with another placeholder takes a text.
+# The reader of a value, by its placeholder. A flag with another placeholder takes a text.
 READERS: Mapping[str, Callable[[str], Any]] = {
     "SIZE": byte_count,
     "SECONDS": seconds,

@@ -130,7 +130,8 @@ class Norm(Struct, frozen=True):
 class Distances(Struct, frozen=True):
     """Addends of scores by the distance from the query to the position.
 
-    `buckets` has the bucket of each distance from -reach to reach; those beyond are as far.
+    `buckets` has the bucket of each distance from -reach to reach. A distance beyond that has the
+    bucket of the nearest one.
     """
 
     weight: Vector  # [buckets, heads]
@@ -156,8 +157,8 @@ class Attend(Struct, frozen=True):
     q_norm: Norm | None = None
     k_norm: Norm | None = None
     both_ways: bool = False  # later positions are seen as well
-    # The last numbers of a key that are its value: y has the numbers before them, `values` these.
-    # 0: values are apart.
+    # How many numbers at the end of a key are its value: `values` has these, y those before
+    # them. 0: values are stored apart from keys.
     latent: int = 0
     distances: Distances | None = None
 

@@ -120,7 +120,7 @@ class ModelRunner:
         self._appended: dict[int, tuple[int, ...]] = {}  # slot → forced tokens of the last step
 
     def submit(self, plan: StepPlan) -> StepInFlight:
-        """Start a step, in the order that plan.py promises."""
+        """Start a step, in the order that plan.py documents."""
         state = self.state
         if plan.freed:
             self._free(plan.freed)

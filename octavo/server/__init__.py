@@ -1,1 +1,1 @@
-"""The server: its routes, its pages, its beginning and its end; all else is in rooms below."""
+"""The server: its routes, its pages, its start and its end. Lower packages have the rest."""

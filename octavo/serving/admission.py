@@ -54,7 +54,7 @@ class _KeyQueue:
 
     @property
     def is_active(self) -> bool:
-        """True if a request of it waits, or is in the engine."""
+        """True if a request of this key waits, or is in the engine."""
         return bool(self.waiting or self.num_admitted)
 
 

@@ -410,7 +410,7 @@ class Submission:
         self._tickets.pop(index).leave()
 
     def close(self) -> None:
-        """Give all places back; prompts that have had no turn get none."""
+        """Release all places; prompts that still wait for one do not get any."""
         if self._task is not None:
             self._task.cancel()
         for ticket in self._tickets.values():

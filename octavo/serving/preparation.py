@@ -231,7 +231,7 @@ def _check_total(
 
 
 def _warnings(asked: GenerationRequest, shape: CheckedShape) -> list[str]:
-    """Return what of a shape is not enforced, with the dialect's names of the places."""
+    """Return the parts of a shape that are not enforced, in the dialect's names."""
     warnings = []
     for place, what in shape.warnings:
         if place.startswith(TOOL_FIELDS):

@@ -38,7 +38,10 @@ class TranslationContext(Struct, frozen=True, kw_only=True):
     max_embed_len: int | None = None  # of a text that is embedded in pieces
 
     def check_model(self, name: str | None) -> None:
-        """Raise 404 unless `name` is that of the model or of any, or None."""
+        """Raise an ApiError of status 404 unless the model has this name.
+
+        None and ANY_MODEL stand for any model.
+        """
         names = self.model_names
         if name not in (None, ANY_MODEL, *names):
             there = " or ".join(map(repr, names[:_MOST_NAMES]))

@@ -125,7 +125,7 @@ class Detokenizer:
                 break
             if token_id not in self._skipped:
                 tail = (self._token_bytes.bytes_of(token_id) or b"") + tail
-        if self._separator:  # only then it matters
+        if self._separator:  # it matters only then
             self._was_added = self._last_is_added(context)
         _, num_used = codecs.utf_8_decode(tail, self._errors, False)
         self._rest = tail[num_used:]

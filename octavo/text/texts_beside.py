@@ -14,7 +14,7 @@ from typing import Protocol
 
 from octavo.loader.strict_json import check_size, unreadable
 
-# What describes the tokens; templates are not among them.
+# Files that describe the tokens; templates are not among them.
 NAMES = (
     "tokenizer.json",
     "tokenizer_config.json",

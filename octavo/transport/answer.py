@@ -62,7 +62,7 @@ class Answer(Protocol):
         """Send a part, and return when there is room for the next; without `more` it is the end."""
 
     def write_now(self, part: bytes) -> None:
-        """Send a part that is neither the first nor the last, while `must_wait` is False."""
+        """Send a part in the middle; the caller has checked that `must_wait` is False."""
 
     def must_wait(self) -> bool:
         """Return whether the next `write` has to wait for the reader."""

@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
         self._newest = Response(
             self,
             self._head(),
-            keeps_alive=keeps_alive and not is_full,  # a place in the reserve is for others then
+            keeps_alive=keeps_alive and not is_full,  # its place in the reserve must become free
             expects_continue=self._expects_continue,
         )
         if self._is_free:
@@ -465,7 +465,7 @@ class Connection(asyncio.Protocol):
     def _end_after_responses(self, last_words: bytes) -> None:
         """Read no more requests, write this after the responses that are due, and close."""
         self._last_words = last_words
-        self.resume_reading()  # or a disconnect would go unseen
+        self.resume_reading()  # otherwise a disconnect would not be noticed
         if self._waiting and self._waiting[-1].more_body:
             self._waiting.pop()  # the newest, which will not become complete
         if self._is_free:

@@ -243,7 +243,7 @@ class ResponseStream:
             self._pinger = asyncio.get_running_loop().create_task(self._keep_alive())
 
     def write_now(self, frames: Iterable[bytes], now: float) -> None:
-        """Write frames at once; only while `must_wait` is False."""
+        """Write frames at once; the caller has checked that `must_wait` is False."""
         for frame in frames:
             self._exchange.write_now(frame)
             self._last = now

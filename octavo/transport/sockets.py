@@ -137,7 +137,7 @@ def _check_abandoned(path: Path, what: str, flag: str) -> None:
 
 
 def check_addresses(config: TransportSettings) -> None:
-    """Raise for addresses that cannot be used, before a model is loaded for minutes."""
+    """Refuse addresses that cannot be used, before the model is loaded, which may take minutes."""
     bind(config).close()
     if config.grpc_port is not None:
         bind_grpc(config).close()

@@ -27,7 +27,7 @@ from octavo.wire.message_types import (
 )
 
 BATCH_BYTES = 4 << 20  # of token ids in one message
-_TOKENS_ALONE = TokenEvent("", 0, ())[3:]  # what follows the tokens where there is nothing else
+_TOKENS_ALONE = TokenEvent("", 0, ())[3:]  # the fields after the tokens, all empty
 _SENT_FIELDS = [item.name for item in fields(SamplingParams) if item.name not in TEXT_FIELDS]
 
 

@@ -104,7 +104,8 @@ def _enforced(
         if result.core is False:
             raise ShapeError("no arguments have this shape", job.field, tool.place)
         enforced = Tool(tool.name, {} if result.core is True else result.core, strict=True)
-        if left := unenforced(_format(job), enforced):  # the paths of the client are better known
+        # The client knows the paths of its own schema, so these are named where possible.
+        if left := unenforced(_format(job), enforced):
             for path in unenforced(_format(job), Tool(tool.name, schema)) or left:
                 _leave(job, tool, path, warnings)
         yield enforced

@@ -27,7 +27,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
     messages: list[dict[str, Any]]
     template: str | None = None  # None: the model's own
     tools: list[dict[str, Any]] | None = None
-    tool_format: ToolFormat | None = None  # of what the template does not know of tools
+    tool_format: ToolFormat | None = None  # for what the template does not write of tools
     documents: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False

@@ -57,7 +57,7 @@ _IMPORTED_LATE = (
 
 # The server's way to read a large body.
 ReadBodies = Callable[[PromptMaker, BodyJob], ReadBody | Refused]
-# What answers the jobs of one worker.
+# The function that answers the jobs of one worker.
 Answers = Callable[[Job], Answer]
 
 

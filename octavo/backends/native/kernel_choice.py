@@ -20,7 +20,7 @@ _FLOATS = ("F32", "F16", "BF16")
 # For these rows, on warm panels, the order of bf16 sums decides how fast a product is. With fewer
 # rows it waits for memory, whatever the order.
 ORDER_ROWS = (8, 96)
-# A candidate replaces the default only if it is so much faster, which noise seldom is.
+# A candidate replaces the default only if its time is at most this share: noise is seldom larger.
 _GAIN = 0.95
 
 

@@ -26,7 +26,7 @@ from octavo.backends.native.tiers import orders
 _log = logging.getLogger(__name__)
 
 _ORDER_SECONDS = 0.004
-_PRODUCT_SECONDS = 0.28  # with the order's: at most 0.3 s of one thread
+_PRODUCT_SECONDS = 0.28  # together with _ORDER_SECONDS at most 0.3 s of one thread
 
 Measure = Callable[[Sequence[Trial], float], "_native.Trials"]
 

@@ -137,7 +137,7 @@ def _contents_of(instruction: Instruction) -> list[Buffer | Prepared]:
     return touched
 
 
-# what operations do, with everything that passes may have put into them
+# the meaning of each operation, with everything that passes may have merged into it
 
 
 def _embed(run: Run, i: Instruction) -> None:

@@ -86,7 +86,7 @@ class JournalWriter:
     async def written(self) -> None:
         """Wait until a kill of this process can lose nothing that was appended, or a write fails.
 
-        A waiting disk may still lose the last `SYNC_SECONDS` if the machine loses its power.
+        If the machine loses its power, the last `SYNC_SECONDS` may still be lost.
         """
         future = asyncio.get_running_loop().create_future()
         with self._changed:

@@ -173,7 +173,7 @@ class FairShare:
         line = head.line
         return (line.rank, self._level(line), line.served, *head.order)
 
-    # who yields
+    # which running sequences may be preempted
 
     def reason_to_displace(self, head: Sequence, running: Sequence) -> str | None:
         """Return why a running sequence may be preempted for a waiting one; None if it may not."""
@@ -183,9 +183,9 @@ class FairShare:
         return SHARE if (line.rank, self._level(line)) < running.place[:2] else None
 
     def displaceable(self, head: Sequence, first: Place) -> list[tuple[Sequence, str]]:
-        """Return the running sequences from `first` on that may yield to a head, and the reasons.
+        """Return the running sequences from `first` on that may be preempted for a head, and why.
 
-        The last of them comes first.
+        They are in reverse order.
         """
         found = []
         for running in reversed(self._lifecycle.running):

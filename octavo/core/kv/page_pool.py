@@ -145,7 +145,7 @@ class PagePool:
         return page
 
     def _cut(self, page: int, group: int) -> None:
-        """Let a free page without labels belong to a group."""
+        """Assign a free page without labels to a group."""
         self.owners[page] = group
         self._spare[group].update(dict.fromkeys(self._blocks_of(page, group)))
 

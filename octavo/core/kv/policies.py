@@ -37,7 +37,7 @@ Pool = BlockPool | PagePool
 
 
 class KVPolicy:
-    """Every position is kept: full attention, and latent rows."""
+    """A policy that keeps every position: for full attention, and for latent rows."""
 
     is_dense = True  # a table grows by one block for each entry
     is_sparse = False  # an entry may have no block although the sequence has not passed it
@@ -144,7 +144,7 @@ class KVPolicy:
 
 
 class WindowPolicy(KVPolicy):
-    """The most recent positions are kept, and no others."""
+    """A policy that keeps the most recent positions, and no others."""
 
     drops = True
 
@@ -187,7 +187,7 @@ class WindowPolicy(KVPolicy):
 
 
 class StatePolicy(WindowPolicy):
-    """A state of fixed size is kept, and checkpoints of it."""
+    """A policy that keeps a state of fixed size, and checkpoints of it."""
 
     is_dense = False
     is_sparse = True
@@ -239,7 +239,7 @@ class StatePolicy(WindowPolicy):
 
 
 class CrossPolicy(KVPolicy):
-    """An encoder's positions are kept: written by the first chunk, read by all.
+    """A policy that keeps an encoder's positions, which the first chunk writes and all read.
 
     They have digests of their own. They are taken from the cache all together, or not at all.
     """
@@ -293,7 +293,7 @@ class CrossPolicy(KVPolicy):
 
 
 class NonePolicy(KVPolicy):
-    """A group that keeps nothing, so that nothing can be shared."""
+    """A policy that keeps nothing, so that nothing can be shared."""
 
     is_dense = False
     can_share = False

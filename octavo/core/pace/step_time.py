@@ -35,8 +35,8 @@ from octavo.core.stats import StepStats
 _NUM_FACTORS = 6
 _KEPT = 0.95  # of the sums of a kind, when another step of that kind comes
 _KEPT_OF_OTHERS = 0.995  # … of the other kind
-# What is learned from small steps says little of large ones: how many times as large they may be as
-# the largest of the last few with prompts.
+# Small steps predict large ones poorly, so a step may be at most so many times as large as the
+# largest of the last few with prompts.
 GROWTH = 2
 _NUM_RECENT = 4
 _MOST_SOLUTIONS = 12  # that are tried for one improvement

@@ -37,7 +37,7 @@ class CohereWriter(BlockWriter[Block]):
         return (event("message-start", {"id": self._name, "delta": {"message": message}}),)
 
     def closing(self, counts: TokenCounts, explanation: dict[str, Any] | None) -> Iterable[bytes]:
-        """Yield the end of the open block, how the answer ended, and the end."""
+        """Yield the events that end the open block, the message and the stream."""
         yield from self._close()
         reason = _finish_reason(self._finish, has_calls=self._has_calls)
         usage = msgspec.to_builtins(_usage(counts))

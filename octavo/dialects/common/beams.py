@@ -17,7 +17,8 @@ _NOT_DRAWN = "beams are the likeliest texts, and nothing is drawn"
 _UNCHANGED = "beams are ranked by the model's own log-probabilities"
 _NOT_KEPT = "the log-probabilities of beams are not kept"
 _NO_PLACE = "a beam ends with a token or its length"
-# What a request may not ask for beside a beam search: values that ask for nothing, and why.
+# Fields that a request with a beam search may not use: their values that ask for nothing, and
+# the reason.
 REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "stream": ((False,), "the best beams are known only at the end"),
     "top_p": ((1,), _NOT_DRAWN),

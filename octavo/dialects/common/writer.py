@@ -44,7 +44,7 @@ class OpenAIWriter(BaseWriter):
         id_prefix: str,
     ) -> None:
         server = exchange.server
-        # What each chunk and each response says of itself.
+        # The fields that each chunk and each response begins with.
         self._named: dict[str, Any] = {
             "id": f"{id_prefix}{exchange.request_id}",
             "created": exchange.created,

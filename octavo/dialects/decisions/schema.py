@@ -39,8 +39,8 @@ class AskedQuestion(Struct, kw_only=True, forbid_unknown_fields=True):
 
     type: Literal["choice", "noul", "score"]
     instructions: str | None = None
-    # Of a choice an object of options and their descriptions, of a score a list of levels, of a
-    # noul the descriptions of true and false.
+    # For a choice an object of options and their descriptions, for a score a list of levels, for
+    # a noul the descriptions of true and false.
     criteria: Any = None
 
 
@@ -79,7 +79,7 @@ class SystemOneUsage(Struct, kw_only=True):
 
 
 class Diagnosis(Struct, kw_only=True):
-    """The trust that an answer deserves: the probability of all labels among all tokens."""
+    """The confidence in an answer: the probability of all labels among all tokens."""
 
     label_mass: float
     argmax_is_label: bool  # the likeliest token of all is a label

@@ -325,7 +325,7 @@ class PooledResponse(Struct, kw_only=True):
 
 
 class LateChunk(Struct, kw_only=True):
-    """The place of a part: from its first token or character to behind its last."""
+    """The place of a part: its first token or character, and the one after its last."""
 
     token_range: tuple[int, int]
     char_range: tuple[int, int] | None  # None: special tokens alone

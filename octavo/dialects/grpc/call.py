@@ -35,7 +35,7 @@ MAX_METADATA_BYTES = 1000  # of one value that is sent
 
 
 class Call(AwaitedAnswer):
-    """One call: what its client has said before the message, and where its answer goes."""
+    """One call: the metadata that its client has sent before the message, and its answer."""
 
     def __init__(self, context: Any, path: str, *, is_stream: bool) -> None:
         self.context = context  # of grpcio

@@ -46,7 +46,7 @@ class Health:
         }
 
     async def report(self) -> None:
-        """Wake those who watch, again and again, when the state has changed."""
+        """Notify the calls that watch whenever the state has changed; never return."""
         while True:
             is_ready = self._server.refusal() is None and self._server.canary.is_well
             if is_ready != self._is_ready:

@@ -42,7 +42,7 @@ def translate(context: TranslationContext, request: RpcGenerateRequest) -> Gener
 
 
 def translate_embed(context: TranslationContext, request: RpcEmbedRequest) -> GenerationRequest:
-    """Return the neutral form of a request for a vector, which has no token."""
+    """Return the neutral form of a request for a vector, which generates no token."""
     context.check_model(request.model)
     return GenerationRequest(
         prompts=[_job(request)],

@@ -34,7 +34,7 @@ from octavo.transport.exchange import encode
 
 MAX_CONVERSATIONS = 256
 MAX_ANSWERS = 2048
-_OWN = ("stream", "tools", "functions", "echo")  # what each conversation needs a request for
+_OWN = ("stream", "tools", "functions", "echo")  # these need a request for each conversation
 
 Messages = Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
 

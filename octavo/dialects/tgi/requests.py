@@ -72,7 +72,7 @@ def _generation(
     if given.decoder_input_details and is_stream:
         name = "parameters.decoder_input_details"
         raise invalid(f"{name}: a stream does not have the tokens of the input", name)
-    longest = context.facts.longest_tokens  # of what is longer, nothing would be computed
+    longest = context.facts.longest_tokens  # a longer prompt would be refused in any case
     return GenerationRequest(
         prompts=[PromptJob(text=request.inputs)],
         sampling=_sampling(given, is_stream=is_stream),

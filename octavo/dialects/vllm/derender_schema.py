@@ -146,13 +146,13 @@ class DerenderCompletionRequest(DerenderRequest, kw_only=True):
 
 
 class DerenderedChat(ChatResponse, kw_only=True):
-    """A whole answer, with what the other server has said of it."""
+    """A whole answer, with the fields that the other server has given for it."""
 
     metrics: GivenMetrics | UnsetType = UNSET
 
 
 class DerenderedCompletion(CompletionResponse, kw_only=True):
-    """Whole continuations, with what the other server has said of them."""
+    """Whole continuations, with the fields that the other server has given for them."""
 
     metrics: GivenMetrics | UnsetType = UNSET
 

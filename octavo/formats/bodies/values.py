@@ -66,7 +66,7 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
 def cases(schema: Any, root: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return schemas, of one type each where they say it, of which a value matches one."""
     found: list[Mapping[str, Any]] = []
-    seen: set[int] = set()  # references may lead back
+    seen: set[int] = set()  # references may form a cycle
     waiting = [schema]
     while waiting:
         one = waiting.pop()

@@ -170,7 +170,7 @@ def _objects_exclude(
             return True
     if not max(left.get("minProperties", 0), right.get("minProperties", 0)):
         return False
-    # Whichever property it has: those of one object, of the other, or further ones.
+    # An object has at least one property: a listed one of either schema, or a further one.
     if left.get("patternProperties") or right.get("patternProperties"):
         return False
     names = {*left.get("properties", ()), *right.get("properties", ())}

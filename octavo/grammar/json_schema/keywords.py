@@ -49,7 +49,7 @@ class Keyword:
     fate: Fate
     value: Value
     of: str = _ANY  # the type of the values that it restricts; empty: all
-    why: str = ""  # of a fate that is not obvious
+    why: str = ""  # the reason for the fate, where it is not obvious
 
 
 def _notes(*names: str, value: Value = "any") -> dict[str, Keyword]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from octavo.grammar.json_schema.simplify import Simplifier
 
 MAX_COMPARED = 64  # alternatives
-MAX_FILLED = 8  # items that arrays must have, of which one keeps them apart
+MAX_FILLED = 8  # the most required items of arrays that are tried
 
 
 def add_one_of(work: Simplifier, place: Place, count: int, more: list[Any]) -> None:

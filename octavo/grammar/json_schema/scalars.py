@@ -51,7 +51,7 @@ def simplify(
 
 
 def _add_pattern(regex: str, core: dict[str, Any], more: list[Any]) -> None:
-    """Add that a string matches a regex; raise RegexError if it cannot be enforced."""
+    """Require strings to match a regex; raise RegexError if that cannot be enforced."""
     parts, widest = all_translated(regex, is_whole=False), widened(regex)
     if parts == [widest]:
         core["pattern"] = widest

@@ -32,7 +32,7 @@ class Automaton:
         self.start = self._past(algebra.after(self._past(root), BEGIN))
 
     def _past(self, given: Expression) -> Expression:
-        """Return what may follow where any assertions may come before it."""
+        """Return the expression that remains after any number of assertions, none included."""
         algebra = self._algebra
         while self._marks:
             made = algebra.any_of([given, *(algebra.after(given, mark) for mark in self._marks)])

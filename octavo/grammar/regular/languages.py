@@ -76,10 +76,10 @@ def _assertion_in(regex: str, at: int) -> int | None:
 
 
 def without_assertions(regex: str, *, is_whole: bool, is_single: bool = False) -> list[str]:
-    """Return regexes without assertions: a text that all of them match, the given one matches.
+    """Return regexes without assertions; a text that matches all of them matches the given one.
 
-    What is asserted at the begin of the text becomes a regex of its own, unless there must be a
-    single one.
+    An assertion at the beginning of the text becomes a regex of its own, unless the result must be
+    a single one.
     """
     if not reads(regex):
         return [regex]

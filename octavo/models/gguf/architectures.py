@@ -99,7 +99,10 @@ def _gemma3(keys: GgufKeys, values: Values) -> Values:
 
 
 def _gemma_scalar(values: Values, largest: int) -> int:
-    """Return the scalar of scores: the head size, except in the 27B model (by its layers)."""
+    """Return the number by whose root scores are divided: the head size, except in the 27B model.
+
+    The number of layers shows which model it is, since the file does not state the number.
+    """
     if values["num_hidden_layers"] == largest:
         return int(values["hidden_size"]) // int(values["num_attention_heads"])
     return _head_dim(values)

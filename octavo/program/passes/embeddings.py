@@ -1,4 +1,4 @@
-"""An embedding's rows are scaled as they are looked up."""
+"""Scales the rows of an embedding while they are looked up."""
 
 from __future__ import annotations
 

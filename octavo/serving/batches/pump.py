@@ -24,7 +24,7 @@ REST_SECONDS = 0.5  # after a request that could not be tried
 DISK_SECONDS = 5.0  # between attempts to write
 MAX_ATTEMPTS = 3  # at a line that meets unexpected errors
 _LATER = (429, 503)
-ERROR_BYTES = 256  # about what the result of a line takes that was not answered
+ERROR_BYTES = 256  # roughly the size of the result of a line without an answer
 
 
 class Job:

@@ -24,14 +24,14 @@ _RETRY_SECONDS = 1
 
 @dataclass(slots=True, eq=False)
 class Upload:
-    """The room of a file that is being sent."""
+    """The bytes that a file which is being sent has taken so far."""
 
     owner: str
     num_bytes: int = 0
 
 
 class Room:
-    """The room of one server; all calls come from one event loop."""
+    """The bytes and files that a server keeps for batches, and their limits, in one event loop."""
 
     def __init__(
         self,

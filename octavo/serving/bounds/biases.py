@@ -46,7 +46,7 @@ def check_biases(biases: Mapping[str, Any], vocabulary: int) -> None:
 def with_words(
     biases: Mapping[str, Any], words: Iterable[Sequence[int]], of_words: Iterable[float]
 ) -> dict[str, Any]:
-    """Return biases with those of the tokens of words, which add up as far as biases reach."""
+    """Return biases with each word's bias added to those of its tokens, cut to the largest bias."""
     added: dict[str, Any] = dict(biases)
     for word, bias in zip(words, of_words, strict=True):
         for token in word:

@@ -26,7 +26,7 @@ from octavo.workers.jobs import PreparedPrompt, Refused
 
 Translate = Callable[[TranslationContext, Any], GenerationRequest]
 
-# What routes that generate accept, by what a journal calls it.
+# The structs that generating routes accept, by their names in a journal.
 _TRANSLATIONS: dict[str, tuple[type[Struct], Translate]] = {}
 _encode = msgspec.msgpack.Encoder().encode
 

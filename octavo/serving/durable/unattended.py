@@ -1,4 +1,4 @@
-"""The answer to a durable request whose client has not come back yet: it is recorded, no more."""
+"""The answer to a durable request whose client has not come back yet: it is only recorded."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Shelf:
         return False
 
     def put(self, entry: Entry, content: Content) -> None:
-        """Keep a content, instead of an earlier one."""
+        """Store the content of a response, in place of an earlier one."""
         self._contents[entry] = content
 
     def settle(self, entry: Entry, body: bytes) -> None:
@@ -107,7 +107,7 @@ class Shelf:
         self._contents.pop(entry, None)
 
     async def read(self, entry: Entry) -> Content | None:
-        """Return a content; None if it was dropped meanwhile."""
+        """Return the content of a response; None if it was dropped meanwhile."""
         return self._contents.get(entry)
 
     async def close(self) -> None:

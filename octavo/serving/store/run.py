@@ -91,9 +91,9 @@ class Run:
         self._newest_from += num_events
 
     def end(self) -> None:
-        """Let the followers leave: nothing follows."""
+        """End the run, and release those that wait for more events."""
         self.is_over, self.on_growth = True, _nothing
-        self.stop = _nothing  # what it was refers to the request, which refers to this object
+        self.stop = _nothing  # the old one refers to the request, which refers to this object
         self._wake()
 
     async def news(self) -> None:

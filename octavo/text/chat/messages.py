@@ -172,7 +172,7 @@ def _content(content: Any, where: str, takes_parts: bool) -> Any:
 
 
 def _part(part: Any, where: str) -> dict[str, Any]:
-    """Return a text part in the form that templates read; raise for parts of other types."""
+    """Return a text part in the form that templates read; refuse parts of other types."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if not isinstance(part, dict):
@@ -214,7 +214,7 @@ def _read_arguments(calls: Any, where: str) -> None:
 
 
 def read_arguments(text: str, where: str) -> Arguments:
-    """Return the arguments that JSON text holds; raise for another text, which is at `where`."""
+    """Return the arguments that a JSON text holds; refuse any other text, which is at `where`."""
     if not text.strip():  # of a function without parameters
         return Arguments({}, "{}")
     try:
@@ -231,7 +231,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def check_surrogates(text: str) -> None:
-    """Raise for a rendered text with half of a UTF-16 pair, which no token can stand for."""
+    """Refuse a rendered text with half of a UTF-16 pair, which no token can stand for."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

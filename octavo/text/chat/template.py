@@ -173,7 +173,7 @@ class ChatTemplate:
         return chat
 
     def check_tools(self, messages: Sequence[Message], tools: object) -> None:
-        """Raise for tools, or calls in messages, that the template would leave out silently."""
+        """Refuse tools, or calls in messages, that the template would leave out silently."""
         if tools and not self._shows_tools:
             raise ChatTemplateError(
                 "the chat template does not show tools to the model; use a template that does "
@@ -234,7 +234,7 @@ class ChatTemplate:
 
 
 def _check_kinds(tools: object, variables: object) -> None:
-    """Raise for tools and variables of types that no template can use."""
+    """Refuse tools and variables of types that no template can use."""
     if variables is not None and not isinstance(variables, Mapping):
         raise ChatTemplateError(
             f"the template's variables must be by name, not {type(variables).__name__}"

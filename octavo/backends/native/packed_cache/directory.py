@@ -145,7 +145,7 @@ class PackedDirectory:
         if not _IS_UNFINISHED.fullmatch(name):
             return False
         with contextlib.suppress(OSError):
-            # To write, since network file systems lock only such descriptors.
+            # It is opened to write, since network file systems lock only such descriptors.
             flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             descriptor = os.open(name, flags, dir_fd=self._directory)
             try:

@@ -51,7 +51,10 @@ def propose(
 
 
 def _turns(batch: HostBatch, draws: Draws, output: StepOutput, sampler: StepSampler) -> list[_Turn]:
-    """Return the samples behind their draws; one that failed, or waits for Python, has no steps."""
+    """Return the state of each sample after its draws.
+
+    A sample that failed, or that has a processor written in Python, gets no steps.
+    """
     assert draws.ahead is not None
     failed = {slot for slot, _ in output.failures}
     turns = []

@@ -23,7 +23,7 @@ class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     rules: ClassVar[FieldRules] = replace(
         CHAT_RULES, ignored=RULES.ignored, other_names=RULES.other_names
     )
-    # For the OpenAPI document; null is as good as nothing.
+    # For the OpenAPI document; null is the same as no value.
     schema: ClassVar[dict[str, Any]] = {
         "oneOf": [
             {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},

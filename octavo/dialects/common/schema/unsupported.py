@@ -52,7 +52,7 @@ OF_VLLM: Mapping[str, Unsupported] = {
     "ec_transfer_params": Unsupported(_empty, "encoder outputs are not transferred", "{}"),
     "watermarking": Unsupported(_one_of(False), "texts are not watermarked", "false"),
 }
-# What routes refuse that have no beam search.
+# Fields that routes without a beam search refuse.
 OF_BEAMS: Mapping[str, Unsupported] = {
     "use_beam_search": Unsupported(_one_of(False), _BEAMS, "false"),
     "length_penalty": Unsupported(_one_of(1, 1.0), _BEAMS, "1.0"),
@@ -163,7 +163,7 @@ _OF_PROMPTS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("suffix", "documents", "chat_template", "chat_template_kwargs"), _nothing),
 }
 
-# What chats have and other routes do not.
+# Fields that chats have and other routes do not.
 _OF_CHATS = ("tools", "tool_choice", "functions", "function_call")
 _USED_IN_CHATS = (*("parallel_tool_calls", "include_reasoning", "return_assistant_tokens_mask"),)
 
