@@ -125,7 +125,7 @@ class OfflineRunner:
                 finally:
                     self._clear(names)
         except KeyboardInterrupt as error:
-            if held.was_forced:  # in the middle of anything, perhaps
+            if held.was_forced:  # perhaps in the middle of a change
                 self._death = error
             raise
         finally:

@@ -64,7 +64,7 @@ class Profile:
     step_seconds: float  # as Python sees it; the median
     outside_seconds: float  # of a step, in no instruction; the median of the steps' own differences
     peak_rates: PeakRates
-    kernels: tuple[str, ...]  # what computes the products of each format, if that was measured
+    kernels: tuple[str, ...]  # the kernel of each format, if kernels were measured
     weight_bytes: int
     own_bytes: int  # of this process; mapped weights are not among them
     huge_page_bytes: int | None  # of these; None if the system does not say

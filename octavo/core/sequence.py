@@ -145,7 +145,8 @@ class Sequence:
         self.request_id = request.request_id
         self.order = order  # the smaller goes first: a total order that never changes
         self.line = line
-        self.place: Place = (line.rank, 0.0, *order)  # among running sequences; the last yields
+        # Among running sequences; the last of them is preempted first.
+        self.place: Place = (line.rank, 0.0, *order)
         self.tokens = array("i", request.prompt)
         self.tokens.extend(request.emitted)
         self.num_prompt = len(request.prompt)

@@ -198,9 +198,9 @@ class LLGuidanceMatcher:
             raise self._error()
 
     def _do_alone(self, act: Callable[[], None], caught: BaseException) -> None:
-        """Call what has failed again, with a grammar of the text's own, if it shares one.
+        """Repeat a call that failed, with a grammar of the text's own, if the text shared one.
 
-        Others may have reached the bounds that it shares with them.
+        Other texts may have reached the bounds that it shared with them.
         """
         if not self._shares:
             raise _of_shape(caught) from None

@@ -94,7 +94,7 @@ class GrammarSupply:
     def prepare(self, name: str, text: str, is_wanted: Callable[[], bool]) -> None:
         """Compile the grammar of a text that will begin soon; wait until there is memory for it.
 
-        Return without it as soon as it is wanted no longer.
+        Return without compiling it as soon as it is not wanted any more.
         """
         engine = self.engine()
         with self._change:

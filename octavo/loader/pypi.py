@@ -97,7 +97,7 @@ def cache_root() -> Path:
 
 
 def kept_wheels() -> dict[str, Path]:
-    """Return the files of each model in the cache by the name to use it by."""
+    """Return the files of each model in the cache, by the name that users give it."""
     short = {f"{pin.package}-{pin.version}": alias for alias, pin in ALIASES.items()}
     found = {}
     for directory in _newest_first("*"):

@@ -80,7 +80,7 @@ MOST: Mapping[str, int] = {
     "general.sampling.top_k": MAX_SIZE - 1,
 }
 
-# The least of a number that must be above 1: a sequence has a prompt and a token.
+# The least values of numbers that must be above 1: a sequence has a prompt and a token.
 LEAST: Mapping[str, int] = {"max_position_embeddings": 2, "n_positions": 2, "conv_L_cache": 2}
 
 _EPSILON = (0.0, 1.0)

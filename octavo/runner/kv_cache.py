@@ -36,7 +36,7 @@ def pages_for(num_blocks: int, blocks_per_page: Sequence[int]) -> int:
 def longest_in(num_pages: int, bill: MemoryBill, most_tokens: int) -> int:
     """Return how long a sequence can be that has so many pages, in whole blocks.
 
-    It is not searched for beyond the block of `most_tokens`.
+    The result is at most `most_tokens`, rounded up to whole blocks.
     """
     size = bill.block_size
     lengths = range(size, most_tokens + size, size)

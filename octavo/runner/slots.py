@@ -81,7 +81,7 @@ class SlotState:
     def open(self, new: NewSlot) -> SlotSampling:
         """Add a sequence, and return how its tokens are drawn.
 
-        An error in its parameters fails it alone: until it is freed, harmless ones stand in.
+        An error in its parameters fails it alone; until it is freed, it has harmless parameters.
         """
         slot, sampling = new.slot, new.sampling
         assert self.request_ids[slot] is None, f"slot {slot} is opened while in use"

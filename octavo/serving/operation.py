@@ -98,7 +98,7 @@ class GenerationRequest:
     # Returns an error with the dialect's name of its field, for the prompt's index. The neutral
     # names are those of SamplingParams, of Conversation, and "prompt".
     named: Callable[[ApiError, int], ApiError]
-    # What a worker has made of the prompts while it read the body; a refusal is the last.
+    # The prompts as a worker has prepared them while it read the body; a refusal is the last.
     prepared: list[PreparedPrompt | Refused] | None = None
     max_tokens: int | None = None  # refused if so many do not fit
     # Instead of `max_tokens` if that is None, and reduced to what fits. None: as many as the

@@ -124,7 +124,7 @@ class Tokenizer(TokenTable):
         return text if len(left) == len(text) else left
 
     def pack(self) -> PackedTable:
-        """Return the table of all tokens; raise if it is too large to be harmless."""
+        """Return the table of all tokens; refuse one that is larger than allowed."""
         return pack(self, self.backend.get_vocab(with_added_tokens=True).values())
 
     def token_to_id(self, token: str) -> int | None:

@@ -476,7 +476,7 @@ class Connection(asyncio.Protocol):
 def _parser(connection: Connection) -> Any:
     """Return a parser that calls the connection."""
     parser = httptools.HttpRequestParser(connection)
-    with contextlib.suppress(AttributeError):  # older ones let what follows a last request pass
+    with contextlib.suppress(AttributeError):  # older versions ignore data after a last request
         parser.set_dangerous_leniencies(lenient_data_after_close=True)
     return parser
 

@@ -33,7 +33,8 @@ from octavo.program.recorder import record
 log = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-# A step whose estimate fits so many times in what is left over is not measured: it decides nothing.
+# A step is not measured if its estimate times this factor fits in the memory that is left over:
+# the measurement would decide nothing.
 _ESTIMATE_FACTOR = 2
 _NO_FLOATS = np.zeros((0, 0), np.float32)
 

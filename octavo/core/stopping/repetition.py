@@ -6,7 +6,7 @@ from array import array
 from dataclasses import dataclass
 
 MAX_PATTERN_SIZE = 1024
-# Sizes of patterns times tokens of a repetition: what each new token may cost, a tenth of a
+# The most comparisons for a new token, pattern sizes times repeated tokens: they take a tenth of a
 # millisecond. A text that nearly repeats itself at all sizes would otherwise hold up every step.
 MAX_COMPARED = 65_536
 

@@ -179,7 +179,7 @@ def _wanted(
 
 
 def _check(functions: Sequence[FunctionTool], field: str, *, is_old: bool) -> None:
-    """Raise ApiError for a name given twice, arguments that are no object, and too much of all."""
+    """Refuse a name given twice, arguments that are no object, and tools that are too large."""
     inner = "" if is_old else ".function"
     places: dict[str, str] = {}
     for index, each in enumerate(functions):

@@ -123,7 +123,7 @@ class GivenAnswer:
     def positions(
         self, before: Sequence[int]
     ) -> Iterator[tuple[GivenPosition, dict[int, Logprob]]]:
-        """Yield the given log-probabilities with the texts of their tokens; `before` precede."""
+        """Yield the given log-probabilities with the texts of their tokens, behind `before`."""
         given = (self._choice.logprobs and self._choice.logprobs.content) or []
         found = PositionLogprobs(
             [each.token_id for each in given],

@@ -1,4 +1,4 @@
-"""The routes that are vLLM's own, and the handlers of those that render or tell the state."""
+"""The routes that are vLLM's own, and the handlers of those that render or report the state."""
 
 from __future__ import annotations
 

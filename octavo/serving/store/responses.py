@@ -255,7 +255,7 @@ class ResponseStore(Kept[Entry]):
         entry.num_open_bytes = 0
 
     def _make_room(self, owner: str | None, num_bytes: int = 0, num_more: int = 0) -> bool:
-        """Forget what there is too much of, to add so much for a key; return whether it fits."""
+        """Drop what may be forgotten until so much more of a key fits; return whether it does."""
         self._expire()
         return super()._make_room(owner, num_bytes, num_more)
 

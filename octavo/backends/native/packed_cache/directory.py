@@ -171,5 +171,5 @@ def _check_owner(descriptor: int) -> None:
 
 
 def reason(error: OSError) -> str:
-    """Return what the system says, without the path."""
+    """Return the system's description of an error, without the path."""
     return error.strerror or str(error)
