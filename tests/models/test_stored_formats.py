@@ -25,7 +25,7 @@ from octavo.models.load import OpenedModel
 from octavo.models.needs import find_needs
 from octavo.models.registry import family_of
 from octavo.quant.fp8 import fp8_layout
-from octavo.quant.gptq import integer_layout
+from octavo.quant.integers import integer_layout
 from octavo.quant.plain import layout_of
 from octavo.quant.shard import ShardError
 from tests.models.made_up import EXPERTS, SIZES, MadeUpWeights
@@ -48,7 +48,7 @@ LAYOUTS: dict[str, tuple[RowLayout, dict[str, Any]]] = {
     "MXFP4": (layout_of(types.MXFP4), WIDE),
     "Q4_K": (layout_of(types.Q4_K), WIDEST),
     "Q6_K": (layout_of(types.Q6_K), WIDEST),
-    "GPTQ8": (integer_layout(8, 64), WIDE),
+    "INT8": (integer_layout(8, 64), WIDE),
     "FP8": (fp8_layout(64), WIDE),
 }
 
@@ -142,7 +142,7 @@ def test_quantised_experts_have_the_logits_of_their_values(name: str, tmp_path: 
 
 def test_the_memory_bill_counts_matrices_by_their_values(tmp_path: Path) -> None:
     """Files are listed by format, and the reference holds every matrix dequantised."""
-    for name, made in {"GPTQ4": gptq(4, 32, act_order=True), "FP8": fp8_blocks(32, 32)}.items():
+    for name, made in {"INT4": gptq(4, 32, act_order=True), "FP8": fp8_blocks(32, 32)}.items():
         (tmp_path / name).mkdir()
         pair = write_pair(tmp_path / name, made, **WIDE)
         by_type = {each.type: each.num_bytes for each in stored(pair.stored)}
@@ -201,7 +201,7 @@ def test_the_native_engine_keeps_the_nearest_of_its_formats(name: str, tmp_path:
 def test_a_group_that_ranks_would_cut_is_refused_with_its_numbers(tmp_path: Path) -> None:
     pair = write_pair(tmp_path, gptq(4, 128), **WIDE)
     declare = partial(redeclared, pair.stored)
-    message = r"o_proj.weight: a rank's inputs 0\.\.64 of 256 cut a group of 128 \(GPTQ4\); use"
+    message = r"o_proj.weight: a rank's inputs 0\.\.64 of 256 cut a group of 128 \(INT4\); use"
     with pytest.raises(ShardError, match=message):
         run_ranks(declare, pair.stored.weights, 4)
 

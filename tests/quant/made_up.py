@@ -34,13 +34,12 @@ class MadeFormat:
 
 
 def words(codes: Array, bits: int) -> Array:
-    """Join unsigned codes along the first axis into words of 32 bits, the first code lowest."""
-    per_word = 32 // bits
-    padded = np.pad(codes, ((0, -len(codes) % per_word), (0, 0))).astype(np.uint64)
-    joined = np.zeros((len(padded) // per_word, padded.shape[1]), np.uint64)
-    for place in range(per_word):
-        joined += padded[place::per_word] * np.uint64(1 << bits * place)
-    return joined.astype(np.uint32).view(np.int32)
+    """Join the bits of unsigned codes along the first axis into words of 32, the first lowest."""
+    single = codes[:, None, :].astype(np.uint32) >> np.arange(bits, dtype=np.uint32)[:, None] & 1
+    single = single.reshape(-1, codes.shape[1])
+    padded = np.pad(single, ((0, -len(single) % 32), (0, 0))).reshape(-1, 32, codes.shape[1])
+    joined = (padded << np.arange(32, dtype=np.uint32)[:, None]).sum(axis=1, dtype=np.uint32)
+    return joined.view(np.int32)
 
 
 def gptq(
@@ -138,6 +137,7 @@ def compressed(strategy: str) -> dict[str, Any]:
 FORMATS: dict[str, MadeFormat] = {
     "GPTQ, 4 bits": gptq(4, 32),
     "GPTQ, 8 bits, version 2": gptq(8, 64, version=2),
+    "GPTQ, 3 bits, act-order": gptq(3, 32, act_order=True),
     "GPTQ, act-order": gptq(4, 32, act_order=True),
     "GPTQ, symmetric": gptq(4, 64, sym=True),
     "GPTQ, 8 bits, symmetric": gptq(8, 128, sym=True),

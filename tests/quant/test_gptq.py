@@ -18,6 +18,11 @@ from tests.quant.made_up import Array, Floats, MadeFormat, gptq
 
 INPUTS, OUTPUTS = 256, 40
 CASES: dict[str, MadeFormat] = {
+    "2 bits": gptq(2, 64),
+    "2 bits, symmetric": gptq(2, 32, sym=True),
+    "3 bits": gptq(3, 128),
+    "3 bits, act-order": gptq(3, 32, act_order=True),
+    "3 bits, a scale for a row": gptq(3, -1, version=2),
     "4 bits": gptq(4, 128),
     "4 bits, symmetric": gptq(4, 32, sym=True),
     "4 bits, symmetric, act-order": gptq(4, 32, sym=True, act_order=True),
@@ -75,8 +80,8 @@ def test_symmetric_groups_in_order_are_types_of_gguf(name: str, tmp_path: Path) 
     settings = CASES[name].settings
     bits, group = settings["bits"], settings["group_size"]
     is_in_order = not settings["desc_act"] or group == -1
-    is_gguf = settings["sym"] and is_in_order and group in (-1, 32, 64, 128)
-    assert rows.type == (f"Q{bits}_0" if is_gguf else f"GPTQ{bits}")
+    is_gguf = bits > 3 and settings["sym"] and is_in_order and group in (-1, 32, 64, 128)
+    assert rows.type == (f"Q{bits}_0" if is_gguf else f"INT{bits}")
     assert rows.layout.has_zero_points != is_gguf
 
 
@@ -95,7 +100,7 @@ def test_a_file_that_contradicts_its_settings_is_refused(
 def test_rows_that_are_no_whole_blocks_of_gguf_stay_ours(tmp_path: Path) -> None:
     made = gptq(4, 64, sym=True)
     rows, values = read(tmp_path, made, inputs=80)
-    assert rows.type == "GPTQ4"
+    assert rows.type == "INT4"
     np.testing.assert_array_equal(rows.floats(), values)
 
 
@@ -115,7 +120,7 @@ def test_groups_of_unequal_size_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"bits": 3}, "of 3 bits are not supported; supported are: 4, 8"),
+        ({"bits": 5}, "of 5 bits are not supported; supported are: 2, 3, 4, 8"),
         ({"bits": "4"}, "bits must be a whole number"),
         ({"group_size": 0}, "group_size must be -1"),
         ({"group_size": 100}, "group_size must be .* is '100'"),

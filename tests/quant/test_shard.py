@@ -11,15 +11,15 @@ from octavo.layers import GateUpLinear, Linear, Part, QKVLinear
 from octavo.loader.gguf import types
 from octavo.loader.tensor_type import BF16, F32, TensorType
 from octavo.quant.fp8 import fp8_layout
-from octavo.quant.gptq import integer_layout
+from octavo.quant.integers import integer_layout
 from octavo.quant.plain import layout_of
 from octavo.quant.shard import Run, ShardError, column_run, cut_inputs, part_run, row_runs
 
 KINDS: tuple[TensorType, ...] = (F32, BF16, types.Q8_0, types.Q4_K, types.MXFP4)
 LAYOUTS = {
     **{kind.name: layout_of(kind) for kind in KINDS},
-    "GPTQ4": integer_layout(4, 128),
-    "GPTQ8": integer_layout(8, 32),
+    "INT4": integer_layout(4, 128),
+    "INT8": integer_layout(8, 32),
     "FP8": fp8_layout(128),
 }
 INPUTS = 1024
@@ -93,7 +93,7 @@ def test_a_rank_owns_whole_heads_or_a_run_of_inputs(name: str) -> None:
     assert column_run(linear, context) == columns
 
 
-@pytest.mark.parametrize("name", ["Q4_K", "GPTQ4", "FP8"])
+@pytest.mark.parametrize("name", ["Q4_K", "INT4", "FP8"])
 def test_a_group_that_would_be_cut_is_refused_with_its_numbers(name: str) -> None:
     rows, group = made_up(name), LAYOUTS[name].group
     message = (

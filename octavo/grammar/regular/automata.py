@@ -49,6 +49,13 @@ class Automaton:
         """Return the state behind each set of the alphabet."""
         return [self._past(self._algebra.after(state, code)) for code in self._codes]
 
+    def accepts(self, text: str) -> bool:
+        """Return whether a text leads to an end; raise TooLargeError if that takes too long."""
+        state = self.start
+        for character in text:
+            state = self._past(self._algebra.after(state, ord(character)))
+        return self.is_end(state)
+
     def is_empty(self) -> bool:
         """Return whether no text leads to an end; raise TooLargeError if that takes too long."""
         seen, waiting = {self.start.number}, [self.start]
