@@ -177,13 +177,20 @@ void bind_weights(nb::module_& m) {
       .value("U4", Format::U4).value("U4By64", Format::U4By64).value("U4By128", Format::U4By128)
       .value("U4Min", Format::U4Min).value("U4K", Format::U4K).value("U5", Format::U5)
       .value("U5Min", Format::U5Min).value("U5K", Format::U5K).value("U6", Format::U6)
-      .value("Table4", Format::Table4).value("Mx4", Format::Mx4);
+      .value("Table4", Format::Table4).value("Mx4", Format::Mx4)
+      .value("U4Zero", Format::U4Zero).value("U4ZeroBy64", Format::U4ZeroBy64)
+      .value("U4ZeroBy128", Format::U4ZeroBy128);
   nb::enum_<Stored>(m, "Stored")
       .value("F32", Stored::F32).value("F16", Stored::F16).value("BF16", Stored::BF16)
       .value("Q4_0", Stored::Q4_0).value("Q4_1", Stored::Q4_1).value("Q5_0", Stored::Q5_0)
       .value("Q5_1", Stored::Q5_1).value("Q8_0", Stored::Q8_0).value("Q4_K", Stored::Q4_K)
       .value("Q5_K", Stored::Q5_K).value("Q6_K", Stored::Q6_K).value("IQ4_NL", Stored::IQ4_NL)
-      .value("MXFP4", Stored::MXFP4).value("Q3_K", Stored::Q3_K).value("IQ4_XS", Stored::IQ4_XS);
+      .value("MXFP4", Stored::MXFP4).value("Q3_K", Stored::Q3_K).value("IQ4_XS", Stored::IQ4_XS)
+      .value("I4By32", Stored::I4By32).value("I4By64", Stored::I4By64)
+      .value("I4By128", Stored::I4By128).value("I4ZeroBy32", Stored::I4ZeroBy32)
+      .value("I4ZeroBy64", Stored::I4ZeroBy64).value("I4ZeroBy128", Stored::I4ZeroBy128)
+      .value("I8By32", Stored::I8By32).value("I8By64", Stored::I8By64)
+      .value("I8By128", Stored::I8By128);
   nb::class_<Matrix>(m, "Matrix")
       .def_ro("outputs", &Matrix::outputs)
       .def_ro("inputs", &Matrix::inputs)

@@ -37,16 +37,19 @@ constexpr bool has_six_bit_scales(Format format) {
 }
 
 constexpr bool has_four_bits(Format format) {
-  return format == Format::U4 || format == Format::U4Min || format == Format::U4K;
+  return format == Format::U4 || format == Format::U4Min || format == Format::U4K ||
+         format == Format::U4Zero;
 }
 
 constexpr bool has_five_bits(Format format) {
   return format == Format::U5 || format == Format::U5Min || format == Format::U5K;
 }
 
-// int8 and int4 made at load: the number of groups of a block is an argument of their kernels.
+constexpr bool has_zero_points(Format format) { return format == Format::U4Zero; }
+
+// int8 and int4, made at load or not: the groups of a block are an argument of their kernels.
 constexpr bool has_several_spans(Format format) {
-  return format == Format::U8 || format == Format::U4;
+  return format == Format::U8 || format == Format::U4 || format == Format::U4Zero;
 }
 
 // The bytes of a group, with its share of the header.

@@ -108,6 +108,9 @@ OCTAVO_INLINE Floats load_minimum(Place at, int first) {
     const Integers above = first < 16 ? four << 2 : four >> 2;
     return minimum * to_floats(with_bits(widened(bits + first) >> 6, above, 0x3C));
   }
+  if constexpr (has_zero_points(format)) {
+    return load_halves(at.header + first * 2) * (splat(0.0f) - minimum);
+  }
   return minimum;
 }
 
@@ -260,7 +263,8 @@ inline void gemm_quantized(const Matrix& matrix, const uint8_t* prepared, int ro
       gemm_codes<Format::U4>,  gemm_codes<Format::U4>,     gemm_codes<Format::U4>,
       gemm_codes<Format::U4Min>, gemm_codes<Format::U4K>,
       gemm_codes<Format::U5>,  gemm_codes<Format::U5Min>,  gemm_codes<Format::U5K>,
-      gemm_codes<Format::U6>,  gemm_codes<Format::Table4>, gemm_codes<Format::Mx4>};
+      gemm_codes<Format::U6>,  gemm_codes<Format::Table4>, gemm_codes<Format::Mx4>,
+      gemm_codes<Format::U4Zero>, gemm_codes<Format::U4Zero>, gemm_codes<Format::U4Zero>};
   const int index = static_cast<int>(matrix.format) - static_cast<int>(Format::U8);
   kProducts[index](matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
 }
@@ -288,6 +292,7 @@ float scale_of(Place at, int part, int output) {
 template <Format format>
 float minimum_of(Place at, int output) {
   const float minimum = half_at(at.header + kHeaderLine + output * 2);
+  if (has_zero_points(format)) return half_at(at.header + output * 2) * (0.0f - minimum);
   if (!has_six_bit_scales(format)) return minimum;
   const uint8_t* six = at.header + kSixBits + at.group * kSixBitsGroup;
   const int four = six[kPanel + output % 16] >> (output / 16 * 4) & 15;
@@ -324,7 +329,8 @@ inline void unpack_quantized_row(const Matrix& matrix, int output, float* out) {
       unpack_codes<Format::U4>,  unpack_codes<Format::U4>,     unpack_codes<Format::U4>,
       unpack_codes<Format::U4Min>, unpack_codes<Format::U4K>,
       unpack_codes<Format::U5>,  unpack_codes<Format::U5Min>,  unpack_codes<Format::U5K>,
-      unpack_codes<Format::U6>,  unpack_codes<Format::Table4>, unpack_codes<Format::Mx4>};
+      unpack_codes<Format::U6>,  unpack_codes<Format::Table4>, unpack_codes<Format::Mx4>,
+      unpack_codes<Format::U4Zero>, unpack_codes<Format::U4Zero>, unpack_codes<Format::U4Zero>};
   kUnpacks[static_cast<int>(matrix.format) - static_cast<int>(Format::U8)](matrix, output, out);
 }
 

@@ -4,6 +4,7 @@
 // last block of a panel may have fewer groups. A header begins with [32] scales (fp16), except in
 // Mx4, and goes on with what its format has:
 //   minima  U4Min, U5Min, U4K, U5K: [32] (fp16)
+//   U4Zero…  [32] zero points (fp16): a minimum is the scale times the zero point, negated
 //   U4K, U5K  for each group 48 bytes: [32] the scale's six bits, above them two of the minimum's,
 //             and [16] the minimum's other four, outputs 0 … 15 in the low halves of the bytes. A
 //             group's scale is these bits times the header's, and so is its minimum.
@@ -47,6 +48,9 @@ constexpr GroupLayout kGroupLayouts[kFormats] = {
     {8, 576, 2, false, 768, 32},     // U6
     {1, 64, 1, false, 512, 128},     // Table4
     {2, 64, 1, false, 512, 16},      // Mx4
+    {1, 128, 1, true, 512, 0},       // U4Zero
+    {2, 128, 1, true, 512, 0},       // U4ZeroBy64
+    {4, 128, 1, true, 512, 0},       // U4ZeroBy128
 };
 
 constexpr int kSteps = kGroup / 4;      // of 4 inputs, which one instruction takes together

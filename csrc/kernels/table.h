@@ -52,8 +52,11 @@ enum class Format : uint8_t {
   U6,        // Q6_K: offset 32, eight bits of scale for 16, times one for 256
   Table4,    // IQ4_NL: the code picks one of 16 values
   Mx4,       // MXFP4: the code is an E2M1 float, the scale a power of two
+  U4Zero,    // int4 of files: a scale and a zero point for 32 …
+  U4ZeroBy64,   // … for 64 …
+  U4ZeroBy128,  // … and for 128
 };
-constexpr int kFormats = 17;
+constexpr int kFormats = 20;
 
 // A packed matrix [outputs, inputs]. Panel p holds outputs p·32 … p·32+31 with all their inputs,
 // contiguously, scales inside, in the order in which a thread streams it. The last panel is

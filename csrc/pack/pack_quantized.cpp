@@ -44,6 +44,15 @@ constexpr Kind kKinds[] = {
     {Stored::Q6_K, Format::U6, kSuperBlock, 210, "Q6_K"},
     {Stored::IQ4_NL, Format::Table4, kGroup, 18, "IQ4_NL"},
     {Stored::MXFP4, Format::Mx4, kGroup, 17, "MXFP4"},
+    {Stored::I4By32, Format::U4, 32, 20, "I4By32"},
+    {Stored::I4By64, Format::U4By64, 64, 36, "I4By64"},
+    {Stored::I4By128, Format::U4By128, 128, 68, "I4By128"},
+    {Stored::I4ZeroBy32, Format::U4Zero, 32, 21, "I4ZeroBy32"},
+    {Stored::I4ZeroBy64, Format::U4ZeroBy64, 64, 37, "I4ZeroBy64"},
+    {Stored::I4ZeroBy128, Format::U4ZeroBy128, 128, 69, "I4ZeroBy128"},
+    {Stored::I8By32, Format::U8, 32, 36, "I8By32"},
+    {Stored::I8By64, Format::U8By64, 64, 68, "I8By64"},
+    {Stored::I8By128, Format::U8By128, 128, 132, "I8By128"},
     // These have no format of their own: the nearest one is a little larger.
     {Stored::Q3_K, Format::U6, kSuperBlock, 110, "Q3_K"},
     {Stored::IQ4_XS, Format::Table4, kSuperBlock, 136, "IQ4_XS"},
@@ -176,6 +185,28 @@ void read_iq4_xs(const uint8_t* row, int index, Group& group) {
   read_halves(block + 8 + part * 16, group);
 }
 
+// Integers of safetensors, for a number of groups: [scale, fp32][zero point?][codes, unsigned, the
+// first in the lowest bits].
+template <int kGroups, bool kZero, bool kBytes>
+void read_integers(const uint8_t* row, int index, Group& group) {
+  constexpr int kCodesAt = 4 + kZero, kGroupBytes = kBytes ? kGroup : kGroup / 2;
+  const uint8_t* block = row + index / kGroups * (kCodesAt + kGroups * kGroupBytes);
+  float scale;
+  std::memcpy(&scale, block, sizeof scale);
+  group.scale = float_to_half(scale);
+  if constexpr (kZero) group.minimum = float_to_half(block[4]);
+  const uint8_t* codes = block + kCodesAt + index % kGroups * kGroupBytes;
+  for (int step = 0; step < kSteps; step++) {
+    if constexpr (kBytes) {
+      group.steps[step] = read_word(codes + 4 * step);
+    } else {
+      const uint32_t four = read_u16(codes + 2 * step);
+      const uint32_t pairs = (four | four << 8) & 0x00ff00ff;
+      group.steps[step] = (pairs | pairs << 4) & kLow;
+    }
+  }
+}
+
 constexpr bool has_eight_bits(Format format) {
   return format == Format::U8 || format == Format::U8By64 || format == Format::U8By128;
 }
@@ -285,6 +316,19 @@ using PackBlock = void (*)(Stored, const uint8_t*, int, int, int, uint8_t*);
 PackBlock choose(Format format, Stored type) {
   if (type == Stored::Q3_K) return pack_stored<Format::U6, read_q3_k>;
   if (type == Stored::IQ4_XS) return pack_stored<Format::Table4, read_iq4_xs>;
+  switch (type) {
+    case Stored::I4By32: return pack_stored<Format::U4, read_integers<1, false, false>>;
+    case Stored::I4By64: return pack_stored<Format::U4By64, read_integers<2, false, false>>;
+    case Stored::I4By128: return pack_stored<Format::U4By128, read_integers<4, false, false>>;
+    case Stored::I4ZeroBy32: return pack_stored<Format::U4Zero, read_integers<1, true, false>>;
+    case Stored::I4ZeroBy64: return pack_stored<Format::U4ZeroBy64, read_integers<2, true, false>>;
+    case Stored::I4ZeroBy128:
+      return pack_stored<Format::U4ZeroBy128, read_integers<4, true, false>>;
+    case Stored::I8By32: return pack_stored<Format::U8, read_integers<1, false, true>>;
+    case Stored::I8By64: return pack_stored<Format::U8By64, read_integers<2, false, true>>;
+    case Stored::I8By128: return pack_stored<Format::U8By128, read_integers<4, false, true>>;
+    default: break;
+  }
   switch (format) {
     case Format::U4K: return pack_stored<Format::U4K, read_k<false>>;
     case Format::U5K: return pack_stored<Format::U5K, read_k<true>>;

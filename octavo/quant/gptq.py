@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from octavo.backends.stored_rows import Order, StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import CorruptFileError, UnsupportedFormatError, quote
-from octavo.loader.tensor_type import I32, TensorType
-from octavo.quant.integers import Integers, gguf_type, integer_name, packed, unpacked
+from octavo.loader.tensor_type import I32
+from octavo.quant.integers import IntegerKind, Integers, kind_of, packed, unpacked
 from octavo.quant.weight_format import MAX_GROUP, Settings, Shape
 
 BITS = (2, 3, 4, 8)
@@ -90,15 +90,18 @@ class GptqMatrix(Struct, frozen=True):
 
     @property
     def type(self) -> str:
-        kind = self._gguf_type
-        return integer_name(self.format.bits) if kind is None else kind.name
+        return self._kind.name
 
     @property
-    def _gguf_type(self) -> TensorType | None:
-        """GGUF's type with the same values, if there is one."""
-        form, scales = self.format, self.checkpoint.info(f"{self.module}.scales").type
-        is_plain = form.symmetric and not form.act_order
-        return gguf_type(form.bits, self.shape[1], form.group, scales, is_plain=is_plain)
+    def _kind(self) -> IntegerKind:
+        form = self.format
+        return kind_of(
+            form.bits,
+            self.shape[1],
+            form.group,
+            is_symmetric=form.symmetric,
+            is_in_order=not form.act_order,
+        )
 
     def stored_shapes(self, shape: Shape) -> Mapping[str, Shape]:
         outputs, inputs = shape
@@ -114,11 +117,8 @@ class GptqMatrix(Struct, frozen=True):
         return shapes
 
     def rows(self) -> StoredRows:
-        kind, columns, zeros = self._gguf_type, None, None
-        if kind is None:
-            columns, zeros = self._columns(), self._zero_points().T
-        else:
-            self._check_symmetry()
+        columns, zeros = self._columns(), self._zero_points().T
+        self._check_settings(columns, zeros)
         outputs, inputs = self.shape
         bits = self.format.bits
         words = self._read("qweight").view(np.uint8).reshape(-1, outputs, _WORD_BITS // 8)
@@ -130,15 +130,15 @@ class GptqMatrix(Struct, frozen=True):
             split = unpacked(found, bits)
             return packed(split if columns is None else split[:, columns], bits)
 
-        return Integers(
-            bits, inputs, self.format.group, self._read("scales").T, zeros, codes, columns, kind
-        ).rows()
+        scales = self._read("scales").T
+        return Integers(self._kind, inputs, self.format.group, scales, zeros, codes, columns).rows()
 
-    def _check_symmetry(self) -> None:
+    def _check_settings(self, columns: Order | None, zeros: NDArray[np.uint8]) -> None:
         """Refuse a matrix that is not as the settings say, on which its type depends."""
+        form = self.format
         for part, key, is_so in (
-            ("qzeros", "sym is true", np.all(self._zero_points() == self.format.middle)),
-            ("g_idx", "desc_act is false", self._columns() is None),
+            ("qzeros", "sym is true", not form.symmetric or np.all(zeros == form.middle)),
+            ("g_idx", "desc_act is false", form.act_order or columns is None),
         ):
             if not is_so:
                 name = f"{self.module}.{part}"

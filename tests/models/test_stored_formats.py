@@ -25,7 +25,7 @@ from octavo.models.load import OpenedModel
 from octavo.models.needs import find_needs
 from octavo.models.registry import family_of
 from octavo.quant.fp8 import fp8_layout
-from octavo.quant.integers import integer_layout
+from octavo.quant.integers import integer_layout, kind_of
 from octavo.quant.plain import layout_of
 from octavo.quant.shard import ShardError
 from tests.models.made_up import EXPERTS, SIZES, MadeUpWeights
@@ -48,7 +48,9 @@ LAYOUTS: dict[str, tuple[RowLayout, dict[str, Any]]] = {
     "MXFP4": (layout_of(types.MXFP4), WIDE),
     "Q4_K": (layout_of(types.Q4_K), WIDEST),
     "Q6_K": (layout_of(types.Q6_K), WIDEST),
-    "INT8": (integer_layout(8, 64), WIDE),
+    "INT8": (integer_layout(kind_of(8, 256, 64, is_symmetric=False)), WIDE),
+    "I4By64": (integer_layout(kind_of(4, 256, 64, is_symmetric=True)), WIDE),
+    "I4ZeroBy32": (integer_layout(kind_of(4, 256, 32, is_symmetric=False)), WIDE),
     "FP8": (fp8_layout(64), WIDE),
 }
 
@@ -159,11 +161,11 @@ def test_the_memory_bill_counts_matrices_by_their_values(tmp_path: Path) -> None
 # The format in which the native engine keeps each, and the largest error of a value, relative to
 # the largest value.
 KEPT = {
-    "GPTQ, 4 bits": ("U8", 1 / 250),
+    "GPTQ, 4 bits": ("U4Zero", 0.0),
     "GPTQ, 8 bits, version 2": ("U8", 1 / 250),
     "GPTQ, act-order": ("U8", 1 / 250),
-    "GPTQ, symmetric": ("U4", 0.0),
-    "GPTQ, 8 bits, symmetric": ("U8", 0.0),
+    "GPTQ, symmetric": ("U4By64", 0.0),
+    "GPTQ, 8 bits, symmetric": ("U8By64", 0.0),
     "FP8 blocks": ("U8", 1 / 250),
     "FP8, fbgemm": ("U8", 1 / 250),
 }
@@ -171,7 +173,7 @@ KEPT = {
 
 @pytest.mark.parametrize("name", KEPT)
 def test_the_native_engine_keeps_the_nearest_of_its_formats(name: str, tmp_path: Path) -> None:
-    """Symmetric GPTQ keeps its numbers; the memory bill is what the engine then has."""
+    """GPTQ of 4 bits and symmetric GPTQ keep their numbers; the memory bill is then right."""
     format_, error = KEPT[name]
     opened = write_pair(tmp_path, FORMATS[name], **WIDE).stored
     backend = NativeBackend(NativeOptions(num_threads=1))
@@ -201,7 +203,9 @@ def test_the_native_engine_keeps_the_nearest_of_its_formats(name: str, tmp_path:
 def test_a_group_that_ranks_would_cut_is_refused_with_its_numbers(tmp_path: Path) -> None:
     pair = write_pair(tmp_path, gptq(4, 128), **WIDE)
     declare = partial(redeclared, pair.stored)
-    message = r"o_proj.weight: a rank's inputs 0\.\.64 of 256 cut a group of 128 \(INT4\); use"
+    message = (
+        r"o_proj.weight: a rank's inputs 0\.\.64 of 256 cut a group of 128 \(I4ZeroBy128\); use"
+    )
     with pytest.raises(ShardError, match=message):
         run_ranks(declare, pair.stored.weights, 4)
 

@@ -140,7 +140,7 @@ FORMATS: dict[str, MadeFormat] = {
     "GPTQ, 3 bits, act-order": gptq(3, 32, act_order=True),
     "GPTQ, act-order": gptq(4, 32, act_order=True),
     "GPTQ, symmetric": gptq(4, 64, sym=True),
-    "GPTQ, 8 bits, symmetric": gptq(8, 128, sym=True),
+    "GPTQ, 8 bits, symmetric": gptq(8, 64, sym=True),
     "GPTQ, a scale for a row": gptq(4, -1, sym=True, has_index=False),
     "FP8 blocks": fp8_blocks(32, 32),
     "FP8, a scale for a matrix": fp8({"quant_method": "fp8"}, lambda rows, columns: ()),

@@ -73,16 +73,27 @@ def test_values_are_those_of_the_description(name: str, tmp_path: Path) -> None:
     assert (rows.columns is not None) == is_ordered
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_symmetric_groups_in_order_are_types_of_gguf(name: str, tmp_path: Path) -> None:
-    """Groups with zero points, or with an order of their own, are not."""
-    rows, _ = read(tmp_path, CASES[name])
-    settings = CASES[name].settings
-    bits, group = settings["bits"], settings["group_size"]
-    is_in_order = not settings["desc_act"] or group == -1
-    is_gguf = bits > 3 and settings["sym"] and is_in_order and group in (-1, 32, 64, 128)
-    assert rows.type == (f"Q{bits}_0" if is_gguf else f"INT{bits}")
-    assert rows.layout.has_zero_points != is_gguf
+@pytest.mark.parametrize(
+    ("made", "type_"),
+    [
+        (gptq(4, 32, sym=True), "I4By32"),
+        (gptq(4, 128, sym=True), "I4By128"),
+        (gptq(4, -1, sym=True), "I4By32"),
+        (gptq(4, 64), "I4ZeroBy64"),
+        (gptq(4, 96), "I4ZeroBy32"),
+        (gptq(3, 128), "I4ZeroBy128"),
+        (gptq(2, 64, sym=True), "I4ZeroBy64"),
+        (gptq(8, 128, sym=True), "I8By128"),
+        (gptq(8, 128), "INT8"),
+        (gptq(4, 16, sym=True), "INT4"),
+        (gptq(4, 32, sym=True, act_order=True), "INT4"),
+    ],
+)
+def test_types_name_what_a_backend_must_know(made: MadeFormat, type_: str, tmp_path: Path) -> None:
+    """Groups in another order, or of sizes that no kernel has, are named by their bits."""
+    rows, values = read(tmp_path, made)
+    assert rows.type == type_
+    np.testing.assert_array_equal(rows.floats(), values)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +108,7 @@ def test_a_file_that_contradicts_its_settings_is_refused(
         read(tmp_path, made)
 
 
-def test_rows_that_are_no_whole_blocks_of_gguf_stay_ours(tmp_path: Path) -> None:
+def test_rows_that_are_no_whole_groups_have_another_type(tmp_path: Path) -> None:
     made = gptq(4, 64, sym=True)
     rows, values = read(tmp_path, made, inputs=80)
     assert rows.type == "INT4"

@@ -11,18 +11,18 @@ from octavo.layers import GateUpLinear, Linear, Part, QKVLinear
 from octavo.loader.gguf import types
 from octavo.loader.tensor_type import BF16, F32, TensorType
 from octavo.quant.fp8 import fp8_layout
-from octavo.quant.integers import integer_layout
+from octavo.quant.integers import integer_layout, kind_of
 from octavo.quant.plain import layout_of
 from octavo.quant.shard import Run, ShardError, column_run, cut_inputs, part_run, row_runs
 
 KINDS: tuple[TensorType, ...] = (F32, BF16, types.Q8_0, types.Q4_K, types.MXFP4)
+INPUTS = 1024
 LAYOUTS = {
     **{kind.name: layout_of(kind) for kind in KINDS},
-    "INT4": integer_layout(4, 128),
-    "INT8": integer_layout(8, 32),
+    "I4ZeroBy128": integer_layout(kind_of(4, INPUTS, 128, is_symmetric=False)),
+    "INT8": integer_layout(kind_of(8, INPUTS, 32, is_symmetric=False)),
     "FP8": fp8_layout(128),
 }
-INPUTS = 1024
 
 
 def made_up(name: str, count: int = 24, *, act_order: bool = False) -> StoredRows:
@@ -93,7 +93,7 @@ def test_a_rank_owns_whole_heads_or_a_run_of_inputs(name: str) -> None:
     assert column_run(linear, context) == columns
 
 
-@pytest.mark.parametrize("name", ["Q4_K", "INT4", "FP8"])
+@pytest.mark.parametrize("name", ["Q4_K", "I4ZeroBy128", "FP8"])
 def test_a_group_that_would_be_cut_is_refused_with_its_numbers(name: str) -> None:
     rows, group = made_up(name), LAYOUTS[name].group
     message = (

@@ -188,7 +188,9 @@ inline void multiply_codes(const Matrix& matrix, const uint8_t* prepared, int ro
       multiply_codes_in<Format::U4Min>,  multiply_codes_in<Format::U4K>,
       multiply_codes_in<Format::U5>,     multiply_codes_in<Format::U5Min>,
       multiply_codes_in<Format::U5K>,    multiply_codes_in<Format::U6>,
-      multiply_codes_in<Format::Table4>, multiply_codes_in<Format::Mx4>};
+      multiply_codes_in<Format::Table4>, multiply_codes_in<Format::Mx4>,
+      multiply_codes_in<Format::U4Zero>, multiply_codes_in<Format::U4Zero>,
+      multiply_codes_in<Format::U4Zero>};
   const int index = static_cast<int>(matrix.format) - static_cast<int>(Format::U8);
   kProducts[index](matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
 }

@@ -11,6 +11,7 @@ from octavo.loader.gguf import types as gguf_types
 from octavo.loader.tensor_type import TensorType
 from tests.backends.native import _native_test
 from tests.backends.native._native_test import PackedMatrix
+from tests.backends.native.kernels.integer_rows import ZERO_POINTS, integer_blocks, pack_integers
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -34,7 +35,7 @@ ONE_EACH = {format_name: name for name, format_name in FORMATS.items()}  # a sto
 NEAREST = {"Q3_K": "U6", "IQ4_XS": "Table4"}
 MADE = ("U8", "U8By64", "U8By128", "U4", "U4By64", "U4By128")  # of floats, at load
 GROUPS = {"U8By64": 64, "U8By128": 128, "U4By64": 64, "U4By128": 128}  # others: 32
-ALL = (*ONE_EACH, *GROUPS)
+ALL = (*ONE_EACH, *GROUPS, *ZERO_POINTS)
 TIERS = _native_test.tiers()
 GROUP = 32
 # Where a prepared group has its scale, and the sums behind it.
@@ -70,6 +71,9 @@ def packed(name: str, stored: Bytes, inputs: int) -> PackedMatrix:
 
 def matrix_in(format_name: str, outputs: int, scale: float = 0.05) -> PackedMatrix:
     """Return some matrix of a format; its last block is not full if the format allows it."""
+    if format_name in ZERO_POINTS:
+        name, inputs = ZERO_POINTS[format_name], 768
+        return pack_integers(name, integer_blocks(name, outputs, inputs, scale), inputs)
     if format_name in GROUPS:
         values = np.random.default_rng(4).standard_normal((outputs, 800)).astype(np.float32) * scale
         return _native_test.pack(
