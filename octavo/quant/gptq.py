@@ -11,11 +11,15 @@ A module X with `in` inputs and `out` outputs has
   are anywhere. The rows then keep them group by group, and list them as their `columns`.
 
 Codes of 3 bits fill three words with 32, so that some lie in two words.
+
+The setting `dynamic` gives modules settings of their own: a key is a regex behind `+:` or nothing,
+and its value replaces some of the settings; modules whose names match a regex behind `-:` are not
+quantised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,17 +29,24 @@ from numpy.typing import NDArray
 from octavo.backends.stored_rows import Order, StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import CorruptFileError, UnsupportedFormatError, quote
-from octavo.loader.tensor_type import I32
 from octavo.quant.integers import IntegerKind, Integers, kind_of, packed, unpacked
-from octavo.quant.weight_format import MAX_GROUP, Settings, Shape
+from octavo.quant.weight_format import Settings, Shape
+from octavo.quant.word_modules import (
+    PARTS,
+    WORD_BITS,
+    WordModules,
+    check_count,
+    contradiction,
+    make_rule,
+    read_group,
+)
 
 BITS = (2, 3, 4, 8)
-_WORD_BITS = 32
-_PARTS = ("qweight", "qzeros", "scales", "g_idx")
+_VERSIONS = {"gptq": 1, "gptq_v2": 0}  # and what is added to stored zero points
 
 
 class Gptq(Struct, frozen=True):
-    """The format, with the settings of one checkpoint."""
+    """The format of a module, with its settings."""
 
     bits: int
     group: int | None  # inputs that share a scale; None: all of a row
@@ -48,23 +59,8 @@ class Gptq(Struct, frozen=True):
         """The zero point of symmetric codes."""
         return 1 << (self.bits - 1)
 
-    def find(self, checkpoint: Checkpoint) -> Iterator[GptqMatrix]:
-        for name in checkpoint.tensors:
-            module = name.removesuffix(".qweight")
-            if module == name:
-                continue
-            infos = [checkpoint.tensors.get(f"{module}.{part}") for part in _PARTS[:3]]
-            if any(info is None or len(info.shape) != 2 for info in infos):
-                continue
-            if all(info is not None and info.type == I32 for info in infos[:2]):
-                yield GptqMatrix(checkpoint, module, self)
-
-    def unused(self, checkpoint: Checkpoint, expected: Container[str]) -> Iterator[str]:
-        """Yield biases of zeros, which some tools write for modules that have none."""
-        for matrix in self.find(checkpoint):
-            bias = f"{matrix.module}.bias"
-            if bias in checkpoint and bias not in expected and not checkpoint.read(bias).any():
-                yield bias
+    def matrix(self, checkpoint: Checkpoint, module: str) -> GptqMatrix:
+        return GptqMatrix(checkpoint, module, self)
 
 
 class GptqMatrix(Struct, frozen=True):
@@ -80,13 +76,13 @@ class GptqMatrix(Struct, frozen=True):
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        names = tuple(f"{self.module}.{part}" for part in _PARTS)
+        names = tuple(f"{self.module}.{part}" for part in (*PARTS, "g_idx"))
         return names if names[-1] in self.checkpoint else names[:-1]
 
     @property
     def shape(self) -> Shape:
         words, outputs = self.checkpoint.info(f"{self.module}.qweight").shape
-        return outputs, words * _WORD_BITS // self.format.bits
+        return outputs, words * WORD_BITS // self.format.bits
 
     @property
     def type(self) -> str:
@@ -108,8 +104,8 @@ class GptqMatrix(Struct, frozen=True):
         bits = self.format.bits
         groups = -(-inputs // (self.format.group or inputs))
         shapes: dict[str, Shape] = {
-            f"{self.module}.qweight": (inputs * bits // _WORD_BITS, outputs),
-            f"{self.module}.qzeros": (groups, -(-outputs * bits // _WORD_BITS)),
+            f"{self.module}.qweight": (inputs * bits // WORD_BITS, outputs),
+            f"{self.module}.qzeros": (groups, -(-outputs * bits // WORD_BITS)),
             f"{self.module}.scales": (groups, outputs),
         }
         if self.format.act_order or f"{self.module}.g_idx" in self.checkpoint:
@@ -121,7 +117,7 @@ class GptqMatrix(Struct, frozen=True):
         self._check_settings(columns, zeros)
         outputs, inputs = self.shape
         bits = self.format.bits
-        words = self._read("qweight").view(np.uint8).reshape(-1, outputs, _WORD_BITS // 8)
+        words = self._read("qweight").view(np.uint8).reshape(-1, outputs, WORD_BITS // 8)
 
         def codes(part: slice) -> NDArray[np.uint8]:
             found = words[:, part].swapaxes(0, 1).reshape(-1, inputs * bits // 8)
@@ -141,13 +137,7 @@ class GptqMatrix(Struct, frozen=True):
             ("g_idx", "desc_act is false", form.act_order or columns is None),
         ):
             if not is_so:
-                name = f"{self.module}.{part}"
-                raise CorruptFileError(
-                    f"contradicts the quantization_config, in which {key}",
-                    path=self.checkpoint.info(name).path,
-                    tensor=name,
-                    advice="correct the config.json",
-                )
+                raise contradiction(self.checkpoint, f"{self.module}.{part}", key)
 
     def _read(self, part: str) -> NDArray[Any]:
         return self.checkpoint.read(f"{self.module}.{part}")
@@ -179,39 +169,48 @@ class GptqMatrix(Struct, frozen=True):
         return np.argsort(owners, kind="stable").astype(np.int64)
 
 
-def read_gptq(settings: Settings) -> Gptq:
-    """Read and check the settings of a checkpoint."""
-    bits, group = settings.integer("bits"), settings.values.get("group_size", 128)
+def read_gptq(settings: Settings) -> WordModules:
+    """Read and check the settings of a checkpoint, and those of single modules."""
+    usual = module_format(settings)
+    if not settings.has("dynamic"):
+        return WordModules(usual)
+    dynamic = settings.part("dynamic")
+    check_count(len(dynamic.values), "dynamic")
+    rules = []
+    for pattern in dynamic.values:
+        own = None  # such a module is not quantised
+        if not pattern.startswith("-:"):
+            own = module_format(dynamic.part(pattern).over(settings.values))
+        rules.append(make_rule(pattern.removeprefix("-:").removeprefix("+:"), own))
+    return WordModules(usual, rules=tuple(rules))
+
+
+def module_format(settings: Settings) -> Gptq:
+    """Read and check the settings of a module."""
+    bits = settings.integer("bits")
     if bits not in BITS:
         raise UnsupportedFormatError(
             f"GPTQ weights of {bits} bits are not supported; supported are: 2, 3, 4, 8",
             advice="use a model of another size, or a GGUF file",
         )
-    is_size = type(group) is int and 0 < group <= MAX_GROUP and group * bits % _WORD_BITS == 0
-    if not is_size and group != -1:
+    group = read_group(settings, bits, "GPTQ")
+    version = settings.string("checkpoint_format", settings.string("format", "gptq")).lower()
+    if version not in _VERSIONS or settings.boolean("is_marlin_format", False):
         raise UnsupportedFormatError(
-            f"GPTQ's group_size must be -1 (a row) or a number of inputs that fill words of 32 "
-            f"bits, at most {MAX_GROUP:,}, is {quote(str(group))}"
+            f"GPTQ weights with checkpoint_format {quote(version)} are not supported; supported "
+            f"are: {', '.join(_VERSIONS)}",
+            advice="use a model in one of these, or a GGUF file",
         )
-    version = settings.string("checkpoint_format", "gptq")
-    changed = [key for key in _mapping(settings, "dynamic") if not key.startswith("-:")]
-    if version not in ("gptq", "gptq_v2") or settings.boolean("is_marlin_format", False) or changed:
-        what = f"checkpoint_format {quote(version)}"
-        if changed:
-            what = f"settings for single modules ({quote(changed[0])})"
+    words = settings.string("pack_dtype", "int32")
+    if words != "int32":
         raise UnsupportedFormatError(
-            f"GPTQ weights with {what} are not supported; supported are the checkpoint formats "
-            "'gptq' and 'gptq_v2' with one setting for all modules"
+            f"GPTQ weights with pack_dtype {quote(words)} are not supported; supported is: int32",
+            advice="quantise the model again with words of 32 bits, or use a GGUF file",
         )
     return Gptq(
         bits=bits,
-        group=None if group == -1 else group,
-        zero_offset=int(version == "gptq"),
+        group=group,
+        zero_offset=_VERSIONS[version],
         symmetric=settings.boolean("sym", False),
-        act_order=settings.boolean("desc_act", False) and group != -1,
+        act_order=settings.boolean("desc_act", False) and group is not None,
     )
-
-
-def _mapping(settings: Settings, key: str) -> Mapping[str, Any]:
-    value = settings.values.get(key) or {}
-    return value if isinstance(value, Mapping) else {str(value): None}

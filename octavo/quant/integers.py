@@ -75,7 +75,8 @@ class Integers:
     scales: NDArray[Any]  # [outputs, groups]
     zeros: NDArray[np.uint8] | None  # [outputs, groups]; None: all in the middle of the codes
     # The codes of some outputs, [outputs, bytes]: unsigned, in places of `place_bits`, the first
-    # in the lowest bits, and in the order of `columns`.
+    # in the lowest bits, and in the order of `columns`. The first output is a multiple of eight,
+    # since words hold so many in some formats.
     codes: Callable[[slice], NDArray[np.uint8]]
     columns: Order | None = None  # the inputs group by group, if they are not stored so
 
@@ -90,7 +91,7 @@ class Integers:
             middle = 1 << (self.kind.bits - 1)
             made["zero"] = middle if self.zeros is None else self.zeros[:, stored]
         row_bytes = len(stored) * block["codes"].itemsize
-        step = max(1, ELEMENTS_AT_ONCE // self.inputs)
+        step = max(8, ELEMENTS_AT_ONCE // self.inputs // 8 * 8)
         for start in range(0, len(made), step):
             part = slice(start, start + step)
             codes = self.codes(part)

@@ -7,12 +7,16 @@ from typing import cast
 
 from octavo.loader.errors import UnsupportedFormatError, quote
 from octavo.quant.mxfp4 import Mxfp4
+from octavo.quant.refused import NEAREST
 from octavo.quant.weight_format import Settings, WeightFormat
 
 # A method → (module of octavo.quant, function from settings to a format).
 METHODS: dict[str, tuple[str, str]] = {
     "mxfp4": ("mxfp4", "read_mxfp4"),
     "gptq": ("gptq", "read_gptq"),
+    "awq": ("awq", "read_awq"),
+    "auto-round": ("auto_round", "read_auto_round"),
+    "intel/auto-round": ("auto_round", "read_auto_round"),
     "fp8": ("fp8", "read_fp8"),
     "fbgemm_fp8": ("fp8", "read_fbgemm"),
     "compressed-tensors": ("fp8", "read_compressed_tensors"),
@@ -34,7 +38,7 @@ def formats_for(settings: Settings | None) -> tuple[WeightFormat, ...]:
         raise UnsupportedFormatError(
             f"the weights are quantised by {quote(method)}, which is not supported in "
             f"safetensors; supported are: {', '.join(METHODS)}",
-            advice="use the unquantised model or a GGUF file",
+            advice=NEAREST.get(method.lower(), "use the unquantised model or a GGUF file"),
         )
     module, name = METHODS[method]
     read = getattr(import_module(f"octavo.quant.{module}"), name)

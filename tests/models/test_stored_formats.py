@@ -130,7 +130,7 @@ def test_a_quantised_checkpoint_has_the_logits_of_its_values(name: str, tmp_path
         _assert_near(outcomes[0].logits, whole.logits)
 
 
-@pytest.mark.parametrize("name", ["GPTQ, act-order", "FP8 blocks"])
+@pytest.mark.parametrize("name", ["GPTQ, act-order", "AWQ, gemv", "FP8 blocks"])
 def test_quantised_experts_have_the_logits_of_their_values(name: str, tmp_path: Path) -> None:
     pair = write_pair(
         tmp_path, FORMATS[name], "Qwen3MoeForCausalLM", **WIDE, **EXPERTS, head_dim=64
@@ -166,6 +166,8 @@ KEPT = {
     "GPTQ, act-order": ("U8", 1 / 250),
     "GPTQ, symmetric": ("U4By64", 0.0),
     "GPTQ, 8 bits, symmetric": ("U8By64", 0.0),
+    "AWQ": ("U4ZeroBy64", 0.0),
+    "AutoRound, AWQ, symmetric": ("U4", 0.0),
     "FP8 blocks": ("U8", 1 / 250),
     "FP8, fbgemm": ("U8", 1 / 250),
 }

@@ -93,6 +93,71 @@ def gptq(
     return MadeFormat(settings, quantise)
 
 
+AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
+
+
+def awq(
+    group: int, *, layout: str = "gemm", zero_point: bool = True, is_old: bool = False
+) -> MadeFormat:
+    """Make AWQ's format; old files call their settings otherwise."""
+
+    def in_order(codes: Array) -> Array:
+        """Put codes of neighbouring columns in the order of the layout gemm."""
+        return codes.reshape(-1, codes.shape[1] // 8, 8)[..., AWQ_ORDER].reshape(codes.shape)
+
+    def joined(codes: Array) -> Array:
+        return np.ascontiguousarray(words(codes.T, 4).T)
+
+    def quantise(
+        shape: tuple[int, int], generator: np.random.Generator
+    ) -> tuple[dict[str, Array], Floats]:
+        outputs, inputs = shape
+        size = inputs if group == -1 else group
+        owners = np.arange(inputs) // size
+        codes = generator.integers(0, 16, (inputs, outputs))
+        zeros = generator.integers(0, 16, (-(-inputs // size), outputs))
+        if not zero_point:
+            zeros[:] = 8
+        scales = generator.uniform(0.5, 1.5, zeros.shape) / (16 * inputs**0.5)
+        scales = scales.astype(np.float16)
+        values = (codes - zeros[owners]).astype(np.float32) * scales[owners].astype(np.float32)
+        if layout == "gemv":
+            eights = {32: 4, 64: 2}.get(size, 1) * 8
+            missing = ((0, 0), (0, -len(zeros) % eights))
+            tensors = {
+                "qweight": joined(codes.T),
+                "qzeros": joined(np.pad(zeros.T, missing)),
+                "scales": np.pad(scales.T, missing),
+            }
+        else:
+            tensors = {
+                "qweight": joined(in_order(codes)),
+                "qzeros": joined(in_order(zeros)),
+                "scales": scales,
+            }
+        return tensors, values.T
+
+    bits, size = ("w_bit", "q_group_size") if is_old else ("bits", "group_size")
+    settings = {"quant_method": "awq", bits: 4, size: group, "zero_point": zero_point}
+    return MadeFormat({**settings, "version": layout.upper()}, quantise)
+
+
+def auto_round(made: MadeFormat, packing: str) -> MadeFormat:
+    """Make AutoRound's spelling of GPTQ's or AWQ's format."""
+    settings = made.settings
+    return MadeFormat(
+        {
+            "quant_method": "auto-round",
+            "packing_format": packing,
+            "bits": settings["bits"],
+            "group_size": settings["group_size"],
+            "sym": settings.get("sym", not settings.get("zero_point", True)),
+            "block_name_to_quantize": "model.layers",
+        },
+        made.quantise,
+    )
+
+
 def fp8(settings: dict[str, Any], scale: Callable[[int, int], tuple[int, ...]]) -> MadeFormat:
     """Make a format of eight-bit floats; `scale` is the shape of a matrix's scales."""
     size: list[int] | None = settings.get("weight_block_size")
@@ -142,6 +207,9 @@ FORMATS: dict[str, MadeFormat] = {
     "GPTQ, symmetric": gptq(4, 64, sym=True),
     "GPTQ, 8 bits, symmetric": gptq(8, 64, sym=True),
     "GPTQ, a scale for a row": gptq(4, -1, sym=True, has_index=False),
+    "AWQ": awq(64),
+    "AWQ, gemv": awq(32, layout="gemv"),
+    "AutoRound, AWQ, symmetric": auto_round(awq(32, zero_point=False), "auto_round:auto_awq"),
     "FP8 blocks": fp8_blocks(32, 32),
     "FP8, a scale for a matrix": fp8({"quant_method": "fp8"}, lambda rows, columns: ()),
     "FP8, a scale for a row": fp8(compressed("channel"), lambda rows, columns: (rows, 1)),

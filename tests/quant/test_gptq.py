@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.stored_rows import StoredRows
-from octavo.loader.errors import CheckpointError, CorruptFileError, UnsupportedFormatError
-from octavo.loader.safetensors import open_safetensors
+from octavo.loader.errors import CheckpointError, CorruptFileError
 from octavo.models.values import Values
-from octavo.quant.registry import METHODS, formats_for
-from tests.loader.make_files import write_safetensors
-from tests.quant.made_up import Array, Floats, MadeFormat, gptq
+from octavo.quant.registry import formats_for
+from tests.quant.made_up import MadeFormat, gptq
+from tests.quant.one_module import INPUTS, OUTPUTS, read
 
-INPUTS, OUTPUTS = 256, 40
 CASES: dict[str, MadeFormat] = {
     "2 bits": gptq(2, 64),
     "2 bits, symmetric": gptq(2, 32, sym=True),
@@ -41,27 +38,6 @@ CASES: dict[str, MadeFormat] = {
     "8 bits, a scale for a row": gptq(8, -1, version=2),
     "a last group that is shorter": gptq(4, 96),
 }
-
-
-def read(
-    directory: Path,
-    made: MadeFormat,
-    change: dict[str, Array] | None = None,
-    inputs: int = INPUTS,
-) -> tuple[StoredRows, Floats]:
-    """Write and find one module; return its rows and its values."""
-    tensors, values = made.quantise((OUTPUTS, inputs), np.random.default_rng(0))
-    arrays = {f"m.{name}": array for name, array in {**tensors, **(change or {})}.items()}
-    write_safetensors(directory / "model.safetensors", arrays)
-    checkpoint = open_safetensors(directory / "model.safetensors")
-    (format_,) = formats_for(Values(made.settings))[1:]
-    (matrix,) = format_.find(checkpoint)
-    assert (matrix.name, matrix.shape) == ("m.weight", (OUTPUTS, inputs))
-    assert set(matrix.tensors) == set(arrays)
-    assert matrix.stored_shapes(matrix.shape) == {n: a.shape for n, a in arrays.items()}
-    rows = matrix.rows()
-    assert rows.type == matrix.type
-    return rows, values
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -137,7 +113,12 @@ def test_groups_of_unequal_size_are_refused(tmp_path: Path) -> None:
         ({"group_size": 100}, "group_size must be .* is '100'"),
         ({"checkpoint_format": "marlin"}, "'marlin' are not supported"),
         ({"is_marlin_format": True}, "are not supported"),
-        ({"dynamic": {"+:.*down.*": {"bits": 8}}}, "settings for single modules"),
+        ({"checkpoint_format": None, "format": "bitblas"}, "'bitblas' are not supported"),
+        ({"pack_dtype": "int16"}, "pack_dtype 'int16'"),
+        ({"dynamic": {"+:.*down.*": {"bits": 5}}}, "of 5 bits"),
+        ({"dynamic": {"+:.*down.*": 8}}, "must be an object"),
+        ({"dynamic": ["-:lm_head"]}, "dynamic must be an object"),
+        ({"dynamic": {"-:(": {}}}, "regex '\\('"),
     ],
 )
 def test_settings_that_are_not_supported_are_refused(change: dict[str, Any], message: str) -> None:
@@ -148,10 +129,3 @@ def test_settings_that_are_not_supported_are_refused(change: dict[str, Any], mes
 def test_a_module_may_be_excluded_from_quantisation() -> None:
     """The weight of such a module has the plain name, which the format does not claim."""
     formats_for(Values({**gptq(4, 128).settings, "dynamic": {"-:.*lm_head.*": {}}}))
-
-
-def test_an_unknown_method_is_refused_with_those_that_are_known() -> None:
-    known = ", ".join(METHODS)
-    assert {"gptq", "fp8", "mxfp4"} <= METHODS.keys()
-    with pytest.raises(UnsupportedFormatError, match=f"'awq'.*supported are: {known}"):
-        formats_for(Values({"quant_method": "awq"}))

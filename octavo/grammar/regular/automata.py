@@ -14,6 +14,7 @@ from octavo.grammar.regular.expressions import (
 )
 
 MAX_STATES = 1000
+MAX_STEPS = 1 << 16  # that are kept, each from a state by a character
 MAX_WRITTEN = 16_384  # characters of a regex
 
 
@@ -29,6 +30,9 @@ class Automaton:
         self._marks = range(FIRST_ASSERTION, FIRST_ASSERTION - num_assertions, -1)
         self.alphabet = _alphabet(sets_of(root))
         self._codes = [characters[0][0] for characters in self.alphabet]
+        # What `accepts` has found: it follows a hundred thousand names of modules.
+        self._followed: dict[tuple[int, str], Expression] = {}
+        self._ends: dict[int, bool] = {}
         self.start = self._past(algebra.after(self._past(root), BEGIN))
 
     def _past(self, given: Expression) -> Expression:
@@ -51,10 +55,19 @@ class Automaton:
 
     def accepts(self, text: str) -> bool:
         """Return whether a text leads to an end; raise TooLargeError if that takes too long."""
-        state = self.start
+        state, followed = self.start, self._followed
         for character in text:
-            state = self._past(self._algebra.after(state, ord(character)))
-        return self.is_end(state)
+            step = state.number, character
+            found = followed.get(step)
+            if found is None:
+                if len(followed) >= MAX_STEPS:
+                    followed.clear()
+                found = followed[step] = self._past(self._algebra.after(state, ord(character)))
+            state = found
+        is_end = self._ends.get(state.number)
+        if is_end is None:
+            is_end = self._ends[state.number] = self.is_end(state)
+        return is_end
 
     def is_empty(self) -> bool:
         """Return whether no text leads to an end; raise TooLargeError if that takes too long."""
