@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import cast
 
 from msgspec import Struct, structs
 
@@ -19,7 +20,8 @@ from octavo.models.load import OpenedModel
 from octavo.observe.machine import Memory
 from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill
 from octavo.options.backends import Entry
-from octavo.options.engine import EngineArguments
+from octavo.options.engine import CpuWeights, EngineArguments
+from octavo.options.quantization import AT_LOAD, is_same
 from octavo.runner.kv_cache import groups_of, longest_in, num_blocks_in, readable
 from octavo.usable import choose_backend, chosen_sizes
 
@@ -67,7 +69,7 @@ def resolve(
     """
     spec = opened.spec
     _check_drafts(arguments, layout)
-    check_quantization(arguments.quantization, opened.quantization)
+    arguments = follow_quantization(arguments, opened)
     choice = choose_backend(arguments)
     level = logging.WARNING if choice.is_fallback else logging.INFO  # it is slower
     log.log(level, "backend=%s: %s", choice.entry.name, choice.reason)
@@ -133,18 +135,34 @@ def _longest(asked: int | None, most: int) -> int:
     return asked or most
 
 
-# vLLM's other names of formats, which are those of kernels or of model families.
-_SAME_FORMAT = {"gptq_marlin": "gptq", "gpt_oss_mxfp4": "mxfp4"}
-
-
-def check_quantization(asked: str | None, found: str | None) -> None:
-    """Refuse files that are in another format than they should be."""
-    if asked is not None and _SAME_FORMAT.get(asked, asked) != found:
-        stored = "are not quantised" if found is None else f"have the format {found}"
+def follow_quantization(arguments: EngineArguments, opened: OpenedModel) -> EngineArguments:
+    """Compare `quantization` with the files, or have floats quantised as they are loaded."""
+    asked, found = arguments.quantization, opened.quantization
+    if asked is None or (found is not None and is_same(asked, found)):
+        return arguments
+    types = {tensor.type for tensor in tensor_sizes(opened) if tensor.is_matrix}
+    if not types <= {*FLOAT_TYPES}:
         raise ConfigError(
-            f"quantization={asked!r}: the model's files {stored}, and are kept as they are; leave "
-            "it out, take files of that format, or choose the format in memory by cpu_weights"
+            f"quantization={asked!r}: the model's files are quantised already, in the format "
+            f"{found or ', '.join(sorted(types))}, which is kept; leave it out, or take files of "
+            "the other format"
         )
+    if asked not in AT_LOAD:
+        kind = "" if found is None else f"{found} "
+        raise ConfigError(
+            f"quantization={asked!r}: the model's {kind}files are not quantised, and floats become "
+            f"only {' or '.join(AT_LOAD)} as they are loaded, not yet another format; choose one "
+            "of these, leave it out, or take files of that format"
+        )
+    weights = arguments.cpu_weights
+    if weights == "auto":
+        log.info("cpu_weights=%s: from quantization=%s", asked, asked)
+        return replace(arguments, cpu_weights=cast("CpuWeights", asked))
+    if weights.partition("-")[0] != asked:
+        raise ConfigError(
+            f"quantization={asked!r} contradicts cpu_weights={weights!r}; leave one of them out"
+        )
+    return arguments
 
 
 def with_available(memory: Memory, num_bytes: int | None) -> Memory:

@@ -42,12 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.loader.source import resolve as resolve_source
     from octavo.models.kv_layout import place_layers
     from octavo.models.load import open_model
-    from octavo.resolve import check_quantization, make_bill, resolve
+    from octavo.resolve import follow_quantization, make_bill, resolve
     from octavo.usable import choose_backend
 
     asked = engine_arguments(arguments)
     opened = open_model(resolve_source(asked.model), asked.max_model_len, asked.hf_overrides)
-    check_quantization(asked.quantization, opened.quantization)
+    asked = follow_quantization(asked, opened)
     layout = place_layers(opened.model)
     free = arguments.memory
     if free is None:

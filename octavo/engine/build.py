@@ -129,6 +129,7 @@ def _build(
     layout = place_layers(opened.model)
     parts.begin("choose the settings")
     config = resolve(arguments, opened, layout, bounds_grammars=wrap is not None, is_first=is_first)
+    arguments = config.arguments
     pooling = with_settings(opened.pooling, arguments.pooler_config)
     parts.begin("import the backend")
     backend = config.kind.make(arguments, opened.checkpoint.files)

@@ -122,8 +122,9 @@ class EngineArguments:
     )
     quantization: str | None = option(
         None,
-        "the format that the model's files must have, such as gguf, fp8 or gptq; it is seen from "
-        "them, and another one is refused",
+        "the format that the model's files must have, such as gguf, awq or gptq_marlin; it is seen "
+        "from them, and another one is refused; int8 and int4 quantise files of floats as they are "
+        "loaded",
         "NAME",
         read=name_or_none,
         aliases=("-q",),

@@ -289,7 +289,18 @@ def test_the_format_of_the_files_is_checked(
     path, _ = write_gguf_model(tmp_path / "m", "gpt2")
     assert main(["fit", str(path), "-q", "gguf"]) == 0
     assert main(["fit", str(path), "-q", "awq"]) == USAGE
-    assert "-q='awq': the model's files have the format gguf" in capsys.readouterr().err
+    assert "-q='awq': the model's gguf files are not quantised" in capsys.readouterr().err
+
+
+def test_files_of_floats_are_quantised_at_load(
+    tiny: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The memory bill is that of the flag that says how."""
+    bills = []
+    for words in (["-q", "int8"], ["--cpu-weights", "int8"], []):
+        assert main(["fit", tiny, "--backend", "native", "--memory", "8GiB", *words]) == 0
+        bills.append(capsys.readouterr().out)
+    assert bills[0] == bills[1] != bills[2]
 
 
 def test_no_flag_without_a_setting_is_in_two_tables() -> None:
