@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -61,7 +62,7 @@ def open_model(
         values = merged(read_config(checkpoint), overrides or {})
         weights: Weights = GgufWeights(checkpoint, values)
     else:
-        values = merged(read_object(source.directory / "config.json"), overrides or {})
+        values = merged(_read_config(source.directory), overrides or {})
         with errors_at(source.directory / "config.json"):
             weights = CheckpointWeights(checkpoint, _formats(values))
     sentence = None if source.is_gguf else sentence_model_in(source.directory)
@@ -96,6 +97,14 @@ def open_model(
     format = "gguf" if source.is_gguf else _method(values)
     read = weights, generation, checkpoint, facts, heads
     return OpenedModel(architecture, model, spec, *read, format)
+
+
+def _read_config(directory: Path) -> dict[str, Any]:
+    """Read a config.json, and ModelOpt's own file if it has no quantization_config."""
+    values, beside = read_object(directory / "config.json"), directory / "hf_quant_config.json"
+    if values.get("quantization_config") is None and beside.exists():
+        values["quantization_config"] = {**read_object(beside), "quant_method": "modelopt"}
+    return values
 
 
 def _prefixes(model: Model, weights: Weights) -> Iterator[tuple[str, str]]:

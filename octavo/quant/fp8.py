@@ -5,7 +5,7 @@
 - a scale for each block of, mostly, 128 × 128 numbers: `X.weight_scale_inv` [out/128, in/128], as
   DeepSeek and Qwen publish (quant_method "fp8" with a weight_block_size);
 - one for each row or for the whole matrix: `X.weight_scale` [out, 1], [out], [1] or []
-  (quant_method "fp8", "fbgemm_fp8", "compressed-tensors").
+  (quant_method "fp8", "fbgemm_fp8", and in compressed_tensors.py and modelopt.py).
 
 Every row gets its own copy of its scales, so that rows can be cut anywhere. Scales of activations
 and of the KV cache are not used: both stay in the backend's types.
@@ -20,29 +20,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
-from octavo.backends.stored_rows import Bytes, Floats, RowLayout, StoredRows
+from octavo.backends.stored_rows import RowLayout, StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.checkpoint import numpy_dtype
 from octavo.loader.errors import UnsupportedFormatError, quote
 from octavo.loader.tensor_type import F8_E4M3
-from octavo.quant.weight_format import MAX_GROUP, Settings, Shape
-
-# A scale of a whole row is repeated for groups of this size, so that ranks can cut the row.
-SMALL_GROUP = 32
+from octavo.quant.scaled_groups import SMALL_GROUP, scaled_layout
+from octavo.quant.weight_format import MAX_GROUP, Settings, Shape, unused_scales
 
 _SCALES = ("_scale_inv", "_scale")
-# Scales of activations and of the KV cache, which keep their own types here.
-_UNUSED = (
-    ".input_scale",
-    ".input_scale_ub",
-    ".output_scale",
-    ".k_scale",
-    ".v_scale",
-    ".q_scale",
-    ".kv_scale",
-)
-_ELEMENTS_AT_ONCE = 1 << 17  # so that temporary arrays stay in a core's own cache
 
 
 class Fp8(Struct, frozen=True):
@@ -51,16 +39,23 @@ class Fp8(Struct, frozen=True):
     block: tuple[int, int] | None  # outputs and inputs that share a scale; None: rows, or all
 
     def find(self, checkpoint: Checkpoint) -> Iterator[Fp8Matrix]:
-        for name, info in checkpoint.tensors.items():
-            if info.type != F8_E4M3 or len(info.shape) != 2:
-                continue
-            for ending in _SCALES:
-                if name + ending in checkpoint:
-                    yield Fp8Matrix(checkpoint, name, name + ending, self.block)
-                    break
+        for name in checkpoint.tensors:
+            found = self.matrix(checkpoint, name)
+            if found is not None:
+                yield found
+
+    def matrix(self, checkpoint: Checkpoint, name: str) -> Fp8Matrix | None:
+        """Return the matrix of a tensor, if it is one of this format."""
+        info = checkpoint.info(name)
+        if info.type != F8_E4M3 or len(info.shape) != 2:
+            return None
+        for ending in _SCALES:
+            if name + ending in checkpoint:
+                return Fp8Matrix(checkpoint, name, name + ending, self.block)
+        return None
 
     def unused(self, checkpoint: Checkpoint, expected: Container[str]) -> Iterator[str]:
-        yield from (name for name in checkpoint.tensors if name.endswith(_UNUSED))
+        return unused_scales(checkpoint)
 
 
 class Fp8Matrix(Struct, frozen=True):
@@ -109,36 +104,13 @@ class Fp8Matrix(Struct, frozen=True):
 def read_fp8(settings: Settings) -> Fp8:
     """Read the settings of quant_method "fp8": with blocks, or one scale for each matrix."""
     _check_numbers("fmt", settings.string("fmt", "e4m3"))
-    return Fp8(_block_size(settings.values.get("weight_block_size")))
+    key = "weight_block_size"
+    return Fp8(block_size(key, settings.values.get(key)))
 
 
 def read_fbgemm(settings: Settings) -> Fp8:
     """Make the format of quant_method "fbgemm_fp8": a scale for each row."""
     return Fp8(None)
-
-
-def read_compressed_tensors(settings: Settings) -> Fp8:
-    """Read the settings of quant_method "compressed-tensors", of which only FP8 is supported."""
-    blocks = set()
-    for group in _objects(settings.values.get("config_groups")):
-        weights = group.get("weights")
-        weights = weights if isinstance(weights, Mapping) else {}
-        strategy = weights.get("strategy")
-        if (weights.get("type"), weights.get("num_bits")) != ("float", 8):
-            kind = f"{weights.get('type')}, {weights.get('num_bits')} bits"
-            _check_numbers("config_groups", kind)
-        if strategy not in ("tensor", "channel", "block"):
-            raise UnsupportedFormatError(
-                f"config_groups: the strategy {quote(str(strategy))} is not supported; supported "
-                "are: tensor, channel, block"
-            )
-        blocks.add(_block_size(weights.get("block_structure")) if strategy == "block" else None)
-    if len(blocks) != 1:
-        raise UnsupportedFormatError(
-            f"config_groups has {len(blocks)} different layouts of scales; it must have one",
-            advice="use the unquantised model or a GGUF file",
-        )
-    return Fp8(blocks.pop())
 
 
 def _check_numbers(key: str, kind: str) -> None:
@@ -150,7 +122,8 @@ def _check_numbers(key: str, kind: str) -> None:
         )
 
 
-def _block_size(value: object) -> tuple[int, int] | None:
+def block_size(key: str, value: object) -> tuple[int, int] | None:
+    """Check the numbers of outputs and inputs that share a scale."""
     if value is None:
         return None
     if isinstance(value, list) and len(value) == 2:
@@ -158,14 +131,8 @@ def _block_size(value: object) -> tuple[int, int] | None:
         if all(type(size) is int and 0 < size <= MAX_GROUP for size in value):
             return outputs, inputs
     raise UnsupportedFormatError(
-        f"weight_block_size or block_structure must be two sizes from 1 to {MAX_GROUP:,}, is "
-        f"{quote(str(value))}"
+        f"{key} must be two sizes from 1 to {MAX_GROUP:,}, is {quote(str(value))}"
     )
-
-
-def _objects(value: object) -> list[Mapping[str, Any]]:
-    values = value.values() if isinstance(value, Mapping) else ()
-    return [item for item in values if isinstance(item, Mapping)]
 
 
 @cache
@@ -179,15 +146,7 @@ def fp8_layout(group: int) -> RowLayout:
     block = _block(group)
     table = np.arange(256, dtype=np.uint8).view(numpy_dtype(F8_E4M3)).astype(np.float32)
 
-    def decode(rows: Bytes) -> Floats:
-        blocks = np.ascontiguousarray(rows).view(block)
-        values = np.empty((*blocks.shape, group), np.float32)
-        step = max(1, _ELEMENTS_AT_ONCE // max(1, values[:1].size))
-        for start in range(0, len(blocks), step):
-            part, out = blocks[start : start + step], values[start : start + step]
-            np.take(table, part["codes"], out=out)
-            with np.errstate(all="ignore"):  # damaged scales may be infinite or NaN
-                out *= part["scale"][..., None]
-        return values.reshape(len(rows), -1)
+    def unscaled(blocks: NDArray[Any], out: NDArray[np.float32]) -> None:
+        np.take(table, blocks["codes"], out=out)
 
-    return RowLayout("FP8", group, block.itemsize, decode)
+    return scaled_layout("FP8", group, block, unscaled)

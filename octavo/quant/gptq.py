@@ -28,8 +28,15 @@ from numpy.typing import NDArray
 
 from octavo.backends.stored_rows import Order, StoredRows
 from octavo.loader import Checkpoint
-from octavo.loader.errors import CorruptFileError, UnsupportedFormatError, quote
-from octavo.quant.integers import IntegerKind, Integers, kind_of, packed, unpacked
+from octavo.loader.errors import UnsupportedFormatError, quote
+from octavo.quant.integers import (
+    IntegerKind,
+    Integers,
+    grouped_columns,
+    kind_of,
+    packed,
+    unpacked,
+)
 from octavo.quant.weight_format import Settings, Shape
 from octavo.quant.word_modules import (
     PARTS,
@@ -155,18 +162,7 @@ class GptqMatrix(Struct, frozen=True):
         name, group = f"{self.module}.g_idx", self.format.group
         if group is None or name not in self.checkpoint:
             return None
-        owners = self.checkpoint.read(name)
-        in_order = np.arange(len(owners)) // group
-        if np.array_equal(owners, in_order):
-            return None
-        if not np.array_equal(np.sort(owners), in_order):
-            raise CorruptFileError(
-                f"does not put {group} inputs into each of the {in_order[-1] + 1} groups",
-                path=self.checkpoint.info(name).path,
-                tensor=name,
-                advice="groups of other sizes are not supported; quantise the model again",
-            )
-        return np.argsort(owners, kind="stable").astype(np.int64)
+        return grouped_columns(self.checkpoint, name, group)
 
 
 def read_gptq(settings: Settings) -> WordModules:

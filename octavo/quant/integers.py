@@ -21,14 +21,15 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from octavo.backends.stored_rows import Bytes, Floats, Order, RowLayout, StoredRows
+from octavo.backends.stored_rows import Order, RowLayout, StoredRows
+from octavo.loader import Checkpoint
+from octavo.loader.errors import CorruptFileError
+from octavo.quant.scaled_groups import ELEMENTS_AT_ONCE, SMALL_GROUP, scaled_layout
 
 # A scale for whole rows is repeated for groups, so that ranks can cut the rows: small ones, unless
 # as many ranks as are likely can share the inputs by large ones.
-SMALL_GROUP = 32
 _LARGE_GROUP, _RANKS = 128, 8
 _SIZES = (128, 64, 32)  # of the groups that types name
-ELEMENTS_AT_ONCE = 1 << 17  # so that temporary arrays stay in a core's own cache
 
 
 class IntegerKind(Struct, frozen=True):
@@ -54,15 +55,15 @@ def kind_of(
     size = group or (_LARGE_GROUP if inputs % (_LARGE_GROUP * _RANKS) == 0 else SMALL_GROUP)
     has_zeros = not is_symmetric or bits not in (4, 8)
     named = next((each for each in _SIZES if size % each == 0), 0)
-    if not is_in_order or not named or inputs % named or (bits == 8 and has_zeros):
+    if not is_in_order or not named or inputs % named or (place_bits(bits) == 8 and has_zeros):
         return IntegerKind(bits, size, True, f"INT{bits}")
     zero = "Zero" if has_zeros else ""
     return IntegerKind(bits, named, has_zeros, f"I{place_bits(bits)}{zero}By{named}")
 
 
 def place_bits(bits: int) -> int:
-    """Return the bits in which a row keeps a code: codes of 2 and 3 bits are kept in 4."""
-    return 8 if bits == 8 else 4
+    """Return the bits in which a row keeps a code: 4 or 8."""
+    return 4 if bits <= 4 else 8
 
 
 @dataclass(frozen=True)
@@ -105,39 +106,36 @@ class Integers:
 @cache
 def integer_layout(kind: IntegerKind) -> RowLayout:
     """Return the layout of rows of a kind."""
-    block, place = kind.block, place_bits(kind.bits)
-    middle = np.float32(1 << (kind.bits - 1))
+    place, middle = place_bits(kind.bits), np.float32(1 << (kind.bits - 1))
 
-    def decode(rows: Bytes) -> Floats:
-        blocks = np.ascontiguousarray(rows).view(block)
-        values = np.empty((*blocks.shape, kind.group), np.float32)
-        step = max(1, ELEMENTS_AT_ONCE // max(1, values[:1].size))
-        for start in range(0, len(blocks), step):
-            part, out = blocks[start : start + step], values[start : start + step]
-            zeros = part["zero"].astype(np.float32)[..., None] if kind.has_zeros else middle
-            np.subtract(unpacked(part["codes"], place), zeros, out=out)
-            with np.errstate(all="ignore"):  # damaged scales may be infinite or NaN
-                out *= part["scale"][..., None]
-        return values.reshape(len(rows), -1)
+    def unscaled(blocks: NDArray[Any], out: NDArray[np.float32]) -> None:
+        zeros = blocks["zero"].astype(np.float32)[..., None] if kind.has_zeros else middle
+        np.subtract(unpacked(blocks["codes"], place), zeros, out=out)
 
-    return RowLayout(kind.name, kind.group, block.itemsize, decode, has_zero_points=kind.has_zeros)
+    return scaled_layout(
+        kind.name, kind.group, kind.block, unscaled, has_zero_points=kind.has_zeros
+    )
 
 
 def unpacked(data: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Split the bytes of the last axis into codes of 2, 3, 4 or 8 bits, the lowest bits first."""
+    """Split the bytes of the last axis into codes of 2 to 8 bits, the lowest bits first."""
     if bits == 8:
         return data
-    if bits == 3:  # eight codes in three bytes
-        missing = -data.shape[-1] % 3
+    top = (1 << bits) - 1
+    if 8 % bits:  # eight codes in as many bytes as a code has bits
+        missing = -data.shape[-1] % bits
         if missing:
             data = np.pad(data, [(0, 0)] * (data.ndim - 1) + [(0, missing)])
-        threes = data.reshape(*data.shape[:-1], -1, 3).astype(np.uint32)
-        words = threes[..., 0] | threes[..., 1] << 8 | threes[..., 2] << 16
-        codes = (words[..., None] >> np.arange(0, 24, 3, dtype=np.uint32) & 7).astype(np.uint8)
+        parts = data.reshape(*data.shape[:-1], -1, bits).astype(np.uint64)
+        joined = np.zeros(parts.shape[:-1], np.uint64)
+        for place in range(bits):
+            joined |= parts[..., place] << np.uint64(8 * place)
+        shifts = np.arange(0, 8 * bits, bits, dtype=np.uint64)
+        codes = (joined[..., None] >> shifts & np.uint64(top)).astype(np.uint8)
     else:
         codes = np.empty((*data.shape, 8 // bits), np.uint8)
         for place in range(8 // bits):
-            np.bitwise_and(data >> np.uint8(bits * place), (1 << bits) - 1, out=codes[..., place])
+            np.bitwise_and(data >> np.uint8(bits * place), top, out=codes[..., place])
     return codes.reshape(*data.shape[:-1], -1)
 
 
@@ -149,3 +147,22 @@ def packed(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
         codes = np.pad(codes, ((0, 0), (0, 1)))
     joined: NDArray[np.uint8] = codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)
     return joined
+
+
+def grouped_columns(checkpoint: Checkpoint, name: str, group: int) -> Order | None:
+    """Return the inputs group by group, from a tensor with each input's group.
+
+    None if they are stored so.
+    """
+    owners = checkpoint.read(name)
+    in_order = np.arange(len(owners)) // group
+    if np.array_equal(owners, in_order):
+        return None
+    if not np.array_equal(np.sort(owners), in_order):
+        raise CorruptFileError(
+            f"does not put {group} inputs into each of the {in_order[-1] + 1} groups",
+            path=checkpoint.info(name).path,
+            tensor=name,
+            advice="groups of other sizes are not supported; quantise the model again",
+        )
+    return np.argsort(owners, kind="stable").astype(np.int64)

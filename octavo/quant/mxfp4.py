@@ -53,6 +53,37 @@ class Mxfp4Matrix(Struct, frozen=True):
         return {self.name: (*groups, BYTES), self.scales: groups}
 
 
+class PackedMxfp4Matrix(Struct, frozen=True):
+    """The matrix of a module X with `X.weight_packed` [out, in/2] and `X.weight_scale`."""
+
+    checkpoint: Checkpoint
+    module: str
+    type: ClassVar[str] = MXFP4.name
+
+    @property
+    def name(self) -> str:
+        return f"{self.module}.weight"
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        return f"{self.name}_packed", f"{self.name}_scale"
+
+    @property
+    def shape(self) -> Shape:
+        outputs, pairs = self.checkpoint.info(self.tensors[0]).shape
+        return outputs, pairs * 2
+
+    def rows(self) -> StoredRows:
+        pairs, scales = map(self.checkpoint.read, self.tensors)
+        rows = gguf_rows(pairs.reshape(*scales.shape, BYTES), scales)
+        return StoredRows(layout_of(MXFP4), self.shape[-1], rows)
+
+    def stored_shapes(self, shape: Shape) -> Mapping[str, Shape]:
+        packed, scale = self.tensors
+        groups = -(-shape[1] // GROUP)
+        return {packed: (shape[0], groups * BYTES), scale: (shape[0], groups)}
+
+
 class Mxfp4:
     """The format of gpt-oss; its names and types are unmistakable, so no setting is needed."""
 

@@ -19,7 +19,8 @@ METHODS: dict[str, tuple[str, str]] = {
     "intel/auto-round": ("auto_round", "read_auto_round"),
     "fp8": ("fp8", "read_fp8"),
     "fbgemm_fp8": ("fp8", "read_fbgemm"),
-    "compressed-tensors": ("fp8", "read_compressed_tensors"),
+    "compressed-tensors": ("compressed_tensors", "read_compressed_tensors"),
+    "modelopt": ("modelopt", "read_modelopt"),
 }
 
 # Formats whose names and types are unmistakable: checkpoints need not name them.

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from octavo.backends.stored_rows import StoredRows
 from octavo.loader import Checkpoint
+from octavo.loader.errors import UnsupportedFormatError, quote
 
 Shape = tuple[int, ...]
 
 # The largest number of inputs or outputs that share a scale. Rows are padded to whole groups, so a
 # damaged size would take memory.
 MAX_GROUP = 4096
+
+# Scales of activations and of the KV cache, which keep their own types here.
+_UNUSED = (
+    ".input_scale",
+    ".input_scale_ub",
+    ".input_zero_point",
+    ".input_global_scale",
+    ".output_scale",
+    ".output_zero_point",
+    ".k_scale",
+    ".v_scale",
+    ".q_scale",
+    ".kv_scale",
+)
 
 
 class Settings(Protocol):
@@ -62,3 +77,17 @@ class WeightFormat(Protocol):
 
     def unused(self, checkpoint: Checkpoint, expected: Container[str]) -> Iterable[str]:
         """Return tensors that the format adds to a checkpoint and that no matrix needs."""
+
+
+def unused_scales(checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield the tensors that only a computation in other types of activations needs."""
+    yield from (name for name in checkpoint.tensors if name.endswith(_UNUSED))
+
+
+def unsupported(key: str, value: object, supported: str) -> UnsupportedFormatError:
+    """Return the error of a setting that is not supported."""
+    shown = "null" if value is None else quote(str(value))
+    return UnsupportedFormatError(
+        f"quantization_config: {key} = {shown} is not supported; supported are: {supported}",
+        advice="use the unquantised model or a GGUF file",
+    )

@@ -25,6 +25,9 @@ MODELS = (
     "GPTQ, 8 bits, symmetric",
     "FP8 blocks",
     "FP8, a scale for a row",
+    "packed, 4 bits, zero points",
+    "NVFP4",
+    "mixed groups",
 )
 
 

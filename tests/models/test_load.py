@@ -316,7 +316,7 @@ def test_a_directory_without_weights_is_refused(tmp_path: Path) -> None:
         (CONFIG, {"eos_token_id": [2, None]}, "eos_token_id must be a token id"),
         (CONFIG, {"temperature": "hot"}, "temperature must be a finite number"),
         (CONFIG, {"top_k": -2}, "top_k must be a whole number"),
-        ({**CONFIG, "quantization_config": {"quant_method": "awq"}}, None, "quantised by 'awq'"),
+        ({**CONFIG, "quantization_config": {"quant_method": "vptq"}}, None, "quantised by 'vptq'"),
         (CONFIG, [], "not a JSON object"),
         ([], None, "not a JSON object"),
     ],

@@ -130,7 +130,9 @@ def test_a_quantised_checkpoint_has_the_logits_of_its_values(name: str, tmp_path
         _assert_near(outcomes[0].logits, whole.logits)
 
 
-@pytest.mark.parametrize("name", ["GPTQ, act-order", "AWQ, gemv", "FP8 blocks"])
+@pytest.mark.parametrize(
+    "name", ["GPTQ, act-order", "AWQ, gemv", "FP8 blocks", "packed, 3 bits, act-order"]
+)
 def test_quantised_experts_have_the_logits_of_their_values(name: str, tmp_path: Path) -> None:
     pair = write_pair(
         tmp_path, FORMATS[name], "Qwen3MoeForCausalLM", **WIDE, **EXPERTS, head_dim=64
@@ -170,6 +172,10 @@ KEPT = {
     "AutoRound, AWQ, symmetric": ("U4", 0.0),
     "FP8 blocks": ("U8", 1 / 250),
     "FP8, fbgemm": ("U8", 1 / 250),
+    "packed, 4 bits, symmetric": ("U4By64", 0.0),
+    "packed, 8 bits, a scale for a row": ("U8", 0.0),
+    "NVFP4": ("U8", 1 / 250),
+    "MXFP4, packed": ("Mx4", 0.0),
 }
 
 

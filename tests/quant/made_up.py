@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from octavo.models.load import OpenedModel, open_model
 from octavo.models.registry import family_of
 from tests.loader.make_files import write_safetensors
 from tests.models.made_up import SIZES, MadeUpWeights
+from tests.quant import made_compressed
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -31,6 +32,12 @@ class MadeFormat:
 
     settings: dict[str, Any]
     quantise: Quantise
+    # Those of modules that have a part of a name, if they are stored in another way.
+    others: Mapping[str, Quantise] = field(default_factory=dict)
+
+    def quantise_of(self, module: str) -> Quantise:
+        """Return what stores a module."""
+        return next((q for part, q in self.others.items() if part in module), self.quantise)
 
 
 def words(codes: Array, bits: int) -> Array:
@@ -188,14 +195,8 @@ def fp8_blocks(outputs: int, inputs: int) -> MadeFormat:
 
 
 def compressed(strategy: str) -> dict[str, Any]:
-    """Return a quantization_config as compressed-tensors writes it."""
-    weights = {"num_bits": 8, "type": "float", "strategy": strategy, "symmetric": True}
-    return {
-        "quant_method": "compressed-tensors",
-        "format": "float-quantized",
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
-        "ignore": ["lm_head"],
-    }
+    """Return the settings of compressed-tensors' eight-bit floats."""
+    return made_compressed.float_settings(8, strategy, "float-quantized")
 
 
 # Those of the tests that run whole models; their groups fit matrices of 64 inputs and more.
@@ -214,6 +215,7 @@ FORMATS: dict[str, MadeFormat] = {
     "FP8, a scale for a matrix": fp8({"quant_method": "fp8"}, lambda rows, columns: ()),
     "FP8, a scale for a row": fp8(compressed("channel"), lambda rows, columns: (rows, 1)),
     "FP8, fbgemm": fp8({"quant_method": "fbgemm_fp8"}, lambda rows, columns: (rows, 1)),
+    **{name: MadeFormat(*made) for name, made in made_compressed.WHOLE.items()},
 }
 
 
@@ -239,7 +241,7 @@ def write_pair(
         module = name.removesuffix(".weight")
         if module == name or "_proj" not in name:
             continue
-        tensors, plain[name] = made.quantise(array.shape, generator)
+        tensors, plain[name] = made.quantise_of(module)(array.shape, generator)
         del stored[name]
         stored |= {f"{module}.{ending}": tensor for ending, tensor in tensors.items()}
     forms = {}

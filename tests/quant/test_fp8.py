@@ -74,15 +74,6 @@ def test_every_code_has_its_value(tmp_path: Path) -> None:
             r"weight_block_size .* two sizes from 1 to 4,096, is .\[128\]",
         ),
         ({"quant_method": "fp8", "weight_block_size": [0, 1]}, "two sizes from 1 to 4,096"),
-        (compressed("group"), "config_groups: the strategy 'group' is not supported"),
-        ({"quant_method": "compressed-tensors"}, "0 different layouts"),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {"a": {"weights": {"type": "int", "num_bits": 4}}},
-            },
-            "'int, 4 bits' are not supported",
-        ),
     ],
 )
 def test_settings_that_are_not_supported_are_refused(

@@ -1,0 +1,233 @@
+"""Integers of 2 to 8 bits as compressed-tensors stores them, packed into words or as bytes.
+
+A module X with `in` inputs and `out` outputs has
+
+- `X.weight_packed` [out, in·bits/32]: words of 32 bits with the codes of consecutive inputs, the
+  first in the lowest bits, each plus half of its range, and `X.weight_shape`, which is [out, in];
+- or `X.weight` [out, in]: signed bytes;
+- `X.weight_scale`: [out, groups], [out, 1], or one for all;
+- `X.weight_zero_point`, unless the codes are symmetric: in words along the outputs,
+  [out·bits/32, groups], or signed bytes of the scale's shape (always so if that is one for all);
+- `X.weight_g_idx` [in], with act-order: the group of each input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from octavo.backends.stored_rows import Order, StoredRows
+from octavo.loader import Checkpoint
+from octavo.loader.errors import CorruptFileError, TensorMismatchError
+from octavo.loader.tensor_type import I32
+from octavo.quant.integers import (
+    IntegerKind,
+    Integers,
+    grouped_columns,
+    kind_of,
+    packed,
+    unpacked,
+)
+from octavo.quant.weight_format import Shape
+
+_WORD_BITS = 32
+
+
+class IntegerSettings(Struct, frozen=True):
+    """The integers of some modules, as the configuration describes them."""
+
+    bits: int
+    strategy: str  # tensor, channel or group
+    group: int | None  # inputs that share a scale; None: all of a row
+    symmetric: bool
+    act_order: bool  # the inputs of a group may be anywhere
+
+    @property
+    def middle(self) -> int:
+        """The code that a signed zero is stored as."""
+        return 1 << (self.bits - 1)
+
+
+class IntegerMatrix(Struct, frozen=True):
+    """The matrix of one module."""
+
+    checkpoint: Checkpoint
+    module: str
+    settings: IntegerSettings
+    is_packed: bool
+    shape: Shape
+
+    @property
+    def name(self) -> str:
+        return f"{self.module}.weight"
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        return tuple(self._stored(part) for part in self._parts())
+
+    def _parts(self) -> tuple[str, ...]:
+        always = ("_packed", "_scale", "_shape") if self.is_packed else ("", "_scale")
+        return *always, *filter(self._has, ("_zero_point", "_g_idx"))
+
+    def _stored(self, part: str) -> str:
+        return self.name + part
+
+    def _has(self, part: str) -> bool:
+        return self._stored(part) in self.checkpoint
+
+    def _read(self, part: str) -> NDArray[Any]:
+        return self.checkpoint.read(self._stored(part))
+
+    @property
+    def type(self) -> str:
+        return self._kind.name
+
+    @property
+    def _kind(self) -> IntegerKind:
+        form = self.settings
+        return kind_of(
+            form.bits,
+            self.shape[1],
+            form.group,
+            is_symmetric=form.symmetric,
+            is_in_order=not self._has("_g_idx"),
+        )
+
+    def stored_shapes(self, shape: Shape) -> Mapping[str, Shape]:
+        if self.is_packed and shape != self.shape:
+            stored = self._stored("_shape")
+            raise TensorMismatchError(
+                f"is {list(self.shape)}, but the model needs {list(shape)}",
+                path=self.checkpoint.info(stored).path,
+                tensor=stored,
+            )
+        outputs, inputs = shape
+        bits, scale = self.settings.bits, self._scale_shape(shape)
+        words = -(-inputs * bits // _WORD_BITS)
+        shapes: dict[str, Shape] = {self._stored("_scale"): scale}
+        if self.is_packed:
+            shapes |= {self._stored("_packed"): (outputs, words), self._stored("_shape"): (2,)}
+        else:
+            shapes[self.name] = shape
+        zeros = self._stored("_zero_point")
+        if self._has_packed_zeros:
+            shapes[zeros] = (-(-outputs * bits // _WORD_BITS), *scale[1:])
+        elif self._has("_zero_point") or not self.settings.symmetric:
+            shapes[zeros] = scale
+        if self.settings.act_order or self._has("_g_idx"):
+            shapes[self._stored("_g_idx")] = (inputs,)
+        return shapes
+
+    @property
+    def _has_packed_zeros(self) -> bool:
+        zeros = self.checkpoint.tensors.get(self._stored("_zero_point"))
+        may_be = self.is_packed and self.settings.strategy != "tensor"
+        return may_be and zeros is not None and zeros.type == I32
+
+    def _scale_shape(self, shape: Shape) -> Shape:
+        stored = self.checkpoint.info(self._stored("_scale")).shape
+        if self.settings.strategy == "tensor":
+            return stored if math.prod(stored) == 1 else ()
+        if self.settings.group is None and len(stored) == 1:
+            return (shape[0],)
+        return shape[0], -(-shape[1] // (self.settings.group or shape[1]))
+
+    def rows(self) -> StoredRows:
+        form, columns = self.settings, self._columns()
+        zeros = self._zero_points()
+        if form.symmetric and zeros is not None and np.any(zeros != form.middle):
+            raise self._error("_zero_point", "contradicts the configuration: symmetric is true")
+        return Integers(
+            kind=self._kind,
+            inputs=self.shape[1],
+            group=form.group,
+            scales=self._for_outputs(self._read("_scale")),
+            zeros=None if form.symmetric else zeros,
+            codes=self._codes(columns),
+            columns=columns,
+        ).rows()
+
+    def _codes(self, columns: Order | None) -> Callable[[slice], NDArray[np.uint8]]:
+        """Return what reads the codes of some outputs in the places of a row."""
+        bits, inputs = self.settings.bits, self.shape[1]
+        if not self.is_packed:
+            signed = self._read("")
+
+            def from_bytes(part: slice) -> NDArray[np.uint8]:
+                codes = self._unsigned(signed[part], "")
+                return packed(codes if columns is None else codes[:, columns], bits)
+
+            return from_bytes
+        words = self._read("_packed")
+
+        def from_words(part: slice) -> NDArray[np.uint8]:
+            stored = np.ascontiguousarray(words[part]).view(np.uint8)
+            if columns is None and bits in (4, 8):
+                return stored[:, : -(-inputs * bits // 8)]
+            codes = unpacked(stored, bits)[:, :inputs]
+            return packed(codes if columns is None else codes[:, columns], bits)
+
+        return from_words
+
+    def _unsigned(self, signed: NDArray[Any], part: str) -> NDArray[np.uint8]:
+        """Add half of the range to signed codes."""
+        if self.settings.bits == 8 and signed.dtype == np.int8:
+            return signed.view(np.uint8) ^ np.uint8(0x80)
+        middle = self.settings.middle
+        if signed.size and not (-middle <= signed.min() and signed.max() < middle):
+            raise self._error(part, f"has numbers that {self.settings.bits} bits cannot hold")
+        return (signed.astype(np.int16) + middle).astype(np.uint8)
+
+    def _zero_points(self) -> NDArray[np.uint8] | None:
+        if not self._has("_zero_point"):
+            return None
+        stored = self._read("_zero_point")
+        if not self._has_packed_zeros:
+            return self._for_outputs(self._unsigned(stored, "_zero_point"))
+        words = np.ascontiguousarray(stored.reshape(len(stored), -1).T).view(np.uint8)
+        return unpacked(words, self.settings.bits)[:, : self.shape[0]].T
+
+    def _for_outputs(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return scales or zero points as [outputs, groups]."""
+        if values.ndim < 2:
+            values = values.reshape(-1, 1)
+        return np.broadcast_to(values, (self.shape[0], values.shape[1]))
+
+    def _columns(self) -> Order | None:
+        """Return the inputs group by group; None if they are stored so."""
+        if self.settings.group is None or not self._has("_g_idx"):
+            return None
+        if np.all(self._read("_g_idx") == -1):  # the tensor was never filled
+            return None
+        return grouped_columns(self.checkpoint, self._stored("_g_idx"), self.settings.group)
+
+    def _error(self, part: str, problem: str) -> CorruptFileError:
+        name = self._stored(part)
+        path = self.checkpoint.info(name).path
+        return CorruptFileError(
+            problem, path=path, tensor=name, advice="fetch the model again, or quantise it again"
+        )
+
+
+def packed_shape(checkpoint: Checkpoint, module: str, bits: int) -> Shape:
+    """Read the shape of a packed matrix, and compare it with that of its words."""
+    name = f"{module}.weight_shape"
+    info = checkpoint.info(name)
+    words = checkpoint.info(f"{module}.weight_packed").shape
+    values = checkpoint.read(name).tolist() if info.shape == (2,) else []
+    if all(type(size) is int and size > 0 for size in values) and len(values) == 2:
+        outputs, inputs = values
+        if words == (outputs, -(-inputs * bits // _WORD_BITS)):
+            return outputs, inputs
+    raise TensorMismatchError(
+        f"is {values or list(info.shape)}, which does not fit weight_packed of {list(words)} with "
+        f"{bits} bits",
+        path=info.path,
+        tensor=name,
+        advice="correct num_bits in the config.json, or fetch the model again",
+    )
