@@ -21,6 +21,10 @@ METHODS: dict[str, tuple[str, str]] = {
     "fbgemm_fp8": ("fp8", "read_fbgemm"),
     "compressed-tensors": ("compressed_tensors", "read_compressed_tensors"),
     "modelopt": ("modelopt", "read_modelopt"),
+    "bitsandbytes": ("bitsandbytes", "read_bitsandbytes"),
+    "hqq": ("hqq", "read_hqq"),
+    "torchao": ("torchao", "read_torchao"),
+    "squeezellm": ("squeezellm", "read_squeezellm"),
 }
 
 # Formats whose names and types are unmistakable: checkpoints need not name them.

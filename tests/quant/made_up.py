@@ -194,6 +194,156 @@ def fp8_blocks(outputs: int, inputs: int) -> MadeFormat:
     )
 
 
+def bitsandbytes(
+    kind: str = "nf4", *, block: int = 64, nested: int | None = None, storage: str = "uint8"
+) -> MadeFormat:
+    """Make codes of four bits; `nested` is how many scales share one, if they are codes too."""
+
+    def quantise(
+        shape: tuple[int, int], generator: np.random.Generator
+    ) -> tuple[dict[str, Array], Floats]:
+        count = shape[0] * shape[1]
+        codes = generator.integers(0, 16, count, np.uint8)
+        table = generator.uniform(-1, 1, 16).astype(np.float32)
+        blocks = -(-count // block)
+        state: dict[str, Any] = {"quant_type": kind, "blocksize": block, "dtype": "bfloat16"}
+        state["shape"] = shape
+        tensors: dict[str, Array] = {"quant_map": table}
+        if nested is None:
+            scales = generator.uniform(0.5, 1.5, blocks).astype(np.float32)
+            scales *= np.float32(shape[1] ** -0.5)
+            tensors["absmax"] = scales
+        else:
+            outer = generator.uniform(0.5, 1.5, -(-blocks // nested)).astype(np.float32)
+            values = generator.uniform(0, shape[1] ** -0.5, 256).astype(np.float32)
+            of_scales = generator.integers(0, 256, blocks, np.uint8)
+            tensors |= {"absmax": of_scales, "nested_absmax": outer, "nested_quant_map": values}
+            state |= {"nested_blocksize": nested, "nested_dtype": "float32", "nested_offset": 0.02}
+            scales = values[of_scales] * outer[np.arange(blocks) // nested] + np.float32(0.02)
+        text = json.dumps(state).encode()
+        tensors[f"quant_state.bitsandbytes__{kind}"] = np.frombuffer(text, np.uint8)
+        pairs = (codes[0::2] << 4 | codes[1::2]).view(storage)
+        named = {f"weight.{ending}": tensor for ending, tensor in tensors.items()}
+        values = (table[codes] * scales[np.arange(count) // block]).reshape(shape)
+        return {"weight": pairs[:, None], **named}, values
+
+    settings = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": kind}
+    return MadeFormat(settings, quantise)
+
+
+def bitsandbytes_int8(*, order: int | None = 0) -> MadeFormat:
+    """Make signed bytes with a scale for each row; `order` is the one that the file states."""
+
+    def quantise(
+        shape: tuple[int, int], generator: np.random.Generator
+    ) -> tuple[dict[str, Array], Floats]:
+        codes = generator.integers(-127, 128, shape, np.int8)
+        largest = generator.uniform(0.5, 1.5, shape[0]).astype(np.float32)
+        largest *= np.float32(2 * shape[1] ** -0.5)
+        tensors: dict[str, Array] = {"weight": codes, "SCB": largest}
+        if order is not None:
+            tensors["weight_format"] = np.array(order, np.uint8)
+        return tensors, codes * (largest / np.float32(127))[:, None]
+
+    return MadeFormat({"quant_method": "bitsandbytes", "load_in_8bit": True}, quantise)
+
+
+def hqq(bits: int, group: int | None, *, axis: int = 1, storage: str | None = None) -> MadeFormat:
+    """Make codes with zero points in floats; `storage` is a type of floats for their bytes."""
+    per_word = {8: 1, 4: 2, 3: 10, 2: 4, 1: 8}[bits]
+    word = np.uint32 if bits == 3 else np.uint8
+
+    def quantise(
+        shape: tuple[int, int], generator: np.random.Generator
+    ) -> tuple[dict[str, Array], Floats]:
+        size = group or shape[1]
+        groups = shape[0] * shape[1] // size
+        codes = generator.integers(0, 1 << bits, (groups, size), np.uint8)
+        zeros = generator.uniform(0, 1 << bits, (groups, 1)).astype(np.float16)
+        scales = generator.uniform(0.5, 1.5, (groups, 1)) / ((1 << bits) * shape[1] ** 0.5)
+        scales = scales.astype(np.float16)
+        step = -(-groups // per_word)
+        padded = np.pad(codes, ((0, step * per_word - groups), (0, 0))).astype(word)
+        joined = np.zeros((step, size), word)
+        for part in padded.reshape(per_word, step, size):
+            joined = np.bitwise_or(joined << bits, part)
+        stored = joined.view(np.int32) if bits == 3 else joined.view(storage or np.uint8)
+        tensors = {
+            "W_q": stored,
+            "scale": scales,
+            "zero": zeros,
+            "shape": np.array(shape, np.int64),
+            "nbits": np.array([bits], np.int32),
+            "axis": np.array([axis], np.int32),
+            "packing": np.frombuffer(b"4bit_u8", np.uint8),
+            "view_as_float": np.array([storage is not None], np.uint8),
+        }
+        if group is not None:
+            tensors["group_size"] = np.array([group], np.int32)
+        values = (codes - zeros.astype(np.float32)) * scales.astype(np.float32)
+        return tensors, values.reshape(shape)
+
+    params = {"nbits": bits, "group_size": group, "axis": axis}
+    quant_config = {"weight_quant_params": params, "scale_quant_params": None}
+    return MadeFormat({"quant_method": "hqq", "quant_config": quant_config}, quantise)
+
+
+def torchao(
+    group: int | None = None, *, zeros: type | None = None, is_float: bool = False, tall: int = 1
+) -> MadeFormat:
+    """Make signed bytes or floats; scales are for `tall` rows (0: all) of a group (None: all)."""
+
+    def quantise(
+        shape: tuple[int, int], generator: np.random.Generator
+    ) -> tuple[dict[str, Array], Floats]:
+        block = (tall or shape[0], group or shape[1])
+        blocks = (shape[0] // block[0], shape[1] // block[1])
+        scales = generator.uniform(0.5, 1.5, blocks).astype(np.float32)
+        scales *= np.float32(shape[1] ** -0.5 / (1 if is_float else 100))
+        codes: Array = generator.integers(-128, 128, shape, np.int8)
+        if is_float:
+            codes = generator.standard_normal(shape, np.float32).astype(ml_dtypes.float8_e4m3fn)
+        tensors: dict[str, Array] = {"_weight_qdata": codes, "_weight_scale": scales}
+        offsets = np.zeros(blocks, np.int8)
+        if zeros is not None:
+            offsets = generator.integers(-128, 128, blocks, np.int8)
+            tensors["_weight_zero_point"] = offsets.astype(zeros)
+        values = codes.astype(np.float32) - np.kron(offsets, np.ones(block, np.float32))
+        return tensors, values * np.kron(scales, np.ones(block, np.float32))
+
+    return MadeFormat({"quant_method": "torchao", "quant_type": {"default": {}}}, quantise)
+
+
+def squeezellm(bits: int, *, outliers: int = 0, full: int = 0) -> MadeFormat:
+    """Make codes into a table for each row; of a row, some values more, and of all, some rows."""
+
+    def quantise(
+        shape: tuple[int, int], generator: np.random.Generator
+    ) -> tuple[dict[str, Array], Floats]:
+        outputs, inputs = shape
+        codes = generator.integers(0, 1 << bits, (inputs, outputs))
+        tables = generator.standard_normal((outputs, 1 << bits), np.float32)
+        tables *= np.float32(inputs**-0.5)
+        values = tables[np.arange(outputs)[:, None], codes.T]
+        tensors: dict[str, Array] = {"qweight": words(codes, bits), "lookup_table": tables}
+        if outliers:
+            columns = [generator.permutation(inputs)[: row % outliers] for row in range(outputs)]
+            ends = np.cumsum([0, *map(len, columns)])
+            vals = generator.standard_normal(ends[-1], np.float32)
+            for row, chosen in enumerate(columns):
+                values[row, chosen] += vals[ends[row] : ends[row + 1]]
+            tensors |= {"rows": ends.astype(np.int32), "vals": vals}
+            tensors["cols"] = np.concatenate(columns).astype(np.int32)
+        if full:
+            owners = generator.permutation(outputs)[:full].astype(np.int32)
+            whole = generator.standard_normal((inputs, full), np.float32)
+            values[owners] += whole.T
+            tensors |= {"full_rows": whole, "full_row_indices": owners}
+        return tensors, values
+
+    return MadeFormat({"quant_method": "squeezellm", "wbits": bits}, quantise)
+
+
 def compressed(strategy: str) -> dict[str, Any]:
     """Return the settings of compressed-tensors' eight-bit floats."""
     return made_compressed.float_settings(8, strategy, "float-quantized")
@@ -214,6 +364,11 @@ FORMATS: dict[str, MadeFormat] = {
     "FP8 blocks": fp8_blocks(32, 32),
     "FP8, a scale for a matrix": fp8({"quant_method": "fp8"}, lambda rows, columns: ()),
     "FP8, a scale for a row": fp8(compressed("channel"), lambda rows, columns: (rows, 1)),
+    "bitsandbytes, NF4": bitsandbytes("nf4", nested=256),
+    "bitsandbytes, 8 bits": bitsandbytes_int8(),
+    "HQQ, 4 bits": hqq(4, 64),
+    "torchao, integers": torchao(32, zeros=np.int8),
+    "SqueezeLLM": squeezellm(4, outliers=5, full=2),
     "FP8, fbgemm": fp8({"quant_method": "fbgemm_fp8"}, lambda rows, columns: (rows, 1)),
     **{name: MadeFormat(*made) for name, made in made_compressed.WHOLE.items()},
 }

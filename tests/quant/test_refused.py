@@ -13,11 +13,8 @@ from octavo.models.values import Values
 from octavo.quant.refused import NEAREST
 from octavo.quant.registry import METHODS, formats_for
 
-# These have no advice of their own.
-GENERAL = {"bitsandbytes", "hqq", "torchao"}
 
-
-@pytest.mark.parametrize("method", [*NEAREST, "bitsandbytes", "HIGGS", "made_up"])
+@pytest.mark.parametrize("method", [*NEAREST, "HIGGS", "made_up"])
 def test_a_method_is_refused_with_those_that_are_known(method: str) -> None:
     with pytest.raises(UnsupportedFormatError) as caught:
         formats_for(Values({"quant_method": method}))
@@ -39,4 +36,4 @@ def test_all_methods_that_transformers_knows_have_an_answer() -> None:
     methods = source.read_text().split("class QuantizationMethod")[1].split("\n\n\n")[0]
     known = set(re.findall(r'= "(.+)"', methods))
     assert len(known) > 20
-    assert known <= {*METHODS, *NEAREST, *GENERAL}
+    assert known <= {*METHODS, *NEAREST}

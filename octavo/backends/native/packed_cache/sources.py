@@ -148,7 +148,7 @@ class Sources:
         _add(found, (rows.format.name, rows.inputs), rows.order)
         for part in rows.parts:
             layout = part.layout
-            kind = (layout.name, layout.group, layout.group_bytes, part.inputs)
+            kind = (layout.name, layout.group, layout.group_bytes, layout.table, part.inputs)
             place = (part.rows.shape, part.rows.strides, self._place(part.rows))
             _add(found, (*kind, *place), part.order, part.columns)
         return found.hexdigest()

@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from octavo.backends.native import _native
 from octavo.backends.native.packed_cache import sources
 from octavo.backends.native.packed_cache.sources import SourceFile, Sources
+from octavo.backends.native.panels import MatrixRows
+from octavo.backends.stored_rows import StoredRows
+from octavo.quant.tables import table_rows
 
 EXT4, SQUASHFS, OVERLAY, NFS = 0xEF53, 0x73717368, 0x794C7630, 0x6969
 SIZE = 40 << 20  # three pieces of a checksum
@@ -87,6 +91,18 @@ def test_a_change_without_a_time_is_noticed_before_panels_are_kept(
     assert not replace(file, is_whole=True).is_unchanged(0.0)
     path.unlink()
     assert not file.is_unchanged(0.0)
+
+
+def test_equal_codes_of_unequal_tables_are_of_unequal_recipes() -> None:
+    """A table that comes with a file is no part of the rows' bytes."""
+    codes, scales = np.zeros((2, 1, 16), np.uint8), np.ones((2, 1), np.float32)
+    found = set()
+    for first in (0.0, 0.0, 1.0):
+        table = np.arange(first, first + 16, dtype=np.float32)
+        layout, rows = table_rows(codes, scales, table, "NF4")
+        matrix = MatrixRows([StoredRows(layout, 32, rows)], _native.Format.U8, 32)
+        found.add(Sources([]).recipe(matrix))
+    assert len(found) == 2
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="this system has no /proc")

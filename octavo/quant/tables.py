@@ -1,0 +1,47 @@
+"""Rows of codes of four bits into a table of 16 floats, in groups with a scale each.
+
+Two codes are in a byte, the first in the high half. The table comes with the file, so that the
+layout of each matrix has its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.backends.stored_rows import Bytes, Floats, RowLayout
+from octavo.quant.integers import ELEMENTS_AT_ONCE
+
+TABLE = 16  # values of a code of four bits
+
+
+def table_rows(
+    codes: NDArray[np.uint8], scales: Floats, table: Floats, name: str
+) -> tuple[RowLayout, Bytes]:
+    """Join codes [rows, groups, bytes] and scales [rows, groups] to rows, and return their layout.
+
+    The value of a code is table[code] · scale.
+    """
+    block = _block(codes.shape[-1])
+    made = np.empty(scales.shape, block)
+    made["scale"], made["codes"] = scales, codes
+    # Each byte's two values side by side.
+    pairs = np.stack((np.repeat(table, TABLE), np.tile(table, TABLE)), axis=1)
+
+    def decode(rows: Bytes) -> Floats:
+        blocks = np.ascontiguousarray(rows).view(block)
+        values = np.empty((*blocks.shape, codes.shape[-1], 2), np.float32)
+        step = max(1, ELEMENTS_AT_ONCE // max(1, values[:1].size))
+        for start in range(0, len(blocks), step):
+            part, out = blocks[start : start + step], values[start : start + step]
+            np.take(pairs, part["codes"], axis=0, out=out)
+            with np.errstate(all="ignore"):  # damaged scales may be infinite or NaN
+                out *= part["scale"][..., None, None]
+        return values.reshape(len(rows), -1)
+
+    layout = RowLayout(name, codes.shape[-1] * 2, block.itemsize, decode, table=table.tobytes())
+    return layout, made.view(np.uint8).reshape(len(made), scales.shape[1] * block.itemsize)
+
+
+def _block(num_bytes: int) -> np.dtype[np.void]:
+    return np.dtype([("scale", "<f4"), ("codes", "u1", num_bytes)])
