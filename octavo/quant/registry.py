@@ -6,11 +6,11 @@ from importlib import import_module
 from typing import cast
 
 from octavo.loader.errors import UnsupportedFormatError, quote
-from octavo.quant.mxfp4 import Mxfp4
+from octavo.quant.methods.mxfp4 import Mxfp4
 from octavo.quant.refused import NEAREST
 from octavo.quant.weight_format import Settings, WeightFormat
 
-# A method → (module of octavo.quant, function from settings to a format).
+# A method → (module of octavo.quant.methods, function from settings to a format).
 METHODS: dict[str, tuple[str, str]] = {
     "mxfp4": ("mxfp4", "read_mxfp4"),
     "gptq": ("gptq", "read_gptq"),
@@ -46,6 +46,6 @@ def formats_for(settings: Settings | None) -> tuple[WeightFormat, ...]:
             advice=NEAREST.get(method.lower(), "use the unquantised model or a GGUF file"),
         )
     module, name = METHODS[method]
-    read = getattr(import_module(f"octavo.quant.{module}"), name)
+    read = getattr(import_module(f"octavo.quant.methods.{module}"), name)
     found = cast(WeightFormat, read(settings))
     return UNNAMED if isinstance(found, Mxfp4) else (*UNNAMED, found)

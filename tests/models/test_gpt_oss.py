@@ -22,7 +22,7 @@ from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.footprint import tensor_sizes
 from octavo.models.gpt_oss import GptOss
 from octavo.models.load import open_model
-from octavo.quant.mxfp4 import gguf_rows
+from octavo.quant.methods.mxfp4 import gguf_rows
 from octavo.quant.plain import layout_of
 from tests.models.compare import compare, load
 

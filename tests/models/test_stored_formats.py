@@ -24,8 +24,8 @@ from octavo.models.footprint import stored, tensor_sizes
 from octavo.models.load import OpenedModel
 from octavo.models.needs import find_needs
 from octavo.models.registry import family_of
-from octavo.quant.fp8 import fp8_layout
 from octavo.quant.integers import integer_layout, kind_of
+from octavo.quant.methods.fp8 import fp8_layout
 from octavo.quant.plain import layout_of
 from octavo.quant.shard import ShardError
 from tests.models.made_up import EXPERTS, SIZES, MadeUpWeights

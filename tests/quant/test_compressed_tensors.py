@@ -15,7 +15,7 @@ from octavo.loader.errors import CheckpointError, CorruptFileError, TensorMismat
 from octavo.loader.safetensors import open_safetensors
 from octavo.models.checkpoint_weights import CheckpointWeights
 from octavo.models.values import Values
-from octavo.quant.compressed_tensors import CompressedTensors, read_compressed_tensors
+from octavo.quant.methods.compressed_tensors import CompressedTensors, read_compressed_tensors
 from octavo.quant.registry import formats_for
 from tests.loader.make_files import write_safetensors
 from tests.quant.made_compressed import (

@@ -15,7 +15,7 @@ from octavo.loader.safetensors import open_safetensors
 from octavo.models.checkpoint_weights import CheckpointWeights
 from octavo.models.load import open_model
 from octavo.models.values import Values
-from octavo.quant.modelopt import read_modelopt
+from octavo.quant.methods.modelopt import read_modelopt
 from octavo.quant.registry import formats_for
 from tests.loader.make_files import write_safetensors
 from tests.quant.made_compressed import Quantise, fp8, nvfp4

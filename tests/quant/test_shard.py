@@ -10,8 +10,8 @@ from octavo.distributed.context import ParallelContext
 from octavo.layers import GateUpLinear, Linear, Part, QKVLinear
 from octavo.loader.gguf import types
 from octavo.loader.tensor_type import BF16, F32, TensorType
-from octavo.quant.fp8 import fp8_layout
 from octavo.quant.integers import integer_layout, kind_of
+from octavo.quant.methods.fp8 import fp8_layout
 from octavo.quant.plain import layout_of
 from octavo.quant.shard import Run, ShardError, column_run, cut_inputs, part_run, row_runs
 

@@ -16,7 +16,7 @@ from octavo.backends.native.packed_cache import sources
 from octavo.backends.native.packed_cache.sources import SourceFile, Sources
 from octavo.backends.native.panels import MatrixRows
 from octavo.backends.stored_rows import StoredRows
-from octavo.quant.tables import table_rows
+from octavo.quant.methods.tables import table_rows
 
 EXT4, SQUASHFS, OVERLAY, NFS = 0xEF53, 0x73717368, 0x794C7630, 0x6969
 SIZE = 40 << 20  # three pieces of a checksum

@@ -23,12 +23,12 @@ from msgspec import Struct
 
 from octavo.loader import Checkpoint
 from octavo.loader.errors import UnsupportedFormatError, quote
-from octavo.quant.fp8 import Fp8, block_size
-from octavo.quant.module_integers import IntegerSettings
-from octavo.quant.module_kinds import ModuleFp8, ModuleIntegers, Nvfp4, PackedMxfp4
+from octavo.quant.methods.fp8 import Fp8, block_size
+from octavo.quant.methods.module_integers import IntegerSettings
+from octavo.quant.methods.module_kinds import ModuleFp8, ModuleIntegers, Nvfp4, PackedMxfp4
+from octavo.quant.methods.mxfp4 import GROUP as MX_GROUP
+from octavo.quant.methods.nvfp4 import GROUP as NV_GROUP
 from octavo.quant.module_names import NamePatterns
-from octavo.quant.mxfp4 import GROUP as MX_GROUP
-from octavo.quant.nvfp4 import GROUP as NV_GROUP
 from octavo.quant.weight_format import MAX_GROUP, Settings, StoredMatrix, unsupported, unused_scales
 
 WeightKind = Nvfp4 | PackedMxfp4 | ModuleFp8 | ModuleIntegers

@@ -25,7 +25,8 @@ from octavo.backends.stored_rows import Bytes, Floats, RowLayout, StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import CorruptFileError, UnsupportedFormatError
 from octavo.loader.tensor_type import I32
-from octavo.quant.integers import ELEMENTS_AT_ONCE, unpacked
+from octavo.quant.integers import unpacked
+from octavo.quant.scaled_groups import ELEMENTS_AT_ONCE
 from octavo.quant.weight_format import Settings, Shape
 
 BITS = (3, 4)

@@ -11,10 +11,10 @@ from msgspec import Struct
 from octavo.loader import Checkpoint
 from octavo.loader.errors import TensorMismatchError, quote
 from octavo.loader.tensor_type import F8_E4M3, I8, I32, U8, TensorType
-from octavo.quant.fp8 import Fp8
-from octavo.quant.module_integers import IntegerMatrix, IntegerSettings, packed_shape
-from octavo.quant.mxfp4 import PackedMxfp4Matrix
-from octavo.quant.nvfp4 import Nvfp4Matrix
+from octavo.quant.methods.fp8 import Fp8
+from octavo.quant.methods.module_integers import IntegerMatrix, IntegerSettings, packed_shape
+from octavo.quant.methods.mxfp4 import PackedMxfp4Matrix
+from octavo.quant.methods.nvfp4 import Nvfp4Matrix
 from octavo.quant.weight_format import StoredMatrix
 
 

@@ -27,8 +27,8 @@ from octavo.backends.stored_rows import StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import CorruptFileError, UnsupportedFormatError, quote
 from octavo.loader.tensor_type import F8_E4M3, I8
-from octavo.quant.fp8 import Fp8Matrix
 from octavo.quant.integers import IntegerKind, Integers, kind_of
+from octavo.quant.methods.fp8 import Fp8Matrix
 from octavo.quant.weight_format import MAX_GROUP, Settings, Shape, StoredMatrix
 
 _CODES, _SCALE, _ZERO = "._weight_qdata", "._weight_scale", "._weight_zero_point"

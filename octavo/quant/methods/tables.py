@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.backends.stored_rows import Bytes, Floats, RowLayout
-from octavo.quant.integers import ELEMENTS_AT_ONCE
+from octavo.quant.scaled_groups import ELEMENTS_AT_ONCE
 
 TABLE = 16  # values of a code of four bits
 

@@ -29,8 +29,8 @@ from octavo.backends.stored_rows import StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import UnsupportedFormatError, quote
 from octavo.quant.integers import IntegerKind, Integers, kind_of, packed, unpacked
+from octavo.quant.methods.word_modules import PARTS, WordModules, contradiction, read_group
 from octavo.quant.weight_format import Settings, Shape
-from octavo.quant.word_modules import PARTS, WordModules, contradiction, read_group
 
 BITS = 4
 _CODES = 8  # in a word

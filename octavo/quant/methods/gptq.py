@@ -37,8 +37,7 @@ from octavo.quant.integers import (
     packed,
     unpacked,
 )
-from octavo.quant.weight_format import Settings, Shape
-from octavo.quant.word_modules import (
+from octavo.quant.methods.word_modules import (
     PARTS,
     WORD_BITS,
     WordModules,
@@ -47,6 +46,7 @@ from octavo.quant.word_modules import (
     make_rule,
     read_group,
 )
+from octavo.quant.weight_format import Settings, Shape
 
 BITS = (2, 3, 4, 8)
 _VERSIONS = {"gptq": 1, "gptq_v2": 0}  # and what is added to stored zero points

@@ -18,10 +18,10 @@ from collections.abc import Container, Iterator, Mapping
 from msgspec import Struct
 
 from octavo.loader import Checkpoint
-from octavo.quant.fp8 import Fp8
-from octavo.quant.module_kinds import ModuleFp8, Nvfp4
+from octavo.quant.methods.fp8 import Fp8
+from octavo.quant.methods.module_kinds import ModuleFp8, Nvfp4
+from octavo.quant.methods.nvfp4 import GROUP
 from octavo.quant.module_names import NamePatterns
-from octavo.quant.nvfp4 import GROUP
 from octavo.quant.weight_format import Settings, StoredMatrix, unsupported, unused_scales
 
 _FP8 = ModuleFp8(Fp8(None))

@@ -40,7 +40,7 @@ from octavo.loader.errors import (
 )
 from octavo.loader.tensor_type import I8, MAX_DIMENSIONS, U8
 from octavo.quant.integers import Integers, kind_of
-from octavo.quant.tables import TABLE, table_rows
+from octavo.quant.methods.tables import TABLE, table_rows
 from octavo.quant.weight_format import MAX_GROUP, Settings, Shape, StoredMatrix
 
 TYPES = ("nf4", "fp4")

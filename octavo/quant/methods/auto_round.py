@@ -10,9 +10,9 @@ with 16 bits or more, a module is not quantised. Other modules outside the block
 from __future__ import annotations
 
 from octavo.loader.errors import UnsupportedFormatError, quote
-from octavo.quant import awq, gptq
+from octavo.quant.methods import awq, gptq
+from octavo.quant.methods.word_modules import ModuleFormat, WordModules, check_count, make_rule
 from octavo.quant.weight_format import Settings
-from octavo.quant.word_modules import ModuleFormat, WordModules, check_count, make_rule
 
 _FLOAT_BITS = 16  # and more: such a module is not quantised
 _REGEX_SIGNS = frozenset("*+?^$()[]{}|\\")
