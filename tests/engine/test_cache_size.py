@@ -137,7 +137,7 @@ def test_the_files_have_the_format_that_is_asked_for(
     if is_it:
         resolve(arguments, opened, layout, 1 << 40)
         return
-    with pytest.raises(ConfigError, match=f"quantization='{asked}': the model's files"):
+    with pytest.raises(ConfigError, match=f"quantization='{asked}': the model's (fp8 )?files"):
         resolve(arguments, opened, layout, 1 << 40)
 
 
