@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from octavo.backends.stored_rows import StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import UnsupportedFormatError, quote
@@ -67,6 +69,17 @@ class StoredMatrix(Protocol):
 
     def stored_shapes(self, shape: Shape) -> Mapping[str, Shape]:
         """Return the shapes that its tensors must have for a matrix of this shape."""
+
+
+class ModuleMatrix(Struct, frozen=True):
+    """The matrix of a module X, which a model asks for as X.weight."""
+
+    checkpoint: Checkpoint
+    module: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.module}.weight"
 
 
 class WeightFormat(Protocol):

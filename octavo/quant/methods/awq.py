@@ -30,7 +30,7 @@ from octavo.loader import Checkpoint
 from octavo.loader.errors import UnsupportedFormatError, quote
 from octavo.quant.integers import IntegerKind, Integers, kind_of, packed, unpacked
 from octavo.quant.methods.word_modules import PARTS, WordModules, contradiction, read_group
-from octavo.quant.weight_format import Settings, Shape
+from octavo.quant.weight_format import ModuleMatrix, Settings, Shape
 
 BITS = 4
 _CODES = 8  # in a word
@@ -62,16 +62,10 @@ class Awq(Struct, frozen=True):
         return -(-self.num_groups(inputs) // (_CODES * multiple)) * multiple
 
 
-class AwqMatrix(Struct, frozen=True):
+class AwqMatrix(ModuleMatrix, frozen=True):
     """The matrix of one module."""
 
-    checkpoint: Checkpoint
-    module: str
     format: Awq
-
-    @property
-    def name(self) -> str:
-        return f"{self.module}.weight"
 
     @property
     def tensors(self) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ from octavo.loader.errors import (
 from octavo.loader.tensor_type import I8, MAX_DIMENSIONS, U8
 from octavo.quant.integers import Integers, kind_of
 from octavo.quant.methods.tables import TABLE, table_rows
-from octavo.quant.weight_format import MAX_GROUP, Settings, Shape, StoredMatrix
+from octavo.quant.weight_format import MAX_GROUP, ModuleMatrix, Settings, Shape, StoredMatrix
 
 TYPES = ("nf4", "fp4")
 _STATE = ".quant_state.bitsandbytes__"
@@ -197,15 +197,8 @@ class FourBitMatrix(Struct, frozen=True, dict=True):
         return scales
 
 
-class EightBitMatrix(Struct, frozen=True):
+class EightBitMatrix(ModuleMatrix, frozen=True):
     """A matrix of signed bytes with a scale for each row."""
-
-    checkpoint: Checkpoint
-    module: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.module}.weight"
 
     @property
     def tensors(self) -> tuple[str, ...]:

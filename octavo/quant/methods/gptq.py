@@ -46,7 +46,7 @@ from octavo.quant.methods.word_modules import (
     make_rule,
     read_group,
 )
-from octavo.quant.weight_format import Settings, Shape
+from octavo.quant.weight_format import ModuleMatrix, Settings, Shape
 
 BITS = (2, 3, 4, 8)
 _VERSIONS = {"gptq": 1, "gptq_v2": 0}  # and what is added to stored zero points
@@ -70,16 +70,10 @@ class Gptq(Struct, frozen=True):
         return GptqMatrix(checkpoint, module, self)
 
 
-class GptqMatrix(Struct, frozen=True):
+class GptqMatrix(ModuleMatrix, frozen=True):
     """The matrix of one module."""
 
-    checkpoint: Checkpoint
-    module: str
     format: Gptq
-
-    @property
-    def name(self) -> str:
-        return f"{self.module}.weight"
 
     @property
     def tensors(self) -> tuple[str, ...]:

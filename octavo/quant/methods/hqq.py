@@ -28,7 +28,7 @@ from octavo.loader.errors import CheckpointError, CorruptFileError, UnsupportedF
 from octavo.loader.tensor_type import I32, I64, U8
 from octavo.quant.integers import packed, place_bits, unpacked
 from octavo.quant.scaled_groups import ELEMENTS_AT_ONCE
-from octavo.quant.weight_format import MAX_GROUP, Settings, Shape
+from octavo.quant.weight_format import MAX_GROUP, ModuleMatrix, Settings, Shape
 
 _Error = type[CheckpointError]
 CODES_IN_A_WORD = {8: 1, 4: 2, 3: 10, 2: 4, 1: 8}
@@ -65,15 +65,8 @@ class Hqq(Struct, frozen=True):
         return ()
 
 
-class HqqMatrix(Struct, frozen=True):
+class HqqMatrix(ModuleMatrix, frozen=True):
     """The matrix of one module."""
-
-    checkpoint: Checkpoint
-    module: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.module}.weight"
 
     @property
     def tensors(self) -> tuple[str, ...]:

@@ -33,9 +33,8 @@ from octavo.quant.integers import (
     packed,
     unpacked,
 )
-from octavo.quant.weight_format import Shape
-
-_WORD_BITS = 32
+from octavo.quant.methods.word_modules import WORD_BITS
+from octavo.quant.weight_format import ModuleMatrix, Shape
 
 
 class IntegerSettings(Struct, frozen=True):
@@ -53,18 +52,12 @@ class IntegerSettings(Struct, frozen=True):
         return 1 << (self.bits - 1)
 
 
-class IntegerMatrix(Struct, frozen=True):
+class IntegerMatrix(ModuleMatrix, frozen=True):
     """The matrix of one module."""
 
-    checkpoint: Checkpoint
-    module: str
     settings: IntegerSettings
     is_packed: bool
     shape: Shape
-
-    @property
-    def name(self) -> str:
-        return f"{self.module}.weight"
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -108,7 +101,7 @@ class IntegerMatrix(Struct, frozen=True):
             )
         outputs, inputs = shape
         bits, scale = self.settings.bits, self._scale_shape(shape)
-        words = -(-inputs * bits // _WORD_BITS)
+        words = -(-inputs * bits // WORD_BITS)
         shapes: dict[str, Shape] = {self._stored("_scale"): scale}
         if self.is_packed:
             shapes |= {self._stored("_packed"): (outputs, words), self._stored("_shape"): (2,)}
@@ -116,7 +109,7 @@ class IntegerMatrix(Struct, frozen=True):
             shapes[self.name] = shape
         zeros = self._stored("_zero_point")
         if self._has_packed_zeros:
-            shapes[zeros] = (-(-outputs * bits // _WORD_BITS), *scale[1:])
+            shapes[zeros] = (-(-outputs * bits // WORD_BITS), *scale[1:])
         elif self._has("_zero_point") or not self.settings.symmetric:
             shapes[zeros] = scale
         if self.settings.act_order or self._has("_g_idx"):
@@ -222,7 +215,7 @@ def packed_shape(checkpoint: Checkpoint, module: str, bits: int) -> Shape:
     values = checkpoint.read(name).tolist() if info.shape == (2,) else []
     if all(type(size) is int and size > 0 for size in values) and len(values) == 2:
         outputs, inputs = values
-        if words == (outputs, -(-inputs * bits // _WORD_BITS)):
+        if words == (outputs, -(-inputs * bits // WORD_BITS)):
             return outputs, inputs
     raise TensorMismatchError(
         f"is {values or list(info.shape)}, which does not fit weight_packed of {list(words)} with "

@@ -20,7 +20,7 @@ from octavo.loader import Checkpoint
 from octavo.loader.gguf.types import MXFP4
 from octavo.loader.tensor_type import U8
 from octavo.quant.plain import layout_of
-from octavo.quant.weight_format import Settings, Shape
+from octavo.quant.weight_format import ModuleMatrix, Settings, Shape
 
 GROUP = 32  # elements that share a scale
 BYTES = 16  # of a group
@@ -53,16 +53,10 @@ class Mxfp4Matrix(Struct, frozen=True):
         return {self.name: (*groups, BYTES), self.scales: groups}
 
 
-class PackedMxfp4Matrix(Struct, frozen=True):
+class PackedMxfp4Matrix(ModuleMatrix, frozen=True):
     """The matrix of a module X with `X.weight_packed` [out, in/2] and `X.weight_scale`."""
 
-    checkpoint: Checkpoint
-    module: str
     type: ClassVar[str] = MXFP4.name
-
-    @property
-    def name(self) -> str:
-        return f"{self.module}.weight"
 
     @property
     def tensors(self) -> tuple[str, ...]:

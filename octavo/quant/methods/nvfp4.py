@@ -19,14 +19,12 @@ from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from octavo.backends.stored_rows import RowLayout, StoredRows
-from octavo.loader import Checkpoint
 from octavo.quant.integers import unpacked
 from octavo.quant.scaled_groups import scaled_layout
-from octavo.quant.weight_format import Shape
+from octavo.quant.weight_format import ModuleMatrix, Shape
 
 GROUP = 16  # inputs that share a scale
 BYTES = 8  # of a group
@@ -35,17 +33,11 @@ _MAGNITUDES = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
 _VALUES = np.array([*_MAGNITUDES, *(-value for value in _MAGNITUDES)], np.float32)
 
 
-class Nvfp4Matrix(Struct, frozen=True):
+class Nvfp4Matrix(ModuleMatrix, frozen=True):
     """The matrix of one module."""
 
-    checkpoint: Checkpoint
-    module: str
     is_modelopt: bool
     type: ClassVar[str] = "NVFP4"
-
-    @property
-    def name(self) -> str:
-        return f"{self.module}.weight"
 
     @property
     def tensors(self) -> tuple[str, ...]:

@@ -26,11 +26,11 @@ from octavo.loader import Checkpoint
 from octavo.loader.errors import CorruptFileError, UnsupportedFormatError
 from octavo.loader.tensor_type import I32
 from octavo.quant.integers import unpacked
+from octavo.quant.methods.word_modules import WORD_BITS
 from octavo.quant.scaled_groups import ELEMENTS_AT_ONCE
-from octavo.quant.weight_format import Settings, Shape
+from octavo.quant.weight_format import ModuleMatrix, Settings, Shape
 
 BITS = (3, 4)
-_WORD_BITS = 32
 _DENSE = ("qweight", "lookup_table")
 _SPARSE = ("rows", "cols", "vals")
 _FULL = ("full_rows", "full_row_indices")
@@ -59,17 +59,11 @@ class SqueezeLlm(Struct, frozen=True):
         yield from (name for name in checkpoint.tensors if name.endswith(".startrows"))
 
 
-class SqueezeLlmMatrix(Struct, frozen=True):
+class SqueezeLlmMatrix(ModuleMatrix, frozen=True):
     """The matrix of one module."""
 
-    checkpoint: Checkpoint
-    module: str
     bits: int
     type: ClassVar[str] = LAYOUT.name
-
-    @property
-    def name(self) -> str:
-        return f"{self.module}.weight"
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -79,7 +73,7 @@ class SqueezeLlmMatrix(Struct, frozen=True):
     @property
     def shape(self) -> Shape:
         words, outputs = self.checkpoint.info(f"{self.module}.qweight").shape
-        return outputs, words * _WORD_BITS // self.bits
+        return outputs, words * WORD_BITS // self.bits
 
     def _has(self, parts: tuple[str, ...]) -> bool:
         """Return whether the module has any of some tensors that belong together."""
@@ -87,15 +81,15 @@ class SqueezeLlmMatrix(Struct, frozen=True):
 
     def stored_shapes(self, shape: Shape) -> Mapping[str, Shape]:
         outputs, inputs = shape
-        if inputs * self.bits % _WORD_BITS:
+        if inputs * self.bits % WORD_BITS:
             raise UnsupportedFormatError(
-                f"the codes of {inputs:,} inputs do not fill words of {_WORD_BITS} bits",
+                f"the codes of {inputs:,} inputs do not fill words of {WORD_BITS} bits",
                 path=self.checkpoint.path,
                 tensor=f"{self.module}.qweight",
                 advice="use the unquantised model or a GGUF file",
             )
         shapes: dict[str, Shape] = {
-            "qweight": (inputs * self.bits // _WORD_BITS, outputs),
+            "qweight": (inputs * self.bits // WORD_BITS, outputs),
             "lookup_table": (outputs, 1 << self.bits),
         }
         if self._has(_SPARSE):
@@ -115,7 +109,7 @@ class SqueezeLlmMatrix(Struct, frozen=True):
         outputs, inputs = self.shape
         values = np.empty((outputs, inputs), np.float32)
         words = self.checkpoint.read(f"{self.module}.qweight").view(np.uint8)
-        words = words.reshape(-1, outputs, _WORD_BITS // 8)
+        words = words.reshape(-1, outputs, WORD_BITS // 8)
         tables = self.checkpoint.read_float32(f"{self.module}.lookup_table")
         step = max(1, ELEMENTS_AT_ONCE // inputs) if inputs else max(1, outputs)
         for start in range(0, outputs, step):

@@ -29,7 +29,7 @@ from octavo.loader.errors import CorruptFileError, UnsupportedFormatError, quote
 from octavo.loader.tensor_type import F8_E4M3, I8
 from octavo.quant.integers import IntegerKind, Integers, kind_of
 from octavo.quant.methods.fp8 import Fp8Matrix
-from octavo.quant.weight_format import MAX_GROUP, Settings, Shape, StoredMatrix
+from octavo.quant.weight_format import MAX_GROUP, ModuleMatrix, Settings, Shape, StoredMatrix
 
 _CODES, _SCALE, _ZERO = "._weight_qdata", "._weight_scale", "._weight_zero_point"
 _UNUSED = ("._weight_act_quant_scale", "._weight_act_quant_zero_point")
@@ -92,15 +92,8 @@ def _check_class(checkpoint: Checkpoint, module: str) -> None:
     )
 
 
-class IntegerMatrix(Struct, frozen=True):
+class IntegerMatrix(ModuleMatrix, frozen=True):
     """A matrix of signed bytes."""
-
-    checkpoint: Checkpoint
-    module: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.module}.weight"
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -182,15 +175,8 @@ class IntegerMatrix(Struct, frozen=True):
         return zeros
 
 
-class FloatMatrix(Struct, frozen=True):
+class FloatMatrix(ModuleMatrix, frozen=True):
     """A matrix of floats of eight bits."""
-
-    checkpoint: Checkpoint
-    module: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.module}.weight"
 
     @property
     def _matrix(self) -> Fp8Matrix:
