@@ -201,7 +201,7 @@ class EngineLoop:
             seconds -= POLL_SECONDS
         if grammars is not None and not grammars.is_prepared and self.is_idle and seconds > 0.0:
             self._receive(min(seconds, IDLE_SECONDS))
-            if grammars.num_held or not self.is_idle:
+            if self._awaits_others or not self.is_idle:
                 return
             grammars.prepare_engine()
             seconds = self._core.seconds_to_deadline()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
@@ -12,13 +14,44 @@ from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.grammar_loader import GrammarLoader
 from octavo.engine.process import EngineLoop
+from octavo.engine.tensor_files import TensorFiles
 from octavo.exec.recording import RecordingExecutor, SuspectRecord
 from octavo.grammar.supply import GrammarSupply
+from octavo.loader_process.connection import FileError
+from octavo.loader_process.read import UNREADABLE
 from octavo.wire.channel import StepProgress
 from octavo.wire.codec import request_to_wire
-from octavo.wire.message_types import AbortRequests, AddRequests, StepOutput, WireEvent
+from octavo.wire.commands import LoadFile
+from octavo.wire.message_types import (
+    AbortRequests,
+    AddRequests,
+    CommandReply,
+    EngineCommand,
+    StepOutput,
+    WireEvent,
+    pack,
+)
 from tests.engine.test_loop import EndlessWaitError, Messages, Record, Steps
 from tests.grammar.toy import ToyEngine
+
+
+class SlowLoader:
+    """A loader of files that needs two looks until it has answered."""
+
+    num_looks = 0
+
+    def request(self, path: str, beside: Sequence[str]) -> int:
+        return 0
+
+    def take(self) -> list[tuple[int, FileError]]:
+        self.num_looks += 1
+        return [(0, FileError(UNREADABLE, "no such file"))] if self.num_looks == 2 else []
+
+
+class AnyKind:
+    """A kind whose files are never read."""
+
+    beside = ()
 
 
 class Rig:
@@ -35,7 +68,12 @@ class Rig:
             lambda: self.engine, limit_bytes=200, heap_bytes=lambda: self.heap
         )
         self.grammars = GrammarLoader(self.supply)
-        self.loop = EngineLoop(core, self.channel, suspects, StepProgress(), grammars=self.grammars)
+        self.loader: Any = SlowLoader()
+        kind: Any = AnyKind()
+        files = TensorFiles({"any": kind}, self.loader)
+        self.loop = EngineLoop(
+            core, self.channel, suspects, StepProgress(), grammars=self.grammars, files=files
+        )
 
     def add(self, number: int, grammar: str, max_tokens: int = 2, key: str = "") -> None:
         """Send a request, and let the loop take it."""
@@ -89,6 +127,16 @@ def test_the_grammar_engine_is_made_while_there_is_no_work() -> None:
     assert rig.grammars.is_prepared
     rig.grammars._thread.submit(int).result()
     assert rig.supply._engine is rig.engine
+
+
+def test_a_file_is_taken_that_an_idle_engine_loads_before_its_grammar_engine_is_made() -> None:
+    rig = Rig()
+    load = LoadFile("any", "one", "/files/one")
+    rig.channel.late.append(EngineCommand(1, load.name, pack(load)))
+    rig.run()
+    replies = [each for each in rig.channel.sent if isinstance(each, CommandReply)]
+    assert [reply.error and reply.error.code for reply in replies] == [UNREADABLE]
+    assert rig.grammars.is_prepared
 
 
 def test_each_text_has_a_grammar_of_its_own() -> None:
