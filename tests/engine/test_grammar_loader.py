@@ -68,9 +68,9 @@ class Rig:
             lambda: self.engine, limit_bytes=200, heap_bytes=lambda: self.heap
         )
         self.grammars = GrammarLoader(self.supply)
-        self.loader: Any = SlowLoader()
         kind: Any = AnyKind()
-        files = TensorFiles({"any": kind}, self.loader)
+        loader: Any = SlowLoader()
+        files = TensorFiles({"any": kind}, loader)
         self.loop = EngineLoop(
             core, self.channel, suspects, StepProgress(), grammars=self.grammars, files=files
         )
