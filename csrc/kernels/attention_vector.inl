@@ -129,6 +129,36 @@ inline void round_to_bf16(const float* from, int count, uint16_t* to) {
   }
 }
 
+// Of two vectors, the lanes whose number lacks the bit `half`, those of the other one beside them;
+// and the lanes that have it.
+template <int half, int... lane>
+inline Ints without_bit(Ints one, Ints other, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(one, other, (lane & half ? kLanes + lane - half : lane)...);
+}
+template <int half, int... lane>
+inline Ints with_bit(Ints one, Ints other, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(one, other, (lane & half ? kLanes + lane : lane + half)...);
+}
+
+// Of every two lanes, two pairs (a, b) (c, d) as (a, c) (b, d): pairs of two tokens become pairs of
+// two dimensions, and the other way round. A lane holds both numbers of a pair, or each of two
+// vectors one of them.
+inline Two across(Two x) {
+  constexpr std::make_integer_sequence<int, kLanes> lanes;
+  const Ints even = bits_of(x.even), odd = bits_of(x.odd);
+  return {floats_of(without_bit<1>(even, odd, lanes)), floats_of(with_bit<1>(even, odd, lanes))};
+}
+template <int... half>
+inline Halves across(Halves x, std::integer_sequence<int, half...>) {
+  return __builtin_shufflevector(
+      x, x, (half % 4 == 1 ? half + 1 : half % 4 == 2 ? half - 1 : half)...);
+}
+template <typename Pairs>
+inline Pairs across(Pairs x) {
+  const Halves turned = across(load<Halves>(&x), std::make_integer_sequence<int, 2 * kLanes>{});
+  return load<Pairs>(&turned);
+}
+
 // ---- cells of the cache, two inputs of a sum at a time ----
 
 // How the cells of a format are read. A step's row has 2 · width elements; `width` is 16 tokens, or

@@ -18,11 +18,11 @@ inline size_t value_at(int token, int dim, int head_dim) {
   return static_cast<size_t>(token / 2 * head_dim + dim) * 2 + token % 2;
 }
 
-// The element of a block's token and dimension of keys.
+// The element of a block's token and dimension of latent rows.
 template <CacheFormat kFormat>
-inline size_t key_at(int token, int dim) {
+inline size_t latent_at(int token, int dim) {
   if (kFormat == CacheFormat::F32) return static_cast<size_t>(dim) * kBlockTokens + token;
-  return (static_cast<size_t>(dim / 2) * kBlockTokens + token) * 2 + dim % 2;
+  return (static_cast<size_t>(dim / 2) * kBlockTokens + token / 2 * 2 + dim % 2) * 2 + token % 2;
 }
 
 // Writes one head's key or value of a token into its block. If cells are pairs, two dimensions of a
@@ -35,6 +35,10 @@ inline void put_key(Element* block, int token, const Element* x, int head_dim) {
     for (int d = 0; d < head_dim; d += 2)
       __builtin_memcpy(block + d * kBlockTokens + 2 * token, x + d, 2 * sizeof(Element));
   }
+}
+template <CacheFormat kFormat, typename Element>
+inline void put_latent(Element* block, int token, const Element* x, int head_dim) {
+  for (int d = 0; d < head_dim; ++d) block[latent_at<kFormat>(token, d)] = x[d];
 }
 template <CacheFormat kFormat, typename Element>
 inline void put_value(Element* block, int token, const Element* x, int head_dim) {
@@ -95,7 +99,8 @@ void write_tokens(const Cache& cache, const float* k, const float* v, size_t str
       const size_t from = i * stride + size_t(h) * head_dim;
       [[maybe_unused]] const float scale = convert<kFormat>(k + from, head_dim, rows[i]);
       if constexpr (kFormat == CacheFormat::Int8) cache.key_scales[cell + i] = scale;
-      put_key<kFormat>(keys, token + i, rows[i], head_dim);
+      if (cache.latent) put_latent<kFormat>(keys, token + i, rows[i], head_dim);
+      else put_key<kFormat>(keys, token + i, rows[i], head_dim);
     }
     if (cache.latent) continue;  // the value is a part of the key
     for (int i = 0; i < count; ++i) {

@@ -105,7 +105,9 @@ enum class CacheFormat : uint8_t { F32, BF16, Int8 };
 // Int8 keys as [head_dim/2][16][2], values as [8][head_dim][2] (pairs of tokens), so that both
 // products run over pairs. head_dim is a multiple of 8 and at most 576. Int8 keeps one fp32 scale
 // for each cell, in arrays beside. Of latent rows only keys are kept: the last `latent` numbers of
-// a key are its value, and the arrays of values are those of the keys.
+// a key are its value, and the arrays of values are those of the keys. BF16 and Int8 latent rows
+// are [head_dim/2][8][2][2]: of two dimensions pairs of tokens, since sums of values read each
+// number by itself, and scores read vectors, which are soon rearranged.
 struct Cache {
   void* keys;
   void* values;

@@ -17,6 +17,7 @@ namespace attend {
 
 typedef float Floats __attribute__((vector_size(kLanes * 4)));
 typedef int32_t Ints __attribute__((vector_size(kLanes * 4)));
+typedef uint16_t Halves __attribute__((vector_size(kLanes * 4)));
 typedef double Doubles __attribute__((vector_size(kLanes * 4)));
 typedef int64_t WordMask __attribute__((vector_size(kLanes * 4)));
 constexpr int kWordLanes = kLanes / 2;

@@ -22,6 +22,7 @@ constexpr bool kReadsHalves = false;
 constexpr int kQueries = 4;
 constexpr int kScoreVectors = 4;  // 16 positions
 constexpr int vectors_for(int queries, bool) { return queries <= 2 ? 8 : 4; }
+constexpr int kLatentDims = 4;  // 16 sums, up to 8 vectors of weights and a factor
 
 }  // namespace attend
 

@@ -22,6 +22,7 @@ constexpr bool kReadsHalves = false;
 constexpr int kQueries = 4;
 constexpr int kScoreVectors = 2;  // 16 positions
 constexpr int vectors_for(int queries, bool) { return queries <= 2 ? 4 : 2; }
+constexpr int kLatentDims = 4;  // 8 sums, 4 vectors of weights and a factor
 
 }  // namespace attend
 

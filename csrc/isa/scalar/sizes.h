@@ -19,6 +19,7 @@ constexpr bool kReadsHalves = false;
 constexpr int kQueries = 2;
 constexpr int kScoreVectors = 4;  // 16 positions
 constexpr int vectors_for(int, bool) { return 4; }
+constexpr int kLatentDims = 2;
 
 }  // namespace attend
 

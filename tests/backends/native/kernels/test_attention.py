@@ -304,11 +304,12 @@ def test_what_a_query_does_not_see_may_be_anything(
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("column", [3, 50])
+@pytest.mark.parametrize("heads", [4, 16])
 def test_latent_rows_that_a_query_does_not_see_may_be_anything(
-    tier: str, kind: str, column: int
+    tier: str, kind: str, column: int, heads: int
 ) -> None:
     """A bad number in a key is one of its value too, unless it is in the part that rotates."""
-    shape = Shape(heads=4, head_dim=72, latent=64)
+    shape = Shape(heads=heads, head_dim=72, latent=64)
     world = World(tier, kind, shape)
     good = make_sequence(shape, 30, 6)
     (expected,) = world.run([good])
