@@ -44,7 +44,7 @@ from octavo.models.load import open_model  # noqa: E402
 Losses = NDArray[np.float64]  # minus the log-probability of each token but a window's first
 
 MADE: tuple[CpuWeights, ...] = (
-    "bf16", "int8", "int8-64", "int8-128", "int4", "int4-64", "int4-128",
+    "bf16", "int8", "int8-64", "int8-128", "int8-wide", "int4", "int4-64", "int4-128",
 )  # fmt: skip
 GGUF = ("F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4")
 OWN = "the file itself"  # its weights count as the original ones
@@ -142,6 +142,7 @@ class Rounded(NativeBackend):
         # Each row is rounded on its own, so rows can be packed separately.
         plain = module if isinstance(module, Embedding) else Linear(part.inputs, len(part))
         (piece,) = self._through.matrix([part], plain).pieces
+        self._through.finish()
         return np.stack([piece.native.row(row) for row in range(len(part))])
 
 

@@ -179,7 +179,7 @@ void bind_weights(nb::module_& m) {
       .value("U5Min", Format::U5Min).value("U5K", Format::U5K).value("U6", Format::U6)
       .value("Table4", Format::Table4).value("Mx4", Format::Mx4)
       .value("U4Zero", Format::U4Zero).value("U4ZeroBy64", Format::U4ZeroBy64)
-      .value("U4ZeroBy128", Format::U4ZeroBy128);
+      .value("U4ZeroBy128", Format::U4ZeroBy128).value("U8Wide", Format::U8Wide);
   nb::enum_<Stored>(m, "Stored")
       .value("F32", Stored::F32).value("F16", Stored::F16).value("BF16", Stored::BF16)
       .value("Q4_0", Stored::Q4_0).value("Q4_1", Stored::Q4_1).value("Q5_0", Stored::Q5_0)
@@ -190,7 +190,7 @@ void bind_weights(nb::module_& m) {
       .value("I4By128", Stored::I4By128).value("I4ZeroBy32", Stored::I4ZeroBy32)
       .value("I4ZeroBy64", Stored::I4ZeroBy64).value("I4ZeroBy128", Stored::I4ZeroBy128)
       .value("I8By32", Stored::I8By32).value("I8By64", Stored::I8By64)
-      .value("I8By128", Stored::I8By128);
+      .value("I8By128", Stored::I8By128).value("I8Wide", Stored::I8Wide);
   nb::class_<Matrix>(m, "Matrix")
       .def_ro("outputs", &Matrix::outputs)
       .def_ro("inputs", &Matrix::inputs)

@@ -10,6 +10,7 @@
 
 #include "kernels/gemm_float.inl"
 #include "kernels/gemm_quantized.inl"
+#include "kernels/gemm_wide.inl"
 
 namespace octavo {
 namespace OCTAVO_TIER {
@@ -21,12 +22,14 @@ inline bool is_float(Format format) {
 
 size_t prepared_bytes(Format format, int inputs) {
   if (is_float(format)) return float_prepared_bytes(format, inputs);
+  if (format == Format::U8Wide) return prepared_wide_bytes(inputs);
   return prepared_int8_bytes(inputs);
 }
 
 void prepare(Format format, const float* x, size_t x_stride, int rows, int inputs,
              uint8_t* prepared) {
   if (is_float(format)) return float_prepare(format, x, x_stride, rows, inputs, prepared);
+  if (format == Format::U8Wide) return prepare_wide(x, x_stride, rows, inputs, prepared);
   prepare_int8(x, x_stride, rows, inputs, prepared);
 }
 
@@ -37,10 +40,11 @@ size_t gemm_scratch(const Matrix& matrix) {
 
 void gemm(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel, int end_panel,
           uint8_t* scratch, const Epilogue& epilogue, int ahead) {
-  const auto product = matrix.format == Format::F32    ? multiply<StepF32>
-                       : matrix.format == Format::F16  ? multiply<StepF16>
-                       : matrix.format == Format::BF16 ? bf16_product
-                                                       : codes_product;
+  const auto product = matrix.format == Format::F32      ? multiply<StepF32>
+                       : matrix.format == Format::F16    ? multiply<StepF16>
+                       : matrix.format == Format::BF16   ? bf16_product
+                       : matrix.format == Format::U8Wide ? gemm_wide
+                                                         : codes_product;
   product(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
 }
 

@@ -330,7 +330,8 @@ inline void unpack_quantized_row(const Matrix& matrix, int output, float* out) {
       unpack_codes<Format::U4Min>, unpack_codes<Format::U4K>,
       unpack_codes<Format::U5>,  unpack_codes<Format::U5Min>,  unpack_codes<Format::U5K>,
       unpack_codes<Format::U6>,  unpack_codes<Format::Table4>, unpack_codes<Format::Mx4>,
-      unpack_codes<Format::U4Zero>, unpack_codes<Format::U4Zero>, unpack_codes<Format::U4Zero>};
+      unpack_codes<Format::U4Zero>, unpack_codes<Format::U4Zero>, unpack_codes<Format::U4Zero>,
+      unpack_codes<Format::U8>};
   kUnpacks[static_cast<int>(matrix.format) - static_cast<int>(Format::U8)](matrix, output, out);
 }
 

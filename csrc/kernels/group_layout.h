@@ -51,6 +51,7 @@ constexpr GroupLayout kGroupLayouts[kFormats] = {
     {1, 128, 1, true, 512, 0},       // U4Zero
     {2, 128, 1, true, 512, 0},       // U4ZeroBy64
     {4, 128, 1, true, 512, 0},       // U4ZeroBy128
+    {4, 64, 1, false, 1024, 128},    // U8Wide
 };
 
 constexpr int kSteps = kGroup / 4;      // of 4 inputs, which one instruction takes together
@@ -70,6 +71,12 @@ constexpr int kPreparedStart8 = 40;
 constexpr int kPreparedStart16 = 44;
 constexpr int kPreparedStart128 = 48;
 constexpr int kPreparedStart32 = 52;  // two of them
+
+// A wide prepared group has 128 codes q, of which the last group of a row may use fewer, and a
+// cache line with d (fp32) and -128 Σq (int32).
+constexpr int kPreparedWide = kWide + 64;
+constexpr int kWideScale = kWide;
+constexpr int kWideStart = kWide + 4;
 
 // IQ4_NL's sixteen values, and twice the values of the float E2M1, so that they are whole.
 constexpr int8_t kTableValues[16] = {-127, -104, -83, -65, -49, -35, -22, -10,

@@ -17,7 +17,8 @@
 namespace octavo {
 
 constexpr int kPanel = 32;      // outputs whose weights lie together: two 512-bit vectors of floats
-constexpr int kGroup = 32;      // inputs that share a scale, of weights and of activations
+constexpr int kGroup = 32;      // inputs that share a scale, of weights and of activations …
+constexpr int kWide = 128;      // … and where a format has wide groups
 // tokens of a KV block that kernels take together (blocks hold 16·k)
 constexpr int kBlockTokens = 16;
 constexpr int kSplit = 512;     // positions of KV that share a softmax; fixed, for exactness
@@ -55,8 +56,9 @@ enum class Format : uint8_t {
   U4Zero,    // int4 of files: a scale and a zero point for 32 …
   U4ZeroBy64,   // … for 64 …
   U4ZeroBy128,  // … and for 128
+  U8Wide,    // U8By128, whose products take activations with a scale for 128 inputs too
 };
-constexpr int kFormats = 20;
+constexpr int kFormats = 21;
 
 // A packed matrix [outputs, inputs]. Panel p holds outputs p·32 … p·32+31 with all their inputs,
 // contiguously, scales inside, in the order in which a thread streams it. The last panel is

@@ -18,7 +18,7 @@ enum class Stored : uint32_t {
   Q5_K = 13, Q6_K = 14, IQ4_NL = 20, IQ4_XS = 23, BF16 = 30, MXFP4 = 39,
   I4By32 = 1000, I4By64 = 1001, I4By128 = 1002,
   I4ZeroBy32 = 1003, I4ZeroBy64 = 1004, I4ZeroBy128 = 1005,
-  I8By32 = 1006, I8By64 = 1007, I8By128 = 1008,
+  I8By32 = 1006, I8By64 = 1007, I8By128 = 1008, I8Wide = 1009,
 };
 
 size_t stored_row_bytes(Stored type, int inputs);

@@ -53,6 +53,7 @@ constexpr Kind kKinds[] = {
     {Stored::I8By32, Format::U8, 32, 36, "I8By32"},
     {Stored::I8By64, Format::U8By64, 64, 68, "I8By64"},
     {Stored::I8By128, Format::U8By128, 128, 132, "I8By128"},
+    {Stored::I8Wide, Format::U8Wide, 32, 36, "I8Wide"},
     // These have no format of their own: the nearest one is a little larger.
     {Stored::Q3_K, Format::U6, kSuperBlock, 110, "Q3_K"},
     {Stored::IQ4_XS, Format::Table4, kSuperBlock, 136, "IQ4_XS"},
@@ -208,7 +209,8 @@ void read_integers(const uint8_t* row, int index, Group& group) {
 }
 
 constexpr bool has_eight_bits(Format format) {
-  return format == Format::U8 || format == Format::U8By64 || format == Format::U8By128;
+  return format == Format::U8 || format == Format::U8By64 || format == Format::U8By128 ||
+         format == Format::U8Wide;
 }
 
 // All groups of a block, which share the scale.
@@ -327,6 +329,7 @@ PackBlock choose(Format format, Stored type) {
     case Stored::I8By32: return pack_stored<Format::U8, read_integers<1, false, true>>;
     case Stored::I8By64: return pack_stored<Format::U8By64, read_integers<2, false, true>>;
     case Stored::I8By128: return pack_stored<Format::U8By128, read_integers<4, false, true>>;
+    case Stored::I8Wide: return pack_stored<Format::U8Wide, read_integers<1, false, true>>;
     default: break;
   }
   switch (format) {
@@ -337,6 +340,7 @@ PackBlock choose(Format format, Stored type) {
     case Format::U8: return pack_made<Format::U8>;
     case Format::U8By64: return pack_made<Format::U8By64>;
     case Format::U8By128: return pack_made<Format::U8By128>;
+    case Format::U8Wide: return pack_made<Format::U8Wide>;
     case Format::U4: return pack_made<Format::U4>;
     case Format::U4By64: return pack_made<Format::U4By64>;
     case Format::U4By128: return pack_made<Format::U4By128>;

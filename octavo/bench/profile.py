@@ -199,7 +199,8 @@ def _weights(i: Instruction) -> tuple[str, str]:
     matrix = i.experts.matrices[0] if i.experts is not None else i.matrix
     if matrix is None or i.op in ("Prepare", "SortPairs"):
         return "", ""
-    return matrix.formats, "" if i.op == "Embed" else matrix.kind
+    # A kind begins with its numbers: rows of "int8 by 128" are multiplied as int8.
+    return matrix.formats, "" if i.op == "Embed" else matrix.kind.partition(" ")[0]
 
 
 def _sum(one: Line, other: Line) -> Line:

@@ -6,8 +6,10 @@ zero points in the middle of the codes. A row is a run of groups: the scale (flo
 point (a byte, unless the matrix is symmetric), the codes, the first in the lowest bits.
 
 Types such as I4By128 say what a backend must know: the bits, whether there are zero points, the
-inputs of a group. Codes of 2 and 3 bits are those of 4 with another zero point. Other rows, which
-have an order of their own or groups that are no power of two, have types such as INT4.
+inputs of a group. I8Wide are bytes with a scale for a whole row, which is repeated, and whose
+file means activations of int8 with few scales, too. Codes of 2 and 3 bits are those of 4 with
+another zero point. Other rows, which have an order of their own or groups that are no power of two,
+have types such as INT4.
 """
 
 from __future__ import annotations
@@ -49,9 +51,21 @@ class IntegerKind(Struct, frozen=True):
 
 
 def kind_of(
-    bits: int, inputs: int, group: int | None, *, is_symmetric: bool, is_in_order: bool = True
+    bits: int,
+    inputs: int,
+    group: int | None,
+    *,
+    is_symmetric: bool,
+    is_in_order: bool = True,
+    takes_int8: bool = False,
 ) -> IntegerKind:
-    """Choose the kind of rows; the group is that of the file, None for whole rows."""
+    """Choose the kind of rows; the group is that of the file, None for whole rows.
+
+    `takes_int8` says that the file means products with activations that are int8 themselves.
+    """
+    is_plain = bits == 8 and group is None and is_symmetric and is_in_order
+    if takes_int8 and is_plain and inputs % SMALL_GROUP == 0:
+        return IntegerKind(bits, SMALL_GROUP, False, "I8Wide")
     size = group or (_LARGE_GROUP if inputs % (_LARGE_GROUP * _RANKS) == 0 else SMALL_GROUP)
     has_zeros = not is_symmetric or bits not in (4, 8)
     named = next((each for each in _SIZES if size % each == 0), 0)

@@ -59,10 +59,10 @@ CASES: dict[str, tuple[Made, str]] = {
     ),
     "8 bits, symmetric": (integers(8, "group", 64), "I8By64"),
     "8 bits, act-order": (integers(8, "group", 64, act_order=True), "INT8"),
-    "W8A8, dynamic": (integers(8, "channel", is_packed=False), "I8By32"),
+    "W8A8, dynamic": (integers(8, "channel", is_packed=False), "I8Wide"),
     "W8A8, static": (
         integers(8, "channel", is_packed=False, scale_type=BF16, has_static_inputs=True),
-        "I8By32",
+        "I8Wide",
     ),
     "W8A8, a scale for a matrix": (
         integers(8, "tensor", is_packed=False, symmetric=False, scale_type=np.float32),

@@ -31,6 +31,7 @@ CpuWeights = Literal[
     "int8",
     "int8-64",
     "int8-128",
+    "int8-wide",
     "int4",
     "int4-64",
     "int4-128",
@@ -48,6 +49,7 @@ _WANTED = {
     "int8": "U8",
     "int8-64": "U8By64",
     "int8-128": "U8By128",
+    "int8-wide": "U8Wide",
     "int4": "U4",
     "int4-64": "U4By64",
     "int4-128": "U4By128",
@@ -71,7 +73,9 @@ class Piece(Struct, frozen=True):
     def kind(self) -> str:
         """The kind of rows that its products read; matrices of one kind may share them."""
         name: str = self.native.format.name
-        return {"F32": "float", "F16": "float", "BF16": "bf16"}.get(name, "int8")
+        return {"F32": "float", "F16": "float", "BF16": "bf16", "U8Wide": "int8 by 128"}.get(
+            name, "int8"
+        )
 
 
 class Matrix(Struct, frozen=True):

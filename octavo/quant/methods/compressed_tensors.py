@@ -8,8 +8,9 @@ modules that are stored as they are. The kinds of weights are
 - type int, 2 to 8 bits: module_integers.py, packed or as bytes, W8A8's too;
 - type float, 8 bits: fp8.py; 4 bits: nvfp4.py (groups of 16) and mxfp4.py (groups of 32).
 
-What the settings say of activations and of the KV cache is not used: products are computed with the
-backend's own types, and the static scales of activations are left unread.
+Of activations one thing is used: bytes with a scale a row whose activations are bytes too (W8A8)
+become rows of a type that says so. Scales of activations are computed anew for each of them, so
+that static ones are left unread; so is what the settings say of the KV cache.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def _read_group(key: str, group: object, default: str) -> Group:
         raise unsupported(f"{key}.format", form, ", ".join((*_FORMATS, _DENSE)))
     if not isinstance(weights, Mapping):
         raise unsupported(f"{key}.weights", weights, "an object")
-    name, kind = _read_weights(f"{key}.weights", weights)
+    name, kind = _read_weights(f"{key}.weights", weights, group.get("input_activations"))
     if name not in _FORMATS[form]:
         numbers = f"{weights.get('type')}, {weights.get('num_bits')} bits"
         fitting = ", ".join(each for each, kinds in _FORMATS.items() if name in kinds)
@@ -153,7 +154,9 @@ def _read_group(key: str, group: object, default: str) -> Group:
     return read(kind)
 
 
-def _read_weights(key: str, weights: Mapping[str, Any]) -> tuple[str, WeightKind]:
+def _read_weights(
+    key: str, weights: Mapping[str, Any], activations: object
+) -> tuple[str, WeightKind]:
     """Return a kind of weights by its name, from the settings of a group's weights."""
     bits, numbers = weights.get("num_bits", 8), weights.get("type", "int")
     strategy, group = weights.get("strategy"), weights.get("group_size")
@@ -163,7 +166,8 @@ def _read_weights(key: str, weights: Mapping[str, Any]) -> tuple[str, WeightKind
     if type(symmetric) is not bool:
         raise unsupported(f"{key}.symmetric", symmetric, "true, false")
     if numbers == "int":
-        return "int", _read_integers(key, weights, strategy, symmetric)
+        takes_int8 = isinstance(activations, Mapping) and _is_int8(activations)
+        return "int", _read_integers(key, weights, strategy, symmetric, takes_int8)
     if numbers != "float":
         raise unsupported(f"{key}.type", numbers, "int, float")
     if not symmetric:
@@ -186,8 +190,12 @@ def _read_weights(key: str, weights: Mapping[str, Any]) -> tuple[str, WeightKind
     raise unsupported(f"{key}.group_size", group, f"{size} with the strategy {strategy}")
 
 
+def _is_int8(activations: Mapping[str, Any]) -> bool:
+    return activations.get("num_bits", 8) == 8 and activations.get("type", "int") == "int"
+
+
 def _read_integers(
-    key: str, weights: Mapping[str, Any], strategy: object, symmetric: bool
+    key: str, weights: Mapping[str, Any], strategy: object, symmetric: bool, takes_int8: bool
 ) -> ModuleIntegers:
     bits, group = weights.get("num_bits", 8), weights.get("group_size")
     if type(bits) is not int or not 2 <= bits <= 8:
@@ -203,7 +211,9 @@ def _read_integers(
         raise unsupported(f"{key}.actorder", order, "null, weight, group")
     # With "weight", the order of the inputs was used in quantising alone.
     act_order = group is not None and order in (True, "group", "dynamic")
-    return ModuleIntegers(IntegerSettings(bits, str(strategy), group, symmetric, act_order))
+    return ModuleIntegers(
+        IntegerSettings(bits, str(strategy), group, symmetric, act_order, takes_int8)
+    )
 
 
 def _read_block(key: str, weights: Mapping[str, Any]) -> tuple[int, int] | None:

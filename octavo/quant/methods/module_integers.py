@@ -45,6 +45,7 @@ class IntegerSettings(Struct, frozen=True):
     group: int | None  # inputs that share a scale; None: all of a row
     symmetric: bool
     act_order: bool  # the inputs of a group may be anywhere
+    takes_int8: bool = False  # activations are int8 too
 
     @property
     def middle(self) -> int:
@@ -89,6 +90,7 @@ class IntegerMatrix(ModuleMatrix, frozen=True):
             form.group,
             is_symmetric=form.symmetric,
             is_in_order=not self._has("_g_idx"),
+            takes_int8=form.takes_int8,
         )
 
     def stored_shapes(self, shape: Shape) -> Mapping[str, Shape]:

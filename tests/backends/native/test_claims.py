@@ -182,6 +182,7 @@ def test_other_types_become_the_nearest_and_the_log_says_so(
         ("int8", "U8", "U8"),
         ("int8-64", "U8By64", "U8By64"),
         ("int8-128", "U8By128", "U8By128"),
+        ("int8-wide", "U8Wide", "U8Wide"),
         ("int4", "U4", "U8"),
         ("int4-64", "U4By64", "U8By64"),
         ("int4-128", "U4By128", "U8By128"),

@@ -104,6 +104,8 @@ def test_gates_and_ups_of_one_type_are_interleaved() -> None:
         ("int8", "BF16", "U8"),
         ("int8-64", "BF16", "U8By64"),
         ("int8-128", "F32", "U8By128"),
+        ("int8-wide", "F32", "U8Wide"),
+        ("int8-wide", "Q8_0", "U8"),
         ("int4-64", "F16", "U4By64"),
         ("int4-128", "BF16", "U4By128"),
         ("int4-128", "Q4_0", "U4"),

@@ -26,16 +26,17 @@ FORMATS = {
     "I8By32": "U8",
     "I8By64": "U8By64",
     "I8By128": "U8By128",
+    "I8Wide": "U8Wide",
 }
 ZERO_POINTS = {format_: name for name, format_ in FORMATS.items() if "Zero" in name}
 
 
 def integer_kind(name: str, inputs: int) -> IntegerKind:
     """Return the kind of rows with a type's name."""
-    found = re.fullmatch(r"I(\d)(Zero)?By(\d+)", name)
+    found = re.fullmatch(r"I(\d)(Zero)?(?:By(\d+)|Wide)", name)
     assert found is not None
-    bits, group = int(found[1]), int(found[3])
-    made = kind_of(bits, inputs, group, is_symmetric=not found[2])
+    bits, group = int(found[1]), int(found[3]) if found[3] else None
+    made = kind_of(bits, inputs, group, is_symmetric=not found[2], takes_int8=group is None)
     assert made.name == name
     return made
 
@@ -48,6 +49,8 @@ def integer_blocks(name: str, outputs: int, inputs: int, scale: float, seed: int
     blocks["codes"] = generator.integers(0, 256, blocks["codes"].shape)
     signs = generator.choice([-1.0, 1.0], blocks.shape)
     blocks["scale"] = (signs * scale * generator.uniform(0.5, 1.0, blocks.shape)).astype(np.float16)
+    if name == "I8Wide":
+        blocks["scale"] = blocks["scale"][:, :1]
     if kind.has_zeros:
         blocks["zero"] = generator.integers(0, 17, blocks.shape)
     return blocks.view(np.uint8).reshape(outputs, -1)

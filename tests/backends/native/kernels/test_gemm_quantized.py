@@ -33,8 +33,8 @@ FORMATS = {
 ONE_EACH = {format_name: name for name, format_name in FORMATS.items()}  # a stored type a format
 # Types that are kept in a larger format which holds their codes.
 NEAREST = {"Q3_K": "U6", "IQ4_XS": "Table4"}
-MADE = ("U8", "U8By64", "U8By128", "U4", "U4By64", "U4By128")  # of floats, at load
-GROUPS = {"U8By64": 64, "U8By128": 128, "U4By64": 64, "U4By128": 128}  # others: 32
+MADE = ("U8", "U8By64", "U8By128", "U8Wide", "U4", "U4By64", "U4By128")  # of floats, at load
+GROUPS = {"U8By64": 64, "U8By128": 128, "U4By64": 64, "U4By128": 128, "U8Wide": 128}  # others: 32
 ALL = (*ONE_EACH, *GROUPS, *ZERO_POINTS)
 TIERS = _native_test.tiers()
 GROUP = 32
@@ -104,9 +104,12 @@ def product(
     return out
 
 
-def rounded(x: Floats) -> tuple[Floats, Floats]:
-    """Return the int8 codes and the scales of rows, as the engine defines them."""
-    groups = x.reshape(len(x), -1, GROUP)
+def rounded(x: Floats, group: int = GROUP) -> tuple[Floats, Floats]:
+    """Return the int8 codes and the scales of rows, as the engine defines them.
+
+    A last group that is not full is filled with zeros.
+    """
+    groups = np.pad(x, ((0, 0), (0, -x.shape[1] % group))).reshape(len(x), -1, group)
     scales = (np.abs(groups).max(-1, keepdims=True) / np.float32(127)).astype(np.float32)
     with np.errstate(all="ignore"):
         codes = np.where(scales > 0, np.rint(groups / scales), np.float32(0))
@@ -313,8 +316,8 @@ def test_inputs_that_are_not_whole_blocks_are_refused() -> None:
 def test_products_are_those_of_the_rounded_numbers(format_name: str, tier: str) -> None:
     matrix = matrix_in(format_name, 70)
     x = activations(5, matrix.inputs)
-    codes, scales = rounded(x)
-    seen = (codes.astype(np.float64) * scales).reshape(x.shape)
+    codes, scales = rounded(x, 128 if format_name == "U8Wide" else GROUP)
+    seen = (codes.astype(np.float64) * scales).reshape(len(x), -1)[:, : matrix.inputs]
     weights = unpacked(tier, matrix).astype(np.float64)
     expected = seen @ weights.T
     # At most four roundings a group, each of something no larger than the sum of magnitudes. The

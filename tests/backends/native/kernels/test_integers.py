@@ -11,6 +11,7 @@ from tests.backends.native import _native_test
 from tests.backends.native.kernels.integer_rows import (
     FORMATS,
     integer_blocks,
+    integer_kind,
     pack_integers,
     values_of,
 )
@@ -38,7 +39,13 @@ def test_missing_rows_are_zeros(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "bits"),
-    [("I4By128", 4.125), ("I4ZeroBy128", 4.25), ("I4ZeroBy64", 4.5), ("I8By128", 8.125)],
+    [
+        ("I4By128", 4.125),
+        ("I4ZeroBy128", 4.25),
+        ("I4ZeroBy64", 4.5),
+        ("I8By128", 8.125),
+        ("I8Wide", 8.125),
+    ],
 )
 def test_weights_take_as_much_room_as_their_scales_need(name: str, bits: float) -> None:
     """A zero point takes two bytes, where a file has half of one or a whole one."""
@@ -48,17 +55,18 @@ def test_weights_take_as_much_room_as_their_scales_need(name: str, bits: float) 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_rows_that_are_no_whole_groups_are_refused(name: str) -> None:
-    group = int(name.rpartition("By")[2])
+    group = integer_kind(name, INPUTS).group
     with pytest.raises(ValueError, match="are not a multiple"):
         pack_integers(name, np.zeros((1, 4096), np.uint8), 1024 + group // 2)
 
 
 def test_the_native_engine_has_a_type_for_each_kind() -> None:
     names = {
-        kind_of(bits, 1024, group, is_symmetric=is_symmetric).name
+        kind_of(bits, 1024, group, is_symmetric=is_symmetric, takes_int8=takes_int8).name
         for bits in (2, 3, 4, 8)
         for group in (None, 32, 64, 96, 128, 256)
         for is_symmetric in (True, False)
+        for takes_int8 in (True, False)
     }
     assert names - {"INT8"} == set(FORMATS)
     assert all(hasattr(_native.Stored, name) for name in FORMATS)
