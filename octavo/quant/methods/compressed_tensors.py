@@ -191,7 +191,7 @@ def _read_weights(
 
 
 def _is_int8(activations: Mapping[str, Any]) -> bool:
-    return activations.get("num_bits", 8) == 8 and activations.get("type", "int") == "int"
+    return (activations.get("num_bits", 8), activations.get("type", "int")) == (8, "int")
 
 
 def _read_integers(
