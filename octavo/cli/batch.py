@@ -7,9 +7,7 @@ a file of their own. A command that was killed or interrupted continues when it 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +17,7 @@ from octavo.cli.engine_options import (
     engine_options,
     timing_of,
 )
+from octavo.cli.output import ProgressLine
 from octavo.cli.parsing import Parser, UsageError
 from octavo.options import DEFAULT_MODEL
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from octavo.options.server import ServerSettings
     from octavo.server.offline import Outcome, Paths
     from octavo.serving.batches.input_file import InputFile
-
-_QUIET_SECONDS = 10.0  # between two lines of progress that go to a file
 
 
 def add_arguments(parser: Parser) -> None:
@@ -116,37 +113,29 @@ async def _answer(llm: object, config: ServerSettings, file: InputFile, paths: P
 
 
 class Progress:
-    """The progress of a batch: a line that is redrawn at a terminal, else a line now and then."""
+    """The progress of a batch."""
 
     def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._began = time.monotonic()
-        self._shown_at = -math.inf
-        self._num_shown = 0
+        self._line = ProgressLine()
         self._num_before: int | None = None
 
     def show(self, done: int, total: int, tokens: int) -> None:
         """Take the numbers of results, of requests and of generated tokens."""
-        now = time.monotonic()
         if self._num_before is None:
             self._num_before = done
             if done:
                 sys.stderr.write(f"results that are there already: {done} of {total}\n")
-        pause = 0.1 if self._is_terminal else _QUIET_SECONDS
-        is_end = done == total and self._num_shown < total
-        if now - self._shown_at < pause and not is_end:
+        if not self._line.is_due(is_end=done == total):
             return
-        self._shown_at, self._num_shown = now, done
-        seconds = max(now - self._began, 1e-9)
+        seconds = self._line.seconds
         rate = (done - self._num_before) / seconds
-        text = f"{done}/{total} requests, {rate:.1f} requests/s, {tokens / seconds:.0f} tokens/s"
-        sys.stderr.write(f"\r{text} " if self._is_terminal else f"{text}\n")
-        sys.stderr.flush()
+        self._line.write(
+            f"{done}/{total} requests, {rate:.1f} requests/s, {tokens / seconds:.0f} tokens/s"
+        )
 
     def close(self) -> None:
         """Leave the line as it is and start the next."""
-        if self._is_terminal and self._num_before is not None:
-            sys.stderr.write("\n")
+        self._line.close()
 
 
 def _paths(arguments: argparse.Namespace) -> Paths:

@@ -25,6 +25,12 @@ _ALL = (
     Command(
         "fit", "octavo.cli.fit", "compute the memory a model needs, before it is loaded", "MODEL"
     ),
+    Command(
+        "quantize",
+        "octavo.cli.quantize",
+        "make a quantised model of a float one",
+        "MODEL --to TYPE",
+    ),
     Command("bench", "octavo.cli.bench", "measure where a step spends its time", "profile MODEL"),
     Command(
         "doctor", "octavo.cli.doctor", "report what this machine offers and what is missing", ""

@@ -99,7 +99,7 @@ class RenamedWeights:
         self._weights = weights
         # The family's name → the checkpoint's. If two checkpoint names map to one tensor, one of
         # them is not expected and therefore refused.
-        self._stored = {_renamed(stored, renames): stored for stored in weights.shapes()}
+        self._stored = {renamed(stored, renames): stored for stored in weights.shapes()}
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         shapes = self._weights.shapes()
@@ -119,7 +119,8 @@ class RenamedWeights:
         self._weights.check(stored, [self._stored.get(name, name) for name in extra])
 
 
-def _renamed(name: str, renames: Sequence[tuple[str, str]]) -> str:
+def renamed(name: str, renames: Sequence[tuple[str, str]]) -> str:
+    """Return the name that a family has for a tensor of the checkpoint."""
     for prefix, ours in renames:
         if name.startswith(prefix):
             return ours + name.removeprefix(prefix)

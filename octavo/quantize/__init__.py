@@ -1,0 +1,1 @@
+"""Makes a quantised checkpoint from a float one: `octavo quantize`."""

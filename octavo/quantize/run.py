@@ -1,0 +1,132 @@
+"""The run of a plan: matrix by matrix, in blocks of rows, which several threads pack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from octavo.backends.stored_rows import StoredRows
+from octavo.loader import Checkpoint
+from octavo.loader.errors import CorruptFileError
+from octavo.quant.plain import tensor_rows
+from octavo.quantize.directory import ResultDirectory, shards_of
+from octavo.quantize.packer import BLOCK_VALUES
+from octavo.quantize.plan import Matrix, Output, Plan
+from octavo.quantize.scales import peaks
+from octavo.quantize.shards import ShardFile
+
+_COPIED_AT_ONCE = 16 << 20
+
+
+class Progress(Protocol):
+    """A receiver of the progress, in bytes of the result."""
+
+    def show(self, done: int, total: int) -> None: ...
+
+
+def quantize(plan: Plan, path: Path, threads: int, progress: Progress) -> int:
+    """Write the result, or the rest of it; return the size of the files that were there already."""
+    shards = shards_of(plan)
+    with ResultDirectory(path, plan) as directory, ThreadPoolExecutor(threads) as pool:
+        directory.check_space(shards)
+        worker = _Worker(plan, pool)
+        kept = done = 0
+        for shard, outputs in zip(shards, plan.shards, strict=True):
+            if shard.is_in(path):
+                kept += shard.num_bytes
+                done += sum(each.num_bytes for each in outputs)
+                continue
+            with ShardFile(shard, path) as file:
+                for output in outputs:
+                    worker.write(output, file)
+                    done += output.num_bytes
+                    progress.show(done, plan.num_bytes)
+        directory.finish(plan, shards)
+    return kept
+
+
+class _Worker:
+    """The packing of a plan's tensors in threads."""
+
+    def __init__(self, plan: Plan, pool: ThreadPoolExecutor) -> None:
+        self._plan = plan
+        self._pool = pool
+        self._peers = plan.peers()
+        self._peak = cache(self._find_peak)
+        self._written: Matrix | None = None
+
+    def write(self, output: Output, file: ShardFile) -> None:
+        """Write a tensor; the first part of a matrix brings all its parts."""
+        if isinstance(output.source, str):
+            _copy(self._plan.checkpoint, output, file)
+        elif output.source != self._written:
+            self._written = output.source
+            self._pack(output.source, file)
+
+    def _pack(self, matrix: Matrix, file: ShardFile) -> None:
+        packer, rows = self._plan.packer, self._rows(matrix)
+        peak = self._peak(matrix.parent) if packer.needs_peak else 0.0
+
+        def pack(block: slice) -> None:
+            values = self._values(matrix, rows, block)
+            found = packer.pack(values, matrix.scale_type, peak)
+            for ending, array in found.items():
+                file.put(f"{matrix.module}.{ending}", array, block.start)
+
+        self._each(matrix, pack)
+        for ending, array in packer.whole(matrix.shape, peak).items():
+            file.put(f"{matrix.module}.{ending}", array)
+
+    def _find_peak(self, parent: str) -> float:
+        """Return the largest magnitude in the matrices of one parent."""
+        largest: list[float] = []
+        for matrix in self._peers[parent]:
+            rows = self._rows(matrix)
+
+            def find(block: slice, matrix: Matrix = matrix, rows: StoredRows = rows) -> None:
+                largest.append(float(peaks(self._values(matrix, rows, block)).max()))
+
+            self._each(matrix, find)
+        return max(largest)
+
+    def _rows(self, matrix: Matrix) -> StoredRows:
+        return tensor_rows(self._plan.checkpoint, matrix.name)
+
+    def _each(self, matrix: Matrix, work: Callable[[slice], None]) -> None:
+        """Run some work for all blocks of rows; the first error ends it."""
+        for _ in self._pool.map(work, _blocks(matrix)):
+            pass
+
+    def _values(
+        self, matrix: Matrix, rows: StoredRows, block: slice
+    ) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+        values = rows.cut(block.start, block.stop).floats()
+        if not np.isfinite(values).all():
+            raise CorruptFileError(
+                "has values that are not finite (NaN or infinity)",
+                path=self._plan.checkpoint.info(matrix.name).path,
+                tensor=matrix.name,
+                advice="fetch the model again",
+            )
+        return values
+
+
+def _blocks(matrix: Matrix) -> Iterator[slice]:
+    outputs, inputs = matrix.shape
+    step = max(1, BLOCK_VALUES // inputs)
+    for start in range(0, outputs, step):
+        yield slice(start, min(start + step, outputs))
+
+
+def _copy(checkpoint: Checkpoint, output: Output, file: ShardFile) -> None:
+    """Copy a tensor that stays as it is."""
+    info = checkpoint.info(output.name)
+    for start in range(0, info.num_bytes, _COPIED_AT_ONCE):
+        stop = min(start + _COPIED_AT_ONCE, info.num_bytes)
+        data = memoryview(info.file.buffer)[info.offset + start : info.offset + stop]
+        file.put_bytes(output.name, data, start)

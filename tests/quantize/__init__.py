@@ -1,0 +1,1 @@
+"""Tests of `octavo quantize`: values, files, and runs that were killed."""
