@@ -1,8 +1,8 @@
-"""Makes a quantised model of a float one, as safetensors that vLLM and transformers read too.
+"""Makes a quantised model of a float one, in the formats that vLLM and transformers read too.
 
 Types: w4a16, integers of 4 bits in groups; w8a16 and w8a8, of 8 bits with a scale for each row, and
-the latter for activations of 8 bits; fp8, floats of 8 bits likewise; nvfp4 and mxfp4, floats of 4
-bits. Embeddings, norms, the head and routers stay as they are. A command that was killed or
+the latter for activations of 8 bits too; fp8, floats of 8 bits likewise; nvfp4 and mxfp4, floats of
+4 bits. Embeddings, norms, the head and routers stay as they are. A command that was killed or
 interrupted continues when it is given again.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 from octavo.cli.engine_options import add_model, model_of
@@ -38,7 +39,16 @@ def add_arguments(parser: Parser) -> None:
         help="inputs that share a scale, 32, 64 or 128: of w4a16 (128), of w8a16 (all of a row)",
     )
     parser.add_argument(
-        "--method", default="rtn", help="how values are rounded: rtn, to the nearest (rtn)"
+        "--method",
+        default="rtn",
+        help="how values are rounded: rtn, to the nearest; gptq, so that inputs make the errors of "
+        "others good, for integers, with PyTorch and --calibrate (rtn)",
+    )
+    parser.add_argument(
+        "--calibrate",
+        type=Path,
+        metavar="TEXT",
+        help="a text file of the kind that the model will read, for gptq",
     )
     parser.add_argument(
         "--report",
@@ -52,28 +62,35 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Quantise, and compare if that is asked for; a finished result is only compared."""
     text = None if arguments.report is None else _read_text(arguments.report)
+    learned = "" if arguments.calibrate is None else _read_text(arguments.calibrate)
+    if (arguments.calibrate is not None) != (arguments.method == "gptq"):
+        raise UsageError(
+            "--method gptq and --calibrate TEXT belong together: it corrects errors by that text"
+        )
     threads = _threads(arguments.threads)
     from octavo.loader.source import resolve
+    from octavo.quantize.calibration import Calibration
     from octavo.quantize.directory import is_finished
     from octavo.quantize.plan import make_plan
     from octavo.quantize.run import quantize
     from octavo.quantize.types import check_group_size, check_method, target_of
 
-    check_method(arguments.method)
     target = target_of(arguments.to)
+    check_method(arguments.method, target)
     check_group_size(arguments.group_size)
     name = model_of(arguments)
     source = resolve(name)
     output = arguments.output or Path(default_directory(name, target.name))
     if output.exists() and not output.is_dir():
         raise UsageError(f"{output} is a file; name a directory for the result")
-    plan = make_plan(source, target, arguments.group_size)
+    plan = make_plan(source, target, arguments.group_size, method=arguments.method, text=learned)
     if text is not None and is_finished(output, plan):
         sys.stderr.write(f"{output} is there already, and is only compared\n")
     else:
         progress = _Progress("quantised")
+        calibrate = partial(Calibration, plan, _Progress("read").show) if learned else None
         try:
-            kept = quantize(plan, output, threads, progress)
+            kept = quantize(plan, output, threads, progress, calibrate)
         except KeyboardInterrupt:
             sys.stderr.write("\nThe same command continues.\n")
             raise
@@ -118,7 +135,8 @@ class _Progress:
 def _report(name: str, output: Path, text: str) -> None:
     """Compare the models and print the figures."""
     from octavo.loader.source import resolve
-    from octavo.quantize.report import MOST_TOKENS, compare
+    from octavo.quantize.loaded import MOST_TOKENS
+    from octavo.quantize.report import compare
 
     progress = _Progress("compared")
     try:

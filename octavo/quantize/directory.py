@@ -42,8 +42,10 @@ class ResultDirectory:
         self.path = path
         self._record = json.dumps(_description(plan), indent=1, sort_keys=True).encode()
         self._descriptor = -1
+        self._is_new = False
 
     def __enter__(self) -> ResultDirectory:
+        self._is_new = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
         record = self.path / RECORD
         if not record.exists():
@@ -110,6 +112,10 @@ class ResultDirectory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
+        if error is not None and [each.name for each in self.path.iterdir()] == [RECORD]:
+            (self.path / RECORD).unlink()  # nothing has been made, so nothing is to be continued
+            if self._is_new:
+                self.path.rmdir()
         os.close(self._descriptor)
 
 
@@ -117,16 +123,17 @@ def is_finished(path: Path, plan: Plan) -> bool:
     """Return whether a directory holds the finished result of these settings."""
     if (path / RECORD).exists() or not (path / CONFIG).is_file():
         return False
-    return read_object(path / CONFIG) == plan.config
+    is_made = all(shard.is_in(path) for shard in shards_of(plan))
+    return is_made and read_object(path / CONFIG) == plan.config
 
 
 def shards_of(plan: Plan) -> list[Shard]:
     """Return the files of a plan; one file has no number in its name."""
     count = len(plan.shards)
     if count == 1:
-        return [Shard("model.safetensors", plan.shards[0])]
+        return [Shard("model.safetensors", plan.shards[0], plan.method)]
     return [
-        Shard(f"model-{number:05}-of-{count:05}.safetensors", outputs)
+        Shard(f"model-{number:05}-of-{count:05}.safetensors", outputs, plan.method)
         for number, outputs in enumerate(plan.shards, 1)
     ]
 
@@ -168,6 +175,7 @@ def _description(plan: Plan) -> dict[str, Any]:
         "version": _VERSION,
         "config": hashlib.sha256(_as_json(plan.config)).hexdigest(),
         "shards": [hashlib.sha256(shard.header).hexdigest() for shard in shards_of(plan)],
+        "text": hashlib.sha256(plan.text.encode()).hexdigest(),
         "weights": [[name, status.st_size, status.st_mtime_ns] for name, status in files],
     }
 

@@ -61,14 +61,25 @@ class Integers(Struct, frozen=True):
         return words, scale, Part("weight_shape", "I64", (2,), has_rows=False)
 
     def pack(self, values: Floats, scale_type: str, peak: float) -> Mapping[str, Array]:
-        groups = values.reshape(-1, self.group_size or values.shape[1])
-        best = best_scales(groups, self._top, _RATIOS[self.bits], self._nearest)
-        scales = stored_scales(best, scale_type)
-        codes = self._nearest(groups / positive(scales)[:, None]).astype(np.int8)
-        codes = codes.reshape(values.shape)
-        found = {
-            "weight_scale": scales.reshape(len(values), -1).astype(numpy_dtype(TYPES[scale_type]))
-        }
+        scales = self.scales(values, scale_type)
+        groups = values.reshape(*scales.shape, -1)
+        codes = self.nearest(groups / positive(scales)[..., None]).astype(np.int8)
+        return self.stored(codes.reshape(values.shape), scales, scale_type)
+
+    def scales(self, values: Floats, scale_type: str, importance: Floats | None = None) -> Floats:
+        """Choose the scales [rows, groups], as they are stored; importance is that of inputs."""
+        size = self.group_size or values.shape[1]
+        groups = values.reshape(-1, size)
+        weights = None
+        if importance is not None:
+            whole = np.broadcast_to(importance.astype(np.float32), values.shape)
+            weights = np.ascontiguousarray(whole).reshape(groups.shape)
+        best = best_scales(groups, self._top, _RATIOS[self.bits], self.nearest, weights)
+        return stored_scales(best, scale_type).reshape(len(values), -1)
+
+    def stored(self, codes: Array, scales: Floats, scale_type: str) -> Mapping[str, Array]:
+        """Return the parts of some rows, from signed codes and scales."""
+        found = {"weight_scale": scales.astype(numpy_dtype(TYPES[scale_type]))}
         if not self.is_packed:
             return {**found, "weight": codes}
         middle = np.uint8(1 << (self.bits - 1))
@@ -78,6 +89,7 @@ class Integers(Struct, frozen=True):
     def whole(self, shape: tuple[int, int], peak: float) -> Mapping[str, Array]:
         return {"weight_shape": np.array(shape, np.int64)} if self.is_packed else {}
 
-    def _nearest(self, values: Floats) -> Floats:
+    def nearest(self, values: Floats) -> Floats:
+        """Round values to codes, in their place."""
         np.rint(values, out=values)
         return np.clip(values, -self._top - 1, self._top, out=values)

@@ -28,9 +28,9 @@ from octavo.models.checkpoint_weights import named_as_declared, renamed
 from octavo.models.load import OpenedModel, open_model
 from octavo.models.needs import Need
 from octavo.quantize.packer import Packer, Part
-from octavo.quantize.types import GROUP_SIZES, Target
+from octavo.quantize.types import GROUP_SIZES, Target, check_method
 
-MAX_SHARD_BYTES = 5_000_000_000
+MAX_SHARD_BYTES = 2_000_000_000  # a killed run keeps complete files, so they are not larger
 _FLOATS = {"F64": "F32", "F32": "F32", "F16": "F16", "BF16": "BF16"}  # → the type of scales
 _HEAD = "lm_head"
 
@@ -76,6 +76,8 @@ class Plan(Struct, frozen=True):
     config: Mapping[str, Any]  # of the result
     matrices: tuple[Matrix, ...]
     shards: tuple[tuple[Output, ...], ...]
+    method: str = "rtn"
+    text: str = ""  # whose activations the method needs
 
     @property
     def num_bytes(self) -> int:
@@ -95,10 +97,13 @@ def make_plan(
     target: Target,
     group_size: int | None = None,
     shard_bytes: int = MAX_SHARD_BYTES,
+    method: str = "rtn",
+    text: str = "",
 ) -> Plan:
     """Plan the quantisation of a model; refuse one that cannot be quantised."""
     _refuse_gguf(source)
     packer = target.packer(group_size)
+    check_method(method, target)
     opened = open_model(source)
     config = read_object(source.directory / "config.json")
     if opened.quantization is not None:
@@ -121,6 +126,8 @@ def make_plan(
         {**config, "quantization_config": settings},
         tuple(matrices.values()),
         tuple(_shards(outputs, shard_bytes)),
+        method,
+        text,
     )
 
 

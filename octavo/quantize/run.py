@@ -14,7 +14,10 @@ from octavo.backends.stored_rows import StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import CorruptFileError
 from octavo.quant.plain import tensor_rows
+from octavo.quantize.calibration import Calibration
 from octavo.quantize.directory import ResultDirectory, shards_of
+from octavo.quantize.gptq import corrected_codes
+from octavo.quantize.integers import Integers
 from octavo.quantize.packer import BLOCK_VALUES
 from octavo.quantize.plan import Matrix, Output, Plan
 from octavo.quantize.scales import peaks
@@ -29,12 +32,23 @@ class Progress(Protocol):
     def show(self, done: int, total: int) -> None: ...
 
 
-def quantize(plan: Plan, path: Path, threads: int, progress: Progress) -> int:
-    """Write the result, or the rest of it; return the size of the files that were there already."""
+def quantize(
+    plan: Plan,
+    path: Path,
+    threads: int,
+    progress: Progress,
+    calibrate: Callable[[], Calibration] | None = None,
+) -> int:
+    """Write the result, or the rest of it; return the size of the files that were there already.
+
+    `calibrate` makes what a plan with a method that needs inputs corrects errors by.
+    """
     shards = shards_of(plan)
     with ResultDirectory(path, plan) as directory, ThreadPoolExecutor(threads) as pool:
         directory.check_space(shards)
-        worker = _Worker(plan, pool)
+        is_left = not all(each.is_in(path) for each in shards)
+        calibration = calibrate() if is_left and calibrate is not None else None
+        worker = _Worker(plan, pool, calibration)
         kept = done = 0
         for shard, outputs in zip(shards, plan.shards, strict=True):
             if shard.is_in(path):
@@ -53,8 +67,11 @@ def quantize(plan: Plan, path: Path, threads: int, progress: Progress) -> int:
 class _Worker:
     """The packing of a plan's tensors in threads."""
 
-    def __init__(self, plan: Plan, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, plan: Plan, pool: ThreadPoolExecutor, calibration: Calibration | None
+    ) -> None:
         self._plan = plan
+        self._calibration = calibration
         self._pool = pool
         self._peers = plan.peers()
         self._peak = cache(self._find_peak)
@@ -66,7 +83,10 @@ class _Worker:
             _copy(self._plan.checkpoint, output, file)
         elif output.source != self._written:
             self._written = output.source
-            self._pack(output.source, file)
+            if self._calibration is None:
+                self._pack(output.source, file)
+            else:
+                self._pack_corrected(output.source, self._calibration, file)
 
     def _pack(self, matrix: Matrix, file: ShardFile) -> None:
         packer, rows = self._plan.packer, self._rows(matrix)
@@ -80,6 +100,19 @@ class _Worker:
 
         self._each(matrix, pack)
         for ending, array in packer.whole(matrix.shape, peak).items():
+            file.put(f"{matrix.module}.{ending}", array)
+
+    def _pack_corrected(self, matrix: Matrix, calibration: Calibration, file: ShardFile) -> None:
+        packer = self._plan.packer
+        assert isinstance(packer, Integers), "the method is checked with the plan"
+        values = self._values(matrix, self._rows(matrix), slice(0, matrix.shape[0]))
+        sums = calibration.sums(matrix.name)
+        codes, scales = corrected_codes(values, sums, packer, matrix.scale_type)
+        parts = {
+            **packer.stored(codes, scales, matrix.scale_type),
+            **packer.whole(matrix.shape, 0.0),
+        }
+        for ending, array in parts.items():
             file.put(f"{matrix.module}.{ending}", array)
 
     def _find_peak(self, parent: str) -> float:

@@ -20,19 +20,31 @@ def peaks(groups: Floats) -> Floats:
     return largest
 
 
-def best_scales(groups: Floats, top: float, ratios: Sequence[float], nearest: Round) -> Floats:
+def best_scales(
+    groups: Floats,
+    top: float,
+    ratios: Sequence[float],
+    nearest: Round,
+    importance: Floats | None = None,
+) -> Floats:
     """Return for each group the scale of the least squared error.
 
     A candidate brings the group's peak times a ratio to `top`. What it rounds the values to fixes
-    their best scale (by least squares), and that scale the error.
+    their best scale (by least squares), and that scale the error. `importance`, in the shape of the
+    groups, is what each value's squared error counts; None: all alike.
     """
     largest = peaks(groups)
+    weighted = groups if importance is None else groups * importance
     best, gain = np.zeros_like(largest), np.full_like(largest, -1.0)
     for ratio in ratios:
         scale = largest * np.float32(ratio / top)
         codes = nearest(groups / positive(scale)[:, None])
-        product = np.einsum("gi,gi->g", groups, codes)
-        fitted = product / positive(np.einsum("gi,gi->g", codes, codes))
+        product = np.einsum("gi,gi->g", weighted, codes)
+        if importance is None:
+            squares = np.einsum("gi,gi->g", codes, codes)
+        else:
+            squares = np.einsum("gi,gi,gi->g", codes, codes, importance)
+        fitted = product / positive(squares)
         # The squared error is the sum of the squared values minus this.
         found = product * fitted
         is_better = found > gain

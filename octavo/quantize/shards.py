@@ -27,11 +27,13 @@ _LENGTH_BYTES = 8
 class Shard:
     """A file of some tensors, as it will be."""
 
-    def __init__(self, name: str, outputs: Sequence[Output]) -> None:
+    def __init__(self, name: str, outputs: Sequence[Output], method: str) -> None:
         self.name = name
         # Larger types first, so that every tensor is aligned.
         order = sorted(outputs, key=lambda each: -TYPES[each.type].block_bytes)
-        entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+        entries: dict[str, object] = {
+            "__metadata__": {"format": "pt", "quantization_method": method}
+        }
         self._places: dict[str, int] = {}
         end = 0
         for output in order:

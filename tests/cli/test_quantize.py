@@ -16,6 +16,7 @@ from octavo.cli.commands import MODEL, OK, USAGE
 from octavo.cli.quantize import default_directory
 from octavo.loader import resolve
 from octavo.quantize import report
+from octavo.quantize.loaded import LoadedModel
 from octavo.quantize.report import compare
 from tests.api.tiny import TEXTS
 
@@ -58,7 +59,7 @@ def test_the_figures_are_those_of_their_definition(tiny: str, tmp_path: Path, te
     one, other = resolve(tiny), resolve(str(tmp_path / "made"))
     found = compare(one, other, text.read_text(), lambda done, total: None)
     tokens = load_tokenizer(one).encode(text.read_text(), add_special_tokens=False)
-    models = [report._Loaded(one), report._Loaded(other)]
+    models = [LoadedModel(one), LoadedModel(other)]
     size = models[0].window
     assert size == 128
     sums = np.zeros(4)
@@ -98,7 +99,10 @@ def test_a_long_text_is_read_in_part(
     ("words", "code"),
     [
         (["--to", "q8_0"], USAGE),
-        (["--to", "fp8", "--method", "gptq"], USAGE),
+        (["--to", "fp8", "--method", "awq"], USAGE),
+        (["--to", "w8a8", "--method", "gptq"], USAGE),  # without a text
+        (["--to", "w8a8", "--calibrate", "{tmp}/text.txt"], USAGE),  # without the method
+        (["--to", "fp8", "--method", "gptq", "--calibrate", "{tmp}/text.txt"], USAGE),
         (["--to", "fp8", "--threads", "0"], USAGE),
         (["--to", "w4a16"], USAGE),  # 32 inputs are no group of 128
         (["--to", "w8a16", "--group-size", "48"], USAGE),
@@ -112,6 +116,7 @@ def test_a_refusal_is_one_line_and_writes_nothing(
     words: list[str], code: int, tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bytes.txt").write_bytes(b"\xff")
+    (tmp_path / "text.txt").write_text("A text.")
     asked = ["quantize", tiny, "-o", str(tmp_path / "made")]
     assert main([*asked, *(word.format(tmp=tmp_path) for word in words)]) == code
     shown = capsys.readouterr()

@@ -11,14 +11,17 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from octavo.layers import Model
 from octavo.loader import resolve
+from octavo.models.config_reader import Config
 from octavo.models.load import open_model
+from octavo.models.registry import family_of
 from octavo.quantize.plan import MAX_SHARD_BYTES, Plan, make_plan
 from octavo.quantize.run import quantize
 from octavo.quantize.types import target_of
 from tests.api.tiny import make_tokenizer_files
 from tests.loader.make_files import write_safetensors
-from tests.models.made_up import CONFIGS, SIZES, MadeUpWeights, make_model
+from tests.models.made_up import CONFIGS, SIZES, MadeUpWeights
 
 BF16 = ml_dtypes.bfloat16
 # Whose matrices divide into groups of 32.
@@ -53,11 +56,8 @@ def write_model(
     return directory
 
 
-def make_from(config: dict[str, Any]) -> Any:
+def make_from(config: dict[str, Any]) -> Model:
     """Declare the model of a config.json."""
-    from octavo.models.config_reader import Config
-    from octavo.models.registry import family_of
-
     family = family_of(config["architectures"][0])
     return family(family.read(Config(config)))
 
@@ -70,6 +70,23 @@ class Quiet:
 
     def show(self, done: int, total: int) -> None:
         self.seen.append((done, total))
+
+
+class Killed(BaseException):
+    """A stand-in for the death of the process."""
+
+
+class Killing(Quiet):
+    """A receiver that ends the run at some call."""
+
+    def __init__(self, stop: int) -> None:
+        super().__init__()
+        self._stop = stop
+
+    def show(self, done: int, total: int) -> None:
+        super().show(done, total)
+        if len(self.seen) == self._stop:
+            raise Killed
 
 
 def plan_of(
@@ -95,4 +112,10 @@ def values_in(directory: Path) -> dict[str, NDArray[np.float32]]:
     }
 
 
-__all__ = ["BF16", "TYPES", "Quiet", "made_of", "make_model", "plan_of", "values_in", "write_model"]
+def files_in(directory: Path) -> dict[str, bytes]:
+    """Read all files below a directory, by their paths inside."""
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }

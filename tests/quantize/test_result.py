@@ -22,7 +22,17 @@ from octavo.quantize.run import quantize
 from octavo.quantize.shards import ShardFile
 from octavo.quantize.types import check_group_size, check_method, target_of
 from tests.loader.make_files import write_safetensors
-from tests.quantize.made import BF16, Quiet, made_of, plan_of, values_in, write_model
+from tests.quantize.made import (
+    BF16,
+    Killed,
+    Killing,
+    Quiet,
+    files_in,
+    made_of,
+    plan_of,
+    values_in,
+    write_model,
+)
 
 SMALL = 12_000  # bytes of a shard, so that there are several
 
@@ -31,14 +41,6 @@ SMALL = 12_000  # bytes of a shard, so that there are several
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A float model in BF16."""
     return write_model(tmp_path_factory.mktemp("float") / "model")
-
-
-def files_in(directory: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(directory).as_posix(): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
 
 
 def test_the_files_beside_the_weights_come_along(tmp_path: Path) -> None:
@@ -125,10 +127,6 @@ def test_any_number_of_threads_makes_the_same_bytes(model: Path, tmp_path: Path)
     assert files_in(tmp_path / "1") == files_in(tmp_path / "5")
 
 
-class Killed(BaseException):
-    """A stand-in for the death of the process."""
-
-
 def begin(output: Path, plan: Plan) -> None:
     """Begin a result without a file of it."""
     with ResultDirectory(output, plan):
@@ -141,18 +139,11 @@ def test_a_killed_run_continues_and_makes_the_same_bytes(
 ) -> None:
     made_of(model, "w4a16", tmp_path / "whole", SMALL)
     output = tmp_path / "made"
-
-    class Killing(Quiet):
-        def show(self, done: int, total: int) -> None:
-            super().show(done, total)
-            if len(self.seen) == stop:
-                raise Killed
-
     plan = plan_of(model, "w4a16", shard_bytes=SMALL)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", lambda *_, **__: None)  # a killed process cleans nothing up
         with pytest.raises(Killed):
-            quantize(plan, output, 2, Killing())
+            quantize(plan, output, 2, Killing(stop))
     assert (output / RECORD).exists()
     assert not (output / "config.json").exists()
     left = {path.name: path.stat().st_ino for path in output.glob("*.safetensors")}
@@ -316,10 +307,10 @@ def test_unknown_types_are_refused_by_name(name: str) -> None:
 
 
 def test_methods_that_are_not_there_are_refused_by_name() -> None:
-    check_method("rtn")
-    for name in ("gptq", "awq", "best"):
+    check_method("rtn", target_of("nvfp4"))
+    for name in ("awq", "best"):
         with pytest.raises(ConfigError, match=f"--method {name}.*rtn"):
-            check_method(name)
+            check_method(name, target_of("w8a8"))
     check_group_size(None)
     with pytest.raises(ConfigError, match="32, 64, 128"):
         check_group_size(96)
