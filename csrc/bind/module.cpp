@@ -30,6 +30,7 @@ NB_MODULE(_native, m) {
   m.attr("RECORD_FLOATS") = octavo::kRecordHead;
   m.attr("MOST_SHARED_BYTES") = octavo::kMostSharedBytes;
   octavo::bind_step(m);
+  octavo::bind_row_tensors(m);
   octavo::bind_weights(m);
   octavo::bind_program(m);
   octavo::bind_peak_rates(m);

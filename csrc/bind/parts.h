@@ -7,6 +7,7 @@ namespace octavo {
 
 void translate_errors();                     // errors.cpp
 void bind_step(nanobind::module_& m);        // step.cpp
+void bind_row_tensors(nanobind::module_& m); // row_tensors.cpp
 void bind_weights(nanobind::module_& m);     // weights.cpp
 void bind_program(nanobind::module_& m);     // program.cpp
 void bind_peak_rates(nanobind::module_& m);  // peak_rates.cpp

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "bind/parts.h"
+#include "bind/row_tensors.h"
 #include "pack/checksum.h"
 #include "pack/pack.h"
 #include "pack/pack_queue.h"
@@ -28,6 +29,7 @@ using FloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::devic
 using Addresses = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FilePages = std::vector<std::pair<uintptr_t, size_t>>;
+using Tensors = std::vector<const RowTensors*>;
 
 size_t num_bytes(const Matrix& matrix) {
   return matrix.panel_bytes * num_panels(matrix);
@@ -45,15 +47,16 @@ class Store {
     return reinterpret_cast<uintptr_t>(at);
   }
 
-  // Rows are addresses of stored rows inside what `owner` keeps alive, 0 for zeros. The job is
-  // only queued: `begin` starts the queued jobs, and `finish` returns when they are done. A matrix
-  // drops its `file_pages` (address, bytes) when it is packed.
+  // Rows are addresses of stored rows inside what `owner` keeps alive, 0 for zeros; or, if they are
+  // made of `tensors`, numbers as row_places describes. The job is only queued: `begin` starts the
+  // queued jobs, and `finish` returns when they are done. A matrix drops its `file_pages` (address,
+  // bytes) when it is packed.
   Matrix pack(Stored type, Format format, int inputs, Addresses rows, nb::object owner,
-              const FilePages& file_pages) {
+              const FilePages& file_pages, const Tensors& tensors) {
     Matrix matrix = shaped(format, static_cast<int32_t>(rows.size()), inputs);
     check(type, format, inputs);
     matrix.data = matrices_.take(num_bytes(matrix));
-    add_job(matrix, type, rows, std::move(owner), file_pages);
+    add_job(matrix, type, rows, std::move(owner), file_pages, tensors);
     return matrix;
   }
 
@@ -74,12 +77,12 @@ class Store {
 
   // Packs rows over the panels of a matrix that was placed, where these must be writable.
   void pack_over(const Matrix& matrix, Stored type, Addresses rows, nb::object owner,
-                 const FilePages& file_pages) {
+                 const FilePages& file_pages, const Tensors& tensors) {
     if (rows.size() != static_cast<size_t>(matrix.outputs))
       throw std::invalid_argument("a row is needed for each output");
     check(type, matrix.format, matrix.inputs);
     std::memset(const_cast<uint8_t*>(matrix.data), 0, num_bytes(matrix));  // as fresh memory is
-    add_job(matrix, type, rows, std::move(owner), file_pages);
+    add_job(matrix, type, rows, std::move(owner), file_pages, tensors);
   }
 
   void begin(const Team& team) {
@@ -115,10 +118,17 @@ class Store {
   }
 
   void add_job(const Matrix& matrix, Stored type, const Addresses& rows, nb::object owner,
-               const FilePages& file_pages) {
-    const auto* from = reinterpret_cast<const uint8_t* const*>(rows.data());
-    PackJob job{matrix.format, type, matrix.inputs, {from, from + rows.size()},
-                const_cast<uint8_t*>(matrix.data), {}};
+               const FilePages& file_pages, const Tensors& tensors) {
+    PackJob job{matrix.format, type, matrix.inputs, {}, const_cast<uint8_t*>(matrix.data), {}, {},
+                {}};
+    if (tensors.empty()) {
+      const auto* from = reinterpret_cast<const uint8_t* const*>(rows.data());
+      job.rows.assign(from, from + rows.size());
+    } else {
+      const size_t row_bytes = stored_row_bytes(type, matrix.inputs);
+      job.places = row_places(rows.data(), rows.size(), tensors, row_bytes);
+      for (const RowTensors* each : tensors) job.tensors.push_back(each->made_of);
+    }
     for (const auto& [address, bytes] : file_pages) {
       job.file_pages.emplace_back(reinterpret_cast<const uint8_t*>(address), bytes);
     }
@@ -204,11 +214,11 @@ void bind_weights(nb::module_& m) {
       .def(nb::init<>())
       .def("vector", &Store::vector, "values"_a)
       .def("pack", &Store::pack, "type"_a, "format"_a, "inputs"_a, "rows"_a, "owner"_a,
-           "file_pages"_a, nb::keep_alive<0, 1>())
+           "file_pages"_a, "tensors"_a = Tensors{}, nb::keep_alive<0, 1>())
       .def("place", &Store::place, "format"_a, "outputs"_a, "inputs"_a, "panels"_a, "owner"_a,
            nb::keep_alive<0, 1>())
       .def("pack_over", &Store::pack_over, "matrix"_a, "type"_a, "rows"_a, "owner"_a,
-           "file_pages"_a)
+           "file_pages"_a, "tensors"_a = Tensors{})
       .def("begin", &Store::begin, "team"_a)
       .def("finish", &Store::finish, "team"_a)
       .def_prop_ro("num_bytes", &Store::all_bytes);

@@ -18,6 +18,8 @@ namespace {
 // The work that a thread takes at a time: long enough to be read in one run, short enough that the
 // other threads do not wait long for the last piece.
 constexpr size_t kPieceBytes = size_t{256} << 10;
+// Rows that are made need more at once: a line of the cache may have codes of 128 outputs.
+constexpr int kPanelsOfMade = 8;
 // Pieces between two checks for Ctrl-C: a tenth of a second, if they come from a slow disk.
 constexpr int kPiecesOfHelp = 64;
 
@@ -28,7 +30,7 @@ struct Piece {
 };
 
 int num_panels(const PackJob& job) {
-  return static_cast<int>((job.rows.size() + kPanel - 1) / kPanel);
+  return static_cast<int>((job.outputs() + kPanel - 1) / kPanel);
 }
 
 }  // namespace
@@ -38,7 +40,8 @@ struct PackQueue::Running {
     for (size_t job = 0; job < jobs.size(); ++job) {
       const int panels = num_panels(jobs[job]);
       const size_t bytes = panel_bytes(jobs[job].format, jobs[job].inputs);
-      const int most = static_cast<int>(std::max<size_t>(1, kPieceBytes / bytes));
+      const size_t least = jobs[job].makes_rows() ? kPanelsOfMade : 1;
+      const int most = static_cast<int>(std::max(least, kPieceBytes / bytes));
       left[job] = panels;
       for (int first = 0; first < panels; first += most) {
         pieces.push_back({static_cast<int>(job), first, std::min(panels, first + most)});
@@ -63,11 +66,12 @@ struct PackQueue::Running {
 
   // Packs pieces in the order of the file. Returns whether no piece is left to begin.
   bool work(int most = INT_MAX) {
+    RowRoom room;
     try {
       for (; most > 0; --most) {
         const size_t at = next.fetch_add(1);
         if (at >= pieces.size()) return true;
-        pack(pieces[at]);
+        pack(pieces[at], room);
       }
       return false;
     } catch (...) {
@@ -77,10 +81,15 @@ struct PackQueue::Running {
     }
   }
 
-  void pack(const Piece& piece) {
+  void pack(const Piece& piece, RowRoom& room) {
     const PackJob& job = jobs[piece.job];
-    pack_panels(job.format, job.type, job.rows.data(), static_cast<int>(job.rows.size()),
-                job.inputs, piece.first_panel, piece.end_panel, job.data);
+    if (job.makes_rows()) {
+      pack_made_rows(job.format, job.type, job.tensors, job.places, job.inputs, piece.first_panel,
+                     piece.end_panel, job.data, room);
+    } else {
+      pack_panels(job.format, job.type, job.rows.data(), static_cast<int>(job.rows.size()),
+                  job.inputs, piece.first_panel, piece.end_panel, job.data);
+    }
     const int mine = piece.end_panel - piece.first_panel;
     if (left[piece.job].fetch_sub(mine) > mine) return;
     for (const auto& [begin, bytes] : job.file_pages) drop_file_pages(begin, bytes);

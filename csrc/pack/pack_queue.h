@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "pack/group_tensors.h"
 #include "pack/pack.h"
 
 namespace octavo {
@@ -18,6 +19,12 @@ struct PackJob {
   uint8_t* data;
   // Pages of mapped files (begin, bytes) that are dropped when all rows have been read.
   std::vector<std::pair<const uint8_t*, size_t>> file_pages;
+  // Rows that are made of tensors when they are packed have places in these, and no pointers.
+  std::vector<GroupTensors> tensors;
+  std::vector<RowPlace> places;
+
+  bool makes_rows() const { return !tensors.empty(); }
+  size_t outputs() const { return makes_rows() ? places.size() : rows.size(); }
 };
 
 class PackQueue {

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-Bytes = NDArray[np.uint8]
+from octavo.backends.code_bits import Bytes as Bytes
+from octavo.backends.made_rows import MadeRows
+from octavo.backends.made_rows import Order as Order
+
 Floats = NDArray[np.float32]
-Order = NDArray[np.int64]
 
 
 class RowLayout(Struct, frozen=True):
@@ -41,7 +44,8 @@ class StoredRows(Struct, frozen=True):
 
     layout: RowLayout
     inputs: int
-    rows: Bytes  # [stored rows, bytes of a row]; the bytes of a row are contiguous
+    # [stored rows, bytes of a row], where the bytes of a row are contiguous; or how they are made.
+    rows: Bytes | MadeRows
     order: Order | None = None
     columns: Order | None = None
     is_file: bool = False  # in a mapped file, whose pages can be dropped and read again
@@ -65,11 +69,24 @@ class StoredRows(Struct, frozen=True):
         row_bytes: int = self.rows.shape[1]
         return len(self) * row_bytes
 
+    def in_memory(self) -> StoredRows:
+        """Return the same rows, in an array if they are still to be made."""
+        if not isinstance(self.rows, MadeRows):
+            return self
+        return replace(self, rows=self.rows.read(), is_file=False)
+
+    @property
+    def array(self) -> Bytes:
+        """The bytes of all stored rows, which are made now if they are not in memory."""
+        return self.rows.read() if isinstance(self.rows, MadeRows) else self.rows
+
     def cut(self, start: int, stop: int) -> StoredRows:
         """Return the rows from `start` to `stop`."""
         if self.order is not None:
             return replace(self, order=self.order[start:stop])
-        return replace(self, rows=self.rows[start:stop])
+        rows = self.rows
+        cut = rows.cut(start, stop) if isinstance(rows, MadeRows) else rows[start:stop]
+        return replace(self, rows=cut)
 
     def reordered(self, order: Order) -> StoredRows:
         """Return the same rows in another order: row i is the old row order[i]."""
@@ -80,7 +97,7 @@ class StoredRows(Struct, frozen=True):
         size = self.layout.group_bytes
         if self.layout.group > 1 or self.columns is not None:
             return StoredRows.of(self.floats().T)
-        rows = self.rows if self.order is None else self.rows[self.order]
+        rows = self.array if self.order is None else self.array[self.order]
         numbers = rows[:, : self.inputs * size].reshape(len(self), self.inputs, size)
         turned = np.ascontiguousarray(numbers.swapaxes(0, 1))
         return StoredRows(self.layout, len(self), turned.reshape(self.inputs, -1))
@@ -95,7 +112,11 @@ class StoredRows(Struct, frozen=True):
         for border in (start, stop):
             if border % group and border != self.inputs:
                 raise ValueError(f"input {border} is inside a group of {group}")
-        rows = self.rows[:, start // group * group_bytes : -(-stop // group) * group_bytes]
+        first, end, rows = start // group, -(-stop // group), self.rows
+        if isinstance(rows, MadeRows):
+            rows = rows.cut_groups(first, end)
+        else:
+            rows = rows[:, first * group_bytes : end * group_bytes]
         columns = None
         if self.columns is not None:
             columns = np.argsort(np.argsort(self.columns[start:stop]))
@@ -107,18 +128,31 @@ class StoredRows(Struct, frozen=True):
 
     def floats(self) -> Floats:
         """Return the values of all rows, with rows and inputs in the matrix's order."""
-        rows = self.rows if self.order is None else self.rows[self.order]
+        rows = self.array if self.order is None else self.array[self.order]
         values = self.layout.decode(rows)[:, : self.inputs]
         return values if self.columns is None else values.take(np.argsort(self.columns), axis=1)
 
+    def indices(self) -> Order:
+        """Return which of the stored rows each row is."""
+        return np.arange(len(self.rows)) if self.order is None else self.order
+
     def addresses(self) -> NDArray[np.uint64]:
         """Return the address of each row in memory."""
-        order = np.arange(len(self.rows)) if self.order is None else self.order
-        start = np.uint64(self.rows.ctypes.data)
-        return start + order.astype(np.uint64) * np.uint64(self.rows.strides[0])
+        array = self.array
+        start = np.uint64(array.ctypes.data)
+        return start + self.indices().astype(np.uint64) * np.uint64(array.strides[0])
 
     @property
-    def span(self) -> tuple[int, int]:
-        """The first address of the stored rows, and the bytes from there to the end of the last."""
-        bytes_between = (len(self.rows) - 1) * self.rows.strides[0]
-        return self.rows.ctypes.data, bytes_between + self.rows.shape[1]
+    def file_spans(self) -> list[tuple[int, int]]:
+        """The address and the bytes of each part of a mapped file that the rows are read from."""
+        if not self.is_file or not len(self):
+            return []
+        arrays = self.rows.mapped if isinstance(self.rows, MadeRows) else (self.rows,)
+        return [_span(array) for array in arrays]
+
+
+def _span(array: NDArray[Any]) -> tuple[int, int]:
+    """Return the first address of an array, and the bytes from there to the end of the last."""
+    sizes = zip(array.shape, array.strides, strict=True)
+    bytes_before_last = sum((count - 1) * stride for count, stride in sizes)
+    return array.ctypes.data, bytes_before_last + array.itemsize

@@ -14,7 +14,6 @@ have types such as INT4.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -23,10 +22,13 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from octavo.backends.code_bits import place_bits, unpacked
+from octavo.backends.made_rows import GroupTensors, MadeRows, group_block
 from octavo.backends.stored_rows import Order, RowLayout, StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import CorruptFileError
-from octavo.quant.scaled_groups import ELEMENTS_AT_ONCE, SMALL_GROUP, scaled_layout
+from octavo.quant.plain import is_mapped
+from octavo.quant.scaled_groups import SMALL_GROUP, scaled_layout
 
 # A scale for whole rows is repeated for groups, so that ranks can cut the rows: small ones, unless
 # as many ranks as are likely can share the inputs by large ones.
@@ -45,9 +47,12 @@ class IntegerKind(Struct, frozen=True):
     @property
     def block(self) -> np.dtype[Any]:
         """The numbers of a group."""
-        zero = [("zero", "u1")] if self.has_zeros else []
-        num_bytes = self.group * place_bits(self.bits) // 8
-        return np.dtype([("scale", "<f4"), *zero, ("codes", "u1", num_bytes)])
+        return group_block(self.group, self.bits, has_zeros=self.has_zeros)
+
+    @property
+    def middle(self) -> int:
+        """The zero point of symmetric codes."""
+        return 1 << (self.bits - 1)
 
 
 def kind_of(
@@ -75,9 +80,14 @@ def kind_of(
     return IntegerKind(bits, named, has_zeros, f"I{place_bits(bits)}{zero}By{named}")
 
 
-def place_bits(bits: int) -> int:
-    """Return the bits in which a row keeps a code: 4 or 8."""
-    return 4 if bits <= 4 else 8
+@dataclass(frozen=True)
+class Codes:
+    """The unsigned codes of a matrix, as `GroupTensors` describes them."""
+
+    words: NDArray[Any]
+    bits: int | None = None  # of a code in a word, if not those of the kind
+    is_of_eight: bool = False
+    flipped: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,38 +99,46 @@ class Integers:
     group: int | None  # inputs that share a scale in the file; None: all of a row
     scales: NDArray[Any]  # [outputs, groups]
     zeros: NDArray[np.uint8] | None  # [outputs, groups]; None: all in the middle of the codes
-    # The codes of some outputs, [outputs, bytes]: unsigned, in places of `place_bits`, the first
-    # in the lowest bits, and in the order of `columns`. The first output is a multiple of eight,
-    # since words hold so many in some formats.
-    codes: Callable[[slice], NDArray[np.uint8]]
+    codes: Codes
     columns: Order | None = None  # the inputs group by group, if they are not stored so
 
     def rows(self) -> StoredRows:
-        """Join codes, scales and zero points to rows of groups."""
-        layout, group, block = integer_layout(self.kind), self.kind.group, self.kind.block
-        # The file's group of each group of the rows, which may be smaller.
-        stored = np.arange(-(-self.inputs // group)) * group // (self.group or self.inputs)
-        made = np.zeros((len(self.scales), len(stored)), block)
-        made["scale"] = self.scales[:, stored]
-        if self.kind.has_zeros:
-            middle = 1 << (self.kind.bits - 1)
-            made["zero"] = middle if self.zeros is None else self.zeros[:, stored]
-        row_bytes = len(stored) * block["codes"].itemsize
-        step = max(8, ELEMENTS_AT_ONCE // self.inputs // 8 * 8)
-        for start in range(0, len(made), step):
-            part = slice(start, start + step)
-            codes = self.codes(part)
-            missing = row_bytes - codes.shape[1]
-            codes = np.pad(codes, ((0, 0), (0, missing))) if missing else codes
-            made["codes"][part] = codes.reshape(len(codes), len(stored), -1)
-        data = made.view(np.uint8).reshape(len(made), -1)
-        return StoredRows(layout, self.inputs, data, columns=self.columns)
+        """Return rows of groups, which join codes, scales and zero points when they are read."""
+        kind, codes = self.kind, self.codes
+        tensors = GroupTensors(
+            inputs=self.inputs,
+            codes=codes.words,
+            bits=kind.bits if codes.bits is None else codes.bits,
+            scales=as_scales(self.scales),
+            scale_group=self.group or self.inputs,
+            group=kind.group,
+            has_zeros=kind.has_zeros,
+            zeros=self.zeros if kind.has_zeros else None,
+            middle=kind.middle,
+            columns=self.columns,
+            is_of_eight=codes.is_of_eight,
+            flipped=codes.flipped,
+        )
+        return made_rows(integer_layout(kind), tensors)
+
+
+def made_rows(layout: RowLayout, tensors: GroupTensors) -> StoredRows:
+    """Return rows that are made of tensors when they are read."""
+    mapped = tuple(each for each in (tensors.codes, tensors.scales) if is_mapped(each))
+    rows, is_file = MadeRows.of(tensors, mapped), is_mapped(tensors.codes)
+    return StoredRows(layout, tensors.inputs, rows, columns=tensors.columns, is_file=is_file)
+
+
+def as_scales(scales: NDArray[Any]) -> NDArray[Any]:
+    """Return scales in a type that a backend can read."""
+    is_read = scales.dtype.name in ("float32", "float16", "bfloat16")
+    return scales if is_read else scales.astype(np.float32)
 
 
 @cache
 def integer_layout(kind: IntegerKind) -> RowLayout:
     """Return the layout of rows of a kind."""
-    place, middle = place_bits(kind.bits), np.float32(1 << (kind.bits - 1))
+    place, middle = place_bits(kind.bits), np.float32(kind.middle)
 
     def unscaled(blocks: NDArray[Any], out: NDArray[np.float32]) -> None:
         zeros = blocks["zero"].astype(np.float32)[..., None] if kind.has_zeros else middle
@@ -129,38 +147,6 @@ def integer_layout(kind: IntegerKind) -> RowLayout:
     return scaled_layout(
         kind.name, kind.group, kind.block, unscaled, has_zero_points=kind.has_zeros
     )
-
-
-def unpacked(data: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Split the bytes of the last axis into codes of 2 to 8 bits, the lowest bits first."""
-    if bits == 8:
-        return data
-    top = (1 << bits) - 1
-    if 8 % bits:  # eight codes in as many bytes as a code has bits
-        missing = -data.shape[-1] % bits
-        if missing:
-            data = np.pad(data, [(0, 0)] * (data.ndim - 1) + [(0, missing)])
-        parts = data.reshape(*data.shape[:-1], -1, bits).astype(np.uint64)
-        joined = np.zeros(parts.shape[:-1], np.uint64)
-        for place in range(bits):
-            joined |= parts[..., place] << np.uint64(8 * place)
-        shifts = np.arange(0, 8 * bits, bits, dtype=np.uint64)
-        codes = (joined[..., None] >> shifts & np.uint64(top)).astype(np.uint8)
-    else:
-        codes = np.empty((*data.shape, 8 // bits), np.uint8)
-        for place in range(8 // bits):
-            np.bitwise_and(data >> np.uint8(bits * place), top, out=codes[..., place])
-    return codes.reshape(*data.shape[:-1], -1)
-
-
-def packed(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Join codes [outputs, inputs] into their places, the first in the lowest bits."""
-    if place_bits(bits) == 8:
-        return codes
-    if codes.shape[1] % 2:
-        codes = np.pad(codes, ((0, 0), (0, 1)))
-    joined: NDArray[np.uint8] = codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)
-    return joined
 
 
 def grouped_columns(checkpoint: Checkpoint, name: str, group: int) -> Order | None:

@@ -41,10 +41,10 @@ def tensor_rows(checkpoint: Checkpoint, name: str, index: int | None = None) -> 
     flat = values.reshape(math.prod(values.shape[:-1]), values.shape[-1])
     layout, rows = layout_of(info.type), flat.view(np.uint8)
     inputs = rows.shape[1] // layout.group_bytes * layout.group
-    return StoredRows(layout, inputs, rows, is_file=_is_mapped(rows))
+    return StoredRows(layout, inputs, rows, is_file=is_mapped(rows))
 
 
-def _is_mapped(values: NDArray[Any]) -> bool:
+def is_mapped(values: NDArray[Any]) -> bool:
     """Return whether an array is a view of a mapped file; misaligned tensors are copied."""
     owner: object = values
     while isinstance(owner, np.ndarray | memoryview):

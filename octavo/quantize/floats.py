@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from octavo.backends.code_bits import packed
 from octavo.loader.checkpoint import numpy_dtype
 from octavo.loader.safetensors import TYPES
 from octavo.loader.tensor_type import F8_E4M3
-from octavo.quant.integers import packed
 from octavo.quant.methods.mxfp4 import GROUP as MX_GROUP
 from octavo.quant.methods.nvfp4 import GROUP as NV_GROUP
 from octavo.quantize.packer import Array, Floats, Part

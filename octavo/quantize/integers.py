@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from octavo.backends.code_bits import packed
 from octavo.loader.checkpoint import numpy_dtype
 from octavo.loader.safetensors import TYPES
-from octavo.quant.integers import packed
 from octavo.quantize.packer import Array, Floats, Part
 from octavo.quantize.scales import best_scales, positive, stored_scales
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from octavo.backends.stored_rows import StoredRows
 from octavo.distributed.context import ParallelContext
@@ -45,7 +46,7 @@ def test_inputs_are_cut_where_the_values_are(name: str, act_order: bool) -> None
     assert np.isfinite(whole).all()
     parts = [rows.cut_inputs(0, half), rows.cut_inputs(half, INPUTS)]
     for part, start in zip(parts, (0, half), strict=True):
-        assert np.shares_memory(part.rows, rows.rows)
+        assert np.shares_memory(part.rows, rows.array)
         inputs = rows.inputs_in(start, start + half)
         assert (inputs is not None) == act_order
         expected = whole[:, start : start + half] if inputs is None else whole[:, inputs]
@@ -58,10 +59,11 @@ def test_addresses_are_those_of_the_rows(name: str) -> None:
     """A cut of the inputs leaves gaps between rows."""
     rows = made_up(name).cut_inputs(512, INPUTS).reordered(np.array([3, 1])).cut(1, 2)
     (address,) = rows.addresses()
-    assert address == rows.rows[1].ctypes.data
-    begin, num_bytes = rows.span
-    assert begin == rows.rows.ctypes.data
-    assert begin + num_bytes == rows.rows[-1].ctypes.data + rows.rows.shape[1]
+    assert address == rows.array[1].ctypes.data
+    assert rows.file_spans == []
+    ((begin, num_bytes),) = replace(rows, is_file=True).file_spans
+    assert begin == rows.array.ctypes.data
+    assert begin + num_bytes == rows.array[-1].ctypes.data + rows.array.shape[1]
 
 
 def test_a_last_group_may_be_shorter() -> None:

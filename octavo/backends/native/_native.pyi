@@ -81,6 +81,30 @@ class Team:
     size: int
     def __init__(self, size: int, pinned: bool) -> None: ...
 
+class RowTensors:
+    def __init__(
+        self,
+        *,
+        inputs: int,
+        codes: NDArray[Any],
+        is_of_eight: bool,
+        bits: int,
+        flipped: int,
+        scales: NDArray[Any],
+        scale_type: Stored,
+        scale_outputs: int,
+        scale_group: int,
+        zeros: NDArray[np.uint8] | None,
+        middle: int,
+        has_zeros: bool,
+        columns: NDArray[np.int64] | None,
+        group: int,
+        first_group: int,
+        end_group: int,
+        has_values: bool,
+        places: NDArray[np.int64] | None,
+    ) -> None: ...
+
 class Store:
     num_bytes: int
     def __init__(self) -> None: ...
@@ -93,6 +117,7 @@ class Store:
         rows: NDArray[np.uint64],
         owner: object,
         file_pages: Sequence[tuple[int, int]],
+        tensors: Sequence[RowTensors] = ...,
     ) -> Matrix: ...
     def place(
         self, format: Format, outputs: int, inputs: int, panels: NDArray[np.uint8], owner: object
@@ -104,6 +129,7 @@ class Store:
         rows: NDArray[np.uint64],
         owner: object,
         file_pages: Sequence[tuple[int, int]],
+        tensors: Sequence[RowTensors] = ...,
     ) -> None: ...
     def begin(self, team: Team) -> None: ...
     def finish(self, team: Team) -> None: ...

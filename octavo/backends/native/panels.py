@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from octavo.backends.native import _native
 from octavo.backends.native.eight_bits import eight_bits
+from octavo.backends.native.row_tensors import numbers_of, row_tensors
 from octavo.backends.stored_rows import StoredRows
 
 
@@ -33,23 +34,34 @@ class MatrixRows(Struct, frozen=True):
 
 
 class PackableRows:
-    """Rows in a type that can be packed as they are: converted first, if need be."""
+    """Rows in a type that can be packed as they are: converted first, if need be.
+
+    Rows that are made of tensors are made by the threads that pack them; in a type that cannot be
+    packed, it is their values that are made.
+    """
 
     def __init__(self, rows: MatrixRows) -> None:
         parts = rows.parts
-        if not can_pack(parts[0].type, rows.format):
-            is_int8 = rows.format == _native.Format.U8
-            convert = eight_bits if is_int8 else lambda part: StoredRows.of(part.floats())
-            parts = [convert(part) for part in parts]
-        addresses = np.concatenate([part.addresses() for part in parts])
+        is_packed = can_pack(parts[0].type, rows.format)
+        self.tensors = row_tensors(parts, has_values=not is_packed)
+        if self.tensors:
+            self.stored = getattr(_native.Stored, parts[0].type if is_packed else "F32")
+            found = [numbers_of(part, number) for number, part in enumerate(parts)]
+        else:
+            parts = [part.in_memory() for part in parts]
+            if not is_packed:
+                is_int8 = rows.format == _native.Format.U8
+                convert = eight_bits if is_int8 else lambda part: StoredRows.of(part.floats())
+                parts = [convert(part) for part in parts]
+            self.stored = getattr(_native.Stored, parts[0].type)
+            found = [part.addresses() for part in parts]
+        places = np.concatenate(found)
         if rows.order is not None:
-            found = addresses[np.maximum(rows.order, 0)]
-            addresses = np.where(rows.order < 0, np.uint64(0), found)
-        self.parts = parts
-        self.addresses = addresses
-        self.stored = getattr(_native.Stored, parts[0].type)
-        self.pages = [part.span for part in parts if part.is_file and len(part)]
+            places = np.where(rows.order < 0, np.uint64(0), places[np.maximum(rows.order, 0)])
+        self.places = places
+        self.pages = [span for part in parts for span in part.file_spans]
         self.is_file = all(part.is_file for part in parts)
+        self.owner = parts
 
 
 class Panels(Protocol):
@@ -79,7 +91,13 @@ class FreshPanels:
     def matrix(self, rows: MatrixRows) -> _native.Matrix:
         found = PackableRows(rows)
         native = self._store.pack(
-            found.stored, rows.format, rows.inputs, found.addresses, found.parts, found.pages
+            type=found.stored,
+            format=rows.format,
+            inputs=rows.inputs,
+            rows=found.places,
+            owner=found.owner,
+            file_pages=found.pages,
+            tensors=found.tensors,
         )
         if not found.is_file:
             self.finish()

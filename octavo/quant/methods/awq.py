@@ -19,24 +19,22 @@ Modules that are not quantised (`modules_to_not_convert`) have plain weights, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from octavo.backends.code_bits import unpacked
+from octavo.backends.made_rows import codes_of_eight
 from octavo.backends.stored_rows import StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import UnsupportedFormatError, quote
-from octavo.quant.integers import IntegerKind, Integers, kind_of, packed, unpacked
+from octavo.quant.integers import Codes, IntegerKind, Integers, kind_of
 from octavo.quant.methods.word_modules import PARTS, WordModules, contradiction, read_group
 from octavo.quant.weight_format import ModuleMatrix, Settings, Shape
 
 BITS = 4
 _CODES = 8  # in a word
 _MIDDLE = 8  # the zero point of symmetric codes
-# The bits by which a word is shifted for each of its outputs.
-_SHIFTS = 4 * np.argsort([0, 2, 4, 6, 1, 3, 5, 7]).astype(np.uint32)
 # The layouts by the names that files have; some are of programs that read the layout of another.
 _HAS_ROWS = {"gemm": False, "gemv": True, "exllama": False, "exllamav2": False, "ipex": False}
 # In gemv, the words of a row's zero points are a multiple of this, by the inputs of a group.
@@ -103,25 +101,12 @@ class AwqMatrix(ModuleMatrix, frozen=True):
             zeros = unpacked(zero_words.view(np.uint8), BITS)[:, :groups]
             scales = scales[:, :groups]
         else:
-            zeros, scales = _separated(zero_words), scales.T
+            zeros, scales = codes_of_eight(zero_words.T), scales.T
         if is_symmetric and not np.all(zeros == _MIDDLE):
             raise contradiction(self.checkpoint, f"{self.module}.qzeros", "zero_point is false")
 
-        def codes(part: slice) -> NDArray[np.uint8]:
-            if self.format.has_rows:
-                of_rows: NDArray[np.uint8] = words[part].view(np.uint8)
-                return of_rows
-            whole = slice(part.start // _CODES, -(-part.stop // _CODES))
-            return packed(_separated(words[:, whole]), BITS)
-
+        codes = Codes(words) if self.format.has_rows else Codes(words.T, is_of_eight=True)
         return Integers(self._kind, inputs, self.format.group, scales, zeros, codes).rows()
-
-
-def _separated(words: NDArray[Any]) -> NDArray[np.uint8]:
-    """Split words [n, out/8] of gemm's layout into codes [out, n]."""
-    columns = np.ascontiguousarray(words.T).view(np.uint32)
-    codes = (columns[:, None, :] >> _SHIFTS[:, None] & 15).astype(np.uint8)
-    return codes.reshape(-1, len(words))
 
 
 def read_awq(settings: Settings) -> WordModules:

@@ -39,7 +39,7 @@ from octavo.loader.errors import (
     quote,
 )
 from octavo.loader.tensor_type import I8, MAX_DIMENSIONS, U8
-from octavo.quant.integers import Integers, kind_of
+from octavo.quant.integers import Codes, Integers, kind_of
 from octavo.quant.methods.tables import TABLE, table_rows
 from octavo.quant.weight_format import MAX_GROUP, ModuleMatrix, Settings, Shape, StoredMatrix
 
@@ -229,7 +229,7 @@ class EightBitMatrix(ModuleMatrix, frozen=True):
             group=None,
             scales=(scales / np.float32(_LARGEST_CODE))[:, None],
             zeros=None,
-            codes=lambda part: signed[part].view(np.uint8) ^ np.uint8(0x80),
+            codes=Codes(signed.view(np.uint8), flipped=0x80),
         ).rows()
 
     def _check_order(self) -> None:

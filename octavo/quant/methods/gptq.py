@@ -26,17 +26,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from octavo.backends.code_bits import unpacked
 from octavo.backends.stored_rows import Order, StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import UnsupportedFormatError, quote
-from octavo.quant.integers import (
-    IntegerKind,
-    Integers,
-    grouped_columns,
-    kind_of,
-    packed,
-    unpacked,
-)
+from octavo.quant.integers import Codes, IntegerKind, Integers, grouped_columns, kind_of
 from octavo.quant.methods.word_modules import (
     PARTS,
     WORD_BITS,
@@ -116,19 +110,15 @@ class GptqMatrix(ModuleMatrix, frozen=True):
     def rows(self) -> StoredRows:
         columns, zeros = self._columns(), self._zero_points().T
         self._check_settings(columns, zeros)
-        outputs, inputs = self.shape
-        bits = self.format.bits
-        words = self._read("qweight").view(np.uint8).reshape(-1, outputs, WORD_BITS // 8)
-
-        def codes(part: slice) -> NDArray[np.uint8]:
-            found = words[:, part].swapaxes(0, 1).reshape(-1, inputs * bits // 8)
-            if columns is None and bits in (4, 8):
-                return found
-            split = unpacked(found, bits)
-            return packed(split if columns is None else split[:, columns], bits)
-
-        scales = self._read("scales").T
-        return Integers(self._kind, inputs, self.format.group, scales, zeros, codes, columns).rows()
+        return Integers(
+            kind=self._kind,
+            inputs=self.shape[1],
+            group=self.format.group,
+            scales=self._read("scales").T,
+            zeros=zeros,
+            codes=Codes(self._read("qweight").T),
+            columns=columns,
+        ).rows()
 
     def _check_settings(self, columns: Order | None, zeros: NDArray[np.uint8]) -> None:
         """Refuse a matrix that is not as the settings say, on which its type depends."""

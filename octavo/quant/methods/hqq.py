@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from octavo.backends.code_bits import packed, place_bits, unpacked
 from octavo.backends.stored_rows import Bytes, Floats, RowLayout, StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import CheckpointError, CorruptFileError, UnsupportedFormatError
 from octavo.loader.tensor_type import I32, I64, U8
-from octavo.quant.integers import packed, place_bits, unpacked
 from octavo.quant.scaled_groups import ELEMENTS_AT_ONCE
 from octavo.quant.weight_format import MAX_GROUP, ModuleMatrix, Settings, Shape
 

@@ -14,25 +14,19 @@ A module X with `in` inputs and `out` outputs has
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from octavo.backends.code_bits import packed, place_bits, unpacked
 from octavo.backends.stored_rows import Order, StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import CorruptFileError, TensorMismatchError
 from octavo.loader.tensor_type import I32
-from octavo.quant.integers import (
-    IntegerKind,
-    Integers,
-    grouped_columns,
-    kind_of,
-    packed,
-    unpacked,
-)
+from octavo.quant.integers import Codes, IntegerKind, Integers, grouped_columns, kind_of
 from octavo.quant.methods.word_modules import WORD_BITS
 from octavo.quant.weight_format import ModuleMatrix, Shape
 
@@ -143,31 +137,19 @@ class IntegerMatrix(ModuleMatrix, frozen=True):
             group=form.group,
             scales=self._for_outputs(self._read("_scale")),
             zeros=None if form.symmetric else zeros,
-            codes=self._codes(columns),
+            codes=self._codes,
             columns=columns,
         ).rows()
 
-    def _codes(self, columns: Order | None) -> Callable[[slice], NDArray[np.uint8]]:
-        """Return what reads the codes of some outputs in the places of a row."""
-        bits, inputs = self.settings.bits, self.shape[1]
-        if not self.is_packed:
-            signed = self._read("")
-
-            def from_bytes(part: slice) -> NDArray[np.uint8]:
-                codes = self._unsigned(signed[part], "")
-                return packed(codes if columns is None else codes[:, columns], bits)
-
-            return from_bytes
-        words = self._read("_packed")
-
-        def from_words(part: slice) -> NDArray[np.uint8]:
-            stored = np.ascontiguousarray(words[part]).view(np.uint8)
-            if columns is None and bits in (4, 8):
-                return stored[:, : -(-inputs * bits // 8)]
-            codes = unpacked(stored, bits)[:, :inputs]
-            return packed(codes if columns is None else codes[:, columns], bits)
-
-        return from_words
+    @property
+    def _codes(self) -> Codes:
+        if self.is_packed:
+            return Codes(self._read("_packed"))
+        signed = self._read("")
+        if self.settings.bits == 8 and signed.dtype == np.int8:
+            return Codes(signed.view(np.uint8), flipped=0x80)
+        bits = self.settings.bits
+        return Codes(packed(self._unsigned(signed, ""), bits), place_bits(bits))
 
     def _unsigned(self, signed: NDArray[Any], part: str) -> NDArray[np.uint8]:
         """Add half of the range to signed codes."""

@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.backends.code_bits import unpacked
 from octavo.backends.stored_rows import RowLayout, StoredRows
-from octavo.quant.integers import unpacked
 from octavo.quant.scaled_groups import scaled_layout
 from octavo.quant.weight_format import ModuleMatrix, Shape
 

@@ -27,7 +27,7 @@ from octavo.backends.stored_rows import StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import CorruptFileError, UnsupportedFormatError, quote
 from octavo.loader.tensor_type import F8_E4M3, I8
-from octavo.quant.integers import IntegerKind, Integers, kind_of
+from octavo.quant.integers import Codes, IntegerKind, Integers, kind_of
 from octavo.quant.methods.fp8 import Fp8Matrix
 from octavo.quant.weight_format import MAX_GROUP, ModuleMatrix, Settings, Shape, StoredMatrix
 
@@ -151,7 +151,7 @@ class IntegerMatrix(ModuleMatrix, frozen=True):
             group=self._group,
             scales=np.broadcast_to(scales, (outputs, scales.shape[1])),
             zeros=None if zeros is None else np.broadcast_to(zeros, (outputs, zeros.shape[1])),
-            codes=lambda part: codes[part].view(np.uint8) ^ np.uint8(_MIDDLE),
+            codes=Codes(codes.view(np.uint8), flipped=_MIDDLE),
         ).rows()
 
     def _zero_points(self) -> NDArray[np.uint8] | None:

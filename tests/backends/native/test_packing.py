@@ -137,8 +137,8 @@ def test_tables_keep_eight_bits() -> None:
 
 
 def in_a_file(path: Path, rows: StoredRows) -> StoredRows:
-    path.write_bytes(rows.rows.tobytes())
-    mapped = np.memmap(path, np.uint8, "r").reshape(rows.rows.shape)
+    path.write_bytes(rows.array.tobytes())
+    mapped = np.memmap(path, np.uint8, "r").reshape(rows.array.shape)
     return replace(rows, rows=mapped.view(np.ndarray), is_file=True)
 
 

@@ -41,7 +41,7 @@ class PackedCache:
 
 _ROOT = Path(__file__).parents[3]
 # What weights pass through before they are packed: some types are converted in Python.
-_CONVERTING = ("quant", "models", "loader", "backends/native")
+_CONVERTING = ("quant", "models", "loader", "backends")
 
 
 def build_digest(root: Path = _ROOT) -> bytes:
@@ -133,7 +133,12 @@ class CachedPanels:
         for check in damaged:
             found = PackableRows(check.rows)
             self._store.pack_over(
-                check.matrix, found.stored, found.addresses, found.parts, found.pages
+                matrix=check.matrix,
+                type=found.stored,
+                rows=found.places,
+                owner=found.owner,
+                file_pages=found.pages,
+                tensors=found.tensors,
             )
         self._fresh.finish()
 

@@ -21,10 +21,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
+from octavo.backends.made_rows import MadeRows
 from octavo.backends.native import _native
 from octavo.backends.native.panels import MatrixRows
 from octavo.observe.machine import num_cores
@@ -149,11 +152,21 @@ class Sources:
         for part in rows.parts:
             layout = part.layout
             kind = (layout.name, layout.group, layout.group_bytes, layout.table, part.inputs)
-            place = (part.rows.shape, part.rows.strides, self._place(part.rows))
-            _add(found, (*kind, *place), part.order, part.columns)
+            if isinstance(part.rows, MadeRows):
+                tensors, window = part.rows.tensors, part.rows.window
+                facts = (*window, *map(self._fact, structs.astuple(tensors)))
+                _add(found, (*kind, *facts), part.order, part.columns)
+            else:
+                _add(found, (*kind, *self._fact(part.rows)), part.order, part.columns)
         return found.hexdigest()
 
-    def _place(self, rows: NDArray[np.uint8]) -> tuple[str, int]:
+    def _fact(self, value: object) -> tuple[object, ...]:
+        """Return what a value is, of an array its place."""
+        if isinstance(value, np.ndarray):
+            return value.dtype.name, value.shape, value.strides, self._place(value)
+        return (value,)
+
+    def _place(self, rows: NDArray[Any]) -> tuple[str, int]:
         """Return the file and offset of rows; of computed rows, a checksum of their content."""
         address = rows.ctypes.data
         number = bisect_right(self._starts, address) - 1
@@ -161,7 +174,7 @@ class Sources:
             file = self._files[number]
             if address < file.address + file.num_bytes:
                 return file.digest.hex(), address - file.address
-        return "", _native.checksum(np.ascontiguousarray(rows).reshape(-1))
+        return "", _native.checksum(np.ascontiguousarray(rows).reshape(-1).view(np.uint8))
 
 
 def _add(found: blake2b, facts: tuple[object, ...], *orders: NDArray[np.int64] | None) -> None:

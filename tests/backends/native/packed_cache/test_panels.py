@@ -42,7 +42,9 @@ class Model:
     def __init__(self, directory: Path) -> None:
         self.path, self.cache = directory / "weights", directory / "packed"
         self.names = [*KEPT, *CONVERTED]
-        self.path.write_bytes(b"".join(stored(name, OUTPUTS).rows.tobytes() for name in self.names))
+        self.path.write_bytes(
+            b"".join(stored(name, OUTPUTS).array.tobytes() for name in self.names)
+        )
 
     @property
     def files(self) -> list[Path]:
@@ -62,7 +64,7 @@ class Model:
         at = 0
         for name in self.names:
             rows = stored(name, OUTPUTS)
-            mapped = content[at : at + rows.rows.size].reshape(rows.rows.shape)
+            mapped = content[at : at + rows.array.size].reshape(rows.array.shape)
             at += mapped.size
             parts = [replace(rows, rows=mapped, is_file=True)]
             made.append(packer.matrix(parts, Linear(INPUTS, OUTPUTS)))

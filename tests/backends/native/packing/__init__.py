@@ -1,0 +1,1 @@
+"""Tests of how weights of single formats become panels."""
