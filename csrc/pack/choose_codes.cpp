@@ -22,6 +22,17 @@ float extreme_of(const float* values, int count) {
   return extreme + check;
 }
 
+// The largest magnitude; infinite or a NaN if a value is. Bits of magnitudes are in the order of
+// these, and compilers turn the comparisons of whole numbers into vectors.
+float largest_of(const float* values, int count) {
+  int32_t largest = 0;
+  for (int i = 0; i < count; i++) {
+    const auto bits = static_cast<int32_t>(float_to_bits(values[i]) & 0x7fffffffu);
+    largest = std::max(largest, bits);
+  }
+  return bits_to_float(static_cast<uint32_t>(largest));
+}
+
 // Rounds to the nearest whole number, ties to even, for magnitudes below 2^22: compilers turn it
 // into two vector additions, which they do not with std::nearbyint.
 inline float whole(float value) { return (value + 0x1.8p23f) - 0x1.8p23f; }
@@ -62,9 +73,9 @@ void four_bit_codes(const float* values, int count, float scale, uint8_t* codes)
 
 uint16_t choose_eight_bits(const float* values, int count, uint8_t* codes) {
   std::fill(codes, codes + count, uint8_t{128});
-  const float extreme = extreme_of(values, count);
-  if (!std::isfinite(extreme)) return kNotANumber;
-  const uint16_t half = float_to_half(std::fabs(extreme) / 127.0f);
+  const float largest = largest_of(values, count);
+  if (!std::isfinite(largest)) return kNotANumber;
+  const uint16_t half = float_to_half(largest / 127.0f);
   const float scale = half_to_float(half);
   if (scale == 0.0f) return 0;
   for (int i = 0; i < count; i++) {

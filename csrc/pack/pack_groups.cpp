@@ -2,13 +2,14 @@
 //
 // The speed of loading a model depends on this code, so it never handles single bytes: a block's
 // codes are words of four, which are moved into the words of kernels/group_layout.h. The layouts
-// are those of U4, U4Min, U5, U5Min, U8 and Table4.
+// are those of U4, U4Min, U5, U5Min, U8 and Table4. (pack_integers.cpp handles integers.)
 #include "pack/pack_groups.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "kernels/group_layout.h"
+#include "pack/pack_integers.h"
 
 namespace octavo {
 namespace {
@@ -92,8 +93,6 @@ void pack_panel(const uint8_t* const* rows, int count, int groups, uint8_t* pane
   }
 }
 
-using PackPanel = void (*)(const uint8_t* const*, int, int, uint8_t*);
-
 PackPanel choose(Stored type) {
   switch (type) {
     case Stored::Q4_0:
@@ -102,7 +101,7 @@ PackPanel choose(Stored type) {
     case Stored::Q5_0: return pack_panel<Nibbles<false, true>>;
     case Stored::Q5_1: return pack_panel<Nibbles<true, true>>;
     case Stored::Q8_0: return pack_panel<WholeBytes>;
-    default: return nullptr;
+    default: return choose_integers(type);
   }
 }
 

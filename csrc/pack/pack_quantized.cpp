@@ -2,7 +2,8 @@
 //
 // Stored codes and scales keep their bits and their size, except that
 // Q3_K and IQ4_XS become larger, and IQ4_XS' two scales are rounded to one.
-// (pack_groups.cpp handles the stored types whose block is a group, except MXFP4.)
+// (pack_groups.cpp handles the stored types whose block is a group, except MXFP4, and integers
+// except I8Wide.)
 #include "pack/pack_quantized.h"
 
 #include <algorithm>
@@ -186,26 +187,13 @@ void read_iq4_xs(const uint8_t* row, int index, Group& group) {
   read_halves(block + 8 + part * 16, group);
 }
 
-// Integers of safetensors, for a number of groups: [scale, fp32][zero point?][codes, unsigned, the
-// first in the lowest bits].
-template <int kGroups, bool kZero, bool kBytes>
-void read_integers(const uint8_t* row, int index, Group& group) {
-  constexpr int kCodesAt = 4 + kZero, kGroupBytes = kBytes ? kGroup : kGroup / 2;
-  const uint8_t* block = row + index / kGroups * (kCodesAt + kGroups * kGroupBytes);
+// [scale, fp32][32 unsigned bytes]; the scale is the same in all of a row.
+void read_wide(const uint8_t* row, int index, Group& group) {
+  const uint8_t* block = row + index * 36;
   float scale;
   std::memcpy(&scale, block, sizeof scale);
   group.scale = float_to_half(scale);
-  if constexpr (kZero) group.minimum = float_to_half(block[4]);
-  const uint8_t* codes = block + kCodesAt + index % kGroups * kGroupBytes;
-  for (int step = 0; step < kSteps; step++) {
-    if constexpr (kBytes) {
-      group.steps[step] = read_word(codes + 4 * step);
-    } else {
-      const uint32_t four = read_u16(codes + 2 * step);
-      const uint32_t pairs = (four | four << 8) & 0x00ff00ff;
-      group.steps[step] = (pairs | pairs << 4) & kLow;
-    }
-  }
+  std::memcpy(group.steps, block + sizeof scale, sizeof group.steps);
 }
 
 constexpr bool has_eight_bits(Format format) {
@@ -317,21 +305,8 @@ using PackBlock = void (*)(Stored, const uint8_t*, int, int, int, uint8_t*);
 
 PackBlock choose(Format format, Stored type) {
   if (type == Stored::Q3_K) return pack_stored<Format::U6, read_q3_k>;
+  if (type == Stored::I8Wide) return pack_stored<Format::U8Wide, read_wide>;
   if (type == Stored::IQ4_XS) return pack_stored<Format::Table4, read_iq4_xs>;
-  switch (type) {
-    case Stored::I4By32: return pack_stored<Format::U4, read_integers<1, false, false>>;
-    case Stored::I4By64: return pack_stored<Format::U4By64, read_integers<2, false, false>>;
-    case Stored::I4By128: return pack_stored<Format::U4By128, read_integers<4, false, false>>;
-    case Stored::I4ZeroBy32: return pack_stored<Format::U4Zero, read_integers<1, true, false>>;
-    case Stored::I4ZeroBy64: return pack_stored<Format::U4ZeroBy64, read_integers<2, true, false>>;
-    case Stored::I4ZeroBy128:
-      return pack_stored<Format::U4ZeroBy128, read_integers<4, true, false>>;
-    case Stored::I8By32: return pack_stored<Format::U8, read_integers<1, false, true>>;
-    case Stored::I8By64: return pack_stored<Format::U8By64, read_integers<2, false, true>>;
-    case Stored::I8By128: return pack_stored<Format::U8By128, read_integers<4, false, true>>;
-    case Stored::I8Wide: return pack_stored<Format::U8Wide, read_integers<1, false, true>>;
-    default: break;
-  }
   switch (format) {
     case Format::U4K: return pack_stored<Format::U4K, read_k<false>>;
     case Format::U5K: return pack_stored<Format::U5K, read_k<true>>;
