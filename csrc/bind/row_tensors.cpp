@@ -21,6 +21,7 @@ namespace {
 
 using Array = nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu>;
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::device::cpu>;
+using Table = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Indices = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 void require(bool is_so, const char* what) {
@@ -77,7 +78,8 @@ void make(RowTensors* self, int inputs, const Array& codes, bool is_of_eight, in
           uint8_t flipped, const Array& scales, Stored scale_type, int scale_outputs,
           int scale_group, const std::optional<Bytes>& zeros, uint8_t middle, bool has_zeros,
           const std::optional<Indices>& columns, int group, int first_group, int end_group,
-          bool has_values, const std::optional<Indices>& places) {
+          bool has_values, const std::optional<Table>& table,
+          const std::optional<Indices>& places) {
   GroupTensors from{};
   from.inputs = inputs;
   from.codes = plane_of(codes);
@@ -109,6 +111,8 @@ void make(RowTensors* self, int inputs, const Array& codes, bool is_of_eight, in
     check_groups(from, *zeros, rows);
   }
   from.columns = indices_of(columns, inputs);
+  require(!table || table->size() == size_t{1} << bits, "a table has a value for each code");
+  if (table) from.table = table->data();
   const int64_t end = std::min<int64_t>(int64_t{end_group} * group, inputs);
   from.places = indices_of(places, static_cast<int>(end - int64_t{first_group} * group));
   new (self) RowTensors{from, static_cast<int>(rows)};
@@ -137,9 +141,10 @@ void bind_row_tensors(nb::module_& m) {
       .def("__init__", &make, nb::kw_only(), "inputs"_a, "codes"_a, "is_of_eight"_a, "bits"_a,
            "flipped"_a, "scales"_a, "scale_type"_a, "scale_outputs"_a, "scale_group"_a,
            "zeros"_a.none(), "middle"_a, "has_zeros"_a, "columns"_a.none(), "group"_a,
-           "first_group"_a, "end_group"_a, "has_values"_a, "places"_a.none(),
-           nb::keep_alive<1, 3>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 11>(),
-           nb::keep_alive<1, 14>(), nb::keep_alive<1, 19>());  // the arrays, counted from self
+           "first_group"_a, "end_group"_a, "has_values"_a, "table"_a.none(),
+           "places"_a.none(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 7>(),
+           nb::keep_alive<1, 11>(), nb::keep_alive<1, 14>(), nb::keep_alive<1, 19>(),
+           nb::keep_alive<1, 20>());  // the arrays, counted from self
 }
 
 }  // namespace octavo

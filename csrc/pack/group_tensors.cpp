@@ -35,54 +35,100 @@ struct WordRows {
   int skipped;
 };
 
+// Words of a row that are written together, so that each row is turned to less often.
+constexpr int kRun = 4;
+
+// Copies words [row, word] to rows that are `stride` bytes apart.
 template <class Word>
-void gather(const Plane& codes, int first, int count, int first_word, int words, size_t stride,
-            uint8_t* to) {
-  for (int word = 0; word < words; word++) {
-    const uint8_t* at = codes.at(first, first_word + word);
-    uint8_t* out = to + word * sizeof(Word);
-    for (int row = 0; row < count; row++) {
-      std::memcpy(out, at, sizeof(Word));
-      at += codes.strides[0];
-      out += stride;
+void gather(const Plane& from, int rows, int words, size_t stride, uint8_t* to) {
+  for (int first = 0; first < words; first += kRun) {
+    const int run = std::min(kRun, words - first);
+    const uint8_t* at = from.at(0, first);
+    uint8_t* out = to + first * sizeof(Word);
+    for (int row = 0; row < rows; row++, at += from.strides[0], out += stride) {
+      Word together[kRun];
+      if (run == kRun) {
+        for (int i = 0; i < kRun; i++) {
+          std::memcpy(&together[i], at + i * from.strides[1], sizeof(Word));
+        }
+        std::memcpy(out, together, sizeof together);
+      } else {
+        for (int i = 0; i < run; i++) {
+          std::memcpy(out + i * sizeof(Word), at + i * from.strides[1], sizeof(Word));
+        }
+      }
     }
   }
 }
 
+// Words of several eights of outputs, which are transposed together.
+constexpr int kTogether = 8;
+using Words = uint32_t __attribute__((vector_size(kTogether * sizeof(uint32_t))));
+
+// Inputs whose words are fetched ahead: they lie too far apart for the processor to predict, and
+// often a power of two, so that the first cache has no room for many of them.
+constexpr int kAhead = 24;
+
 // Exchanges the bits of `low` above `shift` with those of `high` below it, where the mask has them.
-template <int shift>
-void exchange(uint32_t& low, uint32_t& high, uint32_t mask) {
-  const uint32_t changed = (low >> shift ^ high) & mask;
+void exchange(Words& low, Words& high, int shift, uint32_t mask) {
+  const Words changed = (low >> shift ^ high) & mask;
   low ^= changed << shift;
   high ^= changed;
 }
 
 // Turns eight inputs' words of eight outputs into eight outputs' words of eight inputs.
-void transpose(uint32_t* words) {
-  for (int i = 0; i < 4; i++) exchange<16>(words[i], words[i + 4], 0x0000ffff);
-  for (int i : {0, 1, 4, 5}) exchange<8>(words[i], words[i + 2], 0x00ff00ff);
-  for (int i = 0; i < kEight; i += 2) exchange<4>(words[i], words[i + 1], 0x0f0f0f0f);
+void transpose(Words* words) {
+  for (int i = 0; i < 4; i++) exchange(words[i], words[i + 4], 16, 0x0000ffff);
+  for (int i : {0, 1, 4, 5}) exchange(words[i], words[i + 2], 8, 0x00ff00ff);
+  for (int i = 0; i < kEight; i += 2) exchange(words[i], words[i + 1], 4, 0x0f0f0f0f);
 }
 
-// The rows of whole eights of outputs, of which the first is `first / 8`.
-void gather_eights(const GroupTensors& from, int first, int count, int first_word, int words,
-                   size_t stride, uint8_t* to) {
-  constexpr int kPlaces[kEight] = {0, 2, 4, 6, 1, 3, 5, 7};  // the output of each code of a word
-  const int first_eight = first / kEight, end_eight = (first + count + kEight - 1) / kEight;
-  for (int word = 0; word < words; word++) {
-    const int input = (first_word + word) * kEight, inputs = std::min(kEight, from.inputs - input);
-    for (int eight = first_eight; eight < end_eight; eight++) {
-      uint32_t codes[kEight] = {};
-      for (int i = 0; i < inputs; i++) {
-        std::memcpy(&codes[i], from.codes.at(eight, input + i), sizeof codes[i]);
-      }
-      transpose(codes);
-      for (int i = 0; i < kEight; i++) {
-        const int row = eight * kEight + kPlaces[i] - first;
-        if (row < 0 || row >= count) continue;
-        std::memcpy(to + row * stride + word * sizeof codes[i], &codes[i], sizeof codes[i]);
-      }
+// The words of one input, of `count` eights of outputs.
+Words read_eights(const Plane& codes, int eight, int count, int input) {
+  Words words{};
+  __builtin_prefetch(codes.at(eight, input + kAhead), 0, 2);
+  if (count == kTogether && codes.strides[0] == sizeof words[0]) {
+    std::memcpy(&words, codes.at(eight, input), sizeof words);
+  } else {
+    for (int i = 0; i < count; i++) {
+      uint32_t word;
+      std::memcpy(&word, codes.at(eight + i, input), sizeof word);
+      words[i] = word;
     }
+  }
+  return words;
+}
+
+// One word of each row, from those of whole eights of outputs: `to` has a place for each of these.
+void turn_eights(const GroupTensors& from, int first_eight, int end_eight, int word, uint32_t* to) {
+  constexpr int kPlaces[kEight] = {0, 2, 4, 6, 1, 3, 5, 7};  // the output of each code of a word
+  const int input = word * kEight, inputs = std::min(kEight, from.inputs - input);
+  for (int eight = first_eight; eight < end_eight; eight += kTogether) {
+    const int eights = std::min(kTogether, end_eight - eight);
+    Words codes[kEight] = {};
+    for (int i = 0; i < inputs; i++) codes[i] = read_eights(from.codes, eight, eights, input + i);
+    transpose(codes);
+    for (int place = 0; place < kEight; place++) {
+      for (int i = 0; i < eights; i++) to[i * kEight + kPlaces[place]] = codes[place][i];
+    }
+    to += kTogether * kEight;
+  }
+}
+
+// Rows of words, a run of words at a time.
+void gather_eights(const GroupTensors& from, int first, int count, int first_word, int words,
+                   size_t stride, uint8_t* to, std::vector<uint32_t>& turned) {
+  const int first_eight = first / kEight, end_eight = (first + count + kEight - 1) / kEight;
+  const size_t outputs = static_cast<size_t>(end_eight - first_eight) * kEight;
+  turned.resize(kRun * outputs);
+  for (int word = 0; word < words; word += kRun) {
+    const int run = std::min(kRun, words - word);
+    for (int i = 0; i < run; i++) {
+      turn_eights(from, first_eight, end_eight, first_word + word + i, turned.data() + i * outputs);
+    }
+    const auto* rows = reinterpret_cast<const uint8_t*>(turned.data() + first % kEight);
+    const Plane plane{rows, {sizeof(uint32_t), static_cast<int64_t>(outputs * sizeof(uint32_t))}};
+    gather<uint32_t>(plane, count, run, stride, to + word * sizeof(uint32_t));
   }
 }
 
@@ -101,11 +147,12 @@ WordRows read_words(const GroupTensors& from, Window inputs, int first, int coun
   room.words.resize(stride * count);
   uint8_t* to = room.words.data();
   if (from.order == CodeOrder::EightOutputs) {
-    gather_eights(from, first, count, first_word, words, stride, to);
-  } else if (from.word_bytes == 1) {
-    gather<uint8_t>(from.codes, first, count, first_word, words, stride, to);
+    gather_eights(from, first, count, first_word, words, stride, to, room.turned);
   } else {
-    gather<uint32_t>(from.codes, first, count, first_word, words, stride, to);
+    Plane mine = from.codes;
+    mine.data = mine.at(first, first_word);
+    const auto copy = from.word_bytes == 1 ? gather<uint8_t> : gather<uint32_t>;
+    copy(mine, count, words, stride, to);
   }
   return {to, static_cast<int64_t>(stride), skipped};
 }
@@ -209,7 +256,8 @@ void write_values(const GroupTensors& from, int row, const uint8_t* codes, uint8
     const int first = group * from.group - made.first;
     const int end = std::min(first + from.group, made.end - made.first);
     for (int i = first; i < end; i++) {
-      const float value = (static_cast<float>(codes[i] ^ from.flipped) - zero) * scale;
+      const uint8_t code = codes[i] ^ from.flipped;
+      const float value = (from.table ? from.table[code] : static_cast<float>(code) - zero) * scale;
       std::memcpy(to + sizeof value * (from.places ? from.places[i] : i), &value, sizeof value);
     }
   }

@@ -46,6 +46,7 @@ struct GroupTensors {
   uint8_t middle;           // the zero point of all codes, where there is no tensor of zero points
   bool has_zeros;           // rows have zero points
   bool has_values;          // rows have no groups, but values
+  const float* table;       // the values of the codes; nullptr: codes less the zero point
   const int64_t* places;    // where each value belongs; nullptr: in the order of the inputs
 };
 
@@ -58,6 +59,7 @@ struct RowPlace {
 // Memory of a thread, kept between calls.
 struct RowRoom {
   std::vector<uint8_t> rows, words, codes;
+  std::vector<uint32_t> turned;
 };
 
 size_t made_row_bytes(const GroupTensors& from);

@@ -44,7 +44,8 @@ class GroupTensors(Struct, frozen=True):
     scale_outputs: int = 1  # that share a scale
     is_of_eight: bool = False
     flipped: int = 0  # bits of codes of eight bits that are stored inverted
-    is_linear: bool = True  # a value is (code - zero point) · scale
+    # The values of the codes, which the scale multiplies; None: a code less its zero point.
+    table: NDArray[np.float32] | None = None
 
     @property
     def num_outputs(self) -> int:

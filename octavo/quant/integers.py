@@ -33,6 +33,7 @@ from octavo.quant.scaled_groups import SMALL_GROUP, scaled_layout
 # A scale for whole rows is repeated for groups, so that ranks can cut the rows: small ones, unless
 # as many ranks as are likely can share the inputs by large ones.
 _LARGE_GROUP, _RANKS = 128, 8
+_SCALES = ("float32", "float16", "bfloat16")  # the types that backends read
 _SIZES = (128, 64, 32)  # of the groups that types name
 
 
@@ -131,8 +132,7 @@ def made_rows(layout: RowLayout, tensors: GroupTensors) -> StoredRows:
 
 def as_scales(scales: NDArray[Any]) -> NDArray[Any]:
     """Return scales in a type that a backend can read."""
-    is_read = scales.dtype.name in ("float32", "float16", "bfloat16")
-    return scales if is_read else scales.astype(np.float32)
+    return scales if scales.dtype.name in _SCALES else scales.astype(np.float32)
 
 
 @cache

@@ -102,6 +102,7 @@ class RowTensors:
         first_group: int,
         end_group: int,
         has_values: bool,
+        table: Floats | None,
         places: NDArray[np.int64] | None,
     ) -> None: ...
 

@@ -16,7 +16,7 @@ _SCALES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 def row_tensors(parts: Sequence[StoredRows], *, has_values: bool) -> list[_native.RowTensors]:
-    """Return the tensors of each part; an empty list if rows are in memory, or not so simple.
+    """Return the tensors of each part; an empty list if rows are in memory.
 
     `has_values` asks for the values of the rows instead of their groups.
     """
@@ -24,8 +24,6 @@ def row_tensors(parts: Sequence[StoredRows], *, has_values: bool) -> list[_nativ
     for part in parts:
         rows = part.rows
         if not isinstance(rows, MadeRows) or not len(rows):
-            return []
-        if has_values and not rows.tensors.is_linear:
             return []
         made.append(_row_tensors(rows, part if has_values else None))
     return made
@@ -52,6 +50,7 @@ def _row_tensors(rows: MadeRows, values_of: StoredRows | None) -> _native.RowTen
         first_group=rows.first_group,
         end_group=rows.end_group,
         has_values=values_of is not None,
+        table=tensors.table,
         places=None if values_of is None else values_of.columns,
     )
 

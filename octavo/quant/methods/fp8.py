@@ -22,11 +22,13 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from octavo.backends.stored_rows import RowLayout, StoredRows
+from octavo.backends.made_rows import GroupTensors, group_block
+from octavo.backends.stored_rows import Floats, RowLayout, StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.checkpoint import numpy_dtype
 from octavo.loader.errors import UnsupportedFormatError, quote
 from octavo.loader.tensor_type import F8_E4M3
+from octavo.quant.integers import made_rows
 from octavo.quant.scaled_groups import SMALL_GROUP, scaled_layout
 from octavo.quant.weight_format import MAX_GROUP, Settings, Shape, unused_scales
 
@@ -87,18 +89,20 @@ class Fp8Matrix(Struct, frozen=True):
     def rows(self) -> StoredRows:
         outputs, inputs = self.shape
         tall, group = self.block or (1, SMALL_GROUP)
-        layout, groups = fp8_layout(group), -(-inputs // group)
         scales = self.checkpoint.read_float32(self.scale)
         if self.block is None:
-            scales = np.broadcast_to(scales.reshape(-1, 1), (outputs, groups))
-        made = np.zeros((outputs, groups), _block(group))
-        made["scale"] = scales[np.arange(outputs) // tall]
-        codes = self.checkpoint.read(self.name).view(np.uint8)
-        whole = inputs // group
-        made["codes"][:, :whole] = codes[:, : whole * group].reshape(outputs, whole, group)
-        made["codes"][:, whole:, : inputs - whole * group] = codes[:, None, whole * group :]
-        rows = made.view(np.uint8).reshape(outputs, groups * layout.group_bytes)
-        return StoredRows(layout, inputs, rows)
+            scales = np.broadcast_to(scales.reshape(-1, 1), (outputs, 1))
+        tensors = GroupTensors(
+            inputs=inputs,
+            codes=self.checkpoint.read(self.name).view(np.uint8),
+            bits=8,
+            scales=scales,
+            scale_group=inputs if self.block is None else group,
+            group=group,
+            scale_outputs=tall,
+            table=_table(),
+        )
+        return made_rows(fp8_layout(group), tensors)
 
 
 def read_fp8(settings: Settings) -> Fp8:
@@ -136,17 +140,17 @@ def block_size(key: str, value: object) -> tuple[int, int] | None:
 
 
 @cache
-def _block(group: int) -> np.dtype[Any]:
-    return np.dtype([("scale", "<f4"), ("codes", "u1", group)])
+def _table() -> Floats:
+    """Return the values of all codes."""
+    return np.arange(256, dtype=np.uint8).view(numpy_dtype(F8_E4M3)).astype(np.float32)
 
 
 @cache
 def fp8_layout(group: int) -> RowLayout:
     """Return the layout of groups of eight-bit floats, each group with its scale."""
-    block = _block(group)
-    table = np.arange(256, dtype=np.uint8).view(numpy_dtype(F8_E4M3)).astype(np.float32)
+    table = _table()
 
     def unscaled(blocks: NDArray[Any], out: NDArray[np.float32]) -> None:
         np.take(table, blocks["codes"], out=out)
 
-    return scaled_layout("FP8", group, block, unscaled)
+    return scaled_layout("FP8", group, group_block(group, 8, has_zeros=False), unscaled)

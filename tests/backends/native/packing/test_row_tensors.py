@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from octavo.backends.made_rows import MadeRows
 from octavo.backends.native import _native
@@ -62,6 +63,9 @@ FORMATS: dict[str, MadeFormat] = {
     "torchao": made_up.torchao(32),
     "torchao, zero points": made_up.torchao(32, zeros=np.int8),
     "bitsandbytes": made_up.bitsandbytes_int8(),
+    "FP8, blocks": made_up.fp8_blocks(16, 64),
+    "FP8, a scale for a row": made_up.fp8({"quant_method": "fp8"}, lambda rows, columns: (rows, 1)),
+    "FP8, a scale for a matrix": made_up.fp8({"quant_method": "fp8"}, lambda rows, columns: ()),
 }
 
 SHUFFLED = np.random.default_rng(1).permutation(OUTPUTS)
@@ -116,6 +120,15 @@ def test_matrices_of_several_pieces_of_work_are_whole(name: str, tmp_path: Path)
     assert panels([many]) == panels([many.in_memory()])
 
 
+def test_scales_may_be_for_several_rows(tmp_path: Path) -> None:
+    rows, _ = one_module.read(tmp_path, FORMATS["torchao"])
+    assert isinstance(rows.rows, MadeRows)
+    tensors = replace(rows.rows.tensors, scales=rows.rows.tensors.scales[::8], scale_outputs=8)
+    parts = [replace(rows, rows=MadeRows.of(tensors)).cut(3, 30)]
+    in_memory = [part.in_memory() for part in parts]
+    assert panels(parts) == panels(in_memory)
+
+
 def test_only_rows_of_a_mapped_file_wait(tmp_path: Path) -> None:
     """The pages of tensors are dropped once they are read, and memory that was computed is not."""
     rows, _ = one_module.read(tmp_path, FORMATS["GPTQ, 4 bits by 128"])
@@ -160,6 +173,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "too few columns": {"columns": np.arange(63)},
     "a column outside": {"columns": np.append(np.arange(63), 64)},
     "a place outside": {"places": np.append(np.arange(63), -1)},
+    "a table for codes of three bits": {"table": np.zeros(8, np.float32)},
     "no groups": {"end_group": 0},
     "groups outside": {"end_group": 3},
     "groups without inputs": {"group": 0},
@@ -194,6 +208,7 @@ def made(**change: Any) -> _native.RowTensors:
         "first_group": 0,
         "end_group": 2,
         "has_values": False,
+        "table": None,
         "places": None,
     }
     return _native.RowTensors(**{**right, **change})
