@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "kernels/numbers.h"
 
@@ -35,7 +36,8 @@ float largest_of(const float* values, int count) {
 
 // Rounds to the nearest whole number, ties to even, for magnitudes below 2^22: compilers turn it
 // into two vector additions, which they do not with std::nearbyint.
-inline float whole(float value) { return (value + 0x1.8p23f) - 0x1.8p23f; }
+template <class Value>
+Value whole(Value value) { return (value + 0x1.8p23f) - 0x1.8p23f; }
 
 // How well codes from -8 to 7 can do with values · inverse rounded: the best scale for these codes
 // is sum(v·q) / sum(q·q), and takes sum(v·q)² / sum(q·q) off the squared error.
@@ -45,15 +47,17 @@ struct Fit {
 };
 
 Fit fit_four_bits(const float* values, int count, float inverse) {
-  // Four sums, as wide as the smallest vector, so that the compiler need not keep one order.
-  float products[4] = {}, squares[4] = {};
+  // Four sums, as wide as the smallest vector: compilers keep the one order of a single sum.
+  using Four = float __attribute__((vector_size(16)));
+  Four products{}, squares{};
   for (int i = 0; i < count; i += 4) {
-    for (int j = 0; j < 4; j++) {
-      const float value = values[i + j];
-      const float code = std::min(std::max(whole(value * inverse), -8.0f), 7.0f);
-      products[j] += value * code;
-      squares[j] += code * code;
-    }
+    Four value;
+    std::memcpy(&value, values + i, sizeof value);
+    Four code = whole(value * inverse);
+    code = code < -8.0f ? Four{} - 8.0f : code;
+    code = code > 7.0f ? Four{} + 7.0f : code;
+    products += value * code;
+    squares += code * code;
   }
   const float product = (products[0] + products[1]) + (products[2] + products[3]);
   const float square = (squares[0] + squares[1]) + (squares[2] + squares[3]);
