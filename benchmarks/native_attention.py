@@ -1,6 +1,6 @@
 """Measures native attention: decoding against a plain read of memory, and prompts by the clock.
 
-    python -m benchmarks.native_attention [--tier NAME] [--format f32|bf16|int8] [--threads N]
+    python -m benchmarks.native_attention [--tier NAME] [--format NAME] [--threads N]
 
 Heads are SmolLM2-135M's by default: 9 query heads, 3 KV heads of 64. Times are the best of many.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from octavo.backends.native import _native
 from tests.backends.native import _native_test
 
-BYTES = {"f32": 4, "bf16": 2, "int8": 1}
+BYTES = {"f32": 4, "bf16": 2, "int8": 1, "e4m3": 1, "e5m2": 1, "int4": 0.5}
 BLOCK_SIZE = 16
 
 

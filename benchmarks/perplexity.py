@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +31,7 @@ from benchmarks.peers import models  # noqa: E402
 from octavo.api.text_model import load_tokenizer  # noqa: E402
 from octavo.backends.native import _native  # noqa: E402
 from octavo.backends.native.backend import NativeBackend, NativeOptions  # noqa: E402
+from octavo.backends.native.kv_formats import KV_FORMATS  # noqa: E402
 from octavo.backends.native.packing import CpuWeights, Matrix, Packer  # noqa: E402
 from octavo.backends.step import HostBatch  # noqa: E402
 from octavo.backends.stored_rows import StoredRows  # noqa: E402
@@ -172,8 +172,9 @@ class Measure:
         for name in GGUF if self._quantize is not None else ():
             if not wanted or name in wanted:
                 yield self._stored(name)
-        kinds: tuple[Literal["bfloat16", "int8"], ...] = ("bfloat16", "int8")
-        for dtype in kinds:
+        for dtype in KV_FORMATS:
+            if dtype == EXACT.kv_dtype:
+                continue
             name = f"KV {dtype}"
             if not wanted or name in wanted:
                 options = NativeOptions(weights="float32", kv_dtype=dtype)

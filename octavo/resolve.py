@@ -274,7 +274,10 @@ def _bill(
     largest_step: StepSize,
     grammar_bytes: int,
 ) -> MemoryBill:
-    pages = footprint.pages(layout, block_size)
+    try:
+        pages = footprint.pages(layout, block_size)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     return MemoryBill(
         stored=stored(opened),
         weights_bytes=sum(map(footprint.weight_bytes, tensor_sizes(opened))),

@@ -48,7 +48,10 @@ void bind_enums(nb::module_& m) {
       .value("ClampedSwiglu", Activation::ClampedSwiglu).value("Sigmoid", Activation::Sigmoid);
   nb::enum_<CacheFormat>(m, "CacheFormat")
       .value("F32", CacheFormat::F32).value("BF16", CacheFormat::BF16)
-      .value("Int8", CacheFormat::Int8);
+      .value("Int8", CacheFormat::Int8)
+      .value("E4M3", CacheFormat::E4M3)
+      .value("E5M2", CacheFormat::E5M2)
+      .value("Int4", CacheFormat::Int4);
   nb::enum_<RouteShape::Scores>(m, "Scores")
       .value("Softmax", RouteShape::Scores::Softmax).value("Chosen", RouteShape::Scores::Chosen)
       .value("Sigmoid", RouteShape::Scores::Sigmoid);

@@ -105,7 +105,8 @@ void attend_group(const Item& item, const uint32_t* queries, int first, int spli
   const Blocks blocks = find_blocks(item, sight.some, split);
   ValueBlocks<Element> values;
   for (int b = blocks.first; b < blocks.end; ++b)
-    values.at[b] = static_cast<const Element*>(item.cache.values) + blocks.cells[b] * size;
+    values.at[b] = static_cast<const Element*>(item.cache.values) +
+                   elements<kFormat>(blocks.cells[b] * size);
   if (!is_clean<kFormat>(item, blocks, values, sight.all)) {
     if constexpr (kRows > 1) {
       for (int m = 0; m < kRows; ++m) {
@@ -219,13 +220,15 @@ void attend_item(const Item& item, int rows, int first_split, int end_split,
     for (int g = 0; g < groups; ++g) {
       const int first = begins(g), count = begins(g + 1) - first;
       if (split == first_split) {
-        copy_queries<kPairs>(item, first, count, words(g));
+        copy_queries<kFormat>(item, first, count, words(g));
         if (g + 1 < groups) ask_for_queries(item, begins(g + 1), begins(g + 2));
       }
-      if (item.shape.latent)  // whose later splits were asked for as those that come
-        attend_latent<kFormat>(item, words(g), first, count, split, g == 0 && split == first_split);
-      else
-        attend_some<kFormat>(item, words(g), first, count, split, g == 0);
+      if constexpr (kFormat != CacheFormat::Int4) {
+        if (item.shape.latent)  // whose later splits were asked for as those that come
+          attend_latent<kFormat>(item, words(g), first, count, split,
+                                 g == 0 && split == first_split);
+      }
+      if (!item.shape.latent) attend_some<kFormat>(item, words(g), first, count, split, g == 0);
       for (int m = 0; m < count; ++m) {
         const float* part = item.scratch.records + m * record;
         const size_t query = first + m;
@@ -251,6 +254,15 @@ void attend_rows(const Item& item, int rows, int first_split, int end_split,
                                             split_floats);
     case CacheFormat::Int8:
       return attend_item<CacheFormat::Int8>(item, rows, first_split, end_split, partials,
+                                            split_floats);
+    case CacheFormat::E4M3:
+      return attend_item<CacheFormat::E4M3>(item, rows, first_split, end_split, partials,
+                                            split_floats);
+    case CacheFormat::E5M2:
+      return attend_item<CacheFormat::E5M2>(item, rows, first_split, end_split, partials,
+                                            split_floats);
+    case CacheFormat::Int4:
+      return attend_item<CacheFormat::Int4>(item, rows, first_split, end_split, partials,
                                             split_floats);
   }
 }

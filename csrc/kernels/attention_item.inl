@@ -149,9 +149,9 @@ template <CacheFormat kFormat>
 inline void ask_for_block(const Item& item, const void* cells, const float* scales, size_t cell) {
   using Element = typename Cells<kFormat>::Element;
   const int head_dim = item.cache.head_dim;
-  ask_for_bytes(static_cast<const Element*>(cells) + cell * head_dim,
-                sizeof(Element) * kBlockTokens * head_dim);
-  if constexpr (kFormat == CacheFormat::Int8)
+  ask_for_bytes(static_cast<const Element*>(cells) + elements<kFormat>(cell * head_dim),
+                sizeof(Element) * elements<kFormat>(kBlockTokens * head_dim));
+  if constexpr (has_scales(kFormat))
     ask_for_bytes(scales + cell, sizeof(float) * kBlockTokens);
 }
 template <CacheFormat kFormat>
@@ -176,7 +176,7 @@ inline void ask_for_lines(const Item& item, Coming& coming, int lines) {
       const Element* keys = static_cast<const Element*>(item.cache.keys) + cell * head_dim;
       coming.line = reinterpret_cast<const char*>(keys);
       coming.end = reinterpret_cast<const char*>(keys + kBlockTokens * head_dim);
-      if constexpr (kFormat == CacheFormat::Int8)
+      if constexpr (has_scales(kFormat))
         ask_for_bytes(item.cache.key_scales + cell, sizeof(float) * kBlockTokens);
     }
     __builtin_prefetch(coming.line, 0, 2);
@@ -184,13 +184,19 @@ inline void ask_for_lines(const Item& item, Coming& coming, int lines) {
 }
 
 // Copies the queries to where products read them.
-template <bool kPairs>
+template <CacheFormat kFormat>
 void copy_queries(const Item& item, int first, int count, uint32_t* to) {
+  constexpr bool kPairs = Cells<kFormat>::kPairs;
   const int head_dim = item.cache.head_dim;
   for (int m = 0; m < count; ++m) {
     const int head = (first + m) % item.group;
     const float* q = item.q[(first + m) / item.group] + head * head_dim;
     uint32_t* words = to + m * query_stride(kPairs);
+    float mixed[kFormat == CacheFormat::Int4 ? kMostHeadDim : 1];
+    if constexpr (kFormat == CacheFormat::Int4) {
+      mix_query(q, head_dim, mixed);
+      q = mixed;
+    }
     if constexpr (kPairs) round_to_bf16(q, head_dim, reinterpret_cast<uint16_t*>(words));
     else __builtin_memcpy(words, q, sizeof(float) * head_dim);
   }

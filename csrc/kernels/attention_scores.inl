@@ -22,7 +22,8 @@ inline __attribute__((always_inline)) void add_products(
     decltype(Cells<kFormat>::template read<kHalf>(from[0], width)) cells[kVectors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      cells[v] = Cells<kFormat>::template read<kHalf>(from[v] + size_t(step) * 2 * width, width);
+      cells[v] = Cells<kFormat>::template read<kHalf>(
+          from[v] + elements<kFormat>(size_t(step) * 2 * width), width);
       if constexpr (kAcross) cells[v] = across(cells[v]);
     }
 #pragma GCC unroll 12
@@ -52,7 +53,7 @@ void score_blocks(const Item& item, const Blocks& blocks, int b, const uint32_t*
   for (int v = 0; v < kScoreVectors; ++v) {
     const size_t cell = blocks.cells[b + v * kLanes / kBlockTokens];
     const int lane = v * kLanes % kBlockTokens;
-    from[v] = keys + cell * head_dim + lane * Cells<kFormat>::kLaneElements;
+    from[v] = keys + elements<kFormat>(cell * head_dim) + lane * Cells<kFormat>::kLaneElements;
     scales[v] = item.cache.key_scales + cell + lane;
   }
   Floats sums[kRows][kScoreVectors] = {};
@@ -64,12 +65,13 @@ void score_blocks(const Item& item, const Blocks& blocks, int b, const uint32_t*
     add_products<kFormat, query_stride(Cells<kFormat>::kPairs), kWords, false, kAcross>(
         sums, from, kBlockTokens, steps - step < piece ? steps - step : piece,
         queries + step * kWords);
-    for (int v = 0; v < kScoreVectors; ++v) from[v] += size_t(piece) * 2 * kBlockTokens;
+    for (int v = 0; v < kScoreVectors; ++v)
+      from[v] += elements<kFormat>(size_t(piece) * 2 * kBlockTokens);
   }
   for (int m = 0; m < kRows; ++m) {
     float* to = scores + m * kScoreStride + b * kBlockTokens;
     for (int v = 0; v < kScoreVectors; ++v) {
-      if constexpr (kFormat == CacheFormat::Int8) sums[m][v] *= load<Floats>(scales[v]);
+      if constexpr (has_scales(kFormat)) sums[m][v] *= load<Floats>(scales[v]);
       store(to + v * kLanes, sums[m][v]);
     }
   }
@@ -199,7 +201,7 @@ Columns make_weights(const Item& item, const Blocks& blocks, Range seen, float s
       const int first = at + v * kLanes;
       Floats weights = power_of_two(load<Floats>(scores + first) - base, factor);
       sums.of[v] += weights;
-      if constexpr (kFormat == CacheFormat::Int8) {
+      if constexpr (has_scales(kFormat)) {
         const float* scales =
             item.cache.value_scales + blocks.cells[at / kBlockTokens] + first % kBlockTokens;
         weights *= load<Floats>(scales);

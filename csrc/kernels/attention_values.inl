@@ -68,7 +68,7 @@ void sum_values(const Item& item, const Blocks& blocks,
 template <CacheFormat kFormat>
 bool finite(const Item& item, const ValueBlocks<typename Cells<kFormat>::Element>& values, int low,
             int high) {
-  if constexpr (kFormat == CacheFormat::Int8) return true;  // scales are checked apart
+  if constexpr (has_scales(kFormat)) return true;  // scales are checked apart
   const int size = value_dim(item.shape);
   constexpr int kTokens = kFormat == CacheFormat::F32 ? 1 : 2;  // in a word
   for (int token = low / kTokens * kTokens; token < high; token += kTokens) {
@@ -92,7 +92,7 @@ bool finite(const Item& item, const ValueBlocks<typename Cells<kFormat>::Element
 template <CacheFormat kFormat>
 bool finite_keys(const Item& item, const ValueBlocks<typename Cells<kFormat>::Element>& values,
                  int low, int high) {
-  if constexpr (kFormat == CacheFormat::Int8) return true;
+  if constexpr (has_scales(kFormat)) return true;
   constexpr bool kFloats = kFormat == CacheFormat::F32;
   constexpr uint32_t kExponents = kFloats ? 0x7F800000u : 0x7F807F80u;
   constexpr uint32_t kOnes = kFloats ? 0x00800000u : 0x00800080u;

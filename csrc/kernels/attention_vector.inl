@@ -4,7 +4,7 @@
 //   fused            a · b + c, rounded once
 //   larger           the larger number; where x is NaN, the other
 //   set_lanes        a bit for each lane of a mask of 64-bit lanes that is set
-//   read_floats, read_words, read_codes
+//   read_floats, read_words, read_bytes, read_codes, read_float8, read_code_halves
 //                    a step of a sum from cells of a format. With kHalf, 8 lanes are read and the
 //                    others are zero; the memory after them is not touched.
 //   kDotsPairs       whether one instruction multiplies pairs of bf16 numbers
@@ -161,14 +161,15 @@ inline Pairs across(Pairs x) {
 
 // ---- cells of the cache, two inputs of a sum at a time ----
 
-// How the cells of a format are read. A step's row has 2 · width elements; `width` is 16 tokens, or
-// head_dim. kHalf reads only 8 lanes, and zeros for the others.
+// How the cells of a format are read. A step's row has `width` pairs of numbers; `width` is 16
+// tokens, or head_dim. kHalf reads only 8 lanes, and zeros for the others.
 template <CacheFormat kFormat>
 struct Cells;
 
 template <>
 struct Cells<CacheFormat::F32> {
   using Element = float;
+  static constexpr int kPairElements = 2;  // of two numbers
   static constexpr int kLaneElements = 1;  // from a lane to the next
   static constexpr bool kPairs = false;
   template <bool kHalf>
@@ -180,6 +181,7 @@ struct Cells<CacheFormat::F32> {
 template <>
 struct Cells<CacheFormat::BF16> {
   using Element = uint16_t;
+  static constexpr int kPairElements = 2;
   static constexpr int kLaneElements = 2;
   static constexpr bool kPairs = kDotsPairs;
   template <bool kHalf>
@@ -191,6 +193,7 @@ struct Cells<CacheFormat::BF16> {
 template <>
 struct Cells<CacheFormat::Int8> {
   using Element = int8_t;
+  static constexpr int kPairElements = 2;
   static constexpr int kLaneElements = 2;
   static constexpr bool kPairs = kDotsPairs;
   template <bool kHalf>
@@ -198,6 +201,37 @@ struct Cells<CacheFormat::Int8> {
     return read_codes<kHalf>(from);
   }
 };
+
+// Bytes are numbers of so many bits of mantissa, and an exponent of the others.
+template <int kMantissa>
+struct Float8Cells : Cells<CacheFormat::Int8> {
+  template <bool kHalf>
+  static Bf16Pairs read(const Element* from, int) {
+    return read_float8<kHalf, kMantissa>(from);
+  }
+};
+template <>
+struct Cells<CacheFormat::E4M3> : Float8Cells<3> {};
+template <>
+struct Cells<CacheFormat::E5M2> : Float8Cells<2> {};
+
+template <>
+struct Cells<CacheFormat::Int4> {
+  using Element = uint8_t;
+  static constexpr int kPairElements = 1;
+  static constexpr int kLaneElements = 1;
+  static constexpr bool kPairs = kDotsPairs;
+  template <bool kHalf>
+  static Bf16Pairs read(const Element* from, int) {
+    return read_code_halves<kHalf>(from);
+  }
+};
+
+// The elements of an even number of numbers.
+template <CacheFormat kFormat>
+constexpr size_t elements(size_t numbers) {
+  return numbers / 2 * Cells<kFormat>::kPairElements;
+}
 
 // The other factor of a step, the same for all lanes: two floats, or two bf16 in one word.
 inline Floats times(Floats sum, Two cells, const uint32_t* words) {

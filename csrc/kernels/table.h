@@ -99,22 +99,29 @@ struct Epilogue {
 
 // ---- attention ----
 
-enum class CacheFormat : uint8_t { F32, BF16, Int8 };
+enum class CacheFormat : uint8_t { F32, BF16, Int8, E4M3, E5M2, Int4 };
+
+// Whether each cell has a scale of its own, by which its numbers are multiplied.
+constexpr bool has_scales(CacheFormat format) {
+  return format != CacheFormat::F32 && format != CacheFormat::BF16;
+}
 
 // One layer's cache. A cell is a token's key, or value, of one KV head: head_dim elements. Block b
 // of KV head h begins at cell b · block_cells + h · head_cells of each array; other cells may lie
-// between. Inside, per 16 tokens: F32 keys as [head_dim][16], values as [16][head_dim]; BF16 and
-// Int8 keys as [head_dim/2][16][2], values as [8][head_dim][2] (pairs of tokens), so that both
-// products run over pairs. head_dim is a multiple of 8 and at most 576. Int8 keeps one fp32 scale
-// for each cell, in arrays beside. Of latent rows only keys are kept: the last `latent` numbers of
-// a key are its value, and the arrays of values are those of the keys. BF16 and Int8 latent rows
-// are [head_dim/2][8][2][2]: of two dimensions pairs of tokens, since sums of values read each
-// number by itself, and scores read vectors, which are soon rearranged.
+// between. Inside, per 16 tokens: F32 keys as [head_dim][16], values as [16][head_dim]; of other
+// formats keys as [head_dim/2][16][2], values as [8][head_dim][2] (pairs of tokens), so that both
+// products run over pairs. head_dim is a multiple of 8 and at most 576. Formats smaller than BF16
+// keep one fp32 scale for each cell, in arrays beside. An element is a number; of Int4 a byte is a
+// pair of numbers, the first one in its low half. Of latent rows only keys are kept: the last
+// `latent` numbers of a key are its value, and the arrays of values are those of the keys. All but
+// F32 latent rows are [head_dim/2][8][2][2]: of two dimensions pairs of tokens, since sums of
+// values read each number by itself, and scores read vectors, which are soon rearranged. Int4
+// keeps none.
 struct Cache {
   void* keys;
   void* values;
-  float* key_scales;    // Int8 only
-  float* value_scales;  // Int8 only
+  float* key_scales;    // if the format has_scales
+  float* value_scales;
   CacheFormat format;
   int32_t block_size;
   int32_t kv_heads;

@@ -39,6 +39,16 @@ NormShape heads_of(NormShape norm, int first, int count, int head_dim) {
   return norm;
 }
 
+// Where a thread's rows begin that would begin at `row`: two tokens that are a pair in the cache,
+// where they may share bytes, are written by one thread.
+int whole_pairs(const std::vector<SequenceRows>& sequences, int row) {
+  for (const SequenceRows& all : sequences) {
+    if (row <= all.first_row || row >= all.first_row + all.rows) continue;
+    return row + (all.first_position + row - all.first_row) % 2;
+  }
+  return row;
+}
+
 // A KV head's cells, as a cache that has no other head.
 Cache one_head(Cache cache, int kv_head) {
   const int64_t first = int64_t{kv_head} * cache.head_cells;
@@ -183,6 +193,8 @@ void Attention::run(const Instruction& i, Shares& shares, int worker_index, Work
   if (!alone) {
     int first, end;
     share_of(worker_index, context_.team.size(), rows, first, end);
+    first = whole_pairs(sequences_[i.group], first);
+    end = whole_pairs(sequences_[i.group], end);
     if (first < end) finish_rows(i, first, end, worker);
     context_.team.barrier(worker_index);
   }

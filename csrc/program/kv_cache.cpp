@@ -20,6 +20,8 @@ KvCache::KvCache(CacheFormat format, const std::vector<CacheGroup>& groups, int6
   std::vector<size_t> first_scales;  // of each group
   size_t scales = 0;
   for (const CacheGroup& shape : groups) {
+    if (shape.latent && format == CacheFormat::Int4)
+      throw std::invalid_argument("latent rows cannot be kept as Int4");
     const CacheFormat kept = shape.state ? CacheFormat::F32 : format;
     const auto cell = static_cast<int64_t>(cell_bytes(kept, shape.head_dim));
     if (shape.block_bytes <= 0 || shape.block_bytes % cell || page_bytes % shape.block_bytes)
@@ -32,12 +34,12 @@ KvCache::KvCache(CacheFormat format, const std::vector<CacheGroup>& groups, int6
     if (like == groups_.size() && !shape.state) scales += group.num_blocks * group.block_cells;
     groups_.push_back(std::move(group));
   }
-  const bool has_scales = format == CacheFormat::Int8;
-  pages_ = Pages(bytes + (has_scales ? scales * sizeof(float) : 0), true);
+  const bool is_scaled = has_scales(format);
+  pages_ = Pages(bytes + (is_scaled ? scales * sizeof(float) : 0), true);
   for (size_t index = 0; index < groups_.size(); ++index) {
     Group& group = groups_[index];
     if (group.shape.state) continue;
-    if (has_scales)
+    if (is_scaled)
       group.scales = reinterpret_cast<float*>(pages_.data() + bytes) + first_scales[index];
     add_layers(format, group);
   }

@@ -17,6 +17,7 @@ namespace octavo {
 
 // The bytes of a token's key, or value, of one head, without its scale.
 inline size_t cell_bytes(CacheFormat format, int head_dim) {
+  if (format == CacheFormat::Int4) return head_dim / 2;
   const size_t element = format == CacheFormat::F32 ? 4 : format == CacheFormat::BF16 ? 2 : 1;
   return head_dim * element;
 }

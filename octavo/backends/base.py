@@ -36,11 +36,15 @@ class KVLayers(NamedTuple):
     owner: str = ""
 
 
-class VectorBytes(NamedTuple):
-    """The bytes of a kept vector: of each of its numbers, and of its scale in an array beside."""
+class VectorSize(NamedTuple):
+    """The size of a kept vector: of each of its numbers, and of its scale in an array beside."""
 
-    number: int
-    scale: int = 0
+    number_bits: int
+    scale_bytes: int = 0
+
+    def num_bytes(self, dim: int) -> int:
+        """Return the bytes of a vector of so many numbers, without its scale."""
+        return dim * self.number_bits // 8
 
 
 class KVPages(Struct, frozen=True):
@@ -89,23 +93,23 @@ class KVLayout(Struct, frozen=True):
         """True if a layer keeps a state of the sequence, which later tokens replace."""
         return any(group.spec.kind == "state" for group in self.groups)
 
-    def pages(self, block_size: int, bytes_of: Callable[[KVSpec], VectorBytes]) -> KVPages:
-        """Return the pages that hold blocks of every group; `bytes_of` is the backend's own.
+    def pages(self, block_size: int, size_of: Callable[[KVSpec], VectorSize]) -> KVPages:
+        """Return the pages that hold blocks of every group; `size_of` is the backend's own.
 
         Blocks of one shape are of one size, whatever the number of layers: any block then serves
         any group. Blocks of other sizes lie so that vectors are found by multiples of their size.
         """
         vectors = [each.num_layers * each.spec.block_vectors(block_size) for each in self.groups]
-        kinds = [bytes_of(each.spec) for each in self.groups]
-        widths = [g.spec.dim * kind.number for g, kind in zip(self.groups, kinds, strict=True)]
+        kinds = [size_of(each.spec) for each in self.groups]
+        widths = [k.num_bytes(each.spec.dim) for each, k in zip(self.groups, kinds, strict=True)]
         largest = max(count * width for count, width in zip(vectors, widths, strict=True))
         if len(self.shapes) == 1:
-            return KVPages(largest, (1,) * len(vectors), max(vectors) * kinds[0].scale)
+            return KVPages(largest, (1,) * len(vectors), max(vectors) * kinds[0].scale_bytes)
         sizes = [count * width for count, width in zip(vectors, widths, strict=True)]
         units = [math.lcm(PAGE_UNIT, width) for width in widths]
         page_bytes = _best_page(sizes, units)
         counts = [_count(page_bytes, *block) for block in zip(sizes, units, strict=True)]
-        scales = sum(page_bytes // width * k.scale for width, k in zip(widths, kinds, strict=True))
+        scales = sum(page_bytes // w * k.scale_bytes for w, k in zip(widths, kinds, strict=True))
         return KVPages(page_bytes, tuple(counts), scales)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from octavo.backends.base import VectorBytes
+from octavo.backends.base import VectorSize
 from octavo.backends.kind import kind_of
 from octavo.backends.native.backend import NativeBackend, PeakRates
 from octavo.backends.native.kind import KIND as NATIVE
@@ -131,7 +131,7 @@ def profile(
         outside.append(walls[-1] - float(np.sum(timings[-1])))
     # Medians of each instruction: a disturbance of one step is no property of an instruction.
     times, waits = np.median(timings, axis=0)
-    kv_bytes = config.bill.block_bytes / layout.pages(size, lambda spec: VectorBytes(1)).page_bytes
+    kv_bytes = config.bill.block_bytes / layout.pages(size, lambda spec: VectorSize(8)).page_bytes
     return Profile(
         backend.tier,
         backend.threads,

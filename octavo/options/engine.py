@@ -181,8 +181,10 @@ class EngineArguments:
     )
     block_size: int | None = option(None, f"tokens per KV block {_OWN}", "COUNT")
     enable_prefix_caching: bool = option(True, "share the KV of equal prefixes")
-    kv_cache_dtype: Literal["auto", "int8"] = option(
-        "auto", "format of the KV cache: int8 takes half the memory and is nearly as exact"
+    kv_cache_dtype: Literal["auto", "int8", "fp8", "fp8_e4m3", "fp8_e5m2", "int4"] = option(
+        "auto",
+        "format of the KV cache: int8 takes half the memory and is nearly as exact; fp8 (that is "
+        "fp8_e4m3) and fp8_e5m2 take as much and are less exact; int4 takes half of that",
     )
     max_num_seqs: int | None = option(
         None, f"maximum number of sequences that run at once {_OWN}", "COUNT"

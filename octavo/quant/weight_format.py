@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 # damaged size would take memory.
 MAX_GROUP = 4096
 
-# Scales of activations and of the KV cache, which keep their own types here.
+# Scales of activations and of the KV cache, which have scales of their own here, if any.
 _UNUSED = (
     ".input_scale",
     ".input_scale_ub",

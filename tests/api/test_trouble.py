@@ -56,7 +56,7 @@ def only(outputs: list[RequestOutput]) -> Any:
         ({"block_size": True}, "block_size=True must be a whole number"),
         ({"dtype": "int3"}, "dtype='int3' must be one of auto, float32, bfloat16, half"),
         ({"cpu_weights": "int4-16"}, "cpu_weights='int4-16' must be one of auto, bf16, int8,"),
-        ({"kv_cache_dtype": "int4"}, "kv_cache_dtype='int4' must be one of auto, int8"),
+        ({"kv_cache_dtype": "int2"}, "kv_cache_dtype='int2' must be one of auto, int8, fp8,"),
         ({"cpu_isa": 512}, "cpu_isa=512 must be a name"),
         ({"cpu_isa": "sse9"}, "cpu_isa='sse9' is none of the instruction sets"),
         ({"accumulation_order": "sideways"}, "no instruction set of this processor adds products"),

@@ -11,13 +11,14 @@ import pytest
 from msgspec import structs
 
 from octavo import resolve as resolving
-from octavo.backends.base import KVLayout
+from octavo.backends.base import KVLayers, KVLayout
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.native.footprint import NativeFootprint
 from octavo.backends.native.packing import choose_format
 from octavo.backends.torch import attention, footprint
 from octavo.core.config import ConfigError
 from octavo.engine.build import build_engine
+from octavo.layers import KVSpec
 from octavo.loader.source import resolve as resolve_source
 from octavo.models.footprint import tensor_sizes
 from octavo.models.kv_layout import place_layers
@@ -174,18 +175,30 @@ def test_a_model_too_large_is_refused(directory: Path, caplog: pytest.LogCapture
         resolve(taking, opened, layout, 10_000)
 
 
-def test_int8_kv_takes_a_byte_per_number_and_a_scale_per_head(directory: Path) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [("int8", 8), ("fp8", 8), ("fp8_e4m3", 8), ("fp8_e5m2", 8), ("int4", 4)]
+)
+def test_kv_in_few_bits_has_a_scale_per_head(dtype: Any, bits: int, directory: Path) -> None:
     opened = opened_model(directory)
     layout = place_layers(opened.model)
-    asked = EngineArguments(str(directory), backend="native", kv_cache_dtype="int8")
+    asked = EngineArguments(str(directory), backend="native", kv_cache_dtype=dtype)
     (group,) = layout.groups
     cells = 2 * group.num_layers * 16 * group.spec.heads
-    assert make_bill(asked, opened, layout).block_bytes == cells * (group.spec.dim + 4)
+    assert make_bill(asked, opened, layout).block_bytes == cells * (group.spec.dim * bits // 8 + 4)
     assert build_engine(asked).core.scheduler.config.num_blocks > 1
     for refused in ({"backend": "torch"}, {"dtype": "float32", "backend": "native"}):
         wrong: Any = refused
-        with pytest.raises(ConfigError, match=r"^kv_cache_dtype='int8' is "):
+        with pytest.raises(ConfigError, match=rf"^kv_cache_dtype='{dtype}' is "):
             make_bill(replace(asked, **wrong), opened, layout)
+
+
+def test_int4_is_refused_for_latent_rows(directory: Path) -> None:
+    opened = opened_model(directory)
+    layout = KVLayout((KVLayers(KVSpec("latent", 1, 576, latent=512), 2),))
+    asked = EngineArguments(str(directory), backend="native", kv_cache_dtype="int4")
+    with pytest.raises(ConfigError, match=r"^kv_cache_dtype='int4' is "):
+        make_bill(asked, opened, layout)
+    assert make_bill(replace(asked, kv_cache_dtype="fp8"), opened, layout).block_bytes > 0
 
 
 def test_quantised_weights_are_refused_where_the_backend_cannot_keep_them(directory: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from octavo.backends.base import KVLayers, KVLayout, KVPages, VectorBytes
+from octavo.backends.base import KVLayers, KVLayout, KVPages, VectorSize
 from octavo.core.config import ConfigError, CoreConfig, KVGroup
 from octavo.core.kv.manager import KVManager
 from octavo.layers import KVSpec
@@ -15,7 +15,7 @@ BLOCK_BYTES = 12 * 1024
 
 
 def pages_of(layout: KVLayout, number_bytes: int = 4, scale_bytes: int = 0) -> KVPages:
-    return layout.pages(16, lambda spec: VectorBytes(number_bytes, scale_bytes))
+    return layout.pages(16, lambda spec: VectorSize(8 * number_bytes, scale_bytes))
 
 
 def bill_of(layout: KVLayout, chunk_tokens: int = 200) -> MemoryBill:
@@ -100,7 +100,7 @@ def test_each_kind_has_its_own_size_of_block() -> None:
 def test_a_states_numbers_may_be_longer_than_those_of_keys() -> None:
     """The backend says how many bytes a number of each kind takes."""
     layout = KVLayout((KVLayers(KVSpec("state", 1, 512), 3), KVLayers(KVSpec("full", 1, 64), 2)))
-    pages = layout.pages(16, lambda spec: VectorBytes(4 if spec.kind == "state" else 2))
+    pages = layout.pages(16, lambda spec: VectorSize(32 if spec.kind == "state" else 16))
     assert pages == KVPages(2 * 2 * 16 * 64 * 2, (1, 1))
     assert (3 * 512 * 4, pages.block_bytes(0)) == (6144, 8192)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import structs
 
-from octavo.backends.base import ForwardResult, KVLayout, LogitsBackend, VectorBytes
+from octavo.backends.base import ForwardResult, KVLayout, LogitsBackend, VectorSize
 from octavo.backends.step import Draws, HostBatch, Pending, StepOutput
 from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch.sampling.step_sampler import StepSampler
@@ -156,8 +156,8 @@ def make_groups(
 ) -> tuple[KVGroup, ...]:
     """Return the groups of the model's layers in the core's terms."""
     layout = make_model(windows, family)[1]
-    number_bytes, scale_bytes = {"float32": (4, 0), "bfloat16": (2, 0), "int8": (1, 4)}[kv_dtype]
-    vector, exact = VectorBytes(number_bytes, scale_bytes), VectorBytes(4)
+    others = {"float32": (32, 0), "bfloat16": (16, 0), "int4": (4, 4)}
+    vector, exact = VectorSize(*others.get(kv_dtype, (8, 4))), VectorSize(32)
     pages = layout.pages(block_size, lambda spec: exact if spec.kind == "state" else vector)
     return groups_of(layout, pages)
 

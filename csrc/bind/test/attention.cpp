@@ -45,7 +45,10 @@ CacheFormat format_named(const std::string& name) {
   if (name == "f32") return CacheFormat::F32;
   if (name == "bf16") return CacheFormat::BF16;
   if (name == "int8") return CacheFormat::Int8;
-  throw std::invalid_argument("KV cache format '" + name + "' is none of f32, bf16, int8");
+  if (name == "e4m3") return CacheFormat::E4M3;
+  if (name == "e5m2") return CacheFormat::E5M2;
+  if (name == "int4") return CacheFormat::Int4;
+  throw std::invalid_argument("there is no KV cache format '" + name + "'");
 }
 
 // A KV cache of one layer, laid out like the engine's, with the kernels of one tier.
@@ -59,7 +62,7 @@ class TestCache {
     cache_.format = format_named(format);
     const size_t cell = cell_bytes(cache_.format, head_dim);
     bytes_ = cells * cell;
-    num_scales_ = cache_.format == CacheFormat::Int8 ? cells : 0;
+    num_scales_ = has_scales(cache_.format) ? cells : 0;
     cells_ = aligned<uint8_t>(bytes_);
     scales_ = aligned<float>(num_scales_);
     std::fill_n(cells_.get(), bytes_, uint8_t{0});

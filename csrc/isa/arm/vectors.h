@@ -29,6 +29,13 @@ template <bool kHalf>
 inline Ints read_code_pairs(const int8_t* from) {
   return reinterpret_cast<Ints>(vmovl_s8(vld1_s8(from)));
 }
+template <bool kHalf>
+inline Ints read_bytes(const uint8_t* from) {
+  uint32_t bytes;
+  __builtin_memcpy(&bytes, from, sizeof bytes);
+  const uint16x8_t halves = vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(bytes)));
+  return reinterpret_cast<Ints>(vmovl_u16(vget_low_u16(halves)));
+}
 
 }  // namespace attend
 }  // namespace

@@ -30,6 +30,11 @@ inline Ints read_code_pairs(const int8_t* from) {
   return reinterpret_cast<Ints>(
       _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 }
+template <bool kHalf>
+inline Ints read_bytes(const uint8_t* from) {
+  return reinterpret_cast<Ints>(
+      _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+}
 
 }  // namespace attend
 }  // namespace

@@ -33,6 +33,12 @@ inline Ints read_code_pairs(const int8_t* from) {
             : _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   return reinterpret_cast<Ints>(_mm512_cvtepi8_epi16(codes));
 }
+template <bool kHalf>
+inline Ints read_bytes(const uint8_t* from) {
+  const __m128i* bytes = reinterpret_cast<const __m128i*>(from);
+  return reinterpret_cast<Ints>(
+      _mm512_cvtepu8_epi32(kHalf ? _mm_loadl_epi64(bytes) : _mm_loadu_si128(bytes)));
+}
 
 }  // namespace attend
 }  // namespace

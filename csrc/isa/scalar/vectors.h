@@ -40,6 +40,12 @@ inline Ints read_code_pairs(const int8_t* from) {
                                        (static_cast<uint32_t>(from[2 * lane]) & 0xFFFFu));
   return pairs;
 }
+template <bool kHalf>
+inline Ints read_bytes(const uint8_t* from) {
+  Ints bytes;
+  for (int lane = 0; lane < kLanes; ++lane) bytes[lane] = from[lane];
+  return bytes;
+}
 
 }  // namespace attend
 }  // namespace

@@ -23,9 +23,10 @@ from octavo.backends.native import _native
 from octavo.backends.native.emit import Emitter
 from octavo.backends.native.footprint import kv_pages
 from octavo.backends.native.kernel_choice import Choice
+from octavo.backends.native.kv_formats import KV_FORMATS, KvDtype
 from octavo.backends.native.measure import ProductCalibration, measured_tier
 from octavo.backends.native.measured_file import MeasuredFile, machine_key
-from octavo.backends.native.packing import CpuWeights, Experts, KvDtype, Matrix, Packer, Vector
+from octavo.backends.native.packing import CpuWeights, Experts, Matrix, Packer, Vector
 from octavo.backends.native.panels import FreshPanels
 from octavo.backends.native.passes import PASSES
 from octavo.backends.native.pending import NativePending, ProcessedPending
@@ -50,7 +51,6 @@ _log = logging.getLogger(__name__)
 BLOCK_TOKENS = _native.BLOCK_TOKENS  # kernels take so many tokens of a block together
 _POLL_SECONDS = 0.002  # while a measurement is awaited
 _NO_DRAWS = Draws((), (), NO_ROWS, NO_ROWS)
-_CACHES = {"float32": "F32", "bfloat16": "BF16", "int8": "Int8"}
 
 
 class NativeOptions(Struct, frozen=True):
@@ -271,7 +271,7 @@ class NativeBackend:
             group.latent = spec.latent
             group.state = spec.heads if spec.kind == "state" else 0
             groups.append(group)
-        kept_as = getattr(_native.CacheFormat, _CACHES[self._options.kv_dtype])
+        kept_as = getattr(_native.CacheFormat, KV_FORMATS[self._options.kv_dtype].name)
         cache = _native.KvCache(kept_as, groups, num_blocks, pages.page_bytes, block_size)
         if self._options.preallocates_kv:
             cache.take(self._team)

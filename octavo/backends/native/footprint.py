@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from octavo.backends.base import KVLayout, KVPages, StepSize, TensorSize, VectorBytes
+from octavo.backends.base import KVLayout, KVPages, StepSize, TensorSize
 from octavo.backends.native import _native
-from octavo.backends.native.packing import PANEL, CpuWeights, KvDtype, choose_format
+from octavo.backends.native.kv_formats import KV_FORMATS, KvDtype
+from octavo.backends.native.packing import PANEL, CpuWeights, choose_format
 
 # Rows as wide as the residual stream that live at once: the stream, its norm, what is added to it.
 _HIDDEN_ROWS = 3
@@ -15,14 +16,16 @@ _PREPARED_BYTES = 2
 _LIBRARY_BYTES = 24 << 20  # modules that the first step imports, and arrays of batches
 # The largest KV cache that is chosen automatically: more than the CPU's speed can make use of.
 _MOST_KV_BYTES = 4 << 30
-_KV_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
-_SCALE_BYTES = {"int8": 4}  # of each vector of a head
 
 
 def kv_pages(layout: KVLayout, block_size: int, kv_dtype: KvDtype) -> KVPages:
-    """Return the pages of a cache of this type."""
-    vector = VectorBytes(_KV_BYTES[kv_dtype], _SCALE_BYTES.get(kv_dtype, 0))
-    exact = VectorBytes(_KV_BYTES["float32"])
+    """Return the pages of a cache of this type; raise ValueError if it cannot keep the layout."""
+    if kv_dtype == "int4" and any(group.spec.latent for group in layout.groups):
+        raise ValueError(
+            "kv_cache_dtype='int4' is not possible for this model: its attention keeps one latent "
+            "row for all heads, which 4 bits would spoil; give 'int8', or leave it out"
+        )
+    vector, exact = KV_FORMATS[kv_dtype].size, KV_FORMATS["float32"].size
     return layout.pages(block_size, lambda spec: exact if spec.kind == "state" else vector)
 
 

@@ -15,7 +15,7 @@ from octavo.observe.finding import Finding
 if TYPE_CHECKING:
     from octavo.backends.native.backend import NativeBackend
     from octavo.backends.native.footprint import NativeFootprint
-    from octavo.backends.native.packing import CpuWeights, KvDtype
+    from octavo.backends.native.packing import CpuWeights
 
 _PACKED = ("cpu_weights", "kv_cache_dtype")  # settings of what has less than 32 bits
 
@@ -85,14 +85,14 @@ class NativeKind:
 
     def footprint(self, settings: BackendSettings) -> NativeFootprint:
         from octavo.backends.native.footprint import NativeFootprint
+        from octavo.backends.native.kv_formats import kv_dtype_named
 
         if not self._is_packed(settings):
             return NativeFootprint("float32", "float32")
-        kv_dtype = settings.kv_cache_dtype
         is_asked = settings.dtype == "bfloat16" and settings.cpu_weights == "auto"
         weights = "bfloat16" if is_asked else settings.cpu_weights
-        kv_dtype = "bfloat16" if kv_dtype == "auto" else kv_dtype
-        return NativeFootprint(cast("CpuWeights", weights), cast("KvDtype", kv_dtype))
+        kv_dtype = kv_dtype_named(settings.kv_cache_dtype)
+        return NativeFootprint(cast("CpuWeights", weights), kv_dtype)
 
     def memory(self) -> machine.Memory:
         return machine.memory()

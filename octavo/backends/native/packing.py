@@ -37,7 +37,6 @@ CpuWeights = Literal[
     "int4-128",
 ]
 
-KvDtype = Literal["float32", "bfloat16", "int8"]
 MakePanels = Callable[[_native.Store, _native.Team], Panels]
 
 # Outputs of a panel; if gates and ups lie side by side, the first half are gates.

@@ -10,7 +10,7 @@ from octavo.backends.base import (
     KVPages,
     StepSize,
     TensorSize,
-    VectorBytes,
+    VectorSize,
 )
 
 # Copies of the largest values that exist at once in the operations of ops.py and attention.py.
@@ -30,7 +30,7 @@ _MOST_KV_BYTES = 4 << 30
 
 def kv_pages(layout: KVLayout, block_size: int, dtype: str) -> KVPages:
     """Return the pages of a cache of this type."""
-    vector, exact = VectorBytes(ELEMENT_BYTES[dtype]), VectorBytes(ELEMENT_BYTES["float32"])
+    vector, exact = (VectorSize(8 * ELEMENT_BYTES[each]) for each in (dtype, "float32"))
     return layout.pages(block_size, lambda spec: exact if spec.kind == "state" else vector)
 
 

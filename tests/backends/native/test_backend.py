@@ -48,7 +48,11 @@ WAYS: dict[str, list[list[tuple[int, int, int]]]] = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize(
-    "options", [{}, {"weights": "bf16", "kv_dtype": "bfloat16"}, {"kv_dtype": "int8"}]
+    "options",
+    [
+        *({}, {"weights": "bf16", "kv_dtype": "bfloat16"}, {"kv_dtype": "int8"}),
+        *({"kv_dtype": "fp8_e4m3"}, {"kv_dtype": "fp8_e5m2"}, {"kv_dtype": "int4"}),
+    ],
 )
 def test_rows_depend_on_nothing_but_their_sequence(
     way: str, threads: int, options: dict[str, Any]

@@ -25,26 +25,26 @@ def test_worlds_hold(part: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kv_dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["bfloat16", "int8", "fp8_e4m3", "fp8_e5m2", "int4"])
 def test_worlds_hold_over_smaller_caches(kv_dtype: str) -> None:
     hold(SEEDS[::6], kv_dtype)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8", "int4"])
 def test_worlds_hold_with_layers_of_different_shapes(kv_dtype: str) -> None:
     """Blocks of two sizes share one pool of bytes, and no sequence reads another's."""
     hold(SEEDS[1::5], kv_dtype, Mixed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8", "fp8_e4m3"])
 def test_worlds_hold_with_latent_rows(kv_dtype: str) -> None:
     hold(SEEDS[2::5], kv_dtype, latent)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8", "int4"])
 def test_worlds_hold_with_states(kv_dtype: str) -> None:
     """States are floats whatever the type of keys and values, which have pages beside them."""
     hold(SEEDS[3::5], kv_dtype, convolving)
@@ -53,7 +53,10 @@ def test_worlds_hold_with_states(kv_dtype: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kv_dtype", "family"),
-    [("float32", Llama), ("int8", Mixed), ("bfloat16", latent), ("int8", convolving)],
+    [
+        *(("float32", Llama), ("int8", Mixed), ("bfloat16", latent), ("int8", convolving)),
+        *(("fp8_e4m3", Mixed), ("int4", Mixed)),
+    ],
 )
 def test_worlds_hold_while_kv_is_saved_and_loaded(kv_dtype: str, family: Family) -> None:
     """Blocks that come from a store, in this engine or a later one, change no request's output."""

@@ -51,6 +51,9 @@ DIGESTS = {
     "fp32": "92396d563965958b",
     "bf16": "2e5df4985dac51fc",
     "bf16 cache, windows, caps": "8fbe52aa8bde5305",
+    "fp8 cache": "d6ffed1e79e67238",
+    "wide fp8 cache": "213252162bfd01a3",
+    "int4 cache": "0ae3dcd8c2989ecf",
     "int8, experts, sinks": "86b2e92125ebf829",
     "GGUF": "e5b444dacd807b76",
 }
@@ -131,6 +134,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "fp32": ("LlamaForCausalLM", {"weights": "float32", "kv_dtype": "float32"}),
     "bf16": ("LlamaForCausalLM", {"weights": "bf16"}),
     "bf16 cache, windows, caps": ("Gemma2ForCausalLM", {"weights": "float32"}),
+    "fp8 cache": ("LlamaForCausalLM", {"weights": "float32", "kv_dtype": "fp8_e4m3"}),
+    "wide fp8 cache": ("LlamaForCausalLM", {"weights": "float32", "kv_dtype": "fp8_e5m2"}),
+    "int4 cache": ("LlamaForCausalLM", {"weights": "float32", "kv_dtype": "int4"}),
     "int8, experts, sinks": ("GptOssForCausalLM", {"weights": "int8", "kv_dtype": "int8"}),
 }
 
