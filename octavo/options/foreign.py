@@ -48,7 +48,7 @@ WITHOUT_EFFECT = {
     "OLLAMA_CONTEXT_LENGTH": "give --max-model-len",
     "OLLAMA_NUM_PARALLEL": "give --max-num-seqs",
     "OLLAMA_MAX_QUEUE": "give --max-waiting-requests",
-    "OLLAMA_KV_CACHE_TYPE": "give --kv-cache-dtype",
+    "OLLAMA_KV_CACHE_TYPE": "give --kv-cache-dtype int8 for q8_0, or int4 for q4_0",
     "OLLAMA_KEEP_ALIVE": "the model stays loaded",
     "TRANSFORMERS_CACHE": "set HF_HUB_CACHE",
     "MODELSCOPE_CACHE": _HUB,
@@ -287,7 +287,7 @@ FIXED: Mapping[str, tuple[Test, str]] = {
     "fingerprint_mode": (_among("full"), "there is one"),
     "calculate_kv_scales": (
         _among(False),
-        "the int8 KV cache computes its scales as it is written",
+        "KV in few bits has its scales computed as it is written",
     ),
 }
 

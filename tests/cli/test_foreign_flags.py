@@ -207,6 +207,9 @@ def test_servers_settings_have_other_names_too() -> None:
         ("-ngl", "99"),
         ("--lora", "x"),
         ("--cache-type-k", "q4_0"),
+        ("--cache-type-v", "q8_0", "-ctk", "bf16"),
+        ("--cache-type-k", "q5_1", "-ctv", "q5_1"),
+        ("--kv-cache-dtype", "fp8", "-ctk", "q8_0", "-ctv", "q8_0"),
         ("--offline",),
         ("-n", "5"),
         ("--grammar", "root ::= x"),
@@ -217,6 +220,23 @@ def test_servers_settings_have_other_names_too() -> None:
 def test_what_other_servers_would_do_is_refused_by_name(words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match=f"^{words[0]}.* is not supported: "):
         engine("m", *words)
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "expected"),
+    [
+        ("f16", "bf16", "auto"),
+        ("bf16", None, "auto"),
+        ("q8_0", "q8_0", "int8"),
+        ("q4_0", "q4_0", "int4"),
+    ],
+)
+def test_llama_servers_types_of_kv_are_followed(
+    keys: str, values: str | None, expected: str
+) -> None:
+    words = ("m", "-ctk", keys, *(("--cache-type-v", values) if values else ()))
+    assert engine(*words).kv_cache_dtype == expected
+    assert engine(*words, "--kv-cache-dtype", expected).kv_cache_dtype == expected
 
 
 def test_each_flag_of_another_server_has_one_meaning(parser: Parser) -> None:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from octavo.cli.flags.cache_types import add_cache_types, follow_cache_types
 from octavo.cli.parsing import Parser, UsageError
 from octavo.options.foreign import DEVICES
 
@@ -121,8 +122,6 @@ OTHERS: tuple[Other, ...] = (
     Other(("-ngl", "--gpu-layers", "--n-gpu-layers"), DEVICES, ("0", "auto")),
     Other(("-sm", "--split-mode"), DEVICES, ("none", "layer")),
     Other(("-mg", "--main-gpu"), DEVICES, ("0",)),
-    Other(("-ctk", "--cache-type-k"), "see --kv-cache-dtype", ("f16", "bf16")),
-    Other(("-ctv", "--cache-type-v"), "see --kv-cache-dtype", ("f16", "bf16")),
     Other(("--numa",), _PLACES, ("numactl",)),
     Other(
         ("--reasoning-format",),
@@ -212,6 +211,7 @@ OTHERS: tuple[Other, ...] = (
 
 def add_other_flags(parser: Parser) -> None:
     """Add the flags, hidden; those of the command and of vLLM go before them."""
+    add_cache_types(parser)
     parser.add_aliases(SAME)
     parser.add_expansions(KEYS)
     parser.add_usual(USUAL)
@@ -227,6 +227,7 @@ def add_other_flags(parser: Parser) -> None:
 
 def check_other_flags(arguments: argparse.Namespace) -> None:
     """Refuse what cannot be done; name what has no effect."""
+    follow_cache_types(arguments)
     given = vars(arguments)
     ignored = []
     for row in OTHERS:
