@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.loader import small_blocks, super_blocks
+from octavo.loader.codebooks import blocks as codebook_blocks
 from octavo.loader.errors import UnsupportedFormatError
 from octavo.loader.small_blocks import Blocks, Floats
 from octavo.loader.tensor_type import TensorType
 
-LAYOUTS = small_blocks.LAYOUTS | super_blocks.LAYOUTS
+LAYOUTS = small_blocks.LAYOUTS | super_blocks.LAYOUTS | codebook_blocks.LAYOUTS
 
 DECODERS: dict[str, Callable[[Blocks, Floats], None]] = {
     "Q4_0": small_blocks.decode_q4_0,
@@ -23,6 +24,8 @@ DECODERS: dict[str, Callable[[Blocks, Floats], None]] = {
     "Q8_1": small_blocks.decode_q8,
     "IQ4_NL": small_blocks.decode_iq4_nl,
     "MXFP4": small_blocks.decode_mxfp4,
+    "Q1_0": small_blocks.decode_q1_0,
+    "Q2_0": small_blocks.decode_q2_0,
     "Q2_K": super_blocks.decode_q2_k,
     "Q3_K": super_blocks.decode_q3_k,
     "Q4_K": super_blocks.decode_q4_k,
@@ -30,6 +33,9 @@ DECODERS: dict[str, Callable[[Blocks, Floats], None]] = {
     "Q6_K": super_blocks.decode_q6_k,
     "Q8_K": super_blocks.decode_q8_k,
     "IQ4_XS": super_blocks.decode_iq4_xs,
+    "TQ1_0": super_blocks.decode_tq1_0,
+    "TQ2_0": super_blocks.decode_tq2_0,
+    **codebook_blocks.DECODERS,
 }
 
 # Decoded at a time, so that intermediate values stay in a core's own cache.

@@ -1,4 +1,4 @@
-"""Decoders of GGUF's blocks of 32 elements to float32, with the layouts of the blocks.
+"""Decoders of GGUF's blocks with one scale, mostly of 32 elements, to float32, with the layouts.
 
 Every product below is exact in float32 (a float16 scale has 11 significant bits, a quantised value
 at most 8), so at most the addition of a minimum rounds: the values are the format's, correctly
@@ -22,6 +22,8 @@ LAYOUTS = {
     "Q8_1": np.dtype([("scale", "<f2"), ("sum", "<f2"), ("values", "i1", 32)]),
     "IQ4_NL": np.dtype([("scale", "<f2"), ("low", "u1", 16)]),
     "MXFP4": np.dtype([("exponent", "u1"), ("low", "u1", 16)]),
+    "Q1_0": np.dtype([("scale", "<f2"), ("signs", "u1", 16)]),
+    "Q2_0": np.dtype([("scale", "<f2"), ("codes", "u1", 16)]),
 }
 
 # The sixteen levels of the non-linear four-bit types, denser near zero where weights are.
@@ -86,3 +88,16 @@ def decode_mxfp4(blocks: Blocks, out: Floats) -> None:
     np.take(DOUBLED_E2M1, nibbles(blocks["low"]), out=out, mode="clip")
     # The scale is two to the power (exponent - 127), and half of that for the doubled values.
     out *= np.ldexp(np.float32(1), blocks["exponent"].astype(np.int32) - 128)[:, None]
+
+
+def decode_q1_0(blocks: Blocks, out: Floats) -> None:
+    # A set bit is the scale, any other its negative.
+    np.multiply(np.unpackbits(blocks["signs"], axis=1, bitorder="little"), np.float32(2), out=out)
+    out -= np.float32(1)
+    out *= column(blocks["scale"])
+
+
+def decode_q2_0(blocks: Blocks, out: Floats) -> None:
+    codes = blocks["codes"][..., None] >> np.arange(0, 8, 2, dtype=np.uint8) & 3
+    np.subtract(codes.reshape(out.shape), np.float32(1), out=out)
+    out *= column(blocks["scale"])

@@ -27,10 +27,15 @@ LAYOUTS = {
     "IQ4_XS": np.dtype(
         [("scale", "<f2"), ("high", "<u2"), ("scales", "u1", 4), ("low", "u1", (8, 16))]
     ),
+    "TQ1_0": np.dtype(
+        [("first", "u1", 32), ("middle", "u1", 16), ("last", "u1", 4), ("scale", "<f2")]
+    ),
+    "TQ2_0": np.dtype([("codes", "u1", (2, 32)), ("scale", "<f2")]),
 }
 
 _EVERY_BIT = np.arange(8, dtype=np.uint8)[:, None]
 _EVERY_PAIR = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+_POWERS_OF_3 = np.array([1, 3, 9, 27, 81], np.uint8)[:, None]
 
 
 def _pairs(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -116,3 +121,26 @@ def decode_iq4_xs(blocks: Blocks, out: Floats) -> None:
     rows = out.reshape(-1, 8, 32)
     np.take(IQ4_LEVELS, nibbles(blocks["low"]), out=rows, mode="clip")
     rows *= scales[..., None]
+
+
+def _trits(packed: NDArray[np.uint8], count: int) -> NDArray[np.integer]:
+    """Split […, k] bytes into `count` digits of base three each: the first digit of each first.
+
+    A byte is a fraction of 256. Times three, its whole part is the first digit; the rest, times
+    three, gives the second.
+    """
+    rest = packed[:, None, :] * _POWERS_OF_3[:count]  # modulo 256
+    digits = rest.astype(np.uint16) * 3 >> 8
+    return digits.reshape(len(packed), -1)
+
+
+def decode_tq1_0(blocks: Blocks, out: Floats) -> None:
+    parts = (blocks["first"], 5), (blocks["middle"], 5), (blocks["last"], 4)
+    digits = np.concatenate([_trits(packed, count) for packed, count in parts], axis=1)
+    np.subtract(digits, np.float32(1), out=out)
+    out *= column(blocks["scale"])
+
+
+def decode_tq2_0(blocks: Blocks, out: Floats) -> None:
+    np.subtract(_pairs(blocks["codes"]).reshape(out.shape), np.float32(1), out=out)
+    out *= column(blocks["scale"])

@@ -1,7 +1,8 @@
 """A second decoder for each block type, one element at a time, after the formats' descriptions.
 
 Python's floats are doubles and hold every result exactly, so rounding them to float32 gives the
-only right answer. (Q8_K is left out: it has a float32 scale.)
+only right answer. (Q8_K is left out: it has a float32 scale. So are the types with codebooks,
+which are compared with those of another package.)
 """
 
 import struct
@@ -118,6 +119,26 @@ def iq4_xs(block: bytes, i: int) -> float:
     return half(block, 0) * scale * IQ4[split_nibble(block, 8, i, 32)]
 
 
+def tq1_0(block: bytes, i: int) -> float:
+    # A run of bytes holds as many elements as it has digits, one digit of all bytes after another.
+    at, width, first = (0, 32, 0) if i < 160 else (32, 16, 160) if i < 240 else (48, 4, 240)
+    digit, byte = divmod(i - first, width)
+    fraction = block[at + byte] * 3**digit % 256
+    return half(block, 52) * (fraction * 3 // 256 - 1)
+
+
+def tq2_0(block: bytes, i: int) -> float:
+    return half(block, 64) * (split_pair(block, 0, i) - 1)
+
+
+def q1_0(block: bytes, i: int) -> float:
+    return half(block, 0) * (2 * bits(block, 2, i, 1) - 1)
+
+
+def q2_0(block: bytes, i: int) -> float:
+    return half(block, 0) * (bits(block, 2, 2 * i, 2) - 1)
+
+
 ELEMENTS: dict[str, Callable[[bytes, int], float]] = {
     "Q4_0": q4_0,
     "Q4_1": q4_1,
@@ -133,4 +154,8 @@ ELEMENTS: dict[str, Callable[[bytes, int], float]] = {
     "Q5_K": q5_k,
     "Q6_K": q6_k,
     "IQ4_XS": iq4_xs,
+    "TQ1_0": tq1_0,
+    "TQ2_0": tq2_0,
+    "Q1_0": q1_0,
+    "Q2_0": q2_0,
 }

@@ -18,6 +18,10 @@ Q8_1 = _blocks("Q8_1", 32, 2 + 2 + 32)
 IQ4_NL = _blocks("IQ4_NL", 32, 2 + 16)
 MXFP4 = _blocks("MXFP4", 32, 1 + 16)
 
+# Larger blocks with one scale: signs alone, and codes of two bits.
+Q1_0 = _blocks("Q1_0", 128, 2 + 16)
+Q2_0 = _blocks("Q2_0", 64, 2 + 16)
+
 # Blocks of 256 elements, divided again into 8 or 16 sub-blocks with small scales of their own.
 Q2_K = _blocks("Q2_K", 256, 16 + 64 + 2 + 2)
 Q3_K = _blocks("Q3_K", 256, 32 + 64 + 12 + 2)
@@ -27,16 +31,20 @@ Q6_K = _blocks("Q6_K", 256, 128 + 64 + 16 + 2)
 Q8_K = _blocks("Q8_K", 256, 4 + 256 + 32)
 IQ4_XS = _blocks("IQ4_XS", 256, 2 + 2 + 4 + 128)
 
-# Sizes are known, so files with these can be opened and listed; their values cannot be read.
-IQ2_XXS = _blocks("IQ2_XXS", 256, 66)
-IQ2_XS = _blocks("IQ2_XS", 256, 74)
-IQ2_S = _blocks("IQ2_S", 256, 82)
-IQ3_XXS = _blocks("IQ3_XXS", 256, 98)
-IQ3_S = _blocks("IQ3_S", 256, 110)
-IQ1_S = _blocks("IQ1_S", 256, 50)
-IQ1_M = _blocks("IQ1_M", 256, 56)
-TQ1_0 = _blocks("TQ1_0", 256, 54)
-TQ2_0 = _blocks("TQ2_0", 256, 66)
+# Blocks of 256 ternary elements with one scale.
+TQ1_0 = _blocks("TQ1_0", 256, 48 + 4 + 2)
+TQ2_0 = _blocks("TQ2_0", 256, 64 + 2)
+
+# Blocks of 256 elements whose codes choose points of a codebook.
+IQ1_S = _blocks("IQ1_S", 256, 2 + 32 + 16)
+IQ1_M = _blocks("IQ1_M", 256, 32 + 16 + 8)
+IQ2_XXS = _blocks("IQ2_XXS", 256, 2 + 64)
+IQ2_XS = _blocks("IQ2_XS", 256, 2 + 64 + 8)
+IQ2_S = _blocks("IQ2_S", 256, 2 + 32 + 32 + 8 + 8)
+IQ3_XXS = _blocks("IQ3_XXS", 256, 2 + 64 + 32)
+IQ3_S = _blocks("IQ3_S", 256, 2 + 64 + 8 + 32 + 4)
+
+# The size is known, so files with it can be opened and listed; its values cannot be read.
 NVFP4 = _blocks("NVFP4", 64, 36)
 
 TENSOR_TYPES = {
@@ -73,6 +81,8 @@ TENSOR_TYPES = {
     35: TQ2_0,
     39: MXFP4,
     40: NVFP4,
+    41: Q1_0,
+    42: Q2_0,
 }
 
 # Types that once existed: files with them must be converted again.

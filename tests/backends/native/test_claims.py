@@ -68,7 +68,12 @@ KEPT = {
     "MXFP4": "Mx4",
 }
 BLOCKS = [kind.name for kind in TENSOR_TYPES.values() if kind.is_quantized and is_readable(kind)]
-CONVERTED = {"IQ4_XS": "Table4", "Q2_K": "U8", "Q3_K": "U6", "Q8_1": "U8", "Q8_K": "U8"}
+CONVERTED = {
+    "IQ4_XS": "Table4",
+    "Q3_K": "U6",
+    **dict.fromkeys(("Q2_K", "Q8_1", "Q8_K", "Q1_0", "Q2_0", "TQ1_0", "TQ2_0"), "U8"),
+    **dict.fromkeys(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"), "U8"),
+}
 
 LAYER = """\
 │

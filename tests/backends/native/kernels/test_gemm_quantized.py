@@ -57,6 +57,10 @@ def random_blocks(name: str, outputs: int, inputs: int, scale: float, seed: int 
         middle = 127 + round(np.log2(scale))
         blocks["exponent"] = generator.integers(middle - 3, middle + 4, len(blocks))
         return stored.reshape(outputs, -1)
+    if name == "IQ1_M":  # the scale's nibbles are the highest of four words
+        shifts = np.arange(0, 16, 4, dtype=np.uint16)
+        words = np.full((len(blocks), 1), scale, np.float16).view(np.uint16) >> shifts
+        blocks["scales"] = blocks["scales"] & 0x0FFF | words << 12
     for field in ("scale", "minimum"):
         if field in (blocks.dtype.names or ()):
             signs = generator.choice([-1.0, 1.0], len(blocks))
