@@ -25,8 +25,10 @@ def scaled_layout(
 ) -> RowLayout:
     """Return the layout of groups stored as `block`, which has a field `scale`.
 
-    `unscaled` writes the values of some blocks before the scale multiplies them.
+    `unscaled` writes the values of some blocks before the scale multiplies them. A field `offset`,
+    if there is one, is added to the products.
     """
+    has_offsets = "offset" in (block.names or ())
 
     def decode(rows: Bytes) -> Floats:
         blocks = np.ascontiguousarray(rows).view(block)
@@ -37,6 +39,8 @@ def scaled_layout(
             unscaled(part, out)
             with np.errstate(all="ignore"):  # damaged scales may be infinite or NaN
                 out *= part["scale"][..., None]
+                if has_offsets:
+                    out += part["offset"][..., None]
         return values.reshape(len(rows), -1)
 
     return RowLayout(name, group, block.itemsize, decode, has_zero_points)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from octavo.models.load import OpenedModel, open_model
 from octavo.models.registry import family_of
 from tests.loader.make_files import write_safetensors
 from tests.models.made_up import SIZES, MadeUpWeights
-from tests.quant import made_compressed
+from tests.quant import made_compressed, made_torchao
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -34,6 +34,12 @@ class MadeFormat:
     quantise: Quantise
     # Those of modules that have a part of a name, if they are stored in another way.
     others: Mapping[str, Quantise] = field(default_factory=dict)
+    describe: Callable[[tuple[int, int]], str] | None = None  # the file's metadata of a weight
+
+    def metadata(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
+        """Return the metadata of a file with weights of these names and shapes."""
+        describe = self.describe
+        return {} if describe is None else {name: describe(shapes[name]) for name in shapes}
 
     def quantise_of(self, module: str) -> Quantise:
         """Return what stores a module."""
@@ -314,6 +320,16 @@ def torchao(
     return MadeFormat({"quant_method": "torchao", "quant_type": {"default": {}}}, quantise)
 
 
+def torchao_int4(group: int, *, is_tiled: bool = False) -> MadeFormat:
+    """Make codes of four bits, plain or in tiles."""
+    name = "Int4TilePackedTo4dTensor" if is_tiled else "Int4Tensor"
+    return replace(
+        torchao(),
+        quantise=made_torchao.int4(group, is_tiled=is_tiled),
+        describe=made_torchao.description(name, group),
+    )
+
+
 def squeezellm(bits: int, *, outliers: int = 0, full: int = 0) -> MadeFormat:
     """Make codes into a table for each row; of a row, some values more, and of all, some rows."""
 
@@ -368,6 +384,8 @@ FORMATS: dict[str, MadeFormat] = {
     "bitsandbytes, 8 bits": bitsandbytes_int8(),
     "HQQ, 4 bits": hqq(4, 64),
     "torchao, integers": torchao(32, zeros=np.int8),
+    "torchao, 4 bits": torchao_int4(64),
+    "torchao, 4 bits in tiles": torchao_int4(64, is_tiled=True),
     "SqueezeLLM": squeezellm(4, outliers=5, full=2),
     "FP8, fbgemm": fp8({"quant_method": "fbgemm_fp8"}, lambda rows, columns: (rows, 1)),
     **{name: MadeFormat(*made) for name, made in made_compressed.WHOLE.items()},
@@ -392,10 +410,12 @@ def write_pair(
     plain: dict[str, Array] = dict(MadeUpWeights(model).tensors)
     stored = dict(plain)
     generator = np.random.default_rng(2)
+    shapes: dict[str, tuple[int, int]] = {}
     for name, array in plain.items():
         module = name.removesuffix(".weight")
         if module == name or "_proj" not in name:
             continue
+        shapes[name] = array.shape
         tensors, plain[name] = made.quantise_of(module)(array.shape, generator)
         del stored[name]
         stored |= {f"{module}.{ending}": tensor for ending, tensor in tensors.items()}
@@ -403,7 +423,8 @@ def write_pair(
     for form, tensors, settings in (("stored", stored, made.settings), ("plain", plain, None)):
         (directory / form).mkdir()
         arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-        write_safetensors(directory / form / "model.safetensors", arrays)
+        metadata = made.metadata(shapes) if settings else None
+        write_safetensors(directory / form / "model.safetensors", arrays, metadata)
         values = config if settings is None else {**config, "quantization_config": settings}
         (directory / form / "config.json").write_text(json.dumps(values))
         forms[form] = open_model(resolve(str(directory / form)))

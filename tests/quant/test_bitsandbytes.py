@@ -48,7 +48,8 @@ def weights_of(
         for name, array in changed.items()
         if array is not None
     }
-    path = write_safetensors(directory / "model.safetensors", arrays)
+    metadata = made.metadata({"m.weight": (OUTPUTS, inputs)})
+    path = write_safetensors(directory / "model.safetensors", arrays, metadata)
     weights = CheckpointWeights(open_safetensors(path), formats_for(Values(made.settings)))
     return weights, values
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from octavo.loader.safetensors import open_safetensors
 from octavo.models.checkpoint_weights import CheckpointWeights
 from octavo.models.values import Values
 from octavo.quant.registry import formats_for
-from tests.quant.made_up import MadeFormat, torchao
+from tests.quant.made_up import MadeFormat, torchao, torchao_int4
 from tests.quant.test_bitsandbytes import Change, read
 
 CASES: dict[str, MadeFormat] = {
@@ -32,6 +34,8 @@ CASES: dict[str, MadeFormat] = {
     "floats, a scale for a matrix": torchao(is_float=True, tall=0),
     "floats, a scale for a group": torchao(128, is_float=True),
     "floats, a scale for a block": torchao(64, is_float=True, tall=8),
+    "4 bits": torchao_int4(32),
+    "4 bits in tiles": torchao_int4(128, is_tiled=True),
 }
 
 
@@ -40,7 +44,7 @@ def test_values_are_those_of_the_description(name: str, tmp_path: Path) -> None:
     rows, values = read(tmp_path, CASES[name])
     np.testing.assert_array_equal(rows.floats(), values)
     kind = "FP8" if "floats, a scale" in name else "INT8" if "zero point" in name else "I8By"
-    assert rows.type.startswith(kind)
+    assert rows.type.startswith("TORCHAO4" if name.startswith("4 bits") else kind)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +69,43 @@ def test_a_damaged_matrix_is_one_clear_error(
         read(tmp_path, torchao(32, zeros=np.int8), change)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "error", "message"),
+    [
+        ({"shape": [39, 256]}, TensorMismatchError, r"\[39, 256\].*\[40, 256\]"),
+        ({"shape": [40]}, UnsupportedFormatError, "no description of a matrix"),
+        ({"shape": [40, 256, 1]}, CorruptFileError, "groups of an even size"),
+        ({"shape": None}, UnsupportedFormatError, "no description of a matrix"),
+        ({"shape": [40, 0]}, CorruptFileError, "groups of an even size"),
+        ({"block_size": [1, 0]}, CorruptFileError, "groups of an even size"),
+        ({"block_size": [1, 48]}, CorruptFileError, "groups of an even size"),
+        ({"block_size": [1, 64]}, TensorMismatchError, r"\[(32|8), 40"),
+        ({"block_size": [2, 32]}, UnsupportedFormatError, r"blocks of \[2, 32\]"),
+    ],
+)
+@pytest.mark.parametrize("is_tiled", [False, True])
+def test_a_description_of_four_bits_must_fit(
+    sizes: dict[str, Any],
+    error: type[CheckpointError],
+    message: str,
+    is_tiled: bool,
+    tmp_path: Path,
+) -> None:
+    made = torchao_int4(32, is_tiled=is_tiled)
+    assert made.describe
+    described = json.loads(made.describe((40, 256)))
+    described["_data"] |= sizes
+    damaged = replace(made, describe=lambda shape: json.dumps(described))
+    with pytest.raises(error, match=message):
+        read(tmp_path, damaged)
+
+
+def test_codes_of_four_bits_are_bytes_or_words(tmp_path: Path) -> None:
+    change: Change = {"_weight_qdata": np.ones((40, 128), np.float32)}
+    with pytest.raises(UnsupportedFormatError, match="type F32; supported are: I8, U8"):
+        read(tmp_path, torchao_int4(32), change)
+
+
 @pytest.mark.parametrize("scales", [(0, 3), (3, 0), (41, 2), (40, 257), (7, 3)])
 def test_scales_of_floats_must_divide_the_matrix(scales: tuple[int, int], tmp_path: Path) -> None:
     change: Change = {"_weight_scale": np.ones(scales, np.float32)}
@@ -73,7 +114,7 @@ def test_scales_of_floats_must_divide_the_matrix(scales: tuple[int, int], tmp_pa
 
 
 def test_a_packed_class_is_refused_by_its_name(tmp_path: Path) -> None:
-    kind = json.dumps({"_type": "Int4TilePackedTo4dTensor", "_data": {}})
+    kind = json.dumps({"_type": "Int4PlainInt32Tensor", "_data": {}})
     header = {
         "__metadata__": {"m.weight": kind},
         "m._weight_qdata": {"dtype": "I8", "shape": [1, 1], "data_offsets": [0, 1]},
@@ -81,7 +122,7 @@ def test_a_packed_class_is_refused_by_its_name(tmp_path: Path) -> None:
     text = json.dumps(header).encode()
     path = tmp_path / "model.safetensors"
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"\0")
-    with pytest.raises(UnsupportedFormatError, match=r"'Int4TilePackedTo4dTensor'.*Int8Tensor"):
+    with pytest.raises(UnsupportedFormatError, match=r"'Int4PlainInt32Tensor'.*Int8Tensor"):
         CheckpointWeights(open_safetensors(path), formats_for(Values(torchao().settings)))
 
 

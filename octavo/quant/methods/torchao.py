@@ -9,7 +9,8 @@ The weight of a module X is
 - `X._weight_zero_point`, of integers, mostly zeros: of the shape of the scales.
 
 A value is (code - zero point) · scale. The class of a tensor is in the file's metadata, as JSON
-under the name of the weight. Classes whose codes are packed for the kernels of a card are refused.
+under the name of the weight. Codes of four bits are read by `torchao_int4`, which describes their
+classes. Other classes whose codes are packed for the kernels of a card are refused.
 Scales of activations are not used: activations keep the backend's types.
 """
 
@@ -17,10 +18,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterator, Mapping
+from typing import Annotated
 
 import msgspec
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from numpy.typing import NDArray
 
 from octavo.backends.stored_rows import StoredRows
@@ -29,12 +31,14 @@ from octavo.loader.errors import CorruptFileError, UnsupportedFormatError, quote
 from octavo.loader.tensor_type import F8_E4M3, I8
 from octavo.quant.integers import Codes, IntegerKind, Integers, kind_of
 from octavo.quant.methods.fp8 import Fp8Matrix
+from octavo.quant.methods.torchao_int4 import CLASSES as INT4_CLASSES
+from octavo.quant.methods.torchao_int4 import Int4Matrix, check_sizes
 from octavo.quant.weight_format import MAX_GROUP, ModuleMatrix, Settings, Shape, StoredMatrix
 
 _CODES, _SCALE, _ZERO = "._weight_qdata", "._weight_scale", "._weight_zero_point"
 _UNUSED = ("._weight_act_quant_scale", "._weight_act_quant_zero_point")
 _FACTOR = "._weight_act_pre_scale"
-_CLASSES = ("Int8Tensor", "IntxUnpackedToInt8Tensor", "Float8Tensor")
+_CLASSES = ("Int8Tensor", "IntxUnpackedToInt8Tensor", "Float8Tensor", *INT4_CLASSES)
 _MIDDLE = 128  # what makes signed bytes unsigned
 
 
@@ -42,6 +46,19 @@ class _Description(Struct, frozen=True):
     """The class of a tensor, of what the metadata says about it."""
 
     type: str = field(name="_type", default="")
+
+
+class _Sizes(Struct, frozen=True):
+    """The sizes of a matrix and of the blocks that share a scale; a stack of matrices has more."""
+
+    shape: Annotated[tuple[int, ...], Meta(min_length=2, max_length=3)]
+    block_size: Annotated[tuple[int, ...], Meta(min_length=2, max_length=3)]
+
+
+class _SizedDescription(Struct, frozen=True):
+    """The sizes that the metadata states for a tensor."""
+
+    data: _Sizes = field(name="_data")
 
 
 class Torchao(Struct, frozen=True):
@@ -52,8 +69,10 @@ class Torchao(Struct, frozen=True):
             module = name.removesuffix(_CODES)
             if module == name:
                 continue
-            _check_class(checkpoint, module)
-            if info.type == I8 and len(info.shape) == 2:
+            kind = _checked_class(checkpoint, module)
+            if kind in INT4_CLASSES:
+                yield _int4_matrix(checkpoint, module, INT4_CLASSES[kind])
+            elif info.type == I8 and len(info.shape) == 2:
                 yield IntegerMatrix(checkpoint, module)
             elif info.type == F8_E4M3 and len(info.shape) == 2:
                 yield FloatMatrix(checkpoint, module)
@@ -70,11 +89,16 @@ class Torchao(Struct, frozen=True):
         yield from (name for name in checkpoint.tensors if name.endswith(_UNUSED))
 
 
-def _check_class(checkpoint: Checkpoint, module: str) -> None:
-    name = f"{module}.weight"
-    text = checkpoint.metadata.get(name)
+def _described(checkpoint: Checkpoint, module: str) -> str:
+    """Return what the metadata says about a module's weight, as JSON."""
+    text = checkpoint.metadata.get(f"{module}.weight")
+    return text if isinstance(text, str) else "{}"
+
+
+def _checked_class(checkpoint: Checkpoint, module: str) -> str:
+    """Return the class of a module's weight, if it is stated; refuse one that is not read."""
     try:
-        kind = msgspec.json.decode(text if isinstance(text, str) else "{}", type=_Description).type
+        kind = msgspec.json.decode(_described(checkpoint, module), type=_Description).type
     except msgspec.DecodeError:
         kind = ""  # the tensors say what they are
     if kind and kind not in _CLASSES:
@@ -83,13 +107,36 @@ def _check_class(checkpoint: Checkpoint, module: str) -> None:
     elif module + _FACTOR in checkpoint:
         what = "activations that are multiplied before the matrix (act_pre_scale) are not supported"
     else:
-        return
+        return kind
     raise UnsupportedFormatError(
         what,
         path=checkpoint.info(module + _CODES).path,
-        tensor=name,
+        tensor=f"{module}.weight",
         advice="quantise the model again, or use the unquantised model or a GGUF file",
     )
+
+
+def _int4_matrix(checkpoint: Checkpoint, module: str, kind: type[Int4Matrix]) -> Int4Matrix:
+    try:
+        text = _described(checkpoint, module)
+        sizes = msgspec.json.decode(text, type=_SizedDescription).data
+    except msgspec.DecodeError as error:
+        raise UnsupportedFormatError(
+            f"has no description of a matrix in the file's metadata: {error}",
+            path=checkpoint.info(module + _CODES).path,
+            tensor=f"{module}.weight",
+            advice="use the unquantised model or a GGUF file",
+        ) from None
+    *tall, group = sizes.block_size
+    if any(size != 1 for size in tall):
+        raise UnsupportedFormatError(
+            f"scales for blocks of {list(sizes.block_size)} are not supported in codes of four "
+            "bits; supported are groups of one row's inputs",
+            path=checkpoint.info(module + _CODES).path,
+            tensor=f"{module}.weight",
+            advice="use the unquantised model or a GGUF file",
+        )
+    return check_sizes(kind(checkpoint, module, sizes.shape[-2:], group))
 
 
 class IntegerMatrix(ModuleMatrix, frozen=True):
