@@ -1,4 +1,4 @@
-"""The names of modules that a checkpoint's settings speak of: exact, by a part, or by a regex.
+"""The names of modules that a checkpoint's settings speak of: exact, or by a regex.
 
 A regex comes with the checkpoint, so it must not take a time that grows exponentially, as the one
 of the standard library can: it is followed by an automaton, in a time in proportion to the name.
@@ -51,12 +51,9 @@ class NameRegex:
 
 
 class NamePatterns:
-    """A list of module names, in which `re:` begins a regex; with parts, a name's part is enough.
+    """A list of module names, in which `re:` begins a regex."""
 
-    AWQ, bitsandbytes and others list parts of names: `mlp` means each module with that in its name.
-    """
-
-    def __init__(self, patterns: object, key: str, *, are_parts: bool = False) -> None:
+    def __init__(self, patterns: object, key: str) -> None:
         listed = [] if patterns is None else patterns
         if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
             raise UnsupportedFormatError(f"quantization_config: {key} must be a list of names")
@@ -68,13 +65,10 @@ class NamePatterns:
         regexes = [each.removeprefix("re:") for each in listed if each.startswith("re:")]
         self._regexes = [NameRegex(each) for each in regexes]
         self._names = frozenset(each for each in listed if not each.startswith("re:"))
-        self._are_parts = are_parts
 
     def match(self, name: str) -> bool:
         """Return whether the list has this module."""
         if name in self._names:
-            return True
-        if self._are_parts and any(each in name for each in self._names):
             return True
         return any(each.matches(name) for each in self._regexes)
 

@@ -1,4 +1,4 @@
-"""The names of modules in settings: exact ones, parts and regexes."""
+"""The names of modules in settings: exact ones and regexes."""
 
 from __future__ import annotations
 
@@ -61,14 +61,13 @@ def test_a_regex_that_cannot_be_read_is_refused(regex: str) -> None:
         NameRegex(regex)
 
 
-def test_lists_have_names_parts_and_regexes() -> None:
+def test_lists_have_names_and_regexes() -> None:
     patterns = ["lm_head", r"re:model\.layers\.0\."]
     exact = NamePatterns(patterns, "ignore")
     assert exact.match("lm_head")
     assert exact.match("model.layers.0.mlp.down_proj")
     assert not exact.match("the.lm_head")
     assert exact.has("lm_head")
-    assert NamePatterns(patterns, "ignore", are_parts=True).match("the.lm_head")
     assert not NamePatterns(None, "ignore").match("lm_head")
 
 
