@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from octavo.backends.stored_rows import StoredRows
@@ -10,6 +11,7 @@ from octavo.layers import Model
 from octavo.loader import Checkpoint, check_tensors
 from octavo.quant.plain import tensor_rows
 from octavo.quant.registry import UNNAMED
+from octavo.quant.stacked import find_stacked, unused_in_stacks
 from octavo.quant.weight_format import WeightFormat
 
 
@@ -43,7 +45,10 @@ class CheckpointWeights:
         self._checkpoint = checkpoint
         self._formats = formats
         self._matrices = {
-            matrix.name: matrix for format_ in formats for matrix in format_.find(checkpoint)
+            matrix.name: matrix
+            for format_ in formats
+            for find in (format_.find, partial(find_stacked, format_))
+            for matrix in find(checkpoint)
         }
         self._owners = {
             tensor: matrix for matrix in self._matrices.values() for tensor in matrix.tensors
@@ -84,6 +89,7 @@ class CheckpointWeights:
         unused = [
             name for format_ in self._formats for name in format_.unused(self._checkpoint, expected)
         ]
+        unused += unused_in_stacks(self._checkpoint)
         check_tensors(self._checkpoint, stored, may_be_extra=[*extra, *unused])
 
 

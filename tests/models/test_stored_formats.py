@@ -131,12 +131,29 @@ def test_a_quantised_checkpoint_has_the_logits_of_its_values(name: str, tmp_path
 
 
 @pytest.mark.parametrize(
-    "name", ["GPTQ, act-order", "AWQ, gemv", "FP8 blocks", "packed, 3 bits, act-order"]
+    "name",
+    [
+        "GPTQ, act-order",
+        "GPTQ, symmetric",
+        "AWQ",
+        "AWQ, gemv",
+        "FP8 blocks",
+        "FP8, a scale for a row",
+        "packed, 4 bits, symmetric",
+        "packed, 3 bits, act-order",
+        "NVFP4",
+        "NVFP4 of ModelOpt",
+        "MXFP4, packed",
+        "bitsandbytes, NF4",
+        "bitsandbytes, 8 bits",
+        "HQQ, 4 bits",
+        "torchao, 4 bits",
+    ],
 )
 def test_quantised_experts_have_the_logits_of_their_values(name: str, tmp_path: Path) -> None:
-    pair = write_pair(
-        tmp_path, FORMATS[name], "Qwen3MoeForCausalLM", **WIDE, **EXPERTS, head_dim=64
-    )
+    """Each expert is a module; stacks of them are in test_stacked_experts.py."""
+    sizes = {**WIDE, **EXPERTS, "moe_intermediate_size": 64, "head_dim": 64}
+    pair = write_pair(tmp_path, FORMATS[name], "Qwen3MoeForCausalLM", **sizes)
     logits, expected = (
         run_ranks(partial(redeclared, opened), opened.weights, 1)[0].logits
         for opened in (pair.stored, pair.plain)

@@ -128,10 +128,42 @@ ORDERED = integers(4, "group", 32, act_order=True)
 BYTES = integers(4, "channel", is_packed=False)
 
 
+@pytest.mark.parametrize(
+    ("order", "has_index"),
+    [
+        (None, False),
+        ("static", False),
+        ("weight", False),
+        ("group", True),
+        ("dynamic", True),
+        (True, True),
+    ],
+)
+@pytest.mark.parametrize("bits", [3, 4, 8])
+def test_orders_of_inputs_are_read_by_every_name(
+    order: object, has_index: bool, bits: int, tmp_path: Path
+) -> None:
+    """A static order served in quantising alone: the groups are stored one after the other."""
+    made = integers(bits, "group", 32, act_order=has_index)
+    made[0]["config_groups"]["group_0"]["weights"]["actorder"] = order
+    found, _, values = write(tmp_path, made, (40, 256), {})
+    rows = rows_of(tmp_path, found)
+    assert (rows.columns is not None) == has_index
+    np.testing.assert_array_equal(rows.floats(), values)
+
+
+def test_words_tell_the_shape_if_none_is_stored(tmp_path: Path) -> None:
+    found, _, values = write(tmp_path, ZEROS, (40, 256), {"weight_shape": None})
+    np.testing.assert_array_equal(rows_of(tmp_path, found).floats(), values)
+    found = write(tmp_path, integers(3, "group", 32), (40, 256), {"weight_shape": None})[0]
+    with pytest.raises(TensorMismatchError, match="weight_shape"):
+        rows_of(tmp_path, found)
+
+
 @pytest.mark.parametrize("made", [ZEROS, ORDERED, BYTES, fp8("channel"), nvfp4(), mxfp4()])
 def test_every_missing_tensor_is_one_error(made: Made, tmp_path: Path) -> None:
     tensors, _ = made[1]((40, 256), np.random.default_rng(0))
-    for name in sorted(tensors.keys() - {"weight", "weight_packed"}):
+    for name in sorted(tensors.keys() - {"weight", "weight_packed", "weight_shape"}):
         found = write(tmp_path, made, (40, 256), {name: None})[0]
         with pytest.raises(TensorMismatchError, match=rf"m\.{name}"):
             rows_of(tmp_path, found)

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from octavo.loader.errors import CheckpointError
+from octavo.loader.errors import CheckpointError, TensorMismatchError
 from octavo.loader.safetensors import open_safetensors
 from octavo.models.values import Values
 from octavo.quant.registry import formats_for
@@ -50,6 +50,17 @@ def test_values_are_those_of_the_description(
     assert matrix.stored_shapes(shape) == {n: a.shape for n, a in arrays.items()}
     assert set(format_.unused(checkpoint, ())) == set(unused)
     np.testing.assert_array_equal(matrix.rows().floats(), values)
+
+
+@pytest.mark.parametrize("shape", [(4, 32), (3, 4, 32)], ids=["a matrix", "a stack of experts"])
+def test_a_matrix_without_a_scale_is_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
+    name = "m.experts.gate_up_proj" if len(shape) == 3 else "m.weight"
+    arrays = {name: np.zeros(shape, ml_dtypes.float8_e4m3fn)}
+    write_safetensors(tmp_path / "model.safetensors", arrays)
+    (format_,) = formats_for(Values(fp8_blocks(128, 128).settings))[1:]
+    with pytest.raises(TensorMismatchError) as raised:
+        list(format_.find(open_safetensors(tmp_path / "model.safetensors")))
+    assert raised.value.tensor == name
 
 
 def test_every_code_has_its_value(tmp_path: Path) -> None:

@@ -26,13 +26,14 @@ from octavo.backends.made_rows import GroupTensors, group_block
 from octavo.backends.stored_rows import Floats, RowLayout, StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.checkpoint import numpy_dtype
-from octavo.loader.errors import UnsupportedFormatError, quote
+from octavo.loader.errors import TensorMismatchError, UnsupportedFormatError, quote
 from octavo.loader.tensor_type import F8_E4M3
 from octavo.quant.integers import made_rows
 from octavo.quant.scaled_groups import SMALL_GROUP, scaled_layout
 from octavo.quant.weight_format import MAX_GROUP, Settings, Shape, unused_scales
 
 _SCALES = ("_scale_inv", "_scale")
+_ALL_SCALES = (*_SCALES, "_weight_scale")  # with that of a stack of experts
 
 
 class Fp8(Struct, frozen=True):
@@ -41,10 +42,17 @@ class Fp8(Struct, frozen=True):
     block: tuple[int, int] | None  # outputs and inputs that share a scale; None: rows, or all
 
     def find(self, checkpoint: Checkpoint) -> Iterator[Fp8Matrix]:
-        for name in checkpoint.tensors:
+        for name, info in checkpoint.tensors.items():
             found = self.matrix(checkpoint, name)
             if found is not None:
                 yield found
+            elif info.type == F8_E4M3 and not any(name + end in checkpoint for end in _ALL_SCALES):
+                raise TensorMismatchError(
+                    "is of eight-bit floats, but has no scale",
+                    path=info.path,
+                    tensor=name,
+                    advice="fetch the model again, or quantise it again",
+                )
 
     def matrix(self, checkpoint: Checkpoint, name: str) -> Fp8Matrix | None:
         """Return the matrix of a tensor, if it is one of this format."""

@@ -3,7 +3,8 @@
 A module X with `in` inputs and `out` outputs has
 
 - `X.weight_packed` [out, in·bits/32]: words of 32 bits with the codes of consecutive inputs, the
-  first in the lowest bits, each plus half of its range, and `X.weight_shape`, which is [out, in];
+  first in the lowest bits, each plus half of its range, and mostly `X.weight_shape`, which is
+  [out, in] (stacks of experts are stored without);
 - or `X.weight` [out, in]: signed bytes;
 - `X.weight_scale`: [out, groups], [out, 1], or one for all;
 - `X.weight_zero_point`, unless the codes are symmetric: in words along the outputs,
@@ -59,8 +60,8 @@ class IntegerMatrix(ModuleMatrix, frozen=True):
         return tuple(self._stored(part) for part in self._parts())
 
     def _parts(self) -> tuple[str, ...]:
-        always = ("_packed", "_scale", "_shape") if self.is_packed else ("", "_scale")
-        return *always, *filter(self._has, ("_zero_point", "_g_idx"))
+        always = ("_packed", "_scale") if self.is_packed else ("", "_scale")
+        return *always, *filter(self._has, ("_shape", "_zero_point", "_g_idx"))
 
     def _stored(self, part: str) -> str:
         return self.name + part
@@ -89,7 +90,7 @@ class IntegerMatrix(ModuleMatrix, frozen=True):
 
     def stored_shapes(self, shape: Shape) -> Mapping[str, Shape]:
         if self.is_packed and shape != self.shape:
-            stored = self._stored("_shape")
+            stored = self._stored("_shape" if self._has("_shape") else "_packed")
             raise TensorMismatchError(
                 f"is {list(self.shape)}, but the model needs {list(shape)}",
                 path=self.checkpoint.info(stored).path,
@@ -100,7 +101,9 @@ class IntegerMatrix(ModuleMatrix, frozen=True):
         words = -(-inputs * bits // WORD_BITS)
         shapes: dict[str, Shape] = {self._stored("_scale"): scale}
         if self.is_packed:
-            shapes |= {self._stored("_packed"): (outputs, words), self._stored("_shape"): (2,)}
+            shapes[self._stored("_packed")] = (outputs, words)
+            if self._has("_shape"):
+                shapes[self._stored("_shape")] = (2,)
         else:
             shapes[self.name] = shape
         zeros = self._stored("_zero_point")
@@ -192,10 +195,15 @@ class IntegerMatrix(ModuleMatrix, frozen=True):
 
 
 def packed_shape(checkpoint: Checkpoint, module: str, bits: int) -> Shape:
-    """Read the shape of a packed matrix, and compare it with that of its words."""
+    """Read the shape of a packed matrix, and compare it with that of its words.
+
+    Where none is stored, words that are full of codes tell it.
+    """
     name = f"{module}.weight_shape"
-    info = checkpoint.info(name)
     words = checkpoint.info(f"{module}.weight_packed").shape
+    if name not in checkpoint and WORD_BITS % bits == 0:
+        return words[0], words[1] * WORD_BITS // bits
+    info = checkpoint.info(name)
     values = checkpoint.read(name).tolist() if info.shape == (2,) else []
     if all(type(size) is int and size > 0 for size in values) and len(values) == 2:
         outputs, inputs = values

@@ -15,6 +15,7 @@ from octavo.quant.methods.fp8 import Fp8
 from octavo.quant.methods.module_integers import IntegerMatrix, IntegerSettings, packed_shape
 from octavo.quant.methods.mxfp4 import PackedMxfp4Matrix
 from octavo.quant.methods.nvfp4 import Nvfp4Matrix
+from octavo.quant.methods.word_modules import WORD_BITS
 from octavo.quant.weight_format import StoredMatrix
 
 
@@ -63,7 +64,9 @@ class ModuleIntegers(Struct, frozen=True):
         if not self.settings.symmetric:
             needed.append(f"{name}_zero_point")
         if _is_stored(checkpoint, f"{name}_packed", I32):
-            _require(checkpoint, f"{name}_packed", *needed, f"{name}_shape")
+            if WORD_BITS % self.settings.bits:  # else words tell how many codes they have
+                needed.append(f"{name}_shape")
+            _require(checkpoint, f"{name}_packed", *needed)
             shape = packed_shape(checkpoint, module, self.settings.bits)
             return IntegerMatrix(checkpoint, module, self.settings, True, shape)
         if not _is_stored(checkpoint, name, I8):
