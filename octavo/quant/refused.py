@@ -6,7 +6,7 @@ in another form, of about the same size.
 
 from __future__ import annotations
 
-_TWO_BITS = "use a GPTQ file of 2 or 3 bits, or a GGUF file of type Q2_K or Q3_K"
+_TWO_BITS = "use a GGUF file of type IQ2_XS, IQ3_XXS or Q2_K, or a GPTQ file of 2 or 3 bits"
 _FOUR_BITS = "use a GPTQ or AWQ file of 4 bits, or a GGUF file of type Q4_K"
 _FOUR_BIT_FLOATS = "use an MXFP4, GPTQ or AWQ file, or a GGUF file of type Q4_K"
 _EIGHT_BIT_FLOATS = "use an FP8 file, or a GGUF file of type Q8_0"
@@ -29,7 +29,7 @@ NEAREST: dict[str, str] = {
     "qqq": _FOUR_BITS,
     "sinq": _FOUR_BITS,
     "spqr": _FOUR_BITS,
-    "bitnet": "use the model's bf16 files, or a GGUF file",
+    "bitnet": "use the model's bf16 files, or a GGUF file of type TQ1_0 or TQ2_0",
     # Integers that are made of floats without data, which is done at load here
     "eetq": _OWN_INTEGERS,
     "experts_int8": _OWN_INTEGERS,
