@@ -25,7 +25,7 @@ class RowLayout(Struct, frozen=True):
     group_bytes: int
     decode: Callable[[Bytes], Floats]  # [rows, bytes] → [rows, inputs of the groups]
     has_zero_points: bool = False  # each group has an offset of its own, beside its scale
-    table: bytes = b""  # float32 values of the codes, if the file states them: `decode` uses them
+    table: bytes = b""  # numbers that the file states and `decode` uses, such as values of codes
 
 
 def _decode_floats(rows: Bytes) -> Floats:

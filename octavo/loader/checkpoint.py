@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from octavo.loader.errors import CheckpointError, CorruptFileError, TensorMismatchError, quote
+from octavo.loader.errors import CorruptFileError, TensorMismatchError, quote
 from octavo.loader.mapped_file import MappedFile
 from octavo.loader.metadata import Metadata
 from octavo.loader.tensor_type import TensorType
@@ -87,11 +87,7 @@ class Checkpoint:
         """Return the tensor's values, converted or dequantised exactly."""
         from octavo.loader.dequantize import dequantize
 
-        info = self.info(name)
-        try:
-            return dequantize(self.read(name), info.type)
-        except CheckpointError as error:
-            raise error.at(info.path, name) from None
+        return dequantize(self.read(name), self.info(name).type)
 
 
 def numpy_dtype(tensor_type: TensorType) -> np.dtype[Any]:

@@ -1,4 +1,4 @@
-"""Exact conversion of stored tensors of every readable type to float32."""
+"""Exact conversion of stored tensors of every type to float32."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from octavo.loader import small_blocks, super_blocks
 from octavo.loader.codebooks import blocks as codebook_blocks
-from octavo.loader.errors import UnsupportedFormatError
 from octavo.loader.small_blocks import Blocks, Floats
 from octavo.loader.tensor_type import TensorType
 
@@ -24,6 +23,7 @@ DECODERS: dict[str, Callable[[Blocks, Floats], None]] = {
     "Q8_1": small_blocks.decode_q8,
     "IQ4_NL": small_blocks.decode_iq4_nl,
     "MXFP4": small_blocks.decode_mxfp4,
+    "NVFP4": small_blocks.decode_nvfp4,
     "Q1_0": small_blocks.decode_q1_0,
     "Q2_0": small_blocks.decode_q2_0,
     "Q2_K": super_blocks.decode_q2_k,
@@ -42,20 +42,6 @@ DECODERS: dict[str, Callable[[Blocks, Floats], None]] = {
 _CHUNK_ELEMENTS = 1 << 16
 
 
-def is_readable(kind: TensorType) -> bool:
-    """Return whether `dequantize` supports the type."""
-    return not kind.is_quantized or kind.name in DECODERS
-
-
-def refuse_unreadable(kind: TensorType) -> None:
-    """Refuse a type that `dequantize` does not support."""
-    if not is_readable(kind):
-        raise UnsupportedFormatError(
-            f"is of the type {kind.name}, which Octavo cannot read",
-            advice=f"quantise the original model again to one of {', '.join(DECODERS)}",
-        )
-
-
 def dequantize(
     stored: NDArray[Any], kind: TensorType, out: NDArray[np.float32] | None = None
 ) -> NDArray[np.float32]:
@@ -70,7 +56,6 @@ def dequantize(
                 return stored.astype(np.float32, copy=False)
             out[...] = stored
         return out
-    refuse_unreadable(kind)
     if stored.dtype != np.uint8 or stored.shape[-1] % kind.block_bytes:
         raise ValueError(f"{kind.name} rows are bytes, a multiple of {kind.block_bytes}")
     shape = (*stored.shape[:-1], stored.shape[-1] // kind.block_bytes * kind.block_elements)

@@ -22,6 +22,7 @@ LAYOUTS = {
     "Q8_1": np.dtype([("scale", "<f2"), ("sum", "<f2"), ("values", "i1", 32)]),
     "IQ4_NL": np.dtype([("scale", "<f2"), ("low", "u1", 16)]),
     "MXFP4": np.dtype([("exponent", "u1"), ("low", "u1", 16)]),
+    "NVFP4": np.dtype([("scales", "u1", 4), ("low", "u1", (4, 8))]),
     "Q1_0": np.dtype([("scale", "<f2"), ("signs", "u1", 16)]),
     "Q2_0": np.dtype([("scale", "<f2"), ("codes", "u1", 16)]),
 }
@@ -32,6 +33,12 @@ IQ4_LEVELS = np.array(
 )
 # Twice the values of the four-bit float E2M1, so that they are whole.
 DOUBLED_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
+
+# Halves of the unsigned E4M3 floats, whose highest bit means nothing. The code of NaN is a zero.
+_CODES = np.arange(256, dtype=np.int32)
+_MANTISSAS = np.where(_CODES >> 3 & 15, 8, 0) + (_CODES & 7)
+HALVED_E4M3 = np.ldexp(_MANTISSAS.astype(np.float32), np.maximum(_CODES >> 3 & 15, 1) - 11)
+HALVED_E4M3[0x7F] = 0
 
 
 def nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -88,6 +95,12 @@ def decode_mxfp4(blocks: Blocks, out: Floats) -> None:
     np.take(DOUBLED_E2M1, nibbles(blocks["low"]), out=out, mode="clip")
     # The scale is two to the power (exponent - 127), and half of that for the doubled values.
     out *= np.ldexp(np.float32(1), blocks["exponent"].astype(np.int32) - 128)[:, None]
+
+
+def decode_nvfp4(blocks: Blocks, out: Floats) -> None:
+    rows = out.reshape(-1, 4, 16)
+    np.take(DOUBLED_E2M1, nibbles(blocks["low"]), out=rows, mode="clip")
+    rows *= HALVED_E4M3[blocks["scales"]][..., None]
 
 
 def decode_q1_0(blocks: Blocks, out: Floats) -> None:

@@ -8,12 +8,13 @@ from mmap import mmap
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from octavo.backends.stored_rows import Bytes, Floats, RowLayout, StoredRows
-from octavo.loader import Checkpoint, CheckpointError
+from octavo.loader import Checkpoint
 from octavo.loader.checkpoint import numpy_dtype
-from octavo.loader.dequantize import dequantize, refuse_unreadable
+from octavo.loader.dequantize import dequantize
 from octavo.loader.tensor_type import TensorType
 
 
@@ -31,10 +32,6 @@ def layout_of(kind: TensorType) -> RowLayout:
 def tensor_rows(checkpoint: Checkpoint, name: str, index: int | None = None) -> StoredRows:
     """Return the rows of a tensor, or of one slice along its first axis; a vector is one row."""
     info = checkpoint.info(name)
-    try:
-        refuse_unreadable(info.type)
-    except CheckpointError as error:
-        raise error.at(info.path, name) from None
     values = np.atleast_1d(checkpoint.read(name))
     if index is not None:
         values = values[index]
@@ -42,6 +39,20 @@ def tensor_rows(checkpoint: Checkpoint, name: str, index: int | None = None) -> 
     layout, rows = layout_of(info.type), flat.view(np.uint8)
     inputs = rows.shape[1] // layout.group_bytes * layout.group
     return StoredRows(layout, inputs, rows, is_file=is_mapped(rows))
+
+
+def multiplied(rows: StoredRows, factor: np.float32) -> StoredRows:
+    """Return the same stored rows, whose values are multiplied by a number of the matrix."""
+    layout = rows.layout
+
+    def decode(stored: Bytes) -> Floats:
+        values = layout.decode(stored)
+        with np.errstate(all="ignore"):  # a damaged factor may be infinite or NaN
+            values *= factor
+        return values
+
+    table = layout.table + factor.tobytes()
+    return replace(rows, layout=replace(layout, decode=decode, table=table))
 
 
 def is_mapped(values: NDArray[Any]) -> bool:

@@ -75,6 +75,15 @@ def mxfp4(block: bytes, i: int) -> float:
     return float(2.0 ** (block[0] - 127) * E2M1[split_nibble(block, 1, i, 32)])
 
 
+def nvfp4(block: bytes, i: int) -> float:
+    # A number of E4M3 without its sign: four bits of exponent, three of mantissa.
+    exponent, mantissa = divmod(block[i // 16] & 127, 8)
+    scale = (8 * (exponent > 0) + mantissa) * 2.0 ** (max(exponent, 1) - 10)
+    if block[i // 16] == 127:
+        scale = 0.0
+    return scale * E2M1[split_nibble(block, 4, i, 16)]
+
+
 def q2_k(block: bytes, i: int) -> float:
     scale = block[i // 16] & 15
     minimum = block[i // 16] >> 4
@@ -148,6 +157,7 @@ ELEMENTS: dict[str, Callable[[bytes, int], float]] = {
     "Q8_1": q8_1,
     "IQ4_NL": iq4_nl,
     "MXFP4": mxfp4,
+    "NVFP4": nvfp4,
     "Q2_K": q2_k,
     "Q3_K": q3_k,
     "Q4_K": q4_k,

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from octavo.loader import tensor_type
 from octavo.loader.codebooks import points
-from octavo.loader.dequantize import DECODERS, LAYOUTS, dequantize, is_readable
-from octavo.loader.errors import UnsupportedFormatError
+from octavo.loader.dequantize import DECODERS, LAYOUTS, dequantize
 from octavo.loader.gguf import types as gguf_types
 from octavo.loader.gguf.types import TENSOR_TYPES
 from octavo.loader.tensor_type import TensorType
@@ -33,6 +32,10 @@ def same_bits(left: NDArray[np.float32], right: NDArray[np.float32]) -> bool:
     """Return whether all bits are equal, the sign of zeros included; any NaN equals any other."""
     equal = left.view(np.uint32) == right.view(np.uint32)
     return bool(np.all(equal | (np.isnan(left) & np.isnan(right))))
+
+
+def test_every_type_of_gguf_is_decoded() -> None:
+    assert DECODERS.keys() == {kind.name for kind in TENSOR_TYPES.values() if kind.is_quantized}
 
 
 def test_layouts_have_the_size_of_their_type() -> None:
@@ -115,6 +118,18 @@ def test_every_mxfp4_exponent() -> None:
     assert dequantize(rows, gguf_types.MXFP4)[0, 1] == 2.0**-128  # a subnormal is not flushed
 
 
+def test_every_scale_of_nvfp4() -> None:
+    """Scales have no sign; the code of NaN is a zero, as llama.cpp has it."""
+    rows = np.zeros((256, 36), np.uint8)
+    rows[:, :4] = np.arange(256)[:, None]
+    rows[:, 4:] = np.arange(32) * 17 & 0xFF
+    expected = [[ELEMENTS["NVFP4"](row.tobytes(), i) for i in range(64)] for row in rows]
+    values = dequantize(rows, gguf_types.NVFP4)
+    assert same_bits(values, np.array(expected).astype(np.float32))
+    assert not values[0x7F].any()
+    assert values[0x7E].max() == 448 * 6
+
+
 @pytest.mark.parametrize("name", DECODERS)
 def test_chunks_do_not_change_the_values(name: str) -> None:
     """Rows that fill more than one chunk, the last in part, decode as each row alone does."""
@@ -185,9 +200,3 @@ def test_bf16_and_f16_keep_every_value() -> None:
 def test_float32_is_not_copied() -> None:
     stored = np.ones(3, np.float32)
     assert dequantize(stored, tensor_type.F32) is stored
-
-
-def test_unreadable_types_are_refused_with_a_list_of_readable_ones() -> None:
-    assert not is_readable(gguf_types.NVFP4)
-    with pytest.raises(UnsupportedFormatError, match=r"NVFP4.*Q4_0, Q4_1.*IQ4_XS"):
-        dequantize(np.zeros(36, np.uint8), gguf_types.NVFP4)

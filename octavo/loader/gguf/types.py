@@ -17,6 +17,8 @@ Q8_0 = _blocks("Q8_0", 32, 2 + 32)
 Q8_1 = _blocks("Q8_1", 32, 2 + 2 + 32)
 IQ4_NL = _blocks("IQ4_NL", 32, 2 + 16)
 MXFP4 = _blocks("MXFP4", 32, 1 + 16)
+# Blocks of 64, with a scale in E4M3 for each 16.
+NVFP4 = _blocks("NVFP4", 64, 4 + 32)
 
 # Larger blocks with one scale: signs alone, and codes of two bits.
 Q1_0 = _blocks("Q1_0", 128, 2 + 16)
@@ -43,9 +45,6 @@ IQ2_XS = _blocks("IQ2_XS", 256, 2 + 64 + 8)
 IQ2_S = _blocks("IQ2_S", 256, 2 + 32 + 32 + 8 + 8)
 IQ3_XXS = _blocks("IQ3_XXS", 256, 2 + 64 + 32)
 IQ3_S = _blocks("IQ3_S", 256, 2 + 64 + 8 + 32 + 4)
-
-# The size is known, so files with it can be opened and listed; its values cannot be read.
-NVFP4 = _blocks("NVFP4", 64, 36)
 
 TENSOR_TYPES = {
     0: tensor_type.F32,

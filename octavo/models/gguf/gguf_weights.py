@@ -12,9 +12,10 @@ from octavo.backends.stored_rows import Floats, StoredRows
 from octavo.loader import Checkpoint, CheckpointError, TensorInfo, check_tensors
 from octavo.loader.dequantize import dequantize
 from octavo.loader.errors import TensorMismatchError, quote
+from octavo.loader.gguf.types import NVFP4
 from octavo.models.gguf.names import ROPE_TENSORS, TABLES, Original, Table
 from octavo.models.gguf.undo import AS_STORED, Heads
-from octavo.quant.plain import tensor_rows
+from octavo.quant.plain import multiplied, tensor_rows
 
 _MOST_EXPERTS = 1 << 16
 _SUFFIXES = (".weight", ".bias")
@@ -91,7 +92,12 @@ class GgufWeights:
             return None
         if dimensions > 2 and undo is not AS_STORED:
             return None
+        factors = self._factors(source.stored[0])
+        if factors is not None and len(factors) > 1 and source.index is None:
+            return None
         rows = tensor_rows(self._checkpoint, source.stored[0], source.index)
+        if factors is not None:
+            rows = multiplied(rows, factors[(source.index or 0) % len(factors)])
         if undo is AS_STORED:
             return rows
         # Applying the inverse to row numbers gives the order of the rows.
@@ -114,7 +120,8 @@ class GgufWeights:
         pattern, numbers = _pattern(name)
         found = _look_up(self._table, pattern)
         if found is None:
-            if pattern not in parts and name not in ROPE_TENSORS:
+            is_known = pattern in parts or name in ROPE_TENSORS or self._is_scale(name)
+            if not is_known:
                 self._unknown.append(name)
             return
         original, suffix = found
@@ -135,6 +142,13 @@ class GgufWeights:
             )
         for index in range(shape[0]):
             self._sources[target.replace("@", str(index))] = _Source(stored, original, index)
+
+    def _is_scale(self, name: str) -> bool:
+        """Return whether a tensor scales one of the type NVFP4, or its inputs (not used here)."""
+        stem, _, part = name.rpartition(".")
+        weight = self._checkpoint.tensors.get(f"{stem}.weight")
+        is_nvfp4 = weight is not None and weight.type == NVFP4
+        return is_nvfp4 and part in ("scale", "input_scale")
 
     def _shape(self, source: _Source) -> tuple[int, ...]:
         shapes = [self._checkpoint.info(name).shape for name in source.stored]
@@ -157,14 +171,37 @@ class GgufWeights:
             source.label, self._shapes[name], first.type, first.file, first.offset, num_bytes
         )
 
-    def _read(self, stored: str, index: int | None) -> Floats:
-        if index is None:
-            return self._checkpoint.read_float32(stored)
+    def _factors(self, stored: str) -> Floats | None:
+        """Return what multiplies a tensor of the type NVFP4: one number, or one for each expert.
+
+        llama.cpp multiplies products by them. A tensor without them is complete.
+        """
+        scale = stored.removesuffix(".weight") + ".scale"
         info = self._checkpoint.info(stored)
-        try:
-            return dequantize(self._checkpoint.read(stored)[index], info.type)
-        except CheckpointError as error:
-            raise error.at(info.path, stored) from None
+        if info.type != NVFP4 or scale not in self._checkpoint:
+            return None
+        factors = self._checkpoint.read_float32(scale).reshape(-1)
+        most = info.shape[0] if len(info.shape) > 2 else 1
+        if len(factors) not in (1, most):
+            raise TensorMismatchError(
+                f"has {len(factors):,} numbers, but {quote(stored)} needs {most:,}",
+                path=self._checkpoint.path,
+                tensor=scale,
+            )
+        return factors
+
+    def _read(self, stored: str, index: int | None) -> Floats:
+        values = self._checkpoint.read(stored)
+        values = dequantize(
+            values if index is None else values[index], self._checkpoint.info(stored).type
+        )
+        factors = self._factors(stored)
+        if factors is None:
+            return values
+        shape = [-1, *[1] * (values.ndim - 1)]
+        factors = factors.reshape(shape) if index is None else factors[[index % len(factors)]]
+        products: Floats = values * factors
+        return products
 
     def _label(self, name: str) -> str:
         """Return the name that the file has, or would have, for an original tensor."""

@@ -18,7 +18,6 @@ from octavo.backends.native import _native
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.native.tiers import choose_tier
 from octavo.loader import resolve
-from octavo.loader.dequantize import is_readable
 from octavo.loader.gguf.types import TENSOR_TYPES
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
@@ -67,11 +66,12 @@ KEPT = {
     "IQ4_NL": "Table4",
     "MXFP4": "Mx4",
 }
-BLOCKS = [kind.name for kind in TENSOR_TYPES.values() if kind.is_quantized and is_readable(kind)]
+BLOCKS = [kind.name for kind in TENSOR_TYPES.values() if kind.is_quantized]
 CONVERTED = {
     "IQ4_XS": "Table4",
     "Q3_K": "U6",
     **dict.fromkeys(("Q2_K", "Q8_1", "Q8_K", "Q1_0", "Q2_0", "TQ1_0", "TQ2_0"), "U8"),
+    "NVFP4": "U8",
     **dict.fromkeys(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"), "U8"),
 }
 

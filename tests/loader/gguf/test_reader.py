@@ -240,13 +240,6 @@ def test_unknown_tensor_types_list_the_known(tmp_path: Path, code: int, match: s
     assert "Q4_K" in str(error)
 
 
-def test_tensors_of_unreadable_types_fail_only_when_read(tmp_path: Path) -> None:
-    tensor = GGUFTensor("t", (64,), 40, bytes(36))
-    checkpoint = open_gguf(write_gguf(tmp_path / "a.gguf", tensors=[tensor]))
-    with pytest.raises(UnsupportedFormatError, match=r"a\.gguf: tensor 't': .* NVFP4.*Q8_0"):
-        checkpoint.read_float32("t")
-
-
 class TestParts:
     """A model split over several files."""
 
