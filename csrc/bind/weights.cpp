@@ -10,6 +10,7 @@
 
 #include "bind/parts.h"
 #include "bind/row_tensors.h"
+#include "kernels/coded_layout.h"
 #include "pack/checksum.h"
 #include "pack/pack.h"
 #include "pack/pack_queue.h"
@@ -189,7 +190,10 @@ void bind_weights(nb::module_& m) {
       .value("U5Min", Format::U5Min).value("U5K", Format::U5K).value("U6", Format::U6)
       .value("Table4", Format::Table4).value("Mx4", Format::Mx4)
       .value("U4Zero", Format::U4Zero).value("U4ZeroBy64", Format::U4ZeroBy64)
-      .value("U4ZeroBy128", Format::U4ZeroBy128).value("U8Wide", Format::U8Wide);
+      .value("U4ZeroBy128", Format::U4ZeroBy128).value("U8Wide", Format::U8Wide)
+      .value("F8By32", Format::F8By32).value("F8By128", Format::F8By128)
+      .value("NF4By64", Format::NF4By64).value("FP4By64", Format::FP4By64)
+      .value("NVFP4By16", Format::NVFP4By16);
   nb::enum_<Stored>(m, "Stored")
       .value("F32", Stored::F32).value("F16", Stored::F16).value("BF16", Stored::BF16)
       .value("Q4_0", Stored::Q4_0).value("Q4_1", Stored::Q4_1).value("Q5_0", Stored::Q5_0)
@@ -200,7 +204,11 @@ void bind_weights(nb::module_& m) {
       .value("I4By128", Stored::I4By128).value("I4ZeroBy32", Stored::I4ZeroBy32)
       .value("I4ZeroBy64", Stored::I4ZeroBy64).value("I4ZeroBy128", Stored::I4ZeroBy128)
       .value("I8By32", Stored::I8By32).value("I8By64", Stored::I8By64)
-      .value("I8By128", Stored::I8By128).value("I8Wide", Stored::I8Wide);
+      .value("I8By128", Stored::I8By128).value("I8Wide", Stored::I8Wide)
+      .value("F8By32", Stored::F8By32).value("F8By128", Stored::F8By128)
+      .value("NF4By64", Stored::NF4By64).value("FP4By64", Stored::FP4By64)
+      .value("NVFP4By16", Stored::NVFP4By16)
+      .value("NVFP4DividedBy16", Stored::NVFP4DividedBy16);
   nb::class_<Matrix>(m, "Matrix")
       .def_ro("outputs", &Matrix::outputs)
       .def_ro("inputs", &Matrix::inputs)
@@ -225,6 +233,7 @@ void bind_weights(nb::module_& m) {
   m.def("checksum", &checksum_of, "bytes"_a);
   m.def("own_format", &own_format, "type"_a);
   m.def("can_pack", &can_pack, "type"_a, "format"_a);
+  m.def("multiplies_bf16", &multiplies_bf16, "format"_a);
   m.def("panel_bytes", &panel_bytes, "format"_a, "inputs"_a);
   m.def("stored_row_bytes", &stored_row_bytes, "type"_a, "inputs"_a);
   m.def("physical_cores", &physical_cores);

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/coded_layout.h"
+
 namespace octavo {
 
 ProductKernels::ProductKernels(const KernelTable& kernels) : first_(kernels) {
@@ -16,7 +18,7 @@ void ProductKernels::choose(Format format, int row_class, const KernelTable& ker
     throw std::invalid_argument("there is no class of rows " + std::to_string(row_class) +
                                 ", only 0 to " + std::to_string(kRowClasses - 1));
   if (ahead < 0) throw std::invalid_argument("a prefetch distance is never negative");
-  if (format == Format::BF16 && std::strcmp(kernels.order, first_.order) != 0)
+  if (multiplies_bf16(format) && std::strcmp(kernels.order, first_.order) != 0)
     throw std::invalid_argument(std::string("the kernels of ") + kernels.name +
                                 " add bf16 products up in the order '" + kernels.order +
                                 "', and those of " + first_.name + " in the order '" +

@@ -13,6 +13,7 @@
 //   kDotsHighCodes   whether `dot` is exact for all bytes, small or not: where it is, add_sixteenth
 //                    adds the sixteenth part of sums that are multiples of 16
 //   widened          a byte for each lane; those that are shifted to the right are not negative
+//   as_floats        the floats of these bits
 //   powers_less_128  2^(e - 128) for e from 0 to 255, the two least of which are denormal
 #pragma once
 

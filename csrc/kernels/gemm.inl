@@ -2,12 +2,14 @@
 //
 // Each tier defines in its own products.h, by kernels/gemm_*.inl or by tiles:
 //   bf16_product   the function for BF16
-//   codes_product  the one for formats with codes
+//   codes_product  the one for formats with codes of integers
+//   coded_product  the one for codes that stand for floats, with coded_gemm_scratch
 //   kTiles         whether they use tiles for many rows
 #pragma once
 
 #include <products.h>
 
+#include "kernels/codings.inl"
 #include "kernels/gemm_float.inl"
 #include "kernels/gemm_quantized.inl"
 #include "kernels/gemm_wide.inl"
@@ -20,14 +22,21 @@ inline bool is_float(Format format) {
   return format == Format::F32 || format == Format::F16 || format == Format::BF16;
 }
 
-size_t prepared_bytes(Format format, int inputs) {
+// The format whose prepared rows the products of a format read.
+inline Format prepared_for(Format format) {
+  return is_coded_format(format) ? Format::BF16 : format;
+}
+
+size_t prepared_bytes(Format of, int inputs) {
+  const Format format = prepared_for(of);
   if (is_float(format)) return float_prepared_bytes(format, inputs);
   if (format == Format::U8Wide) return prepared_wide_bytes(inputs);
   return prepared_int8_bytes(inputs);
 }
 
-void prepare(Format format, const float* x, size_t x_stride, int rows, int inputs,
+void prepare(Format of, const float* x, size_t x_stride, int rows, int inputs,
              uint8_t* prepared) {
+  const Format format = prepared_for(of);
   if (is_float(format)) return float_prepare(format, x, x_stride, rows, inputs, prepared);
   if (format == Format::U8Wide) return prepare_wide(x, x_stride, rows, inputs, prepared);
   prepare_int8(x, x_stride, rows, inputs, prepared);
@@ -35,6 +44,7 @@ void prepare(Format format, const float* x, size_t x_stride, int rows, int input
 
 size_t gemm_scratch(const Matrix& matrix) {
   if (is_float(matrix.format)) return float_gemm_scratch();
+  if (is_coded_format(matrix.format)) return coded_gemm_scratch();
   return quantized_scratch();
 }
 
@@ -44,12 +54,14 @@ void gemm(const Matrix& matrix, const uint8_t* prepared, int rows, int first_pan
                        : matrix.format == Format::F16    ? multiply<StepF16>
                        : matrix.format == Format::BF16   ? bf16_product
                        : matrix.format == Format::U8Wide ? gemm_wide
+                       : is_coded_format(matrix.format)  ? coded_product
                                                          : codes_product;
   product(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
 }
 
 void unpack_row(const Matrix& matrix, int output, float* out) {
   if (is_float(matrix.format)) return float_unpack_row(matrix, output, out);
+  if (is_coded_format(matrix.format)) return coded_unpack_row(matrix, output, out);
   unpack_quantized_row(matrix, output, out);
 }
 

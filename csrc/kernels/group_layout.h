@@ -52,6 +52,7 @@ constexpr GroupLayout kGroupLayouts[kFormats] = {
     {2, 128, 1, true, 512, 0},       // U4ZeroBy64
     {4, 128, 1, true, 512, 0},       // U4ZeroBy128
     {4, 64, 1, false, 1024, 128},    // U8Wide
+    {}, {}, {}, {}, {},              // F8By32 … NVFP4By16 (coded_layout.h)
 };
 
 constexpr int kSteps = kGroup / 4;      // of 4 inputs, which one instruction takes together

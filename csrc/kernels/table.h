@@ -33,8 +33,8 @@ constexpr int kLogitBlock = 128;  // logits that share a stored maximum
 // ---- weights ----
 
 // The stored form of a matrix. Names give the bits of a code and what accompanies the codes; every
-// format with codes means weight = scale · (code - offset), or scale · code + minimum if it has
-// minima.
+// format from U8 to U8Wide means weight = scale · (code - offset), or scale · code + minimum
+// if it has minima. In those after them a code stands for a float.
 enum class Format : uint8_t {
   F32,       // activations in fp32
   F16,       // activations in fp32
@@ -57,8 +57,13 @@ enum class Format : uint8_t {
   U4ZeroBy64,   // … for 64 …
   U4ZeroBy128,  // … and for 128
   U8Wide,    // U8By128, whose products take activations with a scale for 128 inputs too
+  F8By32,    // E4M3 floats, activations rounded to bf16: a scale (fp32) for 32 …
+  F8By128,   // … and for 128
+  NF4By64,   // bitsandbytes' NF4, as floats of E4M3 are kept: a scale for 64
+  FP4By64,   // bitsandbytes' FP4
+  NVFP4By16, // E2M1 floats: an E4M3 float for 16, times a scale for all inputs
 };
-constexpr int kFormats = 21;
+constexpr int kFormats = 26;
 
 // A packed matrix [outputs, inputs]. Panel p holds outputs p·32 … p·32+31 with all their inputs,
 // contiguously, scales inside, in the order in which a thread streams it. The last panel is

@@ -7,6 +7,7 @@
 #include <new>
 #include <vector>
 
+#include "kernels/coded_layout.h"
 #include "kernels/numbers.h"
 #include "pack/pack.h"
 
@@ -47,7 +48,8 @@ Bytes zeros(size_t bytes) {
   return Bytes(memory);
 }
 
-// Any bits of a number with these of its exponents, of which one in eight is denormal.
+// Any bits of a number with these of its exponents, of which one in eight is denormal. In formats
+// of codes for floats these are halves of scales, and codes.
 uint16_t some_bf16(Numbers& numbers) {
   const uint32_t bits = numbers.next();
   const uint32_t exponent = bits >> 16 & 7 ? 118 + (bits >> 20) % 18 : 0;
@@ -87,7 +89,7 @@ class RandomProducts {
     Numbers numbers;
     for (size_t at = 0; at < panels * matrix_.panel_bytes; at += 2) {
       const uint16_t two =
-          format == Format::BF16 ? some_bf16(numbers) : some_codes(numbers, format);
+          multiplies_bf16(format) ? some_bf16(numbers) : some_codes(numbers, format);
       std::memcpy(weights_.get() + at, &two, sizeof two);
     }
     if (format == Format::BF16) clear_beside_last_input(panels);
@@ -144,7 +146,7 @@ std::string wrong_products(const KernelTable& kernels) {
   for (int number = static_cast<int>(Format::BF16); number < kFormats; ++number) {
     const auto format = static_cast<Format>(number);
     if (RandomProducts(kernels, format).are_equal()) continue;
-    const std::string numbers = format == Format::BF16 ? "bf16 numbers" : "integers";
+    const std::string numbers = multiplies_bf16(format) ? "bf16 numbers" : "integers";
     return "its products of " + numbers + " (format " + std::to_string(number) +
            ") have other bits for many rows than for one";
   }

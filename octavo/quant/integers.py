@@ -28,11 +28,13 @@ from octavo.backends.stored_rows import Order, RowLayout, StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import CorruptFileError
 from octavo.quant.plain import is_mapped
-from octavo.quant.scaled_groups import SMALL_GROUP, scaled_layout
+from octavo.quant.scaled_groups import (
+    SMALL_GROUP,
+    group_or_repeated,
+    named_group,
+    scaled_layout,
+)
 
-# A scale for whole rows is repeated for groups, so that ranks can cut the rows: small ones, unless
-# as many ranks as are likely can share the inputs by large ones.
-_LARGE_GROUP, _RANKS = 128, 8
 _SCALES = ("float32", "float16", "bfloat16")  # the types that backends read
 _SIZES = (128, 64, 32)  # of the groups that types name
 
@@ -72,10 +74,10 @@ def kind_of(
     is_plain = bits == 8 and group is None and is_symmetric and is_in_order
     if takes_int8 and is_plain and inputs % SMALL_GROUP == 0:
         return IntegerKind(bits, SMALL_GROUP, False, "I8Wide")
-    size = group or (_LARGE_GROUP if inputs % (_LARGE_GROUP * _RANKS) == 0 else SMALL_GROUP)
+    size = group_or_repeated(group, inputs)
     has_zeros = not is_symmetric or bits not in (4, 8)
-    named = next((each for each in _SIZES if size % each == 0), 0)
-    if not is_in_order or not named or inputs % named or (place_bits(bits) == 8 and has_zeros):
+    named = named_group(size, inputs, _SIZES)
+    if not is_in_order or not named or (place_bits(bits) == 8 and has_zeros):
         return IntegerKind(bits, size, True, f"INT{bits}")
     zero = "Zero" if has_zeros else ""
     return IntegerKind(bits, named, has_zeros, f"I{place_bits(bits)}{zero}By{named}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,27 @@ from numpy.typing import NDArray
 
 from octavo.backends.stored_rows import Bytes, Floats, RowLayout
 
-# A scale for whole rows is repeated for groups of this size, so that ranks can cut the rows.
+# A scale for whole rows is repeated for groups, so that ranks can cut the rows: small ones, unless
+# as many ranks as are likely can share the inputs by large ones.
 SMALL_GROUP = 32
+_LARGE_GROUP, _RANKS = 128, 8
 ELEMENTS_AT_ONCE = 1 << 17  # so that temporary arrays stay in a core's own cache
+
+
+def group_or_repeated(group: int | None, inputs: int) -> int:
+    """Return a file's group of inputs that share a scale, or the one for scales of whole rows."""
+    return group or (_LARGE_GROUP if inputs % (_LARGE_GROUP * _RANKS) == 0 else SMALL_GROUP)
+
+
+def named_group(group: int, inputs: int, sizes: Sequence[int]) -> int:
+    """Return the largest of some sizes in which whole groups and rows divide; 0 if none does."""
+    named = next((size for size in sizes if group % size == 0), 0)
+    return named if named and inputs % named == 0 else 0
+
+
+def _stored_scales(blocks: NDArray[Any]) -> NDArray[np.float32]:
+    scales: NDArray[np.float32] = blocks["scale"]
+    return scales
 
 
 def scaled_layout(
@@ -22,11 +40,13 @@ def scaled_layout(
     unscaled: Callable[[NDArray[Any], NDArray[np.float32]], None],
     *,
     has_zero_points: bool = False,
+    scales: Callable[[NDArray[Any]], NDArray[np.float32]] = _stored_scales,
 ) -> RowLayout:
-    """Return the layout of groups stored as `block`, which has a field `scale`.
+    """Return the layout of groups stored as `block`.
 
-    `unscaled` writes the values of some blocks before the scale multiplies them. A field `offset`,
-    if there is one, is added to the products.
+    `unscaled` writes the values of some blocks before the scale multiplies them, which is their
+    field `scale` unless `scales` makes it. A field `offset`, if there is one, is added to the
+    products.
     """
     has_offsets = "offset" in (block.names or ())
 
@@ -38,7 +58,7 @@ def scaled_layout(
             part, out = blocks[start : start + step], values[start : start + step]
             unscaled(part, out)
             with np.errstate(all="ignore"):  # damaged scales may be infinite or NaN
-                out *= part["scale"][..., None]
+                out *= scales(part)[..., None]
                 if has_offsets:
                     out += part["offset"][..., None]
         return values.reshape(len(rows), -1)

@@ -51,7 +51,8 @@ LAYOUTS: dict[str, tuple[RowLayout, dict[str, Any]]] = {
     "INT8": (integer_layout(kind_of(8, 256, 64, is_symmetric=False)), WIDE),
     "I4By64": (integer_layout(kind_of(4, 256, 64, is_symmetric=True)), WIDE),
     "I4ZeroBy32": (integer_layout(kind_of(4, 256, 32, is_symmetric=False)), WIDE),
-    "FP8": (fp8_layout(64), WIDE),
+    "FP8": (fp8_layout(64, "FP8"), WIDE),
+    "F8By32": (fp8_layout(32, "F8By32"), WIDE),
 }
 
 
@@ -163,7 +164,7 @@ def test_quantised_experts_have_the_logits_of_their_values(name: str, tmp_path: 
 
 def test_the_memory_bill_counts_matrices_by_their_values(tmp_path: Path) -> None:
     """Files are listed by format, and the reference holds every matrix dequantised."""
-    for name, made in {"INT4": gptq(4, 32, act_order=True), "FP8": fp8_blocks(32, 32)}.items():
+    for name, made in {"INT4": gptq(4, 32, act_order=True), "F8By32": fp8_blocks(32, 32)}.items():
         (tmp_path / name).mkdir()
         pair = write_pair(tmp_path / name, made, **WIDE)
         by_type = {each.type: each.num_bytes for each in stored(pair.stored)}
@@ -187,15 +188,18 @@ KEPT = {
     "GPTQ, 8 bits, symmetric": ("U8By64", 0.0),
     "AWQ": ("U4ZeroBy64", 0.0),
     "AutoRound, AWQ, symmetric": ("U4", 0.0),
-    "bitsandbytes, NF4": ("U8", 1 / 250),
+    "bitsandbytes, NF4": ("NF4By64", 0.00066),
+    "bitsandbytes, FP4": ("FP4By64", 1e-6),
+    "bitsandbytes, values of its own": ("U8", 1 / 250),
     "bitsandbytes, 8 bits": ("U8", 1 / 250),
     "HQQ, 4 bits": ("U8", 1 / 250),
     "SqueezeLLM": ("U8", 1 / 250),
-    "FP8 blocks": ("U8", 1 / 250),
-    "FP8, fbgemm": ("U8", 1 / 250),
+    "FP8 blocks": ("F8By32", 0.0),
+    "FP8, fbgemm": ("F8By32", 0.0),
     "packed, 4 bits, symmetric": ("U4By64", 0.0),
     "packed, 8 bits, a scale for a row": ("U8", 0.0),
-    "NVFP4": ("U8", 1 / 250),
+    "NVFP4": ("NVFP4By16", 1e-6),
+    "NVFP4 of ModelOpt": ("NVFP4By16", 0.0),
     "MXFP4, packed": ("Mx4", 0.0),
 }
 

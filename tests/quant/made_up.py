@@ -16,6 +16,7 @@ from octavo.loader import resolve
 from octavo.models.config_reader import Config
 from octavo.models.load import OpenedModel, open_model
 from octavo.models.registry import family_of
+from octavo.quant.methods.bitsandbytes import TABLES
 from tests.loader.make_files import write_safetensors
 from tests.models.made_up import SIZES, MadeUpWeights
 from tests.quant import made_compressed, made_torchao
@@ -201,20 +202,29 @@ def fp8_blocks(outputs: int, inputs: int) -> MadeFormat:
 
 
 def bitsandbytes(
-    kind: str = "nf4", *, block: int = 64, nested: int | None = None, storage: str = "uint8"
+    kind: str = "nf4",
+    *,
+    block: int = 64,
+    nested: int | None = None,
+    storage: str = "uint8",
+    table: Floats | None = None,
 ) -> MadeFormat:
-    """Make codes of four bits; `nested` is how many scales share one, if they are codes too."""
+    """Make codes of four bits; `nested` is how many scales share one, if they are codes too.
+
+    The values of the codes are random ones without a table.
+    """
 
     def quantise(
         shape: tuple[int, int], generator: np.random.Generator
     ) -> tuple[dict[str, Array], Floats]:
         count = shape[0] * shape[1]
         codes = generator.integers(0, 16, count, np.uint8)
-        table = generator.uniform(-1, 1, 16).astype(np.float32)
+        random = generator.uniform(-1, 1, 16).astype(np.float32)
+        values_of = random if table is None else table
         blocks = -(-count // block)
         state: dict[str, Any] = {"quant_type": kind, "blocksize": block, "dtype": "bfloat16"}
         state["shape"] = shape
-        tensors: dict[str, Array] = {"quant_map": table}
+        tensors: dict[str, Array] = {"quant_map": values_of}
         if nested is None:
             scales = generator.uniform(0.5, 1.5, blocks).astype(np.float32)
             scales *= np.float32(shape[1] ** -0.5)
@@ -230,7 +240,7 @@ def bitsandbytes(
         tensors[f"quant_state.bitsandbytes__{kind}"] = np.frombuffer(text, np.uint8)
         pairs = (codes[0::2] << 4 | codes[1::2]).view(storage)
         named = {f"weight.{ending}": tensor for ending, tensor in tensors.items()}
-        values = (table[codes] * scales[np.arange(count) // block]).reshape(shape)
+        values = (values_of[codes] * scales[np.arange(count) // block]).reshape(shape)
         return {"weight": pairs[:, None], **named}, values
 
     settings = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": kind}
@@ -380,7 +390,9 @@ FORMATS: dict[str, MadeFormat] = {
     "FP8 blocks": fp8_blocks(32, 32),
     "FP8, a scale for a matrix": fp8({"quant_method": "fp8"}, lambda rows, columns: ()),
     "FP8, a scale for a row": fp8(compressed("channel"), lambda rows, columns: (rows, 1)),
-    "bitsandbytes, NF4": bitsandbytes("nf4", nested=256),
+    "bitsandbytes, NF4": bitsandbytes("nf4", nested=256, table=TABLES["nf4"]),
+    "bitsandbytes, FP4": bitsandbytes("fp4", block=128, table=TABLES["fp4"]),
+    "bitsandbytes, values of its own": bitsandbytes("nf4"),
     "bitsandbytes, 8 bits": bitsandbytes_int8(),
     "HQQ, 4 bits": hqq(4, 64),
     "torchao, integers": torchao(32, zeros=np.int8),

@@ -19,6 +19,7 @@ from octavo.loader.errors import (
 from octavo.loader.safetensors import open_safetensors
 from octavo.models.checkpoint_weights import CheckpointWeights
 from octavo.models.values import Values
+from octavo.quant.methods.bitsandbytes import TABLES
 from octavo.quant.registry import formats_for
 from tests.loader.make_files import write_safetensors
 from tests.quant.made_up import Array, Floats, MadeFormat, bitsandbytes, bitsandbytes_int8
@@ -27,6 +28,8 @@ INPUTS, OUTPUTS = 256, 40
 CASES: dict[str, MadeFormat] = {
     "NF4": bitsandbytes("nf4"),
     "FP4": bitsandbytes("fp4"),
+    "NF4 with the usual values": bitsandbytes("nf4", table=TABLES["nf4"]),
+    "FP4 with the usual values": bitsandbytes("fp4", block=128, table=TABLES["fp4"]),
     "scales that are codes": bitsandbytes("nf4", nested=256),
     "scales that are codes, a last block that is shorter": bitsandbytes("nf4", nested=48),
     "blocks of 4096, which have many rows": bitsandbytes("nf4", block=4096),
@@ -73,6 +76,24 @@ def test_values_are_those_of_the_description(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows.floats(), values)
     half = rows.cut(3, 20).cut_inputs(0, INPUTS // 2 if rows.layout.group < INPUTS else INPUTS)
     np.testing.assert_array_equal(half.floats(), values[3:20, : half.inputs])
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_types_name_what_a_backend_must_know(kind: str, tmp_path: Path) -> None:
+    """Other values, or groups that are no multiple of 64, have types without a number."""
+    table = TABLES[kind]
+    for block, values, inputs, ending in (
+        (64, table, 256, "By64"),
+        (256, table, 256, "By64"),
+        (32, table, 256, ""),
+        (64, table, 96, ""),
+        (64, table * np.float32(0.99), 256, ""),
+    ):
+        rows, expected = read(
+            tmp_path, bitsandbytes(kind, block=block, table=values), inputs=inputs
+        )
+        assert rows.type == kind.upper() + ending
+        np.testing.assert_array_equal(rows.floats(), expected)
 
 
 @pytest.mark.parametrize(("inputs", "group"), [(80, 16), (96, 32), (72, 8)])

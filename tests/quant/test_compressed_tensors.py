@@ -72,10 +72,10 @@ CASES: dict[str, tuple[Made, str]] = {
         integers(4, "group", 32, is_packed=False, act_order=True),
         "INT4",
     ),
-    "FP8, a scale for a row": (fp8("channel"), "FP8"),
-    "FP8, a scale for a matrix": (fp8("tensor"), "FP8"),
-    "FP8, blocks": (fp8("block", (16, 64)), "FP8"),
-    "NVFP4": (nvfp4(), "NVFP4"),
+    "FP8, a scale for a row": (fp8("channel"), "F8By32"),
+    "FP8, a scale for a matrix": (fp8("tensor"), "F8By32"),
+    "FP8, blocks": (fp8("block", (16, 64)), "F8By32"),
+    "NVFP4": (nvfp4(), "NVFP4DividedBy16"),
     "MXFP4": (mxfp4(), "MXFP4"),
 }
 # Those that may have inputs that fill no word or group.

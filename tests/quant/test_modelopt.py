@@ -32,12 +32,12 @@ MIXED = {
     "exclude_modules": ["lm_head", "*.gate"],
 }
 CASES: dict[str, tuple[dict[str, Any], Quantise, str]] = {
-    "NVFP4": (NVFP4[0], NVFP4[1], "NVFP4"),
-    "NVFP4, mixed": (MIXED, NVFP4[1], "NVFP4"),
-    "NVFP4, as its own file has it": ({"quantization": NVFP4[0]}, NVFP4[1], "NVFP4"),
-    "FP8": ({"quant_algo": "FP8"}, fp8("tensor")[1], "FP8"),
-    "FP8, mixed": (MIXED, fp8("tensor")[1], "FP8"),
-    "FP8, rows": ({"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, fp8("channel")[1], "FP8"),
+    "NVFP4": (NVFP4[0], NVFP4[1], "NVFP4By16"),
+    "NVFP4, mixed": (MIXED, NVFP4[1], "NVFP4By16"),
+    "NVFP4, as its own file has it": ({"quantization": NVFP4[0]}, NVFP4[1], "NVFP4By16"),
+    "FP8": ({"quant_algo": "FP8"}, fp8("tensor")[1], "F8By32"),
+    "FP8, mixed": (MIXED, fp8("tensor")[1], "F8By32"),
+    "FP8, rows": ({"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, fp8("channel")[1], "F8By32"),
 }
 
 
@@ -83,7 +83,7 @@ def test_its_own_file_is_read_beside_a_config_without_settings(tmp_path: Path) -
     (tmp_path / "stored" / "hf_quant_config.json").write_text(json.dumps(own))
     opened = open_model(resolve(str(tmp_path / "stored")))
     assert opened.quantization == "modelopt"
-    assert opened.weights.row_type("model.layers.0.mlp.up_proj.weight") == "NVFP4"
+    assert opened.weights.row_type("model.layers.0.mlp.up_proj.weight") == "NVFP4By16"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ LAYOUTS = {
     **{kind.name: layout_of(kind) for kind in KINDS},
     "I4ZeroBy128": integer_layout(kind_of(4, INPUTS, 128, is_symmetric=False)),
     "INT8": integer_layout(kind_of(8, INPUTS, 32, is_symmetric=False)),
-    "FP8": fp8_layout(128),
+    "F8By128": fp8_layout(128, "F8By128"),
 }
 
 
@@ -67,7 +67,7 @@ def test_addresses_are_those_of_the_rows(name: str) -> None:
 
 
 def test_a_last_group_may_be_shorter() -> None:
-    layout = fp8_layout(128)
+    layout = fp8_layout(128, "FP8")
     rows = StoredRows(layout, 200, np.full((3, 2 * layout.group_bytes), 50, np.uint8))
     assert rows.floats().shape == (3, 200)
     assert rows.cut_inputs(128, 200).floats().shape == (3, 72)
@@ -95,7 +95,7 @@ def test_a_rank_owns_whole_heads_or_a_run_of_inputs(name: str) -> None:
     assert column_run(linear, context) == columns
 
 
-@pytest.mark.parametrize("name", ["Q4_K", "I4ZeroBy128", "FP8"])
+@pytest.mark.parametrize("name", ["Q4_K", "I4ZeroBy128", "F8By128"])
 def test_a_group_that_would_be_cut_is_refused_with_its_numbers(name: str) -> None:
     rows, group = made_up(name), LAYOUTS[name].group
     message = (

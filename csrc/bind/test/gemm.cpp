@@ -29,7 +29,8 @@ namespace {
 const char* const kFormatNames[kFormats] = {
     "F32",   "F16", "BF16", "U8",    "U8By64", "U8By128", "U4",     "U4By64", "U4By128",
     "U4Min", "U4K", "U5",   "U5Min", "U5K",    "U6",      "Table4", "Mx4",    "U4Zero",
-    "U4ZeroBy64", "U4ZeroBy128", "U8Wide"};
+    "U4ZeroBy64", "U4ZeroBy128", "U8Wide", "F8By32", "F8By128", "NF4By64",
+    "FP4By64",    "NVFP4By16"};
 const char* const kActivationNames[] = {"none", "silu",  "gelu",           "gelu_tanh",
                                         "relu", "relu2", "clamped_swiglu", "sigmoid"};
 

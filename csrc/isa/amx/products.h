@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tile_bf16.h>
+#include <tile_coded.h>
 #include <tile_codes.h>
 
 namespace octavo {
@@ -25,6 +26,8 @@ void codes_product(const Matrix& matrix, const uint8_t* prepared, int rows, int 
   const auto run = rows < kFewestCodesRows ? gemm_quantized : multiply_codes;
   run(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
 }
+
+constexpr auto coded_product = gemm_coded;
 
 }  // namespace
 }  // namespace OCTAVO_TIER

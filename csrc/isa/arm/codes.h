@@ -26,6 +26,15 @@ inline Codes with_bits(Codes a, Codes b, int mask) { return {vorrq_u8(a.v, maske
 inline Codes look_up(const int8_t* table, Codes a) {
   return {vreinterpretq_u8_s8(vqtbl1q_s8(vld1q_s8(table), a.v))};
 }
+inline void store_codes(uint8_t* p, Codes a) { vst1q_u8(p, a.v); }
+template <int half>
+OCTAVO_INLINE Codes interleaved(Codes a, Codes b) {
+  if constexpr (half) return {vzip2q_u8(a.v, b.v)};
+  else return {vzip1q_u8(a.v, b.v)};
+}
+inline Codes chosen(Codes test, Codes a, Codes b) {
+  return {vbslq_u8(vceqzq_u8(test.v), a.v, b.v)};
+}
 inline Four splat_four(const uint8_t* p) {
   return {vreinterpretq_s8_u32(vdupq_n_u32(read_four(p)))};
 }
@@ -34,6 +43,7 @@ inline Integers splat_integer(const uint8_t* p) {
 }
 inline Integers no_integers() { return {vdupq_n_s32(0)}; }
 inline Floats to_floats(Integers a) { return {vcvtq_f32_s32(a.v)}; }
+inline Floats as_floats(Integers a) { return {vreinterpretq_f32_s32(a.v)}; }
 inline uint8x8_t four_bytes(const uint8_t* p) {
   return vreinterpret_u8_u32(vdup_n_u32(read_four(p)));
 }

@@ -32,6 +32,16 @@ inline Codes look_up(const int8_t* table, Codes a) {
   const __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
   return {_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), a.v)};
 }
+inline void store_codes(uint8_t* p, Codes a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v);
+}
+template <int half>
+OCTAVO_INLINE Codes interleaved(Codes a, Codes b) {
+  return {half ? _mm256_unpackhi_epi8(a.v, b.v) : _mm256_unpacklo_epi8(a.v, b.v)};
+}
+inline Codes chosen(Codes test, Codes a, Codes b) {
+  return {_mm256_blendv_epi8(b.v, a.v, _mm256_cmpeq_epi8(test.v, _mm256_setzero_si256()))};
+}
 inline Four splat_four(const uint8_t* p) { return {_mm256_set1_epi32(read_four(p))}; }
 inline Integers splat_integer(const uint8_t* p) { return {_mm256_set1_epi32(read_four(p))}; }
 inline Integers no_integers() { return {_mm256_setzero_si256()}; }
@@ -51,6 +61,7 @@ OCTAVO_INLINE Integers dot(Integers sum, Codes a, Four b) {
   return {_mm256_add_epi32(sum.v, _mm256_madd_epi16(pairs, ones))};
 }
 inline Floats to_floats(Integers a) { return {_mm256_cvtepi32_ps(a.v)}; }
+inline Floats as_floats(Integers a) { return {_mm256_castsi256_ps(a.v)}; }
 inline Integers widened(const uint8_t* p) {
   return {_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))};
 }

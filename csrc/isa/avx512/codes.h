@@ -30,6 +30,14 @@ inline Codes look_up(const int8_t* table, Codes a) {
   const __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
   return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), a.v)};
 }
+inline void store_codes(uint8_t* p, Codes a) { _mm512_storeu_si512(p, a.v); }
+template <int half>
+OCTAVO_INLINE Codes interleaved(Codes a, Codes b) {
+  return {half ? _mm512_unpackhi_epi8(a.v, b.v) : _mm512_unpacklo_epi8(a.v, b.v)};
+}
+inline Codes chosen(Codes test, Codes a, Codes b) {
+  return {_mm512_mask_blend_epi8(_mm512_test_epi8_mask(test.v, test.v), a.v, b.v)};
+}
 inline Four splat_four(const uint8_t* p) { return {_mm512_set1_epi32(read_four(p))}; }
 inline Integers splat_integer(const uint8_t* p) { return {_mm512_set1_epi32(read_four(p))}; }
 inline Integers no_integers() { return {_mm512_setzero_si512()}; }
@@ -41,6 +49,7 @@ inline Integers add_sixteenth(Integers a, Integers b) {
   return {_mm512_add_epi32(a.v, _mm512_srai_epi32(b.v, 4))};
 }
 inline Floats to_floats(Integers a) { return {_mm512_cvtepi32_ps(a.v)}; }
+inline Floats as_floats(Integers a) { return {_mm512_castsi512_ps(a.v)}; }
 inline Integers widened(const uint8_t* p) {
   return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }

@@ -42,6 +42,7 @@ OCTAVO_INLINE Integers dot(Integers sum, Codes a, Four b) {
   return sum;
 }
 inline Floats to_floats(Integers a) { return {static_cast<float>(a.v)}; }
+inline Floats as_floats(Integers a) { return {bits_to_float(static_cast<uint32_t>(a.v))}; }
 inline Integers widened(const uint8_t* p) { return {*p}; }
 inline Integers widened_signed(const uint8_t* p) { return {static_cast<int8_t>(*p)}; }
 inline Integers operator&(Integers a, int mask) { return {a.v & mask}; }

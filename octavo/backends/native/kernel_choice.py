@@ -16,7 +16,6 @@ ROWS = (1, 4, 8, 48)
 # The prefetch distances in bytes that are tried, the default one first.
 DISTANCES = (_native.DEFAULT_AHEAD, 0, 2048, 4096, 16384)
 _FEW_DISTANCES = DISTANCES[:2]
-_FLOATS = ("F32", "F16", "BF16")
 # For these rows, on warm panels, the order of bf16 sums decides how fast a product is. With fewer
 # rows it waits for memory, whatever the order.
 ORDER_ROWS = (8, 96)
@@ -42,6 +41,11 @@ class Choice(NamedTuple):
     ahead: int
     default_seconds: float  # of the kernel that would have been taken without a measurement
     seconds: float
+
+
+def has_order(format_: str) -> bool:
+    """Return whether the bits of a format's products depend on the order of sums."""
+    return bool(_native.multiplies_bf16(getattr(_native.Format, format_)))
 
 
 def tiers_by_order(tiers: Sequence[str], order_of: Mapping[str, str]) -> dict[str, str]:
@@ -79,7 +83,7 @@ def product_trials(
 ) -> list[Trial]:
     """Return what is measured for one format: tiers of equal bits, distances, cold and warm."""
     others = [tier for tier in tiers[1:] if tier != base]  # the first one is the portable code
-    if format_ in _FLOATS:
+    if has_order(format_) or format_ in ("F32", "F16"):
         others = [tier for tier in others if order_of[tier] == order_of[base]]
     trials = []
     for rows in ROWS:

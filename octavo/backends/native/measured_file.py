@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.backends.native import _native
-from octavo.backends.native.kernel_choice import ROWS, Choice, Trial
+from octavo.backends.native.kernel_choice import ROWS, Choice, Trial, has_order
 from octavo.observe.machine import ROOT, microcode, processor
 
 _MOST_BYTES = 1 << 20  # of a file that is read
@@ -63,7 +63,7 @@ class MeasuredFile:
 
         def is_possible(format_: str, choice: Choice) -> bool:
             order = order_of.get(choice.tier)
-            return order is not None and (format_ != "BF16" or order == order_of.get(base))
+            return order is not None and (not has_order(format_) or order == order_of.get(base))
 
         return {
             format_: choices

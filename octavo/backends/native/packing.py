@@ -71,10 +71,10 @@ class Piece(Struct, frozen=True):
     @property
     def kind(self) -> str:
         """The kind of rows that its products read; matrices of one kind may share them."""
-        name: str = self.native.format.name
-        return {"F32": "float", "F16": "float", "BF16": "bf16", "U8Wide": "int8 by 128"}.get(
-            name, "int8"
-        )
+        format_ = self.native.format
+        if _native.multiplies_bf16(format_):
+            return "bf16"
+        return {"F32": "float", "F16": "float", "U8Wide": "int8 by 128"}.get(format_.name, "int8")
 
 
 class Matrix(Struct, frozen=True):

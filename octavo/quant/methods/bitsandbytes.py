@@ -11,7 +11,9 @@ With 4 bits, a matrix X.weight of any shape is one flat run of codes:
 - `X.weight.quant_state.bitsandbytes__nf4` or `__fp4`: the bytes of a JSON object with the shape,
   the sizes of the blocks and the offset.
 
-A block may cross rows. The rows then have smaller groups, each of which is in one block.
+A block may cross rows. The rows then have smaller groups, each of which is in one block. A type
+such as NF4By64 says that the codes have the usual values, and groups of 64 inputs a scale; NF4 says
+that one of both differs.
 
 With 8 bits, `X.weight` [out, in] is int8, and `X.SCB` [out] has the largest magnitude of each row,
 so that a value is code · SCB / 127. Outliers concern activations, which keep their own types here.
@@ -43,7 +45,22 @@ from octavo.quant.integers import Codes, Integers, kind_of
 from octavo.quant.methods.tables import TABLE, table_rows
 from octavo.quant.weight_format import MAX_GROUP, ModuleMatrix, Settings, Shape, StoredMatrix
 
-TYPES = ("nf4", "fp4")
+_FP4 = (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0)  # times 12
+# The values of the codes: quantiles of the normal distribution, and floats with a sign.
+TABLES = {
+    "nf4": np.array(
+        [
+            *(-1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.091050036),
+            *(0.0, 0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684),
+            1.0,
+        ],
+        np.float32,
+    ),
+    "fp4": np.array([*_FP4, *(-value for value in _FP4)], np.float32) / np.float32(12),
+}
+TYPES = tuple(TABLES)
+_NAMED_GROUP = 64
+_SAME_VALUES = 1e-6  # values that differ by less are the usual ones, rounded in another way
 _STATE = ".quant_state.bitsandbytes__"
 _SCALES, _ORDER = "SCB", "weight_format"
 _LARGEST_CODE = 127
@@ -96,7 +113,8 @@ class FourBitMatrix(Struct, frozen=True, dict=True):
 
     @property
     def type(self) -> str:
-        return self.kind.upper()
+        name = self.kind.upper()
+        return f"{name}By{_NAMED_GROUP}" if self._is_named else name
 
     @property
     def shape(self) -> Shape:
@@ -153,6 +171,15 @@ class FourBitMatrix(Struct, frozen=True, dict=True):
         """The largest group that divides rows and blocks."""
         return math.gcd(self.shape[-1], self._state.blocksize)
 
+    @cached_property
+    def _is_named(self) -> bool:
+        name = f"{self.name}.quant_map"
+        if self._group % _NAMED_GROUP or name not in self.checkpoint:
+            return False
+        table = self.checkpoint.read_float32(name)
+        usual = TABLES[self.kind]
+        return table.shape == usual.shape and np.allclose(table, usual, rtol=0, atol=_SAME_VALUES)
+
     def _check_group(self) -> None:
         if self._group % 2 or self._group < _MIN_GROUP:
             raise UnsupportedFormatError(
@@ -166,7 +193,7 @@ class FourBitMatrix(Struct, frozen=True, dict=True):
 
     def rows(self) -> StoredRows:
         self._check_group()
-        inputs, group = self.shape[-1], self._group
+        inputs, group = self.shape[-1], _NAMED_GROUP if self._is_named else self._group
         outputs, groups = math.prod(self.shape[:-1]), inputs // group
         codes = self.checkpoint.read(self.name).view(np.uint8).reshape(-1)
         pairs = codes[: outputs * inputs // 2].reshape(outputs, groups, group // 2)

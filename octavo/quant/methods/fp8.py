@@ -7,8 +7,9 @@
 - one for each row or for the whole matrix: `X.weight_scale` [out, 1], [out], [1] or []
   (quant_method "fp8", "fbgemm_fp8", and in compressed_tensors.py and modelopt.py).
 
-Every row gets its own copy of its scales, so that rows can be cut anywhere. Scales of activations
-and of the KV cache are not used: both stay in the backend's types.
+Every row gets its own copy of its scales, so that rows can be cut anywhere. Types such as F8By128
+say how many inputs a scale is for; FP8 says that their number has no type of its own. Scales of
+activations and of the KV cache are not used: both stay in the backend's types.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterator, Mapping
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -29,11 +30,12 @@ from octavo.loader.checkpoint import numpy_dtype
 from octavo.loader.errors import TensorMismatchError, UnsupportedFormatError, quote
 from octavo.loader.tensor_type import F8_E4M3
 from octavo.quant.integers import made_rows
-from octavo.quant.scaled_groups import SMALL_GROUP, scaled_layout
+from octavo.quant.scaled_groups import group_or_repeated, named_group, scaled_layout
 from octavo.quant.weight_format import MAX_GROUP, Settings, Shape, unused_scales
 
 _SCALES = ("_scale_inv", "_scale")
 _ALL_SCALES = (*_SCALES, "_weight_scale")  # with that of a stack of experts
+_SIZES = (128, 32)  # of the groups that types name
 
 
 class Fp8(Struct, frozen=True):
@@ -75,7 +77,19 @@ class Fp8Matrix(Struct, frozen=True):
     name: str
     scale: str
     block: tuple[int, int] | None
-    type: ClassVar[str] = "FP8"
+
+    @property
+    def type(self) -> str:
+        group = self._named_group
+        return f"F8By{group}" if group else "FP8"
+
+    @property
+    def _stored_group(self) -> int:
+        return group_or_repeated(self.block and self.block[1], self.shape[1])
+
+    @property
+    def _named_group(self) -> int:
+        return named_group(self._stored_group, self.shape[1], _SIZES)
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -96,21 +110,22 @@ class Fp8Matrix(Struct, frozen=True):
 
     def rows(self) -> StoredRows:
         outputs, inputs = self.shape
-        tall, group = self.block or (1, SMALL_GROUP)
+        tall = 1 if self.block is None else self.block[0]
         scales = self.checkpoint.read_float32(self.scale)
         if self.block is None:
             scales = np.broadcast_to(scales.reshape(-1, 1), (outputs, 1))
+        group = self._named_group or self._stored_group
         tensors = GroupTensors(
             inputs=inputs,
             codes=self.checkpoint.read(self.name).view(np.uint8),
             bits=8,
             scales=scales,
-            scale_group=inputs if self.block is None else group,
+            scale_group=inputs if self.block is None else self.block[1],
             group=group,
             scale_outputs=tall,
             table=_table(),
         )
-        return made_rows(fp8_layout(group), tensors)
+        return made_rows(fp8_layout(group, self.type), tensors)
 
 
 def read_fp8(settings: Settings) -> Fp8:
@@ -154,11 +169,11 @@ def _table() -> Floats:
 
 
 @cache
-def fp8_layout(group: int) -> RowLayout:
+def fp8_layout(group: int, name: str) -> RowLayout:
     """Return the layout of groups of eight-bit floats, each group with its scale."""
     table = _table()
 
     def unscaled(blocks: NDArray[Any], out: NDArray[np.float32]) -> None:
         np.take(table, blocks["codes"], out=out)
 
-    return scaled_layout("FP8", group, group_block(group, 8, has_zeros=False), unscaled)
+    return scaled_layout(name, group, group_block(group, 8, has_zeros=False), unscaled)

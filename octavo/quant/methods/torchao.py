@@ -249,7 +249,7 @@ class FloatMatrix(ModuleMatrix, frozen=True):
 
     @property
     def type(self) -> str:
-        return Fp8Matrix.type
+        return self._matrix.type
 
     @property
     def shape(self) -> Shape:

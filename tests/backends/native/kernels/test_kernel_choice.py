@@ -114,7 +114,7 @@ def test_all_numbers_of_rows_count_equally_for_the_order() -> None:
 
 
 def test_only_kernels_of_equal_bits_compete() -> None:
-    for format_ in ("F32", "BF16"):
+    for format_ in ("F32", "BF16", "F8By128", "NF4By64"):
         for base in ("wide", "paired"):
             tried = {trial.tier for trial in product_trials(format_, base, TIERS, ORDERS)}
             assert tried <= {tier for tier in TIERS if ORDERS[tier] == ORDERS[base]}
@@ -349,6 +349,8 @@ def test_kernels_of_other_bits_are_refused() -> None:
     program.choose(_native.Format.U4K, 0, fma, 64)
     with pytest.raises(ValueError, match="order 'fma'"):
         program.choose(_native.Format.BF16, 0, fma, 64)
+    with pytest.raises(ValueError, match="order 'fma'"):
+        program.choose(_native.Format.F8By128, 0, fma, 64)
     with pytest.raises(ValueError, match="class of rows 4"):
         program.choose(_native.Format.U4K, 4, other, 64)
     with pytest.raises(ValueError, match="never negative"):
