@@ -11,7 +11,7 @@ from typing import cast
 
 from msgspec import Struct, structs
 
-from octavo.backends.base import FLOAT_TYPES, Footprint, KVLayout, StepSize
+from octavo.backends.base import FLOAT_TYPES, Footprint, KVLayout, StepSize, is_fp8
 from octavo.backends.kind import BackendKind, Sizes
 from octavo.core.config import ConfigError, CoreConfig
 from octavo.layers import ModelSpec
@@ -295,7 +295,7 @@ def _warn_if_quantised(arguments: EngineArguments, opened: OpenedModel) -> None:
     if arguments.cpu_weights == "auto":
         return
     types = {tensor.type for tensor in tensor_sizes(opened) if tensor.is_matrix}
-    if types.isdisjoint(FLOAT_TYPES):
+    if types.isdisjoint(FLOAT_TYPES) and not any(map(is_fp8, types)):
         log.warning(
             "cpu_weights=%s changes nothing: the file's weights are quantised already (%s), and "
             "are kept so; leave it out, or take the model's bf16 files",

@@ -105,7 +105,8 @@ class EngineArguments:
         "auto",
         "the native engine's format of floating-point weights; the number after int8 and int4 is "
         "the number of inputs that share a scale (default: 32); with int8-wide 128 share one, and "
-        "those of activations too: prompts are faster, and less exact",
+        "those of activations too: prompts are faster, and less exact. bf16 keeps the exact values "
+        "of FP8 files, which otherwise become int8",
     )
     cpu_isa: str = option(
         "",

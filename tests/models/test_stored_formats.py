@@ -11,6 +11,7 @@ import pytest
 
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.native.footprint import NativeFootprint
+from octavo.backends.native.packing import CpuWeights
 from octavo.backends.stored_rows import RowLayout, StoredRows
 from octavo.backends.torch.footprint import TorchFootprint
 from octavo.layers import Model
@@ -194,8 +195,8 @@ KEPT = {
     "bitsandbytes, 8 bits": ("U8", 1 / 250),
     "HQQ, 4 bits": ("U8", 1 / 250),
     "SqueezeLLM": ("U8", 1 / 250),
-    "FP8 blocks": ("F8By32", 0.0),
-    "FP8, fbgemm": ("F8By32", 0.0),
+    "FP8 blocks": ("U8", 1 / 250),
+    "FP8, fbgemm": ("U8", 1 / 250),
     "packed, 4 bits, symmetric": ("U4By64", 0.0),
     "packed, 8 bits, a scale for a row": ("U8", 0.0),
     "NVFP4": ("NVFP4By16", 1e-6),
@@ -207,9 +208,20 @@ KEPT = {
 @pytest.mark.parametrize("name", KEPT)
 def test_the_native_engine_keeps_the_nearest_of_its_formats(name: str, tmp_path: Path) -> None:
     """GPTQ of 4 bits and symmetric GPTQ keep their numbers; the memory bill is then right."""
-    format_, error = KEPT[name]
+    check_kept(name, *KEPT[name], "auto", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["FP8 blocks", "FP8, fbgemm"])
+def test_fp8_keeps_its_numbers_where_products_in_bf16_are_asked_for(
+    name: str, tmp_path: Path
+) -> None:
+    check_kept(name, "F8By32", 0.0, "bf16", tmp_path)
+
+
+def check_kept(name: str, format_: str, error: float, weights: CpuWeights, tmp_path: Path) -> None:
+    """Check the format and the numbers of a model's matrices, and the bill of its memory."""
     opened = write_pair(tmp_path, FORMATS[name], **WIDE).stored
-    backend = NativeBackend(NativeOptions(num_threads=1))
+    backend = NativeBackend(NativeOptions(weights=weights, num_threads=1))
     expected = {
         f"{path}.weight": np.concatenate([rows.floats() for rows in matrix])
         for need in find_needs(opened.model, opened.weights.shapes())
@@ -228,7 +240,7 @@ def test_the_native_engine_keeps_the_nearest_of_its_formats(name: str, tmp_path:
         got = np.stack([piece.native.row(row) for row in range(len(values))])
         np.testing.assert_allclose(got, values, rtol=0, atol=error * np.abs(values).max())
     bill = sum(
-        NativeFootprint("auto", "bfloat16").weight_bytes(size) for size in tensor_sizes(opened)
+        NativeFootprint(weights, "bfloat16").weight_bytes(size) for size in tensor_sizes(opened)
     )
     assert bill == pytest.approx(backend.weight_bytes, rel=0.01)  # arenas round up
 
