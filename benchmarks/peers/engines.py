@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.native_kernels import peak_library
+from benchmarks.native.kernels import peak_library
 from benchmarks.peers import processes
 from benchmarks.peers.cases import Case, rate
 from octavo.backends.native import _native

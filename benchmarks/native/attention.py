@@ -1,6 +1,6 @@
 """Measures native attention: decoding against a plain read of memory, and prompts by the clock.
 
-    python -m benchmarks.native_attention [--tier NAME] [--format NAME] [--threads N]
+    python -m benchmarks.native.attention [--tier NAME] [--format NAME] [--threads N]
 
 Heads are SmolLM2-135M's by default: 9 query heads, 3 KV heads of 64. Times are the best of many.
 """

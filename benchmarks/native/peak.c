@@ -1,5 +1,5 @@
 /* Peak rates of the processor: reading memory, and products that never leave the registers.
-   benchmarks/native_kernels.py compiles this and measures kernels against it. */
+   benchmarks/native/kernels.py compiles this and measures kernels against it. */
 #include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 """Compares the native engine's products with the peak rates of the processor.
 
-`python -m benchmarks.native_kernels` measures, for each tier, format and shape of matrix: gigabytes
+`python -m benchmarks.native.kernels` measures, for each tier, format and shape of matrix: gigabytes
 of weights a second at one row, compared with a plain loop that reads the same memory; and billions
 of operations a second at more rows, compared with a loop that stays in registers. All figures come
 from one run, and each is the best of many, since other programs can only make them worse.
@@ -53,10 +53,10 @@ class Case:
 
 
 def peak_library() -> ctypes.CDLL:
-    """Return the loops of native_peak.c, compiled by the compiler that Python was built with."""
+    """Return the loops of peak.c, compiled by the compiler that Python was built with."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     target = Path(tempfile.mkdtemp()) / "peak.so"
-    source = Path(__file__).with_name("native_peak.c")
+    source = Path(__file__).with_name("peak.c")
     subprocess.run([compiler, "-O2", "-shared", "-fPIC", source, "-o", target], check=True)
     library = ctypes.CDLL(str(target))
     for name in ("read_all_256", "read_all_512"):

@@ -1,0 +1,1 @@
+"""Measurements of the native engine's kernels by themselves."""
