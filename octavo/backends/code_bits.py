@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 
+# Elements that are decoded together: temporary arrays in float32 stay in a core's own cache.
+ELEMENTS_AT_ONCE = 1 << 17
+
 
 def place_bits(bits: int) -> int:
     """Return the bits in which a row keeps a code: 4 or 8."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from octavo.backends.code_bits import Bytes, packed, place_bits, unpacked
+from octavo.backends.code_bits import ELEMENTS_AT_ONCE, Bytes, packed, place_bits, unpacked
 
 Order = NDArray[np.int64]
 
@@ -23,7 +23,6 @@ EIGHT = 8  # outputs of a word
 # The bits by which a word is shifted for each of its outputs, whose order, from the lowest bits on,
 # is 0, 2, 4, 6, 1, 3, 5, 7.
 _SHIFTS = 4 * np.argsort([0, 2, 4, 6, 1, 3, 5, 7]).astype(np.uint32)
-_ELEMENTS_AT_ONCE = 1 << 17  # so that temporary arrays stay in a core's own cache
 
 
 class GroupTensors(Struct, frozen=True):
@@ -124,7 +123,7 @@ class MadeRows(Struct, frozen=True):
             made["zero"] = tensors.middle if zeros is None else zeros[outputs[:, None], groups]
         group_bytes = block["codes"].itemsize
         begin, end = self.first_group * group_bytes, self.end_group * group_bytes
-        step = max(EIGHT, _ELEMENTS_AT_ONCE // tensors.inputs // EIGHT * EIGHT)
+        step = max(EIGHT, ELEMENTS_AT_ONCE // tensors.inputs // EIGHT * EIGHT)
         for start in range(0, len(self), step):
             part = made["codes"][start : start + step]
             first = self.start + start

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.backends.code_bits import ELEMENTS_AT_ONCE
 from octavo.backends.stored_rows import Bytes, Floats, RowLayout
 
 # A scale for whole rows is repeated for groups, so that ranks can cut the rows: small ones, unless
 # as many ranks as are likely can share the inputs by large ones.
 SMALL_GROUP = 32
 _LARGE_GROUP, _RANKS = 128, 8
-ELEMENTS_AT_ONCE = 1 << 17  # so that temporary arrays stay in a core's own cache
 
 
 def group_or_repeated(group: int | None, inputs: int) -> int:

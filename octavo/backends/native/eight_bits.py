@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from octavo.backends.code_bits import ELEMENTS_AT_ONCE
 from octavo.backends.stored_rows import Bytes, Floats, RowLayout, StoredRows
 
 GROUP = 32
 
 _BLOCK = np.dtype([("scale", "<f2"), ("codes", "i1", GROUP)])  # GGUF's Q8_0
 _MOST_CODE = np.float32(127)
-_ELEMENTS_AT_ONCE = 1 << 17  # in float32, so that they stay in a core's own cache
 
 
 def _decode(rows: Bytes) -> Floats:
@@ -29,7 +29,7 @@ def eight_bits(rows: StoredRows) -> StoredRows:
     not finite gets the scale NaN.
     """
     blocks = np.empty((len(rows), rows.inputs // GROUP), _BLOCK)
-    step = max(1, _ELEMENTS_AT_ONCE // rows.inputs)
+    step = max(1, ELEMENTS_AT_ONCE // rows.inputs)
     for start in range(0, len(rows), step):
         values = rows.cut(start, min(start + step, len(rows))).floats()
         groups = values.reshape(len(values), -1, GROUP)

@@ -21,13 +21,14 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from octavo.backends.code_bits import packed, place_bits, unpacked
-from octavo.backends.stored_rows import Bytes, Floats, RowLayout, StoredRows
+from octavo.backends.stored_rows import RowLayout, StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import CheckpointError, CorruptFileError, UnsupportedFormatError
 from octavo.loader.tensor_type import I32, I64, U8
-from octavo.quant.scaled_groups import ELEMENTS_AT_ONCE
+from octavo.quant.scaled_groups import scaled_layout
 from octavo.quant.weight_format import MAX_GROUP, ModuleMatrix, Settings, Shape
 
 _Error = type[CheckpointError]
@@ -183,21 +184,14 @@ def _block(bits: int, group: int) -> np.dtype[Any]:
 
 def hqq_layout(bits: int, group: int) -> RowLayout:
     """Return the layout of groups of integers with a scale and a zero point in floats."""
+
+    def unscaled(blocks: NDArray[Any], out: NDArray[np.float32]) -> None:
+        codes = unpacked(blocks["codes"], place_bits(bits))
+        with np.errstate(all="ignore"):  # damaged zero points may be infinite or NaN
+            np.subtract(codes, blocks["zero"][..., None], out=out)
+
     block = _block(bits, group)
-
-    def decode(rows: Bytes) -> Floats:
-        blocks = np.ascontiguousarray(rows).view(block)
-        values = np.empty((*blocks.shape, group), np.float32)
-        step = max(1, ELEMENTS_AT_ONCE // max(1, values[:1].size))
-        for start in range(0, len(blocks), step):
-            part, out = blocks[start : start + step], values[start : start + step]
-            with np.errstate(all="ignore"):  # damaged scales may be infinite or NaN
-                codes = unpacked(part["codes"], place_bits(bits))
-                np.subtract(codes, part["zero"][..., None], out=out)
-                out *= part["scale"][..., None]
-        return values.reshape(len(rows), -1)
-
-    return RowLayout(f"HQQ{bits}", group, block.itemsize, decode, has_zero_points=True)
+    return scaled_layout(f"HQQ{bits}", group, block, unscaled, has_zero_points=True)
 
 
 def read_hqq(settings: Settings) -> Hqq:

@@ -21,13 +21,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from octavo.backends.code_bits import unpacked
+from octavo.backends.code_bits import ELEMENTS_AT_ONCE, unpacked
 from octavo.backends.stored_rows import Bytes, Floats, RowLayout, StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import CorruptFileError, UnsupportedFormatError
 from octavo.loader.tensor_type import I32
 from octavo.quant.methods.word_modules import WORD_BITS
-from octavo.quant.scaled_groups import ELEMENTS_AT_ONCE
 from octavo.quant.weight_format import ModuleMatrix, Settings, Shape
 
 BITS = (3, 4)

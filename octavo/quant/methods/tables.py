@@ -6,11 +6,14 @@ layout of each matrix has its own.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from octavo.backends.stored_rows import Bytes, Floats, RowLayout
-from octavo.quant.scaled_groups import ELEMENTS_AT_ONCE
+from octavo.quant.scaled_groups import scaled_layout
 
 TABLE = 16  # values of a code of four bits
 
@@ -28,19 +31,13 @@ def table_rows(
     # Each byte's two values side by side.
     pairs = np.stack((np.repeat(table, TABLE), np.tile(table, TABLE)), axis=1)
 
-    def decode(rows: Bytes) -> Floats:
-        blocks = np.ascontiguousarray(rows).view(block)
-        values = np.empty((*blocks.shape, codes.shape[-1], 2), np.float32)
-        step = max(1, ELEMENTS_AT_ONCE // max(1, values[:1].size))
-        for start in range(0, len(blocks), step):
-            part, out = blocks[start : start + step], values[start : start + step]
-            np.take(pairs, part["codes"], axis=0, out=out)
-            with np.errstate(all="ignore"):  # damaged scales may be infinite or NaN
-                out *= part["scale"][..., None, None]
-        return values.reshape(len(rows), -1)
+    def unscaled(blocks: NDArray[Any], out: NDArray[np.float32]) -> None:
+        np.take(pairs, blocks["codes"], axis=0, out=out.reshape(*blocks["codes"].shape, 2))
 
-    layout = RowLayout(name, codes.shape[-1] * 2, block.itemsize, decode, table=table.tobytes())
-    return layout, made.view(np.uint8).reshape(len(made), scales.shape[1] * block.itemsize)
+    layout = scaled_layout(name, codes.shape[-1] * 2, block, unscaled)
+    return replace(layout, table=table.tobytes()), made.view(np.uint8).reshape(
+        len(made), scales.shape[1] * block.itemsize
+    )
 
 
 def _block(num_bytes: int) -> np.dtype[np.void]:

@@ -33,7 +33,7 @@ def unknown(floats: Floats) -> StoredRows:
 def test_codes_are_those_that_the_engine_chooses(
     rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eight_bits, "_ELEMENTS_AT_ONCE", rows_at_once * INPUTS)
+    monkeypatch.setattr(eight_bits, "ELEMENTS_AT_ONCE", rows_at_once * INPUTS)
     floats = np.random.default_rng(0).standard_normal((50, INPUTS), np.float32)
     floats[3] = 0
     floats[4, :40] = 1e-30
