@@ -160,7 +160,8 @@ test-newest: ## quick tests without PyTorch under the newest Python here, if it 
 test-smollm2: setup ## SmolLM2's text of fifty prompts against the reference (minutes)
 	@$(RUN) -m pytest --quiet tests/models/every_prompt.py
 
-test-matrix: setup ## every request in every way: sizes, streams, journal, batches, leavers, dead engines (minutes)
+test-matrix: setup ## every request in every way, and all that `make test` tests pairwise, whole (minutes)
+	@$(RUN) -m pytest --quiet --whole -m matrix $(SPREAD) tests
 	@$(RUN) -m pytest --quiet tests/server/matrix/every_cell.py
 
 CLIENTS := anthropic cohere grpc huggingface-hub langchain-openai litellm lm-eval mistralai ollama openai openai-agents \
@@ -253,7 +254,7 @@ sanitize: $(VENV)/.octavo ## the native engine's tests under ASan and UBSan, the
 	    && $(VENV)/bin/cmake --build $$out \
 	    && ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	        LD_PRELOAD="$$($${CXX:-c++} -print-file-name=$$library) $$($${CXX:-c++} -print-file-name=libstdc++.so.6)" \
-	        $(RUN) -m pytest -q -p no:cacheprovider $(SANITIZED_TESTS) --native-from $$out/octavo \
+	        $(RUN) -m pytest -q -p no:cacheprovider --whole $(SANITIZED_TESTS) --native-from $$out/octavo \
 	    || exit 1; \
 	done
 
@@ -263,7 +264,7 @@ test-amx: $(VENV)/.octavo ## the native engine's tests over the emulated AMX tie
 	    -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
 	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/amx/octavo >/dev/null
 	@$(VENV)/bin/cmake --build build/amx
-	@$(RUN) -m pytest -q -p no:cacheprovider tests/backends/native --native-from build/amx/octavo $(ARGS)
+	@$(RUN) -m pytest -q -p no:cacheprovider --whole tests/backends/native --native-from build/amx/octavo $(ARGS)
 
 # 64-bit ARM, emulated: Debian's Python and the pinned packages for ARM, run by qemu. The wheel is
 # built by a cross compiler, with the modules that tests import beside it in the checkout.
@@ -304,7 +305,7 @@ $(ARM)/.wheel: pyproject.toml CMakeLists.txt $(NATIVE) $(ARM)/.site
 
 test-arm: $(ARM)/.wheel ## the native engine's tests for 64-bit ARM under qemu (slow; needs g++-aarch64-linux-gnu and qemu-user)
 	@cd $(ARM)/installed && PYTHONPATH=. ../python -c 'from octavo.backends.native import _native as n; print("the wheel runs", *n.tiers())'
-	@PYTHONPATH=. $(ARM)/python -m pytest -q -o faulthandler_timeout=3600 -p no:cacheprovider --no-torch $(ARM_WITHOUT) $(ARM_TESTS)
+	@PYTHONPATH=. $(ARM)/python -m pytest -q -o faulthandler_timeout=3600 -p no:cacheprovider --whole --no-torch $(ARM_WITHOUT) $(ARM_TESTS)
 
 wheel: $(VENV)/.dev ## a wheel for this Python and kind of machine, in dist/
 	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .

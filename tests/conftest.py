@@ -2,6 +2,7 @@
 
 `--shuffle SEED` runs the tests in a random order, to find those that depend on their order.
 `--no-torch` skips the tests that need PyTorch, for a Python that has no CPU build of it.
+`--whole` runs the tests marked `matrix` in every way, not only until each two parameters have met.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.pairwise import leave_out
 
 # Hypothesis takes its seed from the test's name instead of the clock, keeps no database between
 # runs, and measures no time: the same commit gives the same result on a slow machine.
@@ -38,6 +41,7 @@ FIRST = ("tidy", "core")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run in an order of this seed")
     parser.addoption("--no-torch", action="store_true", help="skip the tests that need torch")
+    parser.addoption("--whole", action="store_true", help="run tests marked matrix in every way")
 
 
 def pytest_configure() -> None:
@@ -55,6 +59,10 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the tests so that a broken rule or unit test shows in the first second."""
+    if not config.getoption("whole"):
+        left_out = leave_out(items)
+        config.hook.pytest_deselected(items=list(left_out.values()))
+        items[:] = [each for each in items if each.nodeid not in left_out]
     seed = config.getoption("shuffle")
     if seed is None:
         items.sort(key=_turn)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from importlib import import_module
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -98,17 +97,12 @@ class Cell:
     fate: Fate
 
     def __str__(self) -> str:
-        return "-".join(map(str, self.values))
+        return "-".join(map(str, self.values.values()))
 
     @property
-    def values(self) -> tuple[str, ...]:
+    def values(self) -> dict[str, str]:
         """The value on each axis."""
-        return tuple(getattr(self, each.name) for each in fields(self))
-
-    @property
-    def pairs(self) -> set[tuple[tuple[int, str], ...]]:
-        """Each two of its values, with their axes."""
-        return set(combinations(enumerate(self.values), 2))
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 def route_of(kind: str, form: Form = Form.WHOLE) -> Route:
@@ -144,15 +138,6 @@ def every_cell() -> list[Cell]:
     """Return all cells that are possible."""
     axes = product(sorted(KINDS), Size, Form, Way, Fate)
     return [each for each in (Cell(*values) for values in axes) if _is_possible(each)]
-
-
-def pairwise(cells: Sequence[Cell]) -> Iterator[Cell]:
-    """Yield cells until each two values that can meet have met, most new pairs first."""
-    left = {pair for each in cells for pair in each.pairs}
-    while left:
-        best = max(cells, key=lambda each: len(each.pairs & left))
-        left -= best.pairs
-        yield best
 
 
 def body_of(cell: Cell) -> bytes:

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.server.matrix.cells import BODIES, KINDS, STRUCTS, Cell, Fate, every_cell, pairwise
+from tests.pairwise import pairwise
+from tests.server.matrix.cells import BODIES, KINDS, STRUCTS, Cell, Fate, every_cell
 from tests.server.matrix.conftest import Worlds, by_server
 
-CHOSEN = list(pairwise(every_cell()))
+CHOSEN = list(pairwise(every_cell(), lambda cell: cell.values))
 
 
 def test_every_request_that_generates_has_a_body() -> None:

@@ -14,6 +14,7 @@ from tests.backends.native.kernels.test_gemm_quantized import ALL, matrix_in
 DISTANCES = (0, 64, 16384, 1 << 30)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("format_name", [*FORMATS, *ALL, *CODED])
 @pytest.mark.parametrize("tier", TIERS)
 def test_bits_do_not_depend_on_the_distance(tier: str, format_name: str) -> None:

@@ -193,6 +193,7 @@ def check(world: World, sequence: Sequence) -> None:
     assert (np.abs(out - exact) / bound).max() <= 1.0
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("head_dim", [8, 16, 24, 32, 64, 80, 96, 112, 128, 192, 256])
 def test_head_sizes(tier: str, kind: str, head_dim: int) -> None:
@@ -200,6 +201,7 @@ def test_head_sizes(tier: str, kind: str, head_dim: int) -> None:
     check(World(tier, kind, shape), make_sequence(shape, 41, head_dim))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (4, 4), (9, 3), (14, 2), (16, 1), (5, 1)])
 def test_groups_of_heads(tier: str, kind: str, heads: int, kv_heads: int) -> None:
@@ -227,6 +229,7 @@ CASES = [
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("kind", "feature"), CASES)
 @pytest.mark.parametrize("length", [1, 17, 515, 1300])
 def test_features_over_splits(tier: str, kind: str, feature: str, length: int) -> None:
@@ -236,6 +239,7 @@ def test_features_over_splits(tier: str, kind: str, feature: str, length: int) -
     check(World(tier, kind, shape), sequence)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("kind", "feature"), CASES)
 def test_bits_do_not_depend_on_chunks_neighbours_blocks_or_plans(
     tier: str, kind: str, feature: str
@@ -269,6 +273,7 @@ def test_bits_do_not_depend_on_chunks_neighbours_blocks_or_plans(
         at = stop
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("window", [0, 5])
@@ -294,6 +299,7 @@ def test_what_a_query_does_not_see_may_be_anything(
         assert not np.isfinite(out[~blind][:, first_head]).all(axis=1).any()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", OF_LATENTS)
 @pytest.mark.parametrize("column", [3, 50])
 @pytest.mark.parametrize("heads", [4, 16])
@@ -311,6 +317,7 @@ def test_latent_rows_that_a_query_does_not_see_may_be_anything(
     assert not np.isfinite(out[20:]).all(axis=1).any()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", OF_LATENTS)
 @pytest.mark.parametrize("heads", [1, 16])
 def test_the_largest_latent_rows(tier: str, kind: str, heads: int) -> None:
@@ -331,6 +338,7 @@ def test_a_plan_for_many_threads_cuts_long_sequences(tier: str, kind: str) -> No
             assert np.array_equal(out.view(np.uint32), expected.view(np.uint32))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("window", [0, 7])
 def test_many_sequences_are_taken_a_few_at_a_time(tier: str, kind: str, window: int) -> None:
@@ -389,6 +397,7 @@ def with_a_prefix(
     return sequences
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("kind", "feature"), CASES)
 def test_a_prefix_is_read_together_to_the_same_bits(tier: str, kind: str, feature: str) -> None:
     """Sequences have one row, a few, or too many to read together; one shares less."""

@@ -214,6 +214,7 @@ def gated_reference(name: str, gate: Doubles, up: Doubles) -> Doubles:
     return (up + 1) * gate * logistic(1.702 * gate)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", [*sorted(REFERENCE), "clamped_swiglu"])
 @pytest.mark.parametrize("width", [1, 8, 15, 16, 17, 32, 49])
 @every_tier

@@ -371,6 +371,7 @@ def alone(format_name: str) -> tuple[PackedMatrix, Floats, Floats]:
     return matrix, x, np.vstack([product(TIERS[-1], matrix, row[None]) for row in x])
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("format_name", ALL)
 def test_a_row_does_not_depend_on_the_rows_beside_it(format_name: str, tier: str) -> None:
@@ -381,6 +382,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(format_name: str, tier: str
         np.testing.assert_array_equal(out, expected[first : first + count], err_msg=f"{count} rows")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("format_name", ALL)
 def test_panels_may_be_split_anywhere(format_name: str, tier: str) -> None:

@@ -86,6 +86,7 @@ def make_logits(kind: str, rows: int, vocabulary: int, seed: int) -> Floats:
     return logits.astype(np.float32)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["plain", "flat", "peaked", "tied", "wide"])
 @pytest.mark.parametrize("vocabulary", [1, 2, 90, 128, 129, 1000])
 def test_warm_draws_are_numpys(tier: str, kind: str, vocabulary: int) -> None:
@@ -119,6 +120,7 @@ FILTERS = [
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["plain", "flat", "peaked", "tied", "wide"])
 @pytest.mark.parametrize("filters", FILTERS)
 def test_filtered_draws_are_numpys(tier: str, kind: str, filters: tuple[float, float, int]) -> None:

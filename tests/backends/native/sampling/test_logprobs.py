@@ -35,6 +35,7 @@ def told(tier: str, logits: Floats, count: int, threads: int = 2, seed: int = 0)
     return answer
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("kind", ["plain", "flat", "peaked", "tied", "wide"])
 @pytest.mark.parametrize("vocabulary", [1, 2, 15, 90, 128, 129, 1000])
