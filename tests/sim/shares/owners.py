@@ -250,6 +250,8 @@ class FairnessOracle:
             return False  # its prompts wait for the time of a step, as those of all others do
         if self._takes_part(line, plan):
             return False  # its prompts that were begun earlier get all that it has of the step
+        if line.rank and self._is_used_up(plan):
+            return False  # clients leave background work no token to begin with
         mine = (line.rank, self._level(line, self._held(line)))
         others = [each for each in self.scheduler.running if each.line is not line]
         return any(mine < (each.line.rank, self._level_before(each)) for each in others)
@@ -294,6 +296,13 @@ class FairnessOracle:
         total, weight = sum(got[each] for each in others), sum(each.weight for each in others)
         has_begun = any(each.catching_up for each in self._held(line))
         return has_begun and got[line] >= int(total * line.weight / weight)
+
+    def _is_used_up(self, plan: StepPlan) -> bool:
+        """Return whether the sequences of clients take all tokens of a step."""
+        chunks = dict(zip(plan.slots, plan.counts, strict=True))
+        of_clients = (each.slot for each in self.scheduler.running if not each.line.rank)
+        taken = sum(chunks.get(slot, 0) for slot in of_clients)
+        return taken >= self.config.max_num_batched_tokens
 
     def _check_speed(self, plan: StepPlan) -> None:
         """Require that each owner's first sequence gets its part of the step, or all it lacks."""
