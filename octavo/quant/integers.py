@@ -34,6 +34,7 @@ from octavo.quant.scaled_groups import (
     named_group,
     scaled_layout,
 )
+from octavo.quant.weight_format import ModuleMatrix
 
 _SCALES = ("float32", "float16", "bfloat16")  # the types that backends read
 _SIZES = (128, 64, 32)  # of the groups that types name
@@ -81,6 +82,19 @@ def kind_of(
         return IntegerKind(bits, size, True, f"INT{bits}")
     zero = "Zero" if has_zeros else ""
     return IntegerKind(bits, named, has_zeros, f"I{place_bits(bits)}{zero}By{named}")
+
+
+class IntegerModule(ModuleMatrix, frozen=True):
+    """The matrix of a module whose rows are integers of one kind."""
+
+    @property
+    def kind(self) -> IntegerKind:
+        """The kind of the rows, known without reading them."""
+        raise NotImplementedError
+
+    @property
+    def type(self) -> str:
+        return self.kind.name
 
 
 @dataclass(frozen=True)

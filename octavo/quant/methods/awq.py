@@ -28,9 +28,9 @@ from octavo.backends.made_rows import codes_of_eight
 from octavo.backends.stored_rows import StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import UnsupportedFormatError, quote
-from octavo.quant.integers import Codes, IntegerKind, Integers, kind_of
+from octavo.quant.integers import Codes, IntegerKind, IntegerModule, Integers, kind_of
 from octavo.quant.methods.word_modules import PARTS, WordModules, contradiction, read_group
-from octavo.quant.weight_format import ModuleMatrix, Settings, Shape
+from octavo.quant.weight_format import Settings, Shape
 
 BITS = 4
 _CODES = 8  # in a word
@@ -60,7 +60,7 @@ class Awq(Struct, frozen=True):
         return -(-self.num_groups(inputs) // (_CODES * multiple)) * multiple
 
 
-class AwqMatrix(ModuleMatrix, frozen=True):
+class AwqMatrix(IntegerModule, frozen=True):
     """The matrix of one module."""
 
     format: Awq
@@ -75,11 +75,7 @@ class AwqMatrix(ModuleMatrix, frozen=True):
         return (first, second * _CODES) if self.format.has_rows else (second * _CODES, first)
 
     @property
-    def type(self) -> str:
-        return self._kind.name
-
-    @property
-    def _kind(self) -> IntegerKind:
+    def kind(self) -> IntegerKind:
         form = self.format
         return kind_of(BITS, self.shape[1], form.group, is_symmetric=form.symmetric)
 
@@ -106,7 +102,7 @@ class AwqMatrix(ModuleMatrix, frozen=True):
             raise contradiction(self.checkpoint, f"{self.module}.qzeros", "zero_point is false")
 
         codes = Codes(words) if self.format.has_rows else Codes(words.T, is_of_eight=True)
-        return Integers(self._kind, inputs, self.format.group, scales, zeros, codes).rows()
+        return Integers(self.kind, inputs, self.format.group, scales, zeros, codes).rows()
 
 
 def read_awq(settings: Settings) -> WordModules:

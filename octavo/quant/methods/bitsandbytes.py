@@ -41,9 +41,9 @@ from octavo.loader.errors import (
     quote,
 )
 from octavo.loader.tensor_type import I8, MAX_DIMENSIONS, U8
-from octavo.quant.integers import Codes, Integers, kind_of
+from octavo.quant.integers import Codes, IntegerKind, IntegerModule, Integers, kind_of
 from octavo.quant.methods.tables import TABLE, table_rows
-from octavo.quant.weight_format import MAX_GROUP, ModuleMatrix, Settings, Shape, StoredMatrix
+from octavo.quant.weight_format import MAX_GROUP, Settings, Shape, StoredMatrix
 
 _FP4 = (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0)  # times 12
 # The values of the codes: quantiles of the normal distribution, and floats with a sign.
@@ -224,7 +224,7 @@ class FourBitMatrix(Struct, frozen=True, dict=True):
         return scales
 
 
-class EightBitMatrix(ModuleMatrix, frozen=True):
+class EightBitMatrix(IntegerModule, frozen=True):
     """A matrix of signed bytes with a scale for each row."""
 
     @property
@@ -234,8 +234,8 @@ class EightBitMatrix(ModuleMatrix, frozen=True):
         return (*names, order) if order in self.checkpoint else names
 
     @property
-    def type(self) -> str:
-        return kind_of(8, self.shape[1], None, is_symmetric=True).name
+    def kind(self) -> IntegerKind:
+        return kind_of(8, self.shape[1], None, is_symmetric=True)
 
     @property
     def shape(self) -> Shape:
@@ -249,10 +249,9 @@ class EightBitMatrix(ModuleMatrix, frozen=True):
         self._check_order()
         scales = self.checkpoint.read_float32(f"{self.module}.{_SCALES}")
         signed = self.checkpoint.read(self.name)
-        inputs = self.shape[1]
         return Integers(
-            kind=kind_of(8, inputs, None, is_symmetric=True),
-            inputs=inputs,
+            kind=self.kind,
+            inputs=self.shape[1],
             group=None,
             scales=(scales / np.float32(_LARGEST_CODE))[:, None],
             zeros=None,

@@ -30,7 +30,14 @@ from octavo.backends.code_bits import unpacked
 from octavo.backends.stored_rows import Order, StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import UnsupportedFormatError, quote
-from octavo.quant.integers import Codes, IntegerKind, Integers, grouped_columns, kind_of
+from octavo.quant.integers import (
+    Codes,
+    IntegerKind,
+    IntegerModule,
+    Integers,
+    grouped_columns,
+    kind_of,
+)
 from octavo.quant.methods.word_modules import (
     PARTS,
     WORD_BITS,
@@ -40,7 +47,7 @@ from octavo.quant.methods.word_modules import (
     make_rule,
     read_group,
 )
-from octavo.quant.weight_format import ModuleMatrix, Settings, Shape
+from octavo.quant.weight_format import Settings, Shape
 
 BITS = (2, 3, 4, 8)
 _VERSIONS = {"gptq": 1, "gptq_v2": 0}  # and what is added to stored zero points
@@ -64,7 +71,7 @@ class Gptq(Struct, frozen=True):
         return GptqMatrix(checkpoint, module, self)
 
 
-class GptqMatrix(ModuleMatrix, frozen=True):
+class GptqMatrix(IntegerModule, frozen=True):
     """The matrix of one module."""
 
     format: Gptq
@@ -80,11 +87,7 @@ class GptqMatrix(ModuleMatrix, frozen=True):
         return outputs, words * WORD_BITS // self.format.bits
 
     @property
-    def type(self) -> str:
-        return self._kind.name
-
-    @property
-    def _kind(self) -> IntegerKind:
+    def kind(self) -> IntegerKind:
         form = self.format
         return kind_of(
             form.bits,
@@ -111,7 +114,7 @@ class GptqMatrix(ModuleMatrix, frozen=True):
         columns, zeros = self._columns(), self._zero_points().T
         self._check_settings(columns, zeros)
         return Integers(
-            kind=self._kind,
+            kind=self.kind,
             inputs=self.shape[1],
             group=self.format.group,
             scales=self._read("scales").T,

@@ -27,9 +27,16 @@ from octavo.backends.stored_rows import Order, StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import CorruptFileError, TensorMismatchError
 from octavo.loader.tensor_type import I32
-from octavo.quant.integers import Codes, IntegerKind, Integers, grouped_columns, kind_of
+from octavo.quant.integers import (
+    Codes,
+    IntegerKind,
+    IntegerModule,
+    Integers,
+    grouped_columns,
+    kind_of,
+)
 from octavo.quant.methods.word_modules import WORD_BITS
-from octavo.quant.weight_format import ModuleMatrix, Shape
+from octavo.quant.weight_format import Shape
 
 
 class IntegerSettings(Struct, frozen=True):
@@ -48,7 +55,7 @@ class IntegerSettings(Struct, frozen=True):
         return 1 << (self.bits - 1)
 
 
-class IntegerMatrix(ModuleMatrix, frozen=True):
+class IntegerMatrix(IntegerModule, frozen=True):
     """The matrix of one module."""
 
     settings: IntegerSettings
@@ -73,11 +80,7 @@ class IntegerMatrix(ModuleMatrix, frozen=True):
         return self.checkpoint.read(self._stored(part))
 
     @property
-    def type(self) -> str:
-        return self._kind.name
-
-    @property
-    def _kind(self) -> IntegerKind:
+    def kind(self) -> IntegerKind:
         form = self.settings
         return kind_of(
             form.bits,
@@ -135,7 +138,7 @@ class IntegerMatrix(ModuleMatrix, frozen=True):
         if form.symmetric and zeros is not None and np.any(zeros != form.middle):
             raise self._error("_zero_point", "contradicts the configuration: symmetric is true")
         return Integers(
-            kind=self._kind,
+            kind=self.kind,
             inputs=self.shape[1],
             group=form.group,
             scales=self._for_outputs(self._read("_scale")),

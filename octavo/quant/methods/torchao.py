@@ -29,7 +29,7 @@ from octavo.backends.stored_rows import StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import CorruptFileError, UnsupportedFormatError, quote
 from octavo.loader.tensor_type import F8_E4M3, I8
-from octavo.quant.integers import Codes, IntegerKind, Integers, kind_of
+from octavo.quant.integers import Codes, IntegerKind, IntegerModule, Integers, kind_of
 from octavo.quant.methods.fp8 import Fp8Matrix
 from octavo.quant.methods.torchao_int4 import CLASSES as INT4_CLASSES
 from octavo.quant.methods.torchao_int4 import Int4Matrix, check_sizes
@@ -139,7 +139,7 @@ def _int4_matrix(checkpoint: Checkpoint, module: str, kind: type[Int4Matrix]) ->
     return check_sizes(kind(checkpoint, module, sizes.shape[-2:], group))
 
 
-class IntegerMatrix(ModuleMatrix, frozen=True):
+class IntegerMatrix(IntegerModule, frozen=True):
     """A matrix of signed bytes."""
 
     @property
@@ -149,11 +149,7 @@ class IntegerMatrix(ModuleMatrix, frozen=True):
         return (*names, zero) if zero in self.checkpoint else names
 
     @property
-    def type(self) -> str:
-        return self._kind.name
-
-    @property
-    def _kind(self) -> IntegerKind:
+    def kind(self) -> IntegerKind:
         has_zeros = self.module + _ZERO in self.checkpoint
         return kind_of(8, self.shape[1], self._group, is_symmetric=not has_zeros)
 
@@ -193,7 +189,7 @@ class IntegerMatrix(ModuleMatrix, frozen=True):
         scales = self.checkpoint.read_float32(self.module + _SCALE)
         zeros = self._zero_points()
         return Integers(
-            kind=self._kind,
+            kind=self.kind,
             inputs=inputs,
             group=self._group,
             scales=np.broadcast_to(scales, (outputs, scales.shape[1])),
