@@ -11,7 +11,7 @@ from typing import cast
 
 from msgspec import Struct, structs
 
-from octavo.backends.base import FLOAT_TYPES, Footprint, KVLayout, StepSize, is_fp8
+from octavo.backends.base import FLOAT_TYPES, Footprint, KVLayout, StepSize
 from octavo.backends.kind import BackendKind, Sizes
 from octavo.core.config import ConfigError, CoreConfig
 from octavo.layers import ModelSpec
@@ -21,7 +21,7 @@ from octavo.observe.machine import Memory
 from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill
 from octavo.options.backends import Entry
 from octavo.options.engine import CpuWeights, EngineArguments
-from octavo.options.quantization import AT_LOAD, is_same
+from octavo.options.quantization import instead_of, is_same, made_at_load
 from octavo.runner.kv_cache import groups_of, longest_in, num_blocks_in, readable
 from octavo.usable import choose_backend, chosen_sizes
 
@@ -147,18 +147,19 @@ def follow_quantization(arguments: EngineArguments, opened: OpenedModel) -> Engi
             f"{found or ', '.join(sorted(types))}, which is kept; leave it out, or take files of "
             "the other format"
         )
-    if asked not in AT_LOAD:
+    made = made_at_load(asked)
+    if made is None:
         kind = "" if found is None else f"{found} "
         raise ConfigError(
-            f"quantization={asked!r}: the model's {kind}files are not quantised, and floats become "
-            f"only {' or '.join(AT_LOAD)} as they are loaded, not yet another format; choose one "
-            "of these, leave it out, or take files of that format"
+            f"quantization={asked!r}: the model's {kind}files are not quantised, and floats do not "
+            f"become that format as they are loaded; choose {instead_of(asked)}, leave it out, or "
+            "take files of that format"
         )
     weights = arguments.cpu_weights
     if weights == "auto":
-        log.info("cpu_weights=%s: from quantization=%s", asked, asked)
-        return replace(arguments, cpu_weights=cast("CpuWeights", asked))
-    if weights.partition("-")[0] != asked:
+        log.info("cpu_weights=%s: from quantization=%s", made, asked)
+        return replace(arguments, cpu_weights=cast("CpuWeights", made))
+    if weights.partition("-")[0] != made:
         raise ConfigError(
             f"quantization={asked!r} contradicts cpu_weights={weights!r}; leave one of them out"
         )
@@ -291,11 +292,15 @@ def _bill(
 
 
 def _warn_if_quantised(arguments: EngineArguments, opened: OpenedModel) -> None:
-    """Warn that weights which are already quantised keep their type."""
-    if arguments.cpu_weights == "auto":
-        return
+    """Warn about settings of floats where there are only codes, and the other way round."""
     types = {tensor.type for tensor in tensor_sizes(opened) if tensor.is_matrix}
-    if types.isdisjoint(FLOAT_TYPES) and not any(map(is_fp8, types)):
+    if arguments.cpu_activations != "auto" and types <= {*FLOAT_TYPES}:
+        log.warning(
+            "cpu_activations=%s changes nothing: it is for weights that are quantised in the "
+            "model's files, and these have floats; leave it out",
+            arguments.cpu_activations,
+        )
+    if arguments.cpu_weights != "auto" and types.isdisjoint(FLOAT_TYPES):
         log.warning(
             "cpu_weights=%s changes nothing: the file's weights are quantised already (%s), and "
             "are kept so; leave it out, or take the model's bf16 files",

@@ -15,7 +15,7 @@ import argparse
 import statistics
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import ml_dtypes
@@ -30,7 +30,7 @@ from octavo.loader.dequantize import dequantize
 from octavo.loader.safetensors import open_safetensors
 from octavo.models.checkpoint_weights import CheckpointWeights
 from octavo.models.values import Values
-from octavo.options.engine import CpuWeights
+from octavo.options.engine import CpuActivations, CpuWeights
 from octavo.quant.plain import layout_of
 from octavo.quant.registry import formats_for
 from tests.backends.native import _native_test
@@ -78,8 +78,12 @@ SAFETENSORS: dict[str, MadeFormat] = {
     "torchao, 4 bits": FORMATS["torchao, 4 bits"],
     "SqueezeLLM, 4 bits": FORMATS["SqueezeLLM"],
 }
-EXACT = " (`--cpu-weights bf16`)"
-LOAD: tuple[CpuWeights, ...] = ("int8", "int8-wide", "int8-128", "int4", "int4-128")
+EXACT = " (`--cpu-activations bf16`)"
+LOAD: tuple[CpuWeights, ...] = (
+    *("int8", "int8-wide", "int8-128", "int4", "int4-128", "fp8", "nf4"),
+)
+# Formats that take other activations if these are asked for.
+WITH_BF16 = ("FP8, ", "compressed-tensors, W4A16")
 
 Floats = NDArray[np.float32]
 
@@ -93,6 +97,7 @@ class Stored:
     rows: StoredRows
     values: Floats
     weights: CpuWeights = "auto"
+    activations: CpuActivations = "auto"
 
 
 @dataclass(frozen=True)
@@ -120,9 +125,8 @@ def matrices() -> Iterator[Stored]:
     for name, made in SAFETENSORS.items():
         found = of_safetensors(name, made, generator)
         yield found
-        if found.rows.type.startswith("F8"):
-            exact = f"{name}{EXACT}"
-            yield Stored(exact, found.file_bits, found.rows, found.values, "bf16")
+        if name.startswith(WITH_BF16):
+            yield replace(found, name=f"{name}{EXACT}", activations="bf16")
     for name in GGUF:
         blocks = random_blocks(name, OUTPUTS, INPUTS, 0.01)
         kind = kind_of(name)
@@ -147,7 +151,9 @@ def of_safetensors(name: str, made: MadeFormat, generator: np.random.Generator) 
 def packed(stored: Stored, repeats: int) -> _native_test.PackedMatrix:
     """Pack the rows so many times one after the other, in the format that the engine chooses."""
     rows = stored.rows
-    format_ = choose_format(rows.type, rows.inputs, stored.weights, is_embedding=False)
+    format_ = choose_format(
+        rows.type, rows.inputs, stored.weights, stored.activations, is_embedding=False
+    )
     type_ = getattr(_native.Stored, rows.type, None)
     data = rows.array
     if type_ is None or not _native.can_pack(type_, format_) or rows.columns is not None:
@@ -184,10 +190,11 @@ def seconds_of(
     return best_seconds(work, budget)
 
 
-def measure(tier: str, threads: int, budget: float) -> list[Line]:
-    """Measure every format in turns, each time right after bf16: a machine's rates change."""
-    made = list(matrices())
-    plain = [packed(made[0], count) for count in COUNTS]
+def measure(tier: str, threads: int, budget: float, only: str) -> list[Line]:
+    """Measure formats in turns, each time right after bf16: a machine's rates change."""
+    first, *others = matrices()
+    made = [each for each in (first, *others) if only in each.name]
+    plain = [packed(first, count) for count in COUNTS]
     speeds: list[list[tuple[float, float]]] = [[] for _ in made]
     for _ in range(ROUNDS):
         for stored, found in zip(made, speeds, strict=True):
@@ -233,9 +240,12 @@ def main() -> None:
     parser.add_argument("--tier", default=_native.tiers()[-1], help="the instruction set")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=0.15, help="for each measurement")
+    parser.add_argument("--only", default="", help="measure formats with this in their names")
     parser.add_argument("--write", action="store_true", help="write the table into the page")
     chosen = parser.parse_args()
-    text = table(measure(chosen.tier, chosen.threads, chosen.seconds))
+    if chosen.write and chosen.only:
+        parser.error("--write is for the whole table; leave --only out")
+    text = table(measure(chosen.tier, chosen.threads, chosen.seconds, chosen.only))
     where = f"Measured on {processor()}, {chosen.threads} threads, kernels `{chosen.tier}`."
     if not chosen.write:
         print(f"{where}\n\n{text}")

@@ -1,10 +1,11 @@
-// Int8 and int4 made at load: the scale and the codes for a group of floats.
+// Int8, int4, FP8 and NF4 made at load: the scale and the codes for a group of floats.
 #include "pack/choose_codes.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "kernels/coding_tables.h"
 #include "kernels/numbers.h"
 
 namespace octavo {
@@ -73,6 +74,40 @@ void four_bit_codes(const float* values, int count, float scale, uint8_t* codes)
   }
 }
 
+constexpr float kMostE4m3 = 448.0f, kLeastNormal = 0x1p-6f, kLeastCode = 0x1p-9f;
+constexpr int kBias = 120;  // between the exponents of E4M3 and fp32
+constexpr float kLeastScale = 0x1p-126f;  // groups of smaller values become zeros
+constexpr uint8_t kZeros = 0x77;          // two codes of NF4's zero
+
+// The nearest code, halves to even. Adding a number whose last bit is worth as much as that of the
+// result rounds.
+uint8_t e4m3_of(float value) {
+  const uint32_t bits = float_to_bits(value), sign = bits >> 31 << 7;
+  const float magnitude = std::min(bits_to_float(bits & 0x7fffffffu), kMostE4m3);
+  const float octave = bits_to_float(float_to_bits(magnitude) & 0x7f800000u);
+  const float last = std::max(octave, kLeastNormal) * 0x1.8p20f;
+  const float rounded = (magnitude + last) - last;
+  const uint32_t code = rounded < kLeastNormal
+                            ? static_cast<uint32_t>(rounded / kLeastCode)
+                            : (float_to_bits(rounded) >> 20) - (kBias << 3);
+  return static_cast<uint8_t>(sign | code);
+}
+
+// The number of borders between neighbours of the table that a value is above.
+int nf4_of(float value) {
+  int code = 0;
+  for (int i = 0; i < 15; i++) {
+    code += value > 0.5f * (Nf4::kNumbers[i] + Nf4::kNumbers[i + 1]);
+  }
+  return code;
+}
+
+// A NaN if a value is not finite; codes of others do not count then.
+float scale_of(const float* values, int count, float most) {
+  const float largest = largest_of(values, count);
+  return std::isfinite(largest) ? largest / most : bits_to_float(0x7fc00000u);
+}
+
 }  // namespace
 
 uint16_t choose_eight_bits(const float* values, int count, uint8_t* codes) {
@@ -108,6 +143,25 @@ uint16_t choose_four_bits(const float* values, int count, uint8_t* codes) {
   if (scale == 0.0f) return 0;
   four_bit_codes(values, count, scale, codes);
   return half;
+}
+
+float choose_e4m3(const float* values, int count, uint8_t* codes) {
+  const float scale = scale_of(values, count, kMostE4m3);
+  std::fill_n(codes, count, uint8_t{0});
+  if (!(scale >= kLeastScale)) return scale;
+  for (int i = 0; i < count; i++) codes[i] = e4m3_of(values[i] / scale);
+  return scale;
+}
+
+float choose_nf4(const float* values, int count, uint8_t* codes) {
+  const float scale = scale_of(values, count, 1.0f);
+  std::fill_n(codes, count / 2, kZeros);
+  if (!(scale >= kLeastScale)) return scale;
+  for (int i = 0; i < count; i += 2) {
+    const int first = nf4_of(values[i] / scale), second = nf4_of(values[i + 1] / scale);
+    codes[i / 2] = static_cast<uint8_t>(first << 4 | second);
+  }
+  return scale;
 }
 
 }  // namespace octavo

@@ -38,7 +38,7 @@ Format own_format(Stored type) {
 bool can_pack(Stored type, Format format) {
   if (is_coded_type(type)) return format == own_format(type);
   if (!is_float_type(type)) return is_quantized_type(type) && format == own_format(type);
-  return is_float_format(format) || is_made_format(format);
+  return is_float_format(format) || is_made_format(format) || is_made_coded(format);
 }
 
 size_t panel_bytes(Format format, int inputs) {
@@ -63,7 +63,7 @@ void pack_panels(Format format, Stored type, const uint8_t* const* rows, int out
   for (int panel = first_panel; panel < end_panel; panel++) {
     const int first = panel * kPanel, count = std::min(kPanel, outputs - first);
     uint8_t* to = data + panel * bytes;
-    if (is_coded_type(type)) pack_coded(type, rows + first, count, inputs, to);
+    if (is_coded_format(format)) pack_coded(format, type, rows + first, count, inputs, to);
     else if (packs_groups(type)) pack_groups(type, rows + first, count, inputs, to);
     else pack_quantized_panel(format, type, rows + first, count, inputs, to);
   }

@@ -27,7 +27,7 @@ size_t stored_row_bytes(Stored type, int inputs);
 
 // The format for a stored type: its own, or one that can hold its codes.
 Format own_format(Stored type);
-// F32/F16/BF16 go to any float format, and to U8 and U4 with groups of any size
+// F32/F16/BF16 go to any float format, to U8 and U4 with groups of any size, to FP8 and to NF4.
 bool can_pack(Stored type, Format format);
 
 size_t panel_bytes(Format format, int inputs);

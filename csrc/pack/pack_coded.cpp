@@ -13,6 +13,8 @@
 #include <string>
 
 #include "kernels/coding_tables.h"
+#include "pack/choose_codes.h"
+#include "pack/pack_float.h"
 
 namespace octavo {
 namespace {
@@ -121,9 +123,33 @@ void pack_scale(const uint8_t* stored, Format format, int group, int output, uin
   }
 }
 
+// Panels of formats that are made of floats have no scales before all groups.
+void pack_made(Format format, Stored type, const uint8_t* const* rows, int count, int inputs,
+               uint8_t* panel) {
+  const CodedLayout layout = coded_layout_of(format);
+  const auto choose = layout.code_bits == 8 ? choose_e4m3 : choose_nf4;
+  std::memset(panel, 0, coded_panel_bytes(format, inputs));  // for missing rows
+  float values[kMostCodedGroup];
+  uint8_t stored[kStoredScale + kMostCodedGroup];
+  for (int first = 0; first < inputs; first += layout.group, panel += span_bytes_of(layout)) {
+    for (int output = 0; output < count; output++) {
+      if (rows[output] == nullptr) continue;
+      read_floats(type, rows[output], first, layout.group, values);
+      const float scale = choose(values, layout.group, stored + kStoredScale);
+      std::memcpy(stored, &scale, sizeof scale);
+      write_float(panel, output, scale_of(stored, format));
+      pack_codes(stored, layout, output, panel + layout.scale_bytes);
+    }
+  }
+}
+
 }  // namespace
 
 bool is_coded_type(Stored type) { return kind_of(type) != nullptr; }
+
+bool is_made_coded(Format format) {
+  return format == Format::F8By32 || format == Format::F8By128 || format == Format::NF4By64;
+}
 
 Format own_coded_format(Stored type) { return kind_of(type)->format; }
 
@@ -141,8 +167,9 @@ size_t coded_panel_bytes(Format format, int inputs) {
   return layout.first_bytes + inputs / together * span_bytes_of(layout);
 }
 
-void pack_coded(Stored type, const uint8_t* const* rows, int count, int inputs, uint8_t* panel) {
-  const Format format = own_coded_format(type);
+void pack_coded(Format format, Stored type, const uint8_t* const* rows, int count, int inputs,
+                uint8_t* panel) {
+  if (is_float_type(type)) return pack_made(format, type, rows, count, inputs, panel);
   const CodedLayout layout = coded_layout_of(format);
   const size_t stored_bytes = stored_group_bytes(layout);
   const int groups = inputs / layout.group;

@@ -24,11 +24,6 @@ Doubles = NDArray[np.float64]
 FLOAT_TYPES = ("F32", "F16", "BF16")  # types that are not quantised
 
 
-def is_fp8(type_: str) -> bool:
-    """Return whether rows of a type have codes that are floats of eight bits."""
-    return type_.startswith("F8By")
-
-
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}  # by the names of dtypes
 PAGE_UNIT = 64  # bytes: what kernels want blocks to begin at multiples of
 MOST_PADDING = 16  # a page is at most this part larger than its largest block, if that is possible

@@ -34,8 +34,19 @@ from octavo.options.values import name_or_none, sequence_length
 log = logging.getLogger(__name__)
 
 CpuWeights = Literal[
-    "auto", "bf16", "int8", "int8-64", "int8-128", "int8-wide", "int4", "int4-64", "int4-128"
+    "auto",
+    "bf16",
+    "int8",
+    "int8-64",
+    "int8-128",
+    "int8-wide",
+    "int4",
+    "int4-64",
+    "int4-128",
+    "fp8",
+    "nf4",
 ]
+CpuActivations = Literal["auto", "bf16", "int8"]
 _PACKED_BYTES = 64 << 30
 _OWN = "(default: the backend's own number)"
 # What vLLM calls the types; the values are ours. float16 has the size of bfloat16, in which no
@@ -105,8 +116,13 @@ class EngineArguments:
         "auto",
         "the native engine's format of floating-point weights; the number after int8 and int4 is "
         "the number of inputs that share a scale (default: 32); with int8-wide 128 share one, and "
-        "those of activations too: prompts are faster, and less exact. bf16 keeps the exact values "
-        "of FP8 files, which otherwise become int8",
+        "those of activations too: prompts are faster, and less exact",
+    )
+    cpu_activations: CpuActivations = option(
+        "auto",
+        "what rows are rounded to for products with quantised weights: auto takes int8 for "
+        "integers and FP8, which is faster, and bf16 for other codes; bf16 keeps FP8 at its exact "
+        "values, and decodes integers to bf16, which take two to four times the memory",
     )
     cpu_isa: str = option(
         "",
@@ -127,8 +143,8 @@ class EngineArguments:
     quantization: str | None = option(
         None,
         "the format that the model's files must have, such as gguf, awq or gptq_marlin; it is seen "
-        "from them, and another one is refused; int8 and int4 quantise files of floats as they are "
-        "loaded",
+        "from them, and another one is refused; int8, int4, fp8 and bitsandbytes (NF4) quantise "
+        "files of floats as they are loaded",
         "NAME",
         read=name_or_none,
         aliases=("-q",),

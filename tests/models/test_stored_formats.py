@@ -11,7 +11,7 @@ import pytest
 
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.native.footprint import NativeFootprint
-from octavo.backends.native.packing import CpuWeights
+from octavo.backends.native.packing import CpuActivations
 from octavo.backends.stored_rows import RowLayout, StoredRows
 from octavo.backends.torch.footprint import TorchFootprint
 from octavo.layers import Model
@@ -211,17 +211,37 @@ def test_the_native_engine_keeps_the_nearest_of_its_formats(name: str, tmp_path:
     check_kept(name, *KEPT[name], "auto", tmp_path)
 
 
-@pytest.mark.parametrize("name", ["FP8 blocks", "FP8, fbgemm"])
-def test_fp8_keeps_its_numbers_where_products_in_bf16_are_asked_for(
+# With bf16 activations, numbers that are codes for floats are kept, and integers become bf16.
+WITH_BF16 = {
+    "FP8 blocks": ("F8By32", 0.0),
+    "FP8, fbgemm": ("F8By32", 0.0),
+    "bitsandbytes, NF4": KEPT["bitsandbytes, NF4"],
+    "NVFP4": KEPT["NVFP4"],
+    "GPTQ, symmetric": ("BF16", 1 / 250),
+    "GPTQ, act-order": ("BF16", 1 / 250),
+    "packed, 8 bits, a scale for a row": ("BF16", 1 / 250),
+    "HQQ, 4 bits": ("BF16", 1 / 250),
+}
+
+
+@pytest.mark.parametrize("name", WITH_BF16)
+def test_bf16_activations_are_multiplied_with_the_numbers_of_the_file(
     name: str, tmp_path: Path
 ) -> None:
-    check_kept(name, "F8By32", 0.0, "bf16", tmp_path)
+    check_kept(name, *WITH_BF16[name], "bf16", tmp_path)
 
 
-def check_kept(name: str, format_: str, error: float, weights: CpuWeights, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["bitsandbytes, NF4", "NVFP4", "FP8 blocks"])
+def test_int8_activations_are_multiplied_with_integers(name: str, tmp_path: Path) -> None:
+    check_kept(name, "U8", 1 / 250, "int8", tmp_path)
+
+
+def check_kept(
+    name: str, format_: str, error: float, activations: CpuActivations, tmp_path: Path
+) -> None:
     """Check the format and the numbers of a model's matrices, and the bill of its memory."""
     opened = write_pair(tmp_path, FORMATS[name], **WIDE).stored
-    backend = NativeBackend(NativeOptions(weights=weights, num_threads=1))
+    backend = NativeBackend(NativeOptions(activations=activations, num_threads=1))
     expected = {
         f"{path}.weight": np.concatenate([rows.floats() for rows in matrix])
         for need in find_needs(opened.model, opened.weights.shapes())
@@ -239,9 +259,8 @@ def check_kept(name: str, format_: str, error: float, weights: CpuWeights, tmp_p
         (piece,) = matrix.weight.pieces
         got = np.stack([piece.native.row(row) for row in range(len(values))])
         np.testing.assert_allclose(got, values, rtol=0, atol=error * np.abs(values).max())
-    bill = sum(
-        NativeFootprint(weights, "bfloat16").weight_bytes(size) for size in tensor_sizes(opened)
-    )
+    footprint = NativeFootprint("auto", "bfloat16", activations)
+    bill = sum(map(footprint.weight_bytes, tensor_sizes(opened)))
     assert bill == pytest.approx(backend.weight_bytes, rel=0.01)  # arenas round up
 
 

@@ -26,7 +26,14 @@ from octavo.backends.native.kernel_choice import Choice
 from octavo.backends.native.kv_formats import KV_FORMATS, KvDtype
 from octavo.backends.native.measure import ProductCalibration, measured_tier
 from octavo.backends.native.measured_file import MeasuredFile, machine_key
-from octavo.backends.native.packing import CpuWeights, Experts, Matrix, Packer, Vector
+from octavo.backends.native.packing import (
+    CpuActivations,
+    CpuWeights,
+    Experts,
+    Matrix,
+    Packer,
+    Vector,
+)
 from octavo.backends.native.panels import FreshPanels
 from octavo.backends.native.passes import PASSES
 from octavo.backends.native.pending import NativePending, ProcessedPending
@@ -58,6 +65,7 @@ class NativeOptions(Struct, frozen=True):
 
     kv_dtype: KvDtype = "bfloat16"
     weights: CpuWeights = "auto"
+    activations: CpuActivations = "auto"
     num_threads: int = 0  # 0: one for each physical core that this process may use
     instruction_set: str = ""  # empty: the best that this processor runs, or the fastest measured
     accumulation_order: str = ""  # of bf16 sums; empty: that of the instruction set
@@ -121,7 +129,7 @@ class NativeBackend:
         self.tier = self._choose_tier()
         cache = options.packed_cache
         make_panels = FreshPanels if cache is None else cache.panels
-        self._packer = Packer(self._team, options.weights, make_panels)
+        self._packer = Packer(self._team, options.weights, make_panels, options.activations)
         self._is_settled = False
         self._programs: dict[str, _Emitted] = {}  # by owner; the first model's is ""
         self._runner: _native.StepRunner | None = None

@@ -7,7 +7,12 @@ from msgspec import Struct
 from octavo.backends.base import KVLayout, KVPages, StepSize, TensorSize
 from octavo.backends.native import _native
 from octavo.backends.native.kv_formats import KV_FORMATS, KvDtype
-from octavo.backends.native.packing import PANEL, CpuWeights, choose_format
+from octavo.backends.native.packing import (
+    PANEL,
+    CpuActivations,
+    CpuWeights,
+    choose_format,
+)
 
 # Rows as wide as the residual stream that live at once: the stream, its norm, what is added to it.
 _HIDDEN_ROWS = 3
@@ -34,14 +39,24 @@ class NativeFootprint(Struct, frozen=True):
 
     weights: CpuWeights
     kv_dtype: KvDtype
+    activations: CpuActivations = "auto"
     most_kv_bytes: int = _MOST_KV_BYTES
+
+    @property
+    def formats(self) -> str:
+        """The settings on which the formats of a model's weights depend."""
+        return f"{self.weights} {self.activations}"
 
     def weight_bytes(self, tensor: TensorSize) -> int:
         """Return the bytes of a packed tensor: panels of its format, or fp32 if it is no matrix."""
         if not tensor.is_matrix:
             return tensor.rows * tensor.inputs * 4
         format_ = choose_format(
-            tensor.type, tensor.inputs, self.weights, is_embedding=tensor.is_embedding
+            tensor.type,
+            tensor.inputs,
+            self.weights,
+            self.activations,
+            is_embedding=tensor.is_embedding,
         )
         return -(-tensor.rows // PANEL) * _native.panel_bytes(format_, tensor.inputs)
 

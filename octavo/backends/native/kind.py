@@ -15,9 +15,18 @@ from octavo.observe.finding import Finding
 if TYPE_CHECKING:
     from octavo.backends.native.backend import NativeBackend
     from octavo.backends.native.footprint import NativeFootprint
-    from octavo.backends.native.packing import CpuWeights
+    from octavo.backends.native.packing import CpuActivations, CpuWeights
 
-_PACKED = ("cpu_weights", "kv_cache_dtype")  # settings of what has less than 32 bits
+_PACKED = (
+    "cpu_weights",
+    "cpu_activations",
+    "kv_cache_dtype",
+)  # settings of what has less than 32 bits
+
+_ACTIVATIONS = (
+    "int8 for products with weights that are integers or FP8, bf16 with all others; "
+    "--cpu-activations chooses"
+)
 
 
 class NativeKind:
@@ -51,7 +60,10 @@ class NativeKind:
         from octavo.backends.native import _native
 
         tiers = ", ".join(_native.tiers())
-        findings = [Finding("native backend", f"runs, with kernels for {tiers}")]
+        findings = [
+            Finding("native backend", f"runs, with kernels for {tiers}"),
+            Finding("activations", _ACTIVATIONS),
+        ]
         for name, reason in _native.dropped_tiers().items():
             advice = "the next best kernels are used; look for a newer Linux kernel or microcode"
             findings.append(Finding(f"kernels for {name}", f"not used: {reason}", advice))
@@ -70,6 +82,7 @@ class NativeKind:
                     f"{name}={value!r} is not possible beside dtype='float32', which keeps "
                     "everything exact; leave one of them out"
                 )
+        _check_activations(settings.cpu_weights, settings.cpu_activations)
         _check_kernels(settings.num_threads, settings.cpu_isa, settings.accumulation_order)
         if is_first and settings.packed_cache is not None:
             from octavo.backends.native.packed_cache.place import check_directory
@@ -92,7 +105,8 @@ class NativeKind:
         is_asked = settings.dtype == "bfloat16" and settings.cpu_weights == "auto"
         weights = "bfloat16" if is_asked else settings.cpu_weights
         kv_dtype = kv_dtype_named(settings.kv_cache_dtype)
-        return NativeFootprint(cast("CpuWeights", weights), kv_dtype)
+        activations = cast("CpuActivations", settings.cpu_activations)
+        return NativeFootprint(cast("CpuWeights", weights), kv_dtype, activations)
 
     def memory(self) -> machine.Memory:
         return machine.memory()
@@ -106,13 +120,25 @@ class NativeKind:
             NativeOptions(
                 kv_dtype=footprint.kv_dtype,
                 weights=footprint.weights,
+                activations=footprint.activations,
                 num_threads=settings.num_threads or env.cpu_threads(),
                 instruction_set=settings.cpu_isa or env.cpu_instruction_set(),
                 accumulation_order=settings.accumulation_order,
                 measured_file=_measured_file(),
-                packed_cache=packed_cache(settings, files, footprint.weights),
+                packed_cache=packed_cache(settings, files, footprint.formats),
                 preallocates_kv=settings.preallocate_kv_cache,
             )
+        )
+
+
+def _check_activations(weights: str, activations: str) -> None:
+    """Refuse activations that the format to which floats are converted has no products with."""
+    takes = "int8" if weights.startswith("int") else "bf16"
+    if weights != "auto" and activations not in ("auto", takes):
+        others = {"int8": "fp8 or nf4", "bf16": "int8 or int4"}[takes]
+        raise ValueError(
+            f"cpu_activations={activations!r} contradicts cpu_weights={weights!r}, whose "
+            f"activations are {takes}; leave one of them out, or choose weights of {others}"
         )
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from octavo.backends.base import FLOAT_TYPES, is_fp8
+from octavo.backends.base import FLOAT_TYPES
 from octavo.backends.native import _native
 from octavo.backends.native.eight_bits import GROUP
 from octavo.backends.native.panels import FreshPanels, MatrixRows, Panels, can_pack
@@ -35,7 +35,11 @@ CpuWeights = Literal[
     "int4",
     "int4-64",
     "int4-128",
+    "fp8",
+    "nf4",
 ]
+# What rows become for products with weights that are codes. Floats have those of their type.
+CpuActivations = Literal["auto", "bf16", "int8"]
 
 MakePanels = Callable[[_native.Store, _native.Team], Panels]
 
@@ -44,6 +48,7 @@ PANEL = _native.PANEL
 _HALF = PANEL // 2
 _WANTED = {
     "float32": "F32",
+    "bfloat16": "BF16",
     "bf16": "BF16",
     "int8": "U8",
     "int8-64": "U8By64",
@@ -53,6 +58,10 @@ _WANTED = {
     "int4-64": "U4By64",
     "int4-128": "U4By128",
 }
+# Formats of the settings whose groups depend on the inputs, the largest first.
+_CODED = {"fp8": ((128, "F8By128"), (32, "F8By32")), "nf4": ((64, "NF4By64"),)}
+# FP8 takes as much memory as int8, whose prompts are faster; four bits take half.
+_AS_SMALL = 1.1
 
 
 class Vector(Struct, frozen=True):
@@ -125,9 +134,13 @@ class Packer:
     """
 
     def __init__(
-        self, team: _native.Team, weights: CpuWeights, make_panels: MakePanels = FreshPanels
+        self,
+        team: _native.Team,
+        weights: CpuWeights,
+        make_panels: MakePanels = FreshPanels,
+        activations: CpuActivations = "auto",
     ) -> None:
-        self._weights = weights
+        self._weights, self._activations = weights, activations
         self._store = _native.Store()
         self._panels = make_panels(self._store, team)
         self._converted: set[str] = set()
@@ -183,7 +196,9 @@ class Packer:
 
     def _format(self, type_: str, inputs: int, module: Module | None) -> _native.Format:
         is_embedding = isinstance(module, Embedding)
-        format_ = choose_format(type_, inputs, self._weights, is_embedding=is_embedding)
+        format_ = choose_format(
+            type_, inputs, self._weights, self._activations, is_embedding=is_embedding
+        )
         if type_ not in self._converted and type_ != format_.name:
             self._converted.add(type_)
             log.info("weights stored as %s are kept as %s", type_, format_.name)
@@ -191,34 +206,67 @@ class Packer:
 
 
 def choose_format(
-    type_: str, inputs: int, weights: CpuWeights, *, is_embedding: bool
+    type_: str,
+    inputs: int,
+    weights: CpuWeights,
+    activations: CpuActivations = "auto",
+    *,
+    is_embedding: bool,
 ) -> _native.Format:
-    """Choose the packed format for a stored type: the requested one, its own, or the nearest.
+    """Choose the packed format for a stored type: the requested one, its own, or the nearest."""
+    if weights == "float32" or type_ in FLOAT_TYPES:
+        name = _format_of_floats(type_, inputs, weights, is_embedding=is_embedding)
+    else:
+        name = _format_of_codes(type_, inputs, activations)
+    format_: _native.Format = getattr(_native.Format, name)
+    return format_
 
-    FP8 becomes int8, whose prompts are faster, unless products in bf16 are asked for.
-    """
-    wanted, keeps_type = None, True
-    if weights == "bfloat16":
-        wanted = "BF16" if type_ == "F32" else None  # the others have no more than 16 bits
-    elif weights == "float32" or type_ in FLOAT_TYPES:
-        wanted = _WANTED.get(weights)
-    elif is_fp8(type_) and weights != "bf16":
-        wanted = _WANTED[weights] if weights.startswith("int8") else None
-        keeps_type = False
-    if wanted is not None and is_embedding:
+
+def _format_of_floats(type_: str, inputs: int, weights: CpuWeights, *, is_embedding: bool) -> str:
+    """Return the format that `weights` names, or the type's own if that is not possible."""
+    if weights == "bfloat16" and type_ != "F32":
+        return type_  # has no more than 16 bits
+    if weights in _CODED:
+        sizes = () if is_embedding else _CODED[weights]
+        return next((name for size, name in sizes if inputs % size == 0), type_)
+    wanted = _WANTED.get(weights, type_)
+    if is_embedding:
         wanted = wanted.replace("U4", "U8")  # used for every token twice: 4 bits are too few
-    if wanted is not None and wanted.startswith("U") and inputs % GROUP:
-        wanted = None  # rows that do not divide into groups keep their type
-    if wanted is None:
-        if keeps_type and hasattr(_native.Stored, type_):
-            own: _native.Format = _native.own_format(getattr(_native.Stored, type_))
-            if can_pack(type_, own):
-                return own
-        wanted = "U8" if inputs % GROUP == 0 else "F32"
-    format_: _native.Format = getattr(_native.Format, wanted)
-    if can_pack(type_, format_) or can_pack("F32", format_):
-        return format_
-    return _native.Format.F32
+    if wanted.startswith("U") and inputs % GROUP:
+        return type_  # rows that do not divide into groups keep their type
+    return wanted
+
+
+def _format_of_codes(type_: str, inputs: int, activations: CpuActivations) -> str:
+    """Return the type's own format if it takes such activations, or the nearest that does.
+
+    By default activations are int8, which is faster, unless the weights would grow by that.
+    """
+    own = _own_format(type_)
+    takes_bf16 = own is not None and _native.multiplies_bf16(own)
+    if activations == "bf16" and not takes_bf16:
+        return "BF16"
+    if own is not None:
+        wants_int8 = activations == "int8" or (activations == "auto" and _is_large(own, inputs))
+        if not takes_bf16 or not wants_int8:
+            return str(own.name)
+    return "U8" if inputs % GROUP == 0 else "F32"
+
+
+def _own_format(type_: str) -> _native.Format | None:
+    """Return the format that keeps a stored type's codes, if there is one."""
+    if not hasattr(_native.Stored, type_):
+        return None
+    own: _native.Format = _native.own_format(getattr(_native.Stored, type_))
+    return own if can_pack(type_, own) else None
+
+
+def _is_large(format_: _native.Format, inputs: int) -> bool:
+    """Return whether int8 takes no more memory than a format, or hardly more."""
+    if inputs % GROUP:
+        return False
+    made, own = (_native.panel_bytes(each, inputs) for each in (_native.Format.U8, format_))
+    return bool(made <= _AS_SMALL * own)
 
 
 def interleaved(ffn: int) -> NDArray[np.int64]:
