@@ -41,14 +41,15 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--method",
         default="rtn",
-        help="how values are rounded: rtn, to the nearest; gptq, so that inputs make the errors of "
-        "others good, for integers, with PyTorch and --calibrate (rtn)",
+        help="rtn rounds to the nearest; gptq lets inputs make the errors of others good; awq "
+        "(w4a16, w8a16) and smoothquant (w8a8) first move factors between inputs and weights; "
+        "awq-gptq and smoothquant-gptq do both; all but rtn need PyTorch and --calibrate (rtn)",
     )
     parser.add_argument(
         "--calibrate",
         type=Path,
         metavar="TEXT",
-        help="a text file of the kind that the model will read, for gptq",
+        help="a text file of the kind that the model will read, for all methods but rtn",
     )
     parser.add_argument(
         "--report",
@@ -63,20 +64,21 @@ def run(arguments: argparse.Namespace) -> int:
     """Quantise, and compare if that is asked for; a finished result is only compared."""
     text = None if arguments.report is None else _read_text(arguments.report)
     learned = "" if arguments.calibrate is None else _read_text(arguments.calibrate)
-    if (arguments.calibrate is not None) != (arguments.method == "gptq"):
+    if (arguments.calibrate is not None) != (arguments.method != "rtn"):
         raise UsageError(
-            "--method gptq and --calibrate TEXT belong together: it corrects errors by that text"
+            "--calibrate TEXT and a --method other than rtn belong together: it reads that text"
         )
     threads = _threads(arguments.threads)
     from octavo.loader.source import resolve
     from octavo.quantize.calibration import Calibration
     from octavo.quantize.directory import is_finished
+    from octavo.quantize.methods import method_for
     from octavo.quantize.plan import make_plan
     from octavo.quantize.run import quantize
-    from octavo.quantize.types import check_group_size, check_method, target_of
+    from octavo.quantize.types import check_group_size, target_of
 
     target = target_of(arguments.to)
-    check_method(arguments.method, target)
+    method_for(arguments.method, target)
     check_group_size(arguments.group_size)
     name = model_of(arguments)
     source = resolve(name)

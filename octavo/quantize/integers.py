@@ -66,6 +66,13 @@ class Integers(Struct, frozen=True):
         codes = self.nearest(groups / positive(scales)[..., None]).astype(np.int8)
         return self.stored(codes.reshape(values.shape), scales, scale_type)
 
+    def rounded(self, values: Floats, scale_type: str) -> Floats:
+        """Return the values that rows are packed to."""
+        scales = self.scales(values, scale_type)
+        groups = values.reshape(*scales.shape, -1)
+        made = self.nearest(groups / positive(scales)[..., None]) * scales[..., None]
+        return made.reshape(values.shape)
+
     def scales(self, values: Floats, scale_type: str, importance: Floats | None = None) -> Floats:
         """Choose the scales [rows, groups], as they are stored; importance is that of inputs."""
         size = self.group_size or values.shape[1]

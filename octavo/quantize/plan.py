@@ -27,8 +27,10 @@ from octavo.models.build import checked_needs
 from octavo.models.checkpoint_weights import named_as_declared, renamed
 from octavo.models.load import OpenedModel, open_model
 from octavo.models.needs import Need
+from octavo.quantize.methods import method_for
 from octavo.quantize.packer import Packer, Part
-from octavo.quantize.types import GROUP_SIZES, Target, check_method
+from octavo.quantize.sites import Site, find_sites
+from octavo.quantize.types import GROUP_SIZES, Target
 
 MAX_SHARD_BYTES = 2_000_000_000  # a killed run keeps complete files, so they are not larger
 _FLOATS = {"F64": "F32", "F32": "F32", "F16": "F16", "BF16": "BF16"}  # → the type of scales
@@ -78,6 +80,7 @@ class Plan(Struct, frozen=True):
     shards: tuple[tuple[Output, ...], ...]
     method: str = "rtn"
     text: str = ""  # whose activations the method needs
+    sites: tuple[Site, ...] = ()  # where factors move
 
     @property
     def num_bytes(self) -> int:
@@ -103,7 +106,7 @@ def make_plan(
     """Plan the quantisation of a model; refuse one that cannot be quantised."""
     _refuse_gguf(source)
     packer = target.packer(group_size)
-    check_method(method, target)
+    moves = method_for(method, target).family is not None
     opened = open_model(source)
     config = read_object(source.directory / "config.json")
     if opened.quantization is not None:
@@ -118,6 +121,14 @@ def make_plan(
     settings = target.config(packer, _ignored(opened, matrices, embeddings))
     outputs = list(_outputs(opened.checkpoint, matrices, packer))
     _check_names(outputs, source)
+    sites = find_sites(opened.model, names, matrices) if moves else ()
+    if moves and not sites:
+        raise UnsupportedFormatError(
+            f"{opened.architecture} has no norms or gated MLPs whose factors --method {method} "
+            "could move into quantised matrices",
+            path=source.directory,
+            advice="use --method gptq or rtn",
+        )
     return Plan(
         source,
         opened.checkpoint,
@@ -128,6 +139,7 @@ def make_plan(
         tuple(_shards(outputs, shard_bytes)),
         method,
         text,
+        sites,
     )
 
 

@@ -16,12 +16,16 @@ from octavo.loader.errors import CorruptFileError
 from octavo.quant.plain import tensor_rows
 from octavo.quantize.calibration import Calibration
 from octavo.quantize.directory import ResultDirectory, shards_of
+from octavo.quantize.factors import choose_factors
 from octavo.quantize.gptq import corrected_codes
 from octavo.quantize.integers import Integers
-from octavo.quantize.packer import BLOCK_VALUES
+from octavo.quantize.methods import METHODS
+from octavo.quantize.moving import MovedFactors
+from octavo.quantize.packer import BLOCK_VALUES, Floats
 from octavo.quantize.plan import Matrix, Output, Plan
 from octavo.quantize.scales import peaks
 from octavo.quantize.shards import ShardFile
+from octavo.quantize.sites import Site
 
 _COPIED_AT_ONCE = 16 << 20
 
@@ -41,7 +45,7 @@ def quantize(
 ) -> int:
     """Write the result, or the rest of it; return the size of the files that were there already.
 
-    `calibrate` makes what a plan with a method that needs inputs corrects errors by.
+    `calibrate` makes what a method reads inputs from, if it needs any.
     """
     shards = shards_of(plan)
     with ResultDirectory(path, plan) as directory, ThreadPoolExecutor(threads) as pool:
@@ -49,6 +53,8 @@ def quantize(
         is_left = not all(each.is_in(path) for each in shards)
         calibration = calibrate() if is_left and calibrate is not None else None
         worker = _Worker(plan, pool, calibration)
+        if is_left:
+            worker.move()
         kept = done = 0
         for shard, outputs in zip(shards, plan.shards, strict=True):
             if shard.is_in(path):
@@ -76,17 +82,41 @@ class _Worker:
         self._peers = plan.peers()
         self._peak = cache(self._find_peak)
         self._written: Matrix | None = None
+        self._moved = MovedFactors(plan.checkpoint)
+        self._corrects = METHODS[plan.method].corrects
+
+    def move(self) -> None:
+        """Move the factors of the plan's sites, which only some methods have."""
+        for site in self._plan.sites:
+            self._moved.move(site, self._factors(site))
+
+    def _factors(self, site: Site) -> Floats:
+        packer, family = self._plan.packer, METHODS[self._plan.method].family
+        assert isinstance(packer, Integers), "the method is checked with the plan"
+        assert family is not None
+        assert self._calibration is not None
+        readers = [matrix for matrix in self._plan.matrices if matrix.name in site.readers]
+        weights = [
+            self._values(each, self._rows(each), slice(0, each.shape[0])) for each in readers
+        ]
+        kind = readers[0].scale_type
+        inputs = self._calibration.sample(readers[0].name)
+        return choose_factors(family, inputs, weights, lambda rows: packer.rounded(rows, kind))
 
     def write(self, output: Output, file: ShardFile) -> None:
         """Write a tensor; the first part of a matrix brings all its parts."""
         if isinstance(output.source, str):
-            _copy(self._plan.checkpoint, output, file)
+            moved = self._moved.vector(output.name)
+            if moved is None:
+                _copy(self._plan.checkpoint, output, file)
+            else:
+                file.put(output.name, moved)
         elif output.source != self._written:
             self._written = output.source
-            if self._calibration is None:
-                self._pack(output.source, file)
-            else:
+            if self._corrects and self._calibration is not None:
                 self._pack_corrected(output.source, self._calibration, file)
+            else:
+                self._pack(output.source, file)
 
     def _pack(self, matrix: Matrix, file: ShardFile) -> None:
         packer, rows = self._plan.packer, self._rows(matrix)
@@ -107,6 +137,9 @@ class _Worker:
         assert isinstance(packer, Integers), "the method is checked with the plan"
         values = self._values(matrix, self._rows(matrix), slice(0, matrix.shape[0]))
         sums = calibration.sums(matrix.name)
+        columns = self._moved.columns(matrix.name)
+        if columns is not None:
+            sums = sums / np.outer(columns, columns)
         codes, scales = corrected_codes(values, sums, packer, matrix.scale_type)
         parts = {
             **packer.stored(codes, scales, matrix.scale_type),
@@ -146,7 +179,7 @@ class _Worker:
                 tensor=matrix.name,
                 advice="fetch the model again",
             )
-        return values
+        return self._moved.matrix(matrix.name, values, block.start)
 
 
 def _blocks(matrix: Matrix) -> Iterator[slice]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 from msgspec import Struct
@@ -93,8 +92,6 @@ TARGETS = {
         Target("mxfp4", "mxfp4-pack-quantized", lambda _: Mxfp4()),
     )
 }
-METHODS = ("rtn", "gptq")
-_OTHER_METHODS = ("awq", "autoround", "smoothquant")
 _GGUF = ("q", "iq", "f16", "bf16", "tq")
 
 
@@ -120,25 +117,4 @@ def check_group_size(size: int | None) -> None:
         raise ConfigError(
             f"--group-size {size} must be one of {', '.join(map(str, GROUP_SIZES))}, which other "
             "programs can compute with"
-        )
-
-
-def check_method(name: str, target: Target) -> None:
-    """Refuse a method that is not there, or not for this type."""
-    if name not in METHODS:
-        known = "rtn, which rounds to the nearest, and gptq, which corrects errors by a text"
-        what = "is not there" if name in _OTHER_METHODS else "is unknown"
-        raise ConfigError(f"--method {name} {what}; there are {known}")
-    if name != "gptq":
-        return
-    if not isinstance(target.make(None), Integers):
-        kinds = [each.name for each in TARGETS.values() if isinstance(each.make(None), Integers)]
-        raise ConfigError(
-            f"--method gptq is for integers ({', '.join(kinds)}), and {target.name} has floats; "
-            "use rtn, which takes the scale of the least error"
-        )
-    if find_spec("torch") is None:
-        raise ConfigError(
-            "--method gptq records activations with PyTorch, which is not installed: "
-            "pip install 'octavo[torch]', or use --method rtn"
         )

@@ -99,7 +99,7 @@ def test_a_long_text_is_read_in_part(
     ("words", "code"),
     [
         (["--to", "q8_0"], USAGE),
-        (["--to", "fp8", "--method", "awq"], USAGE),
+        (["--to", "fp8", "--method", "awq", "--calibrate", "{tmp}/text.txt"], USAGE),
         (["--to", "w8a8", "--method", "gptq"], USAGE),  # without a text
         (["--to", "w8a8", "--calibrate", "{tmp}/text.txt"], USAGE),  # without the method
         (["--to", "fp8", "--method", "gptq", "--calibrate", "{tmp}/text.txt"], USAGE),

@@ -13,15 +13,16 @@ pytest.importorskip("torch")
 from octavo.api.text_model import load_tokenizer
 from octavo.core.config import ConfigError
 from octavo.loader import resolve
-from octavo.quantize import calibration, types
+from octavo.quantize import calibration, methods
 from octavo.quantize.calibration import Calibration
 from octavo.quantize.gptq import corrected_codes
 from octavo.quantize.integers import Integers
+from octavo.quantize.methods import method_for
 from octavo.quantize.packer import Floats
 from octavo.quantize.plan import Plan, make_plan
 from octavo.quantize.report import compare
 from octavo.quantize.run import quantize
-from octavo.quantize.types import check_method, target_of
+from octavo.quantize.types import target_of
 from tests.api.tiny import TEXTS
 from tests.quantize.made import Killed, Killing, Quiet, files_in, values_in, write_model
 
@@ -157,8 +158,8 @@ def test_what_it_cannot_do_is_refused_and_leaves_nothing(
     with pytest.raises(ConfigError, match="fewer than two tokens"):
         run(plan_of(model, text="a"), tmp_path / "made")
     assert not (tmp_path / "made").exists()
-    with pytest.raises(ConfigError, match="is for integers"):
-        check_method("gptq", target_of("nvfp4"))
-    monkeypatch.setattr(types, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match="is for w4a16, w8a16, w8a8"):
+        method_for("gptq", target_of("nvfp4"))
+    monkeypatch.setattr(methods, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match="PyTorch"):
-        check_method("gptq", target_of("w8a8"))
+        method_for("gptq", target_of("w8a8"))

@@ -17,10 +17,11 @@ from octavo.loader import CheckpointError, resolve
 from octavo.loader.errors import CorruptFileError, SourceError, UnsupportedFormatError
 from octavo.quantize import directory as directories
 from octavo.quantize.directory import RECORD, ResultDirectory, is_finished, shards_of
+from octavo.quantize.methods import method_for
 from octavo.quantize.plan import Plan, make_plan
 from octavo.quantize.run import quantize
 from octavo.quantize.shards import ShardFile
-from octavo.quantize.types import check_group_size, check_method, target_of
+from octavo.quantize.types import check_group_size, target_of
 from tests.loader.make_files import write_safetensors
 from tests.quantize.made import (
     BF16,
@@ -307,10 +308,10 @@ def test_unknown_types_are_refused_by_name(name: str) -> None:
 
 
 def test_methods_that_are_not_there_are_refused_by_name() -> None:
-    check_method("rtn", target_of("nvfp4"))
-    for name in ("awq", "best"):
+    assert not method_for("rtn", target_of("nvfp4")).needs_text
+    for name in ("autoround", "best"):
         with pytest.raises(ConfigError, match=f"--method {name}.*rtn"):
-            check_method(name, target_of("w8a8"))
+            method_for(name, target_of("w8a8"))
     check_group_size(None)
     with pytest.raises(ConfigError, match="32, 64, 128"):
         check_group_size(96)
