@@ -2,7 +2,8 @@
 
 Types: w4a16, integers of 4 bits in groups; w8a16 and w8a8, of 8 bits with a scale for each row, and
 the latter for activations of 8 bits too; fp8, floats of 8 bits likewise; nvfp4 and mxfp4, floats of
-4 bits. Embeddings, norms, the head and routers stay as they are. A command that was killed or
+4 bits. Embeddings, norms, the head and routers stay as they are. GGUF files of floats become GGUF
+files of q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k or q6_k. A command that was killed or
 interrupted continues when it is given again.
 """
 
@@ -30,7 +31,8 @@ def add_arguments(parser: Parser) -> None:
         "--output",
         metavar="DIR",
         type=Path,
-        help="a new directory (the model's name with the type, in the current directory)",
+        help="a new directory, or a new GGUF file (the model's name with the type, in the current "
+        "directory)",
     )
     parser.add_argument(
         "--group-size",
@@ -69,6 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
             "--calibrate TEXT and a --method other than rtn belong together: it reads that text"
         )
     threads = _threads(arguments.threads)
+    from octavo.quantize.gguf.plan import check_block_type
+
+    block_type = check_block_type(arguments.to)
+    if block_type is not None:
+        return _write_gguf(arguments, block_type, threads, text)
     from octavo.loader.source import resolve
     from octavo.quantize.calibration import Calibration
     from octavo.quantize.directory import is_finished
@@ -104,6 +111,50 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(
             f"{output}: {size(plan.num_bytes)} of weights, of {size(stored)}; {len(plan.matrices)} "
             f"matrices are {target.name}\n"
+        )
+    if text is not None:
+        _report(name, output, text)
+    return 0
+
+
+def _write_gguf(
+    arguments: argparse.Namespace, block_type: str, threads: int, text: str | None
+) -> int:
+    """Quantise a GGUF file to a type of GGUF, and compare if that is asked for."""
+    from octavo.loader.source import resolve
+    from octavo.quantize.gguf.plan import plan_gguf
+    from octavo.quantize.gguf.run import is_finished, write_gguf
+
+    if arguments.method != "rtn" or arguments.group_size is not None:
+        raise UsageError(
+            f"--method and --group-size are not for types of GGUF: {block_type} has groups of its "
+            "own, and is rounded to the nearest; leave them out"
+        )
+    name = model_of(arguments)
+    source = resolve(name)
+    output = arguments.output or Path(f"{default_directory(name, block_type)}.gguf")
+    if output.suffix != ".gguf" or output.is_dir():
+        raise UsageError(f"{output} must be the name of a file that ends in .gguf")
+    if not output.parent.is_dir():
+        raise UsageError(f"{output.parent} is no directory; make it first")
+    plan = plan_gguf(source, block_type)
+    if text is not None and is_finished(output, plan):
+        sys.stderr.write(f"{output} is there already, and is only compared\n")
+    else:
+        progress = _Progress("quantised")
+        try:
+            kept = write_gguf(plan, output, threads, progress)
+        except KeyboardInterrupt:
+            sys.stderr.write("\nThe same command continues.\n")
+            raise
+        finally:
+            progress.close()
+        if kept:
+            sys.stderr.write(f"{size(kept)} were there already\n")
+        stored = sum(path.stat().st_size for path in source.weights)
+        sys.stdout.write(
+            f"{output}: {size(plan.num_bytes)}, of {size(stored)}; {plan.num_made} tensors are "
+            f"quantised to {block_type}, or to a larger type\n"
         )
     if text is not None:
         _report(name, output, text)

@@ -146,9 +146,9 @@ def make_plan(
 def _refuse_gguf(source: ModelFiles) -> None:
     if source.is_gguf:
         raise UnsupportedFormatError(
-            "a GGUF file cannot be quantised here, only the safetensors of a float model",
+            "a GGUF file becomes types of GGUF only, such as q4_k or q8_0",
             path=source.weights[0],
-            advice="name the directory or the hub's name of the model that it was made from",
+            advice="choose one of those, or name the safetensors of the float model",
         )
 
 

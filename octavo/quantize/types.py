@@ -92,7 +92,6 @@ TARGETS = {
         Target("mxfp4", "mxfp4-pack-quantized", lambda _: Mxfp4()),
     )
 }
-_GGUF = ("q", "iq", "f16", "bf16", "tq")
 
 
 def target_of(name: str) -> Target:
@@ -101,11 +100,6 @@ def target_of(name: str) -> Target:
     if folded in TARGETS:
         return TARGETS[folded]
     known = ", ".join(TARGETS)
-    if folded.startswith(_GGUF):
-        raise ConfigError(
-            f"--to {name}: types of GGUF are not written, only safetensors of the types {known}; "
-            "for GGUF files there is llama.cpp's llama-quantize"
-        )
     near = nearest(folded, TARGETS)
     hint = f"did you mean {near[0]}? " if near else ""
     raise ConfigError(f"--to {name}: there is no such type; {hint}there are: {known}")

@@ -81,6 +81,19 @@ def part_paths(path: Path) -> list[Path]:
     return [path.with_name(name) for name in names]
 
 
+def metadata_bytes(path: Path) -> dict[str, bytes]:
+    """Return each pair of a file's metadata as its bytes, by its key, in the file's order."""
+    cursor = _past_version(MappedFile(path))
+    cursor.u64("the number of tensors")
+    pairs: dict[str, bytes] = {}
+    for _ in range(cursor.u64("the number of metadata keys")):
+        start = cursor.position
+        key = cursor.name("a metadata key")
+        _skip_value(cursor, f"metadata {quote(key)}")
+        pairs[key] = bytes(cursor.file.buffer[start : cursor.position])
+    return pairs
+
+
 def _open_one(path: Path) -> Checkpoint:
     file = MappedFile(path)
     cursor = _past_version(file)
