@@ -2,6 +2,7 @@
 
     python benchmarks/perplexity.py                                 formats made at load, and KV
     python benchmarks/perplexity.py --llama build/peers/llama.cpp   GGUF types too (llama-quantize)
+    python benchmarks/perplexity.py --quantized DIR …               what `octavo quantize` has made
 
 Each format is compared with fp32 twice: with the original weights (the cost of the format), and
 with the format's own weights, decoded (the cost of int8 or bf16 products). The text is
@@ -32,7 +33,12 @@ from octavo.api.text_model import load_tokenizer  # noqa: E402
 from octavo.backends.native import _native  # noqa: E402
 from octavo.backends.native.backend import NativeBackend, NativeOptions  # noqa: E402
 from octavo.backends.native.kv_formats import KV_FORMATS  # noqa: E402
-from octavo.backends.native.packing import CpuWeights, Matrix, Packer  # noqa: E402
+from octavo.backends.native.packing import (  # noqa: E402
+    CpuActivations,
+    CpuWeights,
+    Matrix,
+    Packer,
+)
 from octavo.backends.step import HostBatch  # noqa: E402
 from octavo.backends.stored_rows import StoredRows  # noqa: E402
 from octavo.layers import Embedding, Linear, Module  # noqa: E402
@@ -44,9 +50,10 @@ from octavo.models.load import open_model  # noqa: E402
 Losses = NDArray[np.float64]  # minus the log-probability of each token but a window's first
 
 MADE: tuple[CpuWeights, ...] = (
-    "bf16", "int8", "int8-64", "int8-128", "int8-wide", "int4", "int4-64", "int4-128",
+    "bf16", "int8", "int8-64", "int8-128", "int8-wide", "int4", "int4-64", "int4-128", "fp8", "nf4",
 )  # fmt: skip
 GGUF = ("F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4")
+ACTIVATIONS: tuple[CpuActivations, ...] = ("auto", "bf16")  # of quantised checkpoints
 OWN = "the file itself"  # its weights count as the original ones
 TEXT = Path(__file__).with_name("prose.txt")
 BLOCK = 16
@@ -94,7 +101,7 @@ def main() -> None:
     measure = Measure(plain, quantize, windows)
     results = []
     print(f"{sum(map(len, windows))} tokens, fp32: {perplexity(measure.original):.3f}", flush=True)
-    for result in measure.all(options.formats):
+    for result in measure.all(options.formats, options.quantized):
         results.append(result)
         print(line(result), flush=True)
     report = {
@@ -112,6 +119,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--models", type=Path, default=ROOT / "build" / "models")
     parser.add_argument("--text", type=Path, default=TEXT)
     parser.add_argument("--window", type=int, default=512, help="tokens of a window")
+    parser.add_argument("--quantized", nargs="*", type=Path, default=[], help="checkpoints")
     parser.add_argument("--formats", nargs="*", help="only these, by the table's first column")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "perplexity.json")
     return parser.parse_args()
@@ -158,8 +166,10 @@ class Measure:
         self._directory = str(plain.directory)
         self.original = self._losses(self._directory, NativeBackend(EXACT))
 
-    def all(self, wanted: Sequence[str] | None) -> Iterator[Result]:
-        """Yield the result of each wanted format."""
+    def all(self, wanted: Sequence[str] | None, quantized: Sequence[Path]) -> Iterator[Result]:
+        """Yield the result of each wanted format, and of checkpoints."""
+        for path in quantized:
+            yield from self._checkpoint(path)
         if not wanted or OWN in wanted:
             path = str(models.smollm2().gguf)
             backend = NativeBackend(NativeOptions(kv_dtype="float32"))
@@ -187,6 +197,15 @@ class Measure:
         losses = self._losses(self._directory, backend)
         kept = self._losses(self._directory, Rounded(weights))
         return self._result(weights, self._directory, backend, losses, kept)
+
+    def _checkpoint(self, path: Path) -> Iterator[Result]:
+        """Yield the result with each type of activations."""
+        kept = self._losses(str(path), NativeBackend(EXACT))
+        for activations in ACTIVATIONS:
+            backend = NativeBackend(NativeOptions(kv_dtype="float32", activations=activations))
+            losses = self._losses(str(path), backend)
+            name = f"{path.name}, activations {activations}"
+            yield self._result(name, str(path), backend, losses, kept)
 
     def _stored(self, name: str) -> Result:
         assert self._quantize is not None
