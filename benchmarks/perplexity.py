@@ -168,8 +168,8 @@ class Measure:
 
     def all(self, wanted: Sequence[str] | None, quantized: Sequence[Path]) -> Iterator[Result]:
         """Yield the result of each wanted format, and of checkpoints."""
-        for path in quantized:
-            yield from self._checkpoint(path)
+        for directory in quantized:
+            yield from self._checkpoint(directory)
         if not wanted or OWN in wanted:
             path = str(models.smollm2().gguf)
             backend = NativeBackend(NativeOptions(kv_dtype="float32"))

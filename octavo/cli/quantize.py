@@ -3,8 +3,8 @@
 Types: w4a16, integers of 4 bits in groups; w8a16 and w8a8, of 8 bits with a scale for each row, and
 the latter for activations of 8 bits too; fp8, floats of 8 bits likewise; nvfp4 and mxfp4, floats of
 4 bits. Embeddings, norms, the head and routers stay as they are. GGUF files of floats become GGUF
-files of q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k or q6_k. A command that was killed or
-interrupted continues when it is given again.
+files of q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q4_k_m, q5_k, q5_k_m or q6_k. A command that was
+killed or interrupted continues when it is given again.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         progress = _Progress("quantised")
         calibrate = partial(Calibration, plan, _Progress("read").show) if learned else None
         try:
-            kept = quantize(plan, output, threads, progress, calibrate)
+            kept = quantize(plan, output, threads, progress, calibrate, _Progress("moved"))
         except KeyboardInterrupt:
             sys.stderr.write("\nThe same command continues.\n")
             raise

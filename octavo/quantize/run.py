@@ -31,7 +31,7 @@ _COPIED_AT_ONCE = 16 << 20
 
 
 class Progress(Protocol):
-    """A receiver of the progress, in bytes of the result."""
+    """A receiver of the progress: in bytes of the result, or in places where factors move."""
 
     def show(self, done: int, total: int) -> None: ...
 
@@ -42,6 +42,7 @@ def quantize(
     threads: int,
     progress: Progress,
     calibrate: Callable[[], Calibration] | None = None,
+    moving: Progress | None = None,
 ) -> int:
     """Write the result, or the rest of it; return the size of the files that were there already.
 
@@ -54,7 +55,7 @@ def quantize(
         calibration = calibrate() if is_left and calibrate is not None else None
         worker = _Worker(plan, pool, calibration)
         if is_left:
-            worker.move()
+            worker.move(moving)
         kept = done = 0
         for shard, outputs in zip(shards, plan.shards, strict=True):
             if shard.is_in(path):
@@ -85,10 +86,12 @@ class _Worker:
         self._moved = MovedFactors(plan.checkpoint)
         self._corrects = METHODS[plan.method].corrects
 
-    def move(self) -> None:
+    def move(self, progress: Progress | None) -> None:
         """Move the factors of the plan's sites, which only some methods have."""
-        for site in self._plan.sites:
+        for number, site in enumerate(self._plan.sites, 1):
             self._moved.move(site, self._factors(site))
+            if progress is not None:
+                progress.show(number, len(self._plan.sites))
 
     def _factors(self, site: Site) -> Floats:
         packer, family = self._plan.packer, METHODS[self._plan.method].family

@@ -102,7 +102,10 @@ def target_of(name: str) -> Target:
     known = ", ".join(TARGETS)
     near = nearest(folded, TARGETS)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise ConfigError(f"--to {name}: there is no such type; {hint}there are: {known}")
+    raise ConfigError(
+        f"--to {name}: there is no such type; {hint}there are: {known}; and for GGUF files those "
+        "of GGUF, such as q4_k"
+    )
 
 
 def check_group_size(size: int | None) -> None:

@@ -18,12 +18,13 @@ from octavo.loader.dequantize import dequantize
 from octavo.loader.errors import CorruptFileError, UnsupportedFormatError
 from octavo.models.load import open_model
 from octavo.quantize.gguf.blocks import BLOCK_TYPES
-from octavo.quantize.gguf.plan import GgufPlan, check_block_type, plan_gguf
+from octavo.quantize.gguf.plan import RECIPES, GgufPlan, check_block_type, plan_gguf
 from octavo.quantize.gguf.run import RECORD, is_finished, write_gguf
 from octavo.quantize.packer import Floats
 from tests.models.convert_gguf import convert
 from tests.quantize.made import Killed, Killing, Quiet, write_model
 
+PARTS = ("attn_v", "ffn_down", "attn_k")
 # The largest root of the mean squared error for numbers of the normal distribution.
 ERRORS = {
     "q4_0": 0.084,
@@ -109,6 +110,18 @@ def test_a_file_is_that_of_its_type(name: str, model: Path, tmp_path: Path) -> N
     assert opened.spec == open_model(resolve(str(model))).spec
 
 
+def test_a_mixture_spends_more_bits_on_some_layers() -> None:
+    """The layers are those that llama.cpp chooses: the first and the last eighth, and a third."""
+    types = {
+        layer: [RECIPES["q4_k_m"].type_of(f"blk.{layer}.{part}.weight", 16) for part in PARTS]
+        for layer in range(16)
+    }
+    more = {layer for layer, found in types.items() if found == ["q6_k", "q6_k", "q4_k"]}
+    assert more == {0, 1, 4, 7, 10, 13, 14, 15}
+    assert all(found == ["q4_k"] * 3 for layer, found in types.items() if layer not in more)
+    assert RECIPES["q4_k"].type_of("blk.0.ffn_down.weight", 16) == "q4_k"
+
+
 def test_a_killed_run_continues_and_makes_the_same_bytes(model: Path, tmp_path: Path) -> None:
     plan = plan_of(model, "q4_k")
     write_gguf(plan, tmp_path / "whole.gguf", 1, Quiet())
@@ -154,11 +167,12 @@ def test_a_value_that_is_not_finite_is_refused_and_leaves_nothing_finished(
     assert not (tmp_path / "made.gguf").exists()
 
 
-@pytest.mark.parametrize("name", ["Q4_K_M", "iq4_nl", "q3_k", "tq1_0", "f16"])
+@pytest.mark.parametrize("name", ["Q4_K_S", "iq4_nl", "q3_k", "tq1_0", "f16"])
 def test_types_of_gguf_that_are_not_written_are_refused_by_name(name: str) -> None:
     with pytest.raises(ConfigError, match=f"--to {name}: .*q4_0, q4_1"):
         check_block_type(name)
     assert check_block_type("Q4_K") == "q4_k"
+    assert check_block_type("Q4_K_M") == "q4_k_m"
     assert check_block_type("w4a16") is None
 
 

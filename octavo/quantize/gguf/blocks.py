@@ -39,7 +39,6 @@ class BlockType(Struct, frozen=True):
 
     type: TensorType
     encode: Callable[[Floats], Blocks]  # [blocks, values of a block] → blocks
-    file_type: int  # llama.cpp's number for files that are mostly of this type
 
     def rows(self, values: Floats) -> Bytes:
         """Encode rows [rows, inputs], whose inputs are whole blocks."""
@@ -163,14 +162,14 @@ def _encode_q6_k(values: Floats) -> Blocks:
 BLOCK_TYPES = {
     each.type.name.lower(): each
     for each in (
-        BlockType(Q4_0, _encode_signed("Q4_0", 4), 2),
-        BlockType(Q4_1, _encode_with_minimum("Q4_1", 4), 3),
-        BlockType(Q5_0, _encode_signed("Q5_0", 5), 8),
-        BlockType(Q5_1, _encode_with_minimum("Q5_1", 5), 9),
-        BlockType(Q8_0, _encode_q8_0, 7),
-        BlockType(Q4_K, _encode_k("Q4_K", 4), 14),
-        BlockType(Q5_K, _encode_k("Q5_K", 5), 16),
-        BlockType(Q6_K, _encode_q6_k, 18),
+        BlockType(Q4_0, _encode_signed("Q4_0", 4)),
+        BlockType(Q4_1, _encode_with_minimum("Q4_1", 4)),
+        BlockType(Q5_0, _encode_signed("Q5_0", 5)),
+        BlockType(Q5_1, _encode_with_minimum("Q5_1", 5)),
+        BlockType(Q8_0, _encode_q8_0),
+        BlockType(Q4_K, _encode_k("Q4_K", 4)),
+        BlockType(Q5_K, _encode_k("Q5_K", 5)),
+        BlockType(Q6_K, _encode_q6_k),
     )
 }
 # For rows that are no whole blocks of 256: the types of groups of 32 that have as many bits.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 
@@ -25,8 +26,45 @@ _KEPT = (
     *("_norm", "ffn_gate_inp", "position_embd", "token_types", "attn_rel_b", "shortconv.conv"),
     *("ssm_conv1d", "ssm_a", "ssm_d", "ssm_dt"),
 )
+_LAYER = re.compile(r"blk\.([0-9]+)\.")
+_MORE = ("attn_v.weight", "ffn_down.weight")  # the matrices in which errors change most
 _HEAD, _EMBEDDING = "output.weight", "token_embd.weight"
-_HEAD_TYPE = "q6_k"  # at least: the head is quantised to no fewer bits
+_HEAD_TYPE = _MORE_TYPE = "q6_k"  # of the head at least: it is quantised to no fewer bits
+
+
+class Recipe(Struct, frozen=True):
+    """A name of `--to`: the type of most matrices, and whether some layers get a larger one."""
+
+    type: str
+    file_type: int  # llama.cpp's number for such files
+    is_mixed: bool = False
+
+    def type_of(self, name: str, layers: int) -> str:
+        """Return the type of a matrix by its name, in a model with so many layers."""
+        layer = _LAYER.match(name)
+        if layer is None or not (self.is_mixed and name.endswith(_MORE)):
+            return self.type
+        return _MORE_TYPE if _has_more(int(layer[1]), layers) else self.type
+
+
+def _has_more(layer: int, layers: int) -> bool:
+    """Return whether a mixture spends more bits on a layer: as llama.cpp's have it."""
+    edge = layers // 8
+    return layer < edge or layer >= 7 * layers // 8 or (layer - edge) % 3 == 2
+
+
+RECIPES = {
+    "q4_0": Recipe("q4_0", 2),
+    "q4_1": Recipe("q4_1", 3),
+    "q5_0": Recipe("q5_0", 8),
+    "q5_1": Recipe("q5_1", 9),
+    "q8_0": Recipe("q8_0", 7),
+    "q4_k": Recipe("q4_k", 14),
+    "q4_k_m": Recipe("q4_k", 15, True),
+    "q5_k": Recipe("q5_k", 16),
+    "q5_k_m": Recipe("q5_k", 17, True),
+    "q6_k": Recipe("q6_k", 18),
+}
 
 
 class GgufTensor(Struct, frozen=True):
@@ -78,15 +116,20 @@ def plan_gguf(source: ModelFiles, name: str) -> GgufPlan:
             "name that; or choose another type, such as w4a16 or w8a8",
         )
     checkpoint = source.open()
-    infos = list(checkpoint.tensors.values())
-    made = [_made(info, name, has_head=_HEAD in checkpoint) for info in infos]
+    infos, recipe = list(checkpoint.tensors.values()), RECIPES[name]
+    numbers = [int(found[1]) for info in infos if (found := _LAYER.match(info.name))]
+    layers = max(numbers, default=-1) + 1
+    made = [
+        _made(info, recipe.type_of(info.name, layers), has_head=_HEAD in checkpoint)
+        for info in infos
+    ]
     if not any(made):
         raise UnsupportedFormatError(
             "has no matrices that can be quantised",
             path=checkpoint.path,
             advice="name the GGUF file of a model in F16, BF16 or F32",
         )
-    pairs = _metadata(source, BLOCK_TYPES[name])
+    pairs = _metadata(source, recipe)
     alignment = checkpoint.metadata.integer(_ALIGNMENT, DEFAULT_ALIGNMENT)
     tensors = [GgufTensor(info, kind, 0) for info, kind in zip(infos, made, strict=True)]
     header_bytes = len(_header(pairs, tensors, 0, alignment))
@@ -122,14 +165,14 @@ def _bits_of(kind: TensorType) -> float:
     return 8 * kind.block_bytes / kind.block_elements
 
 
-def _metadata(source: ModelFiles, kind: BlockType) -> list[bytes]:
+def _metadata(source: ModelFiles, recipe: Recipe) -> list[bytes]:
     """Return the pairs of the source's metadata, with what they say of the types changed."""
     pairs = {
         key: pair
         for key, pair in metadata_bytes(source.weights[0]).items()
         if not key.startswith("split.")
     }
-    pairs["general.file_type"] = _number("general.file_type", kind.file_type)
+    pairs["general.file_type"] = _number("general.file_type", recipe.file_type)
     pairs["general.quantization_version"] = _number("general.quantization_version", 2)
     return list(pairs.values())
 
@@ -168,11 +211,10 @@ def _aligned(size: int, alignment: int) -> int:
 def check_block_type(name: str) -> str | None:
     """Return the name of a type of GGUF that is written; None if it is none of GGUF's."""
     folded = name.lower()
-    if folded in BLOCK_TYPES:
+    if folded in RECIPES:
         return folded
     is_gguf = folded.startswith(("q", "iq", "tq")) or folded in ("f16", "bf16", "f32")
     if not is_gguf:
         return None
-    known = ", ".join(BLOCK_TYPES)
-    hint = "mixtures of types are not made; " if folded.endswith(("_s", "_m", "_l")) else ""
-    raise ConfigError(f"--to {name}: {hint}the types of GGUF that are written are: {known}")
+    known = ", ".join(RECIPES)
+    raise ConfigError(f"--to {name}: the types of GGUF that are written are: {known}")
