@@ -171,6 +171,7 @@ class TensorSize(Struct, frozen=True):
     inputs: int
     is_matrix: bool  # used in products or lookups
     is_embedding: bool
+    is_qkv: bool = False  # the projection to queries, keys and values
 
 
 class Footprint(Protocol):

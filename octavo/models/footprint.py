@@ -10,7 +10,14 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from octavo.backends.base import FLOAT_TYPES, TensorSize
-from octavo.layers import Embedding, HeadRows, MatrixStack, PositionEmbedding, TypeEmbedding
+from octavo.layers import (
+    Embedding,
+    HeadRows,
+    MatrixStack,
+    PositionEmbedding,
+    QKVLinear,
+    TypeEmbedding,
+)
 from octavo.models.checkpoint_weights import Weights, named_as_declared
 from octavo.models.load import OpenedModel
 from octavo.models.needs import Need, find_needs
@@ -40,13 +47,15 @@ def tensor_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
     for need in find_needs(opened.model, weights.shapes()):
         shape = need.declared.shape
         is_embedding = isinstance(need.module, Embedding | PositionEmbedding | TypeEmbedding)
+        is_qkv = isinstance(need.module, QKVLinear)
         if not need.is_matrix:
             yield TensorSize("F32", 1, math.prod(shape), False, False)
             continue
         count = shape[0] if isinstance(need.module, MatrixStack) else 1
         parts = [_part(need, index, weights, count) for index in range(len(need.sources))]
         for (type_, inputs), run in groupby(parts, lambda part: part[:2]):
-            size = TensorSize(type_, sum(rows for _, _, rows in run), inputs, True, is_embedding)
+            num_rows = sum(rows for _, _, rows in run)
+            size = TensorSize(type_, num_rows, inputs, True, is_embedding, is_qkv)
             yield from [size] * count
 
 

@@ -104,6 +104,22 @@ def test_bfloat16_converts_weights_that_are_wider_and_auto_keeps_them(
     assert found == expected
 
 
+def test_the_estimate_knows_that_queries_keys_and_values_have_smaller_groups(
+    directory: Path,
+) -> None:
+    opened = opened_model(directory)
+    sizes = [structs.replace(size, type="I8Wide") for size in tensor_sizes(opened) if size.is_qkv]
+    assert len(sizes) == opened.spec.layers * len({size.rows for size in sizes})
+    footprint = NativeFootprint("auto", "bfloat16")
+    size = structs.replace(sizes[0], rows=64, inputs=256)
+    bytes_of = {
+        is_qkv: footprint.weight_bytes(structs.replace(size, is_qkv=is_qkv))
+        for is_qkv in (True, False)
+    }
+    assert bytes_of[True] == 64 * 256 * 8.5 / 8
+    assert bytes_of[False] == 64 * 256 * 8.125 / 8
+
+
 def test_the_estimate_reads_no_weights(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = opened_model(directory)
 

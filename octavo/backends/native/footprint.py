@@ -57,6 +57,7 @@ class NativeFootprint(Struct, frozen=True):
             self.weights,
             self.activations,
             is_embedding=tensor.is_embedding,
+            is_qkv=tensor.is_qkv,
         )
         return -(-tensor.rows // PANEL) * _native.panel_bytes(format_, tensor.inputs)
 

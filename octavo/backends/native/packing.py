@@ -17,7 +17,7 @@ from octavo.backends.native import _native
 from octavo.backends.native.eight_bits import GROUP
 from octavo.backends.native.panels import FreshPanels, MatrixRows, Panels, can_pack
 from octavo.backends.stored_rows import StoredRows
-from octavo.layers import Embedding, GateUpLinear, Module
+from octavo.layers import Embedding, GateUpLinear, Module, QKVLinear
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ class Packer:
             together = list(run)
             rows = sum(map(len, together))
             format_ = self._format(together[0].type, inputs, module)
-            native = self._panels.matrix(MatrixRows(together, format_, inputs))
+            native = self._panels.matrix(MatrixRows(_fitting(together, format_), format_, inputs))
             pieces.append(Piece(native, first))
             first += rows
         return Matrix(tuple(pieces), first, inputs)
@@ -195,14 +195,28 @@ class Packer:
         return Matrix((Piece(native, 0),), 2 * ffn, inputs, gated=True)
 
     def _format(self, type_: str, inputs: int, module: Module | None) -> _native.Format:
-        is_embedding = isinstance(module, Embedding)
         format_ = choose_format(
-            type_, inputs, self._weights, self._activations, is_embedding=is_embedding
+            type_,
+            inputs,
+            self._weights,
+            self._activations,
+            is_embedding=isinstance(module, Embedding),
+            is_qkv=isinstance(module, QKVLinear),
         )
         if type_ not in self._converted and type_ != format_.name:
             self._converted.add(type_)
             log.info("weights stored as %s are kept as %s", type_, format_.name)
         return format_
+
+
+def _fitting(parts: Sequence[StoredRows], format_: _native.Format) -> Sequence[StoredRows]:
+    """Return rows for wide groups of activations as those for groups of 32, if these are packed.
+
+    Both lie alike, and differ in their meaning alone.
+    """
+    if format_ != _native.Format.U8 or parts[0].type != "I8Wide":
+        return parts
+    return [replace(part, layout=replace(part.layout, name="I8By32")) for part in parts]
 
 
 def choose_format(
@@ -212,12 +226,20 @@ def choose_format(
     activations: CpuActivations = "auto",
     *,
     is_embedding: bool,
+    is_qkv: bool = False,
 ) -> _native.Format:
-    """Choose the packed format for a stored type: the requested one, its own, or the nearest."""
+    """Choose the packed format for a stored type: the requested one, its own, or the nearest.
+
+    Queries, keys and values of a file for int8 activations have no wide groups of these: behind a
+    norm, a few are many times as large as the others, and half of what wide groups cost is lost
+    there.
+    """
     if weights == "float32" or type_ in FLOAT_TYPES:
         name = _format_of_floats(type_, inputs, weights, is_embedding=is_embedding)
     else:
         name = _format_of_codes(type_, inputs, activations)
+        if name == "U8Wide" and is_qkv:
+            name = "U8"
     format_: _native.Format = getattr(_native.Format, name)
     return format_
 

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from octavo.backends.native import _native
 from octavo.backends.native.packing import Packer
 from octavo.backends.stored_rows import StoredRows
-from octavo.layers import Embedding, GateUpLinear, Linear
+from octavo.layers import Embedding, GateUpLinear, Linear, QKVLinear
 from octavo.loader.gguf.types import TENSOR_TYPES
+from octavo.quant.integers import Codes, Integers, kind_of
 from octavo.quant.plain import layout_of
 
 INPUTS = 512
@@ -118,6 +119,26 @@ def test_gates_and_ups_of_one_type_are_interleaved() -> None:
 def test_wishes_concern_what_is_stored_as_floats(wish: str, name: str, format_: str) -> None:
     """Weights that are quantised already stay as they are, unless fp32 is requested."""
     assert packer(wish).matrix([stored(name, 40)], Linear(INPUTS, 40)).formats == format_
+
+
+def test_queries_keys_and_values_of_w8a8_have_groups_of_32_activations() -> None:
+    """The values are the same in both formats: the file's, with a scale for each row."""
+    signed = np.random.default_rng(0).integers(-128, 128, (60, INPUTS)).astype(np.int8)
+    scales = np.random.default_rng(1).uniform(0.01, 0.02, (60, 1)).astype(np.float16)
+    rows = Integers(
+        kind=kind_of(8, INPUTS, None, is_symmetric=True, takes_int8=True),
+        inputs=INPUTS,
+        group=None,
+        scales=scales,
+        zeros=None,
+        codes=Codes(signed.view(np.uint8), flipped=0x80),
+    ).rows()
+    expected = signed * scales.astype(np.float32)
+    for module, format_ in ((QKVLinear(INPUTS, 2, 1, 15), "U8"), (Linear(INPUTS, 60), "U8Wide")):
+        matrix = packer().matrix([rows], module)
+        assert matrix.formats == format_
+        got = np.stack([matrix.pieces[0].native.row(index) for index in range(60)])
+        np.testing.assert_array_equal(got, expected)
 
 
 def test_rows_that_are_no_whole_blocks_are_refused() -> None:
