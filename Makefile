@@ -158,7 +158,7 @@ test-newest: ## quick tests without PyTorch under the newest Python here, if it 
 	    && .venv-newest/bin/python -m pytest --quiet --no-torch -m "not slow" $(SPREAD) -r f; fi
 
 test-smollm2: setup ## SmolLM2's text of fifty prompts against the reference (minutes)
-	@$(RUN) -m pytest --quiet tests/models/every_prompt.py
+	@$(RUN) -m pytest --quiet -o faulthandler_timeout=3600 tests/models/every_prompt.py
 
 test-matrix: setup ## every request in every way, and all that `make test` tests pairwise, whole (minutes)
 	@$(RUN) -m pytest --quiet --whole -m matrix $(SPREAD) tests
