@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights
 from octavo.backends.stored_rows import StoredRows
 from octavo.layers import KVSpec, Model, Module, Value
 
@@ -207,7 +208,7 @@ class Backend(Protocol):
 
     @property
     def has_adapters(self) -> bool:
-        """True if rows of a batch may have adapters; otherwise such a batch is refused."""
+        """True if `prepare` made room for adapters; otherwise a batch with one is refused."""
 
     @property
     def can_continue(self) -> bool:
@@ -235,11 +236,25 @@ class Backend(Protocol):
         """Stack the matrices of all experts, each given by its parts."""
 
     def prepare(
-        self, model: Model, layout: KVLayout, block_size: int, kept_layers: Sequence[int] = ()
+        self,
+        model: Model,
+        layout: KVLayout,
+        block_size: int,
+        kept_layers: Sequence[int] = (),
+        adapters: AdapterSettings | None = None,
     ) -> None:
         """Take a bound model and the form of its cache. Weights may still be loading.
 
-        What the kept layers read is an output for the rows whose hidden states are wanted.
+        What the kept layers read is an output for the rows whose hidden states are wanted. With
+        `adapters`, rows may have one; without, every row has the bits of a model that has none.
+        Raise NoAdaptersError if this backend cannot have adapters of these settings.
+        """
+
+    def adapter(self, weights: AdapterWeights) -> Value:
+        """Return an adapter in this backend's own form, for `HostBatch.adapter_slots`.
+
+        It may be called in any thread, beside steps. Raise ValueError, with the projection's path,
+        for what the backend cannot compute.
         """
 
     def add_program(self, model: Model, owner: str) -> None:

@@ -26,6 +26,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from octavo.backends.base import Floats, Ints
+from octavo.layers import Value
 
 Words = NDArray[np.uint32]
 Bytes = NDArray[np.uint8]
@@ -81,14 +82,22 @@ class HostBatch(NamedTuple):
     # (block, group, content) of blocks to overwrite with what was saved, after the copies.
     loads: tuple[tuple[int, int, Bytes], ...] = ()
     adapters: Ints = NO_ROWS  # [rows]: the slot of each row's adapter, or NO_ADAPTER; empty: none
+    # (slot, what `Backend.adapter` returned, factor) to put in place before any row is computed,
+    # after the steps before; None empties the slot. A row's adapter adds `factor` times its pairs.
+    adapter_slots: tuple[tuple[int, Value | None, float], ...] = ()
 
 
 class NoAdaptersError(ValueError):
-    """A batch with adapters, for a backend that computes none."""
+    """A use of adapters with a backend that computes none."""
+
+
+NO_ADAPTERS = "this backend computes no adapters (LoRA)"
 
 
 def refuse_adapters(batch: HostBatch) -> None:
-    """Raise NoAdaptersError if a row of a batch has an adapter: this backend computes none."""
+    """Raise NoAdaptersError if a batch has adapters: this backend computes none."""
+    if batch.adapter_slots:
+        raise NoAdaptersError(f"a step changes slots of adapters, and {NO_ADAPTERS}")
     if len(batch.adapters) and batch.adapters.max() != NO_ADAPTER:
         slots = sorted({*batch.adapters.tolist()} - {NO_ADAPTER})
         raise NoAdaptersError(

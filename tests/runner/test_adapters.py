@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from octavo.backends.adapter_weights import AdapterWeights
 from octavo.backends.step import (
     NO_ADAPTER,
     NO_ROWS,
@@ -89,6 +90,10 @@ def test_a_backend_without_adapters_refuses_a_batch_with_one(name: str) -> None:
     draws = Draws((), (), NO_ROWS, NO_ROWS)
     with pytest.raises(NoAdaptersError, match=r"slots \[1\]"):
         backend.step(batch, draws)
+    with pytest.raises(NoAdaptersError):
+        backend.step(batch_of_copies(())._replace(adapter_slots=((0, None, 0.0),)), draws)
+    with pytest.raises(NoAdaptersError):
+        backend.adapter(AdapterWeights({}, 1))
     backend.step(batch._replace(adapters=np.full(3, NO_ADAPTER, np.int32)), draws).collect()
 
 

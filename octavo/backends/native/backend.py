@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights
 from octavo.backends.base import (
     Arithmetic,
     ForwardResult,
@@ -40,9 +41,18 @@ from octavo.backends.native.pending import NativePending, ProcessedPending
 from octavo.backends.native.refusals import refuse_unsupported
 from octavo.backends.native.tiers import choose_tier, orders
 from octavo.backends.native.work import product_weights
-from octavo.backends.step import NO_ROWS, Draws, HostBatch, Pending, Processor, refuse_adapters
+from octavo.backends.step import (
+    NO_ADAPTERS,
+    NO_ROWS,
+    Draws,
+    HostBatch,
+    NoAdaptersError,
+    Pending,
+    Processor,
+    refuse_adapters,
+)
 from octavo.backends.stored_rows import StoredRows
-from octavo.layers import Model, Module
+from octavo.layers import Model, Module, Value
 from octavo.observe.machine import ROOT, num_cores
 from octavo.program.describe import describe
 from octavo.program.listing import Instruction, Listing
@@ -189,8 +199,15 @@ class NativeBackend:
         self._is_settled = True
 
     def prepare(
-        self, model: Model, layout: KVLayout, block_size: int, kept_layers: Sequence[int] = ()
+        self,
+        model: Model,
+        layout: KVLayout,
+        block_size: int,
+        kept_layers: Sequence[int] = (),
+        adapters: AdapterSettings | None = None,
     ) -> None:
+        if adapters is not None:
+            raise NoAdaptersError(NO_ADAPTERS)
         self._packer.begin()
         self._is_settled = False
         if block_size % BLOCK_TOKENS:
@@ -209,6 +226,9 @@ class NativeBackend:
         )
         self._processed, self._unfinished = {}, None
         self._measure()
+
+    def adapter(self, weights: AdapterWeights) -> Value:
+        raise NoAdaptersError(NO_ADAPTERS)
 
     def _emitted(self, model: Model, kept_layers: Sequence[int] = ()) -> _Emitted:
         listing = record(model)

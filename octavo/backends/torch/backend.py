@@ -13,9 +13,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights
 from octavo.backends.base import Arithmetic, Floats, ForwardResult, KVLayout, StepSize
 from octavo.backends.further import check_further
-from octavo.backends.step import NO_ROWS, Draws, HostBatch, StepOutput, refuse_adapters
+from octavo.backends.step import (
+    NO_ADAPTERS,
+    NO_ROWS,
+    Draws,
+    HostBatch,
+    NoAdaptersError,
+    StepOutput,
+    refuse_adapters,
+)
 from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch.attention import Buffers, TorchBatch, make_buffers
 from octavo.backends.torch.footprint import TorchFootprint, kept_bytes
@@ -25,7 +34,7 @@ from octavo.backends.torch.sampling.ahead import propose
 from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.distributed.communicator import Communicator
-from octavo.layers import GateUpLinear, Model, Module
+from octavo.layers import GateUpLinear, Model, Module, Value
 from octavo.program.passes.collectives import insert_collectives
 from octavo.program.passes.kept_hidden import keep_hidden
 from octavo.program.recorder import record
@@ -100,11 +109,21 @@ class TorchBackend:
         return TorchExperts(self.parameter(np.stack(values)))
 
     def prepare(
-        self, model: Model, layout: KVLayout, block_size: int, kept_layers: Sequence[int] = ()
+        self,
+        model: Model,
+        layout: KVLayout,
+        block_size: int,
+        kept_layers: Sequence[int] = (),
+        adapters: AdapterSettings | None = None,
     ) -> None:
+        if adapters is not None:
+            raise NoAdaptersError(NO_ADAPTERS)
         self._interpreter = self._program(model, kept_layers)
         self._model, self._further = model, {}
         self._layout, self._block_size = layout, block_size
+
+    def adapter(self, weights: AdapterWeights) -> Value:
+        raise NoAdaptersError(NO_ADAPTERS)
 
     def add_program(self, model: Model, owner: str) -> None:
         assert self._layout is not None, "prepare must be called first"

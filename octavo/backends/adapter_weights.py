@@ -1,0 +1,42 @@
+"""The weights of an adapter (LoRA) as a backend gets them, in the order of its own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+from numpy.typing import NDArray
+
+
+class Pair(NamedTuple):
+    """The two matrices of one part of a projection, to which `scale` times `up @ down` is added.
+
+    Where one pair of a file covers several parts of a projection, these share one `down`: the same
+    array, so that what it gives is computed once.
+    """
+
+    down: NDArray[Any]  # [rank, inputs]: float32, bfloat16 or float16
+    up: NDArray[Any]  # [rows of the part, rank], in the layer's own order of rows
+    scale: float  # alpha / rank, or alpha / sqrt(rank)
+
+
+class AdapterWeights(Struct, frozen=True, eq=False):
+    """The pairs of an adapter, for every projection that it changes.
+
+    The arrays may be views of a mapped file, whose numbers are known to be finite. What a backend
+    packs holds on to none of them, so that the file is given up.
+    """
+
+    # The path of a projection in `Model.walk()` → a pair, or None, for each of its `parts`.
+    pairs: Mapping[str, tuple[Pair | None, ...]]
+    rank: int  # the largest
+
+
+class AdapterSettings(Struct, frozen=True):
+    """The adapters that a backend must have room for."""
+
+    slots: int  # adapters that rows of one batch may have
+    max_rank: int
+    targets: tuple[str, ...] | None = None  # paths of projections; None: all of the blocks
+    dtype: str = "auto"  # of the packed numbers; auto: the backend's own choice
