@@ -20,10 +20,13 @@ _BEGIN = re.compile(r"(?<![\\\[])\^")
 
 
 class NameRegex:
-    """A regex that the beginning of a name must match, as Python's `re.match` has it."""
+    """A regex that the beginning of a name must match, as Python's `re.match` has it.
 
-    def __init__(self, regex: str) -> None:
-        self._regex = regex
+    `origin` names the settings that it stands in, for errors.
+    """
+
+    def __init__(self, regex: str, origin: str = "quantization_config") -> None:
+        self._regex, self._origin = regex, origin
         try:
             if len(regex) > MAX_REGEX:
                 raise RegexError(f"it has more than {MAX_REGEX} characters")
@@ -38,9 +41,9 @@ class NameRegex:
 
     def _unreadable(self, error: Exception) -> UnsupportedFormatError:
         return UnsupportedFormatError(
-            f"quantization_config: the regex {quote(self._regex)} of module names cannot be read: "
+            f"{self._origin}: the regex {quote(self._regex)} of module names cannot be read: "
             f"{error}",
-            advice="name the modules, or use a simpler regex, in the config.json",
+            advice="name the modules there, or use a simpler regex",
         )
 
     def matches(self, name: str) -> bool:

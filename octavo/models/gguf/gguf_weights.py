@@ -13,12 +13,20 @@ from octavo.loader import Checkpoint, CheckpointError, TensorInfo, check_tensors
 from octavo.loader.dequantize import dequantize
 from octavo.loader.errors import TensorMismatchError, quote
 from octavo.loader.gguf.types import NVFP4
-from octavo.models.gguf.names import ROPE_TENSORS, TABLES, Original, Table
+from octavo.models.gguf.names import (
+    ROPE_TENSORS,
+    SUFFIXES,
+    TABLES,
+    Original,
+    Table,
+    filled,
+    look_up,
+    pattern_of,
+)
 from octavo.models.gguf.undo import AS_STORED, Heads
 from octavo.quant.plain import multiplied, tensor_rows
 
 _MOST_EXPERTS = 1 << 16
-_SUFFIXES = (".weight", ".bias")
 
 
 class _Source(Struct, frozen=True):
@@ -117,18 +125,18 @@ class GgufWeights:
         check_tensors(view, wanted, may_be_extra=[self._label(name) for name in extra])
 
     def _add(self, name: str, parts: set[str]) -> None:
-        pattern, numbers = _pattern(name)
-        found = _look_up(self._table, pattern)
+        pattern, numbers = pattern_of(name)
+        found = look_up(self._table, pattern)
         if found is None:
             is_known = pattern in parts or name in ROPE_TENSORS or self._is_scale(name)
             if not is_known:
                 self._unknown.append(name)
             return
         original, suffix = found
-        stored = (name, *(_filled(part, numbers) for part in original.also))
+        stored = (name, *(filled(part, numbers) for part in original.also))
         if not all(part in self._checkpoint for part in stored):
             return  # the check will report the original as missing
-        target = _filled(original.name, numbers) + suffix
+        target = filled(original.name, numbers) + suffix
         if "@" not in target:
             self._sources[target] = _Source(stored, original)
             return
@@ -207,13 +215,13 @@ class GgufWeights:
         """Return the name that the file has, or would have, for an original tensor."""
         if name in self._sources:
             return self._sources[name].label
-        pattern, numbers = _pattern(name)
+        pattern, numbers = pattern_of(name)
         for stored, original in self._table.items():
-            for suffix in ("", *_SUFFIXES):
+            for suffix in ("", *SUFFIXES):
                 if original.name + suffix == pattern:
                     index = f"[{numbers[1]}]" if len(numbers) > 1 and "@" not in stored else ""
                     names = (stored + suffix, *original.also)
-                    return " + ".join(_filled(part, numbers) for part in names) + index
+                    return " + ".join(filled(part, numbers) for part in names) + index
         return name
 
 
@@ -222,32 +230,3 @@ def _table(checkpoint: Checkpoint) -> Table:
     if architecture == "falcon" and "blk.0.attn_norm_2.weight" in checkpoint:
         architecture = "falcon, two norms"
     return TABLES[architecture]
-
-
-def _look_up(table: Table, pattern: str) -> tuple[Original, str] | None:
-    """Return the original, and the suffix to add to its name."""
-    if pattern in table:
-        return table[pattern], ""
-    for suffix in _SUFFIXES:
-        stem = pattern.removesuffix(suffix)
-        if stem != pattern and stem in table:
-            return table[stem], suffix
-    return None
-
-
-def _pattern(name: str) -> tuple[str, list[str]]:
-    """Replace the first number in a name by `*` and the second by `@`; return both."""
-    numbers: list[str] = []
-    words = name.split(".")
-    for place, word in enumerate(words):
-        if word.isdecimal() and word.isascii() and len(numbers) < 2:
-            words[place] = "*@"[len(numbers)]
-            numbers.append(word)
-    return ".".join(words), numbers
-
-
-def _filled(pattern: str, numbers: list[str]) -> str:
-    """Fill a pattern with its numbers; an `@` without a number stays."""
-    for sign, number in zip("*@", numbers, strict=False):
-        pattern = pattern.replace(sign, number)
-    return pattern

@@ -248,3 +248,34 @@ TABLES: Mapping[str, Table] = {
 
 # Tensors with the parameters of the rotary embedding, which become a part of the config.
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+
+SUFFIXES = (".weight", ".bias")  # of a name that stands for both
+
+
+def look_up(table: Table, pattern: str) -> tuple[Original, str] | None:
+    """Return the original, and the suffix to add to its name."""
+    if pattern in table:
+        return table[pattern], ""
+    for suffix in SUFFIXES:
+        stem = pattern.removesuffix(suffix)
+        if stem != pattern and stem in table:
+            return table[stem], suffix
+    return None
+
+
+def pattern_of(name: str) -> tuple[str, list[str]]:
+    """Replace the first number in a name by `*` and the second by `@`; return both."""
+    numbers: list[str] = []
+    words = name.split(".")
+    for place, word in enumerate(words):
+        if word.isdecimal() and word.isascii() and len(numbers) < 2:
+            words[place] = "*@"[len(numbers)]
+            numbers.append(word)
+    return ".".join(words), numbers
+
+
+def filled(pattern: str, numbers: list[str]) -> str:
+    """Fill a pattern with its numbers; an `@` without a number stays."""
+    for sign, number in zip("*@", numbers, strict=False):
+        pattern = pattern.replace(sign, number)
+    return pattern

@@ -1,0 +1,187 @@
+"""The pairs of an adapter, collected module by module, each checked before it is kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.adapters.module_choice import Names
+from octavo.adapters.targets import Target, Targets
+from octavo.backends.adapter_weights import AdapterWeights, Pair
+from octavo.loader.checkpoint import Checkpoint
+from octavo.loader.errors import TensorMismatchError, UnsupportedFormatError, quote
+
+# By the name of a type: the integers of its size, and the bits that are all set where a number is
+# not finite.
+_EXPONENTS: Mapping[str, tuple[type[Any], int]] = {
+    "F32": (np.uint32, 0x7F800000),
+    "BF16": (np.uint16, 0x7F80),
+    "F16": (np.uint16, 0x7C00),
+}
+
+
+class Limits(NamedTuple):
+    """The bounds of the adapters that an engine takes."""
+
+    max_rank: int
+    modules: Names | None = None  # that they may change; None: all projections
+
+
+class Halves(NamedTuple):
+    """The names of the two tensors of a module's pair."""
+
+    down: str
+    up: str
+
+
+class Pairs:
+    """The pairs that were read so far, by projection and part."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, targets: Targets, limits: Limits, base: str | None = None
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._targets = targets
+        self._limits = limits
+        self._base = base  # the model that it was made for, as its settings name it
+        self._pairs: dict[str, list[Pair | None]] = {}
+        self._rank = 0
+
+    @property
+    def path(self) -> Path:
+        return self._checkpoint.path
+
+    def target(self, module: str, tensor: str) -> Target:
+        """Return what a module is; raise an error, with the tensor's name, if it has no pair."""
+        found = self._targets.find(module)
+        if found is None:
+            raise self._unknown(module, tensor)
+        if self._limits.modules is not None and not self._limits.modules.match(module):
+            raise TensorMismatchError(
+                f"it changes {quote(module)}, which lora_target_modules does not name",
+                path=self.path,
+                tensor=tensor,
+                advice="add it there, or leave lora_target_modules out",
+            )
+        return found
+
+    def _unknown(self, module: str, tensor: str) -> TensorMismatchError | UnsupportedFormatError:
+        why = self._targets.why_not(module)
+        if why is not None:
+            return UnsupportedFormatError(
+                f"it changes {quote(module)}: {why}",
+                path=self.path,
+                tensor=tensor,
+                advice="train the adapter without it, or merge it into its base",
+            )
+        known = ", ".join(quote(name) for name, _ in list(self._targets.items())[:3])
+        return TensorMismatchError(
+            f"this model has no projection {quote(module)}; it has {len(self._targets):,}, such as "
+            f"{known}",
+            path=self.path,
+            tensor=tensor,
+            advice=self._advice,
+        )
+
+    @property
+    def _advice(self) -> str:
+        made_for = "" if self._base is None else f", {quote(self._base)} by its settings"
+        return f"the adapter was made for another model{made_for}"
+
+    def add(
+        self,
+        module: str,
+        halves: Halves,
+        scale_of: Callable[[int], float],
+        *,
+        rank: int | None = None,
+        order: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Add the pair of a module, whose scale follows from its rank.
+
+        `rank` is what settings say; None: whatever the tensors have. `order` has the file's row for
+        each row of the module; None: they are the same.
+        """
+        for name, other in (halves, halves[::-1]):
+            if other not in self._checkpoint:
+                raise TensorMismatchError(
+                    f"there is no {quote(other)} beside it",
+                    path=self.path,
+                    tensor=name,
+                    advice="the file is incomplete",
+                )
+        target = self.target(module, halves.down)
+        shape = self._checkpoint.info(halves.down).shape
+        if rank is None:
+            rank = shape[0] if len(shape) == 2 else 1
+        self._check_shape(halves.down, (rank, target.inputs))
+        self._check_shape(halves.up, (target.outputs, rank))
+        self._check_rank(halves.down, rank)
+        down, up, scale = self._read(halves.down), self._read(halves.up), scale_of(rank)
+        if not math.isfinite(scale):
+            raise TensorMismatchError(f"its scale is {scale}", path=self.path, tensor=halves.down)
+        if order is not None:
+            up = up[order]
+        parts = self._pairs.setdefault(target.path, [None] * target.num_parts)
+        for part, rows in target.shares:
+            if parts[part] is not None:
+                raise TensorMismatchError(
+                    f"another pair changes {quote(module)} too", path=self.path, tensor=halves.down
+                )
+            share = up[rows] if isinstance(rows, slice) else up[np.asarray(rows)]
+            parts[part] = Pair(down, share, scale)
+        self._rank = max(self._rank, rank)
+
+    def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        found = self._checkpoint.info(name).shape
+        if found != shape:
+            raise TensorMismatchError(
+                f"has shape {list(found)}, and this model and the adapter's settings need "
+                f"{list(shape)}",
+                path=self.path,
+                tensor=name,
+                advice=self._advice,
+            )
+
+    def _check_rank(self, name: str, rank: int) -> None:
+        if rank > self._limits.max_rank:
+            raise TensorMismatchError(
+                f"has rank {rank}, and this engine takes {self._limits.max_rank} at most",
+                path=self.path,
+                tensor=name,
+                advice="raise max_lora_rank",
+            )
+
+    def _read(self, name: str) -> NDArray[Any]:
+        """Return a tensor's numbers, as they are stored if they are floats, once all are finite."""
+        info = self._checkpoint.info(name)
+        if info.type.is_quantized:
+            values: NDArray[Any] = self._checkpoint.read_float32(name)
+            bits = _EXPONENTS["F32"]
+        elif info.type.name in _EXPONENTS:
+            values, bits = self._checkpoint.read(name), _EXPONENTS[info.type.name]
+        else:
+            raise TensorMismatchError(
+                f"is of the type {info.type.name}; F32, BF16 and F16 are read",
+                path=self.path,
+                tensor=name,
+                advice="save the adapter in one of these types",
+            )
+        if values.size and int((values.view(bits[0]) & bits[0](bits[1])).max()) == bits[1]:
+            raise TensorMismatchError(
+                "has numbers that are not finite (NaN or infinity)", path=self.path, tensor=name
+            )
+        return values
+
+    def finish(self) -> AdapterWeights:
+        """Return the adapter; raise an error if it has no pair."""
+        if not self._pairs:
+            raise TensorMismatchError("the adapter has no pair of matrices", path=self.path)
+        return AdapterWeights(
+            {path: tuple(parts) for path, parts in self._pairs.items()}, self._rank
+        )

@@ -1,0 +1,1 @@
+"""Tests of the readers of adapters, of all families and both forms."""
