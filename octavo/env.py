@@ -122,6 +122,16 @@ def child_module_path() -> str:
     return os.pathsep.join([str(home), given] if given else [str(home)])
 
 
+def allows_lora_updating() -> bool:
+    """Return VLLM_ALLOW_RUNTIME_LORA_UPDATING, vLLM's switch for clients that add adapters."""
+    return _flag("VLLM_ALLOW_RUNTIME_LORA_UPDATING")
+
+
+def adapters_directory() -> Path:
+    """Return the directory in which servers keep private copies of adapters."""
+    return cache_directory() / "adapters"
+
+
 def runtime_directory() -> Path | None:
     """Return XDG_RUNTIME_DIR, the directory for the user's sockets; None if it is unset."""
     return _path("XDG_RUNTIME_DIR")

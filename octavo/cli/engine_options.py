@@ -20,6 +20,9 @@ from octavo.options.engine import EngineArguments, read_arguments
 from octavo.options.foreign import FIXED, INERT
 from octavo.options.speculation import METHODS
 
+# Flags behind which the model's name may stand as one of their values.
+_TAKE_SEVERAL = ("api_key", "ignore_patterns", "logits_processors", "lora_target_modules")
+
 
 def add_model(parser: Parser, *, has_default: bool = True) -> None:
     """Add the model, as a word or, where there is a default, as --model."""
@@ -42,7 +45,7 @@ def model_of(arguments: argparse.Namespace) -> str:
         raise UsageError(f"two models are named, {word!r} and --model {flag!r}; name one{hint}")
     served: list[str] = getattr(arguments, "served_model_name", None) or []
     if word is None and flag is None:
-        for several in ("api_key", "ignore_patterns", "logits_processors"):
+        for several in _TAKE_SEVERAL:
             if len(getattr(arguments, several, None) or ()) > 1:
                 given = "--" + several.replace("_", "-")
                 raise UsageError(

@@ -25,7 +25,7 @@ from octavo.cli.engine_options import (
 from octavo.cli.flags.other_servers import add_other_flags, check_other_flags
 from octavo.cli.output import size, table
 from octavo.cli.parsing import Parser
-from octavo.cli.server_options import add_server_options, server_settings
+from octavo.cli.server_options import add_server_options, server_settings, with_adapters
 from octavo.options.engines import ENGINES
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_other_flags(arguments)
     config = server_settings(arguments)
     timing = timing_of(arguments)
-    asked = read_arguments(model_of(arguments), engine_options(arguments))
+    options = with_adapters(engine_options(arguments), config)
+    asked = read_arguments(model_of(arguments), options)
     choose_backend(asked, is_first=True)
     check_addresses(config)
     if config.ssl_certfile is not None:
@@ -114,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
         stack.enter_context(output_never_blocks())
         workers: list[Worker] = []
         if arguments.engine != "process":
-            llm = _load_here(asked, arguments.engine, engine_options(arguments))
+            llm = _load_here(asked, arguments.engine, options)
         else:
             llm, workers = _load(asked, source, config, timing, stack)
         stack.callback(llm.close)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import logging
 from pathlib import Path
+from typing import Any
 
+from octavo.cli.flags.adapters import add_adapter_flags, applied
 from octavo.cli.parsing import Parser, UsageError
 from octavo.options.declare import add_flags, aliases_of, given_in
 from octavo.options.server import ServerSettings
@@ -15,7 +17,7 @@ log = logging.getLogger("octavo.cli")
 
 _GROUPS = (
     *("network", "access", "dialect", "limits", "times"),
-    *("durable requests", "kept responses", "batches"),
+    *("durable requests", "kept responses", "batches", "adapters"),
 )
 
 
@@ -26,6 +28,8 @@ def add_server_options(parser: Parser) -> None:
         add_flags(group, ServerSettings, title)
         if title == "access":
             _add_keys(group)
+        if title == "adapters":
+            add_adapter_flags(group)
     parser.add_aliases(aliases_of(ServerSettings))
 
 
@@ -68,9 +72,12 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
         asked["chat_template"] = read_template(asked["chat_template"])
     for name in ("allowed_hosts", "allowed_origins"):
         asked[name] = _words(asked.get(name))
-    for name in ("served_model_name", "middleware"):
+    for name in ("served_model_name", "middleware", "lora_modules"):
         if name in asked:
             asked[name] = tuple(asked[name])
+    if env.allows_lora_updating():
+        asked.setdefault("allow_runtime_lora_updating", True)
+    asked["lora_modules"] = applied(asked.get("lora_modules", ()), arguments)
     asked["key_weights"] = dict(map(_weight, asked.get("key_weights", ())))
     config = ServerSettings(api_keys=keys, **asked)
     _check_variables(config)
@@ -80,6 +87,15 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
 
         check_names(config)  # before the model is loaded
     return config
+
+
+def with_adapters(options: dict[str, Any], config: ServerSettings) -> dict[str, Any]:
+    """Return the engine's options, with adapters where the server's settings name some."""
+    if not config.names_adapters:
+        return options
+    if options.get("enable_lora") is False:
+        raise UsageError("adapters are named, and --no-enable-lora excludes them; leave one out")
+    return {**options, "enable_lora": True}
 
 
 def _check_variables(config: ServerSettings) -> None:

@@ -7,7 +7,6 @@ are accepted, and named once in the log with the reason.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -17,16 +16,23 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from octavo.core.config import ConfigError
-from octavo.core.sampling_params import (
-    MAX_PROCESSORS,
-    LogitsProcessor,
-    RequestError,
-    SamplingParams,
-)
+from octavo.core.sampling_params import MAX_PROCESSORS, LogitsProcessor
 from octavo.nearest import nearest_or_all
 from octavo.options import DEFAULT_MODEL, backends
+from octavo.options.adapters import (
+    MAX_ADAPTER_BYTES,
+    MAX_COPIES_BYTES,
+    MAX_LORAS,
+    MAX_RANK,
+    MOST_ADAPTERS,
+    LoraType,
+    Rank,
+    check_adapters,
+    read_modules,
+)
 from octavo.options.declare import check, option
 from octavo.options.foreign import DEVICES, FIXED, INERT, MISSING, SYNONYMS
+from octavo.options.overrides import EXAMPLES, check_override, read_override, wrong_override
 from octavo.options.pooling import PoolerConfig, read_pooler_config
 from octavo.options.speculation import SpeculativeConfig, read_speculative_config
 from octavo.options.values import name_or_none, sequence_length
@@ -270,6 +276,47 @@ class EngineArguments:
         "MODULE:CLASS",
         parts={"nargs": "+", "action": "extend"},
     )
+    enable_lora: bool = option(
+        False, "accept requests that name an adapter (LoRA); naming adapters switches it on"
+    )
+    max_loras: int = option(
+        MAX_LORAS, "most different adapters in a step; others wait", "COUNT", most=MOST_ADAPTERS
+    )
+    max_cpu_loras: int | None = option(
+        None,
+        "most adapters in memory; those used longest ago make room (default: four times max_loras)",
+        "COUNT",
+        most=MOST_ADAPTERS,
+    )
+    max_lora_rank: Rank = option(
+        MAX_RANK,
+        "the largest rank of an adapter: 1, 8, 16, 32, 64, 128, 256, 320 or 512; memory is kept "
+        "for it",
+        "RANK",
+        read=int,
+    )
+    lora_dtype: LoraType = option(
+        "auto", "type of adapters' weights in memory; auto keeps that of the file", "TYPE"
+    )
+    lora_target_modules: tuple[str, ...] | None = option(
+        None,
+        "projections that adapters may change, such as q_proj o_proj; an adapter that changes "
+        "another is refused (default: all)",
+        "MODULE",
+        parts={"nargs": "+", "action": "extend"},
+    )
+    max_lora_bytes: int = option(
+        MAX_ADAPTER_BYTES, "the largest adapter, all its files together", "SIZE"
+    )
+    lora_copies_bytes: int = option(
+        MAX_COPIES_BYTES,
+        "size of the private copies of adapters on disk, in Octavo's cache directory, from which "
+        "the engine reads them; those used longest ago are removed",
+        "SIZE",
+    )
+    # Where the private copies of adapters lie, each in a directory with the digest of its content
+    # as its name. The front end sets it; there is no flag.
+    adapter_directory: str | None = None
     spare_engine: bool = option(
         False,
         "keep a second engine's process loaded, which takes over at once when the first ends; it "
@@ -297,31 +344,21 @@ class EngineArguments:
             )
         overrides = self.hf_overrides
         if not (overrides is None or isinstance(overrides, dict)):
-            raise _wrong_override("hf_overrides", f"it is a {type(overrides).__name__}, no object")
+            raise wrong_override("hf_overrides", f"it is a {type(overrides).__name__}, no object")
         if self.override_generation_config is not None:
-            _check_override(self.override_generation_config)
+            check_override(self.override_generation_config)
         speculation = self.speculative_config
         if not (speculation is None or isinstance(speculation, SpeculativeConfig)):
             raise ConfigError(f"speculative_config={speculation!r} must be a SpeculativeConfig")
         pooler = self.pooler_config
         if not (pooler is None or isinstance(pooler, PoolerConfig)):
             raise ConfigError(f"pooler_config={pooler!r} must be a PoolerConfig")
+        object.__setattr__(self, "lora_target_modules", read_modules(self.lora_target_modules))
+        check_adapters(self)
 
 
-# The sampling parameters that a generation_config.json may set, by their names there.
-_GENERATION = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "max_new_tokens",
-)
-# The options that are JSON objects.
-_EXAMPLES = {
-    "hf_overrides": '{"classifier_from_token": ["no", "yes"]}',
-    "override_generation_config": '{"temperature": 0.6, "top_p": 0.95}',
-}
+# The model has a parameter of its own; the directory is the front end's.
+NOT_OPTIONS = ("model", "adapter_directory")
 
 
 def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) -> EngineArguments:
@@ -329,7 +366,7 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
 
     As in vLLM, None means the default.
     """
-    known = [each.name for each in fields(EngineArguments) if each.name != "model"]
+    known = [each.name for each in fields(EngineArguments) if each.name not in NOT_OPTIONS]
     kept: dict[str, Any] = {"model": model}
     ignored = []
     for name, value in options.items():
@@ -359,9 +396,9 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
         kept["device"] = "auto"
     if "dtype" in kept:
         kept["dtype"] = _read_dtype(str(kept["dtype"]))
-    for name in _EXAMPLES:
+    for name in EXAMPLES:
         if name in kept:
-            kept[name] = _read_override(name, kept[name])
+            kept[name] = read_override(name, kept[name])
     if isinstance(kept.get("generation_config"), os.PathLike):
         kept["generation_config"] = os.fspath(kept["generation_config"])
     if isinstance(kept.get("generation_config"), str):
@@ -436,36 +473,3 @@ def _check_place(given: str) -> None:
             f"generation_config={given!r}: there is no file {path}; give auto, vllm, or the place "
             "of a generation_config.json"
         )
-
-
-def _read_override(option: str, given: Any) -> dict[str, Any]:
-    """Return the values of a mapping or of a JSON object's text, without those that are null."""
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except (ValueError, RecursionError):
-            raise _wrong_override(option, f"{given[:100]!r} is not JSON; write an object") from None
-    if not isinstance(given, Mapping):
-        raise _wrong_override(option, f"it is a {type(given).__name__}; it must be an object")
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _check_override(given: Any) -> None:
-    """Refuse fields and values that no request could use."""
-    option = "override_generation_config"
-    if not isinstance(given, dict):
-        raise _wrong_override(option, f"it is a {type(given).__name__}; it must be an object")
-    for name in given:
-        if name not in _GENERATION:
-            hint = nearest_or_all(str(name), _GENERATION)
-            raise _wrong_override(option, f"there is no field {str(name)[:100]!r}; {hint}")
-    sampling = {"max_tokens" if name == "max_new_tokens" else name: given[name] for name in given}
-    try:
-        SamplingParams(**sampling)
-    except RequestError as error:
-        message = str(error).replace("max_tokens", "max_new_tokens")
-        raise _wrong_override(option, message) from None
-
-
-def _wrong_override(option: str, problem: str) -> ConfigError:
-    return ConfigError(f"{option}: {problem}; an example is {_EXAMPLES[option]}")

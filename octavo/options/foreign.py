@@ -38,7 +38,8 @@ WITHOUT_EFFECT = {
     "VLLM_CACHE_ROOT": "set OCTAVO_CACHE",
     "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "a sequence has as many positions as the model was made for",
     "VLLM_SERVER_DEV_MODE": "give --admin-socket, whose routes are for operators",
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "there are no adapters yet",
+    "VLLM_LORA_RESOLVER_CACHE_DIR": "give --lora-directory",
+    "VLLM_PLUGINS": "give --lora-resolver for adapters, and --logits-processors",
     "VLLM_BATCH_INVARIANT": "a request's tokens never depend on the batch",
     "VLLM_LOGGING_CONFIG_PATH": "give --log-level",
     "SGLANG_USE_MODELSCOPE": _HUB,
@@ -55,7 +56,6 @@ WITHOUT_EFFECT = {
 }
 # Every variable of llama-server's is a flag of its own.
 _PREFIX = "LLAMA_ARG_"
-ADAPTERS = "there are no adapters yet"
 DEVICES = f"the backends compute on {' and '.join(devices())} alone"
 _GPU_MEMORY = "the model is in the CPU's memory already"
 _GRAPHS = "no backend captures graphs"
@@ -83,6 +83,7 @@ INERT: Mapping[str, str] = {
     **dict.fromkeys(("jit_monitor_mode", "jit_monitor_verbose"), "nothing is compiled"),
     **dict.fromkeys(("compilation_config", "optimization_level"), "models are not compiled"),
     "performance_mode": "there is one",
+    "specialize_active_lora": "a step computes the adapters that it has, and no more",
     **dict.fromkeys(
         (
             *("attention_backend", "attention_config", "kernel_config", "ir_op_priority"),
@@ -222,7 +223,12 @@ FIXED: Mapping[str, tuple[Test, str]] = {
         ("enable_expert_parallel", "enable_eplb", "enable_dbo", "enable_elastic_ep"),
         (_among(False), _ONE_PROCESS),
     ),
-    "enable_lora": (_among(False), ADAPTERS),
+    "fully_sharded_loras": (_among(False), _ONE_PROCESS),
+    "enable_tower_connector_lora": (_among(False), _TEXT_ALONE),
+    **dict.fromkeys(
+        ("enable_mixed_moe_lora_format", "enable_moe_shared_loras"),
+        (_among(False), "adapters change no experts"),
+    ),
     "cpu_offload_gb": (_among(0), _GPU_MEMORY),
     "load_format": (
         _among("auto", "safetensors", "gguf", "fastsafetensors", "instanttensor", "runai_streamer"),
@@ -294,15 +300,9 @@ FIXED: Mapping[str, tuple[Test, str]] = {
 # Options, of the engine or of the server, that ask for what Octavo does not have. A misspelt option
 # is compared with Octavo's own names only, so these need no near miss.
 MISSING: Mapping[str, str] = {
-    **dict.fromkeys(
-        (
-            *("max_loras", "max_lora_rank", "max_cpu_loras", "lora_dtype", "lora_modules"),
-            *("fully_sharded_loras", "lora_extra_vocab_size", "lora_target_modules"),
-            *("default_mm_loras", "specialize_active_lora", "enable_tower_connector_lora"),
-            *("enable_mixed_moe_lora_format", "enable_moe_shared_loras", "max_lora_cls_labels"),
-        ),
-        ADAPTERS,
-    ),
+    "lora_extra_vocab_size": "adapters add no tokens to the vocabulary",
+    "max_lora_cls_labels": "adapters have no classes of their own",
+    "default_mm_loras": _TEXT_ALONE,
     **dict.fromkeys(
         ("cudagraph_capture_sizes", "max_cudagraph_capture_size", "cuda_graph_sizes"), _GRAPHS
     ),

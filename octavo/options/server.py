@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 from octavo.core.config import MAX_WEIGHT
 from octavo.options.declare import option
+from octavo.options.named_adapters import MAX_NAME_CHARACTERS, NamedAdapter, read_adapter
 from octavo.options.transport import ServerSettingsError, TransportSettings, name_of_key
 from octavo.options.values import json_object
-
-MAX_NAME_CHARACTERS = 512  # of a model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +254,50 @@ class ServerSettings(TransportSettings):
         group="batches",
     )
 
+    lora_modules: tuple[NamedAdapter, ...] = option(
+        (),
+        "adapters (LoRA) that requests may name as their model: NAME=PATH, or JSON with the keys "
+        "name, path and base_model_name",
+        "ADAPTER",
+        group="adapters",
+        read=read_adapter,
+        parts={"nargs": "+", "action": "extend"},
+    )
+    lora_directory: Path | None = option(
+        None,
+        "a directory whose sub-directories and GGUF files are adapters, each under its own name; "
+        "new and changed ones are taken without a restart",
+        "DIR",
+        group="adapters",
+    )
+    lora_directory_seconds: float = option(
+        2.0, "time between two looks at that directory", "SECONDS", group="adapters"
+    )
+    lora_resolver: str | None = option(
+        None,
+        "a function of your own that finds the adapter of an unknown name when it is first asked "
+        "for; it is trusted, and found in PYTHONPATH",
+        "MODULE:FUNCTION",
+        group="adapters",
+    )
+    lora_resolver_seconds: float = option(
+        60.0, "for that function to find one", "SECONDS", group="adapters"
+    )
+    max_lora_names: int = option(
+        10_000, "the most adapters that have a name at once", "COUNT", group="adapters"
+    )
+    allow_runtime_lora_updating: bool = option(
+        False,
+        "let clients with a key add and remove adapters that lie on this machine; operators always "
+        "may, on the admin socket (also VLLM_ALLOW_RUNTIME_LORA_UPDATING)",
+        group="adapters",
+    )
+
+    @property
+    def names_adapters(self) -> bool:
+        """True if a setting says where adapters are, so that they are wanted."""
+        return bool(self.lora_modules or self.lora_directory or self.lora_resolver)
+
     @property
     def body_reader(self) -> str:
         """The function that returns the reader of large bodies, for workers."""
@@ -278,9 +321,31 @@ class ServerSettings(TransportSettings):
                     "characters, so that requests can contain it"
                 )
         self._check_weights()
+        self._check_adapters()
         if self.tokens_only and self.grpc_port is not None:
             raise ServerSettingsError(
                 "tokens_only and grpc_port exclude each other: answers over gRPC have a text"
+            )
+
+    def _check_adapters(self) -> None:
+        names = [*self.served_names, *(each.name for each in self.lora_modules)]
+        for name in names:
+            if names.count(name) > 1:
+                raise ServerSettingsError(
+                    f"lora_modules: {name[:64]!r} is the name of two models or adapters, and a "
+                    "request selects one by its name: rename one of them"
+                )
+        defaults = [each.name for each in self.lora_modules if each.is_default]
+        if len(defaults) > 1:
+            raise ServerSettingsError(
+                f"the adapters {' and '.join(map(repr, defaults[:2]))} would both apply to each "
+                "request, which has one adapter: name them by --lora-modules instead, and let "
+                "requests choose by their model"
+            )
+        if len(names) > self.max_lora_names:
+            raise ServerSettingsError(
+                f"lora_modules has {len(names)} names, of at most "
+                f"max_lora_names={self.max_lora_names}: raise that"
             )
 
     def _check_weights(self) -> None:

@@ -192,7 +192,6 @@ def test_what_closes_a_server_has_a_value(tmp_path: Path, name: str, value: str)
     [
         ("a.yaml", "ignore-patterns: [a, -b]", "a value in a list begins with a dash"),
         ("a.yaml", "max-modl-len: 5", "there is no option --max-modl-len; did you mean"),
-        ("a.yaml", "lora-modules: [x]", "--lora-modules is not supported: there are no adapters"),
         ("a.yaml", "port: many", "argument --port: invalid int value: 'many'"),
         ("a.yaml", "headless: true", "--headless is not supported"),
         ("a.yaml", "config: b.yaml", "a file of options names no other"),

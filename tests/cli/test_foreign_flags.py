@@ -205,7 +205,7 @@ def test_servers_settings_have_other_names_too() -> None:
     "words",
     [
         ("-ngl", "99"),
-        ("--lora", "x"),
+        ("--control-vector", "x"),
         ("--cache-type-k", "q4_0"),
         ("--cache-type-v", "q8_0", "-ctk", "bf16"),
         ("--cache-type-k", "q5_1", "-ctv", "q5_1"),

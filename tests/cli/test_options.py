@@ -17,7 +17,7 @@ from octavo.cli.execute import make_parser
 from octavo.cli.parsing import Parser, UsageError
 from octavo.cli.server_options import server_settings
 from octavo.core.config import ConfigError
-from octavo.options.engine import EngineArguments, read_arguments
+from octavo.options.engine import NOT_OPTIONS, EngineArguments, read_arguments
 from octavo.options.foreign import FIXED, INERT, MISSING
 from octavo.options.server import ServerSettings
 from octavo.options.speculation import SpeculativeConfig
@@ -43,7 +43,7 @@ def server(*words: str) -> ServerSettings:
 def test_every_field_of_an_engine_has_a_flag(command: str) -> None:
     destinations = {action.dest for action in make_parser(COMMANDS[command])._actions}
     for field in fields(EngineArguments):
-        assert field.name in destinations or field.name == "model"
+        assert field.name in destinations or field.name in NOT_OPTIONS
 
 
 def test_every_field_of_the_server_has_a_flag() -> None:
@@ -160,11 +160,11 @@ def test_flags_without_effect_are_taken(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_flags_may_say_what_is_the_case_anyhow() -> None:
     words = ("--tensor-parallel-size", "1", "--quantization", "None", "--kv-cache-dtype", "auto")
-    assert engine(*words, "--no-enable-lora", "m") == EngineArguments(model="m")
+    assert engine(*words, "--no-fully-sharded-loras", "m") == EngineArguments(model="m")
     with pytest.raises(ConfigError, match="tensor_parallel_size=2 is not possible"):
         engine("--tensor-parallel-size", "2")
-    with pytest.raises(ConfigError, match="enable_lora=True is not possible"):
-        engine("--enable-lora")
+    with pytest.raises(ConfigError, match="fully_sharded_loras=True is not possible"):
+        engine("--fully-sharded-loras")
 
 
 def test_all_of_vllms_engine_flags_are_known() -> None:

@@ -27,7 +27,9 @@ ALONE = frozenset(
         *("enable_tokenizer_info_endpoint", "enable_scale_out", "enable_fault_tolerance"),
         *("kv_cache_metrics", "allow_deprecated_quantization", "enable_expert_parallel"),
         *("allow_deprecated_model", "enable_eplb", "enable_dbo", "enable_elastic_ep"),
-        *("enable_lora", "scheduler_reserve_full_isl", "disable_hybrid_kv_cache_manager"),
+        *("scheduler_reserve_full_isl", "disable_hybrid_kv_cache_manager"),
+        *("fully_sharded_loras", "enable_tower_connector_lora", "specialize_active_lora"),
+        *("enable_mixed_moe_lora_format", "enable_moe_shared_loras"),
         *("guided_decoding_disable_any_whitespace", "enable_log_outputs"),
         *("trust_request_mm_kwargs", "calculate_kv_scales"),
     }

@@ -44,6 +44,8 @@ SAME: Mapping[str, str] = {
     **dict.fromkeys(("--pp", "--pp-size"), "--pipeline-parallel-size"),
     **dict.fromkeys(("--dp", "--dp-size"), "--data-parallel-size"),
     "--max-running-requests": "--max-num-seqs",
+    "--max-loras-per-batch": "--max-loras",
+    "--max-loaded-loras": "--max-cpu-loras",
     "--max-queued-requests": "--max-num-queued-reqs",
     "--chunked-prefill-size": "--max-num-batched-tokens",
     "--schedule-policy": "--scheduling-policy",
@@ -83,7 +85,6 @@ class Other(NamedTuple):
 
 
 _TEXT = "models read text alone"
-_ADAPTERS = "there are no adapters yet"
 _DRAFTER = "no second model drafts yet; see --spec-method"
 _SAMPLER = "there is no such sampler"
 _UI = "there is no web page to chat in"
@@ -156,7 +157,7 @@ OTHERS: tuple[Other, ...] = (
     Other(("-ts", "--tensor-split", "-ot", "--override-tensor"), DEVICES),
     Other(("--list-devices",), "see octavo doctor", is_alone=True),
     Other(("--rpc",), "there is one process"),
-    Other(("--lora", "--lora-scaled", "--lora-paths", "--control-vector"), _ADAPTERS),
+    Other(("--control-vector",), "only adapters change what a layer computes"),
     Other(("-mm", "--mmproj", "-mmu", "--mmproj-url", "--media-path"), _TEXT),
     Other(("-md", "--model-draft", "--spec-draft-model", "--draft-max", "--draft"), _DRAFTER),
     Other(
@@ -188,6 +189,9 @@ OTHERS: tuple[Other, ...] = (
     # SGLang
     Other(("--disable-cuda-graph", "--skip-server-warmup"), _OFF_ALREADY, None, is_alone=True),
     Other(("--enable-metrics", "--enable-cache-report"), _ALWAYS, None, is_alone=True),
+    Other(("--enable-lora-overlap-loading",), "adapters load beside the steps", None, True),
+    Other(("--lora-backend", "--max-lora-chunk-size"), "the backend chooses its kernels", None),
+    Other(("--lora-eviction-policy",), "adapters used longest ago make room", ("lru",)),
     Other(("--is-embedding", "--enable-mixed-chunk", "--log-requests"), _ALWAYS, None, True),
     Other(("--enable-torch-compile", "--sleep-on-idle"), "the backend needs none", None, True),
     Other(("--grammar-backend",), "there is one grammar engine", None),
@@ -200,9 +204,7 @@ OTHERS: tuple[Other, ...] = (
     Other(("--speculative-eagle-topk",), _DRAFTER),
     Other(("--dist-init-addr", "--ep-size", "--ep", "--load-balance-method"), "one process serves"),
     Other(("--disaggregation-mode", "--hicache-ratio"), "KV stays in the engine's memory"),
-    Other(
-        ("--enable-dp-attention", "--enable-lora-overlap-loading"), "one process serves", (), True
-    ),
+    Other(("--enable-dp-attention",), "one process serves", is_alone=True),
     Other(("--enable-multimodal",), _TEXT, is_alone=True),
     Other(("--file-storage-path",), "see --batch-dir"),
     Other(("--admin-api-key",), "operators have the --admin-socket"),
