@@ -11,6 +11,7 @@ from typing import cast
 
 from msgspec import Struct, structs
 
+from octavo.adapters.memory import num_numbers
 from octavo.backends.base import FLOAT_TYPES, Footprint, KVLayout, StepSize
 from octavo.backends.kind import BackendKind, Sizes
 from octavo.core.config import ConfigError, CoreConfig
@@ -19,6 +20,7 @@ from octavo.models.footprint import stored, tensor_sizes
 from octavo.models.load import OpenedModel
 from octavo.observe.machine import Memory
 from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill
+from octavo.options.adapters import num_resident
 from octavo.options.backends import Entry
 from octavo.options.engine import CpuWeights, EngineArguments
 from octavo.options.quantization import instead_of, is_same, made_at_load
@@ -36,6 +38,8 @@ _LEAST_PROMPT_LOGPROB_TOKENS = 16
 # The most times the time of a step without prompts, by default: what is predicted is not exact, and
 # running streams should wait three times as long at most.
 _ITL_RATIO = 2.7
+# Adapters get so small a part of free memory, unless those of one step need more.
+_ADAPTER_SHARE = 8
 
 
 class EngineConfig(Struct, frozen=True):
@@ -83,6 +87,7 @@ def resolve(
     dtype = choice.kind.dtype(arguments)
     max_len = _longest(arguments.max_model_len, spec.max_len)
     free = _usable_memory(arguments, with_available(choice.kind.memory(), free_bytes))
+    bill = with_adapters(bill, arguments, opened, free)
     if arguments.spare_engine:  # it has weights and arrays of its own
         free = with_available(free, max(free.available - bill.fixed_bytes, 0))
     num_blocks, max_len = _cache_size(
@@ -119,6 +124,7 @@ def resolve(
         ageing_seconds=arguments.priority_ageing_seconds,
         max_num_waiting=arguments.max_num_queued_reqs,
         fair_share=arguments.fair_share,
+        max_loras=arguments.max_loras if arguments.enable_lora else 0,
     )
     core = limited_depth(core)
     chosen = choice.entry, choice.kind, dtype
@@ -230,6 +236,23 @@ def _max_drafts(arguments: EngineArguments, sizes: Sizes) -> int:
         speculation.num_speculative_tokens,
     )
     return speculation.num_speculative_tokens
+
+
+def with_adapters(
+    bill: MemoryBill, arguments: EngineArguments, opened: OpenedModel, free: Memory
+) -> MemoryBill:
+    """Return a bill with the memory that adapters may take, if there are any.
+
+    It suffices for as many as may be resident, all of the largest size, unless that is a large part
+    of free memory: most are smaller, and what bounds their number then is their real size.
+    """
+    if not arguments.enable_lora:
+        return bill
+    is_wide = "float32" in (arguments.lora_dtype, arguments.dtype)
+    largest = num_numbers(opened.model, arguments.max_lora_rank) * (4 if is_wide else 2)
+    left = max(0, bill.room_for_kv(free.available)) // _ADAPTER_SHARE
+    most = min(num_resident(arguments) * largest, max(arguments.max_loras * largest, left))
+    return structs.replace(bill, adapter_bytes=most)
 
 
 def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout) -> MemoryBill:
@@ -364,8 +387,8 @@ def _default_kv_bytes(bill: MemoryBill, free: Memory, dtype: str, most_kv_bytes:
         smaller = "a smaller model" + (" or dtype=bfloat16" if dtype == "float32" else "")
         raise ConfigError(
             f"there is not enough memory: {readable(needed)} are needed (the weights "
-            f"{readable(bill.weights_bytes)}, a step {readable(bill.step_bytes)}, grammars "
-            f"{readable(bill.grammar_bytes)} (grammar_memory_bytes), the smallest KV cache "
+            f"{readable(bill.weights_bytes)}, a step {readable(bill.step_bytes)}, "
+            f"{beside_text(bill)} (grammar_memory_bytes), the smallest KV cache "
             f"{readable(least)}, and {readable(HEADROOM_BYTES)} that are kept free for others), "
             f"and {free_text(free)}; {free.remedy}, take {smaller}, or, if you know "
             "better, set kv_cache_memory_bytes"
@@ -380,6 +403,12 @@ def no_room_to_preallocate(beside: str, needed_bytes: int, free: Memory) -> Conf
         f"is {readable(needed_bytes)}, and {free_text(free)}; lower kv_cache_memory_bytes, "
         "num_gpu_blocks_override or max_num_seqs, or leave preallocate_kv_cache out"
     )
+
+
+def beside_text(bill: MemoryBill) -> str:
+    """Return the memory of what requests bring along, in words."""
+    adapters = f"adapters {readable(bill.adapter_bytes)}, " if bill.adapter_bytes else ""
+    return f"{adapters}grammars {readable(bill.grammar_bytes)}"
 
 
 def free_text(memory: Memory) -> str:

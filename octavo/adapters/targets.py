@@ -57,7 +57,7 @@ class Target(Struct, frozen=True):
 
 
 class Targets:
-    """All modules of a model's checkpoints: those that an adapter may change, and the others."""
+    """The modules of a model's checkpoints: those that an adapter may change, and the others."""
 
     def __init__(self, model: Model) -> None:
         self._model = model

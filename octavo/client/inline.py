@@ -9,9 +9,11 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from octavo.client.client import Deliver, Died, EngineDeadError
 from octavo.client.commands import COMMAND_SECONDS, CommandsInFlight, failed, replied
@@ -22,25 +24,39 @@ from octavo.core.engine import EngineCore
 from octavo.core.request import Abort, Request
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.core.snapshot import EngineSnapshot, take_load, take_snapshot
-from octavo.engine.commands import carry_out
+from octavo.engine.commands import NO_HANDLERS, carry_out
+from octavo.engine.holds import Holds
 from octavo.options.engine import EngineArguments
 from octavo.wire.commands import NO_ENGINE, Command, Reply
 from octavo.wire.facts import EngineFacts
 
+if TYPE_CHECKING:
+    from octavo.engine.tensor_files import RequestFiles, TensorFiles
+
 log = logging.getLogger(__name__)
 
 SNAPSHOT_SECONDS = 0.5
+POLL_SECONDS = 0.001  # an idle engine looks so often whether a file is ready
 _CLOSED = "the engine is closed"
+_Numbered = tuple[int, Command]
 
 
 class InlineClient:
     """Implements `octavo.client.client.EngineClient`; an error in a step ends the engine."""
 
-    def __init__(self, core: EngineCore, facts: EngineFacts) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        facts: EngineFacts,
+        adapters: RequestFiles | None = None,
+        files: TensorFiles | None = None,
+    ) -> None:
         self._core: EngineCore | None = core
         self._facts = facts
+        self._files = files  # None: the engine loads none
+        self._holds = Holds([] if adapters is None else [adapters], None)
         # Requests, aborts and numbered commands; bounded by the callers: each adds n requests.
-        self._inbox: deque[Request | Abort | tuple[int, Command]] = deque()
+        self._inbox: deque[Request | Abort | _Numbered] = deque()
         self._commands = CommandsInFlight()
         # Guards the inbox, and the loop with its callbacks.
         self._wake = threading.Condition()
@@ -143,17 +159,16 @@ class InlineClient:
                     if seconds <= 0.0:
                         break
                     self._snapshot = take_snapshot(core, time.monotonic())
+                    if self._awaits_files:
+                        self._wake.wait(min(seconds, POLL_SECONDS))
+                        break
                     self._wake.wait(min(seconds, threading.TIMEOUT_MAX))
                 if self._is_closing:
                     return
                 inbox, self._inbox = self._inbox, deque()
-            for event in inbox:
-                if isinstance(event, tuple):
-                    number, command = event
-                    carry_out(core, command, partial(self._settle_soon, number))
-                else:
-                    core.on_event(event)
+            self._take_in(core, inbox)
             events = core.step()
+            self._holds.leave(events)
             now = time.monotonic()
             num_computed = core.scheduler.stats.num_tokens
             if num_computed > num_seen:  # some steps only free what has ended
@@ -166,6 +181,26 @@ class InlineClient:
             if events and not self._call_soon(self._deliver, events):
                 for name in list(core.scheduler.sequences):
                     core.on_event(Abort(name))
+
+    @property
+    def _awaits_files(self) -> bool:
+        """True if a file is being loaded, or a request waits for one."""
+        return bool(self._holds.num_held or (self._files is not None and self._files.num_loading))
+
+    def _take_in(self, core: EngineCore, inbox: Iterable[Request | Abort | _Numbered]) -> None:
+        """Pass on to the core what has come, and what has become ready."""
+        handlers = NO_HANDLERS if self._files is None else self._files.handlers
+        for event in inbox:
+            match event:
+                case Request():
+                    self._holds.add(core, event)
+                case Abort():
+                    core.on_event(event)
+                case (number, command):
+                    carry_out(core, command, partial(self._settle_soon, number), handlers)
+        if self._files is not None and self._files.num_loading:
+            self._files.take()
+        self._holds.take(core)
 
     def _settle_soon(self, number: int, reply: Reply) -> None:
         self._call_soon(self._commands.settle, number, reply)
@@ -188,7 +223,16 @@ def start(
     processors: Mapping[str, LogitsProcessor] | None,
 ) -> InlineClient:
     """Build the engine that the arguments describe; `timing` concerns processes alone."""
-    from octavo.engine.build import build_engine  # imports a backend
+    # They import a backend, and what reads checkpoints.
+    from octavo.engine.build import build_engine
+    from octavo.engine.file_kinds import make_file_kinds
+    from octavo.engine.own_reader import OwnReader
+    from octavo.engine.tensor_files import TensorFiles
 
     engine = build_engine(arguments, processors=processors)
-    return InlineClient(engine.core, engine.facts)
+    files = None
+    if engine.adapters is not None and arguments.adapter_directory is not None:
+        reader = OwnReader([Path(arguments.adapter_directory)])
+        files = TensorFiles(make_file_kinds(engine), reader)
+        engine.adapters.attach(files)
+    return InlineClient(engine.core, engine.facts, engine.adapters, files)

@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
 from octavo.backends.base import Arithmetic
+from octavo.backends.step import NoAdaptersError
 from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.sampling_params import LogitsProcessor
@@ -39,6 +41,10 @@ from octavo.runner.speculate.proposer import Proposer
 from octavo.usable import choose_backend
 from octavo.wire.facts import EngineFacts
 
+if TYPE_CHECKING:
+    from octavo.engine.adapter_loader import AdapterLoader
+    from octavo.engine.adapters import AdapterParts
+
 log = logging.getLogger(__name__)
 
 
@@ -49,6 +55,7 @@ class BuiltEngine(Struct, frozen=True):
     config: EngineConfig
     facts: EngineFacts
     grammars: GrammarSupply
+    adapters: AdapterLoader | None = None  # None: requests may name none
 
 
 class _Parts:
@@ -135,9 +142,17 @@ def _build(
     backend = config.kind.make(arguments, opened.checkpoint.files)
     parts.begin("begin to load the weights")
     memory_check = MemoryCheck(config.bill)
+    adapter_parts = _adapter_parts(arguments, opened)
     bind(opened.model, backend, opened.weights)
     parts.begin("record the model's program")
-    backend.prepare(opened.model, layout, config.core.block_size)
+    settings = None if adapter_parts is None else adapter_parts.settings
+    try:
+        backend.prepare(opened.model, layout, config.core.block_size, adapters=settings)
+    except NoAdaptersError as error:
+        raise ConfigError(f"enable_lora: {error}; leave it out") from error
+    adapters = None
+    if adapter_parts is not None:
+        adapters = adapter_parts.make_loader(backend, config.bill.adapter_bytes)
     parts.begin("prepare for grammars")
     grammars = prepare_grammars(arguments, source, opened, is_bounded=wrap is not None)
     if meanwhile is not None:
@@ -162,6 +177,7 @@ def _build(
         grammars=grammars,
         heads=opened.heads,
         masks_beside=backend.num_threads < num_cores()[0],
+        adapters=adapters,
     )
     executor: Executor = InlineExecutor(runner)
     if wrap is not None:
@@ -174,11 +190,21 @@ def _build(
         "weights": backend.weight_bytes,
         "step": step_bytes,
         "grammars": config.bill.grammar_bytes,
+        **({} if adapters is None else {"adapters": config.bill.adapter_bytes}),
         "KV cache": config.core.num_blocks * config.bill.block_bytes,
     }
     sizes = core.longest_tokens, memory_bytes
     facts = _facts(source, opened, config, *sizes, parts.durations, backend.arithmetic)
-    return BuiltEngine(core, config, structs.replace(facts, pooling=pooling), grammars)
+    return BuiltEngine(core, config, structs.replace(facts, pooling=pooling), grammars, adapters)
+
+
+def _adapter_parts(arguments: EngineArguments, opened: OpenedModel) -> AdapterParts | None:
+    """Make what reads adapters, if there may be any; nothing of it is imported otherwise."""
+    if not arguments.enable_lora:
+        return None
+    from octavo.engine.adapters import AdapterParts
+
+    return AdapterParts(arguments, opened.model)
 
 
 def _check_processors(processors: object) -> None:

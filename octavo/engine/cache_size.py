@@ -11,7 +11,13 @@ import logging
 from octavo.backends.base import Backend, KVLayout
 from octavo.core.config import ConfigError
 from octavo.observe.memory_bill import HEADROOM_BYTES
-from octavo.resolve import EngineConfig, free_text, no_room_to_preallocate, with_available
+from octavo.resolve import (
+    EngineConfig,
+    beside_text,
+    free_text,
+    no_room_to_preallocate,
+    with_available,
+)
 from octavo.runner.kv_cache import longest_in, num_blocks_in, readable
 
 log = logging.getLogger(__name__)
@@ -25,7 +31,7 @@ def reserve_step(config: EngineConfig, backend: Backend, free_bytes: int) -> int
     cache_bytes = config.footprint.most_kv_bytes
     if not _is_automatic(config):
         cache_bytes = config.core.num_blocks * config.bill.block_bytes
-    spare = free_bytes - HEADROOM_BYTES - cache_bytes - config.bill.grammar_bytes
+    spare = free_bytes - HEADROOM_BYTES - cache_bytes - config.bill.beside_bytes
     step_bytes = backend.reserve(config.largest_step, spare)
     log.info(
         "the largest step takes %s (%s estimated)",
@@ -43,7 +49,7 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
     shorter ones, and says so. Raise ConfigError if no sequence fits.
     """
     asked, core, block_bytes = config.arguments, config.core, config.bill.block_bytes
-    fixed_bytes = step_bytes + config.bill.grammar_bytes
+    fixed_bytes = step_bytes + config.bill.beside_bytes
     if not _is_automatic(config):
         needed = core.num_blocks * block_bytes + fixed_bytes
         if needed > free_bytes and asked.preallocate_kv_cache and config.is_first:
@@ -62,7 +68,7 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
         raise ConfigError(
             f"there is not enough memory: with the weights loaded, {free_text(memory)}, "
             f"and {readable(fixed_bytes + least + HEADROOM_BYTES)} are needed (a step "
-            f"{readable(step_bytes)}, grammars {readable(config.bill.grammar_bytes)}, the smallest "
+            f"{readable(step_bytes)}, {beside_text(config.bill)}, the smallest "
             f"KV cache {readable(least)}, and {readable(HEADROOM_BYTES)} that are kept free for "
             f"others); {memory.remedy}, take a smaller model, or, if you know better, set "
             "kv_cache_memory_bytes"

@@ -1,7 +1,7 @@
 """The kinds of tensor files that the engine of a model can load while it runs: a line for each.
 
-A kind is a module of this package, whose function `make(engine)` returns a `TensorFileKind`. There
-is none yet; docs/how-to/add-an-adapter-kind.md adds one.
+A kind is a module of this package, whose function `make(engine)` returns a `TensorFileKind`, or
+None for an engine that takes no such files. docs/how-to/add-a-file-kind.md adds one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 FILE_KINDS: dict[str, str] = {
     # The name of a kind, as the command `load` has it → its module.
+    "lora": "adapters",
 }
 
 
@@ -23,4 +24,5 @@ def make_file_kinds(engine: BuiltEngine) -> dict[str, TensorFileKind]:
     modules = {
         name: import_module(f"octavo.engine.{module}") for name, module in FILE_KINDS.items()
     }
-    return {name: module.make(engine) for name, module in modules.items()}
+    made = {name: module.make(engine) for name, module in modules.items()}
+    return {name: kind for name, kind in made.items() if kind is not None}

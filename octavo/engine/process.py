@@ -36,6 +36,7 @@ from octavo.core.snapshot import EngineLoad, take_load, take_snapshot
 from octavo.engine.commands import NO_HANDLERS, answer, unsendable
 from octavo.engine.file_kinds import make_file_kinds
 from octavo.engine.grammar_loader import GrammarLoader
+from octavo.engine.holds import Holds
 from octavo.engine.shortage import describe_shortage, is_shortage
 from octavo.exec.recording import RecordingExecutor, SuspectRecord
 from octavo.loader import CheckpointError
@@ -66,7 +67,7 @@ from octavo.wire.message_types import (
 )
 
 if TYPE_CHECKING:
-    from octavo.engine.tensor_files import TensorFileKind, TensorFiles
+    from octavo.engine.tensor_files import RequestFiles, TensorFileKind, TensorFiles
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class CoreAndFacts(NamedTuple):
     core: EngineCore
     facts: EngineFacts
     grammars: GrammarLoader | None = None  # None: shapes are compiled in the step
+    adapters: RequestFiles | None = None  # None: requests have none
     may_read: bool = False  # what computes must still open files once the engine runs
     file_kinds: Mapping[str, TensorFileKind] = {}  # what files are loaded for while it runs
 
@@ -131,11 +133,13 @@ def main(argv: list[str]) -> int:
         files = None
         if options.loader is not None:
             files = _connect_loader(options.loader, engine.file_kinds)
+            if engine.adapters is not None:
+                engine.adapters.attach(files)
         _confine(engine.may_read)
         channel.send(EngineReady(engine.facts))
         _tune_garbage_collection()  # while the front end sends the requests that were waiting
         try:
-            beside = engine.grammars, files
+            beside = engine.grammars, files, engine.adapters
             EngineLoop(engine.core, channel, record, progress, time.monotonic, *beside).serve()
         except Exception as error:
             log.exception("the engine ends because a step failed")
@@ -167,9 +171,12 @@ class EngineLoop:
         clock: Callable[[], float] = time.monotonic,
         grammars: GrammarLoader | None = None,
         files: TensorFiles | None = None,
+        adapters: RequestFiles | None = None,
     ) -> None:
         self._core = core
         self._grammars = grammars
+        holders = [each for each in (grammars, adapters) if each is not None]
+        self._holds = Holds(holders, record)
         self._files = files
         self._handlers = NO_HANDLERS if files is None else files.handlers
         self._channel = channel
@@ -210,21 +217,14 @@ class EngineLoop:
 
     @property
     def _awaits_others(self) -> bool:
-        """True if a grammar is being compiled, or a file read."""
-        grammars, files = self._grammars, self._files
-        return bool(
-            (grammars is not None and grammars.num_held)
-            or (files is not None and files.num_loading)
-        )
+        """True if a request waits for what is made beside the steps, or a file is being read."""
+        return bool(self._holds.num_held or (self._files is not None and self._files.num_loading))
 
     def _take_from_others(self) -> None:
-        """Take the grammars and the files that have become ready."""
-        if self._grammars is not None and self._grammars.num_held:
-            for ready in self._grammars.take():
-                self._record.end(int(ready.request_id))
-                self._core.on_event(ready)
+        """Take the files and whatever else has become ready."""
         if self._files is not None and self._files.num_loading:
             self._files.take()
+        self._holds.take(self._core)
 
     @property
     def is_idle(self) -> bool:
@@ -286,11 +286,7 @@ class EngineLoop:
             )
             return
         self._record.add(wire.number)
-        if self._grammars is not None and request.sampling.grammar:
-            request = self._grammars.hold(request)
-            if request.holds:
-                self._record.begin(wire.number)
-        self._core.on_event(request)
+        self._holds.add(self._core, request)
 
     def _send_events(self, events: list[TokenEvent], is_idle: bool = False) -> None:
         """Send the events, with the statistics when they are due."""
@@ -299,10 +295,7 @@ class EngineLoop:
             wire.extend([*map(event_to_wire, events)])
         except WireError:  # of one event, which fails its request alone
             wire.extend(map(self._to_wire, events))
-        if self._grammars is not None:
-            for event in events:
-                if event.finish_reason and self._grammars.leave(event.request_id):
-                    self._record.end(int(event.request_id))
+        self._holds.leave(events)
         now, snapshot = self._clock(), None
         if is_idle or now >= self._snapshot_at:
             self._snapshot_at = now + SNAPSHOT_SECONDS
@@ -351,7 +344,7 @@ def build_model_engine(
     processors_read = bool(arguments.logits_processors) and "torch" in sys.modules
     may_read = engine.config.kind.may_read or processors_read
     grammars, kinds = GrammarLoader(engine.grammars), make_file_kinds(engine)
-    return CoreAndFacts(engine.core, engine.facts, grammars, may_read, kinds)
+    return CoreAndFacts(engine.core, engine.facts, grammars, engine.adapters, may_read, kinds)
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:

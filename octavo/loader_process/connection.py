@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from octavo.loader.checkpoint import Checkpoint, TensorInfo, check_layout
 from octavo.loader.errors import CheckpointError
+from octavo.loader.gguf.types import TENSOR_TYPES
 from octavo.loader.mapped_file import MappedFile
 from octavo.loader.metadata import Metadata
 from octavo.loader.safetensors import TYPES
@@ -44,6 +45,7 @@ from octavo.loader_process.sealed import NotSealedError, check_sealed
 
 log = logging.getLogger(__name__)
 
+_TYPES = {**{kind.name: kind for kind in TENSOR_TYPES.values()}, **TYPES}
 MAX_IN_FLIGHT = 16
 WAIT_SECONDS = FILE_SECONDS + 5.0  # for an answer, after which there will be none
 DIGEST_BYTES = 32
@@ -91,10 +93,13 @@ class LoaderConnection:
         """The number of requests whose answers have not been taken."""
         return len(self._in_flight) + len(self._answers)
 
-    def request(self, path: str, beside: Sequence[str] = ()) -> int:
-        """Ask for a file; return the number of the request, or raise FileError."""
+    def request(self, path: str, beside: Sequence[str] = (), names: Sequence[str] = ()) -> int:
+        """Ask for a file, or for one of these names in a directory; return the request's number.
+
+        Raise FileError if it cannot be asked for.
+        """
         number = self._next_number
-        message = ReadFile(number, path, tuple(beside))
+        message = ReadFile(number, path, tuple(beside), tuple(names))
         if len(encode(message)) > MAX_PACKET_BYTES:
             raise FileError(TOO_LARGE, "the path is too long")
         with self._lock:
@@ -195,6 +200,7 @@ def open_sealed(path: Path, message: FileRead, content: int, table: int) -> Tens
     check_sealed(table, message.table_bytes)
     with mmap.mmap(table, message.table_bytes, access=mmap.ACCESS_READ) as mapped:
         described = decode_table(mapped[:])
+    path = path / described.name if described.name else path
     file = MappedFile.of_descriptor(path, content)
     tensors = _tensors(described, file)
     metadata = Metadata.of_strings(path, described.metadata)
@@ -213,7 +219,7 @@ def _tensors(described: Table, file: MappedFile) -> dict[str, TensorInfo]:
 
 
 def _info(entry: TableEntry, file: MappedFile) -> TensorInfo:
-    kind = TYPES.get(entry.type)
+    kind = _TYPES.get(entry.type)
     if kind is None:
         raise LoaderProtocolError("a table has a tensor of an unknown type")
     try:

@@ -26,6 +26,7 @@ MAX_TENSORS = 1 << 16
 MAX_TENSOR_NAME = 512
 MAX_DIMENSIONS = 8
 MAX_BESIDE = 4  # small files beside one
+MAX_NAMES = 4  # of files that are looked for in a directory
 MAX_BESIDE_BYTES = 1 << 20  # of each of them
 FILE_SECONDS = 50.0  # in which a loader reads a file, or is ended
 
@@ -38,11 +39,15 @@ Code = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class ReadFile(Struct, tag=0, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A request to read a file of tensors, and small JSON files that may lie beside it."""
+    """A request to read a file of tensors, and small JSON files that may lie beside it.
+
+    Where the path is that of a directory, the first of `names` is read that is there.
+    """
 
     number: Natural
     path: Path
     beside: Annotated[tuple[FileName, ...], Meta(max_length=MAX_BESIDE)] = ()
+    names: Annotated[tuple[FileName, ...], Meta(max_length=MAX_NAMES)] = ()
 
 
 class FileRead(Struct, tag=1, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -77,11 +82,16 @@ class TableEntry(Struct, array_like=True, frozen=True, forbid_unknown_fields=Tru
 
 
 class Table(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """The tensors of a file, its metadata, and the JSON files that lie beside it."""
+    """The tensors of a file, its metadata, and the JSON files that lie beside it.
+
+    The name is that of the file in the directory that was asked for; None if the path was the
+    file's own.
+    """
 
     tensors: Annotated[tuple[TableEntry, ...], Meta(max_length=MAX_TENSORS)]
     metadata: dict[str, str]
     beside: dict[FileName, Annotated[bytes, Meta(max_length=MAX_BESIDE_BYTES)]]
+    name: FileName | None = None
 
 
 FromLoader = FileRead | FileRefused | LoaderEnded

@@ -102,7 +102,7 @@ def serve(connection: socket.socket, directories: Directories, seconds: float) -
 def _answer(connection: socket.socket, directories: Directories, request: ReadFile) -> None:
     number = request.number
     try:
-        opened = read_file(directories, Path(request.path), request.beside)
+        opened = read_file(directories, Path(request.path), request.beside, request.names)
     except FileRefusedError as error:
         send(connection, FileRefused(number, error.code, printable(str(error))), ())
         return

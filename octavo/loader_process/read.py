@@ -13,6 +13,7 @@ from pathlib import Path
 
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.errors import CheckpointError, quote
+from octavo.loader.gguf.reader import MAGIC, read_gguf
 from octavo.loader.mapped_file import MappedFile
 from octavo.loader.safetensors import read_safetensors
 from octavo.loader.strict_json import parse_object
@@ -48,6 +49,14 @@ class Directories:
     def __init__(self, paths: Iterable[Path]) -> None:
         self.roots = tuple([Path(os.path.realpath(path)) for path in paths])
 
+    def has(self, path: Path) -> bool:
+        """Return whether a path is below one of the directories."""
+        try:
+            real = Path(os.path.realpath(path))
+        except (OSError, ValueError):
+            return False
+        return any(real.is_relative_to(root) for root in self.roots)
+
     def open(self, path: Path, most_bytes: int) -> tuple[int, int]:
         """Open a regular file of at most so many bytes; return its descriptor and its size."""
         if not path.is_absolute():
@@ -81,15 +90,22 @@ class Directories:
         )
 
 
-def read_file(directories: Directories, path: Path, beside: Sequence[str]) -> tuple[int, int]:
-    """Return descriptors of a file's content and of its table; raise FileRefusedError."""
+def read_file(
+    directories: Directories, path: Path, beside: Sequence[str], names: Sequence[str] = ()
+) -> tuple[int, int]:
+    """Return descriptors of a file's content and of its table; raise FileRefusedError.
+
+    In a directory, the first of `names` is read.
+    """
+    name = _name_in(directories, path, names)
+    path = path / name if name else path
     source, num_bytes = directories.open(path, MAX_FILE_BYTES)
     try:
         content = make_sealed("octavo-tensors", num_bytes, _copier(source, num_bytes, path))
     finally:
         os.close(source)
     try:
-        table = encode(_table(directories, content, path, beside))
+        table = encode(_table(directories, content, path, beside, name))
         if len(table) > MAX_TABLE_BYTES:
             raise FileRefusedError(
                 TOO_LARGE, f"its table has {len(table):,} bytes, of at most {MAX_TABLE_BYTES:,}"
@@ -98,6 +114,20 @@ def read_file(directories: Directories, path: Path, beside: Sequence[str]) -> tu
     except BaseException:
         os.close(content)
         raise
+
+
+def _name_in(directories: Directories, path: Path, names: Sequence[str]) -> str | None:
+    """Return the name of the file to read in a directory; None if the path is a file's own."""
+    if not names or not directories.has(path) or not path.is_dir():
+        return None
+    name = next((each for each in names if os.path.lexists(path / each)), None)
+    if name is None:
+        raise FileRefusedError(
+            UNREADABLE,
+            f"{quote(str(path))} has none of the files {', '.join(names)}; others, such as pickled "
+            "ones (.bin, .pt), are not read",
+        )
+    return name
 
 
 def _copier(source: int, num_bytes: int, path: Path) -> Callable[[int], None]:
@@ -118,19 +148,22 @@ def _write(target: int, data: bytes) -> None:
         view = view[os.write(target, view) :]
 
 
-def _table(directories: Directories, content: int, path: Path, beside: Sequence[str]) -> Table:
+def _table(
+    directories: Directories, content: int, path: Path, beside: Sequence[str], name: str | None
+) -> Table:
     try:
         file = MappedFile.of_descriptor(path, content)
         try:
-            checkpoint = read_safetensors(file, MAX_HEADER_BYTES)
+            is_gguf = file.buffer[: len(MAGIC)] == MAGIC
+            checkpoint = read_gguf(file) if is_gguf else read_safetensors(file, MAX_HEADER_BYTES)
             entries = tuple(_entries(checkpoint))
             metadata = {key: str(value) for key, value in checkpoint.metadata.items()}
         finally:
             file.buffer.close()
-        texts = {name: _read_beside(directories, path.parent / name) for name in beside}
+        texts = {each: _read_beside(directories, path.parent / each) for each in beside}
     except CheckpointError as error:
         raise FileRefusedError(DAMAGED, str(error)) from None
-    return Table(entries, metadata, {name: text for name, text in texts.items() if text})
+    return Table(entries, metadata, {key: text for key, text in texts.items() if text}, name)
 
 
 def _entries(checkpoint: Checkpoint) -> Iterator[TableEntry]:

@@ -22,6 +22,7 @@ class MemoryBill(Struct, frozen=True):
     block_size: int  # tokens per block
     groups: tuple[KVGroup, ...]  # of layers
     chunk_tokens: int  # the most tokens of a sequence in one step
+    adapter_bytes: int = 0  # for the adapters in memory, at most
 
     @property
     def blocks_per_page(self) -> tuple[int, ...]:
@@ -31,7 +32,12 @@ class MemoryBill(Struct, frozen=True):
     @property
     def fixed_bytes(self) -> int:
         """The memory needed before any sequence runs."""
-        return self.weights_bytes + self.step_bytes + self.grammar_bytes
+        return self.weights_bytes + self.step_bytes + self.beside_bytes
+
+    @property
+    def beside_bytes(self) -> int:
+        """The memory of what requests bring along: grammars, adapters."""
+        return self.grammar_bytes + self.adapter_bytes
 
     def with_blocks(self, num_blocks: int) -> int:
         """Return the memory needed with a KV cache of `num_blocks` blocks."""

@@ -36,6 +36,7 @@ from octavo.core.plan import (
 )
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.grammar.supply import GrammarSupply
+from octavo.runner.adapter_slots import AdapterSlots, AdapterSupply, Changes
 from octavo.runner.batch import Opened, Step
 from octavo.runner.batch_reuse import BatchReuse
 from octavo.runner.request_processors import RequestProcessor, with_processors
@@ -47,6 +48,7 @@ from octavo.runner.transfers import Ended, KVStore, Transfers
 
 NO_HEAD = "the model has no layers for {!r} behind its pooling"
 NO_GRAMMARS = "the text has a shape or a budget of reasoning, and this engine computes no masks"
+NO_ADAPTER_LOADED = "its adapter (LoRA) is not in memory, which is a defect: please report it"
 _NOTHING_ELSE = StepOutput(())[1:]
 _NO_OTHER_RESULTS = StepResult(0, ())[2:]
 _NONE_LOST: frozenset[int] = frozenset()
@@ -100,6 +102,7 @@ class ModelRunner:
         masks_beside: bool = True,
         heads: Mapping[str, Callable[[Floats], Floats]] | None = None,
         store: KVStore | None = None,
+        adapters: AdapterSupply | None = None,
     ) -> None:
         self._backend = backend
         self._transfers = None if store is None else Transfers(store, backend)
@@ -109,8 +112,9 @@ class ModelRunner:
         if proposer is not None and config.max_drafts:
             self._drafting = Drafting(proposer, vocabulary, config)
         self.state = SlotState(
-            config, vocabulary, processors or {}, has_adapters=backend.has_adapters
+            config, vocabulary, processors or {}, has_adapters=adapters is not None
         )
+        self._adapters = None if adapters is None else AdapterSlots(adapters)
         self._batches = BatchReuse(self.state, can_continue=backend.can_continue)
         self._shaping: Shaping | None = None
         if grammars is not None:
@@ -125,9 +129,12 @@ class ModelRunner:
         if plan.freed:
             self._free(plan.freed)
         opened: Opened = ()
+        changed: Changes = ()
         if plan.opened:
             plan, failures = with_processors(plan, self._request_processors)
             opened = self._open(plan.opened)
+            if self._adapters is not None:
+                changed = self._change_adapters(plan.opened, self._adapters)
             for slot, failure in failures:
                 state.fail(slot, failure.message, is_impossible=failure.is_impossible)
         for slot, blocks in plan.new_blocks:
@@ -135,6 +142,8 @@ class ModelRunner:
         if self._appended:
             self._batches.forget()
         step = self._batches.make(plan, opened)
+        if changed:
+            step = step._replace(batch=step.batch._replace(adapter_slots=changed))
         work = None
         if self._shaping is not None:
             step, work = self._with_shapes(plan, step, self._shaping)
@@ -164,6 +173,14 @@ class ModelRunner:
             if pooling is not None and pooling.head and pooling.head not in self._heads:
                 state.failures.setdefault(new.slot, NO_HEAD.format(pooling.head))
         return opened
+
+    def _change_adapters(self, slots: Sequence[NewSlot], adapters: AdapterSlots) -> Changes:
+        """Return what changes in the slots of adapters; fail sequences whose own is lost."""
+        changed, lost = adapters.change(slots)
+        for slot in lost:
+            self.state.fail(slot, NO_ADAPTER_LOADED)
+            self.state.adapters.pop(slot, None)
+        return changed
 
     def _with_shapes(
         self, plan: StepPlan, step: Step, shaping: Shaping

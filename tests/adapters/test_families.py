@@ -142,7 +142,8 @@ def test_the_gguf_form_is_the_same_adapter(architecture: str, tmp_path: Path) ->
         heads = model.spec.heads, model.spec.kv_heads
         ((_, moved),) = change(f"{each.name}.weight", up, *heads)
         tensors += [f32_tensor(f"{stored}.lora_a", down), f32_tensor(f"{stored}.lora_b", moved)]
-    pairs = [("general.architecture", STRING, name_of), ("general.type", STRING, "adapter")]
+    pairs: list[tuple[str, int, Any]] = [("general.type", STRING, "adapter")]
+    pairs.append(("general.architecture", STRING, name_of))
     pairs += [("adapter.type", STRING, "lora"), ("adapter.lora.alpha", F32, 6.0)]
     path = write_gguf(tmp_path / "adapter.gguf", pairs, tensors)
     found = changes(model, AdapterReader(model, Limits(16)).read(open_gguf(path), b""))

@@ -63,7 +63,7 @@ def test_the_first_pattern_that_matches_applies(first: int) -> None:
 @pytest.mark.parametrize("pattern", [None, "layers", ["h", "layers"], r"(block|layer)s?", "h", []])
 @pytest.mark.parametrize("numbers", [1, [0, 10], [], [3]])
 def test_layers_are_chosen_by_the_first_number(pattern: Any, numbers: Any) -> None:
-    """As in PEFT 0.21.2's check_target_module_exists."""
+    """PEFT 0.21.2 finds it so in check_target_module_exists."""
 
     def number_in(name: str) -> int | None:
         listed = [pattern] if isinstance(pattern, str) else pattern or []

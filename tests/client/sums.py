@@ -11,12 +11,13 @@ from octavo.loader_process.connection import TensorFile
 class Sums:
     """Implements `octavo.engine.tensor_files.TensorFileKind`, in a confined engine."""
 
+    names = ("numbers.safetensors",)
     beside = ("sums.json",)
 
     def __init__(self) -> None:
         self.files: dict[str, TensorFile] = {}
 
-    def load(self, label: str, file: TensorFile) -> None:
+    def prepare(self, label: str, file: TensorFile) -> TensorFile:
         if label == "trap":
             raise ZeroDivisionError("a bug of this kind")
         with contextlib.suppress(PermissionError):
@@ -25,7 +26,10 @@ class Sums:
         total = f"{file.checkpoint.read('numbers').sum():g}"
         if total != file.checkpoint.metadata["sum"]:
             raise TensorMismatchError(f"its numbers are {total} together")
-        self.files[label] = file
+        return file
+
+    def load(self, label: str, prepared: TensorFile) -> None:
+        self.files[label] = prepared
 
     def unload(self, label: str) -> None:
         del self.files[label]

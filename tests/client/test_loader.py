@@ -103,7 +103,8 @@ def test_an_engine_that_can_open_no_file_reads_the_tensors_of_one(
         loaded = LoadedFile(digest, len(ARRAYS), len(content))
         for label in ("one", "two"):
             assert (await client.command(load(path, label))).value == loaded
-        assert await error_code(client.command(load(path))) == IN_USE
+        assert (await client.command(load(path))).value == loaded, "it is loaded already"
+        assert await error_code(client.command(load(directory / "other"))) == IN_USE
         for label in ("one", "two"):
             assert (await client.command(UnloadFile("sums", label))).error is None
         assert await error_code(client.command(UnloadFile("sums", "one"))) == NOT_LOADED

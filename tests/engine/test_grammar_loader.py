@@ -40,7 +40,7 @@ class SlowLoader:
 
     num_looks = 0
 
-    def request(self, path: str, beside: Sequence[str]) -> int:
+    def request(self, path: str, beside: Sequence[str], names: Sequence[str]) -> int:
         return 0
 
     def take(self) -> list[tuple[int, FileError]]:
@@ -51,7 +51,7 @@ class SlowLoader:
 class AnyKind:
     """A kind whose files are never read."""
 
-    beside = ()
+    names = beside = ()
 
 
 class Rig:

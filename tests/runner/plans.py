@@ -48,10 +48,9 @@ def successor(batch: HostBatch) -> np.ndarray:
 
 def make_runner(logits: Any = successor, **settings: Any) -> tuple[ModelRunner, StubBackend]:
     stub = StubBackend(logits)
-    stub.has_adapters = settings.pop("has_adapters", False)
     backend: Any = stub  # it has only what the runner uses
     windows = (None, 5)  # two groups
-    parts = {name: settings.pop(name, None) for name in ("proposer", "store")}
+    parts = {name: settings.pop(name, None) for name in ("proposer", "store", "adapters")}
     config = make_config(windows, **settings)
     return ModelRunner(backend, VOCABULARY, config, **parts), stub
 

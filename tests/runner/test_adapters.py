@@ -23,8 +23,17 @@ from tests.runner.test_transfers import make
 from tests.runner.tiny import FULL, VOCABULARY, StubBackend, make_config, make_request
 
 
+class Supply:
+    """The adapters in memory: all but one."""
+
+    def find(self, adapter: str) -> tuple[Any, float] | None:
+        return (
+            None if adapter == "lost" else (f"value of {adapter}", 0.5 if adapter == "y" else 1.0)
+        )
+
+
 def test_each_row_has_the_adapter_of_its_sequence() -> None:
-    runner, stub = make_runner(has_adapters=True, max_loras=2)
+    runner, stub = make_runner(adapters=Supply(), max_loras=2)
     opened = (
         new_slot(2, [3, 4, 5], ((1,), (2,)), lora="x", adapter=1),
         new_slot(0, [6, 7], ((3,), (4,))),
@@ -33,21 +42,46 @@ def test_each_row_has_the_adapter_of_its_sequence() -> None:
     chunks = ((2, 0, 3, True), (0, 0, 2, True), (1, 0, 1, True))
     run(runner, make_plan(opened=opened, chunks=chunks))
     assert stub.batches[-1].adapters.tolist() == [1, 1, 1, NO_ADAPTER, NO_ADAPTER, 0]
+    assert stub.batches[-1].adapter_slots == ((1, "value of x", 1.0), (0, "value of y", 0.5))
     for step in (1, 2, 3):  # the batch is made from the one before
         chunks = ((2, 2 + step, 1, True), (0, 1 + step, 1, True), (1, step, 1, True))
         run(runner, make_plan(step=step, chunks=chunks))
         assert stub.batches[-1].adapters.tolist() == [1, NO_ADAPTER, 0]
+        assert not stub.batches[-1].adapter_slots, "they are in place"
     run(runner, make_plan(step=4, freed=(2, 1), chunks=((0, 5, 1, True),)))
     assert not len(stub.batches[-1].adapters)
+
+
+def test_a_slot_changes_with_the_first_sequence_of_another_adapter() -> None:
+    runner, stub = make_runner(adapters=Supply(), max_loras=2)
+    one = new_slot(0, [3], ((1,), (2,)), lora="x", adapter=0)
+    run(runner, make_plan(opened=(one,), chunks=((0, 0, 1, True),)))
+    again = new_slot(1, [3], ((3,), (4,)), lora="x", adapter=0)
+    run(runner, make_plan(step=1, freed=(0,), opened=(again,), chunks=((1, 0, 1, True),)))
+    assert not stub.batches[-1].adapter_slots, "it has stayed there"
+    other = new_slot(0, [3], ((1,), (2,)), lora="z", adapter=0)
+    run(runner, make_plan(step=2, freed=(1,), opened=(other,), chunks=((0, 0, 1, True),)))
+    assert stub.batches[-1].adapter_slots == ((0, "value of z", 1.0),)
+
+
+def test_a_sequence_whose_adapter_is_not_in_memory_fails_alone() -> None:
+    runner, stub = make_runner(adapters=Supply(), max_loras=2)
+    opened = (
+        new_slot(0, [3], ((1,), (2,)), lora="lost", adapter=0),
+        new_slot(1, [4], ((3,), (4,)), lora="x", adapter=1),
+    )
+    result = run(runner, make_plan(opened=opened, chunks=((0, 0, 1, True), (1, 0, 1, True))))
+    assert [slot for slot, _ in result.errors] == [0]
+    assert result.tokens[1] == 5
+    assert stub.batches[-1].adapters.tolist() == [NO_ADAPTER, 1]
 
 
 def test_no_two_adapters_share_a_slot_at_the_same_time() -> None:
     """Sequences with four adapters run on an engine with two slots, one after the other."""
     stub = StubBackend(successor)
-    stub.has_adapters = True
     backend: Any = stub
     config = make_config((None, 5), max_loras=2, max_num_batched_tokens=16)
-    runner = ModelRunner(backend, VOCABULARY, config)
+    runner = ModelRunner(backend, VOCABULARY, config, adapters=Supply())
     core = EngineCore(config, InlineExecutor(runner), lambda: 0.0, b"key", check_interval=1)
     names = [None, "w", "x", "y", "z", "x", "w"]
     for number, lora in enumerate(names):

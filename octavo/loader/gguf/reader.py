@@ -95,14 +95,18 @@ def metadata_bytes(path: Path) -> dict[str, bytes]:
 
 
 def _open_one(path: Path) -> Checkpoint:
-    file = MappedFile(path)
+    return read_gguf(MappedFile(path))
+
+
+def read_gguf(file: MappedFile) -> Checkpoint:
+    """Read what a mapped file contains, which is no part of a split model."""
     cursor = _past_version(file)
     num_tensors = cursor.u64("the number of tensors")
     num_pairs = cursor.u64("the number of metadata keys")
     metadata = _read_metadata(cursor, num_pairs)
     alignment = _alignment(metadata)
     tensors = _read_directory(cursor, num_tensors, alignment)
-    return Checkpoint(path, tensors, metadata)
+    return Checkpoint(file.path, tensors, metadata)
 
 
 def _past_version(file: MappedFile) -> Cursor:

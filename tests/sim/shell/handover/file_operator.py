@@ -84,8 +84,11 @@ class FileOperator(Operator):
         done = (engine.epoch, command.label, isinstance(command, LoadFile))
         self._num_done[done] = self._num_done.get(done, 0) + 1
         kind = self._files[engine.epoch]
-        counts = kind.num_loads if isinstance(command, LoadFile) else kind.num_unloads
-        is_true = self._num_done[done] <= counts.get(command.label, 0)
+        if isinstance(command, LoadFile):  # which may have been loaded before
+            num_unloads = self._num_done.get((engine.epoch, command.label, False), 0)
+            is_true = kind.num_loads.get(command.label, 0) > num_unloads
+        else:
+            is_true = self._num_done[done] <= kind.num_unloads.get(command.label, 0)
         assert is_true, f"engine {engine.epoch} has not done this: {command}"
 
     def _is_expected(self, command: Command, code: str) -> bool:
@@ -101,9 +104,9 @@ class FileOperator(Operator):
         await self.settle()
         await asyncio.sleep(MOST_LOAD_SECONDS + 1.0)  # a command that timed out may still load
         for label in LABELS:
-            is_loaded = label in kind.loaded
+            is_other = kind.loaded.get(label, "one") != "one"
             reply = await self.give(LoadFile(KIND, label, "one"), LONG_SECONDS)
             code = None if reply.error is None else reply.error.code
-            assert code == (IN_USE if is_loaded else None), f"{label}: {code}"
+            assert code == (IN_USE if is_other else None), f"{label}: {code}"
             assert (await self.give(UnloadFile(KIND, label), LONG_SECONDS)).error is None
         assert not kind.loaded

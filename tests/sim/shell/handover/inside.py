@@ -64,18 +64,21 @@ class CheckedExecutor(SimExecutor):
 class Sums:
     """Implements `octavo.engine.tensor_files.TensorFileKind`: it counts the files."""
 
-    beside = ()
+    names = beside = ()
 
     def __init__(self) -> None:
-        self.loaded: dict[str, None] = {}
+        self.loaded: dict[str, str] = {}  # label → the file's name
         self.num_loads: dict[str, int] = {}
         self.num_unloads: dict[str, int] = {}
 
-    def load(self, label: str, file: TensorFile) -> None:
+    def prepare(self, label: str, file: TensorFile) -> str:
         if file.checkpoint.path.name == "unfit":
             raise TensorMismatchError("it has other numbers")
+        return file.checkpoint.path.name
+
+    def load(self, label: str, prepared: str) -> None:
         require(label not in self.loaded, f"{label} is loaded twice")
-        self.loaded[label] = None
+        self.loaded[label] = prepared
         self.num_loads[label] = self.num_loads.get(label, 0) + 1
 
     def unload(self, label: str) -> None:
@@ -93,7 +96,7 @@ class SimLoader:
         self._reading: list[tuple[float, int, str]] = []  # until when, number, path
         self._next_number = 0
 
-    def request(self, path: str, beside: object = ()) -> int:
+    def request(self, path: str, beside: object = (), names: object = ()) -> int:
         """Begin to read a file."""
         number, self._next_number = self._next_number, self._next_number + 1
         until = self._loop.time() + self._random.choice([0.0, MOST_LOAD_SECONDS])
@@ -155,7 +158,7 @@ class Launcher(SimLauncher):
         )
         self.sums[engine.epoch] = kind = Sums()
         loader: Any = SimLoader(self.loop, self.random)
-        files = TensorFiles({KIND: kind}, loader)
+        files = TensorFiles({KIND: kind}, loader, lambda prepare: prepare())
         return Inside(executor, None if store.kind == "none" else store, files)
 
     def after_step(self, engine: SimEngine) -> None:

@@ -178,15 +178,15 @@ def _takes_files_in_their_order(patch: pytest.MonkeyPatch) -> None:
     take = TensorFiles.take
 
     def in_order(self: TensorFiles) -> None:
-        answers = self._loader.take()
-        numbers: Sequence[int] = list(self._loading)
+        answers = self._reader.take()
+        numbers: Sequence[int] = list(self._reading)
         pairs = [(number, answer) for number, (_, answer) in zip(numbers, answers, strict=False)]
-        taker = self._loader.take
-        self._loader.take = lambda: pairs  # type: ignore[method-assign]
+        taker = self._reader.take
+        self._reader.take = lambda: pairs  # type: ignore[method-assign]
         try:
             take(self)
         finally:
-            self._loader.take = taker  # type: ignore[method-assign]
+            self._reader.take = taker  # type: ignore[method-assign]
 
     patch.setattr(TensorFiles, "take", in_order)
 

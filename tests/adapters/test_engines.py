@@ -1,0 +1,238 @@
+"""A text with an adapter is that of a model into which the adapter was merged.
+
+The engines here are real ones of a tiny model, in this process and in one of their own, over the
+backend that defines the meaning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from array import array
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from octavo.client import inline
+from octavo.client.client import EngineClient
+from octavo.client.launcher import ProcessLauncher
+from octavo.client.process import ProcessClient, make_client
+from octavo.confine.filter import why_unavailable
+from octavo.core.request import Request
+from octavo.core.sampling_params import SamplingParams
+from octavo.options.engine import EngineArguments
+from octavo.wire.commands import LoadFile
+from tests.adapters.made import Projection, make_arrays, write_adapter
+from tests.api.tiny import make_model
+from tests.client.clients import Caller, error_code, process_of, run
+
+pytestmark = pytest.mark.slow
+
+PROMPT = tuple(range(5, 45))  # more than two blocks
+SCALE = 2.0  # alpha / rank
+NAMES = ("plain", "a", "b", "c")
+
+
+def name_of(number: int) -> str:
+    """Return the name of an adapter's private copy."""
+    return blake2b(b"%d" % number, digest_size=32).hexdigest()
+
+
+class Files:
+    """A model, three adapters of it, and the models that these are merged into."""
+
+    def __init__(self, directory: Path) -> None:
+        self.model = directory / "plain"
+        self.model.mkdir()
+        make_model(self.model)
+        self.adapters = directory / "adapters"
+        self.adapters.mkdir()
+        weights = load_file(self.model / "model.safetensors")
+        modules = [
+            Projection(name.removesuffix(".weight"), len(array), array.shape[1], False)
+            for name, array in weights.items()
+            if "_proj" in name
+        ]
+        self.lora: dict[str, str | None] = {"plain": None}
+        for number, name in enumerate(NAMES[1:]):
+            arrays = make_arrays(modules, seed=number)
+            self.lora[name] = digest = name_of(number)
+            write_adapter(self.adapters / digest, arrays, lora_alpha=4 * SCALE)
+            merged = dict(weights)
+            for each in modules:
+                stem = f"base_model.model.{each.name}"
+                down, up = (arrays[f"{stem}.lora_{half}.weight"] for half in "AB")
+                merged[f"{each.name}.weight"] = weights[f"{each.name}.weight"] + SCALE * (up @ down)
+            shutil.copytree(self.model, directory / name)
+            save_file(merged, str(directory / name / "model.safetensors"))
+        self.texts = {name: self._text_of(directory / name) for name in NAMES}
+        assert len(set(map(tuple, self.texts.values()))) == len(NAMES), "each changes the text"
+
+    def _text_of(self, model: Path) -> list[int]:
+        arguments = EngineArguments(model=str(model), **settings())
+        return run_inline(arguments, {"only": request("only", None)})["only"]
+
+    def arguments(self, **more: Any) -> EngineArguments:
+        adapters = {
+            "enable_lora": True,
+            "max_loras": 2,
+            "max_cpu_loras": 2,
+            "max_lora_rank": 8,
+            "adapter_directory": str(self.adapters),
+        }
+        return EngineArguments(model=str(self.model), **{**settings(), **adapters, **more})
+
+    def requests(self, count: int, **more: Any) -> dict[str, Request]:
+        """Return requests for all texts in turn, by number."""
+        return {
+            f"{number}": request(f"{number}", self.lora[NAMES[number % len(NAMES)]], **more)
+            for number in range(count)
+        }
+
+    def check(self, tokens: Mapping[str, Sequence[int]]) -> None:
+        for name, found in tokens.items():
+            assert list(found) == self.texts[NAMES[int(name) % len(NAMES)]], f"request {name}"
+
+
+def settings() -> dict[str, Any]:
+    return {
+        "backend": "torch",
+        "dtype": "float32",
+        "num_gpu_blocks_override": 60,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 64,
+    }
+
+
+def request(name: str, lora: str | None, prompt: Sequence[int] = PROMPT, **more: Any) -> Request:
+    sampling = SamplingParams(**{"max_tokens": 24, "temperature": 0.0, "ignore_eos": True, **more})
+    return Request(name, array("i", prompt), sampling, time.monotonic(), lora=lora)
+
+
+def with_client(client: EngineClient, world: Callable[[Caller], Awaitable[None]]) -> None:
+    """Run a world with a client's engine, and close it."""
+    try:
+        run(lambda: world(Caller(client)))  # type: ignore[arg-type]
+    finally:
+        client.close()
+
+
+def run_inline(arguments: EngineArguments, requests: Mapping[str, Request]) -> dict[str, list[int]]:
+    """Return the tokens of requests that run together in an engine of this process."""
+    found: dict[str, list[int]] = {}
+
+    async def world(caller: Caller) -> None:
+        caller.send(*requests.values())
+        await caller.all_ended()
+        assert all(end.finish_reason == "length" for end in caller.ends.values()), caller.ends
+        found.update(caller.tokens)
+
+    with_client(inline.start(arguments, None, None), world)
+    return found
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    pytest.importorskip("octavo.backends.adapters", reason="no backend computes adapters yet")
+    return Files(tmp_path_factory.mktemp("models"))
+
+
+def test_each_request_gets_the_text_of_its_merged_model(files: Files) -> None:
+    """More adapters are asked for than memory may hold at once."""
+    files.check(run_inline(files.arguments(), files.requests(12)))
+
+
+def test_a_sequence_that_is_preempted_goes_on_with_its_adapter(files: Files) -> None:
+    arguments = files.arguments(num_gpu_blocks_override=12, enable_prefix_caching=False)
+    files.check(run_inline(arguments, files.requests(8)))
+
+
+def test_a_factor_multiplies_what_an_adapter_adds(files: Files) -> None:
+    digest = files.lora["a"]
+    requests = {
+        "0": request("0", f"{digest}*0.0"),
+        "1": request("1", f"{digest}*1.0"),
+        "4": request("4", None),
+        "5": request("5", digest),
+    }
+    files.check(run_inline(files.arguments(), requests))
+
+
+def test_adapters_share_no_prefix(files: Files) -> None:
+    """The same prompt again is computed anew, but with the same adapter."""
+
+    async def world(caller: Caller) -> None:
+        cached = []
+        for number in (0, 1, 5, 2, 4, 6):
+            name = f"{number}"
+            caller.send(request(name, files.lora[NAMES[number % len(NAMES)]]))
+            await caller.until(lambda name=name: name in caller.ends)  # type: ignore[misc]
+            stats = caller.ends[name].stats
+            assert stats is not None
+            cached.append(stats.num_cached_tokens > 0)
+        assert cached == [False, False, True, False, True, True]
+        files.check(caller.tokens)
+
+    with_client(inline.start(files.arguments(), None, None), world)
+
+
+def test_one_that_cannot_be_loaded_fails_its_own_request(files: Files, tmp_path: Path) -> None:
+    adapters = tmp_path / "adapters"
+    shutil.copytree(files.adapters, adapters)
+    wrong = adapters / name_of(7)
+    arrays = {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": np.ones((4, 9))}
+    write_adapter(wrong, arrays)
+
+    async def world(caller: Caller) -> None:
+        caller.send(*files.requests(4).values(), request("wrong", wrong.name))
+        caller.send(request("absent", name_of(8)), request("none", "../adapters"))
+        await caller.all_ended()
+        ends = {name: caller.ends[name] for name in ("wrong", "absent", "none")}
+        assert [end.finish_reason for end in ends.values()] == ["impossible", "error", "error"]
+        assert "q_proj.lora_A" in str(ends["wrong"].message)
+        files.check({name: tokens for name, tokens in caller.tokens.items() if name.isdigit()})
+
+    with_client(inline.start(files.arguments(adapter_directory=str(adapters)), None, None), world)
+
+
+@pytest.fixture
+def process(files: Files) -> Iterator[ProcessClient]:
+    if why_unavailable() is not None:
+        pytest.skip("this kernel has no filters of system calls")
+    client = make_client(files.arguments(), ProcessLauncher(directories=[files.adapters]))
+    client.engine.start()
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def test_the_engine_that_follows_a_dead_one_loads_adapters_again(
+    files: Files, process: ProcessClient
+) -> None:
+    """The texts go on as if nothing had happened; the journal names the adapters."""
+
+    async def world() -> None:
+        caller = Caller(process)
+        for digest in files.lora.values():
+            if digest is not None:
+                command = LoadFile("lora", digest, str(files.adapters / digest))
+                assert await error_code(process.command(command)) is None
+        caller.send(*files.requests(12, max_tokens=24).values())
+        for _ in range(2):
+            await caller.another_event()
+            os.kill(process_of(process).pid, signal.SIGKILL)
+            deaths = process.vitals.num_deaths
+            await caller.until(lambda deaths=deaths: process.vitals.num_deaths > deaths)  # type: ignore[misc]
+        await caller.all_ended()
+        files.check(caller.tokens)
+
+    asyncio.run(world())
