@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,11 @@ def write_file(directory: Path, name: str = "numbers.safetensors") -> Path:
     return write_safetensors(directory / name, ARRAYS, {"sum": f"{ARRAYS['numbers'].sum():g}"})
 
 
-def read_both_ends(directory: Path, path: Path, *beside: str) -> TensorFile:
+def read_both_ends(
+    directory: Path, path: Path, *beside: str, names: Sequence[str] = ()
+) -> TensorFile:
     """Read a file as the loader does, and take it over as an engine does."""
-    opened = read_file(Directories([directory]), path, beside)
+    opened = read_file(Directories([directory]), path, beside, names)
     try:
         return open_sealed(path, FileRead(1, *(os.fstat(each).st_size for each in opened)), *opened)
     finally:
