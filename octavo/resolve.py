@@ -94,16 +94,7 @@ def resolve(
         arguments, sizes, layout, bill, max_len, free, dtype, footprint
     )
     _check_room(arguments, bill, num_blocks, free, is_first=is_first)
-    budget = sizes.max_num_batched_tokens
-    if not cuts_prompts and budget < max_len:
-        log.warning(
-            "max_num_batched_tokens=%d instead of %d: without chunked prefill%s, the longest "
-            "prompt must fit in a step; lower max_model_len to save memory",
-            max_len,
-            budget,
-            ", which an encoder cannot have" if layout.keeps_nothing else "",
-        )
-        budget = max_len
+    budget = _budget(sizes, layout, max_len, cuts_prompts=cuts_prompts)
     core = CoreConfig(
         num_blocks=num_blocks,
         max_model_len=max_len,
@@ -129,6 +120,21 @@ def resolve(
     core = limited_depth(core)
     chosen = choice.entry, choice.kind, dtype
     return EngineConfig(arguments, spec, *chosen, core, bill, largest_step, footprint, is_first)
+
+
+def _budget(sizes: Sizes, layout: KVLayout, max_len: int, *, cuts_prompts: bool) -> int:
+    """Return the most tokens of a step: those of the longest prompt where none is cut."""
+    budget = sizes.max_num_batched_tokens
+    if cuts_prompts or budget >= max_len:
+        return budget
+    log.warning(
+        "max_num_batched_tokens=%d instead of %d: without chunked prefill%s, the longest "
+        "prompt must fit in a step; lower max_model_len to save memory",
+        max_len,
+        budget,
+        ", which an encoder cannot have" if layout.keeps_nothing else "",
+    )
+    return max_len
 
 
 def _longest(asked: int | None, most: int) -> int:
@@ -262,7 +268,8 @@ def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout)
     footprint, sizes = kind.footprint(arguments), chosen_sizes(arguments, kind)
     largest_step = _largest_step(arguments, sizes, opened.spec, cuts_prompts)
     grammar_bytes = arguments.grammar_memory_bytes if opened.spec.has_head else 0
-    return _bill(opened, layout, sizes.block_size, footprint, largest_step, grammar_bytes)
+    bill = _bill(opened, layout, sizes.block_size, footprint, largest_step, grammar_bytes)
+    return with_adapters(bill, arguments, opened, kind.memory())
 
 
 def _largest_step(

@@ -16,13 +16,23 @@ from octavo.backends.adapter_weights import AdapterWeights, Pair
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.errors import TensorMismatchError, UnsupportedFormatError, quote
 
-# By the name of a type: the integers of its size, and the bits that are all set where a number is
-# not finite.
-_EXPONENTS: Mapping[str, tuple[type[Any], int]] = {
-    "F32": (np.uint32, 0x7F800000),
-    "BF16": (np.uint16, 0x7F80),
-    "F16": (np.uint16, 0x7C00),
+# By the name of a type: integers of its size, with a sign and without, and the bits of infinity.
+# Where a number is not finite, its bits are at least these; they are more than those of any finite
+# number of the same sign. So the largest integer says it for either sign, in one pass over memory.
+_INFINITIES: Mapping[str, tuple[type[Any], type[Any], int]] = {
+    "F32": (np.int32, np.uint32, 0x7F800000),
+    "BF16": (np.int16, np.uint16, 0x7F80),
+    "F16": (np.int16, np.uint16, 0x7C00),
 }
+
+
+def _is_finite(values: NDArray[Any], type_: str) -> bool:
+    """Return whether all numbers are finite."""
+    signed, unsigned, infinity = _INFINITIES[type_]
+    negative = infinity | 1 << (8 * values.itemsize - 1)
+    return not values.size or bool(
+        values.view(signed).max() < infinity and values.view(unsigned).max() < negative
+    )
 
 
 class Limits(NamedTuple):
@@ -162,9 +172,10 @@ class Pairs:
         info = self._checkpoint.info(name)
         if info.type.is_quantized:
             values: NDArray[Any] = self._checkpoint.read_float32(name)
-            bits = _EXPONENTS["F32"]
-        elif info.type.name in _EXPONENTS:
-            values, bits = self._checkpoint.read(name), _EXPONENTS[info.type.name]
+            is_finite = _is_finite(values, "F32")
+        elif info.type.name in _INFINITIES:
+            values = self._checkpoint.read(name)
+            is_finite = _is_finite(values, info.type.name)
         else:
             raise TensorMismatchError(
                 f"is of the type {info.type.name}; F32, BF16 and F16 are read",
@@ -172,7 +183,7 @@ class Pairs:
                 tensor=name,
                 advice="save the adapter in one of these types",
             )
-        if values.size and int((values.view(bits[0]) & bits[0](bits[1])).max()) == bits[1]:
+        if not is_finite:
             raise TensorMismatchError(
                 "has numbers that are not finite (NaN or infinity)", path=self.path, tensor=name
             )

@@ -130,6 +130,8 @@ def _memory_rows(bill: MemoryBill, config: EngineConfig | None, free: int) -> li
     ]
     if bill.grammar_bytes:
         rows.append(("grammars", size(bill.grammar_bytes), "at most, of all texts with a shape"))
+    if bill.adapter_bytes:
+        rows.append(("adapters", size(bill.adapter_bytes), "at most, of all in memory"))
     if config is not None:
         num_blocks = config.core.num_blocks
         blocks = f"{num_blocks:,} blocks; {block}, {size(int(bill.token_bytes))} a token"
@@ -163,6 +165,7 @@ def _as_json(
         "weights": bill.weights_bytes,
         "step": bill.step_bytes,
         "grammars": bill.grammar_bytes,
+        **({"adapters": bill.adapter_bytes} if bill.adapter_bytes else {}),
         "kv_block": bill.block_bytes,
         "block_size": bill.block_size,
         "kv_token": bill.token_bytes,

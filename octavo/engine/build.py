@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from octavo.backends.base import Arithmetic
+from octavo.backends.base import Arithmetic, Backend, KVLayout
 from octavo.backends.step import NoAdaptersError
 from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
@@ -43,7 +43,6 @@ from octavo.wire.facts import EngineFacts
 
 if TYPE_CHECKING:
     from octavo.engine.adapter_loader import AdapterLoader
-    from octavo.engine.adapters import AdapterParts
 
 log = logging.getLogger(__name__)
 
@@ -142,17 +141,7 @@ def _build(
     backend = config.kind.make(arguments, opened.checkpoint.files)
     parts.begin("begin to load the weights")
     memory_check = MemoryCheck(config.bill)
-    adapter_parts = _adapter_parts(arguments, opened)
-    bind(opened.model, backend, opened.weights)
-    parts.begin("record the model's program")
-    settings = None if adapter_parts is None else adapter_parts.settings
-    try:
-        backend.prepare(opened.model, layout, config.core.block_size, adapters=settings)
-    except NoAdaptersError as error:
-        raise ConfigError(f"enable_lora: {error}; leave it out") from error
-    adapters = None
-    if adapter_parts is not None:
-        adapters = adapter_parts.make_loader(backend, config.bill.adapter_bytes)
+    adapters = _bind(config, opened, layout, backend, parts)
     parts.begin("prepare for grammars")
     grammars = prepare_grammars(arguments, source, opened, is_bounded=wrap is not None)
     if meanwhile is not None:
@@ -198,13 +187,28 @@ def _build(
     return BuiltEngine(core, config, structs.replace(facts, pooling=pooling), grammars, adapters)
 
 
-def _adapter_parts(arguments: EngineArguments, opened: OpenedModel) -> AdapterParts | None:
-    """Make what reads adapters, if there may be any; nothing of it is imported otherwise."""
-    if not arguments.enable_lora:
-        return None
-    from octavo.engine.adapters import AdapterParts
+def _bind(
+    config: EngineConfig, opened: OpenedModel, layout: KVLayout, backend: Backend, parts: _Parts
+) -> AdapterLoader | None:
+    """Give the model its weights, and the backend the model; return what loads its adapters.
 
-    return AdapterParts(arguments, opened.model)
+    Nothing that concerns adapters is imported unless there may be some.
+    """
+    adapters = settings = None
+    if config.arguments.enable_lora:
+        from octavo.engine.adapters import AdapterParts
+
+        adapters = AdapterParts(config.arguments, opened.model)
+        settings = adapters.settings
+    bind(opened.model, backend, opened.weights)
+    parts.begin("record the model's program")
+    try:
+        backend.prepare(opened.model, layout, config.core.block_size, adapters=settings)
+    except NoAdaptersError as error:
+        raise ConfigError(f"enable_lora: {error}; leave it out") from error
+    if adapters is None:
+        return None
+    return adapters.make_loader(backend, config.bill.adapter_bytes)
 
 
 def _check_processors(processors: object) -> None:

@@ -208,7 +208,7 @@ class TensorFiles:
         """Prepare a file, in the thread."""
         result: object
         kind, name = label
-        loaded = LoadedFile(file.digest, len(file.checkpoint), file.num_bytes)
+        loaded = LoadedFile(len(file.checkpoint), file.num_bytes)
         try:
             result = self._kinds[kind].prepare(name, file)
         except CheckpointError as error:

@@ -13,7 +13,6 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,7 +47,6 @@ log = logging.getLogger(__name__)
 _TYPES = {**{kind.name: kind for kind in TENSOR_TYPES.values()}, **TYPES}
 MAX_IN_FLIGHT = 16
 WAIT_SECONDS = FILE_SECONDS + 5.0  # for an answer, after which there will be none
-DIGEST_BYTES = 32
 NO_LOADER, TOO_MANY, LOADER_ENDED, TIMED_OUT = "no_loader", "too_many", "loader_ended", "timed_out"
 TOO_LARGE, NO_MEMORY = "too_large", "no_memory"
 
@@ -66,7 +64,6 @@ class TensorFile(NamedTuple):
 
     checkpoint: Checkpoint
     beside: Mapping[str, bytes]  # JSON files beside it that were asked for and exist
-    digest: bytes  # of its content
     num_bytes: int
 
 
@@ -204,9 +201,8 @@ def open_sealed(path: Path, message: FileRead, content: int, table: int) -> Tens
     file = MappedFile.of_descriptor(path, content)
     tensors = _tensors(described, file)
     metadata = Metadata.of_strings(path, described.metadata)
-    digest = blake2b(file.buffer, digest_size=DIGEST_BYTES).digest()
     checkpoint = Checkpoint(path, tensors, metadata)
-    return TensorFile(checkpoint, described.beside, digest, file.num_bytes)
+    return TensorFile(checkpoint, described.beside, file.num_bytes)
 
 
 def _tensors(described: Table, file: MappedFile) -> dict[str, TensorInfo]:

@@ -66,7 +66,6 @@ class SetLogLevel(Command, frozen=True):
 class LoadedFile(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """A file of tensors that an engine has taken into use."""
 
-    digest: Annotated[bytes, Meta(min_length=32, max_length=32)]  # of its content
     num_tensors: Annotated[int, Meta(ge=0)]
     num_bytes: Annotated[int, Meta(ge=0)]
 

@@ -85,7 +85,7 @@ def test_a_damaged_adapter_is_read_or_refused_in_one_line(
 
 
 def test_the_gguf_form_reaches_a_confined_engine(model: Model, tmp_path: Path) -> None:
-    """Its numbers may have eight bits, as llama.cpp's converter writes them by default."""
+    """The numbers may have eight bits, as llama.cpp's converter can write them."""
     generator = np.random.default_rng(0)
     down = generator.standard_normal((32, 32), np.float32)
     up = generator.standard_normal((16, 32), np.float32)

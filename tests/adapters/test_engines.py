@@ -13,6 +13,7 @@ import signal
 import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,7 @@ def test_adapters_share_no_prefix(files: Files) -> None:
         for number in (0, 1, 5, 2, 4, 6):
             name = f"{number}"
             caller.send(request(name, files.lora[NAMES[number % len(NAMES)]]))
-            await caller.until(lambda name=name: name in caller.ends)  # type: ignore[misc]
+            await caller.until(partial(caller.ends.__contains__, name))
             stats = caller.ends[name].stats
             assert stats is not None
             cached.append(stats.num_cached_tokens > 0)
@@ -214,6 +215,11 @@ def process(files: Files) -> Iterator[ProcessClient]:
         client.close()
 
 
+def has_died(client: ProcessClient, count: int) -> bool:
+    """Return whether so many engines of a client have ended."""
+    return client.vitals.num_deaths >= count
+
+
 def test_the_engine_that_follows_a_dead_one_loads_adapters_again(
     files: Files, process: ProcessClient
 ) -> None:
@@ -226,11 +232,10 @@ def test_the_engine_that_follows_a_dead_one_loads_adapters_again(
                 command = LoadFile("lora", digest, str(files.adapters / digest))
                 assert await error_code(process.command(command)) is None
         caller.send(*files.requests(12, max_tokens=24).values())
-        for _ in range(2):
+        for number in (1, 2):
             await caller.another_event()
             os.kill(process_of(process).pid, signal.SIGKILL)
-            deaths = process.vitals.num_deaths
-            await caller.until(lambda deaths=deaths: process.vitals.num_deaths > deaths)  # type: ignore[misc]
+            await caller.until(partial(has_died, process, number))
         await caller.all_ended()
         files.check(caller.tokens)
 

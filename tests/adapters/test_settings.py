@@ -231,6 +231,10 @@ WRONG: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "NaN": (_damaged(math.nan, np.float32), UP),
     "infinity": (_damaged(math.inf, np.float16), UP),
     "-infinity": (_damaged(-math.inf, ml_dtypes.bfloat16), UP),
+    "-NaN": (_damaged(-math.nan, np.float16), UP),
+    "infinity of 32 bits": (_damaged(math.inf, np.float32), UP),
+    "-infinity of 32 bits": (_damaged(-math.inf, np.float32), UP),
+    "NaN of bfloat16": (_damaged(math.nan, ml_dtypes.bfloat16), UP),
     **{
         name: (_with(name, np.ones((4, 32), np.float32)), name)
         for name in (

@@ -60,7 +60,7 @@ class OvertakesWithoutEnd(SimLoader):
 
 
 class ForgetsTheQueue(SimLoader):
-    """Nothing looks again at what waits for room when a request leaves."""
+    """The queue is not looked at again when a request leaves."""
 
     def leave(self, request_id: str) -> bool:
         queue, self._queue = self._queue, deque()

@@ -69,7 +69,7 @@ def _read(path: Path) -> TensorFile | FileError:
     if path.name == "missing":
         return FileError(UNREADABLE, "there is no such file")
     checkpoint = Checkpoint(path, {}, Metadata.of_strings(path, {}))
-    return TensorFile(checkpoint, {}, bytes(32), 1000)
+    return TensorFile(checkpoint, {}, 1000)
 
 
 class SimLoader(AdapterLoader):
