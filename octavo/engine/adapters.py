@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from octavo.adapters.module_choice import Names
 from octavo.adapters.pairs import Limits
 from octavo.adapters.read import AdapterReader
@@ -13,9 +11,6 @@ from octavo.engine.adapter_loader import AdapterLoader, Bounds
 from octavo.layers import Model
 from octavo.options.adapters import num_resident
 from octavo.options.engine import EngineArguments
-
-if TYPE_CHECKING:
-    from octavo.engine.build import BuiltEngine
 
 
 class AdapterParts:
@@ -39,8 +34,3 @@ class AdapterParts:
         return AdapterLoader(
             self._reader, backend.adapter, bounds, self._arguments.adapter_directory
         )
-
-
-def make(engine: BuiltEngine) -> AdapterLoader | None:
-    """Return the kind of files that adapters are, for an engine that takes some."""
-    return engine.adapters

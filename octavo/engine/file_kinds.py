@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FILE_KINDS: dict[str, str] = {
     # The name of a kind, as the command `load` has it → its module.
-    "lora": "adapters",
+    "lora": "adapter_kind",
 }
 
 
