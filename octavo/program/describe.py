@@ -46,7 +46,7 @@ def _words(i: Instruction) -> Iterable[str]:
         if attend.rope:
             yield "+rope"
     if i.adapters is not None:
-        yield f"rank {i.adapters.rank}"
+        yield f"to {i.adapters.width}" if i.op == "Shrink" else "+adapters"
     if i.bias is not None:
         yield "+bias"
     if i.factor != 1.0:

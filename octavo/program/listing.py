@@ -51,7 +51,6 @@ Op = Literal[
     "AllGather",
     "Columns",
     "Shrink",
-    "Expand",
 ]
 
 
@@ -214,7 +213,8 @@ class Instruction(Struct, eq=False):
     cap: float = 0.0
     ids: IdsOf = "Tokens"  # Embed: what the table is looked up by
     first_row: int | None = None  # Embed: the table's first row, if this rank has only some rows
-    adapters: Adapters | None = None  # Shrink, Expand
+    adapters: Adapters | None = None  # Shrink, and the Gemm that reads what it makes
+    low: Value | None = None  # Gemm: of rows with adapters, what makes their addends to the sums
     columns: NDArray[np.int64] | None = None  # Columns: those of x that `out` consists of
     gated: bool = False
     attend: Attend | None = None
@@ -226,7 +226,8 @@ class Instruction(Struct, eq=False):
 
     @property
     def reads(self) -> tuple[Value, ...]:
-        read = (self.x, self.y, self.values, None if self.op == "Route" else self.chosen)
+        chosen = None if self.op == "Route" else self.chosen
+        read = (self.x, self.y, self.values, chosen, self.low)
         return tuple(value for value in read if value is not None)
 
     @property

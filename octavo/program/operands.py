@@ -46,8 +46,14 @@ class Experts(Protocol):
 
 
 class Adapters(Struct, frozen=True, eq=False):
-    """Low-rank additions to one product, one for each adapter that a row can have."""
+    """The place in every adapter of what it may add to one product, part by part.
 
-    down: Vector  # [adapters, rank, inputs]
-    up: Vector  # [adapters, outputs, rank], multiplied by the adapter's scale
-    rank: int
+    Rows have adapters of their own while a step runs. An adapter makes a few low numbers of a row,
+    and addends of them for the outputs of some parts.
+    """
+
+    path: str  # of the projection among the model's layers
+    number: int  # of the product in an adapter
+    inputs: int
+    parts: tuple[int, ...]  # outputs of each
+    width: int  # the most low numbers of a row

@@ -18,12 +18,14 @@ from torch import Tensor
 
 from octavo.backends.base import KVLayout
 from octavo.backends.step import Bytes, HostBatch
+from octavo.backends.torch.adapters import TorchAdapter
 from octavo.backends.torch.footprint import kv_pages
 from octavo.program.listing import Attend, Distances
 
 QUERY_TILE = 8  # rows of one sequence processed together
 KEY_TILE = 64  # positions of KV processed together
 MOST_KEPT_CELLS = 1 << 23  # in a batch's cached tiles: about 140 MB
+AdapterSlots = dict[int, tuple[TorchAdapter, float]]
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -97,10 +99,14 @@ class TorchBatch:
     spans: dict[tuple[int, bool], tuple[Tensor, Tensor, range]] = field(default_factory=dict)
     tiles: dict[tuple[int, int, bool, int], Tile | None] = field(default_factory=dict)
     num_kept: int = 0  # cells in `tiles`
-    adapters: Tensor | None = None  # [rows]: the adapter of each row, or NO_ADAPTER
+    adapters: Tensor | None = None  # [rows]: the slot of each row's adapter, or NO_ADAPTER
+    # What the slots have, each with the factor of what it adds.
+    adapter_slots: AdapterSlots = field(default_factory=dict)
 
     @classmethod
-    def of(cls, batch: HostBatch, buffers: Buffers) -> TorchBatch:
+    def of(
+        cls, batch: HostBatch, buffers: Buffers, adapter_slots: AdapterSlots | None = None
+    ) -> TorchBatch:
         """Split the rows into items: runs of at most QUERY_TILE rows of one sequence."""
         rows, owners, fill = _items(batch.row_starts)
         positions = np.where(fill, -1, batch.positions[rows])
@@ -125,6 +131,8 @@ class TorchBatch:
             lasts=torch.from_numpy(positions.max(axis=1)),
             row_starts=batch.row_starts.tolist(),
             tables=batch.tables,
+            adapters=torch.from_numpy(batch.adapters).long() if len(batch.adapters) else None,
+            adapter_slots=adapter_slots or {},
             ends=torch.from_numpy(batch.positions[batch.row_starts[1:] - 1][owners]).long(),
             types=torch.from_numpy(
                 batch.types if len(batch.types) else np.zeros_like(batch.token_ids)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights
+from octavo.backends.adapters import adapt, check_adapter
 from octavo.backends.base import Arithmetic, Floats, ForwardResult, KVLayout, StepSize
 from octavo.backends.further import check_further
 from octavo.backends.step import (
@@ -26,7 +27,8 @@ from octavo.backends.step import (
     refuse_adapters,
 )
 from octavo.backends.stored_rows import StoredRows
-from octavo.backends.torch.attention import Buffers, TorchBatch, make_buffers
+from octavo.backends.torch.adapters import TorchAdapter, torch_adapter
+from octavo.backends.torch.attention import AdapterSlots, Buffers, TorchBatch, make_buffers
 from octavo.backends.torch.footprint import TorchFootprint, kept_bytes
 from octavo.backends.torch.interpreter import Interpreter
 from octavo.backends.torch.largest_step import largest_batch, peak_growth
@@ -34,7 +36,8 @@ from octavo.backends.torch.sampling.ahead import propose
 from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.distributed.communicator import Communicator
-from octavo.layers import GateUpLinear, Model, Module, Value
+from octavo.layers import GateUpLinear, Model, Module
+from octavo.program.operands import Adapters
 from octavo.program.passes.collectives import insert_collectives
 from octavo.program.passes.kept_hidden import keep_hidden
 from octavo.program.recorder import record
@@ -76,7 +79,6 @@ class TorchBackend:
     """
 
     can_continue = False
-    has_adapters = False
 
     def __init__(self, dtype: str = "float32", communicator: Communicator | None = None) -> None:
         if dtype not in DTYPES:
@@ -91,6 +93,9 @@ class TorchBackend:
         self._layout: KVLayout | None = None
         self._block_size = 0
         self._buffers: Buffers | None = None
+        self._adapters: AdapterSettings | None = None  # if rows may have adapters
+        self._adapted: list[Adapters] = []  # the products that these change
+        self._adapter_slots: AdapterSlots = {}
         self._sampler = StepSampler()
         # It starts with the first step.
         self._thread = ThreadPoolExecutor(1, "octavo torch", initializer=_take_number_of_threads)
@@ -116,14 +121,23 @@ class TorchBackend:
         kept_layers: Sequence[int] = (),
         adapters: AdapterSettings | None = None,
     ) -> None:
-        if adapters is not None:
-            raise NoAdaptersError(NO_ADAPTERS)
-        self._interpreter = self._program(model, kept_layers)
+        if adapters is not None and self._communicator is not None:
+            raise NoAdaptersError(f"{NO_ADAPTERS} where several ranks share a model")
+        self._adapters, self._adapter_slots = adapters, {}
+        self._interpreter = self._program(model, kept_layers, adapters)
         self._model, self._further = model, {}
         self._layout, self._block_size = layout, block_size
 
-    def adapter(self, weights: AdapterWeights) -> Value:
-        raise NoAdaptersError(NO_ADAPTERS)
+    @property
+    def has_adapters(self) -> bool:
+        return self._adapters is not None
+
+    def adapter(self, weights: AdapterWeights) -> TorchAdapter:
+        if self._adapters is None:
+            raise NoAdaptersError(NO_ADAPTERS)
+        assert self._model is not None
+        check_adapter(weights, self._adapted, self._adapters, self._model)
+        return torch_adapter(weights, self._adapted, self.dtype)
 
     def add_program(self, model: Model, owner: str) -> None:
         assert self._layout is not None, "prepare must be called first"
@@ -131,9 +145,16 @@ class TorchBackend:
         check_further(model, owner, self._model, self._layout, self._further)
         self._further[owner] = self._program(model)
 
-    def _program(self, model: Model, kept_layers: Sequence[int] = ()) -> Interpreter:
+    def _program(
+        self,
+        model: Model,
+        kept_layers: Sequence[int] = (),
+        adapters: AdapterSettings | None = None,
+    ) -> Interpreter:
         listing = record(model)
         keep_hidden(listing, kept_layers)
+        if adapters is not None:
+            self._adapted = adapt(listing, model, adapters)
         if self._communicator is not None:
             insert_collectives(listing, model, self._communicator.context)
         return Interpreter(listing, self._communicator)
@@ -175,7 +196,8 @@ class TorchBackend:
         return self._ready[1].block_bytes(group)
 
     def step(self, batch: HostBatch, draws: Draws) -> TorchPending:
-        refuse_adapters(batch)
+        if self._adapters is None:
+            refuse_adapters(batch)
         return TorchPending(self._thread.submit(self._run, batch, draws))
 
     def _run(self, batch: HostBatch, draws: Draws) -> StepOutput:
@@ -207,14 +229,25 @@ class TorchBackend:
     @torch.inference_mode()
     def forward(self, batch: HostBatch) -> ForwardResult:
         interpreter, buffers = self._ready
+        self._change_slots(batch)
         for copied in batch.copies:
             buffers.copy(*copied)
         for loaded in batch.loads:
             buffers.load(*loaded)
         if not len(batch.token_ids):
             return ForwardResult(_NO_FLOATS, _NO_FLOATS)
-        outputs = interpreter.run(TorchBatch.of(batch, buffers))
+        outputs = interpreter.run(TorchBatch.of(batch, buffers, self._adapter_slots))
         logits, hidden, *kept = (
             each.float().numpy() for each in (outputs.logits, outputs.hidden, *outputs.kept)
         )
         return ForwardResult(logits, hidden, tuple(kept))
+
+    def _change_slots(self, batch: HostBatch) -> None:
+        """Put adapters into their slots; steps run one after the other."""
+        for slot, adapter, factor in batch.adapter_slots:
+            if self._adapters is None or not 0 <= slot < self._adapters.slots:
+                raise ValueError(f"there is no slot {slot} for adapters")
+            if adapter is None:
+                self._adapter_slots.pop(slot, None)
+            else:
+                self._adapter_slots[slot] = adapter, factor

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from octavo.backends.step import NO_ADAPTER
 from octavo.backends.torch import experts, ops, states
+from octavo.backends.torch.adapters import TorchPair
 from octavo.backends.torch.attention import TorchBatch, attend
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.distributed.communicator import Communicator, Floats
@@ -82,12 +83,20 @@ class Run:
             self.wanted = torch.unique(both)  # sorted
         return self.wanted
 
-    def adapter_rows(self, space: Space) -> Iterable[tuple[int, Tensor]]:
-        """Yield each adapter that rows of a space have, with these rows."""
-        if self.batch.adapters is not None:
-            numbers = self.batch.adapters[self.rows(space)]
-            for number in sorted({*numbers.tolist()} - {NO_ADAPTER}):
-                yield number, (numbers == number).nonzero().squeeze(1)
+    def pairs_of_rows(self, i: Instruction) -> Iterable[tuple[TorchPair, float, Tensor]]:
+        """Yield what adapters add to a product: the pair, its slot's factor, and the rows."""
+        assert i.out is not None
+        assert i.adapters is not None
+        if self.batch.adapters is None:
+            return
+        slots = self.batch.adapters[self.rows(i.out.buffer.space)]
+        for slot in sorted({*slots.tolist()} - {NO_ADAPTER}):
+            if slot not in self.batch.adapter_slots:
+                raise ValueError(f"rows have the adapter of slot {slot}, in which there is none")
+            adapter, factor = self.batch.adapter_slots[slot]
+            rows = (slots == slot).nonzero().squeeze(1)
+            for pair in adapter.products[i.adapters.number]:
+                yield pair, factor, rows
 
 
 class Interpreter:
@@ -177,7 +186,10 @@ def _prepare(run: Run, i: Instruction) -> None:
 
 def _gemm(run: Run, i: Instruction) -> None:
     x = run[i.x] if i.prepared is None else run.contents[i.prepared]
-    y = _scaled(ops.linear(x, _values(i.matrix), i.bias), i.factor)
+    y = ops.linear(x, _values(i.matrix), i.bias)
+    if i.low is not None:
+        _expand(run, i, y)
+    y = _scaled(y, i.factor)
     y = ops.soft_cap(y, i.cap) if i.cap else y
     if i.gated:
         assert i.activation is not None
@@ -289,24 +301,23 @@ def _columns(run: Run, i: Instruction) -> None:
 
 
 def _shrink(run: Run, i: Instruction) -> None:
-    """Multiply each row by its adapter's first matrix; rows without an adapter become zero."""
+    """Multiply each row by its adapter's first matrices; what no adapter makes is zero."""
     assert i.out is not None
-    assert i.adapters is not None
     x = run[i.x]
+    x = x if i.norm is None else ops.norm(x, i.norm)
     low = x.new_zeros(len(x), i.out.width)
-    for number, rows in run.adapter_rows(i.out.buffer.space):
-        low[rows] = ops.linear(x[rows], i.adapters.down[number], None)
+    for pair, factor, rows in run.pairs_of_rows(i):
+        scaled = ops.linear(x[rows], pair.down, None) * (pair.scale * factor)
+        low[rows, pair.first_low : pair.first_low + len(pair.down)] = scaled
     run[i.out] = low
 
 
-def _expand(run: Run, i: Instruction) -> None:
-    """Add each row's product with its adapter's second matrix; other rows stay as they are."""
-    assert i.out is not None
-    assert i.adapters is not None
-    low, y = run[i.x], run[i.y].clone()
-    for number, rows in run.adapter_rows(i.out.buffer.space):
-        y[rows] += ops.linear(low[rows], i.adapters.up[number], None)
-    run[i.out] = y
+def _expand(run: Run, i: Instruction, y: Tensor) -> None:
+    """Add each row's low numbers times its adapter's second matrices; other rows stay the same."""
+    low = run[i.low]
+    for pair, _, rows in run.pairs_of_rows(i):
+        of_pair = low[rows, pair.first_low : pair.first_low + len(pair.down)]
+        y[rows, pair.first : pair.first + len(pair.up)] += ops.linear(of_pair, pair.up, None)
 
 
 def _through(exchange: Callable[[Floats], Floats], values: Tensor) -> Tensor:
@@ -363,5 +374,4 @@ MEANINGS: dict[Op, Callable[[Run, Instruction], None]] = {
     "AllGather": _all_gather,
     "Columns": _columns,
     "Shrink": _shrink,
-    "Expand": _expand,
 }

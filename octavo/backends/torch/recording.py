@@ -52,7 +52,9 @@ class RecordingBackend(TorchBackend):
         found: NDArray[np.float32] = self._sums[matrix].numpy()
         return found
 
-    def _program(self, model: Model, kept_layers: object = ()) -> Interpreter:
+    def _program(
+        self, model: Model, kept_layers: object = (), adapters: object = None
+    ) -> Interpreter:
         return _RecordingInterpreter(record(model), self._take)
 
     def _take(self, matrix: object, x: Callable[[], Tensor]) -> None:

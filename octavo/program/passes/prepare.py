@@ -28,19 +28,23 @@ def prepare_products(listing: Listing) -> None:
 
 
 def norm_while_preparing(listing: Listing) -> None:
-    """Compute a norm that only products read while their input is prepared."""
+    """Compute a norm that only products read while their input is prepared.
+
+    Adapters of these products compute it as well, for the few rows that have one.
+    """
     for norm in [i for i in listing if i.op == "Norm"]:
         assert norm.out is not None
         if norm.out.buffer.place != "Scratch":
             continue
         readers = listing.readers(norm.out.buffer)
-        if len(readers) != 1 or readers[0].op != "Prepare":
+        if [reader.op for reader in readers if reader.op != "Shrink"] != ["Prepare"]:
             continue  # with several readers the norm would be computed several times
-        prepare = readers[0]
-        if prepare.x is not None and prepare.x.width == norm.out.width:
-            prepare.norm = norm.norm
-            listing.change(prepare, x=norm.x)
-            listing.remove(norm)
+        if any(reader.x is None or reader.x.width != norm.out.width for reader in readers):
+            continue
+        for reader in readers:
+            reader.norm = norm.norm
+            listing.change(reader, x=norm.x)
+        listing.remove(norm)
 
 
 def read_floats_in_place(listing: Listing) -> None:

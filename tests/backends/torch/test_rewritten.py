@@ -7,65 +7,68 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
+from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights
+from octavo.backends.adapters import adapt
 from octavo.backends.step import NO_ADAPTER
 from octavo.backends.torch import ops
-from octavo.backends.torch.attention import TorchBatch, make_buffers
+from octavo.backends.torch.adapters import torch_adapter
+from octavo.backends.torch.attention import AdapterSlots, TorchBatch, make_buffers
 from octavo.backends.torch.interpreter import Interpreter, Outputs
 from octavo.backends.torch.weights import TorchMatrix
 from octavo.layers import CausalLM, Linear
 from octavo.program.listing import Listing
 from octavo.program.operands import Adapters, Matrix
-from octavo.program.passes.adapters import add_adapters
 from octavo.program.passes.fusion import rewrite
 from octavo.program.passes.kept_hidden import keep_hidden
+from tests.backends.made_up_adapters import made_up_adapter, merged_weight
 from tests.backends.torch.test_interpreter import LENGTHS, PASSES, Model
 from tests.models.made_up import DECODERS
 
-RANK = 3
+SETTINGS = AdapterSettings(slots=2, max_rank=8)
+FACTORS = (1.0, -0.5)  # of what the adapters of the two slots add
 
 
-def run(model: Model, listing: Listing, adapters: tuple[int, int] | None = None) -> Outputs:
+def run(
+    model: Model,
+    listing: Listing,
+    slots: tuple[int, int] | None = None,
+    adapters: AdapterSlots | None = None,
+) -> Outputs:
     """Run both sequences in one step, each with an adapter, and ask for everything."""
     buffers = make_buffers(model.layout, 64, 4, model.backend.dtype)
     rows = np.arange(sum(LENGTHS), dtype=np.int32)
     host = model.batch((0, 0), LENGTHS)._replace(logits_rows=rows, hidden_rows=rows[1:7])
-    batch = TorchBatch.of(host, buffers)
-    if adapters is not None:
-        batch.adapters = torch.tensor(adapters).repeat_interleave(torch.tensor(LENGTHS))
+    if slots is not None:
+        host = host._replace(adapters=np.repeat(np.array(slots, np.int32), LENGTHS))
     with torch.inference_mode():
-        return Interpreter(listing).run(batch)
+        return Interpreter(listing).run(TorchBatch.of(host, buffers, adapters))
 
 
-def some(*shape: int, seed: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 0.3
-
-
-def targets(model: Model) -> list[tuple[TorchMatrix, Adapters]]:
-    """Make two adapters for every projection of every layer."""
-    found = []
-    for seed, (path, layer) in enumerate(model.model.walk()):
-        if isinstance(layer, Linear) and path.startswith("blocks"):
-            matrix: TorchMatrix = layer.weight
-            down = some(2, RANK, matrix.inputs, seed=seed)
-            up = some(2, matrix.outputs, RANK, seed=-seed)
-            found.append((matrix, Adapters(down, up, RANK)))
-    return found
-
-
-def with_adapters(model: Model, adapted: list[tuple[TorchMatrix, Adapters]]) -> Listing:
+def with_adapters(model: Model) -> tuple[Listing, list[Adapters]]:
     listing = model.record()
-    add_adapters(listing, adapted)
-    return listing
+    return listing, adapt(listing, model.model, SETTINGS)
 
 
-def merged(model: Model, adapted: list[tuple[TorchMatrix, Adapters]], number: int) -> Listing:
-    """Record the model with weights that contain an adapter: W + B A."""
+def two_adapters(model: Model) -> list[AdapterWeights]:
+    return [made_up_adapter(model.model, seed) for seed in (1, 2)]
+
+
+def in_slots(
+    model: Model, adapters: list[AdapterWeights], products: list[Adapters]
+) -> AdapterSlots:
+    made = [torch_adapter(each, products, model.backend.dtype) for each in adapters]
+    return dict(enumerate(zip(made, FACTORS, strict=True)))
+
+
+def merged(model: Model, adapter: AdapterWeights, factor: float) -> Listing:
+    """Record the model with weights that contain an adapter: W + scale · B A."""
     weights: dict[Matrix | None, TorchMatrix] = {}
-    for matrix, adapters in adapted:
-        added = adapters.up[number] @ adapters.down[number]
-        weights[matrix] = replace(matrix, values=matrix.values + added)
+    for path, layer in model.model.walk():
+        if isinstance(layer, Linear) and path in adapter.pairs:
+            matrix: TorchMatrix = layer.weight
+            values = merged_weight(matrix.values.numpy(), layer, adapter.pairs[path], factor)
+            weights[matrix] = replace(matrix, values=torch.from_numpy(values))
     listing = model.record()
     for instruction in listing:
         if instruction.op == "Gemm":
@@ -73,38 +76,44 @@ def merged(model: Model, adapted: list[tuple[TorchMatrix, Adapters]], number: in
     return listing
 
 
-@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Qwen2MoeForCausalLM"])
+@pytest.mark.parametrize("architecture", DECODERS)
 def test_each_row_is_computed_with_the_weights_of_its_adapter(architecture: str) -> None:
     """One step has sequences with different adapters, as if each model had been merged."""
     model = Model(architecture)
-    adapted = targets(model)
-    found = run(model, with_adapters(model, adapted), (1, 0)).logits
-    first = run(model, merged(model, adapted, 1)).logits[: LENGTHS[0]]
-    second = run(model, merged(model, adapted, 0)).logits[LENGTHS[0] :]
-    torch.testing.assert_close(found, torch.cat((first, second)), rtol=1e-4, atol=1e-4)
+    adapters = two_adapters(model)
+    listing, products = with_adapters(model)
+    found = run(model, listing, (1, 0), in_slots(model, adapters, products)).logits
+    first = run(model, merged(model, adapters[1], FACTORS[1])).logits[: LENGTHS[0]]
+    second = run(model, merged(model, adapters[0], FACTORS[0])).logits[LENGTHS[0] :]
+    expected = torch.cat((first, second))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     plain = run(model, model.record()).logits
-    assert (found - plain).abs().max() > 0.1
+    assert (expected - plain).abs().max() > 100 * (found - expected).abs().max()
 
 
-def test_adapters_change_no_bit_of_rows_without_one() -> None:
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Qwen2MoeForCausalLM"])
+def test_adapters_change_no_bit_of_rows_without_one(architecture: str) -> None:
     """The other sequence of the step has an adapter, or there is none at all."""
-    model = Model("LlamaForCausalLM")
-    listing = with_adapters(model, targets(model))
+    model = Model(architecture)
+    listing, products = with_adapters(model)
+    slots = in_slots(model, two_adapters(model), products)
     plain = run(model, model.record()).logits
     assert torch.equal(run(model, listing).logits, plain)
-    mixed = run(model, listing, (NO_ADAPTER, 1)).logits
+    mixed = run(model, listing, (NO_ADAPTER, 1), slots).logits
     assert torch.equal(mixed[: LENGTHS[0]], plain[: LENGTHS[0]])
-    alone = run(model, listing, (0, 1)).logits
+    alone = run(model, listing, (0, 1), slots).logits
     assert torch.equal(mixed[LENGTHS[0] :], alone[LENGTHS[0] :])
 
 
-def test_fusion_after_adapters_changes_no_bit() -> None:
-    model = Model("LlamaForCausalLM")
-    adapted = targets(model)
-    fused = with_adapters(model, adapted)
+@pytest.mark.parametrize("architecture", DECODERS)
+def test_passes_behind_adapters_change_no_bit(architecture: str) -> None:
+    model = Model(architecture)
+    listing, products = with_adapters(model)
+    slots = in_slots(model, two_adapters(model), products)
+    expected = run(model, listing, (1, NO_ADAPTER), slots)
+    fused, _ = with_adapters(model)
     rewrite(fused, PASSES)
-    expected = run(model, with_adapters(model, adapted), (1, NO_ADAPTER))
-    found = run(model, fused, (1, NO_ADAPTER))
+    found = run(model, fused, (1, NO_ADAPTER), slots)
     assert torch.equal(found.logits, expected.logits)
     assert torch.equal(found.hidden, expected.hidden)
 

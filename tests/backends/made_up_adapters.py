@@ -1,0 +1,54 @@
+"""Adapters with made-up numbers for any model, and what merging one makes of a weight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.backends.adapter_weights import AdapterWeights, Pair
+from octavo.layers import Linear, Model
+
+_RANKS = (1, 3, 4, 7, 8)
+_STEP = 1 / 64  # numbers are multiples, so that every type of floats has them
+
+
+def made_up_adapter(
+    model: Model, seed: int, dtype: Any = np.float32, *, some: bool = True
+) -> AdapterWeights:
+    """Make pairs of mixed ranks and scales; with `some`, not for every part or projection."""
+    random = np.random.default_rng(seed)
+
+    def numbers(*shape: int) -> NDArray[Any]:
+        return (random.integers(-12, 13, shape) * _STEP).astype(dtype)
+
+    def pair(rows: int, inputs: int) -> Pair:
+        rank = int(random.choice(_RANKS))
+        return Pair(numbers(rank, inputs), numbers(rows, rank), float(random.choice([0.5, 1, 2])))
+
+    pairs: dict[str, tuple[Pair | None, ...]] = {}
+    for path, layer in model.walk():
+        if not isinstance(layer, Linear) or not path.startswith("blocks."):
+            continue
+        if some and random.random() < 0.15:
+            continue
+        pairs[path] = tuple(
+            None if some and random.random() < 0.2 else pair(part.rows, layer.inputs)
+            for part in layer.parts
+        )
+    ranks = [len(each.down) for parts in pairs.values() for each in parts if each is not None]
+    return AdapterWeights(pairs, max(ranks))
+
+
+def merged_weight(
+    weight: NDArray[np.float32], layer: Linear, pairs: tuple[Pair | None, ...], factor: float
+) -> NDArray[np.float32]:
+    """Return a weight to which an adapter's products are added, times a factor."""
+    made, first = weight.copy(), 0
+    for part, pair in zip(layer.parts, pairs, strict=True):
+        if pair is not None:
+            product = pair.up.astype(np.float32) @ pair.down.astype(np.float32)
+            made[first : first + part.rows] += np.float32(pair.scale * factor) * product
+        first += part.rows
+    return made
