@@ -25,10 +25,12 @@ NB_MODULE(_native, m) {
   });
   // Sizes that Python needs to lay out memory and to estimate how much of it a model takes.
   m.attr("PANEL") = octavo::kPanel;
+  m.attr("DOWN_RANKS") = octavo::kDownRanks;
   m.attr("BLOCK_TOKENS") = octavo::kBlockTokens;
   m.attr("SPLIT_TOKENS") = octavo::kSplit;
   m.attr("RECORD_FLOATS") = octavo::kRecordHead;
   m.attr("MOST_SHARED_BYTES") = octavo::kMostSharedBytes;
+  octavo::bind_adapters(m);
   octavo::bind_step(m);
   octavo::bind_row_tensors(m);
   octavo::bind_weights(m);

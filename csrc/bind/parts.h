@@ -6,6 +6,7 @@
 namespace octavo {
 
 void translate_errors();                     // errors.cpp
+void bind_adapters(nanobind::module_& m);    // adapters.cpp
 void bind_step(nanobind::module_& m);        // step.cpp
 void bind_row_tensors(nanobind::module_& m); // row_tensors.cpp
 void bind_weights(nanobind::module_& m);     // weights.cpp

@@ -59,11 +59,11 @@ void bind_enums(nb::module_& m) {
   constexpr Op all[] = {Op::RopeTables, Op::Embed, Op::Select, Op::Norm, Op::Prepare, Op::Gemm,
                         Op::Attention, Op::Activate, Op::Gate, Op::Add, Op::Multiply, Op::Scale,
                         Op::SoftCap, Op::Route, Op::SortPairs, Op::ExpertsIn, Op::ExpertsOut,
-                        Op::HeadGemm, Op::Convolve};
+                        Op::HeadGemm, Op::Convolve, Op::Shrink};
   constexpr const char* names[] = {"RopeTables", "Embed", "Select", "Norm", "Prepare", "Gemm",
                                    "Attention", "Activate", "Gate", "Add", "Multiply", "Scale",
                                    "SoftCap", "Route", "SortPairs", "ExpertsIn", "ExpertsOut",
-                                   "HeadGemm", "Convolve"};
+                                   "HeadGemm", "Convolve", "Shrink"};
   for (size_t index = 0; index < std::size(all); ++index) ops.value(names[index], all[index]);
 }
 
@@ -88,9 +88,10 @@ void bind_structs(nb::module_& m) {
       .def_rw("weight_a_head", &NormShape::weight_a_head);
   nb::class_<Piece>(m, "Piece")
       .def("__init__", [](Piece* self, const Matrix& matrix, int32_t first_output, uintptr_t bias,
-                          bool gated) {
-        new (self) Piece{matrix, first_output, reinterpret_cast<const float*>(bias), gated};
-      });
+                          bool gated, int32_t adapted) {
+        new (self) Piece{matrix, first_output, reinterpret_cast<const float*>(bias), gated,
+                         adapted};
+      }, "matrix"_a, "first_output"_a, "bias"_a, "gated"_a, "adapted"_a = -1);
   nb::class_<RouteShape>(m, "RouteShape")
       .def("__init__", [](RouteShape* self, int32_t experts, int32_t top_k,
                           RouteShape::Scores scores, bool normalise, float scale) {
@@ -125,6 +126,8 @@ void bind_structs(nb::module_& m) {
   nb::class_<Instruction>(m, "Instruction")
       .def(nb::init<>())
       .def_rw("op", &Instruction::op).def_rw("barrier", &Instruction::barrier)
+      .def_rw("adapted_barrier", &Instruction::adapted_barrier)
+      .def_rw("low", &Instruction::low).def_rw("product", &Instruction::product)
       .def_rw("space", &Instruction::space).def_rw("x", &Instruction::x)
       .def_rw("y", &Instruction::y).def_rw("out", &Instruction::out)
       .def_rw("norm", &Instruction::norm).def_rw("prepared", &Instruction::prepared)
@@ -159,6 +162,7 @@ void bind_program(nb::module_& m) {
       }, "tier"_a, "team"_a)
       .def("append", &Program::append)
       .def("add_rope", &Program::add_rope, "frequencies"_a, "interleaved"_a, "magnitude"_a)
+      .def("make_adapter_slots", &Program::make_adapter_slots, "slots"_a)
       .def("set_scratch", &Program::set_scratch, "space"_a, "row_bytes"_a, "prepared_row_bytes"_a)
       .def("choose", [](Program& self, Format format, int row_class, const std::string& tier,
                         int ahead) {

@@ -93,9 +93,11 @@ void read_batch(const nb::tuple& from, StepJob& job) {
   job.slots = ids_of(from[6]);
   job.copies = read_copies(nb::cast<nb::tuple>(from[7]));
   job.types = ids_of(from[8]);
+  job.adapters = ids_of(from[12]);
   if (job.token_ids.empty()) return;
   if (job.row_starts.size() < 2 || job.positions.size() != job.token_ids.size() ||
-      (!job.types.empty() && job.types.size() != job.token_ids.size()))
+      (!job.types.empty() && job.types.size() != job.token_ids.size()) ||
+      (!job.adapters.empty() && job.adapters.size() != job.token_ids.size()))
     throw std::invalid_argument("the sizes of a step's arrays do not agree");
   for (const nb::handle each : tables) {
     const auto table = nb::cast<IntTable>(each);
@@ -104,6 +106,16 @@ void read_batch(const nb::tuple& from, StepJob& job) {
       throw std::invalid_argument("tables of blocks must be of one shape");
     job.table_width = static_cast<int32_t>(table.shape(1));
     job.tables.push_back(copied(table));
+  }
+}
+
+void read_adapter_slots(const nb::tuple& from, StepJob& job) {
+  for (const nb::handle each : from[13]) {
+    const nb::object value = each[1];
+    std::shared_ptr<const PackedAdapter> adapter;
+    if (!value.is_none()) adapter = nb::cast<std::shared_ptr<PackedAdapter>>(value);
+    job.adapter_slots.push_back(
+        {nb::cast<int32_t>(each[0]), std::move(adapter), nb::cast<float>(each[2])});
   }
 }
 
@@ -294,6 +306,7 @@ SubmittedStep* submit(std::shared_ptr<StepRunner> runner, const nb::tuple& batch
     read_continued(batch, *job, runner->last_job.get());
   }
   read_transfers(batch, *job);
+  read_adapter_slots(batch, *job);
   read_draws(draws, job->draws);
   runner->queue().submit(job);
   runner->last_job = job;

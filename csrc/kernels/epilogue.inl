@@ -1,10 +1,11 @@
 // The epilogue of products: takes a tile of rows × 32 fp32 sums and does everything that `Epilogue`
 // asks for, for full and for ragged panels alike.
 //
-// The order for each element: sum + bias, · scale, soft cap, activation (or gate · up), then
+// The order for each element: sum + adapter's addend, + bias, · scale, soft cap, activation (or gate · up), then
 // either · row weight and added to `out`, or + residual and written.
 #pragma once
 
+#include "kernels/adapters.inl"
 #include "kernels/math.inl"
 
 namespace octavo {
@@ -129,6 +130,7 @@ void finish_biased(const Epilogue& epilogue, int first_row, int rows, int panel,
 // last, and it arrives while the products run.
 inline void ask_for_tile(const Matrix& matrix, const Epilogue& epilogue, int first_row, int rows,
                          int panel) {
+  if (epilogue.expand.ups) ask_for_ups(matrix, epilogue.expand, first_row, rows, panel);
   if (epilogue.out_rows) return;
   const int columns = panel_columns(matrix, epilogue, panel);
   const int first = epilogue.first_output + panel * (epilogue.gated ? kGates : kPanel);
@@ -145,7 +147,8 @@ inline void ask_for_tile(const Matrix& matrix, const Epilogue& epilogue, int fir
 
 // Rows first_row … first_row + rows - 1 of panel `panel`: sums[r · 32 + o].
 inline void finish_tile(const Matrix& matrix, const Epilogue& epilogue, int first_row, int rows,
-                        int panel, const float* sums) {
+                        int panel, float* sums) {
+  if (epilogue.expand.ups) expand_tile(matrix, epilogue.expand, first_row, rows, panel, sums);
   const int columns = panel_columns(matrix, epilogue, panel);
   if (is_plain(epilogue, columns)) {
     const int first = epilogue.first_output + panel * (epilogue.gated ? kGates : kPanel);

@@ -219,14 +219,16 @@ void add_rows(int wanted, const uint8_t* weights, int span, size_t ahead, const 
   }
 }
 
-template <Format format>
+// `ask(first, count)` is called before each run of rows.
+template <Format format, class Ask>
 void add_all_rows(const Matrix& matrix, int panel, const uint8_t* x, int rows, size_t ahead,
-                  float* tile) {
+                  float* tile, Ask ask) {
   const uint8_t* weights = matrix.data + panel * matrix.panel_bytes;
   const size_t x_stride = prepared_int8_bytes(matrix.inputs);
   const int passes = (rows + kQuantizedRows - 1) / kQuantizedRows;
   for (int pass = 0; pass < passes; pass++) {
     const int first = rows * pass / passes, count = rows * (pass + 1) / passes - first;
+    ask(first, count);
     add_rows<format>(count, weights, layout_of(matrix.format).span, pass == 0 ? ahead : 0,
                      x + first * x_stride, x_stride, matrix.inputs / kGroup,
                      tile + first * kPanel);
@@ -247,7 +249,10 @@ void gemm_codes(const Matrix& matrix, const uint8_t* prepared, int rows, int fir
     const int count = static_cast<int>(int64_t{rows} * (block + 1) / blocks) - first;
     const uint8_t* x = prepared + first * prepared_int8_bytes(matrix.inputs);
     for (int panel = first_panel; panel < end_panel; panel++) {
-      add_all_rows<format>(matrix, panel, x, count, ahead, tile);
+      add_all_rows<format>(matrix, panel, x, count, ahead, tile, [&](int begin, int some) {
+        if (epilogue.expand.ups)
+          ask_for_ups(matrix, epilogue.expand, first + begin, some, panel);
+      });
       finish_tile(matrix, epilogue, first, count, panel, tile);
     }
   }

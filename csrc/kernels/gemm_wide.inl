@@ -128,6 +128,7 @@ inline void gemm_wide(const Matrix& matrix, const uint8_t* prepared, int rows, i
     const int passes = (count + kWideRows - 1) / kWideRows;
     for (int panel = first_panel; panel < end_panel; panel++) {
       const uint8_t* weights = matrix.data + panel * matrix.panel_bytes;
+      if (epilogue.expand.ups) ask_for_ups(matrix, epilogue.expand, first, count, panel);
       for (int pass = 0; pass < passes; pass++) {
         const int begin = count * pass / passes, end = count * (pass + 1) / passes;
         // A panel that is read once is prefetched a little ahead; otherwise each pass prefetches a

@@ -78,6 +78,44 @@ struct Matrix {
 
 inline int num_panels(const Matrix& matrix) { return (matrix.outputs + kPanel - 1) / kPanel; }
 
+// ---- adapters ----
+
+constexpr int kDownRanks = 4;    // ranks of an adapter's first matrix whose weights lie together …
+constexpr int kDownInputs = 32;  // … for so many inputs
+
+// An adapter's first matrices for one product, that of each of its parts above the next one:
+// [ranks, inputs] in blocks of kDownRanks by kDownInputs, rank by rank, with zeros around; the
+// blocks of four ranks lie one after the other. In BF16 inputs that are 16 apart are neighbours.
+struct Down {
+  const uint8_t* data = nullptr;
+  int32_t inputs = 0;
+  int32_t ranks = 0;              // 0: the adapter leaves this product alone
+  Format format = Format::F32;    // F32, F16 or BF16
+  const float* scales = nullptr;  // of each rank, those of zeros included
+};
+
+// The second matrices' rows for 16 neighbouring outputs of a packed matrix, in its own order:
+// [count][16], or [count / 2][16][2] in BF16. They multiply `count` low numbers from `first` on.
+struct UpHalf {
+  const uint8_t* data = nullptr;
+  int32_t first = 0;
+  int32_t count = 0;  // 0: nothing is added
+};
+
+// An adapter's second matrices for one packed matrix: two halves for each panel.
+struct Up {
+  const UpHalf* halves = nullptr;
+  Format format = Format::F32;
+};
+
+// What adapters add to the sums of a product, before everything else.
+struct Expand {
+  const Up* const* ups = nullptr;  // [rows]: those of the row's adapter; nullptr: it has none
+  int32_t matrix = 0;              // which of them
+  const float* low = nullptr;      // [rows, low_stride]: what shrinking the rows made of them
+  size_t low_stride = 0;
+};
+
 // Operations on a tile of outputs while it is in registers or the nearest cache.
 enum class Activation : uint8_t {
   None, Silu, GeluErf, GeluTanh, Relu, Relu2, ClampedSwiglu, Sigmoid
@@ -100,6 +138,7 @@ struct Epilogue {
   bool gated = false;
   const int32_t* out_rows = nullptr;  // where row r goes, if not to row r (experts)
   const float* row_weights = nullptr; // row r is multiplied by this and *added* to out (experts)
+  Expand expand;                      // of rows with adapters, if any has one
 };
 
 // ---- attention ----
@@ -219,6 +258,11 @@ struct KernelTable {
                int end_panel, uint8_t* scratch, const Epilogue& epilogue, int ahead);
   // One output row's weights as fp32: how an embedding is looked up in a packed matrix.
   void (*unpack_row)(const Matrix& matrix, int output, float* out);
+
+  // adapters.inl. Low numbers tile · kDownRanks … of some rows, for tiles [first_tile, end_tile),
+  // each times its scale and the factor.
+  void (*shrink)(const Down& down, const float* const* x, float* const* low, int rows,
+                 int first_tile, int end_tile, float factor);
 
   // elementwise.inl: [rows, size] each, rows apart by their strides (floats).
   void (*rms_norm)(const float* x, size_t x_stride, int rows, int size, const float* weight,

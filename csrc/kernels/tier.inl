@@ -1,5 +1,6 @@
 // One tier: every kernel file, compiled into the tier's namespace, and the table of their
 // functions.
+#include "kernels/adapters.inl"
 #include "kernels/attention.inl"
 #include "kernels/elementwise.inl"
 #include "kernels/gemm.inl"
@@ -23,6 +24,7 @@ const KernelTable* OCTAVO_JOIN(OCTAVO_TIER, _kernels)() {
     made.name = OCTAVO_STRING(OCTAVO_TIER);
     made.order = kBf16Order;
     add_gemm(made);
+    add_adapters(made);
     add_elementwise(made);
     add_attention(made);
     add_sampling(made);

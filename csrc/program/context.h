@@ -6,6 +6,7 @@
 
 #include "choice/product_kernels.h"
 #include "kernels/table.h"
+#include "adapters/adapters.h"
 #include "program/kv_cache.h"
 #include "program/scratch.h"
 #include "program/step.h"
@@ -22,6 +23,7 @@ struct Context {
   Team& team;
   Step step;
   Scratch scratch;
+  Adapters adapters;
   std::shared_ptr<KvCache> cache = std::make_shared<KvCache>();  // of all programs
   uint32_t epoch = 0;  // counts steps
 
@@ -42,6 +44,8 @@ struct Context {
     e.cap = i.cap;
     e.activation = i.activation;
     e.gated = piece.gated;
+    if (piece.adapted >= 0 && adapters.are_used())
+      e.expand = adapters.expand(i.out.space, piece.adapted, at(i.low), i.low.stride);
     return e;
   }
 };

@@ -35,7 +35,7 @@ struct Prepared {
 
 enum class Op : uint8_t {
   RopeTables, Embed, Select, Norm, Prepare, Gemm, Attention, Activate, Gate, Add, Multiply, Scale,
-  SoftCap, Route, SortPairs, ExpertsIn, ExpertsOut, HeadGemm, Convolve,
+  SoftCap, Route, SortPairs, ExpertsIn, ExpertsOut, HeadGemm, Convolve, Shrink,
 };
 
 struct NormShape {
@@ -54,6 +54,7 @@ struct Piece {
   int32_t first_output = 0;
   const float* bias = nullptr;
   bool gated = false;
+  int32_t adapted = -1;  // which of the packed matrices that adapters change; -1: they do not
 };
 
 struct RouteShape {
@@ -80,9 +81,10 @@ struct ConvolveShape {
 struct Instruction {
   Op op = Op::Add;
   bool barrier = false;  // before it
+  bool adapted_barrier = false;  // … in steps where rows have adapters
   Space space = Space::Tokens;
   Ref x, y, out;
-  NormShape norm;        // Norm; Prepare: of x, before it is prepared
+  NormShape norm;        // Norm; Prepare, Shrink: of x, before it is prepared or shrunk
   Prepared prepared;     // Prepare writes it, Gemm and experts read it; a Gemm with x reads x,
                          // whose rows have this form and distance
   Activation activation = Activation::None;
@@ -104,6 +106,9 @@ struct Instruction {
   int32_t group = 0;     // of KV blocks
   int32_t layer = 0;     // in the group
   int32_t plan = 0;      // which of the program's attention plans
+
+  Ref low;               // Gemm: what Shrink made of its rows
+  int32_t product = 0;   // Shrink: which of the products that adapters change
 
   ConvolveShape convolve;  // of x, with states of `group` and `layer`
 

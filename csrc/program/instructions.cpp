@@ -24,6 +24,7 @@ void Program::execute(const Instruction& i, Shares& shares, int index, Worker& w
     case Op::Gemm: return gemm(i, shares, index, worker);
     case Op::Attention: return attention_.run(i, shares, index, worker);
     case Op::Convolve: return convolve(i, index);
+    case Op::Shrink: return shrink(i, index, worker);
     case Op::HeadGemm: return head_gemm(i, shares, index, worker);
     case Op::ExpertsIn: return experts_.multiply_in(i, shares, index, worker);
     case Op::ExpertsOut: return experts_.multiply_out(i, shares, index, worker);
@@ -181,6 +182,39 @@ void Program::convolve(const Instruction& i, int index) {
           state[part * channels + c] = at < 0 && !before ? 0.0f : input(at)[c];
       }
     }
+  }
+}
+
+// Few rows are divided by the adapters' ranks, which every thread then needs all rows for; many
+// rows are divided among the threads, or groups of these.
+void Program::shrink(const Instruction& i, int index, Worker& worker) {
+  const Adapters& adapters = context_.adapters;
+  const std::vector<int32_t>& rows = adapters.rows(i.space);
+  const int count = static_cast<int>(rows.size()), threads = team_->size();
+  const int row_parts = std::clamp(count / kShrinkRows, 1, threads);
+  const int rank_parts = threads / row_parts, rank_part = index / row_parts;
+  if (rank_part >= rank_parts) return;
+  const size_t row_floats = shrink_row_floats(i.x.width);
+  int first, end;
+  share_of(index % row_parts, row_parts, count, first, end);
+  for (int at = first, some; at < end; at += some) {
+    some = adapters.run(i.space, at, end);
+    const Down& down = adapters.down(i.space, rows[at], i.product);
+    int first_tile, end_tile;
+    share_of(rank_part, rank_parts, (down.ranks + kDownRanks - 1) / kDownRanks, first_tile,
+             end_tile);
+    if (first_tile == end_tile) continue;
+    const float* x[kShrinkRows];
+    float* low[kShrinkRows];
+    for (int r = 0; r < some; ++r) {
+      float* from = context_.at(i.x, rows[at + r]);
+      float* normed = worker.row + r * row_floats;
+      if (i.norm.heads > 0)
+        normalise(kernels_, i.norm, from, i.x.stride, 1, i.x.width, normed, row_floats);
+      x[r] = i.norm.heads > 0 ? normed : from;
+      low[r] = context_.at(i.out, rows[at + r]);
+    }
+    kernels_.shrink(down, x, low, some, first_tile, end_tile, adapters.scale(i.space, rows[at]));
   }
 }
 

@@ -39,6 +39,7 @@ void Program::append(Instruction i) {
   const int across = i.x.width + i.y.width + i.values.width;
   widest_ = std::max({widest_, static_cast<size_t>(across + 64), attention_.widest()});
   if (i.op == Op::Convolve) state_groups_ = std::max(state_groups_, i.group + 1);
+  if (i.op == Op::Shrink) widest_ = std::max(widest_, shrink_row_floats(i.x.width) * kShrinkRows);
   if (i.op == Op::HeadGemm) {
     const Matrix& matrix = i.pieces[0].matrix;
     const size_t bytes = kHeadRows * kernels_.prepared_bytes(matrix.format, matrix.inputs);
@@ -68,10 +69,17 @@ void Program::run(const StepInputs& inputs) {
   const Activity::Step step(*activity_);
   context_.step.begin(inputs, *context_.cache, std::max(attention_.groups(), state_groups_),
                       experts_.top_k());
+  context_.adapters.begin(context_.step);
   attention_.plan();
   make_room();
   ++context_.epoch;
   team_->run([this](int index) { work(index); });
+}
+
+void Program::put_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> adapter,
+                          float scale) {
+  const std::lock_guard<std::mutex> lock(running_);
+  context_.adapters.put(slot, std::move(adapter), scale);
 }
 
 size_t Program::reserve(int32_t rows, int32_t logits, int32_t hidden, int32_t sequences,
@@ -101,11 +109,12 @@ void Program::make_room() {
 
 void Program::work(int index) {
   Worker& worker = workers_[index];
-  const bool timed = profiling_ && index == 0;
+  const bool timed = profiling_ && index == 0, adapted = context_.adapters.are_used();
   auto began = timed ? Clock::now() : Clock::time_point();
   for (size_t at = 0; at < instructions_.size(); ++at) {
     const Instruction& i = instructions_[at];
-    if (i.barrier) team_->barrier(index);
+    if (!adapted && i.op == Op::Shrink) continue;
+    if (adapted ? i.adapted_barrier : i.barrier) team_->barrier(index);
     if (timed) {
       const auto passed = Clock::now();
       waits_[at] += std::chrono::duration<double>(passed - began).count();

@@ -41,8 +41,12 @@ class Program {
   size_t reserve(int32_t rows, int32_t logits, int32_t hidden, int32_t sequences,
                  int32_t positions);
 
+  void make_adapter_slots(int32_t slots) { context_.adapters.make_slots(slots); }
+
   // ---- every step; concurrent callers run one after the other ----
   void run(const StepInputs& inputs);
+  // What a slot for adapters has from the next step on.
+  void put_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> adapter, float scale);
 
   // Floats from row to row of the results.
   int64_t logits_stride() const { return logits_stride_; }
@@ -78,6 +82,7 @@ class Program {
   void prepare(const Instruction& i, int index, Worker& worker);
   void gemm(const Instruction& i, Shares& shares, int index, Worker& worker);
   void convolve(const Instruction& i, int index);
+  void shrink(const Instruction& i, int index, Worker& worker);
   void head_gemm(const Instruction& i, Shares& shares, int index, Worker& worker);
 
   const KernelTable& kernels_;

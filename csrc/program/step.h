@@ -20,6 +20,7 @@ struct StepInputs {
   int32_t table_width = 0;
   const int32_t* logits_rows = nullptr;  // which of the step's rows
   const int32_t* hidden_rows = nullptr;
+  const int32_t* adapters = nullptr;     // the slot of each row's adapter, or -1; nullptr: none
   int32_t num_rows = 0;
   int32_t num_logits = 0;
   int32_t num_hidden = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <stdexcept>
+#include <utility>
 
 namespace octavo {
 
@@ -33,6 +34,7 @@ void StepJob::continue_from(const StepJob* last) {
   tables = last->tables;
   table_width = last->table_width;
   logits_rows = last->logits_rows;
+  adapters = last->adapters;
   draws.slots = last->draws.slots;
   draws.first_rows = last->draws.first_rows;
 }
@@ -66,6 +68,8 @@ void StepRunner::run(StepJob& job) {
     cache_->copy_block(source, destination, group);
   for (const auto& [place, content] : job.loads)
     cache_->load_block(place.block, place.group, content);
+  for (AdapterSlot& each : job.adapter_slots)
+    program_->put_adapter(each.slot, std::move(each.adapter), each.scale);
   logits_ = {nullptr, 0, 0, vocabulary_};
   for (Rows& rows : hidden_) rows = {nullptr, 0, 0, hidden_size_};
   if (job.token_ids.empty()) return;
@@ -123,6 +127,7 @@ StepInputs StepRunner::forward(StepJob& job) {
   in.token_ids = job.token_ids.data();
   in.positions = job.positions.data();
   if (!job.types.empty()) in.types = job.types.data();
+  if (!job.adapters.empty()) in.adapters = job.adapters.data();
   in.row_starts = job.row_starts.data();
   in.sequences = static_cast<int32_t>(job.row_starts.size()) - 1;
   for (const std::vector<int32_t>& table : job.tables) in.tables.push_back(table.data());

@@ -35,6 +35,13 @@ struct LoadedBlock {
   std::vector<uint8_t> content;
 };
 
+// What a slot for adapters has from a step on.
+struct AdapterSlot {
+  int32_t slot;
+  std::shared_ptr<const PackedAdapter> adapter;  // nullptr: nothing
+  float scale;
+};
+
 // A step with everything that it needs, so that it can run at any time.
 class StepJob : public Job {
  public:
@@ -52,6 +59,8 @@ class StepJob : public Job {
   std::vector<BlockPlace> saves;  // before the copies
   std::vector<BlockCopy> copies;
   std::vector<LoadedBlock> loads;  // after the copies
+  std::vector<AdapterSlot> adapter_slots;  // filled before the rows are computed
+  std::vector<int32_t> adapters;  // the slot of each row's adapter, or -1; empty: no row has one
   Draws draws;
   std::shared_ptr<MaskGate> masks;  // of the draws, if there are any
   DrawOutput output;

@@ -134,6 +134,7 @@ void multiply_few_bf16(const Matrix& matrix, const uint8_t* prepared, int rows, 
   for (int panel = first_panel; panel < end_panel; ++panel) {
     const uint8_t* weights = matrix.data + panel * matrix.panel_bytes;
     last.copy(weights);
+    if (epilogue.expand.ups) ask_for_ups(matrix, epilogue.expand, 0, rows, panel);
     const uint32_t before = flush_denormals();
     add_panel<Rows>(weights, last, ahead_in_panel(weights, ahead), prepared, x_bytes, sums);
     _mm_setcsr(before);

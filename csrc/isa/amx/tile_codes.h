@@ -170,6 +170,7 @@ void multiply_codes_in(const Matrix& matrix, const uint8_t* prepared, int rows, 
     const int count = part_begin(rows, blocks, block + 1) - first;
     const uint8_t* x = prepared + first * prepared_int8_bytes(matrix.inputs);
     for (int panel = first_panel; panel < end_panel; panel++) {
+      if (epilogue.expand.ups) ask_for_ups(matrix, epilogue.expand, first, count, panel);
       add_groups_by_tiles<format>(matrix, panel, x, count, ahead, sums);
       finish_tile(matrix, epilogue, first, count, panel, sums);
     }

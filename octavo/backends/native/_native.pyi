@@ -153,7 +153,9 @@ class Prepared:
     def __init__(self, *fields: Any) -> None: ...
 
 class Piece:
-    def __init__(self, matrix: Matrix, first: int, bias: int, gated: bool) -> None: ...
+    def __init__(
+        self, matrix: Matrix, first_output: int, bias: int, gated: bool, adapted: int = -1
+    ) -> None: ...
 
 class NormShape:
     weight: int
@@ -189,12 +191,33 @@ class Program:
     def add_rope(
         self, frequencies: Sequence[float], interleaved: bool, magnitude: float
     ) -> int: ...
+    def make_adapter_slots(self, slots: int) -> None: ...
     def set_scratch(self, space: Any, row_bytes: int, prepared_row_bytes: int) -> None: ...
     def reserve(
         self, rows: int, logits: int, hidden: int, sequences: int, positions: int
     ) -> int: ...
     def choose(self, format: Format, row_class: int, tier: str, ahead: int) -> None: ...
     def set_profiling(self, on: bool) -> None: ...
+
+# adapters.cpp
+
+class AdapterParts:
+    def __init__(
+        self,
+        format: Format,
+        downs: Sequence[tuple[int, int, float]],
+        ups: Sequence[tuple[int, int]],
+    ) -> None: ...
+
+class PackedAdapter:
+    num_bytes: int
+
+class AdaptedProducts:
+    def __init__(self) -> None: ...
+    def add(
+        self, inputs: int, part_ends: Sequence[int], outputs: Sequence[NDArray[np.int32]]
+    ) -> None: ...
+    def pack(self, parts: Sequence[AdapterParts]) -> PackedAdapter: ...
 
 # trials.cpp
 

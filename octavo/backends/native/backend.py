@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights
+from octavo.backends.adapters import adapt
 from octavo.backends.base import (
     Arithmetic,
     ForwardResult,
@@ -21,6 +22,7 @@ from octavo.backends.base import (
 )
 from octavo.backends.further import check_further
 from octavo.backends.native import _native
+from octavo.backends.native.adapters.packer import AdapterPacker
 from octavo.backends.native.emit import Emitter
 from octavo.backends.native.footprint import kv_pages
 from octavo.backends.native.kernel_choice import Choice
@@ -147,6 +149,7 @@ class NativeBackend:
         self._layout: tuple[KVLayout, int] | None = None  # with the size of a block
         # Open slots with user-written processors, with those and the prompt.
         self._processed: dict[int, tuple[tuple[Processor, ...], Ints]] = {}
+        self._adapters: AdapterPacker | None = None  # if rows may have adapters
         self._unfinished: ProcessedPending | None = None  # the last step, if it had such slots
         self._has_warned = False
 
@@ -165,7 +168,7 @@ class NativeBackend:
 
     @property
     def has_adapters(self) -> bool:
-        return False
+        return self._adapters is not None
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -206,15 +209,14 @@ class NativeBackend:
         kept_layers: Sequence[int] = (),
         adapters: AdapterSettings | None = None,
     ) -> None:
-        if adapters is not None:
-            raise NoAdaptersError(NO_ADAPTERS)
         self._packer.begin()
         self._is_settled = False
         if block_size % BLOCK_TOKENS:
             raise ValueError(
                 f"block_size={block_size}: the native engine takes multiples of {BLOCK_TOKENS}"
             )
-        made = self._emitted(model, kept_layers)
+        self._adapters = None
+        made = self._emitted(model, kept_layers, adapters)
         self._programs, self._layout = {"": made}, (layout, block_size)
         self._runner = _native.StepRunner(
             self.tier,
@@ -228,16 +230,35 @@ class NativeBackend:
         self._measure()
 
     def adapter(self, weights: AdapterWeights) -> Value:
-        raise NoAdaptersError(NO_ADAPTERS)
+        if self._adapters is None:
+            raise NoAdaptersError(NO_ADAPTERS)
+        return self._adapters.pack(weights)
 
-    def _emitted(self, model: Model, kept_layers: Sequence[int] = ()) -> _Emitted:
+    def _emitted(
+        self,
+        model: Model,
+        kept_layers: Sequence[int] = (),
+        adapters: AdapterSettings | None = None,
+    ) -> _Emitted:
         listing = record(model)
         keep_hidden(listing, kept_layers)
+        program = _native.Program(self.tier, self._team)
+        adapted = None
+        if adapters is not None:
+            adapted = self._adapt(listing, model, adapters)
+            program.make_adapter_slots(adapters.slots)
         rewrite(listing, PASSES)
         refuse_unsupported(listing)
-        program = _native.Program(self.tier, self._team)
-        barriers = Emitter(program, self.tier, self._packer.vector).emit(listing)
+        barriers = Emitter(program, self.tier, self._packer.vector, adapted).emit(listing)
         return _Emitted(model, program, listing, barriers)
+
+    def _adapt(
+        self, listing: Listing, model: Model, settings: AdapterSettings
+    ) -> Mapping[int, int]:
+        """Let adapters change the products; return the number of each packed matrix, by its id."""
+        products = adapt(listing, model, settings)
+        self._adapters = AdapterPacker(model, products, settings)
+        return self._adapters.numbers
 
     def _measure(self) -> None:
         """Find the fastest kernels of all formats, once the weights are loaded."""
@@ -325,7 +346,8 @@ class NativeBackend:
         return self._cache.saved_bytes(group)
 
     def step(self, batch: HostBatch, draws: Draws) -> Pending:
-        refuse_adapters(batch)
+        if self._adapters is None:
+            refuse_adapters(batch)
         if not self._is_settled:
             self.settle()
         if self._calibration is not None:

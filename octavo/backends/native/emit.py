@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,16 @@ MakeVector = Callable[[NDArray[np.float32]], Vector]
 class Emitter:
     """Fills one program with the instructions of a listing."""
 
-    def __init__(self, program: _native.Program, tier: str, vector: MakeVector) -> None:
+    def __init__(
+        self,
+        program: _native.Program,
+        tier: str,
+        vector: MakeVector,
+        adapted: Mapping[int, int] | None = None,
+    ) -> None:
         self._program = program
+        # By the id of a packed matrix: its number among those that adapters change.
+        self._adapted = adapted or {}
         self._tier = tier
         self._vector = vector  # keeps floats where the program can read them
         self._ropes: dict[Rope, int] = {}
@@ -48,6 +56,7 @@ class Emitter:
         written = [value.buffer for i in listing for value in i.writes]
         self._kept = [buffer for buffer in written if buffer.place == "KeptOut"]
         barriers = place_barriers(listing, self._layout)
+        adapted_barriers = place_barriers(listing, self._layout, with_adapters=True)
         for space in ("Tokens", "Wanted", "Logits", "Hidden", "Pairs"):
             sizes = (
                 self._layout.row_bytes.get((space, area), 0) for area in ("floats", "prepared")
@@ -56,6 +65,7 @@ class Emitter:
         for number, instruction in enumerate(listing):
             made = self._made(instruction)
             made.barrier = number in barriers
+            made.adapted_barrier = number in adapted_barriers
             self._program.append(made)
         return barriers
 
@@ -69,7 +79,7 @@ class Emitter:
         made = _native.Instruction()
         made.op = getattr(_native.Op, i.op)
         made.space = getattr(_native.Space, i.space)
-        for name in ("x", "y", "out", "values", "chosen"):
+        for name in ("x", "y", "out", "values", "chosen", "low"):
             value = getattr(i, name)
             if value is not None:
                 setattr(made, name, self._ref(value))
@@ -85,6 +95,9 @@ class Emitter:
             made.by_type = True
         if i.matrix is not None and i.op != "Prepare":
             made.pieces = self._pieces(i.matrix, i.bias, i.gated)
+        if i.op == "Shrink":
+            assert i.adapters is not None
+            made.product = i.adapters.number
         if i.experts is not None and i.op != "SortPairs":
             made.pieces, made.passed = self._expert_pieces(i), i.passed
         if i.attend is not None:
@@ -149,7 +162,8 @@ class Emitter:
         made = []
         for piece in matrix.pieces:
             address = 0 if bias is None else bias.address + 4 * piece.first
-            made.append(_native.Piece(piece.native, piece.first, address, gated))
+            adapted = self._adapted.get(id(piece.native), -1)
+            made.append(_native.Piece(piece.native, piece.first, address, gated, adapted))
         return made
 
     def _interleaved(self, values: NDArray[np.float32]) -> Vector:

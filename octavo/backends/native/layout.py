@@ -171,14 +171,19 @@ _ROPES = Extent("Tokens", "rope tables", 0, 1)
 _PAIRS = Extent("Pairs", "sorted pairs", 0, 1)
 
 
-def place_barriers(listing: Listing, layout: Layout) -> frozenset[int]:
+def place_barriers(
+    listing: Listing, layout: Layout, *, with_adapters: bool = False
+) -> frozenset[int]:
     """Return the numbers of the instructions before which all threads wait for each other.
 
-    These conflict with an instruction since the last barrier.
+    These conflict with an instruction since the last barrier. A step without adapters leaves out
+    the instructions that only adapters need.
     """
     since: list[_Access] = []
     barriers = set()
     for number, instruction in enumerate(listing):
+        if instruction.op == "Shrink" and not with_adapters:
+            continue
         mine = list(_accesses(instruction, layout))
         lasting = [access for access in mine if not access.is_fenced]
         if any(_conflict(one, other) for one in since for other in mine):

@@ -1,0 +1,68 @@
+// Packs an adapter's matrices as the kernels read them: of each product the first matrices of all
+// parts, one above the other, and the rows of the second ones in the order of the packed outputs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/table.h"
+#include "runtime/arena.h"
+
+namespace octavo {
+
+// A product that adapters may change: its parts, and the packed matrices that its outputs are in.
+struct AdaptedProduct {
+  int32_t inputs = 0;
+  std::vector<int32_t> part_ends;  // the first output behind each part
+  // Of each packed matrix: which output is in each of its rows; -1: a row of zeros.
+  std::vector<std::vector<int32_t>> outputs;
+};
+
+// A first matrix of an adapter, [rank, inputs], row after row.
+struct AdapterDown {
+  const uint8_t* numbers;
+  int32_t rank;
+  float scale;
+};
+
+// A second matrix, [rows of the part, rank], row after row, behind one of the first ones.
+struct AdapterUp {
+  const uint8_t* numbers;  // nullptr: the adapter leaves the part alone
+  int32_t down;
+};
+
+// What an adapter has for one product, all of one type.
+struct AdapterParts {
+  Format format = Format::F32;  // F32, F16 or BF16
+  std::vector<AdapterDown> downs;
+  std::vector<AdapterUp> ups;  // of each part; none at all: the adapter leaves the product alone
+};
+
+class PackedAdapter {
+ public:
+  // The numbers are copied.
+  PackedAdapter(const std::vector<AdaptedProduct>& products,
+                const std::vector<AdapterParts>& parts);
+  PackedAdapter(const PackedAdapter&) = delete;
+
+  const std::vector<Down>& downs() const { return downs_; }  // of each product
+  const Up* ups() const { return ups_.data(); }  // of each packed matrix of all products, in order
+  size_t bytes() const;
+
+ private:
+  // Without memory these only count bytes.
+  void pack_down(const AdaptedProduct& product, const AdapterParts& parts, Down& down);
+  void pack_up(const AdaptedProduct& product, const AdapterParts& parts,
+               const std::vector<int32_t>& outputs, std::vector<UpHalf>& halves);
+  uint8_t* take(size_t bytes);
+
+  std::vector<Down> downs_;
+  std::vector<Up> ups_;
+  std::vector<std::vector<UpHalf>> halves_;
+  std::vector<std::vector<float>> scales_;
+  Pages memory_;
+  size_t taken_ = 0;
+};
+
+}  // namespace octavo

@@ -1,0 +1,1 @@
+"""Adapters (LoRA) of the native engine."""
