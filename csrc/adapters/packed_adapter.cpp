@@ -73,6 +73,21 @@ Place place_of(const AdaptedProduct& product, const AdapterParts& parts, int32_t
   return {up.numbers + static_cast<size_t>(output - before) * row_bytes, first, rank};
 }
 
+// The places of some outputs, which mostly are neighbours of one part.
+void find_places(const AdaptedProduct& product, const AdapterParts& parts, const int32_t* outputs,
+                 int count, Place* places) {
+  const Place first = place_of(product, parts, outputs[0]);
+  const Place last = place_of(product, parts, outputs[count - 1]);
+  const size_t row_bytes = first.rank * number_bytes(parts.format);
+  bool are_neighbours = first.numbers && last.numbers == first.numbers + (count - 1) * row_bytes;
+  for (int column = 1; column < count; ++column)
+    are_neighbours = are_neighbours && outputs[column] == outputs[0] + column;
+  for (int column = 0; column < count; ++column)
+    places[column] = are_neighbours
+                         ? Place{first.numbers + column * row_bytes, first.first, first.rank}
+                         : place_of(product, parts, outputs[column]);
+}
+
 }  // namespace
 
 PackedAdapter::PackedAdapter(const std::vector<AdaptedProduct>& products,
@@ -147,9 +162,10 @@ void PackedAdapter::pack_up(const AdaptedProduct& product, const AdapterParts& p
   for (int begin = 0; begin < rows; begin += kHalfPanel) {
     const int count = std::min(kHalfPanel, rows - begin);
     Place places[kHalfPanel];
+    find_places(product, parts, outputs.data() + begin, count, places);
     int first = INT32_MAX, end = 0;
     for (int column = 0; column < count; ++column) {
-      const Place place = places[column] = place_of(product, parts, outputs[begin + column]);
+      const Place& place = places[column];
       if (!place.numbers) continue;
       first = std::min(first, place.first);
       end = std::max(end, place.first + place.rank);
