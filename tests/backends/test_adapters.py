@@ -146,6 +146,16 @@ def test_a_row_depends_on_its_own_adapter_alone(tier: str, weights: str, threads
             first += rows
 
 
+def test_every_instruction_set_adds_the_same_bits() -> None:
+    """Products in bf16 alone depend on the tier, and this model has none."""
+    logits = []
+    for tier in _native.tiers():
+        engine = native(instruction_set=tier)
+        engine.fill(*two(engine))
+        logits.append(engine.run(STEP).logits)
+    assert all(np.array_equal(each, logits[0]) for each in logits)
+
+
 @pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_type_of_equal_numbers_changes_no_bit(name: str, dtype: str) -> None:
