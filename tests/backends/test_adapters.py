@@ -91,7 +91,7 @@ def test_every_shape_of_a_projection_is_computed(shape: str) -> None:
 @pytest.mark.parametrize("weights", ["bf16", "int8", "int8-wide", "int4"])
 def test_a_quantised_model_is_changed_as_its_floats_are(weights: str) -> None:
     """The error beside the reference is that of the weights, with adapters as without."""
-    sizes = {"hidden_size": 128, "intermediate_size": 256}
+    sizes: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 256}
     chosen: dict[str, Any] = {**EXACT, "weights": weights, "num_threads": 2}
     options = NativeOptions(**chosen)
     reference = Adapted(TorchBackend(), "MistralForCausalLM", **sizes)
@@ -123,6 +123,7 @@ def test_rows_without_an_adapter_keep_their_bits(tier: str, weights: str) -> Non
     assert not np.array_equal(engine.run(STEP).logits, expected.logits)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("tier", _native.tiers())
 @pytest.mark.parametrize("weights", ["float32", "bf16", "int8"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
