@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from octavo.api.adapters import LoRARequest
     from octavo.api.async_llm import AsyncLLM
     from octavo.api.beam_search import BeamSearchParams
     from octavo.api.llm import LLM
@@ -34,6 +35,7 @@ _PLACES = {
     "ConfigError": "octavo.core.config",
     "EmbeddingRequestOutput": "octavo.api.outputs",
     "EngineDeadError": "octavo.api.outputs",
+    "LoRARequest": "octavo.api.adapters",
     "PoolingParams": "octavo.api.pooling.params",
     "PoolingRequestOutput": "octavo.api.outputs",
     "RepetitionDetectionParams": "octavo.core.stopping.repetition",
@@ -54,6 +56,7 @@ __all__ = [
     "ConfigError",
     "EmbeddingRequestOutput",
     "EngineDeadError",
+    "LoRARequest",
     "PoolingParams",
     "PoolingRequestOutput",
     "RepetitionDetectionParams",

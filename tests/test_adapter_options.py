@@ -107,7 +107,9 @@ def test_naming_adapters_switches_them_on(monkeypatch: pytest.MonkeyPatch) -> No
         with_adapters({"enable_lora": False}, settings("--lora-modules", "a=/a"))
     assert not settings().allow_runtime_lora_updating
     monkeypatch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True")
-    assert settings().allow_runtime_lora_updating
+    assert settings("--api-key", "a-key").allow_runtime_lora_updating
+    with pytest.raises(ServerSettingsError, match="need an API key"):
+        settings()
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,11 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, cast
 
+from msgspec import structs
+
+from octavo.adapter_copies.copies import AdapterCopies
+from octavo.adapter_copies.opening import open_copies
+from octavo.api.adapters import LoRARequest, taken_in_thread
 from octavo.api.control import EngineControl
 from octavo.api.outputs import (
     EmbeddingRequestOutput,
@@ -80,8 +85,14 @@ class AsyncLLM(EngineControl):
     ) -> None:
         named, classes = split_processors(logits_processors)
         arguments = read_arguments(model, {**options, **classes})
-        client = _start(engine, arguments, timing, named)
-        self._settle(client, arguments, tuple(named or ()))
+        arguments, copies = open_copies(arguments)
+        try:
+            client = _start(engine, arguments, timing, named)
+        except BaseException:
+            if copies is not None:
+                copies.close()
+            raise
+        self._settle(client, arguments, tuple(named or ()), copies=copies)
 
     @classmethod
     def over(
@@ -90,13 +101,15 @@ class AsyncLLM(EngineControl):
         arguments: EngineArguments,
         tokenizer: TokenTable | None = None,
         source: ModelFiles | None = None,
+        copies: AdapterCopies | None = None,
     ) -> AsyncLLM:
         """Return an AsyncLLM that uses an engine that is already running.
 
-        Without `tokenizer` it is loaded, and without `source` the model's files are looked up.
+        Without `tokenizer` it is loaded, and without `source` the model's files are looked up. The
+        copies of adapters are removed when it is closed.
         """
         made = cls.__new__(cls)
-        made._settle(client, arguments, (), tokenizer, source)
+        made._settle(client, arguments, (), tokenizer, source, copies)
         return made
 
     def _settle(
@@ -106,12 +119,15 @@ class AsyncLLM(EngineControl):
         processors: Sequence[str],
         tokenizer: TokenTable | None = None,
         source: ModelFiles | None = None,
+        copies: AdapterCopies | None = None,
     ) -> None:
         super().__init__(client)
+        self.copies = copies  # of adapters; None: there are none
         try:
             self.model = TextModel(client.facts, arguments, processors, tokenizer, source)
         except BaseException:
             client.close()
+            self._close_copies()
             raise
         self._table = RequestTable(self.model)
         self._sinks: dict[str, Sink] = {}  # until `discard`
@@ -125,6 +141,7 @@ class AsyncLLM(EngineControl):
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
         *,
+        lora_request: LoRARequest | None = None,
         options: Options = PLAIN,
     ) -> AsyncIterator[RequestOutput]:
         """Yield outputs as they come. Leaving the loop early, or cancelling, aborts the request.
@@ -133,17 +150,19 @@ class AsyncLLM(EngineControl):
         """
         self.attach()
         await check_shape(self.model, sampling_params, self._shape_lock)
-        request = self.check(prompt, sampling_params, options)
-        sink = WaitingSink(request.sampling.output_kind)
-        name = self.submit(request, sink, request_id)
-        try:
+        with contextlib.ExitStack() as stack:
+            if lora_request is not None:
+                lora = await taken_in_thread(self.copies, lora_request, stack)
+                options = structs.replace(options, lora=lora)
+            request = self.check(prompt, sampling_params, options)
+            sink = WaitingSink(request.sampling.output_kind)
+            name = self.submit(request, sink, request_id)
+            stack.callback(self.discard, name, sink)
             while True:
                 output = await sink.get()
                 yield output
                 if output.finished:
                     return
-        finally:
-            self.discard(name, sink)
 
     def check(
         self,
@@ -238,10 +257,12 @@ class AsyncLLM(EngineControl):
         request_id: str | None = None,
         *,
         pooling_params: PoolingParams = DEFAULTS,
+        lora_request: LoRARequest | None = None,
         options: Options = PLAIN,
     ) -> EmbeddingRequestOutput:
         """Return a prompt as a vector, like `LLM.embed`."""
-        output, asked = await self._pool(prompt, "embed", pooling_params, request_id, options)
+        more = {"lora_request": lora_request, "options": options}
+        output, asked = await self._pool(prompt, "embed", pooling_params, request_id, more)
         return embedded(output, asked)
 
     async def encode(
@@ -251,11 +272,13 @@ class AsyncLLM(EngineControl):
         *,
         pooling_params: PoolingParams = DEFAULTS,
         pooling_task: Task | None = None,
+        lora_request: LoRARequest | None = None,
         options: Options = PLAIN,
     ) -> PoolingRequestOutput:
         """Return what a task makes of a prompt, like `LLM.encode`."""
         task = pooling_task or default_task(self.model.facts, "plain")
-        output, asked = await self._pool(prompt, task, pooling_params, request_id, options)
+        more = {"lora_request": lora_request, "options": options}
+        output, asked = await self._pool(prompt, task, pooling_params, request_id, more)
         return pooled(output, asked)
 
     async def _pool(
@@ -264,11 +287,11 @@ class AsyncLLM(EngineControl):
         task: Task,
         params: PoolingParams,
         request_id: str | None,
-        options: Options,
+        more: dict[str, Any],
     ) -> tuple[RequestOutput, Wanted]:
         asked = wanted(self.model.facts, task, params)
         read = cut(prompt, self.model, params)
-        stream = self.generate(read, asked.sampling, request_id, options=options)
+        stream = self.generate(read, asked.sampling, request_id, **more)
         outputs = [output async for output in stream]
         return outputs[-1], asked
 
@@ -288,12 +311,17 @@ class AsyncLLM(EngineControl):
         """Stop the engine; callers that still wait get an EngineDeadError."""
         self._is_closed = True
         self._client.close()
+        self._close_copies()
         loop = self._loop
         if loop is None or loop.is_closed():
             self._abandon()
             return
         with contextlib.suppress(RuntimeError):  # the loop was closed at this very moment
             loop.call_soon_threadsafe(self._fail_all)
+
+    def _close_copies(self) -> None:
+        if self.copies is not None:
+            self.copies.close()
 
     def shutdown(self) -> None:
         """Stop the engine, like `close`."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Any, Literal
 
 from octavo.api.outputs import EngineDeadError
@@ -14,15 +16,18 @@ from octavo.loader.file_cache import drop_from_cache
 from octavo.wire.commands import (
     NO_ENGINE,
     Command,
+    LoadFile,
     Pause,
     ResetPrefixCache,
     Resume,
     SetLogLevel,
+    UnloadFile,
 )
 from octavo.wire.facts import EngineFacts
 
 SLEEP_SECONDS = 60.0  # for the engine's process to end
 _POLL_SECONDS = 0.02
+ADAPTER_KIND = "lora"  # of the files that an engine loads
 SleepLevel = Literal[1, 2]
 
 
@@ -97,6 +102,18 @@ class EngineControl(ABC):
         """
         before: int | None = await self._command(SetLogLevel(level))
         return before
+
+    async def load_adapter(self, digest: str, place: Path) -> bool:
+        """Let the engine read and check an adapter; return whether there is one that could.
+
+        Raise CommandFailedError for what it cannot use.
+        """
+        return await self._command(LoadFile(ADAPTER_KIND, digest, str(place))) is not None
+
+    async def unload_adapter(self, digest: str) -> None:
+        """Let the engine give up an adapter when no request uses it."""
+        with contextlib.suppress(CommandFailedError):  # it is not in memory
+            await self._command(UnloadFile(ADAPTER_KIND, digest))
 
     async def _command(self, command: Command) -> Any:
         """Return what a command results in, which every engine that starts later is subject to.

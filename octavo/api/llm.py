@@ -10,6 +10,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from msgspec import structs
+
+from octavo.adapter_copies.opening import open_copies
+from octavo.api.adapters import LoRARequest, ids_of
 from octavo.api.beam_search import BeamSearch, BeamSearchParams
 from octavo.api.local_model import LocalModel
 from octavo.api.offline_runner import OfflineRunner, first_error, place
@@ -49,6 +53,7 @@ from octavo.text.pairs import Pair
 log = logging.getLogger(__name__)
 
 Conversation = Sequence[Message]
+Adapters = LoRARequest | Sequence[LoRARequest | None] | None  # of all prompts, or one for each
 
 
 class LLM:
@@ -74,12 +79,30 @@ class LLM:
         arguments = read_arguments(model, {**options, **classes})
         if arguments.itl_goal is None:  # its callers wait for whole outputs, so longer steps cost
             arguments = replace(arguments, itl_goal=0.0)  # them nothing
-        self._model = LocalModel(arguments, named)
+        arguments, self._copies = open_copies(arguments)
+        try:
+            self._model = LocalModel(arguments, named)
+        except BaseException:
+            self._close_copies()
+            raise
         self._runner = OfflineRunner(self._model)
 
     def close(self) -> None:
         """Free the model's memory. Later calls raise an error; a second `close` does nothing."""
         self._runner.close()
+        self._close_copies()
+
+    def _close_copies(self) -> None:
+        if self._copies is not None:
+            self._copies.close()
+
+    @property
+    def llm_engine(self) -> Any:
+        """Refuse what vLLM's engine has, by name."""
+        raise AttributeError(
+            "an LLM has no llm_engine, and so no add_lora: give lora_request to generate, chat or "
+            "embed, and the adapter is loaded when it is first used"
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -108,6 +131,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: Adapters = None,
         priority: Sequence[int] | None = None,
         cache_salt: str = "",
     ) -> list[RequestOutput]:
@@ -120,7 +144,7 @@ class LLM:
         inputs = self._read_all(as_many(prompts))
         levels = _for_each(0 if priority is None else priority, len(inputs), "priority")
         options = [Options(level, cache_scope=cache_salt or "") for level in levels]
-        return self._run(inputs, sampling_params, use_tqdm, options)
+        return self._run(inputs, sampling_params, use_tqdm, options, lora_request)
 
     def chat(
         self,
@@ -128,6 +152,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: Adapters = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -157,7 +182,8 @@ class LLM:
             # The template writes special tokens itself.
             ids = self._model.tokenizer.encode(text, add_special_tokens=False)
             prompts.append({"prompt": text, "prompt_token_ids": ids})
-        return self._run(self._read_all(prompts), sampling_params, use_tqdm)
+        inputs = self._read_all(prompts)
+        return self._run(inputs, sampling_params, use_tqdm, lora_request=lora_request)
 
     def embed(
         self,
@@ -165,10 +191,11 @@ class LLM:
         pooling_params: PoolingParams = DEFAULTS,
         *,
         use_tqdm: bool = True,
+        lora_request: Adapters = None,
     ) -> list[EmbeddingRequestOutput]:
         """Return each prompt as a vector for comparing texts, of length one if the model's are."""
         asked = wanted(self._model.facts, "embed", pooling_params)
-        outputs = self._pool(prompts, asked, pooling_params, use_tqdm)
+        outputs = self._pool(prompts, asked, pooling_params, use_tqdm, lora_request)
         return [embedded(output, asked) for output in outputs]
 
     def encode(
@@ -178,6 +205,7 @@ class LLM:
         *,
         pooling_task: Task | None = None,
         use_tqdm: bool = True,
+        lora_request: Adapters = None,
     ) -> list[PoolingRequestOutput]:
         """Return what a task makes of each prompt; "plain" is the pooled state as it is.
 
@@ -186,7 +214,7 @@ class LLM:
         """
         facts = self._model.facts
         asked = wanted(facts, pooling_task or default_task(facts, "plain"), pooling_params)
-        outputs = self._pool(prompts, asked, pooling_params, use_tqdm)
+        outputs = self._pool(prompts, asked, pooling_params, use_tqdm, lora_request)
         return [pooled(output, asked) for output in outputs]
 
     def classify(
@@ -195,10 +223,11 @@ class LLM:
         pooling_params: PoolingParams = DEFAULTS,
         *,
         use_tqdm: bool = True,
+        lora_request: Adapters = None,
     ) -> list[ClassificationRequestOutput]:
         """Return the probabilities of each prompt's classes."""
         asked = wanted(self._model.facts, "classify", pooling_params)
-        outputs = self._pool(prompts, asked, pooling_params, use_tqdm)
+        outputs = self._pool(prompts, asked, pooling_params, use_tqdm, lora_request)
         return [classified(output, asked) for output in outputs]
 
     def score(
@@ -210,6 +239,7 @@ class LLM:
         chat_template: str | None = None,
         instruction: str | None = None,
         use_tqdm: bool = True,
+        lora_request: LoRARequest | None = None,
     ) -> list[ScoringRequestOutput]:
         """Return how well each text of `data_2` fits its own of `data_1`, or the only one.
 
@@ -226,7 +256,8 @@ class LLM:
                     "this one compares embeddings: leave them out"
                 )
             asked = wanted(self._model.facts, "embed", pooling_params)
-            outputs = self._pool([*first, *second], asked, pooling_params, use_tqdm)
+            both = [*first, *second]
+            outputs = self._pool(both, asked, pooling_params, use_tqdm, lora_request)
             queries, documents = outputs[: len(first)], outputs[len(first) :]
             return [compared(queries[one], documents[other], asked) for one, other in places]
         asked = wanted(self._model.facts, "classify", pooling_params)
@@ -243,7 +274,8 @@ class LLM:
                 read, sampling = read_pair(pair, self._model, asked, pooling_params)
             inputs.append(read)
             each.append(sampling)
-        return [scored(output, asked) for output in self._run(inputs, each, use_tqdm)]
+        outputs = self._run(inputs, each, use_tqdm, lora_request=lora_request)
+        return [scored(output, asked) for output in outputs]
 
     def _pool(
         self,
@@ -251,10 +283,12 @@ class LLM:
         asked: Wanted,
         params: PoolingParams,
         use_tqdm: bool,
+        lora_request: Adapters = None,
     ) -> list[RequestOutput]:
         """Compute what a task needs of each prompt."""
         inputs = [cut(prompt, self._model, params) for prompt in as_many(prompts)]
-        return self._run(self._read_all(inputs), asked.sampling, use_tqdm)
+        read = self._read_all(inputs)
+        return self._run(read, asked.sampling, use_tqdm, lora_request=lora_request)
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
@@ -297,12 +331,29 @@ class LLM:
         sampling: SamplingParams | Sequence[SamplingParams] | None,
         shows_progress: bool,
         options: Sequence[Options] = (),
+        lora_request: Adapters = None,
     ) -> list[RequestOutput]:
         """Check everything before anything is begun, then run it to its end."""
         if sampling is None:
             sampling = self._model.defaults
         each = _for_each(sampling, len(inputs), "sampling_params")
         options = options or [PLAIN] * len(inputs)
+        adapters = _for_each(lora_request, len(inputs), "lora_request")
+        with ids_of(self._copies, adapters) as ids:
+            options = [
+                own if lora is None else structs.replace(own, lora=lora)
+                for own, lora in zip(options, ids, strict=True)
+            ]
+            return self._run_each(inputs, each, shows_progress, options)
+
+    def _run_each(
+        self,
+        inputs: Sequence[Input],
+        each: Sequence[SamplingParams],
+        shows_progress: bool,
+        options: Sequence[Options],
+    ) -> list[RequestOutput]:
+        """Run requests, each with its own parameters."""
         # The caller did not write the prompts of a beam search, so messages do not number them.
         count = 1 if any(each.is_beam for each in options) else len(inputs)
         requests = []

@@ -65,6 +65,7 @@ class TextModel:
             "num_gpu_blocks": facts.num_blocks,
             "num_gpu_blocks_override": arguments.num_gpu_blocks_override,
         }
+        self.max_loras = arguments.max_loras if arguments.enable_lora else 0
         self.seed = arguments.seed
         self.processors = tuple(sorted(processors))  # names that requests may use
         self.takes_extra_args = bool(arguments.logits_processors)

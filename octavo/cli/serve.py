@@ -164,8 +164,12 @@ def _load(
 
     Only they read the tokenizer. One of them sends the table of its tokens.
     """
+    from octavo.adapter_copies.opening import open_copies
     from octavo.client.process import launch_engine
 
+    asked, copies = open_copies(asked)
+    if copies is not None:
+        stack.callback(copies.close)
     client = launch_engine(asked, timing)
     stack.callback(client.close)
     importlib.import_module("octavo.server.lifecycle")
@@ -179,7 +183,7 @@ def _load(
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(workers[0].read_table)
         client.engine.start()
-    return AsyncLLM.over(client, asked, reading.result(), tokenizer), workers
+    return AsyncLLM.over(client, asked, reading.result(), tokenizer, copies), workers
 
 
 def _serve(config: ServerSettings, llm: AsyncLLM, start: StartUp, workers: list[Worker]) -> int:

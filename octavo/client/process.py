@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeAlias
 
 from octavo.client.commands import COMMAND_SECONDS, CommandsInFlight, failed, replied
@@ -236,7 +237,9 @@ def launch_engine(arguments: EngineArguments, timing: Timing | None = None) -> P
     """
     if not sys.platform.startswith("linux"):
         raise ConfigError("engine='process' needs Linux; use engine='inline'")
-    client = make_client(arguments, ProcessLauncher(), timing)
+    directory = arguments.adapter_directory
+    launcher = ProcessLauncher(directories=[] if directory is None else [Path(directory)])
+    client = make_client(arguments, launcher, timing)
     client.engine.launch()
     return client
 

@@ -162,6 +162,8 @@ class Record:
     num_output_tokens: int = 0
     outcome: str = "running"
     accumulation_order: str = ""  # of the engine's sums, on which bits depend
+    adapter: str | None = None  # its name
+    adapter_id: str | None = None  # the digest of its content, with its scale
 
     def end(self, now: float, num_output_tokens: int) -> None:
         """Complete the record, and keep no more than it shows."""
@@ -192,6 +194,8 @@ class Record:
             else None,
             "waited_for_client_ms": _ms(self.client_seconds),
             "accumulation_order": self.accumulation_order,
+            "adapter": self.adapter,
+            "adapter_id": self.adapter_id,
             "parameters": self.parameters or _parameters(self),
             "cause": _sentence(shares, end - self.began) + _about_pace(self.stats),
         }

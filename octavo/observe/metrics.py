@@ -239,6 +239,12 @@ class Metrics:
         """Add a value of our own, which is read when the metrics are."""
         self._own.append(Gauge(name, meaning, read))
 
+    def add_shared_gauge(
+        self, name: str, meaning: str, read: Callable[[], float | Iterable[tuple[Labels, float]]]
+    ) -> None:
+        """Add a value that vLLM has too, likewise."""
+        self._shared.append(Gauge(name, meaning, read))
+
     def _add_connections(self) -> None:
         self.refused_connections = Counter(
             "refused_connections",

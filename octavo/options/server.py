@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -329,12 +330,17 @@ class ServerSettings(TransportSettings):
 
     def _check_adapters(self) -> None:
         names = [*self.served_names, *(each.name for each in self.lora_modules)]
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in Counter(names).items():
+            if count > 1:
                 raise ServerSettingsError(
                     f"lora_modules: {name[:64]!r} is the name of two models or adapters, and a "
                     "request selects one by its name: rename one of them"
                 )
+        if self.allow_runtime_lora_updating and not self.api_keys:
+            raise ServerSettingsError(
+                "allow_runtime_lora_updating lets clients load files of this machine, so they need "
+                "an API key: give one, or use --admin-socket instead"
+            )
         defaults = [each.name for each in self.lora_modules if each.is_default]
         if len(defaults) > 1:
             raise ServerSettingsError(

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 _EMBEDDINGS = "another server's path; use /v1/embeddings"
 _AUDIO = "audio"
 _IMAGES = "images"
-_ADAPTERS = "adapters (LoRA)"
 _CONVERSATIONS = (
     "conversations that the server keeps as such; responses are kept: continue one by its "
     "previous_response_id, or send the whole conversation"
@@ -45,11 +44,6 @@ NOT_YET: Mapping[str, str] = {
     "/v1/threads": _ASSISTANTS,
     "/v1/threads/": _ASSISTANTS,
     "/v1/fine_tuning/": "training",
-    "/v1/load_lora_adapter": _ADAPTERS,
-    "/v1/unload_lora_adapter": _ADAPTERS,
-    "/load_lora_adapter": _ADAPTERS,
-    "/unload_lora_adapter": _ADAPTERS,
-    "/lora-adapters": _ADAPTERS,
     "/vertex_generate": _NATIVE,
     "/v2/models/": "the API of KServe; use /v1/completions",
     "/api/blobs/": _OLLAMA_MODELS,

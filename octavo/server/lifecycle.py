@@ -29,6 +29,7 @@ from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.application import application
 from octavo.server.ready_text import ready_text
 from octavo.server.routes import DEFAULT_DIALECT, served
+from octavo.serving.adapters.service import AdapterService
 from octavo.serving.batches.calls import Calls
 from octavo.serving.batches.service import Batches
 from octavo.serving.batches.store import Store
@@ -71,6 +72,7 @@ class ServerLifecycle:
         self._connections = self._make_connections(max_connections=descriptors_for(self.config))
         server.metrics.num_connections = lambda: self._connections.num_open
         self._certificates = Certificates(self.config) if self.config.ssl_certfile else None
+        self._adapters = AdapterService(server)
         self._grpc_certificates: Certificates | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.port = 0
@@ -104,6 +106,7 @@ class ServerLifecycle:
         for number in self._signals:
             loop.add_signal_handler(number, self.end)
         try:
+            await self._adapters.start()
             await self.server.prompt_pool.start()
             await self._begin_lifespan()
             await self._listen(answer, main_socket, self._connections, accept)
@@ -243,6 +246,7 @@ class ServerLifecycle:
         await self.server.responses.close()
         if self.server.durability is not None:
             await self.server.durability.close()
+        self._adapters.close()
         await self.server.prompt_pool.close()
         for path in (self.config.uds, self.config.admin_socket):
             if path is not None:

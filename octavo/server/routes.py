@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from html import escape
 
+from octavo.dialects.adapters.routes import ADAPTER_ROUTES
 from octavo.dialects.anthropic.dialect import ANTHROPIC
 from octavo.dialects.anthropic.routes import ANTHROPIC_ROUTES
 from octavo.dialects.cohere.dialect import COHERE
@@ -146,6 +147,7 @@ ROUTES: Sequence[Route] = (
         other_kinds=("application/json",),  # of a request without a stream
         query=(("from", "The id of the last event that was received; without it, all comes."),),
     ),
+    *ADAPTER_ROUTES,
     *EMBEDDING_ROUTES,
     *VLLM_ROUTES,
     Route(

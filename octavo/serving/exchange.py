@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from octavo.serving.adapters.selection import Selection, known, select
 from octavo.serving.schema.decode import (
     MAX_FAST_BYTES,
     MAX_FAST_VALUES,
@@ -14,7 +15,10 @@ from octavo.serving.schema.decode import (
     named_in_header,
     unknown_field,
 )
+from octavo.serving.schema.model_names import AskedModel
 from octavo.serving.schema.reader import Unknown
+from octavo.serving.schema.rules import rules_of
+from octavo.transport.deadline import RequestTask
 from octavo.transport.errors import ApiError
 from octavo.transport.exchange import ID, HttpExchange
 
@@ -28,6 +32,23 @@ class Exchange(HttpExchange):
     """One request and its answer, with the server that answers it."""
 
     server: Server
+    selected: Selection | None = None  # the model or adapter that the request names
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model or adapter that answers."""
+        return self.server.model_name if self.selected is None else self.selected.name
+
+    async def select(self, request: msgspec.Struct) -> None:
+        """Select the model or adapter that a request names; raise ApiError for an unknown one."""
+        asked = rules_of(type(request)).asked_model(request)
+        self.selected = known(self.server, asked)
+        if self.selected is None:
+            # In a task that ends when the client leaves.
+            await RequestTask(self).run(self._find(asked), self.server.config.max_request_seconds)
+
+    async def _find(self, asked: AskedModel) -> None:
+        self.selected = await select(self.server, asked)
 
     async def read(self, kind: type[T]) -> T:
         """Return the decoded body of a route without long texts; refuse a large one."""

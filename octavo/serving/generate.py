@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -72,11 +72,23 @@ async def answer(
     # What generates nothing is computed again sooner than it could be read from a journal.
     # The steps of a beam search are requests of their own, of which a journal knows nothing.
     is_kept = not (exchange.is_background or asked.is_about_prompts or asked.beams)
-    if server.durability is None or not (is_kept and exchange.dialect.is_resumable):
-        work = _generate(exchange, ticket, asked, task)
-    else:
-        work = server.durability.generate(exchange, ticket, asked, request, task)
-    await task.run(work, seconds)
+    work = partial(_generate, exchange, ticket, asked, task)
+    if server.durability is not None and is_kept and exchange.dialect.is_resumable:
+        work = partial(server.durability.generate, exchange, ticket, asked, request, task)
+    await task.run(_with_adapter(exchange, asked, work), seconds)
+
+
+async def _with_adapter(
+    exchange: Exchange, asked: GenerationRequest, work: Callable[[], Awaitable[None]]
+) -> None:
+    """Carry out a request while the adapter that it has selected is kept as it is now."""
+    selected = exchange.selected
+    if selected is None or selected.adapter is None:
+        await work()
+        return
+    held = exchange.server.adapters.held(selected.adapter, selected.scale)
+    async with held as asked.lora:
+        await work()
 
 
 async def _generate(

@@ -97,6 +97,10 @@ class Generation:
         record.num_prompt_tokens = num_prompt
         record.sampling, record.priority = prepared.sampling, asked.priority
         record.is_stream = asked.is_stream
+        if asked.lora is not None and exchange.selected is not None:
+            adapter = exchange.selected.adapter
+            record.adapter = None if adapter is None else adapter.name
+            record.adapter_id = asked.lora
         record.accumulation_order = server.llm.facts.accumulation_order
         self._active = ActiveRequest(
             record, self._ids, asked.is_stream, task.stop, exchange.is_background

@@ -54,6 +54,7 @@ async def read(
     body = await exchange.body()
     if exchange.dialect.decode is not None:
         request: T = exchange.dialect.decode(exchange, body, kind)
+        await exchange.select(request)
         return request, translate(exchange.server.context, request), None
     made: Body[T, A] = await read_with(exchange, body, kind, translate)
     return made.request, made.asked, made.prompts
@@ -70,6 +71,7 @@ async def read_with(
     server = exchange.server
     if not (is_large(body) or any(map(is_large, given))):
         request = exchange.accept(kind, *decode(body, kind))
+        await exchange.select(request)
         kept = rules_of(kind).kept(request)
         return Body(request, translate(server.context, request, *given), None, kept)
     job = BodyJob(
@@ -90,6 +92,7 @@ async def read_with(
     request = msgspec.msgpack.decode(answer.request, type=kind)
     unknown = tuple(Unknown(*each) for each in answer.unknown)
     request = exchange.accept(kind, request, unknown)
+    await exchange.select(request)
     return Body(request, translate(server.context, request), answer.prompts, answer.kept)
 
 

@@ -141,6 +141,8 @@ class GenerationRequest:
     # the client knows.
     numbers_events: bool = False
     beams: BeamSettings | None = None  # the answers are those of a beam search
+    # The engine's id of the adapter, whose content is kept while the request is answered.
+    lora: str | None = None
     cache_salt: str | None = None
     priority: int = 0
     deadline_ms: int | None = None

@@ -79,19 +79,7 @@ async def prepare(
             check_response_size(sampling, lengths, vocabulary, limit, width)
         except ApiError as error:
             raise asked.named(error, 0) from None
-    # Requests share cached prefixes within a scope: the server's, a key's or a salt's.
-    scope = owner if server.config.cache_scope == "key" else ""
-    if asked.cache_salt is not None:
-        scope = f"{scope}/{asked.cache_salt}"
-    options = PLAIN
-    if asked.priority or scope or owner or is_background:
-        options = Options(
-            priority=asked.priority,
-            cache_scope=scope,
-            owner=owner,
-            weight=server.config.key_weights.get(owner, 1.0),
-            is_background=is_background,
-        )
+    options = _options(server, asked, owner, is_background=is_background)
     model = server.llm.model
     checked: list[CheckedRequest] = []
     turns = Turns()
@@ -118,6 +106,26 @@ async def prepare(
             raise asked.named(wrong, place) from None
     return PreparedRequest(
         asked, prompts, sampling, checked, owners, [*asked.warnings, *_warnings(asked, shape)]
+    )
+
+
+def _options(
+    server: Server, asked: GenerationRequest, owner: str, *, is_background: bool
+) -> Options:
+    """Return the settings of a request besides its sampling."""
+    # Requests share cached prefixes within a scope: the server's, a key's or a salt's.
+    scope = owner if server.config.cache_scope == "key" else ""
+    if asked.cache_salt is not None:
+        scope = f"{scope}/{asked.cache_salt}"
+    if not (asked.priority or asked.lora or scope or owner or is_background):
+        return PLAIN
+    return Options(
+        priority=asked.priority,
+        lora=asked.lora,
+        cache_scope=scope,
+        owner=owner,
+        weight=server.config.key_weights.get(owner, 1.0),
+        is_background=is_background,
     )
 
 

@@ -18,6 +18,9 @@ from octavo.observe.machine import child_bytes
 from octavo.observe.metrics import Metrics
 from octavo.observe.output import num_dropped_lines
 from octavo.options.server import ServerSettings
+from octavo.serving.adapters.registry import AdapterRegistry
+from octavo.serving.adapters.resolver import Resolver
+from octavo.serving.adapters.service import lora_requests
 from octavo.serving.admission import Admission
 from octavo.serving.answers.formats import choose_formats
 from octavo.serving.bounds.sessions import Sessions
@@ -98,11 +101,14 @@ class Server:
         self._add_metrics()
         self.loop_lag = LoopLag(self.metrics.loop_lag.observe)
         self.model_names = config.served_names or (llm.facts.name,)  # what requests may name
-        self.model_name = self.model_names[0]  # the name in answers
+        self.model_name = self.model_names[0]  # the name in answers of the model itself
+        self.adapters = AdapterRegistry(llm, self.model_names, config.max_lora_names)
+        self.resolver: Resolver | None = None
+        if config.lora_resolver is not None:
+            self.resolver = Resolver(config, self.adapters, clock)
         generates = "generate" in llm.facts.pooling.tasks
         self.context = TranslationContext(
             facts=llm.facts,
-            model_names=self.model_names,
             formats=choose_formats(config, llm.model.tokenizer, generates=generates),
             chat_template=config.chat_template,
             trust_request_chat_template=config.trust_request_chat_template,
@@ -148,6 +154,11 @@ class Server:
         )
         add_counter(
             "dropped_log_lines", "Lines of output that were not written.", num_dropped_lines
+        )
+        self.metrics.add_shared_gauge(
+            "lora_requests_info",
+            "The adapters of requests that run and wait; the value is the time.",
+            lambda: lora_requests(self),
         )
         self.metrics.add_gauge(
             "child_memory_bytes", "Resident memory of the processes started.", _child_memory

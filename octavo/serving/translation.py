@@ -14,19 +14,14 @@ from msgspec import Struct
 from octavo.serving.answers.formats import AnswerFormats
 from octavo.serving.answers.tool_use import NO_TOOLS, ToolUse
 from octavo.text.chat.messages import ContentFormat
-from octavo.transport.errors import ApiError
 from octavo.wire.facts import EngineFacts
 from octavo.workers.jobs import Conversation
-
-_MOST_NAMES = 8  # in an error
-ANY_MODEL = "tgi"  # what users of text-generation-inference call the model that is served
 
 
 class TranslationContext(Struct, frozen=True, kw_only=True):
     """Facts about the model and the settings that translations read; all of it can be sent."""
 
     facts: EngineFacts
-    model_names: tuple[str, ...]  # that requests may name
     formats: AnswerFormats
     chat_template: str | None
     trust_request_chat_template: bool
@@ -36,21 +31,6 @@ class TranslationContext(Struct, frozen=True, kw_only=True):
     cohere_is_reasoning_model: bool | None = None  # None: as the format of reasoning is
     tokens_only: bool = False  # no answer has a text
     max_embed_len: int | None = None  # of a text that is embedded in pieces
-
-    def check_model(self, name: str | None) -> None:
-        """Raise an ApiError of status 404 unless the model has this name.
-
-        None and ANY_MODEL stand for any model.
-        """
-        names = self.model_names
-        if name not in (None, ANY_MODEL, *names):
-            there = " or ".join(map(repr, names[:_MOST_NAMES]))
-            raise ApiError(
-                404,
-                f"the model {str(name)[:200]!r} does not exist; this server has {there}",
-                param="model",
-                code="model_not_found",
-            )
 
     def conversation(
         self,

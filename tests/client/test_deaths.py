@@ -25,7 +25,7 @@ from octavo.client.client import EngineStartError
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import make_client
 from octavo.client.restart_policy import Timing
-from octavo.client.socket_directory import remove_abandoned
+from octavo.client.socket_directory import remove_abandoned_sockets
 from octavo.client.supervisor import State
 from octavo.core.request import Abort, Request
 from octavo.core.stats import RESTART
@@ -320,7 +320,7 @@ def test_an_engine_ends_with_its_killed_front_end(sockets: Path, in_thread: bool
     asyncio.run(eventually(lambda: not _is_alive(int(pid))))
     assert Path(path).exists()  # no process was left to tidy up
     assert Path(path).parents[1] == sockets
-    remove_abandoned(sockets)
+    remove_abandoned_sockets(sockets)
     assert not Path(path).parent.exists()
 
 

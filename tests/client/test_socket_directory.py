@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo.client.socket_directory import PREFIX, SocketDirectory, remove_abandoned
+from octavo import locked_directory
+from octavo.client.socket_directory import PREFIX, SocketDirectory, remove_abandoned_sockets
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_a_directory_in_use_stays_and_an_abandoned_one_goes(parent: Path) -> Non
         other = Path(holder.stdout.readline().strip())
         (other / "engine.sock").touch()
         assert other.parent == parent
-        remove_abandoned(parent)
+        remove_abandoned_sockets(parent)
         assert own.path.exists()
         assert other.exists()
         holder.kill()
@@ -64,17 +65,17 @@ def test_nothing_else_is_touched(parent: Path) -> None:
     (parent / "octavo-other").mkdir()
     (parent / f"{PREFIX}empty").mkdir()
     before = {path.name for path in parent.iterdir()}
-    remove_abandoned(parent)
+    remove_abandoned_sockets(parent)
     assert before - {path.name for path in parent.iterdir()} == {f"{PREFIX}empty"}
     assert (full / "precious").exists()
-    remove_abandoned(parent / "not there")
+    remove_abandoned_sockets(parent / "not there")
 
 
 def test_the_directory_of_another_user_stays(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (parent / f"{PREFIX}theirs").mkdir()
     uid = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
-    remove_abandoned(parent)
+    remove_abandoned_sockets(parent)
     assert list(parent.iterdir())
 
 
@@ -82,9 +83,7 @@ def test_a_directory_that_was_removed_before_it_was_locked_is_made_again(
     parent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process may take a directory for abandoned before it is locked."""
-    from octavo.client import socket_directory
-
-    lock = socket_directory._lock
+    lock = locked_directory.lock
     removed: list[Path] = []
 
     def late(path: Path) -> int:
@@ -93,7 +92,7 @@ def test_a_directory_that_was_removed_before_it_was_locked_is_made_again(
             path.rmdir()
         return lock(path)
 
-    monkeypatch.setattr(socket_directory, "_lock", late)
+    monkeypatch.setattr(locked_directory, "lock", late)
     made = SocketDirectory()
     assert made.path.exists()
     assert made.path != removed[0]

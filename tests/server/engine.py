@@ -4,15 +4,21 @@ function of all that came before it.
 
 from __future__ import annotations
 
+import json
 import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replaced
+from hashlib import blake2b
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from octavo.adapter_copies.copies import AdapterCopies
+from octavo.adapter_copies.files import SETTINGS
 from octavo.api.async_llm import AsyncLLM
+from octavo.api.control import CommandFailedError
 from octavo.client.inline import InlineClient
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
@@ -28,6 +34,7 @@ from octavo.core.plan import (
 from octavo.core.pooling import Pooling
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.snapshot import EngineSnapshot, take_snapshot
+from octavo.engine.tensor_files import UNFIT
 from octavo.exec.inline import InlineExecutor
 from octavo.model_facts import GenerationDefaults, PoolingFacts
 from octavo.options.engine import EngineArguments
@@ -86,7 +93,7 @@ class ChainRunner:
         for number in plan.freed:
             del self.slots[number]
         for new in plan.opened:
-            state = 0
+            state = first_state(new)
             for token in new.tokens:
                 state = extended(state, token)
             self.slots[new.slot] = Slot(new, new.tokens[:], state)
@@ -128,7 +135,7 @@ class ChainRunner:
                 logprobs_of(slot.state, token, sampling.logprobs, sampling.logprob_token_ids),
             )
         if sampling.prompt_logprobs is not None:
-            state = 0
+            state = first_state(slot.new)
             for position, here in enumerate(slot.new.tokens[: slot.new.num_prompt]):
                 if first <= position <= start + count:
                     prompt.append(logprobs_of(state, here, sampling.prompt_logprobs))
@@ -149,15 +156,20 @@ def vectors_of(new: NewSlot, pooling: Pooling, start: int, end: int) -> HiddenPa
         return HiddenPayload(values, end - start, start)
     if end < new.num_prompt:
         return None
-    return HiddenPayload(array("f", vector_of([*prompt, pooling.second_from], width)))
+    read = [*prompt, pooling.second_from]
+    return HiddenPayload(vector_of(read, width, first_state(new)))
 
 
-def vector_of(tokens: Sequence[int], width: int = WIDTH) -> array[float]:
+def vector_of(tokens: Sequence[int], width: int = WIDTH, state: int = 0) -> array[float]:
     """Return an invented vector, the same for the same tokens."""
-    state = 0
     for token in tokens:
         state = extended(state, token)
     return array("f", [extended(state, place) % 2001 / 1000 - 1 for place in range(width)])
+
+
+def first_state(new: NewSlot) -> int:
+    """Return the hash of no tokens, which depends on the adapter."""
+    return 0 if new.lora is None else int(blake2b(new.lora.encode()).hexdigest()[:12], 16)
 
 
 def extended(state: int, token: int) -> int:
@@ -207,7 +219,9 @@ class FakeEngine(AsyncLLM):
         is_ready: bool = True,
         max_logprobs: int = 20,
         pooling: PoolingFacts | None = None,
+        max_loras: int = 0,
     ) -> None:
+        self.loaded: list[str] = []  # digests of adapters that the engine has been given
         self.runner = runner or ChainRunner()
         self.is_ready = is_ready
         config = CoreConfig(
@@ -216,6 +230,7 @@ class FakeEngine(AsyncLLM):
             block_size=4,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
+            max_loras=max_loras,
         )
         executor = InlineExecutor(AtOnce(self.runner.run))
         self.core = EngineCore(config, executor, time.monotonic, b"k" * 32)
@@ -232,7 +247,23 @@ class FakeEngine(AsyncLLM):
             fair_share=config.fair_share,
         )
         arguments = EngineArguments(model="tiny", max_logprobs=max_logprobs)
-        self._settle(InlineClient(self.core, facts), arguments, ())
+        copies = None
+        if max_loras:
+            arguments = replaced(arguments, enable_lora=True, max_loras=max_loras)
+            copies = AdapterCopies(1 << 20, 1 << 18, directory / "copies")
+        self._settle(InlineClient(self.core, facts), arguments, (), copies=copies)
+
+    async def load_adapter(self, digest: str, place: Path) -> bool:
+        """Refuse an adapter whose settings say that it does not fit, as an engine would."""
+        if "unfit" in json.loads((place / SETTINGS).read_text()):
+            raise CommandFailedError(UNFIT, "tensor 'lora_A': it does not fit")
+        self.loaded.append(digest)
+        return self.is_ready
+
+    async def unload_adapter(self, digest: str) -> None:
+        """Forget an adapter that was loaded."""
+        if digest in self.loaded:
+            self.loaded.remove(digest)
 
     def is_well(self) -> bool:
         """Return what the test has set."""

@@ -19,6 +19,7 @@ from octavo.options.server import ServerSettings
 from octavo.server.application import application
 from octavo.server.lifecycle import ServerLifecycle
 from octavo.server.routes import ROUTES
+from octavo.serving.adapters.service import AdapterService
 from octavo.serving.answers.formats import AnswerFormats
 from octavo.serving.server import Server
 from octavo.serving.translation import TranslationContext
@@ -56,10 +57,13 @@ async def serving(
     """Serve without a socket: the client calls the ASGI application."""
     engine = engine or FakeEngine(directory)
     server = Server(engine, ServerSettings(**options))
+    adapters = AdapterService(server)
     async with Client(server) as client:
         try:
+            await adapters.start()
             yield client
         finally:
+            adapters.close()
             await server.prompt_pool.close()
             engine.close()
 
@@ -121,7 +125,6 @@ def translation_context() -> TranslationContext:
     )
     return TranslationContext(
         facts=FACTS,
-        model_names=(FACTS.name,),
         formats=formats,
         chat_template=None,
         trust_request_chat_template=False,

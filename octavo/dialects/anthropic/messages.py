@@ -46,7 +46,6 @@ _NAMES = {"stop": "stop_sequences", "extra_args": "vllm_xargs", **PROMPT_NAMES}
 
 def translate(context: TranslationContext, request: MessagesRequest) -> GenerationRequest:
     """Return the neutral form of a request to continue a conversation."""
-    context.check_model(request.model)
     sampling = given_fields(request, _SAMPLING)
     if request.stop_sequences:
         sampling["stop"] = request.stop_sequences
@@ -83,7 +82,6 @@ async def count_tokens(exchange: Exchange) -> None:
 
 
 def _count_job(context: TranslationContext, request: CountRequest) -> PromptJob:
-    context.check_model(request.model)
     with refusals():
         check_generates(context.facts, PLACES)
     job = conversation_job(request, context, tool_use(request))
@@ -98,7 +96,7 @@ class MessagesWriter(BlockWriter[Block]):
 
     def __init__(self, exchange: Exchange, prepared: PreparedRequest) -> None:
         super().__init__(f"{ID_PREFIX}{exchange.request_id}", Block)
-        self._model = exchange.server.model_name
+        self._model = exchange.model_name
 
     def opening(self, counts: TokenCounts) -> Iterable[bytes]:
         """Return the event with the message, which has no content yet."""

@@ -37,7 +37,6 @@ _SCALE = 127  # a number of a vector of length one is at most 1
 
 def translate(context: TranslationContext, request: CohereEmbedRequest) -> GenerationRequest:
     """Return the neutral form of a request for embeddings, which have length one."""
-    context.check_model(request.model)
     texts, name = _texts(request)
     params = PoolingParams(dimensions=request.output_dimension, use_activation=True)
     try:

@@ -31,7 +31,6 @@ def completion_request(
     writer: Callable[..., Writer] = no_writer,
 ) -> GenerationRequest:
     """Return the neutral form of a request to continue one prompt or several."""
-    context.check_model(request.model)
     num_samples = request.n or 1
     asked = separate(request.prompt, "prompt")
     if len(asked) * num_samples > MAX_PROMPTS:

@@ -141,7 +141,6 @@ def chat_request(
 
     The writer is made of the request's tools and the request, besides what all are made of.
     """
-    context.check_model(request.model)
     wanted, named = request.max_completion_tokens, "max_completion_tokens"
     if wanted is None:
         wanted, named = request.max_tokens, "max_tokens"

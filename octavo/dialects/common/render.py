@@ -65,7 +65,7 @@ async def rendered(
                 request_id=name if len(prepared.prompts) == 1 else f"{name}-{index}",
                 token_ids=prompt.token_ids,
                 sampling_params=_sampling(prepared),
-                model=server.model_name,
+                model=exchange.model_name,
                 stream=asked.is_stream,
                 cache_salt=asked.cache_salt,
                 priority=asked.priority,

@@ -48,7 +48,7 @@ class OpenAIWriter(BaseWriter):
         self._named: dict[str, Any] = {
             "id": f"{id_prefix}{exchange.request_id}",
             "created": exchange.created,
-            "model": server.model_name,
+            "model": exchange.model_name,
             "system_fingerprint": server.fingerprint,
         }
         names_ids = request.return_tokens_as_token_ids

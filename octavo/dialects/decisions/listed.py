@@ -39,7 +39,6 @@ _TEXT = "input_text"
 
 def translate(context: TranslationContext, request: DecisionsRequest) -> GenerationRequest:
     """Return the neutral form: a prompt for each question, of which one token is generated."""
-    context.check_model(request.model)
     text = request.input if isinstance(request.input, str) else _text(request.input)
     questions = [_question(f"questions[{n}]", each) for n, each in enumerate(request.questions)]
     return asked_questions(

@@ -181,7 +181,7 @@ class DecisionWriter(BaseWriter, Generic[R]):
         self._questions = questions
         self._id = f"{DECISION_ID}{exchange.request_id}"
         self._created = exchange.created
-        self._model = exchange.server.model_name
+        self._model = exchange.model_name
         self._tokens = label_tokens(
             exchange.server.llm.model.tokenizer,
             prepared.asked.labels,

@@ -36,7 +36,6 @@ from octavo.transport.exchange import encode
 
 def translate(context: TranslationContext, request: SystemOneRequest) -> GenerationRequest:
     """Return the neutral form: a prompt for each question, of which one token is generated."""
-    context.check_model(request.model)
     kwargs = request.chat_template_kwargs or {}
     for name in THINKING_SWITCHES:
         if kwargs.get(name):

@@ -176,7 +176,7 @@ class PooledWriter(BaseWriter):
         self.asked = asked
         self.id = f"{self.prefix}{exchange.request_id}"
         self.created = exchange.created
-        self.model = exchange.server.model_name
+        self.model = exchange.model_name
         self.labels = exchange.server.llm.facts.pooling.labels
 
     failure = staticmethod(error_body)

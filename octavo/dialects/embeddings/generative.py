@@ -69,7 +69,6 @@ class ScoringRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
 def translate(context: TranslationContext, request: ScoringRequest) -> GenerationRequest:
     """Return the neutral form: a prompt for each item, of which one token is generated."""
-    context.check_model(request.model)
     items = request.items
     total = len(request.query) * len(items) + sum(map(len, items))
     if total > MAX_CHARACTERS:
@@ -126,7 +125,7 @@ class ScoringWriter(BaseWriter):
         self._request = request
         self._id = f"{SCORING_ID}{exchange.request_id}"
         self._created = exchange.created
-        self._model = exchange.server.model_name
+        self._model = exchange.model_name
 
     failure = staticmethod(error_body)
 

@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from octavo.core.config import MAX_PRIORITY
 from octavo.dialects.common.schema.chat import MAX_MESSAGES, Message
 from octavo.dialects.common.schema.unsupported import no_text
+from octavo.serving.schema.model_names import AdapterName
 from octavo.serving.schema.prompts import MAX_PROMPT_ITEMS, MAX_PROMPTS, prompts_schema
 from octavo.serving.schema.rules import FieldRules, Unsupported
 
@@ -106,6 +107,7 @@ class PooledRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
     rules: ClassVar[FieldRules] = RULES
     model: Annotated[str, Meta(max_length=512)] | None = None  # default: the served model
+    lora_path: AdapterName | None = None  # an adapter's name, beside the model's
     # A longer text is cut to so many tokens; -1: to what the model can read.
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
     # An embedding gets length one; classes and scores become probabilities.

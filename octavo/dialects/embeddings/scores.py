@@ -43,7 +43,6 @@ Places = list[tuple[int, int]]  # of both texts of each pair
 
 def score(context: TranslationContext, request: ScoreRequest) -> GenerationRequest:
     """Return the neutral form of a request for scores."""
-    context.check_model(request.model)
     given = {name for names in PAIRED for name in names if getattr(request, name) is not None}
     names = next((names for names in PAIRED if given and given.issubset(names)), None)
     if names is None:
@@ -60,7 +59,6 @@ def score(context: TranslationContext, request: ScoreRequest) -> GenerationReque
 
 def rerank(context: TranslationContext, request: RerankRequest) -> GenerationRequest:
     """Return the neutral form of a request for the order of documents."""
-    context.check_model(request.model)
     texts = [each if isinstance(each, str) else each.text for each in request.documents]
     names = "query", "documents"
     return compared(context, request, [request.query], texts, names, RerankWriter)

@@ -43,7 +43,6 @@ def rerank(context: TranslationContext, request: AnyRerankRequest) -> Generation
             if getattr(request, name):
                 raise invalid(f"{name} belongs to TEI's texts; leave it out", name)
         return scores.rerank(context, request)
-    context.check_model(request.model)
     _check_direction(request)
     same = RerankRequest(
         query=request.query,
@@ -65,7 +64,6 @@ def rerank(context: TranslationContext, request: AnyRerankRequest) -> Generation
 
 def embed(context: TranslationContext, request: TeiEmbedRequest) -> GenerationRequest:
     """Return the neutral form of a request for the vectors of texts."""
-    context.check_model(request.model)
     _check_direction(request)
     activation = request.use_activation
     same = EmbeddingRequest(

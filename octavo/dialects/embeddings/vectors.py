@@ -70,7 +70,6 @@ def translated(
     context: TranslationContext, request: InputRequest, task: Task, writer: type[PooledWriter]
 ) -> GenerationRequest:
     """Return the neutral form of a request for what a task makes of its inputs."""
-    context.check_model(request.model)
     asked = wanted_of(context, task, request)
     prompts = inputs_of(context, request)
     is_binary = isinstance(request, EmbeddingRequest) and request.encoding_format in FORMATS

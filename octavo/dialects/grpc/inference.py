@@ -28,7 +28,6 @@ from octavo.workers.jobs import PromptJob
 def translate(context: TranslationContext, request: RpcGenerateRequest) -> GenerationRequest:
     """Return the neutral form of a request to continue a text or token ids."""
     fields = request.sampling_params
-    context.check_model(fields.model)
     fields.stream = request.is_stream
     made = generation_request(
         fields,
@@ -43,7 +42,6 @@ def translate(context: TranslationContext, request: RpcGenerateRequest) -> Gener
 
 def translate_embed(context: TranslationContext, request: RpcEmbedRequest) -> GenerationRequest:
     """Return the neutral form of a request for a vector, which generates no token."""
-    context.check_model(request.model)
     return GenerationRequest(
         prompts=[_job(request)],
         sampling={"pooling": Pooling(request.pooling), "temperature": 0.0, "detokenize": False},
@@ -73,7 +71,7 @@ class GenerateWriter(BaseWriter):
 
     def __init__(self, request: Any, exchange: Exchange, prepared: PreparedRequest) -> None:
         self._id = exchange.request_id
-        self._model = exchange.server.model_name
+        self._model = exchange.model_name
         self._warnings = prepared.warnings
         self._most = prepared.sampling.logprobs
         self._most_of_prompt = prepared.sampling.prompt_logprobs
@@ -143,7 +141,7 @@ class EmbedWriter(BaseWriter):
     ) -> None:
         self._request = request
         self._id = exchange.request_id
-        self._model = exchange.server.model_name
+        self._model = exchange.model_name
 
     failure = staticmethod(error_body)
 

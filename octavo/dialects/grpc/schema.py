@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, Struct
 
 from octavo.dialects.common.schema.completion import CompletionRequest
+from octavo.serving.schema.model_names import AskedModel
 from octavo.serving.schema.rules import FieldRules
 
 MAX_ABORTED = 4096
@@ -17,7 +18,16 @@ def _nothing(request: Any) -> bytes | None:
 
 
 FORM = "messages"  # of streams
+
+
+def _asked_model(request: RpcInput) -> AskedModel:
+    """Return the name of the model; a request to generate has it among its parameters."""
+    given = request.sampling_params if isinstance(request, RpcGenerateRequest) else request
+    return AskedModel(() if given.model is None else (given.model,))
+
+
 _RULES = FieldRules(
+    asked_model=_asked_model,
     form=FORM,
     open=frozenset({"sampling_params"}),
     of_prompts={"prompt": _nothing, "packed_ids": lambda request: b""},

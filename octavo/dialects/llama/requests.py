@@ -78,7 +78,6 @@ def translate_completion(
     context: TranslationContext, request: LlamaCompletionRequest
 ) -> GenerationRequest:
     """Return the neutral form of a request to continue one prompt or several."""
-    context.check_model(request.model)
     given: Any = request.prompt
     if given == []:
         raise invalid("prompt is an empty list; give at least one text", "prompt")
@@ -100,7 +99,6 @@ def translate_completion(
 
 def translate_infill(context: TranslationContext, request: InfillRequest) -> GenerationRequest:
     """Return the neutral form of a request for what stands between two texts."""
-    context.check_model(request.model)
     infill = Infill(
         suffix=request.input_suffix,
         beginning=request.prompt,

@@ -10,6 +10,7 @@ from octavo.dialects.common.conversation import TEMPLATE_NAMES, conversation_job
 from octavo.dialects.common.schema.chat import ChatRequest
 from octavo.dialects.common.schema.usage import InputTokensResponse
 from octavo.dialects.common.tools import tool_use
+from octavo.dialects.llama import adapters
 from octavo.dialects.llama.dialect import LLAMA
 from octavo.dialects.llama.requests import translate_completion, translate_infill
 from octavo.dialects.llama.schema import (
@@ -114,7 +115,6 @@ async def count_tokens(exchange: Exchange) -> None:
 
 def template_job(context: TranslationContext, request: ChatRequest) -> PromptJob:
     """Return the job for a worker that renders the conversation."""
-    context.check_model(request.model)
     with refusals():
         check_biases(request.logit_bias or {}, context.facts.vocabulary)
     use = tool_use(request)
@@ -158,5 +158,10 @@ LLAMA_ROUTES: Sequence[Route] = (
     ),
     Route("GET", "/props", props, "The facts about the model, for llama.cpp's clients."),
     Route("GET", "/slots", slots, "How many sequences run, for llama.cpp's clients."),
+    Route("GET", "/lora-adapters", adapters.listed, "The adapters, for llama.cpp's clients."),
+    Route(
+        *("POST", "/lora-adapters", adapters.set_scales),
+        "Set the adapter of requests that name none, for llama.cpp's clients.",
+    ),
     Route("GET", "/v1/health", status_routes.ready, "The same as /health/ready."),
 )

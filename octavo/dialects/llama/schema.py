@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from octavo.serving.schema.model_names import AdapterScales
 from octavo.serving.schema.prompts import MAX_PROMPT_ITEMS
 from octavo.serving.schema.rules import FieldRules, Unsupported
 
@@ -70,7 +71,6 @@ _SAMPLERS: Mapping[str, tuple[Any, ...]] = {
     "mirostat": (0,),
     "adaptive_target": (-1,),
 }
-_ADAPTERS = "this server has no adapters; leave it out"
 UNSUPPORTED: Mapping[str, Unsupported] = {
     **{
         name: Unsupported(
@@ -83,7 +83,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "post_sampling_probs": Unsupported(
         _off, "probabilities are those of the model; leave it out", "false"
     ),
-    "lora": Unsupported(_off, _ADAPTERS, "[]"),
     "grammar_lazy": Unsupported(
         _off, "a grammar holds from the first token; leave it out", "false"
     ),
@@ -143,6 +142,7 @@ class LlamaSampling(Struct, kw_only=True, forbid_unknown_fields=True):
 
     rules: ClassVar[FieldRules] = RULES
     model: Annotated[str, Meta(max_length=512)] | None = None
+    lora: AdapterScales | None = None  # one of the adapters, by its number, and its scale
     stream: bool | None = None
     n_predict: Annotated[int, Meta(ge=-2, le=INT32)] | None = None  # below 0: as many as fit
     max_tokens: Annotated[int, Meta(ge=-2, le=INT32)] | None = None  # the same

@@ -45,7 +45,7 @@ class LlamaWriter(BaseWriter):
         self._drops = prepared.asked.drops_output
         self._num_samples = prepared.sampling.n
         self._prompts = prepared.prompts
-        self._model = server.model_name
+        self._model = exchange.model_name
         self._tokenizer = server.llm.model.tokenizer
         self._room = server.llm.facts.longest_tokens
         self._settings = generation_settings(

@@ -11,7 +11,6 @@ from octavo.api.pooling.params import TO_FIT, PoolingParams
 from octavo.api.pooling.tasks import Wanted, wanted
 from octavo.dialects.common.arrays import encoded_each, errors_at
 from octavo.dialects.ollama.dialect import error_body
-from octavo.dialects.ollama.requests import check_name
 from octavo.dialects.ollama.schema import OllamaEmbeddingRequest, OllamaEmbedRequest
 from octavo.serving.answers.writer import BaseWriter
 from octavo.serving.exchange import Exchange
@@ -27,7 +26,6 @@ _NANOSECONDS = 10**9
 
 def translate_embed(context: TranslationContext, request: OllamaEmbedRequest) -> GenerationRequest:
     """Return the neutral form of a request for the vectors of texts, which have length one."""
-    check_name(context, request.model)
     texts = [request.input] if isinstance(request.input, str) else request.input
     if not texts:
         raise invalid("input is an empty list; give at least one text", "input")
@@ -41,7 +39,6 @@ def translate_embedding(
     context: TranslationContext, request: OllamaEmbeddingRequest
 ) -> GenerationRequest:
     """Return the neutral form of a request for one vector, as the model's makers intend it."""
-    check_name(context, request.model)
     return _translated(context, [request.prompt], PoolingParams(), "prompt", cuts=True, is_old=True)
 
 
@@ -78,7 +75,7 @@ class EmbedWriter(BaseWriter):
     ) -> None:
         self._asked = asked
         self._is_old = is_old
-        self._model = exchange.server.model_name
+        self._model = exchange.model_name
         self._clock, self._began = exchange.server.clock, exchange.began
 
     failure = staticmethod(error_body)

@@ -6,13 +6,14 @@ from typing import Any, ClassVar
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from octavo.dialects.ollama.schema import IGNORED, Name
+from octavo.dialects.ollama.schema import IGNORED, Name, asked_model
 from octavo.serving.schema.rules import FieldRules
 
 
 class ShowRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The request to describe a model; `name` is the older form of `model`."""
 
+    rules: ClassVar[FieldRules] = FieldRules(asked_model=asked_model)
     model: Name | None = None
     name: Name | None = None
     verbose: bool | None = None

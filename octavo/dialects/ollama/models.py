@@ -23,13 +23,14 @@ from octavo.dialects.ollama.model_schema import (
     PullRequest,
     ShowRequest,
 )
-from octavo.dialects.ollama.requests import check_name, is_name
 from octavo.dialects.ollama.schema import (
     OllamaAnswer,
     OllamaAnswerMessage,
     OllamaChatRequest,
     OllamaRequest,
+    asked_model,
 )
+from octavo.serving.adapters.selection import known
 from octavo.serving.exchange import Exchange
 from octavo.serving.schema.decode import decode
 from octavo.serving.server import VERSION, Server
@@ -78,8 +79,7 @@ def loading(kind: type[OllamaRequest], generate: Handler) -> Handler:
             body = await exchange.body()
             peeked = _peek(body)
             if peeked is not None and not getattr(peeked, field):
-                exchange.accept(kind, *decode(body, kind))
-                check_name(exchange.server.context, peeked.model)
+                await exchange.select(exchange.accept(kind, *decode(body, kind)))
                 await exchange.respond_json(_loaded(exchange, peeked, is_chat=is_chat))
                 return
             exchange.unread(body)
@@ -97,7 +97,7 @@ def _peek(body: bytes) -> _Peeked | None:
 
 def _loaded(exchange: Exchange, peeked: _Peeked, *, is_chat: bool) -> OllamaAnswer:
     answer = OllamaAnswer(
-        model=exchange.server.model_name, created_at=instant(exchange.created), done=True
+        model=exchange.model_name, created_at=instant(exchange.created), done=True
     )
     answer.done_reason = "unload" if peeked.keep_alive in (0, "0", "0s") else "load"
     answer.message = OllamaAnswerMessage() if is_chat else UNSET
@@ -109,7 +109,8 @@ async def tags(exchange: Exchange) -> None:
     """Handle GET /api/tags: list the model under all its names."""
     weights = await _weights(exchange.server)
     server, at = exchange.server, instant(weights.modified_at)
-    cards = [_card(server, name, weights, modified_at=at) for name in server.model_names]
+    names = [*server.model_names, *(each.name for each in server.adapters)]
+    cards = [_card(server, name, weights, modified_at=at) for name in names]
     await exchange.respond_json(OllamaModels(models=cards))
 
 
@@ -136,7 +137,7 @@ async def show(exchange: Exchange) -> None:
     name = request.model or request.name
     if name is None:
         raise ApiError(400, "model is missing", param="model")
-    check_name(server.context, name)
+    await exchange.select(request)
     facts, formats = server.llm.facts, server.context.formats.formats
     capabilities = ["completion"] * ("generate" in facts.pooling.tasks)
     capabilities += ["embedding"] * ("embed" in facts.pooling.tasks)
@@ -154,7 +155,7 @@ async def show(exchange: Exchange) -> None:
     if facts.pooling.width:
         info[f"{family}.embedding_length"] = facts.pooling.width
     shown = OllamaShown(
-        modelfile=f"# served by Octavo\nFROM {server.model_name}\n",
+        modelfile=_modelfile(exchange),
         parameters=_parameters(server),
         template=server.config.chat_template
         or server.llm.model.tokenizer.chat_templates.get("default", ""),
@@ -164,6 +165,14 @@ async def show(exchange: Exchange) -> None:
         modified_at=instant(weights.modified_at),
     )
     await exchange.respond_json(shown)
+
+
+def _modelfile(exchange: Exchange) -> str:
+    """Return the model, and the adapter that the name stands for."""
+    lines = ["# served by Octavo", f"FROM {exchange.server.model_name}"]
+    if exchange.selected is not None and exchange.selected.adapter is not None:
+        lines.append(f"ADAPTER {exchange.selected.adapter.path}")
+    return "\n".join([*lines, ""])
 
 
 async def version(exchange: Exchange) -> None:
@@ -177,7 +186,7 @@ async def pull(exchange: Exchange) -> None:
     name = request.model or request.name
     if name is None:
         raise ApiError(400, "model is missing", param="model")
-    if not is_name(exchange.server.context, name):
+    if known(exchange.server, asked_model(request)) is None:
         raise _fixed(exchange, "ask for that one, or start another server: octavo serve MODEL")
     if request.stream is False:
         await exchange.respond_json(OllamaStatus())

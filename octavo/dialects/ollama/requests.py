@@ -28,7 +28,6 @@ from octavo.transport.errors import OF_PROMPTS, invalid, not_yet
 from octavo.workers.answer_shape import CallableTool
 from octavo.workers.jobs import PromptJob
 
-TAG = ":latest"  # which clients of this dialect add to names
 # Neutral names of sampling values, and those of the options.
 _SAMPLING = {
     "temperature": "temperature",
@@ -52,20 +51,8 @@ _OFF = {"mirostat": 0, "tfs_z": 1, "typical_p": 1}  # values that ask for nothin
 _SMALLEST_TOP_P = 1e-9  # instead of 0, which is the most likely token alone too
 
 
-def is_name(context: TranslationContext, name: str) -> bool:
-    """Return whether this is the model's name, with or without a tag."""
-    return name in context.model_names or name.removesuffix(TAG) in context.model_names
-
-
-def check_name(context: TranslationContext, name: str) -> None:
-    """Raise 404 unless this is the model's name, with or without a tag."""
-    if not is_name(context, name):
-        context.check_model(name)
-
-
 def translate_chat(context: TranslationContext, request: OllamaChatRequest) -> GenerationRequest:
     """Return the neutral form of a request to continue a conversation."""
-    check_name(context, request.model)
     use = _tool_use(request.tools or ())
     context.formats.check(use)
     messages = _messages(context, request.messages or ())
@@ -77,7 +64,6 @@ def translate_generate(
     context: TranslationContext, request: OllamaGenerateRequest
 ) -> GenerationRequest:
     """Return the neutral form of a request to answer a prompt, or to continue it as it is."""
-    check_name(context, request.model)
     if request.raw:
         if request.system:
             raise invalid("system has no effect with raw=true; write it into the prompt", "system")

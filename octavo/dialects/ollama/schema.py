@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from octavo.serving.schema.model_names import AskedModel
 from octavo.serving.schema.prompts import Role
 from octavo.serving.schema.rules import FieldRules, Unsupported
 
@@ -117,6 +118,7 @@ _OF_PROMPTS: Mapping[str, Callable[[Any], Any]] = {
     "system": _nothing,
 }
 # Fields of Ollama's that have no effect, where a request does not use them.
+TAG = ":latest"  # which clients of this dialect add to names
 IGNORED: Mapping[str, str] = {
     "keep_alive": "the model stays loaded as long as the server runs",
     "truncate": "a prompt that is too long is refused, with its length",
@@ -132,7 +134,16 @@ def without(table: Mapping[str, str], *names: str) -> Mapping[str, str]:
     return {name: why for name, why in table.items() if name not in names}
 
 
+def asked_model(request: Any) -> AskedModel:
+    """Return the name of the model, with and without the tag that clients of this dialect add."""
+    name: str | None = request.model or getattr(request, "name", None)
+    if name is None:
+        return AskedModel()
+    return AskedModel(tuple(dict.fromkeys((name, name.removesuffix(TAG)))))
+
+
 RULES = FieldRules(
+    asked_model=asked_model,
     open=frozenset({"tools", "format", "messages"}),
     unsupported={
         "images": Unsupported(_empty, "this model reads text; send it as text", "[]"),
@@ -186,6 +197,7 @@ class OllamaEmbedRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The request for the vectors of texts."""
 
     rules: ClassVar[FieldRules] = FieldRules(
+        asked_model=asked_model,
         ignored=without(IGNORED, "keep_alive", "truncate"),
         of_prompts={"input": lambda request: ""},
     )
@@ -201,7 +213,7 @@ class OllamaEmbeddingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The older request, for the vector of one text."""
 
     rules: ClassVar[FieldRules] = FieldRules(
-        ignored=RULES.ignored, of_prompts={"prompt": lambda request: ""}
+        asked_model=asked_model, ignored=RULES.ignored, of_prompts={"prompt": lambda request: ""}
     )
     model: Name
     prompt: str

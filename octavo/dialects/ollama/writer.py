@@ -33,7 +33,7 @@ class OllamaWriter(BlockWriter[Block]):
     def __init__(self, is_chat: bool, exchange: Exchange, prepared: PreparedRequest) -> None:
         super().__init__(exchange.request_id, Block)
         self._is_chat = is_chat
-        self._model = exchange.server.model_name
+        self._model = exchange.model_name
         self._created_at = instant(exchange.created)
         self._clock, self._began = exchange.server.clock, exchange.began
         self._stats: RequestStats | None = None

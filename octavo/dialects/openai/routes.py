@@ -24,21 +24,29 @@ from octavo.dialects.common.schema.tokens import (
 from octavo.dialects.openai import batch, chat, completions
 from octavo.dialects.openai.batch import BatchChatRequest
 from octavo.dialects.openai.tokens import detokenize, tokenize
+from octavo.serving.adapters.registry import Adapter
+from octavo.serving.adapters.selection import known, unknown
+from octavo.serving.bounds.turns import Turns
 from octavo.serving.exchange import Exchange
 from octavo.serving.generate import generating
+from octavo.serving.schema.model_names import AskedModel
+from octavo.serving.server import Server
 from octavo.transport.route import Route
 
 
-def _card(exchange: Exchange, name: str) -> dict[str, Any]:
-    server = exchange.server
+def _card(server: Server, name: str, adapter: Adapter | None = None) -> dict[str, Any]:
+    """Return what a list says of one name; an adapter has a place and a parent of its own."""
+    root, parent = server.llm.facts.name, None
+    if adapter is not None:
+        root, parent = str(adapter.path), adapter.base_model_name or server.model_name
     started = datetime.fromtimestamp(server.started_at, UTC)
     return {
         "id": name,
         "object": "model",
         "created": server.started_at,
         "owned_by": "octavo",
-        "root": server.llm.facts.name,
-        "parent": None,
+        "root": root,
+        "parent": parent,
         "max_model_len": server.llm.facts.longest_tokens,
         "permission": [],
         "type": "model",
@@ -50,23 +58,33 @@ def _card(exchange: Exchange, name: str) -> dict[str, Any]:
 
 
 async def _models(exchange: Exchange) -> None:
-    """Handle GET /v1/models: list the model under all its names."""
-    names = exchange.server.model_names
+    """Handle GET /v1/models: list the model under all its names, and the adapters."""
+    server = exchange.server
+    cards = [_card(server, name) for name in server.model_names]
+    turns = Turns()
+    for adapter in server.adapters:
+        await turns.take()
+        cards.append(_card(server, adapter.name, adapter))
     await exchange.respond_json(
         {
             "object": "list",
-            "data": [_card(exchange, name) for name in names],
+            "data": cards,
             "has_more": False,
-            "first_id": names[0],
-            "last_id": names[-1],
+            "first_id": cards[0]["id"],
+            "last_id": cards[-1]["id"],
         }
     )
 
 
 async def _model(exchange: Exchange) -> None:
-    """Handle GET /v1/models/{id}: describe the model of that name."""
-    exchange.server.context.check_model(exchange.parameter)
-    await exchange.respond_json(_card(exchange, exchange.parameter))
+    """Handle GET /v1/models/{id}: describe the model or the adapter of that name."""
+    server, asked = exchange.server, AskedModel((exchange.parameter,))
+    selected = known(server, asked)
+    if selected is None:
+        raise unknown(server, asked)
+    is_adapter = selected.name == exchange.parameter
+    adapter = selected.adapter if is_adapter else None
+    await exchange.respond_json(_card(server, exchange.parameter, adapter))
 
 
 OPENAI_ROUTES: Sequence[Route] = (

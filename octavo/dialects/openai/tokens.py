@@ -42,7 +42,6 @@ async def tokenize(exchange: Exchange) -> None:
 
 def tokenize_job(context: TranslationContext, request: TokenizeRequest) -> PromptJob:
     """Return the job for a worker; raise ApiError for fields that exclude each other."""
-    context.check_model(request.model)
     given = (request.prompt, request.messages, request.content)
     if sum(each is not None for each in given) != 1:
         raise invalid("give either prompt or messages, or content", "prompt")
@@ -77,7 +76,6 @@ async def detokenize(exchange: Exchange) -> None:
 
 def detokenize_job(context: TranslationContext, request: DetokenizeRequest) -> PromptJob:
     """Return the job for a worker; raise ApiError for ids that do not exist."""
-    context.check_model(request.model)
     facts = context.facts
     limit = 4 * facts.max_model_len
     if len(request.tokens) > limit:

@@ -134,7 +134,7 @@ async def start(
 ) -> Entry:
     """Begin a response in the background; return it once it is kept, or raise its error."""
     background = Background(exchange.server)
-    for name in ("owner", "request_id", "began", "created", "body_digest"):
+    for name in ("owner", "request_id", "began", "created", "body_digest", "selected"):
         setattr(background.exchange, name, getattr(exchange, name))
     inner = asked.writer
 

@@ -81,7 +81,6 @@ def translate(
     context: TranslationContext, request: ResponsesRequest, earlier: bytes = b""
 ) -> GenerationRequest:
     """Return the neutral form of a request; `earlier` has the items before its own, as JSON."""
-    context.check_model(request.model)
     for index, each in enumerate(request.include or ()):
         if each not in _INCLUDABLE:
             raise not_among(f"include[{index}]", sorted(_INCLUDABLE), each)
@@ -252,7 +251,6 @@ def count_job(
     context: TranslationContext, request: InputTokensRequest, earlier: bytes = b""
 ) -> PromptJob:
     """Return the job that makes the prompt; `earlier` has the items before the request's own."""
-    context.check_model(request.model)
     with refusals():
         check_generates(context.facts, PLACES)
     use = tool_use(request)

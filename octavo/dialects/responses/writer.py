@@ -356,7 +356,7 @@ def response_to(
     response = ResponseObject(
         id=f"{ID_PREFIX}{exchange.request_id}",
         created_at=exchange.created,
-        model=exchange.server.model_name,
+        model=exchange.model_name,
         status=IN_PROGRESS,
         output=[],
         background=bool(request.background),

@@ -41,7 +41,6 @@ _OFF: dict[str, tuple[tuple[Any, ...], str]] = {
     "best_of": ((0, 1), "the best of several answers is not selected; send 1"),
     "typical_p": ((1,), "this sampler is not supported; send 1"),
     "watermark": ((False,), "texts are not watermarked; send false"),
-    "adapter_id": (("",), "this server has no adapters; leave it out"),
 }
 
 
@@ -64,7 +63,6 @@ def translate_stream(context: TranslationContext, request: TgiStreamRequest) -> 
 def _generation(
     context: TranslationContext, request: TgiRequest, *, is_list: bool, is_stream: bool
 ) -> GenerationRequest:
-    context.check_model(request.model)
     given = request.parameters or TgiParameters()
     for name, (harmless, why) in _OFF.items():
         if getattr(given, name) not in (None, *harmless):

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from octavo.serving.schema.model_names import AdapterName, AskedModel
 from octavo.serving.schema.rules import FieldRules
 
 MAX_STOPS = 16
@@ -39,17 +40,27 @@ class TgiParameters(Struct, kw_only=True, forbid_unknown_fields=True):
     details: bool | None = None
     decoder_input_details: bool | None = None  # the input's tokens among the details
     top_n_tokens: Annotated[int, Meta(ge=0, le=INT32)] | None = None
+    adapter_id: AdapterName | None = None
     # Refused unless they ask for nothing.
     best_of: int | None = None
     typical_p: float | None = None
     watermark: bool | None = None
-    adapter_id: str | None = None
 
 
 _IGNORED = {
     "options": "the model stays loaded, and no answer is kept",
     "cache_prompt": "prefixes are found by their content",
 }
+
+
+def _asked_model(request: TgiRequest) -> AskedModel:
+    """Return the names of the model and of the adapter, which is among the parameters."""
+    adapter = None if request.parameters is None else request.parameters.adapter_id
+    return AskedModel(
+        names=() if request.model is None else (request.model,),
+        adapter=adapter or "",
+        adapter_param="parameters.adapter_id",
+    )
 
 
 class TgiRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -61,6 +72,7 @@ class TgiRequest(Struct, kw_only=True, forbid_unknown_fields=True):
         of_prompts={"inputs": lambda request: ""},
         other_names={"text": "inputs", "prompt": "inputs", "sampling_params": "parameters"},
         other_routes={"messages": "/v1/chat/completions"},
+        asked_model=_asked_model,
     )
     inputs: str
     parameters: TgiParameters | None = None

@@ -60,7 +60,6 @@ MOST_RESPONSES = 2048  # as many as a request to complete has prompts
 
 def translate_chat(context: TranslationContext, request: DerenderChatRequest) -> GenerationRequest:
     """Return the request that the tokens answer, of which the prompt and the reading count."""
-    context.check_model(request.model)
     given = _one(request, request.generate_response, "generate_response")
     _check(context, request, [given], "generate_response")
     before = request.prompt_token_ids or given.prompt_token_ids or []
@@ -89,7 +88,6 @@ def translate_completion(
     context: TranslationContext, request: DerenderCompletionRequest
 ) -> GenerationRequest:
     """Check the tokens; nothing is made of the request that they answer."""
-    context.check_model(request.model)
     if request.stream:
         given = [_one(request, None, "")]
     elif not request.generate_responses:
@@ -206,7 +204,7 @@ async def _whole_chat(
     response = DerenderedChat(
         id=given.request_id,
         created=exchange.created,
-        model=server.model_name,
+        model=exchange.model_name,
         choices=choices,
         usage=usage_of(counts),
         system_fingerprint=server.fingerprint,
@@ -244,7 +242,7 @@ async def _chat_chunk(
             reason = forms.finish_reason(one.index, made.finish_reason)
             choices[-1].finish_reason, choices[-1].stop_reason = reason, made.stop_reason
     chunk = ChatChunk(
-        id=given.request_id, created=exchange.created, model=server.model_name, choices=choices
+        id=given.request_id, created=exchange.created, model=exchange.model_name, choices=choices
     )
     if given.usage is not None:
         chunk.usage = usage_of(_counted(request.prompt_tokens, given))
@@ -288,7 +286,7 @@ async def _whole_completion(
     return DerenderedCompletion(
         id=given[0].request_id,
         created=exchange.created,
-        model=server.model_name,
+        model=exchange.model_name,
         choices=choices,
         usage=usage_of(counts),
         system_fingerprint=server.fingerprint,
@@ -324,7 +322,7 @@ async def _completion_chunk(
             choice.token_ids = one.token_ids or []
         choices.append(choice)
     chunk = CompletionChunk(
-        id=given.request_id, created=exchange.created, model=server.model_name, choices=choices
+        id=given.request_id, created=exchange.created, model=exchange.model_name, choices=choices
     )
     if given.usage is not None:
         counted = request.prompt_tokens if isinstance(request.prompt_tokens, int) else None

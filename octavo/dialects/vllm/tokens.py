@@ -50,7 +50,6 @@ _SAMPLING = tuple(name for name in TokenSampling.__struct_fields__ if name not i
 
 def translate(context: TranslationContext, request: TokensRequest) -> GenerationRequest:
     """Return the neutral form of a request to continue token ids."""
-    context.check_model(request.model)
     sampling, mode = request.sampling_params, request.output_mode or "tokens"
     if sampling.detokenize is False:
         if sampling.stop:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+from octavo.dialects.adapters.routes import adapter_routes
+from octavo.dialects.llama import adapters
 from octavo.server.admin import commands, pausing
 from octavo.serving.ending import AbortRequests
 from octavo.transport.route import Route
@@ -31,6 +34,12 @@ ADMIN_ROUTES: Sequence[Route] = (
     Route(
         *("POST", "/log_level", commands.log_level, "Set the level of the log."),
         commands.LogLevel,
+    ),
+    *adapter_routes("operator"),
+    Route("GET", "/lora-adapters", adapters.listed, "The adapters, and which one applies."),
+    Route(
+        *("POST", "/lora-adapters", partial(adapters.set_scales, is_operator=True)),
+        "Set the adapter of requests that name none.",
     ),
     Route(
         *("GET", "/diagnosis", commands.diagnosis),

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from octavo.api.requests import CheckedRequest
+from octavo.serving.adapters.selection import Selection
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import GenerationRequest, PreparedRequest
 from octavo.serving.preparation import prepare
@@ -48,6 +49,8 @@ class Head(Struct, array_like=True, frozen=True):
     created: int
     prompts: tuple[StoredPrompt, ...]
     bad_words: list[list[int]]
+    lora: str | None = None  # the engine's id of the adapter
+    model_name: str = ""  # of the model or adapter, as the answer has it
 
 
 def register(kind: type[Struct], translate: Translate) -> None:
@@ -81,6 +84,8 @@ def describe(request: Struct, prepared: PreparedRequest, exchange: Exchange) -> 
         exchange.created,
         tuple(prompts),
         prepared.prompts[0].bad_words_token_ids,
+        prepared.asked.lora,
+        exchange.model_name,
     )
     return _encode(head)
 
@@ -120,13 +125,19 @@ async def restore(
             bad_words_token_ids=[] if made else head.bad_words,
         )
         made.append(prompt)
-    asked.prepared, asked.keeps_apart = made, asked.is_stream
+    asked.prepared, asked.keeps_apart, asked.lora = made, asked.is_stream, head.lora
     prepared = await prepare(server, asked, owner, is_background=is_background)
     prepared.checked = [
         _with_seed(checked, stored.seed)
         for checked, stored in zip(prepared.checked, head.prompts, strict=True)
     ]
     return prepared
+
+
+def select_again(exchange: Exchange, head: Head) -> None:
+    """Give an exchange what the request has selected, as its answer and its record name it."""
+    name = head.model_name or exchange.server.model_name
+    exchange.selected = Selection(name, exchange.server.adapters.get(name))
 
 
 def _with_seed(checked: CheckedRequest, seed: int) -> CheckedRequest:

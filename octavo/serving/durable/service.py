@@ -24,7 +24,7 @@ from octavo.client.durable.writer import JournalWriter
 from octavo.options.transport import ServerStartError
 from octavo.serving.bounds.periodic import periodically
 from octavo.serving.durable.generation import DurableGeneration
-from octavo.serving.durable.head import form_of, read_head, restore
+from octavo.serving.durable.head import Head, form_of, read_head, restore, select_again
 from octavo.serving.durable.positions import FROM, START, Position, known_to
 from octavo.serving.durable.unattended import SilentWriter, without_client
 from octavo.serving.preparation import prepare
@@ -169,7 +169,19 @@ class Durability:
                 f"the answer to this request has the form of {form_of(head)}; continue it over the "
                 "interface that began it"
             )
+        async with self._server.adapters.held_again(head.lora):
+            await self._resume(exchange, ticket, request, task, head)
+
+    async def _resume(
+        self,
+        exchange: Exchange,
+        ticket: Ticket,
+        request: DurableRequest,
+        task: RequestTask,
+        head: Head,
+    ) -> None:
         known = known_to(exchange, len(request.answers))
+        select_again(exchange, head)
         prepared = await restore(self._server, head, request.owner, is_background=exchange.yields)
         if prepared.asked.numbers_events:  # the writer finds the position by itself
             known = [START] * len(known)
@@ -273,15 +285,17 @@ class Durability:
     ) -> None:
         """Generate the rest of a request, and record it."""
         head = read_head(request.head)
-        prepared = await restore(self._server, head, request.owner, is_background=True)
-        prepared.asked.numbers_events = True  # there are none that would need ids
-        generation = DurableGeneration(
-            *(exchange, ticket, prepared, SilentWriter(), task),
-            service=self,
-            known=[START] * len(request.answers),
-            request=request,
-        )
-        await generation.run()
+        async with self._server.adapters.held_again(head.lora):
+            select_again(exchange, head)
+            prepared = await restore(self._server, head, request.owner, is_background=True)
+            prepared.asked.numbers_events = True  # there are none that would need ids
+            generation = DurableGeneration(
+                *(exchange, ticket, prepared, SilentWriter(), task),
+                service=self,
+                known=[START] * len(request.answers),
+                request=request,
+            )
+            await generation.run()
 
     async def _tidy(self) -> None:
         self.requests.tidy()

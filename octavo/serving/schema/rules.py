@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from octavo.serving.schema.model_names import AskedModel, asked_model
 from octavo.transport.errors import not_yet
 
 S = TypeVar("S", bound=Struct)
@@ -53,6 +54,9 @@ class FieldRules:
     kept: Callable[[Any], bytes] = lambda request: b""
     # Names in other APIs or on other routes, where another spelling would be nearer.
     other_names: Mapping[str, str] = field(default_factory=dict)
+
+    # The names of the model and the adapter that a request has.
+    asked_model: Callable[[Any], AskedModel] = asked_model
 
     form: str = "events"  # of the streams that answer the request
     # Fields of other routes, and where they belong.

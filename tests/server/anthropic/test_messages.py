@@ -324,7 +324,7 @@ def test_arguments_that_are_no_object_are_kept_as_text() -> None:
 
 def written(deltas: list[Delta], *, stream: bool) -> dict[str, Any]:
     """Return the message that a writer makes of these deltas."""
-    exchange: Any = SimpleNamespace(request_id="1", server=SimpleNamespace(model_name="tiny"))
+    exchange: Any = SimpleNamespace(request_id="1", model_name="tiny")
     writer = MessagesWriter(exchange, None)  # type: ignore[arg-type]
     counts = TokenCounts(3)
     if not stream:

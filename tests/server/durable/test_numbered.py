@@ -219,7 +219,7 @@ def test_any_number_of_connections_cut_anywhere_hear_the_same(seed: int) -> None
 
 
 def messages_writer() -> MessagesWriter:
-    exchange: Any = SimpleNamespace(request_id="r", server=SimpleNamespace(model_name="m"))
+    exchange: Any = SimpleNamespace(request_id="r", model_name="m")
     prepared: Any = None
     return MessagesWriter(exchange, prepared)
 

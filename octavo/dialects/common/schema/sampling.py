@@ -11,6 +11,7 @@ from octavo.core.sampling_params import MAX_BIAS, MAX_EXTRA_ARGS, MAX_LOGPROB_ID
 from octavo.core.stopping.repetition import MAX_COMPARED, MAX_PATTERN_SIZE
 from octavo.dialects.common.schema.shapes import ShapeFields
 from octavo.dialects.common.schema.unsupported import RULES
+from octavo.serving.schema.model_names import AdapterName, AdapterScales
 from octavo.serving.schema.rules import FieldRules
 
 MAX_N = 128
@@ -59,6 +60,8 @@ class CommonRequest(ShapeFields, kw_only=True, forbid_unknown_fields=True):
 
     rules: ClassVar[FieldRules] = RULES
     model: Annotated[str, Meta(max_length=512)] | None = None  # default: the served model
+    lora_path: AdapterName | None = None  # an adapter's name, beside the model's
+    lora: AdapterScales | None = None  # an adapter by its number in /lora-adapters, and its scale
     max_tokens: Count | None = None
     min_tokens: Count = 0
     thinking_token_budget: Annotated[int, Meta(ge=-1, le=INT32)] | None = None  # -1: none

@@ -1,0 +1,217 @@
+"""The copies of adapters that a server has on disk, each in a directory named by its content.
+
+What happens to a file after it was copied changes nothing: requests finish on the adapter that they
+started with, in another engine too. Copies in use are pinned; of the others, those used longest ago
+are removed where room is needed. All of them end with the process. Safe to use from any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from octavo import env
+from octavo.adapter_copies.errors import CHANGED, NO_ROOM, UNREADABLE, AdapterFileError
+from octavo.adapter_copies.files import Fingerprint, OpenFile, fingerprint, opened, shown
+from octavo.adapter_copies.identity import DIGEST_BYTES
+from octavo.locked_directory import make, remove_abandoned
+
+PREFIX = "octavo-adapters-"
+_PART = "part-"  # of a copy that is being made
+_CHUNK_BYTES = 1 << 20
+_MOST_KNOWN = 10_000  # sources whose content is remembered
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A copy on disk."""
+
+    num_bytes: int
+    num_pins: int = 0
+
+
+class AdapterCopies:
+    """The copies in one directory, which belongs to this process."""
+
+    def __init__(
+        self, most_bytes: int, most_adapter_bytes: int, parent: Path | None = None
+    ) -> None:
+        self._most_bytes = most_bytes
+        self._most_adapter_bytes = most_adapter_bytes
+        self._held, self.path = _own_directory(parent)
+        self._guard = threading.Lock()
+        self._copies: OrderedDict[str, _Copy] = OrderedDict()  # the one used longest ago first
+        # What each source was when it was copied, and its content then.
+        self._known: OrderedDict[Path, tuple[Fingerprint, str]] = OrderedDict()
+        self._reserved_bytes = 0  # of copies that are being made
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all copies, and of those that are being made."""
+        return self._reserved_bytes + sum(each.num_bytes for each in self._copies.values())
+
+    def place(self, digest: str) -> Path:
+        """Return the directory of a copy."""
+        return self.path / digest
+
+    def make(self, source: Path) -> str:
+        """Copy an adapter's files; return the digest of their content, which is pinned once.
+
+        Raise AdapterFileError if they cannot be copied; nothing is left of them then.
+        """
+        with opened(source, self._most_adapter_bytes) as files:
+            size = sum(each.num_bytes for each in files)
+            self._reserve(size)
+            part: Path | None = None
+            try:
+                part = Path(tempfile.mkdtemp(prefix=_PART, dir=self.path))
+                digest = _copy(files, part)
+                self._settle(digest, part, size)
+            except OSError as error:
+                raise AdapterFileError(
+                    UNREADABLE, f"{shown(source)} cannot be copied: {error.strerror or error}"
+                ) from None
+            finally:
+                with self._guard:
+                    self._reserved_bytes -= size
+                if part is not None:
+                    shutil.rmtree(part, ignore_errors=True)
+        return digest
+
+    def take(self, source: Path) -> str:
+        """Return the digest of an adapter's content, pinned once, like `make`.
+
+        Files that have not changed since they were copied are not read again.
+        """
+        before = fingerprint(source)
+        with self._guard:
+            known, digest = self._known.get(source, ((), ""))
+        if known == before and self.pin(digest):
+            return digest
+        digest = self.make(source)
+        if fingerprint(source) == before:
+            with self._guard:
+                self._known[source] = before, digest
+                if len(self._known) > _MOST_KNOWN:
+                    self._known.popitem(last=False)
+        return digest
+
+    def pin(self, digest: str) -> bool:
+        """Keep a copy until `unpin`; return whether it is still there."""
+        with self._guard:
+            found = self._copies.get(digest)
+            if found is None:
+                return False
+            self._copies.move_to_end(digest)
+            found.num_pins += 1
+            return True
+
+    def unpin(self, digest: str) -> None:
+        """Let a copy go, if nothing else has pinned it, where room is needed."""
+        with self._guard:
+            found = self._copies.get(digest)
+            if found is not None:  # else all were removed at the end
+                found.num_pins -= 1
+
+    def discard(self, digest: str) -> None:
+        """Remove a copy now, unless something has pinned it."""
+        with self._guard:
+            found = self._copies.get(digest)
+            if found is not None and not found.num_pins:
+                self._remove(digest)
+
+    def close(self) -> None:
+        """Remove everything. A second call does nothing."""
+        with self._guard:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._copies.clear()
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._held)
+
+    def _reserve(self, size: int) -> None:
+        """Make room for a copy; raise AdapterFileError if those in use leave none."""
+        with self._guard:
+            if self._is_closed:
+                raise AdapterFileError(NO_ROOM, "the server is ending, and copies no more adapters")
+            idle = [name for name, each in self._copies.items() if not each.num_pins]
+            while self.num_bytes + size > self._most_bytes:
+                if not idle:
+                    raise AdapterFileError(
+                        NO_ROOM,
+                        f"a copy of {size:,} bytes does not fit beside those in use, of "
+                        f"{self._most_bytes:,} bytes together (lora_copies_bytes): raise that, or "
+                        "try again when requests have ended",
+                    )
+                self._remove(idle.pop(0))
+            self._reserved_bytes += size
+
+    def _settle(self, digest: str, part: Path, size: int) -> None:
+        """Give a whole copy its name, and pin it; one with the same content is used instead."""
+        with self._guard:
+            if self._is_closed:
+                raise AdapterFileError(NO_ROOM, "the server is ending, and copies no more adapters")
+            found = self._copies.get(digest)
+            if found is None:
+                part.rename(self.place(digest))
+                found = self._copies[digest] = _Copy(size)
+            self._copies.move_to_end(digest)
+            found.num_pins += 1
+
+    def _remove(self, digest: str) -> None:
+        """Remove a copy at once by another name, since its own may soon be taken again."""
+        del self._copies[digest]
+        gone = Path(tempfile.mkdtemp(prefix=_PART, dir=self.path))
+        with contextlib.suppress(OSError):
+            self.place(digest).rename(gone / digest)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def _own_directory(parent: Path | None) -> tuple[int, Path]:
+    """Make a directory that only this user can enter; remove those of servers that were killed."""
+    tried = [env.adapters_directory(), Path(tempfile.gettempdir())] if parent is None else [parent]
+    for index, place in enumerate(tried):
+        try:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            remove_abandoned(place, PREFIX, _remove_all)
+            return make(place, PREFIX)
+        except OSError:
+            if index + 1 == len(tried):
+                raise
+    raise AssertionError("the last place raises its error")
+
+
+def _remove_all(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _copy(files: list[OpenFile], target: Path) -> str:
+    """Copy opened files into a directory; return the digest of their names and contents."""
+    whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for file in files:
+        digest, left = hashlib.blake2b(digest_size=DIGEST_BYTES), file.num_bytes
+        with (target / file.name).open("xb") as copy:
+            while part := os.read(file.descriptor, _CHUNK_BYTES):
+                left -= len(part)
+                if left < 0:
+                    break
+                digest.update(part)
+                copy.write(part)
+        if left:
+            raise AdapterFileError(
+                CHANGED, f"{shown(file.path)} changed while it was copied: try again"
+            )
+        whole.update(f"{file.name}\0{file.num_bytes}\0".encode() + digest.digest())
+    return whole.hexdigest()

@@ -1,0 +1,16 @@
+"""The copies of an engine that has adapters, made before the engine starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from octavo.adapter_copies.copies import AdapterCopies
+from octavo.options.engine import EngineArguments
+
+
+def open_copies(arguments: EngineArguments) -> tuple[EngineArguments, AdapterCopies | None]:
+    """Return the arguments with the directory of the copies, and those, if there are adapters."""
+    if not arguments.enable_lora:
+        return arguments, None
+    copies = AdapterCopies(arguments.lora_copies_bytes, arguments.max_lora_bytes)
+    return replace(arguments, adapter_directory=str(copies.path)), copies

@@ -1,0 +1,1 @@
+"""The routes that load and unload adapters, under the paths of vLLM and of SGLang."""

@@ -1,0 +1,1 @@
+"""Tests of adapters in the server."""
