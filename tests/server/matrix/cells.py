@@ -29,6 +29,7 @@ def _modules() -> list[Any]:
     return [import_module(f"tests.server.{path.parent.name}.bodies") for path in paths]
 
 
+ADAPTER = "sql"  # the name of the only one
 # A body for each struct from which an answer is generated, without what the axes set.
 BODIES: dict[str, dict[str, Any]] = {
     kind: body for module in _modules() for kind, body in module.BODIES.items()
@@ -86,6 +87,13 @@ class Fate(StrEnum):
     DIES = "dies"
 
 
+class Asked(StrEnum):
+    """The kind of name by which a request asks for an answer."""
+
+    MODEL = "model"
+    ADAPTER = "adapter"
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One request, and how it is asked."""
@@ -95,6 +103,7 @@ class Cell:
     form: Form
     way: Way
     fate: Fate
+    asked: Asked = Asked.MODEL
 
     def __str__(self) -> str:
         return "-".join(map(str, self.values.values()))
@@ -136,7 +145,7 @@ def _is_possible(cell: Cell) -> bool:
 
 def every_cell() -> list[Cell]:
     """Return all cells that are possible."""
-    axes = product(sorted(KINDS), Size, Form, Way, Fate)
+    axes = product(sorted(KINDS), Size, Form, Way, Fate, Asked)
     return [each for each in (Cell(*values) for values in axes) if _is_possible(each)]
 
 
@@ -148,4 +157,6 @@ def body_of(cell: Cell) -> bytes:
         body["stream"] = _streams(cell.form)
     if cell.way is Way.BACKGROUND:
         body["background"] = True
+    if cell.asked is Asked.ADAPTER:
+        body["model"] = ADAPTER
     return msgspec.json.encode(body)

@@ -13,7 +13,7 @@ import pytest
 
 from octavo.text.pieces import FORMS
 from tests.server.llama.infill_files import make_infill_directory
-from tests.server.matrix.cells import ALIKE, Cell, Fate, Form, Size, Way
+from tests.server.matrix.cells import ALIKE, Asked, Cell, Fate, Form, Size, Way
 from tests.server.matrix.world import World, check_nothing_is_left
 
 
@@ -26,7 +26,7 @@ class Worlds:
 
     def check(self, *cells: Cell) -> None:
         """Ask at once as some cells of one server say, and check all that holds for each."""
-        known = [self._expected(_like(cell.kind)) for cell in cells]
+        known = [self._expected(_like(cell.kind), cell.asked) for cell in cells]
         assert all(known)
         gc.collect()
         gc.disable()
@@ -46,9 +46,9 @@ class Worlds:
         worlds = [self._world(has_journal=each)[1] for each in (False, True)]
         return max(stall for world in worlds for stall in (0.0, *world.stalls))
 
-    def _ask_plainly(self, kind: str) -> str:
+    def _ask_plainly(self, kind: str, asked: Asked) -> str:
         runner, world = self._world(has_journal=False)
-        plain = Cell(kind, Size.SMALL, Form.WHOLE, Way.PLAIN, Fate.STAYS)
+        plain = Cell(kind, Size.SMALL, Form.WHOLE, Way.PLAIN, Fate.STAYS, asked)
         return runner.run(world.answers([plain]))[0]
 
     def _new_world(self, *, has_journal: bool) -> tuple[asyncio.Runner, World]:

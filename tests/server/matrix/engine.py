@@ -61,7 +61,12 @@ def make(arguments: EngineArguments, wrap: Wrap, cache_key: bytes) -> CoreAndFac
     paths = dict(parse_qsl(arguments.model.partition("?")[2]))
     runner = HeldRunner(Path(paths["gate"]), Path(paths["held"]))
     config = CoreConfig(
-        num_blocks=512, max_model_len=256, block_size=4, max_num_seqs=64, max_num_batched_tokens=128
+        num_blocks=512,
+        max_model_len=256,
+        block_size=4,
+        max_num_seqs=64,
+        max_num_batched_tokens=128,
+        max_loras=2,
     )
     built = engine_over_runner("tiny", arguments, wrap, cache_key, runner.run, config, VOCABULARY)
     return built._replace(facts=structs.replace(built.facts, pooling=POOLING))

@@ -11,6 +11,7 @@ from types import CodeType
 from typing import Any
 
 import octavo
+from octavo.adapter_copies.copies import AdapterCopies
 from octavo.api.async_llm import AsyncLLM
 from octavo.api.text_model import files_of
 from octavo.client.launcher import ProcessLauncher
@@ -22,6 +23,7 @@ from octavo.dialects.grpc.messages import messages
 from octavo.dialects.grpc.routes import GRPC_ROUTES
 from octavo.observe.loop_lag import LoopLag
 from octavo.options.engine import EngineArguments
+from octavo.options.named_adapters import NamedAdapter
 from octavo.options.server import ServerSettings
 from octavo.server.application import application
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
@@ -34,9 +36,20 @@ from octavo.serving.operation import GenerationRequest, PreparedRequest
 from octavo.serving.schema.decode import MAX_FAST_BYTES
 from octavo.serving.server import Server
 from tests.client.clients import process_of
+from tests.server.adapters.make import write_adapter
 from tests.server.batches.make import begin, ended, lines_of
 from tests.server.make import LIMIT, Client, until
-from tests.server.matrix.cells import FURTHER_PLACES, Cell, Fate, Form, Size, Way, body_of, route_of
+from tests.server.matrix.cells import (
+    ADAPTER,
+    FURTHER_PLACES,
+    Cell,
+    Fate,
+    Form,
+    Size,
+    Way,
+    body_of,
+    route_of,
+)
 from tests.server.matrix.engine import FACTORY
 from tests.sim.shell.connection import Connection
 
@@ -60,6 +73,14 @@ _TIMING = Timing(max_failed_engines=1 << 30, restart_delay_seconds=0.0)
 _UNLIMITED = 1 << 30
 
 
+class TrustingLLM(AsyncLLM):
+    """An AsyncLLM whose stand-in engine has no adapters to check."""
+
+    async def load_adapter(self, digest: str, place: Path) -> bool:
+        """Accept every adapter without a look."""
+        return True
+
+
 class World:
     """A server with a journal or with batches, in an event loop that runs while it is used."""
 
@@ -67,10 +88,13 @@ class World:
         self._gate, self._held = files / "gate", files / "held"
         self._held.write_bytes(NOT_HELD)
         model = f"matrix?gate={self._gate}&held={self._held}"
-        arguments = EngineArguments(model=model, tokenizer=str(directory))
+        self._adapter = write_adapter(files / ADAPTER, 1)
+        arguments = EngineArguments(model=model, tokenizer=str(directory), enable_lora=True)
         self._client = make_client(arguments, ProcessLauncher(FACTORY), _TIMING)
         self._client.engine.start()
-        self.llm = AsyncLLM.over(self._client, arguments, source=files_of(self._client.facts))
+        source = files_of(self._client.facts)
+        copies = AdapterCopies(1 << 20, 1 << 18, files / "copies")
+        self.llm = TrustingLLM.over(self._client, arguments, source=source, copies=copies)
         limits: dict[str, Any] = {"template_seconds": LIMIT, "tokenize_seconds": LIMIT}
         if has_journal:
             limits["journal"] = files / "journal"
@@ -99,6 +123,8 @@ class World:
             self.server.batches = Batches(self.server, Store(self.server.config.batch_dir), calls)
             self.llm.attach()
             self.server.batches.start()
+        adapter = NamedAdapter(ADAPTER, str(self._adapter))
+        await self.server.adapters.add(adapter, "operator")
         self._lag.start()
 
     async def close(self) -> None:
@@ -108,6 +134,7 @@ class World:
         for service in (self.server.durability, self.server.batches):
             if service is not None:
                 await service.close()
+        self.server.adapters.close()
         await self.server.prompt_pool.close()
         self.llm.close()
 
