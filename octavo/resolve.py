@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import cast
+from typing import NamedTuple, cast
 
 from msgspec import Struct, structs
 
@@ -24,6 +24,7 @@ from octavo.options.adapters import num_resident
 from octavo.options.backends import Entry
 from octavo.options.engine import CpuWeights, EngineArguments
 from octavo.options.quantization import instead_of, is_same, made_at_load
+from octavo.options.speculation import PREDICTED_STEP_TOKENS, PREDICTED_TOKENS
 from octavo.runner.kv_cache import groups_of, longest_in, num_blocks_in, readable
 from octavo.usable import choose_backend, chosen_sizes
 
@@ -79,7 +80,7 @@ def resolve(
     log.log(level, "backend=%s: %s", choice.entry.name, choice.reason)
     footprint, sizes = choice.kind.footprint(arguments), chosen_sizes(arguments, choice.kind)
     cuts_prompts = arguments.enable_chunked_prefill and not layout.keeps_nothing
-    largest_step = _largest_step(arguments, sizes, spec, cuts_prompts)
+    largest_step = _largest_step(arguments, layout, sizes, spec, cuts_prompts)
     grammar_bytes = arguments.grammar_memory_bytes if bounds_grammars and spec.has_head else 0
     block_size = sizes.block_size
     bill = _bill(opened, layout, block_size, footprint, largest_step, grammar_bytes)
@@ -110,14 +111,13 @@ def resolve(
         itl_ratio=_ITL_RATIO if arguments.itl_goal is None else 0.0,
         ttft_goal=arguments.ttft_goal,
         prompt_logprob_tokens=_prompt_tokens(spec) if cuts_prompts else 0,
-        max_drafts=0 if layout.keeps_nothing else _max_drafts(arguments, sizes),
         policy=arguments.scheduling_policy,
         ageing_seconds=arguments.priority_ageing_seconds,
         max_num_waiting=arguments.max_num_queued_reqs,
         fair_share=arguments.fair_share,
         max_loras=arguments.max_loras if arguments.enable_lora else 0,
     )
-    core = limited_depth(core)
+    core = limited_depth(_with_drafts(core, arguments, layout, sizes))
     chosen = choice.entry, choice.kind, dtype
     return EngineConfig(arguments, spec, *chosen, core, bill, largest_step, footprint, is_first)
 
@@ -202,7 +202,7 @@ def limited_depth(core: CoreConfig) -> CoreConfig:
     Drafts follow a known token, so a sequence has one step in flight at most. A second step would
     compute only the sequences that the first does not, and both would be small.
     """
-    if not core.max_drafts or core.pipeline_depth == 1:
+    if not (core.max_drafts and core.proposes) or core.pipeline_depth == 1:
         return core
     log.warning(
         "async_scheduling changes nothing beside speculation: drafts follow a known token, so no "
@@ -218,30 +218,62 @@ def _prompt_tokens(spec: ModelSpec) -> int:
 
 def _check_drafts(arguments: EngineArguments, layout: KVLayout) -> None:
     """Refuse drafts for a model whose layers cannot forget a rejected one."""
-    if arguments.speculative_config is not None and layout.has_states:
+    if _proposes(arguments) and layout.has_states:
         raise ConfigError(
             "speculative_config: this model keeps states, which cannot be taken back when a draft "
             "is rejected; leave it out"
         )
 
 
-def _max_drafts(arguments: EngineArguments, sizes: Sizes) -> int:
-    """Return the most drafts of a sequence in one step; a step must have room for one."""
+def _proposes(arguments: EngineArguments) -> bool:
+    """Return whether drafts are proposed to all requests, not only to those with a prediction."""
     speculation = arguments.speculative_config
-    if speculation is None:
-        return 0
-    if sizes.max_num_batched_tokens < 2:
-        raise ConfigError(
-            "speculative_config needs steps of at least 2 tokens, a known one and a draft, and "
-            f"max_num_batched_tokens={sizes.max_num_batched_tokens}; raise it, or leave the "
-            "other out"
-        )
-    log.info(
-        "speculation: method=%s, up to %d drafts of a sequence in a step",
-        speculation.method,
-        speculation.num_speculative_tokens,
+    return speculation is not None and speculation.method != "off"
+
+
+class _Drafts(NamedTuple):
+    """The most drafts of a step: those of one sequence, and those of all."""
+
+    of_sequence: int
+    of_step: int
+
+
+def _with_drafts(
+    core: CoreConfig, arguments: EngineArguments, layout: KVLayout, sizes: Sizes
+) -> CoreConfig:
+    """Return the settings with the bounds of drafts, and whether all requests have some."""
+    of_sequence, of_step = _most_drafts(arguments, layout, sizes)
+    return replace(
+        core,
+        max_drafts=of_sequence,
+        max_step_drafts=of_step,
+        proposes=_proposes(arguments),
     )
-    return speculation.num_speculative_tokens
+
+
+def _most_drafts(arguments: EngineArguments, layout: KVLayout, sizes: Sizes) -> _Drafts:
+    """Return the most drafts of a step, which must have room for one if any are proposed.
+
+    Predictions have some without a proposer too, where the layers can forget a rejected one.
+    """
+    speculation = arguments.speculative_config
+    if speculation is not None and _proposes(arguments):
+        if sizes.max_num_batched_tokens < 2:
+            raise ConfigError(
+                "speculative_config needs steps of at least 2 tokens, a known one and a draft, and "
+                f"max_num_batched_tokens={sizes.max_num_batched_tokens}; raise it, or leave the "
+                "other out"
+            )
+        most = speculation.num_speculative_tokens
+        log.info("speculation: method=%s, up to %d drafts in a step", speculation.method, most)
+        if layout.keeps_nothing:
+            return _Drafts(0, 0)
+        of_step = max(most * sizes.max_num_seqs, PREDICTED_STEP_TOKENS)
+        return _Drafts(max(most, PREDICTED_TOKENS), of_step)
+    can_forget = not (layout.keeps_nothing or layout.has_states)
+    if speculation is not None or not can_forget or sizes.max_num_batched_tokens < 2:
+        return _Drafts(0, 0)
+    return _Drafts(PREDICTED_TOKENS, PREDICTED_STEP_TOKENS)
 
 
 def with_adapters(
@@ -266,14 +298,18 @@ def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout)
     cuts_prompts = arguments.enable_chunked_prefill and not layout.keeps_nothing
     kind = choose_backend(arguments).kind
     footprint, sizes = kind.footprint(arguments), chosen_sizes(arguments, kind)
-    largest_step = _largest_step(arguments, sizes, opened.spec, cuts_prompts)
+    largest_step = _largest_step(arguments, layout, sizes, opened.spec, cuts_prompts)
     grammar_bytes = arguments.grammar_memory_bytes if opened.spec.has_head else 0
     bill = _bill(opened, layout, sizes.block_size, footprint, largest_step, grammar_bytes)
     return with_adapters(bill, arguments, opened, kind.memory())
 
 
 def _largest_step(
-    arguments: EngineArguments, sizes: Sizes, spec: ModelSpec, cuts_prompts: bool
+    arguments: EngineArguments,
+    layout: KVLayout,
+    sizes: Sizes,
+    spec: ModelSpec,
+    cuts_prompts: bool,
 ) -> StepSize:
     max_len = min(arguments.max_model_len or spec.max_len, spec.max_len)
     rows = sizes.max_num_batched_tokens
@@ -282,10 +318,10 @@ def _largest_step(
     # Logits for prompt_logprobs are extra. The headroom is enough for them, unless a prompt of any
     # length is computed in one step.
     prompt_rows = 0 if cuts_prompts or not spec.has_head else rows
-    drafts = _max_drafts(arguments, sizes)
+    drafts = _most_drafts(arguments, layout, sizes).of_step if spec.has_head else 0
     return StepSize(
         rows=rows,
-        wanted_rows=min(rows, sizes.max_num_seqs * (1 + drafts) + prompt_rows),
+        wanted_rows=min(rows, sizes.max_num_seqs + drafts + prompt_rows),
         sequences=sizes.max_num_seqs,
         positions=max_len,
         hidden=spec.hidden,

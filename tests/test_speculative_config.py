@@ -25,6 +25,16 @@ from octavo.options.speculation import SpeculativeConfig, read_speculative_confi
         ({"method": "ngram", "prompt_lookup_min": None}, SpeculativeConfig("ngram", 5, 4, 2)),
         ({"method": "ngram", "model": None}, SpeculativeConfig("ngram", 5, 4, 2)),
         (SpeculativeConfig("ngram", 9), SpeculativeConfig("ngram", 9, 4, 2)),
+        ({"method": "off"}, SpeculativeConfig("off", 5)),
+        ({"method": "suffix"}, SpeculativeConfig("suffix", 24)),
+        (
+            {"method": "suffix", "suffix_decoding_max_tree_depth": 8},
+            SpeculativeConfig("suffix", 8, suffix_decoding_max_tree_depth=8),
+        ),
+        (
+            {"method": "suffix", "num_speculative_tokens": 4, "suffix_decoding_min_token_prob": 0},
+            SpeculativeConfig("suffix", 4, suffix_decoding_min_token_prob=0.0),
+        ),
     ],
 )
 def test_settings_may_be_a_mapping_or_json(given: Any, expected: SpeculativeConfig) -> None:
@@ -41,7 +51,13 @@ def test_settings_may_be_a_mapping_or_json(given: Any, expected: SpeculativeConf
         ({"model": "x"}, "model is not supported: no second model drafts yet"),
         ({"method": "ngram", "model": "x"}, "model is not supported: no second model drafts yet"),
         ({"num_speculative_tokens": 5, "model": "x"}, "model is not supported: no second model"),
-        ({"suffix_decoding_max_tree_depth": 5}, "is not supported: suffix trees are not kept"),
+        ({"suffix_decoding_max_tree_depth": 5}, "the key 'method' is missing"),
+        ({"method": "suffix", "suffix_decoding_max_tree_depth": 1}, "depth=1 must be from 2 to 64"),
+        ({"method": "suffix", "suffix_decoding_max_cached_requests": 2.5}, "must be a whole"),
+        ({"method": "suffix", "suffix_decoding_max_spec_factor": -0.5}, "factor=-0.5 must be from"),
+        ({"method": "suffix", "suffix_decoding_max_spec_factor": "2"}, "must be a number"),
+        ({"method": "suffix", "suffix_decoding_min_token_prob": True}, "must be a number"),
+        ({"method": "suffix", "suffix_decoding_min_token_prob": 1.1}, "prob=1.1 must be from"),
         ({"rejection_sample_method": "synthetic"}, "is not supported: every draft is verified"),
         ({"method": "ngram", 3: 5}, "there is no key 3"),
         ({"method": "ngram", "num_speculative_tokens": 0}, "tokens=0 must be from 1 to 64"),

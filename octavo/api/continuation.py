@@ -15,6 +15,7 @@ from octavo.api.reading import AnswerReader, Reading
 from octavo.core.plan import HiddenPayload, LogprobsPayload, TokenLogprobs
 from octavo.core.request import TokenEvent
 from octavo.core.sampling_params import RequestOutputKind, SamplingParams
+from octavo.core.stats import RequestStats
 from octavo.formats.deltas import Delta, FinishDelta, TextDelta
 from octavo.text.detokenizer import Detokenizer
 from octavo.text.stop_strings import StopStrings
@@ -153,6 +154,12 @@ class Continuation:
         if self.whole.finish_reason is not None:
             meter.end(num_tokens, self._last_at - self._first_at)
 
+    def count_predicted(self, stats: RequestStats) -> None:
+        """Count the drafts from the request's prediction so far."""
+        whole, accepted = self.whole, stats.num_accepted_predicted
+        whole.num_accepted_prediction_tokens = accepted
+        whole.num_rejected_prediction_tokens = stats.num_predicted - accepted
+
     def fail(self, message: str) -> None:
         """End the continuation with an error; keep what has come so far."""
         self.whole.finish_reason, self.whole.error = "error", message
@@ -184,6 +191,8 @@ class Continuation:
             deltas,
             num_reasoning,
             starts,
+            whole.num_accepted_prediction_tokens,
+            whole.num_rejected_prediction_tokens,
         )
 
     def snapshot(self) -> CompletionOutput:

@@ -61,6 +61,9 @@ class CompletionOutput:
     # Where the deltas of each token begin, and those of an end that comes alone, if the reading
     # keeps them apart.
     starts: Sequence[int] = ()
+    # Drafts from the request's prediction so far: those of them that were right, and the others.
+    num_accepted_prediction_tokens: int = 0
+    num_rejected_prediction_tokens: int = 0
 
     def finished(self) -> bool:
         """Return whether the continuation has ended."""

@@ -64,7 +64,7 @@ def _check_keys(prompt: Mapping[str, Any]) -> None:
         )
 
 
-def check_ids(ids: Sequence[Any], vocabulary: int) -> array[int]:
+def check_ids(ids: Sequence[Any], vocabulary: int, name: str = "prompt_token_ids") -> array[int]:
     """Return token ids as the core keeps them; refuse none at all, and ids that do not exist."""
     if (
         type(ids) is list
@@ -81,9 +81,8 @@ def check_ids(ids: Sequence[Any], vocabulary: int) -> array[int]:
         number = -1 if isinstance(token, bool) else _index(token)
         if not 0 <= number < vocabulary:
             raise RequestError(
-                f"prompt_token_ids[{index}] is {token!r}; the model's tokens are 0 to "
-                f"{vocabulary - 1}",
-                param="prompt",
+                f"{name}[{index}] is {token!r}; the model's tokens are 0 to {vocabulary - 1}",
+                param="prompt" if name == "prompt_token_ids" else name,
             )
         checked.append(number)
     if not checked:

@@ -8,6 +8,7 @@ so the offline and the streaming interface share it.
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -17,6 +18,7 @@ from msgspec import Struct, structs
 from octavo.api.continuation import Continuation, Meter
 from octavo.api.outputs import RequestError, RequestOutput
 from octavo.api.pooling.tasks import check_generates
+from octavo.api.prediction import check_prediction, predicted_tokens
 from octavo.api.prompts import Input, Prompt, read_prompt
 from octavo.api.reading import Reading
 from octavo.api.shapes import shape_grammar
@@ -31,11 +33,11 @@ from octavo.core.sampling_params import (
     RequestOutputKind,
     SamplingParams,
 )
+from octavo.core.sampling_params import TOO_LONG as TOO_LONG
 from octavo.wire.limits import MAX_FRAME_BYTES
 
 log = logging.getLogger(__name__)
 
-TOO_LONG = "context_length_exceeded"
 TOO_LARGE = "response_too_large"
 VECTOR_BYTES = MAX_FRAME_BYTES - (64 << 10)  # of one prompt, in a message of the engine
 _FIELDS = tuple(field.name for field in fields(SamplingParams))
@@ -68,6 +70,7 @@ class Options(Struct, frozen=True):
 
 
 PLAIN = Options()
+_NO_TOKENS = array("i")
 
 
 class CheckedRequest(Struct, frozen=True):
@@ -78,6 +81,7 @@ class CheckedRequest(Struct, frozen=True):
     options: Options = PLAIN
     reading: Reading | None = None  # of each continuation; None: it is text alone
     meter: Meter | None = None  # counts the tokens of all continuations as they come
+    prediction: array[int] | None = None  # tokens that the answer may follow
 
 
 class _Entry(Struct):
@@ -100,6 +104,7 @@ def check_request(
     options: Options = PLAIN,
     output_kind: RequestOutputKind | None = None,  # instead of the sampling's own
     reading: Reading | None = None,
+    prediction: array[int] | None = None,  # instead of the sampling's own, which is not tokenised
 ) -> CheckedRequest:
     """Check a request against all bounds; raise RequestError if it could not be served."""
     if not isinstance(sampling, SamplingParams):
@@ -147,7 +152,13 @@ def check_request(
     if changes:
         sampling = _changed(sampling, **changes)
         sampling.check_thinking()
-    return CheckedRequest(prompt, sampling, options, reading)
+    if prediction is None and sampling.prediction:
+        prediction = predicted_tokens(model, sampling.prediction)
+    if prediction:
+        check_prediction(model, len(prediction))
+    if not prediction or not sampling.speculation:
+        return CheckedRequest(prompt, sampling, options, reading)
+    return CheckedRequest(prompt, sampling, options, reading, prediction=prediction)
 
 
 def _check_tasks(model: TextModel, sampling: SamplingParams) -> None:
@@ -349,6 +360,7 @@ class RequestTable:
                     weight=options.weight,
                     is_background=options.is_background,
                     parent_id=requests[0].request_id if index else None,
+                    prediction=request.prediction or _NO_TOKENS,
                 )
             )
         return requests
@@ -380,9 +392,11 @@ class RequestTable:
                 must_stop = event.finish_reason is None
         stream.measure()
         whole = stream.whole
-        if event.stats is not None and whole.index == 0:
-            entry.output.metrics = event.stats
-            entry.output.num_cached_tokens = event.stats.num_cached_tokens
+        if event.stats is not None:
+            stream.count_predicted(event.stats)
+            if whole.index == 0:
+                entry.output.metrics = event.stats
+                entry.output.num_cached_tokens = event.stats.num_cached_tokens
         done = False
         if whole.finish_reason is None:
             if entry.kind is RequestOutputKind.FINAL_ONLY:

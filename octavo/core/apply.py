@@ -148,22 +148,27 @@ class ResultRules:
             sequence.stats.add_chunk(chunk)
             if sequence.followers:
                 self.lifecycle.release_followers(sequence, now)
+        # A stop string may end the text at any time: so what an answer says of it is sent now.
         stats = None
         if outcome.tokens and sequence.stats.first_token_at is None:
-            stats = sequence.stats  # sent now, since a stop string may end the text at any time
+            stats = sequence.stats
             stats.first_token_at = now
+        elif sequence.are_predicted:
+            stats = sequence.stats
         if outcome.reason is not None:
             return self.lifecycle.finish(sequence, outcome, now, position=position, payload=payload)
         drafts = results.drafts.get(slot, ())
         assert not (drafts and slot in results.forced), "drafts behind forced tokens"
-        self._keep_drafts(sequence, drafts)
+        self._keep_drafts(sequence, drafts, results)
         if not outcome.tokens and payload is None:
             return None
         return TokenEvent(
             sequence.request_id, position, outcome.tokens, payload=payload, stats=stats
         )
 
-    def _keep_drafts(self, sequence: Sequence, drafts: tuple[int, ...]) -> None:
+    def _keep_drafts(
+        self, sequence: Sequence, drafts: tuple[int, ...], results: SlotResults
+    ) -> None:
         """Keep drafts of the tokens that follow the newest one, for the next plan.
 
         The newest token is unknown while a sample is in flight or the sequence catches up.
@@ -171,7 +176,11 @@ class ResultRules:
         assert len(drafts) <= self._max_drafts, f"{len(drafts)} drafts are too many"
         is_behind = sequence.in_flight or sequence.catching_up
         assert not (drafts and is_behind), "drafts behind an unknown token"
+        assert sequence.may_draft or not drafts, "drafts of a sequence that has none"
         sequence.drafts = drafts[: sequence.max_total - len(sequence.tokens) - 1]
+        if drafts:
+            sequence.chances = results.chances.get(sequence.slot, ())
+            sequence.are_predicted = sequence.slot in results.predicted
 
 
 def _split_failure(event: TokenEvent) -> tuple[TokenEvent, TokenEvent]:

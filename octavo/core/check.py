@@ -62,6 +62,11 @@ def _check_slots(scheduler: Scheduler) -> None:
     require(used.keys().isdisjoint(free), "a slot in use is free")
     require(used.keys().isdisjoint(freed), "slots in use are announced as freed: {}", freed)
     require(distinct(freed), "a slot is announced as freed twice: {}", freed)
+    num_drafting = sum(each.may_draft for each in scheduler.running)
+    counted = lifecycle.num_drafting
+    require(
+        counted == num_drafting, "{} sequences may draft, {} are counted", num_drafting, counted
+    )
 
 
 def _check_queue(scheduler: Scheduler) -> None:

@@ -96,6 +96,8 @@ class CoreConfig:
     long_prefill_tokens: int = 0  # cap on the tokens of one chunk; 0: none
     prompt_logprob_tokens: int = 0  # cap on a step's tokens with prompt_logprobs; 0: none
     max_drafts: int = 0  # draft tokens of a sequence verified in one step
+    max_step_drafts: int = 0  # … of all sequences together; 0: as many as a step has room for
+    proposes: bool = True  # False: only sequences with a prediction have drafts
     policy: str = "fcfs"  # or "priority": the lower number goes first
     ageing_seconds: float = 0.0  # waiting so long gains one step of priority; 0: no ageing
     max_num_waiting: int = 10_000  # requests in the queue
@@ -191,6 +193,7 @@ _LEAST = {
     "long_prefill_tokens": 0,
     "prompt_logprob_tokens": 0,
     "max_drafts": 0,
+    "max_step_drafts": 0,
     "max_num_waiting": 1,
     "max_waiting_tokens": 1,
     "max_loras": 0,

@@ -56,6 +56,7 @@ class Lifecycle:
         self.queue = WaitingQueue(config.fair_share)
         self.running: list[Sequence] = []  # sorted by place
         self.num_moves = 0  # how often a sequence began or ceased to run
+        self.num_drafting = 0  # running sequences that may draft
         self.slots: list[Sequence | None] = [None] * config.max_num_seqs
         self.free_slots = [*range(config.max_num_seqs - 1, -1, -1)]
         self.freed_slots: list[int] = []  # to be announced to the workers in the next plan
@@ -201,6 +202,7 @@ class Lifecycle:
         sequence.place = place
         insort(self.running, sequence, key=place_of)
         self.num_moves += 1
+        self.num_drafting += sequence.may_draft
         line = sequence.line
         line.num_running += 1
         sequence.num_at_start = sequence.num_charged = len(sequence.tokens)
@@ -224,6 +226,9 @@ class Lifecycle:
             lora=sequence.request.lora,
             adapter=sequence.adapter,
             stop_ids=tuple(sorted(sequence.stop_ids)),
+            may_draft=sequence.may_draft,
+            prediction=sequence.request.prediction,
+            cache_scope=sequence.request.cache_scope,
         )
 
     def preempt(self, victim: Sequence, reason: str, now: float) -> None:
@@ -250,6 +255,7 @@ class Lifecycle:
         """
         self._kv.release(sequence, forget)
         self.num_moves += 1
+        self.num_drafting -= sequence.may_draft
         sequence.line.num_running -= 1
         charge(sequence)
         self.slots[sequence.slot] = None

@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 
 from octavo.core.config import CoreConfig
-from octavo.core.pace.step_time import GROWTH, PromptCost, StepTimes
+from octavo.core.pace.learner import Learner
+from octavo.core.pace.step_time import GROWTH, PromptCost
 from octavo.core.plan_draft import PlanDraft
 from octavo.core.request import Request
 from octavo.core.sequence import NO_SLOT, Line, Sequence
@@ -56,13 +57,14 @@ class Limiter:
 
 
 class OneInFlight(Limiter):
-    """A cap for speculation: nothing is planned behind a sample that is in flight.
+    """A cap for speculation: nothing is planned behind a sample in flight of one that may draft.
 
     Drafts continue the newest token, so none can be made while that token is unknown.
     """
 
     def clip(self, sequence: Sequence, count: int) -> int:
-        return 0 if sequence.num_expected > len(sequence.tokens) else count
+        is_unknown = sequence.may_draft and sequence.num_expected > len(sequence.tokens)
+        return 0 if is_unknown else count
 
 
 class LongPrefill(Limiter):
@@ -148,9 +150,6 @@ def _reports_prompt(sequence: Sequence, start: int) -> bool:
     return wanted and start + 1 < num_prompt == len(sequence.tokens)
 
 
-# The number of steps to learn from after a step with prompts: the first of them, in which those
-# prompts ended, and the most recent ones.
-_MOST_LEARNED = 8
 # Steps with hardly any prompt that must be known before a step with more is planned.
 _FEW_STEPS = 3
 # Steps with more in a row, after which one with hardly any shows what the decoding part takes now.
@@ -179,14 +178,14 @@ class StepTime(Limiter):
 
     def __init__(self, config: CoreConfig, stats: EngineStats) -> None:
         self.running: dict[str, Sequence] = {}  # by request id
-        self.times = StepTimes()
-        self._stats = stats
+        self.learner = Learner(stats, config.block_size)
+        self.times = self.learner.times
         self._ratio, self._goal, self._first = config.itl_ratio, config.itl_goal, config.ttft_goal
         self._least = config.block_size
         self._cuts = config.chunked_prefill
         self._draft = PlanDraft()
         self._now = 0.0
-        self._num_learned = 0
+        self._num_decoding = 0  # steps that `times` had learned from when it was last asked
         self._num_blind = 0  # steps since the last one with hardly any prompt was learned
         # Of the step that is planned.
         self.num_lines = 1  # that have prompts to compute; shares set it
@@ -285,17 +284,16 @@ class StepTime(Limiter):
         """Compute the room for prompts in this step, from what the steps that have ended took."""
         self._is_open = True
         self._num_prompt = 0
-        num_decoding = self.times.num_decoding
-        ended = self._stats.ended_after(self._num_learned, _MOST_LEARNED)
-        self.times.learn(ended, self._least)
-        self._num_learned = self._stats.num_ended
+        self.learner.learn()
+        has_learned = self.times.num_decoding > self._num_decoding
+        self._num_decoding = self.times.num_decoding
         decoding = self._decoding()
         if decoding is None:
             self._room = math.inf
             return
         self._base = self.times.decoding_seconds(*decoding)
         self._draft.predicted_seconds = self._base
-        self._num_blind = 0 if self.times.num_decoding > num_decoding else self._num_blind + 1
+        self._num_blind = 0 if has_learned else self._num_blind + 1
         self._room_tokens = max(self._least, GROWTH * self.times.largest_prompt)
         if self.times.num_decoding < _FEW_STEPS or self._num_blind >= _MOST_BLIND:
             self._room_tokens = self._least

@@ -42,12 +42,14 @@ class SlotResults:
 
     __slots__ = (
         "accepted",
+        "chances",
         "drafts",
         "errors",
         "extras",
         "forced",
         "impossible",
         "payloads",
+        "predicted",
         "tokens",
     )
 
@@ -59,6 +61,8 @@ class SlotResults:
         self.errors = dict(result.errors)
         self.forced = dict(result.forced)
         self.impossible = result.impossible
+        self.chances = dict(result.chances)  # only slots with drafts have any
+        self.predicted = result.predicted
         # Slots whose result is more than a token.
         self.extras = {**self.accepted, **self.drafts, **self.payloads, **self.errors}
         if self.forced:
@@ -114,9 +118,11 @@ def _append(sequence: Sequence, num_accepted: int, sampled: tuple[int, ...]) -> 
     sequence.num_expected += num_accepted + num_forced
     sequence.num_planned -= len(drafts) - num_accepted
     sequence.verifying = ()
-    sequence.stats.num_drafts += len(drafts)
-    sequence.stats.num_accepted_drafts += outcome.num_accepted
     sequence.stats.num_forced_tokens += num_forced
+    if drafts:
+        sequence.stats.add_drafts(
+            len(drafts), outcome.num_accepted, are_predicted=sequence.are_predicted
+        )
     return outcome
 
 

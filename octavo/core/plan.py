@@ -29,7 +29,8 @@ rejected draft, so it is written after the drafts are verified.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from octavo.core.sampling_params import SamplingParams
@@ -52,6 +53,9 @@ class NewSlot:
     stop_ids: tuple[int, ...] = ()  # not sampled before min_tokens
     encodes: tuple[int, ...] = ()  # groups whose encoder positions the first chunk writes
     adapter: int = NO_ADAPTER  # the slot of `lora` among the adapters that the workers hold
+    may_draft: bool = False  # it has one step in flight at most, whose result may have drafts
+    prediction: array[int] = field(default_factory=partial(array, "i"))  # what it may follow
+    cache_scope: str = ""  # what proposers keep beyond a request, they share within one scope
 
 
 class BlockTransfer(NamedTuple):
@@ -140,3 +144,7 @@ class StepResult(NamedTuple):
     # step in flight computes; it gets no drafts, since these may be cut off from its next chunk
     forced: tuple[tuple[int, tuple[int, ...]], ...] = ()
     impossible: tuple[int, ...] = ()  # slots with an error that is of what the request asks for
+    # (slot, how probably each of its drafts is right with all before it), which never rises; drafts
+    # without are sent as far as there is room
+    chances: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    predicted: tuple[int, ...] = ()  # slots whose drafts are of the request's prediction

@@ -58,6 +58,8 @@ class Request:
     owner: str = ""  # whose request it is; owners share the engine (fair/share.py)
     weight: float = 1.0  # of its owner: twice as much is twice the share
     is_background: bool = False  # it may wait for all requests that are not
+    # What the answer may follow: drafts are taken from it, and no token depends on it.
+    prediction: array[int] = field(default_factory=partial(array, "i"))
 
     @property
     def max_total(self) -> int:

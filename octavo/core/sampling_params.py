@@ -25,9 +25,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
 
+from octavo.core.parameters.errors import TOO_LONG as TOO_LONG
 from octavo.core.parameters.errors import RequestError as RequestError
 from octavo.core.parameters.extra_args import MAX_EXTRA_ARGS as MAX_EXTRA_ARGS
 from octavo.core.parameters.extra_args import arguments_of, read_extra_args
+from octavo.core.parameters.prediction import read_prediction
+from octavo.core.parameters.thinking import Mark as Mark
+from octavo.core.parameters.thinking import ThinkingMarks as ThinkingMarks
 from octavo.core.pooling import HEADS, POOLINGS, Pooling
 from octavo.core.stopping.repetition import (
     MAX_COMPARED,
@@ -54,19 +58,6 @@ MAX_BIAS = 100.0  # a logit bias is clamped to ± this
 REPETITION_RANGE = (0.01, 100.0)  # a penalty outside of it only overflows
 
 LogitsProcessor = Callable[[Any, Any, Any], Any]
-
-
-Mark = tuple[int, ...]  # tokens, one behind the other
-
-
-@dataclass(frozen=True, slots=True)
-class ThinkingMarks:
-    """The marks around a model's reasoning, which a budget of reasoning tokens needs."""
-
-    open: tuple[Mark, ...]  # each begins the reasoning
-    close: tuple[Mark, ...]  # each ends it; the first is written when the budget is spent
-    is_open: bool = False  # the prompt has begun it
-    may_repeat: bool = False  # it may begin again, at any place
 
 
 class RequestOutputKind(Enum):
@@ -115,6 +106,8 @@ class SamplingParams:
     thinking_token_budget: int | None = None  # then the end of the reasoning is written; -1: None
     thinking_marks: ThinkingMarks | None = None  # set by the front end; None: no reasoning
     repetition_detection: RepetitionDetectionParams | None = None  # a mapping is accepted
+    prediction: str | tuple[int, ...] = ""  # a text that the answer may follow, or its token ids
+    speculation: bool = True  # whether drafts may be verified; no text depends on it
 
     def __post_init__(self) -> None:
         if self.max_tokens is None:
@@ -140,6 +133,8 @@ class SamplingParams:
                 self._set(name, _require_number(name, value, least, most))
         if self.extra_args != "":
             self._set("extra_args", read_extra_args(self.extra_args))
+        if self.prediction != "":
+            self._set("prediction", read_prediction(self.prediction))
         if self.pooling is not None:
             self._set("pooling", _read_pooling(self.pooling))
         if self.repetition_detection is not None:
@@ -301,6 +296,7 @@ _FLAGS = (
     "detokenize",
     "skip_special_tokens",
     "spaces_between_special_tokens",
+    "speculation",
 )
 
 

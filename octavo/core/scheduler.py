@@ -41,6 +41,8 @@ from octavo.core.kv.policies import Pool
 from octavo.core.kv.transfers import KVIndex
 from octavo.core.lifecycle import NO_DEADLINE, Lifecycle
 from octavo.core.limits import StepTime, limiters_for, overrides
+from octavo.core.pace.draft_counts import DraftCounts
+from octavo.core.pace.learner import Learner
 from octavo.core.plan import StepPlan
 from octavo.core.plan_draft import InFlight, PlanDraft
 from octavo.core.queue import Policy, WaitingQueue
@@ -75,6 +77,8 @@ class Scheduler:
         self.paused = False
         self._policy = Policy(config)
         pace = next((each for each in self.limiters if isinstance(each, StepTime)), None)
+        learner = Learner(stats, config.block_size) if pace is None else pace.learner
+        self._drafts = DraftCounts(config, learner)
         self._fair = FairShare(config, self.kv, self.lifecycle, self._policy, pace)
         self._admission = AdmissionRules(config, self.kv, self.queue, self.limiters)
         self.apply = ResultRules(config, self.kv, self.lifecycle, self._steady).apply
@@ -109,10 +113,16 @@ class Scheduler:
         if overload is not None:
             return self._reject(request, "overloaded", overload)
         line = self.queue.line_of(request)
-        self.lifecycle.add(
-            Sequence(request, self._policy.order(request), max_total, now, line), now
-        )
+        sequence = Sequence(request, self._policy.order(request), max_total, now, line)
+        sequence.may_draft = self._may_draft(request)
+        self.lifecycle.add(sequence, now)
         return None
+
+    def _may_draft(self, request: Request) -> bool:
+        """Return whether the workers may send drafts for a request."""
+        has_source = self.config.proposes or bool(request.prediction)
+        is_drawn = request.sampling.speculation and not request.sampling.is_about_prompt
+        return bool(self.config.max_drafts) and has_source and is_drawn
 
     def _reject(self, request: Request, reason: FinishReason, message: str) -> TokenEvent:
         self.stats.add_finish(reason)
@@ -217,8 +227,9 @@ class Scheduler:
 
     def _fill(self, draft: PlanDraft, now: float) -> str | None:
         """Plan chunks of running and waiting sequences; return what the queue's head waits for."""
-        if self.config.max_drafts:
-            self._clip_drafts()
+        if self.lifecycle.num_drafting:
+            could_start = bool(self.queue and self.lifecycle.free_slots)
+            self._drafts.limit(self.running, could_start=could_start)
         self._fair.begin()
         if self._starts.give_turn(draft, now):
             self._fair.begin()
@@ -231,20 +242,6 @@ class Scheduler:
         else:
             self._continue_running(self.running, draft, now)
         return self._starts.admit_waiting(draft, now)
-
-    def _clip_drafts(self) -> None:
-        """Limit the drafts of a step: they only gain time, and others may need its tokens.
-
-        They share what is left after one token for each running sequence: a quarter of it while
-        any catches up, or waits and could have a slot.
-        """
-        room = max(0, self.config.max_num_batched_tokens - len(self.running))
-        could_start = bool(self.queue and self.lifecycle.free_slots)
-        if could_start or any(each.catching_up for each in self.running):
-            room //= 4
-        for sequence in self.running:
-            sequence.drafts = sequence.drafts[:room]
-            room -= len(sequence.drafts)
 
     def _continue_running(self, sequences: list[Sequence], draft: PlanDraft, now: float) -> None:
         """Plan what these running sequences lack; victims leave at the end of `running`."""

@@ -95,8 +95,10 @@ class Sequence:
 
     __slots__ = (
         "adapter",
+        "are_predicted",
         "cache_epoch",
         "catching_up",
+        "chances",
         "commit_at",
         "digests",
         "drafts",
@@ -108,6 +110,7 @@ class Sequence:
         "is_exclusive",
         "line",
         "max_total",
+        "may_draft",
         "may_end_at",
         "num_at_start",
         "num_capacity",
@@ -169,7 +172,10 @@ class Sequence:
         self.num_at_start = 0  # known tokens when it was last given a slot
         self.num_charged = 0  # known tokens that its line's `served` contains
         self.catching_up = True  # from getting a slot until the first sample
+        self.may_draft = False  # whether the workers may send drafts for it
         self.drafts: tuple[int, ...] = ()  # to be verified by the next plan
+        self.chances: tuple[float, ...] = ()  # that each is right with all before; (): not known
+        self.are_predicted = False  # the last drafts were of its prediction
         self.verifying: tuple[int, ...] = ()  # drafts in flight
         # (computed positions that it waits for, a sequence that follows this one)
         self.followers: list[tuple[int, Sequence]] = []

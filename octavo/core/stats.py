@@ -76,11 +76,25 @@ class RequestStats:
     num_decode_steps: int = 0  # other steps that sampled
     num_drafts: int = 0  # verified for it
     num_accepted_drafts: int = 0  # output tokens that took no step of their own
-    num_forced_tokens: int = 0  # … because nothing else could come
+    num_predicted: int = 0  # drafts that were of its prediction
+    num_accepted_predicted: int = 0
+    drafted_at: list[int] = field(default_factory=list)  # by place among a step's drafts
+    accepted_at: list[int] = field(default_factory=list)
+    num_forced_tokens: int = 0  # output tokens that took no step, as nothing else could come
     num_paced_chunks: int = 0  # of its known tokens, shortened so that others kept their pace
     chunks: list[PrefillChunk] = field(default_factory=list)
     wait_seconds: dict[str, float] = field(default_factory=dict)  # by reason
     restarts: list[Restart] = field(default_factory=list)  # added by the front end
+
+    def add_drafts(self, count: int, num_accepted: int, *, are_predicted: bool) -> None:
+        """Count the drafts of a step, of which the first `num_accepted` were accepted."""
+        self.num_drafts += count
+        self.num_accepted_drafts += num_accepted
+        if are_predicted:
+            self.num_predicted += count
+            self.num_accepted_predicted += num_accepted
+        add_places(self.drafted_at, count)
+        add_places(self.accepted_at, num_accepted)
 
     def add_chunk(self, chunk: PrefillChunk) -> None:
         """Append a chunk; beyond the bound, extend the last one."""
@@ -89,6 +103,13 @@ class RequestStats:
         else:
             last = self.chunks[-1]
             self.chunks[-1] = last._replace(end=chunk.end, applied_at=chunk.applied_at)
+
+
+def add_places(totals: list[int], count: int) -> None:
+    """Count one more at each of the first `count` places."""
+    totals.extend([0] * (count - len(totals)))
+    for place in range(count):
+        totals[place] += 1
 
 
 class SteadyClock:
@@ -233,10 +254,7 @@ class EngineStats:
     def add_accepted(self, count: int) -> None:
         """Count the drafts of a chunk that were accepted: its first `count`."""
         self.num_accepted_drafts += count
-        missing = count - len(self.accepted_at)
-        self.accepted_at.extend([0] * missing)
-        for place in range(count):
-            self.accepted_at[place] += 1
+        add_places(self.accepted_at, count)
 
     def add_preemption(self, reason: str) -> None:
         """Count a running sequence that was preempted, by the reason."""

@@ -243,7 +243,7 @@ def _warn_if_short(longest_tokens: int, config: EngineConfig) -> None:
 
 def _make_proposer(config: EngineConfig) -> Proposer | None:
     speculation = config.arguments.speculative_config
-    if speculation is None:
+    if speculation is None or speculation.method == "off":
         return None
     module = import_module(f"octavo.runner.speculate.{speculation.method}")
     proposer: Proposer = module.make(speculation, config.core.max_model_len)

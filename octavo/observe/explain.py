@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Literal
 
 from octavo.core import stats as why
@@ -185,6 +186,8 @@ class Record:
             "completion_tokens": self.num_output_tokens,
             "drafted_tokens": self.stats.num_drafts if self.stats else None,
             "accepted_draft_tokens": self.stats.num_accepted_drafts if self.stats else None,
+            "drafts_by_position": _by_position(self.stats),
+            "prediction": _predicted(self.stats),
             "forced_tokens": self.stats.num_forced_tokens if self.stats else None,
             "paced_chunks": self.stats.num_paced_chunks if self.stats else None,
             "preemptions": self.stats.num_preemptions if self.stats else None,
@@ -199,6 +202,21 @@ class Record:
             "parameters": self.parameters or _parameters(self),
             "cause": _sentence(shares, end - self.began) + _about_pace(self.stats),
         }
+
+
+def _by_position(stats: RequestStats | None) -> list[dict[str, int]] | None:
+    """Return how many drafts there were at each place of a step's drafts, and how many right."""
+    if stats is None:
+        return None
+    pairs = zip_longest(stats.drafted_at, stats.accepted_at, fillvalue=0)
+    return [{"drafted": drafted, "accepted": accepted} for drafted, accepted in pairs]
+
+
+def _predicted(stats: RequestStats | None) -> dict[str, int] | None:
+    """Return how many drafts were of the request's prediction, and how many of them right."""
+    if stats is None:
+        return None
+    return {"drafted": stats.num_predicted, "accepted": stats.num_accepted_predicted}
 
 
 class Recent:

@@ -257,8 +257,8 @@ class EngineArguments:
     )
     speculative_config: SpeculativeConfig | None = option(
         None,
-        "settings of speculation as a JSON object; the keys are method (ngram), "
-        "num_speculative_tokens, prompt_lookup_max and prompt_lookup_min (default: off)",
+        "settings of speculation as a JSON object; method is ngram, suffix or off, and "
+        "docs/speculation.md has the other keys (default: only predictions have drafts)",
         "JSON",
         aliases=("-sc",),
     )

@@ -12,12 +12,19 @@ from octavo.nearest import nearest_or_all
 # How drafts are made: each is a module of octavo/runner/speculate with a function `make`.
 METHODS = (
     "ngram",  # prompt lookup
+    "suffix",  # what most often followed, in the sequence and in earlier answers
+    "off",  # no drafts at all, not even those of a request's own prediction
 )
+# Drafts of a sequence from its request's prediction in one step, at most; and those of all
+# sequences that an engine without a proposer has room for. Each needs a row of logits.
+PREDICTED_TOKENS = 32
+PREDICTED_STEP_TOKENS = 64
 # Drafts of a sequence in one step. Each needs a row of logits, and long drafts are seldom right.
 MOST_TOKENS = 64
 # The longest n-gram that is looked up. Longer matches are found too: they grow from a shorter one.
 MOST_LOOKUP = 32
 LOOKUP_MAX, LOOKUP_MIN = 4, 2  # the defaults
+TREE_DEPTH = 24  # the default, vLLM's
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +35,22 @@ class SpeculativeConfig:
     num_speculative_tokens: int = 5  # most drafts of a sequence in one step
     prompt_lookup_max: int = LOOKUP_MAX  # the longest n-gram that is looked up
     prompt_lookup_min: int = LOOKUP_MIN  # the shortest
+    suffix_decoding_max_tree_depth: int = TREE_DEPTH  # tokens that are compared, at most
+    suffix_decoding_max_cached_requests: int = 10_000  # answers kept of a cache scope; 0: none
+    suffix_decoding_max_spec_factor: float = 1.0  # drafts for each token that matches, at most
+    suffix_decoding_min_token_prob: float = 0.1  # of a draft: less probable ones are not proposed
 
     def __post_init__(self) -> None:
         _check_method(self.method)
-        for name, most in _MOST.items():
+        for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if name not in _FRACTIONS and not (is_number and isinstance(value, int)):
                 raise _error(f"{name}={value!r} must be a whole number")
-            if not 1 <= value <= most:
-                raise _error(f"{name}={value} must be from 1 to {most}")
+            if not is_number:
+                raise _error(f"{name}={value!r} must be a number")
+            if not least <= value <= most:
+                raise _error(f"{name}={value} must be from {least} to {most}")
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise _error(
                 f"prompt_lookup_min={self.prompt_lookup_min} is more than "
@@ -44,18 +58,22 @@ class SpeculativeConfig:
             )
 
 
-_MOST = {
-    "num_speculative_tokens": MOST_TOKENS,
-    "prompt_lookup_max": MOST_LOOKUP,
-    "prompt_lookup_min": MOST_LOOKUP,
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "num_speculative_tokens": (1, MOST_TOKENS),
+    "prompt_lookup_max": (1, MOST_LOOKUP),
+    "prompt_lookup_min": (1, MOST_LOOKUP),
+    "suffix_decoding_max_tree_depth": (2, MOST_TOKENS),
+    "suffix_decoding_max_cached_requests": (0, 1_000_000),
+    "suffix_decoding_max_spec_factor": (0.0, 64.0),
+    "suffix_decoding_min_token_prob": (0.0, 1.0),
 }
+_FRACTIONS = ("suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob")
 _DRAFTER = (
-    "no second model drafts yet; the method 'ngram' looks drafts up in the text itself and needs "
+    "no second model drafts yet; the methods 'ngram' and 'suffix' look drafts up in texts and need "
     "none"
 )
 _VERIFIED = "every draft is verified exactly, so that no text depends on it"
-_SUFFIX = "suffix trees are not kept; the method 'ngram' looks drafts up in the text itself"
-# vLLM's keys of other methods than ngram.
+# vLLM's keys of other methods.
 _OF_OTHER_METHODS = {
     **dict.fromkeys(
         (
@@ -68,13 +86,6 @@ _OF_OTHER_METHODS = {
             *("draft_load_config", "draft_sample_method", "dspark_draft_topk", "xpress_topc"),
         ),
         _DRAFTER,
-    ),
-    **dict.fromkeys(
-        (
-            *("suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests"),
-            *("suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob"),
-        ),
-        _SUFFIX,
     ),
     **dict.fromkeys(
         (
@@ -117,6 +128,9 @@ def read_speculative_config(given: object) -> SpeculativeConfig:
     if "method" not in chosen:
         raise _error(f"the key 'method' is missing; write it {_EXAMPLE}")
     shortest, longest = chosen.get("prompt_lookup_min"), chosen.get("prompt_lookup_max")
+    if chosen["method"] == "suffix":  # as in vLLM
+        depth = chosen.get("suffix_decoding_max_tree_depth", TREE_DEPTH)
+        chosen.setdefault("num_speculative_tokens", depth)
     if isinstance(longest, int) and shortest is None:
         chosen["prompt_lookup_min"] = min(longest, LOOKUP_MIN)
     if isinstance(shortest, int) and longest is None:

@@ -109,7 +109,7 @@ class ModelRunner:
         self._heads = heads or {}
         self._request_processors = request_processors or {}
         self._drafting: Drafting | None = None
-        if proposer is not None and config.max_drafts:
+        if config.max_drafts:
             self._drafting = Drafting(proposer, vocabulary, config)
         self.state = SlotState(
             config, vocabulary, processors or {}, has_adapters=adapters is not None
@@ -163,7 +163,7 @@ class ModelRunner:
         opened = tuple([(new.slot, state.open(new)) for new in slots])
         if self._drafting is not None:
             for new in slots:
-                self._drafting.open(new.slot)
+                self._drafting.open(new)
         if self._shaping is None:
             for new in slots:
                 if new.sampling.grammar or new.sampling.thinking_marks is not None:
@@ -225,6 +225,9 @@ class ModelRunner:
         """Turn the output of a step into its result."""
         plan, state = started.plan, self.state
         tokens, failures, logprobs, prompts, pooled = output[:5]
+        drafting = self._drafting
+        if drafting is not None and not drafting.is_used:
+            drafting = None
         failed_before = tuple(state.failures) if state.failures else ()
         forced: tuple[tuple[int, tuple[int, ...]], ...] = ()
         if self._shaping is not None and (self._shaping.is_used or self._in_flight):
@@ -235,7 +238,7 @@ class ModelRunner:
                     self._fail(slot, message)
         if started.step.chunks is None and started.step.draws.num_drafts is None:
             sampled = tuple([token for (token,) in tokens])
-            if output[1:] == _NOTHING_ELSE and not (forced or state.failures or self._drafting):
+            if output[1:] == _NOTHING_ELSE and not (forced or state.failures or drafting):
                 # The same as StepResult(plan.step, sampled), without another call.
                 return tuple.__new__(StepResult, (plan.step, sampled, *_NO_OTHER_RESULTS))
             accepted: tuple[tuple[int, int], ...] = ()
@@ -246,10 +249,9 @@ class ModelRunner:
             result = result._replace(payloads=_payloads(started, output, self._behind))
         if state.failures:
             result = self._with_errors(plan, result, failed_before)
-        if self._drafting is not None:
-            sampled_slots = self._append_drawn(started, output, dict(forced))
-            drafts = self._drafting.propose(sampled_slots, state.known)
-            result = result._replace(drafts=drafts)
+        if drafting is not None:
+            sampled_slots = self._append_drawn(started, output, dict(forced), drafting)
+            result = drafting.add_to(result, sampled_slots, state.known)
         return result
 
     def _continue_shapes(
@@ -323,16 +325,20 @@ class ModelRunner:
         return vectors if head is None else head(vectors)
 
     def _append_drawn(
-        self, started: StepInFlight, output: StepOutput, forced: Mapping[int, tuple[int, ...]]
+        self,
+        started: StepInFlight,
+        output: StepOutput,
+        forced: Mapping[int, tuple[int, ...]],
+        drafting: Drafting,
     ) -> list[int]:
-        """Append what was drawn and forced to the known tokens.
+        """Append what was drawn and forced to the known tokens of slots that may get drafts.
 
-        Return the slots that may get drafts: not those that failed, or whose next tokens are known.
+        Return those that get them now: none that failed, or whose next tokens are known.
         """
         state = self.state
         slots = []
         for slot, drawn in zip(started.step.draws.slots.tolist(), output.tokens, strict=True):
-            if slot in started.lost:
+            if slot in started.lost or slot not in drafting:
                 continue
             if slot in forced:
                 state.append(slot, drawn[:-1])  # the last is known, as those that it forces

@@ -85,6 +85,7 @@ class Generation:
             self._ids.append(f"{name}.{len(self._ids)}")
             num_prompt += len(each.prompt.token_ids)
         self._counts = TokenCounts(num_prompt)
+        self._has_prediction = any(each.prediction for each in prepared.checked)
         # Of several answers, the engine's times are those of one.
         is_one = len(prepared.checked) == 1 and prepared.sampling.n == 1
         self._is_timed = server.config.enable_per_request_metrics and is_one
@@ -318,6 +319,11 @@ class Generation:
             for one in output.outputs:
                 num_new += len(one.token_ids)
                 self._counts.reasoning += one.num_reasoning_tokens
+                if self._has_prediction:
+                    self._counts.predicted[index, one.index] = (
+                        one.num_accepted_prediction_tokens,
+                        one.num_rejected_prediction_tokens,
+                    )
         now = self._server.clock()
         self._last_at = now
         self._counts.generated += num_new

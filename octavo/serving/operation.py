@@ -35,6 +35,9 @@ class TokenCounts:
     prompt: int
     generated: int = 0
     reasoning: int = 0  # of those
+    # Of each answer, by its prompt and number: drafts from the request's prediction that were
+    # accepted, and that were not.
+    predicted: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     cached_by_prompt: dict[int, int] = field(default_factory=dict)
     timing: RequestTiming | None = None  # at the end of one answer, if answers are to have it
 
@@ -42,6 +45,16 @@ class TokenCounts:
     def cached(self) -> int:
         """The prompt tokens that came from the prefix cache."""
         return sum(self.cached_by_prompt.values())
+
+    @property
+    def accepted_prediction(self) -> int:
+        """The drafts from the request's prediction that became part of an answer."""
+        return sum(accepted for accepted, _ in self.predicted.values())
+
+    @property
+    def rejected_prediction(self) -> int:
+        """The drafts from the request's prediction that were wrong."""
+        return sum(rejected for _, rejected in self.predicted.values())
 
 
 class Writer(Protocol):
@@ -110,6 +123,7 @@ class GenerationRequest:
     drops_output: bool = False  # the engine must generate a token that was not asked for
     wants_text: bool = False  # of prompts that are token ids
     bad_words: list[str] = field(default_factory=list)  # in every spelling
+    prediction: str = ""  # a text that the answers may follow
     # For each of them, what is added to the logits of its tokens; empty: they are forbidden.
     word_biases: list[float] = field(default_factory=list)
     # Whose tokens' log-probabilities are wanted where an answer begins; `bad_words` are then their

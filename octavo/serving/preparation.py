@@ -80,7 +80,7 @@ async def prepare(
         except ApiError as error:
             raise asked.named(error, 0) from None
     options = _options(server, asked, owner, is_background=is_background)
-    model = server.llm.model
+    model, predicted = server.llm.model, array("i", prompts[0].packed_prediction)
     checked: list[CheckedRequest] = []
     turns = Turns()
     for prepared in prompts:
@@ -99,7 +99,7 @@ async def prepare(
             if prepared.second_from and sampling.pooling is not None:
                 pooling = replace(sampling.pooling, second_from=prepared.second_from)
                 own = replace(sampling, pooling=pooling)
-            checked.append(check_request(model, given, own, options, reading=reading))
+            checked.append(check_request(model, given, own, options, None, reading, predicted))
         except RequestError as error:
             wrong = invalid(str(error), error.param, error.code)
             place = len(checked) if owners is None else owners[len(checked)]
@@ -185,6 +185,7 @@ def jobs_of(
             max_tokens=asked.most_in_pieces or facts.max_model_len,
             wants_text=asked.wants_text or (logs_prompts and not is_ids),
             bad_words=[] if jobs else asked.bad_words,  # they are tokenised once
+            prediction="" if jobs else asked.prediction,
         )
         jobs.append(job)
     return jobs
@@ -203,7 +204,7 @@ async def _prepared(server: Server, asked: GenerationRequest, owner: str) -> lis
                 made = await server.prompt_pool.prepare_all(jobs, owner)
             except ApiError as error:
                 raise (asked.named(error, 0) if len(jobs) == 1 else error) from None
-    asked.prompts = []  # their texts would be kept until the answer has ended
+    asked.prompts, asked.prediction = [], ""  # texts would be kept until the answer has ended
     prompts: list[PreparedPrompt] = []
     for prompt in made:
         if isinstance(prompt, Refused):
@@ -214,7 +215,8 @@ async def _prepared(server: Server, asked: GenerationRequest, owner: str) -> lis
 
 def _is_ready(job: PromptJob) -> bool:
     """Return whether a prompt of token ids needs no worker."""
-    return bool(job.packed_ids) and not job.wants_text and not job.bad_words
+    needs_worker = job.wants_text or job.bad_words or job.prediction
+    return bool(job.packed_ids) and not needs_worker
 
 
 def _ready(job: PromptJob) -> PreparedPrompt:

@@ -57,6 +57,7 @@ def request_to_wire(request: Request, number: int, parent: int | None) -> WireRe
         request.salts,
         None if encoder is None else WireEncoderInput(encoder.num_positions, encoder.digest),
         request.holds,
+        _to_bytes(request.prediction),
     )
     if request.salts or encoder is not None or request.holds:
         # No other check covers these, which few requests have: one out of bounds fails alone.
@@ -89,6 +90,7 @@ def request_from_wire(wire: WireRequest) -> Request:
         salts=wire.salts,
         encoder=None if encoder is None else EncoderInput(encoder.num_positions, encoder.digest),
         holds=wire.holds,
+        prediction=_token_ids(wire.prediction),
     )
 
 
@@ -97,7 +99,7 @@ def in_batches(requests: Iterable[WireRequest]) -> Iterator[AddRequests]:
     batch: list[WireRequest] = []
     num_bytes = 0
     for request in requests:
-        size = len(request.prompt) + len(request.emitted)
+        size = len(request.prompt) + len(request.emitted) + len(request.prediction)
         if batch and num_bytes + size > BATCH_BYTES:
             yield AddRequests(tuple(batch))
             batch, num_bytes = [], 0

@@ -41,7 +41,8 @@ Tokens = Annotated[bytes, Meta(max_length=MAX_FRAME_BYTES)]  # 32 bits each, lit
 Packed = Annotated[bytes, Meta(max_length=MAX_FRAME_BYTES)]  # a value; see `pack`
 Digest = Annotated[bytes, Meta(max_length=64)]
 MAX_HOLDS = 8
-TEXT_FIELDS = ("stop", "bad_words", "structured_outputs")  # these stay in the front end
+# These stay in the front end.
+TEXT_FIELDS = ("stop", "bad_words", "structured_outputs", "prediction")
 
 
 def _sampling_struct() -> type[Struct]:
@@ -84,6 +85,7 @@ class WireRequest(Struct, array_like=True, frozen=True, forbid_unknown_fields=Tr
     salts: Annotated[tuple[tuple[Natural, Digest], ...], Meta(max_length=MAX_LISTED)] = ()
     encoder: WireEncoderInput | None = None
     holds: Annotated[tuple[Name, ...], Meta(max_length=MAX_HOLDS)] = ()
+    prediction: Tokens = b""
 
 
 class WireTokenLogprobs(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from octavo.core.sampling_params import TOO_LONG
 from octavo.text.chat.messages import ChatTemplateError, check_surrogates
 from octavo.text.chat.system_first import render_with_system, with_fewer_turns
 from octavo.text.chat.template import Place, mask_of
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 MAX_TEMPLATES = 16  # compiled templates that are kept
 MAX_LISTED_TOKENS = 1 << 20  # of one prompt
 MAX_MESSAGE_CHARACTERS = 2000  # of an error
+
+
+class PredictionError(ValueError):
+    """A prediction that is longer than any answer."""
 
 
 class PromptMaker:
@@ -90,6 +95,7 @@ class PromptMaker:
             num_tokens=len(token_ids),
             second_from=second_from,
             bad_words_token_ids=bad_words,
+            packed_prediction=packed(self._predicted(job)),
             packed_places=packed(list(chain(*places)))
             if job.wants_places and not is_too_long
             else b"",
@@ -98,6 +104,18 @@ class PromptMaker:
             tokenize_seconds=time.monotonic() - rendered,
         )
         return self._listed(prepared, job, token_ids) if job.lists_tokens else prepared
+
+    def _predicted(self, job: PromptJob) -> Sequence[int]:
+        """Return the tokens of a prediction; refuse more than an answer could follow."""
+        if not job.prediction:
+            return ()
+        ids = self.tokenizer.encode(job.prediction, add_special_tokens=False)
+        if job.max_tokens is not None and len(ids) > job.max_tokens:
+            raise PredictionError(
+                f"prediction has {len(ids)} tokens, and the model's context has {job.max_tokens}: "
+                "send the part that the answer is likely to repeat"
+            )
+        return ids
 
     def _tokenised(
         self, job: PromptJob, text: str | None
@@ -133,6 +151,8 @@ class PromptMaker:
             )
         except InfillError as error:
             return Refused(message=str(error), param="suffix", code="unsupported_parameter")
+        except PredictionError as error:
+            return Refused(message=str(error), param="prediction", code=TOO_LONG)
         except TokenizerError as error:
             message = str(error)[:MAX_MESSAGE_CHARACTERS]
             return Refused(message=message, param=default_param(job))

@@ -24,11 +24,11 @@ from octavo.core.stats import WaitClock
 KEY = b"the key of the tests"
 SAMPLING_FIELDS = (
     *("max_tokens", "min_tokens", "stop_token_ids", "ignore_eos", "seed", "pooling"),
-    *("prompt_logprobs", "repetition_detection"),
+    *("prompt_logprobs", "repetition_detection", "speculation"),
 )
 
 NextToken = Callable[[Sequence[int]], int]
-# Returns drafts of the tokens that follow the known ones.
+# Returns drafts of the tokens that follow the known ones. Only slots that may have some get them.
 Drafter = Callable[[Sequence[int]], Sequence[int]]
 
 
@@ -55,7 +55,8 @@ def request(request_id: str, prompt: int | Sequence[int], **fields: Any) -> Requ
     sampling = {name: fields.pop(name) for name in SAMPLING_FIELDS if name in fields}
     known = tokens(prompt) if isinstance(prompt, int) else prompt
     fields.setdefault("arrival", 0.0)
-    fields["emitted"] = array("i", fields.get("emitted", ()))
+    for name in ("emitted", "prediction"):
+        fields[name] = array("i", fields.get(name, ()))
     return Request(request_id, array("i", known), SamplingParams(**sampling), **fields)
 
 
@@ -90,6 +91,7 @@ class Row:
         self.known = list(known)
         self.tables = [list(table) for table in tables]
         self.has_failed = False
+        self.may_draft = True
 
 
 class Worker:
@@ -105,6 +107,7 @@ class Worker:
         self.config = settings
         self.model = model
         self.drafter = drafter
+        self.chances: tuple[float, ...] = ()  # of all drafts
         self.failing: set[str] = set()
         self.failing_at: dict[str, int] = {}
         self.impossible: set[str] = set()  # those whose failure their request asks for
@@ -118,6 +121,7 @@ class Worker:
         for new in plan.opened:
             assert new.slot not in self.rows, f"slot {new.slot} was not freed before its reuse"
             self.rows[new.slot] = Row(new.request_id, new.tokens, new.tables)
+            self.rows[new.slot].may_draft = new.may_draft
         for source, destination, group in plan.copies:
             for offset in range(self.config.block_size):
                 if (group, source, offset) in self.kv:
@@ -136,9 +140,12 @@ class Worker:
             plan.step,
             tokens=tuple(token for _, token, _ in answers),
             accepted=tuple((slot, count) for slot, _, count in answers if count),
-            drafts=tuple(self._guess(slot) for slot, token, _ in answers if token != NO_TOKEN)
-            if self.drafter
-            else (),
+            drafts=tuple(
+                self._guess(slot)
+                for slot, token, _ in answers
+                if self.drafter and token != NO_TOKEN and self.rows[slot].may_draft
+            ),
+            chances=tuple((slot, self.chances) for slot, _, _ in answers) if self.chances else (),
             payloads=tuple(
                 (slot, self.payloads[row.request_id])
                 for slot, row in named

@@ -203,6 +203,10 @@ PLACES: list[Case] = [
     ("a slot in use is free", lambda s: s.lifecycle.free_slots.__setitem__(0, 1)),
     ("slots in use are announced as freed: [3, 1]", lambda s: s.lifecycle.freed_slots.append(1)),
     ("a slot is announced as freed twice: [3, 3]", lambda s: s.lifecycle.freed_slots.append(3)),
+    (
+        "3 sequences may draft, 4 are counted",
+        lambda s: setattr(s.lifecycle, "num_drafting", 4),
+    ),
     ("queue out of order at c1", swap_waiting),
     ("the queue counts 36 tokens, not 35", lambda s: setattr(s.queue, "num_tokens", 36)),
     ("c1 waits as <Status.HELD: 1>", setting("c1", status=Status.HELD)),

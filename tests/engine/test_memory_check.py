@@ -164,13 +164,20 @@ def test_speculation_needs_logits_for_every_draft(directory: Path) -> None:
     opened = opened_model(directory)
     layout = place_layers(opened.model)
     asked = EngineArguments(str(directory), backend="native", max_num_seqs=8)
-    drafting = replace(asked, speculative_config=SpeculativeConfig("ngram", 6))
-    assert resolve(asked, opened, layout).core.max_drafts == 0
-    assert resolve(drafting, opened, layout).core.max_drafts == 6
-    plain, more = (make_bill(each, opened, layout).step_bytes for each in (asked, drafting))
-    most = make_bill(replace(asked, max_num_seqs=8 * 7), opened, layout).step_bytes
-    logits_bytes = 8 * 6 * opened.spec.vocabulary * 4
-    assert plain + logits_bytes <= more <= most
+    asked = replace(asked, speculative_config=SpeculativeConfig("off"))
+    drafting = replace(asked, speculative_config=SpeculativeConfig("ngram", 16))
+    predicting = replace(asked, speculative_config=None)
+    cores = [resolve(each, opened, layout).core for each in (asked, drafting, predicting)]
+    assert [core.max_drafts for core in cores] == [0, 32, 32]
+    assert [core.max_step_drafts for core in cores] == [0, 8 * 16, 64]
+    assert [core.proposes for core in cores] == [False, True, False]
+    plain, more, few = (
+        make_bill(each, opened, layout).step_bytes for each in (asked, drafting, predicting)
+    )
+    most = make_bill(replace(asked, max_num_seqs=8 * 17), opened, layout).step_bytes
+    logits_bytes = opened.spec.vocabulary * 4
+    assert plain + 8 * 16 * logits_bytes <= more <= most
+    assert plain + 64 * logits_bytes <= few < more
     with pytest.raises(ConfigError, match="steps of at least 2 tokens"):
         resolve(replace(drafting, max_num_batched_tokens=1), opened, layout)
 
@@ -314,6 +321,7 @@ def test_mean_embeddings_reserve_memory_for_all_rows(directory: Path) -> None:
             backend="native",
             max_num_batched_tokens=rows,
             max_num_seqs=sequences,
+            speculative_config=SpeculativeConfig("off"),
         )
         return make_bill(asked, opened, layout).step_bytes
 

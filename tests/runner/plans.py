@@ -12,7 +12,7 @@ from octavo.backends.step import HostBatch
 from octavo.core.plan import NewSlot, StepPlan, StepResult
 from octavo.core.sampling_params import SamplingParams
 from octavo.runner.model_runner import ModelRunner
-from octavo.runner.speculate.proposer import Turn
+from octavo.runner.speculate.proposer import Proposal, Turn
 from tests.runner.tiny import VOCABULARY, StubBackend, make_config
 
 GREEDY = SamplingParams(temperature=0)
@@ -37,6 +37,7 @@ def new_slot(slot: int, tokens: list[int], tables: Any, **fields: Any) -> NewSlo
     sampling = fields.pop("sampling", GREEDY)
     num_prompt = fields.pop("num_prompt", len(tokens))
     fields.setdefault("lora", None)
+    fields.setdefault("may_draft", True)
     return NewSlot(slot, f"r{slot}", array("i", tokens), num_prompt, tables, sampling, **fields)
 
 
@@ -64,18 +65,19 @@ class Fixed:
     """A proposer that returns fixed tokens, and records what it is shown."""
 
     hidden_layers = ()
+    most = 64
 
     def __init__(self, *drafts: int) -> None:
         self.drafts = drafts
         self.shown: list[tuple[int, list[int], int]] = []
         self.changes: list[tuple[str, int]] = []
 
-    def open(self, slot: int) -> None:
-        self.changes.append(("open", slot))
+    def open(self, new: NewSlot) -> None:
+        self.changes.append(("open", new.slot))
 
     def free(self, slot: int) -> None:
         self.changes.append(("free", slot))
 
-    def propose(self, turns: Sequence[Turn]) -> list[tuple[int, ...]]:
+    def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
         self.shown.extend((slot, tokens.tolist(), most) for slot, tokens, most in turns)
-        return [self.drafts for _ in turns]
+        return [Proposal(self.drafts) for _ in turns]

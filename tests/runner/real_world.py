@@ -20,13 +20,13 @@ import numpy as np
 from octavo.backends.base import Backend, Floats, ForwardResult, LogitsBackend
 from octavo.backends.step import NOT_FINITE, Draws, HostBatch, Pending, StepOutput
 from octavo.core.config import CoreConfig, KVGroup
-from octavo.core.plan import HiddenPayload, LogprobsPayload, StepPlan, StepResult
+from octavo.core.plan import HiddenPayload, LogprobsPayload, NewSlot, StepPlan, StepResult
 from octavo.core.pooling import POOLINGS
 from octavo.core.request import FinishReason, Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
 from octavo.exec.inline import InlineExecutor
 from octavo.runner.model_runner import ModelRunner
-from octavo.runner.speculate.proposer import Turn
+from octavo.runner.speculate.proposer import Proposal, Turn
 from tests.runner import reference
 from tests.runner.checked_batches import CheckedBatches, CheckedTwice
 from tests.runner.host_store import HostStore
@@ -226,21 +226,23 @@ class Draft:
     """A proposer of the likeliest tokens, or of what followed the last token earlier."""
 
     hidden_layers = ()
+    most = 64
 
     def __init__(self, truth: Truth) -> None:
         self._truth = truth
         self._open: set[int] = set()
 
-    def open(self, slot: int) -> None:
+    def open(self, new: NewSlot) -> None:
+        slot = new.slot
         require(slot not in self._open, f"the proposer's slot {slot} is opened while in use")
         self._open.add(slot)
 
     def free(self, slot: int) -> None:
         self._open.remove(slot)
 
-    def propose(self, turns: Sequence[Turn]) -> list[tuple[int, ...]]:
+    def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
         require({turn.slot for turn in turns} <= self._open, "a turn of a slot that is not open")
-        return [self._drafts(tokens, most) for _, tokens, most in turns]
+        return [Proposal(self._drafts(tokens, most)) for _, tokens, most in turns]
 
     def _drafts(self, tokens: Any, most: int) -> tuple[int, ...]:
         if len(tokens) % 5 == 0:

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from octavo.backends.step import HostBatch
-from octavo.core.plan import LogprobsPayload
+from octavo.core.plan import LogprobsPayload, NewSlot
 from octavo.core.request import Abort, Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
-from octavo.runner.speculate.proposer import Turn
+from octavo.runner.speculate.proposer import Proposal, Turn
 from tests.runner import reference
 from tests.runner.tiny import (
     FULL,
@@ -238,19 +238,20 @@ class NearlyRight:
     """A proposer that proposes the right text with a mistake now and then."""
 
     hidden_layers = ()
+    most = 64
 
     def __init__(self, right: list[int]) -> None:
         self.right = right
         self.num_guessed = 0
 
-    def open(self, slot: int) -> None:
+    def open(self, new: NewSlot) -> None:
         pass
 
     def free(self, slot: int) -> None:
         pass
 
-    def propose(self, turns: Sequence[Turn]) -> list[list[int]]:
-        return [self._drafts(tokens, most) for _, tokens, most in turns]
+    def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
+        return [Proposal(self._drafts(tokens, most)) for _, tokens, most in turns]
 
     def _drafts(self, tokens: Any, most: int) -> list[int]:
         behind = len(tokens) - len(PROMPT)

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 
+from tests.sim.drafts.worlds import draw_predictions
 from tests.sim.planted import NUM_SEEDS, run_planted
 from tests.sim.programs.worlds import draw_programs
 from tests.sim.report import state_of, world_as_python
@@ -20,7 +21,10 @@ from tests.sim.simulation import Simulation
 from tests.sim.world import World, draw_world
 
 INTERRUPTED = 130  # the exit status that a shell gives to a program ended by Ctrl-C
-DRAWS: dict[str, Callable[[int], World]] = {"programs": draw_programs}
+DRAWS: dict[str, Callable[[int], World]] = {
+    "programs": draw_programs,
+    "predictions": draw_predictions,
+}
 LAST_LINES = 20  # of a shrunk world's trace, which is rarely longer
 
 

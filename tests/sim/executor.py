@@ -15,6 +15,7 @@ from collections.abc import Callable
 from octavo.core.config import CoreConfig
 from octavo.core.plan import NO_ADAPTER, NO_TOKEN, NewSlot, StepPlan, StepResult
 from octavo.core.request import Request
+from tests.sim.drafts.predicted import chances_of, check_drafts, may_draft, predicted_drafts
 from tests.sim.kv.kinds import KINDS
 from tests.sim.kv.memory import POISON, Memory, require
 from tests.sim.kv.store import Store
@@ -43,6 +44,9 @@ class Slot:
         self.is_new = True
         self.cells: list[list[int]] = [[] for _ in new.tables]  # the right content of rows
         self.states = prefix_hashes(self.tokens, request)
+        self.may_draft = new.may_draft
+        self.prediction, self.num_prompt = new.prediction, new.num_prompt
+        self.proposed: tuple[int, ...] = ()  # by the last step that sampled
 
     def append(self, token: int) -> None:
         self.tokens.append(token)
@@ -107,6 +111,7 @@ class Worker:
         tokens: list[int] = []
         accepted: list[tuple[int, int]] = []
         new_drafts: list[tuple[int, tuple[int, ...]]] = []
+        chances: list[tuple[int, tuple[float, ...]]] = []
         chunks = zip(plan.slots, plan.starts, plan.counts, plan.samples, strict=True)
         for number, first, count, samples in chunks:
             require(number in self.slots, f"a chunk for slot {number}, which is not open")
@@ -126,14 +131,28 @@ class Worker:
             if num_accepted:
                 accepted.append((number, num_accepted))
             tokens.append(self._sample(slot))
-            if draft_length:
-                new_drafts.append((number, self._draft(slot, draft_length)))
-        return StepResult(plan.step, tuple(tokens), tuple(accepted), tuple(new_drafts))
+            slot.proposed = ()
+            if slot.may_draft:
+                slot.proposed = self._draft(slot, draft_length)
+                new_drafts.append((number, slot.proposed))
+                if slot.prediction:
+                    chances.append((number, chances_of(slot.states[-1], len(slot.proposed))))
+        return StepResult(
+            plan.step,
+            tuple(tokens),
+            tuple(accepted),
+            tuple(new_drafts),
+            chances=tuple(chances),
+            predicted=tuple(number for number, _ in chances),
+        )
 
     def _open(self, new: NewSlot) -> Slot:
         request = self.request_of(new.request_id)
         require(new.num_prompt == len(request.prompt), f"{new.request_id}: wrong prompt length")
         require(new.sampling == request.sampling, f"{new.request_id}: wrong sampling parameters")
+        right = may_draft(self.config, request)
+        require(new.may_draft == right, f"{new.request_id}: may_draft={new.may_draft}")
+        require(new.prediction == request.prediction, f"{new.request_id}: another prediction")
         require((new.lora is None) == (new.adapter == NO_ADAPTER), f"{new.lora}: {new.adapter}")
         if new.lora is not None:
             require(0 <= new.adapter < self.config.max_loras, f"adapter slot {new.adapter}")
@@ -214,6 +233,9 @@ class Worker:
 
     def _draft(self, slot: Slot, length: int) -> tuple[int, ...]:
         """Return drafts: sometimes all right, sometimes with a wrong one, sometimes none."""
+        if slot.prediction:
+            num_output = len(slot.tokens) - slot.num_prompt
+            return predicted_drafts(slot.prediction, num_output, length)
         if self.program is not None:
             return self.program.propose(slot, length, self.slots.values())
         state = slot.states[-1]
@@ -249,6 +271,7 @@ class SimExecutor:
         )
         self.results: deque[tuple[StepPlan, StepResult]] = deque()
         self.num_forced = 0
+        self.config = config
         self._forces = forces
         self._draft_length = config.max_drafts
         self._is_slow = is_slow
@@ -260,6 +283,10 @@ class SimExecutor:
         if self._faults.die_at_submit:
             raise WorkerDiedError
         self._check_plan(plan)
+        open_slots = self.workers[0].slots
+        proposed = {number: slot.proposed for number, slot in open_slots.items()}
+        drafting = frozenset(number for number, slot in open_slots.items() if slot.may_draft)
+        check_drafts(plan, self.config, proposed, self.results, drafting)
         result, other = (worker.run(plan, self._draft_length) for worker in self.workers)
         require(result == other, f"step {plan.step}: the workers disagree")
         memories = [worker.memory for worker in self.workers]
@@ -321,6 +348,8 @@ class SimExecutor:
             tuple(payloads),
             tuple(errors),
             impossible=tuple(impossible),
+            chances=result.chances,
+            predicted=result.predicted,
         )
 
     def _has_failed(self, slot: int, accepted: dict[int, int]) -> bool:

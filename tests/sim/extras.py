@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from octavo.core.config import CoreConfig, KVGroup
 from octavo.core.kv.manager import KVManager
+from octavo.core.request import EncoderInput
 from octavo.core.stats import OUTSIDE
 from octavo.core.stopping.repetition import RepetitionDetectionParams
 from tests.sim.events import Arrival, Fault, Wait
@@ -17,6 +18,11 @@ MOST_ENCODED = 12  # positions of an encoder input
 def encoded_positions(number: int) -> int:
     """Return the length of an encoder input, by its number."""
     return 1 + number * 5 % MOST_ENCODED
+
+
+def encoder_input(number: int) -> EncoderInput:
+    """Return an encoder input, by its number."""
+    return EncoderInput(encoded_positions(number), b"input %d" % number)
 
 
 def draw_repetition(rng: random.Random) -> RepetitionDetectionParams:

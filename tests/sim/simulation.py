@@ -17,7 +17,6 @@ from octavo.core.engine import EngineCore
 from octavo.core.plan import StepPlan
 from octavo.core.request import (
     Abort,
-    EncoderInput,
     FinishReason,
     Pause,
     Ready,
@@ -31,7 +30,7 @@ from octavo.core.stats import RequestStats
 from tests.sim.costs import TimeCheck, TimedExecutor
 from tests.sim.events import Arrival, Fault, Wait
 from tests.sim.executor import Faults, SimExecutor, WorkerDiedError
-from tests.sim.extras import encoded_positions
+from tests.sim.extras import encoder_input
 from tests.sim.kv.memory import require
 from tests.sim.kv.refusing import Refusals, refusing_pool
 from tests.sim.kv.store import MOST_STEPS, Store
@@ -325,11 +324,10 @@ class Simulation:
         self.engine.on_event(Abort(name))
 
     def _arrive(self, arrival: Arrival) -> None:
-        prompt, lora, scope = list(arrival.prompt), arrival.lora, arrival.scope
-        salts, encoder = arrival.salts, None
+        prompt, encoder = list(arrival.prompt), None
+        lora, scope, salts = arrival.lora, arrival.scope, arrival.salts
         if arrival.encoder is not None:
-            length = encoded_positions(arrival.encoder)
-            encoder = EncoderInput(length, b"input %d" % arrival.encoder)
+            encoder = encoder_input(arrival.encoder)
         parent = self.journals.get(arrival.parent or "")
         if parent is not None:
             request = parent.request
@@ -355,7 +353,8 @@ class Simulation:
             is_background=arrival.is_background,
         )
         expected, reason = self._expect(request)
-        self.journals[arrival.name] = Journal(request, expected, reason, waits=arrival.holds)
+        sent = self.world.predicting(request, expected)
+        self.journals[arrival.name] = Journal(sent, expected, reason, waits=arrival.holds)
         self.backlog.append(arrival.name)
         self._submit_backlog()
 

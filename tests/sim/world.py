@@ -8,11 +8,14 @@ can be shrunk by leaving events out, and run again.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from octavo.core.config import CoreConfig, KVGroup
 from octavo.core.kv.manager import KVManager
+from octavo.core.request import Request
 from tests.sim.costs import Costs, as_long_prompt, as_stream, draw_costs
+from tests.sim.drafts.predicted import with_prediction
 from tests.sim.events import Arrival, Fault
 from tests.sim.extras import Extras, add_repetitions, draw_kinds
 from tests.sim.shares.owners import draw_owners
@@ -45,6 +48,11 @@ class World:
     forces: bool = False  # a grammar often knows what follows a drawn token
     has_drafter: bool = False  # a second model over the same slots proposes tokens
     costs: Costs | None = None  # what steps take; None: the world decides when results arrive
+    predicts: bool = False  # requests have predictions of what they will answer
+
+    def predicting(self, request: Request, expected: Sequence[int]) -> Request:
+        """Return a request with the prediction that this world gives it."""
+        return with_prediction(self.seed, request, expected) if self.predicts else request
 
 
 # The first worlds have nothing but full and windowed groups of equal sizes, and no salts or holds:

@@ -114,6 +114,7 @@ REQUESTS = st.builds(
     owner=TEXT,
     weight=st.floats(0.001, MAX_WEIGHT),
     is_background=st.booleans(),
+    prediction=ids(max_size=10),
 )
 
 

@@ -7,6 +7,7 @@ it are kept; what it did later is known from its tokens alone.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import zip_longest
 
 from octavo.core.stats import RESTART, RequestStats, Restart
 
@@ -90,6 +91,10 @@ def _joined(first: RequestStats, second: RequestStats) -> RequestStats:
         num_decode_steps=first.num_decode_steps + second.num_decode_steps,
         num_drafts=first.num_drafts + second.num_drafts,
         num_accepted_drafts=first.num_accepted_drafts + second.num_accepted_drafts,
+        num_predicted=first.num_predicted + second.num_predicted,
+        num_accepted_predicted=first.num_accepted_predicted + second.num_accepted_predicted,
+        drafted_at=_added(first.drafted_at, second.drafted_at),
+        accepted_at=_added(first.accepted_at, second.accepted_at),
         num_forced_tokens=first.num_forced_tokens + second.num_forced_tokens,
         chunks=list(first.chunks),
         wait_seconds=waits,
@@ -97,3 +102,7 @@ def _joined(first: RequestStats, second: RequestStats) -> RequestStats:
     for chunk in second.chunks:
         joined.add_chunk(chunk)
     return joined
+
+
+def _added(first: list[int], second: list[int]) -> list[int]:
+    return [one + other for one, other in zip_longest(first, second, fillvalue=0)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+TOO_LONG = "context_length_exceeded"  # the code of an error
+
 
 class RequestError(ValueError):
     """A request that cannot be served as it is; the message says why and what to change.

@@ -10,7 +10,7 @@ Nothing that a plan depends on may have changed since the last one, except the c
     who runs               `Lifecycle.num_moves`, which counts all that began or ceased to run
     who waits              none, or none can start since all slots are taken; and there is one line
                            in the order of arrival, so that no share and no priority matters
-    what each lacks        one token: none catches up, has drafts or knows more tokens than it has
+    what each lacks        one token: none catches up, may draft or knows more tokens than it has
                            computed, and none reaches its end
     transfers              none is to be announced
     limits                 they let the last plan pass, which had as many tokens: a limiter that
@@ -39,7 +39,6 @@ class SteadyDecode:
         "_block_size",
         "_by_priority",
         "_free_slots",
-        "_is_possible",
         "_lifecycle",
         "_lines",
         "_num_left",
@@ -62,7 +61,6 @@ class SteadyDecode:
         self._by_priority = config.policy == "priority"
         self._block_size = config.block_size
         self._transfers = kv.transfers
-        self._is_possible = not config.max_drafts
         self._plan: StepPlan | None = None  # None: the next plan cannot be made from the last one
         self._num_moves = -1  # of the lifecycle, when the last plan was made
         # Plans of this kind until one of the sequences must not be planned. Below 0: not known yet.
@@ -78,7 +76,7 @@ class SteadyDecode:
         self._plan = None
         num_chunks = len(plan.slots)
         if (
-            self._is_possible
+            not self._lifecycle.num_drafting
             and 0 < num_chunks == len(self._running) == plan.num_tokens
             and not draft.num_prefill_tokens
             and False not in plan.samples

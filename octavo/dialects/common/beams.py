@@ -33,6 +33,7 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "vllm_xargs": (({},), _UNCHANGED),
     "min_tokens": ((0,), _UNCHANGED),
     "thinking_token_budget": ((-1,), _UNCHANGED),
+    "prediction": ((), "beams follow several texts at once"),
     "stop": (([],), _NO_PLACE),
     "repetition_detection": ((), _NO_PLACE),
     "logprobs": ((False,), _NOT_KEPT),

@@ -28,7 +28,7 @@ _SAMPLING = (
     *("presence_penalty", "frequency_penalty", "seed", "n", "stop", "stop_token_ids"),
     *("min_tokens", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
     *("spaces_between_special_tokens", "prompt_logprobs", "logit_bias", "allowed_token_ids"),
-    "thinking_token_budget",
+    *("thinking_token_budget", "speculation"),
 )
 
 
@@ -157,6 +157,8 @@ def chat_request(
     context.formats.check(use)
     job = conversation_job(request, context, use)
     asked = generation_request(request, [job], wanted, logprobs, partial(writer, use))
+    if request.prediction is not None:
+        asked.prediction = request.prediction.text
     context.formats.bind(asked, use, context.facts.vocabulary)
     if request.include_reasoning is False and context.formats.separates_reasoning:
         hide_tokens(asked)

@@ -148,7 +148,11 @@ def usage_of(counts: TokenCounts) -> Usage:
         completion_tokens=counts.generated,
         total_tokens=counts.prompt + counts.generated,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=counts.cached),
-        completion_tokens_details=CompletionTokensDetails(reasoning_tokens=counts.reasoning),
+        completion_tokens_details=CompletionTokensDetails(
+            reasoning_tokens=counts.reasoning,
+            accepted_prediction_tokens=counts.accepted_prediction,
+            rejected_prediction_tokens=counts.rejected_prediction,
+        ),
     )
 
 

@@ -2,23 +2,27 @@
 
 The core plans running sequences in order of age. Without a bound, the drafts of the older ones
 could take up a step's tokens before the younger ones had got theirs. So drafts share what is left
-of the step after one token for each open slot.
+of the step after one token for each open slot. The core sends as many of them as pay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
 from octavo.backends.base import Ints
 from octavo.core.config import ConfigError, CoreConfig
-from octavo.runner.speculate.proposer import Proposer, Turn
+from octavo.core.plan import NewSlot, StepResult
+from octavo.runner.speculate.prediction import Prediction
+from octavo.runner.speculate.proposer import NOTHING, Proposal, Proposer, Turn
 
 
 class Drafting:
-    """A proposer and the open slots that it serves."""
+    """The open slots that may get drafts, and where these come from."""
 
-    def __init__(self, proposer: Proposer, vocabulary: int, config: CoreConfig) -> None:
-        if proposer.hidden_layers:
+    def __init__(self, proposer: Proposer | None, vocabulary: int, config: CoreConfig) -> None:
+        if proposer is not None and proposer.hidden_layers:
             raise ConfigError(
                 f"the proposer needs hidden states of the layers {proposer.hidden_layers}, and no "
                 "backend keeps hidden states for proposers; choose a proposer that needs none"
@@ -27,40 +31,81 @@ class Drafting:
         self._vocabulary = vocabulary
         self._most = config.max_drafts
         self._budget = config.max_num_batched_tokens
-        self._open: set[int] = set()
+        self._num_open = 0  # slots
+        self._drafting: set[int] = set()  # those that may get drafts
+        self._predictions: dict[int, Prediction] = {}
 
-    def open(self, slot: int) -> None:
-        """Begin with a sequence that has got this slot."""
-        self._open.add(slot)
-        self._proposer.open(slot)
+    def __contains__(self, slot: int) -> bool:
+        return slot in self._drafting
+
+    @property
+    def is_used(self) -> bool:
+        """True if any open slot may get drafts."""
+        return bool(self._drafting)
+
+    def open(self, new: NewSlot) -> None:
+        """Begin with a sequence that has got a slot."""
+        self._num_open += 1
+        if not new.may_draft:
+            return
+        self._drafting.add(new.slot)
+        if new.prediction:
+            made = Prediction(np.array(new.prediction, np.int32), new.num_prompt)
+            made.extend(new.tokens[new.num_prompt :])
+            self._predictions[new.slot] = made
+        if self._proposer is not None:
+            self._proposer.open(new)
 
     def free(self, slot: int) -> None:
         """Forget the sequence of this slot."""
-        self._open.remove(slot)
-        self._proposer.free(slot)
+        self._num_open -= 1
+        if slot in self._drafting:
+            self._drafting.remove(slot)
+            self._predictions.pop(slot, None)
+            if self._proposer is not None:
+                self._proposer.free(slot)
 
-    def propose(
-        self, slots: Iterable[int], tokens: Callable[[int], Ints]
-    ) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return drafts for those of these open slots that get some; `tokens` has their text.
-
-        An invalid id ends a draft.
-        """
+    def add_to(
+        self, result: StepResult, slots: Iterable[int], tokens: Callable[[int], Ints]
+    ) -> StepResult:
+        """Add drafts for those of these slots that get some; `tokens` has their text."""
         sampled = list(slots)
         if not sampled:
-            return ()
+            return result
         # Without room the proposer is asked for none, and still sees the new tokens.
-        most = max(0, min(self._most, (self._budget - len(self._open)) // len(sampled)))
-        turns = [Turn(slot, tokens(slot), most) for slot in sampled]
-        proposals = self._proposer.propose(turns)
-        found = []
+        room = max(0, min(self._most, (self._budget - self._num_open) // len(sampled)))
+        proposals = self._proposed(sampled, tokens, room)
+        drafts, chances, predicted = [], [], []
         for slot, proposal in zip(sampled, proposals, strict=True):
-            drafts = self._valid(proposal[:most])
-            if drafts:
-                found.append((slot, drafts))
-        return tuple(found)
+            prediction = self._predictions.get(slot)
+            if prediction is not None:
+                prediction.extend(tokens(slot)[prediction.num_known :].tolist())
+                own = prediction.draft(room)
+                if own.tokens and sum(own.chances) >= sum(proposal.chances):
+                    proposal = own
+                    predicted.append(slot)
+            found = self._valid(proposal.tokens)
+            if found:
+                drafts.append((slot, found))
+                if proposal.chances:
+                    chances.append((slot, tuple(proposal.chances[: len(found)])))
+        return result._replace(
+            drafts=tuple(drafts), chances=tuple(chances), predicted=tuple(predicted)
+        )
+
+    def _proposed(
+        self, slots: list[int], tokens: Callable[[int], Ints], room: int
+    ) -> list[Proposal]:
+        """Return what the proposer proposes for each slot, cut to what it may and to the room."""
+        proposer = self._proposer
+        if proposer is None:
+            return [NOTHING] * len(slots)
+        most = min(room, proposer.most)
+        proposals = proposer.propose([Turn(slot, tokens(slot), most) for slot in slots])
+        return [Proposal(each.tokens[:most], each.chances[:most]) for each in proposals]
 
     def _valid(self, proposal: Iterable[int]) -> tuple[int, ...]:
+        """Return the drafts before the first id that does not exist."""
         drafts = []
         for token in proposal:
             if not 0 <= token < self._vocabulary:

@@ -4,8 +4,8 @@ A match is an earlier place that was preceded by the tokens which are now the ne
 the text goes on as it did there, the match grows. When the text departs from it, the longest of
 the last `longest` … `shortest` tokens that occurred before give the next match.
 
-Every new token shows whether the match had predicted it, whether drafts were sent or not. So the
-rate of right predictions is known at no cost, and drafts are sent only where they pay.
+Every new token shows whether the match had predicted it, whether drafts were sent or not, which
+gives the chances of the next drafts (rates.py).
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from octavo.backends.base import Ints
-from octavo.runner.speculate.proposer import DraftSettings, Turn
+from octavo.core.plan import NewSlot
+from octavo.runner.speculate.proposer import NOTHING, DraftSettings, Proposal, Turn
+from octavo.runner.speculate.rates import Rates
 
 # The rates of right predictions that are assumed at first, by the tokens that match: 0, 1, …, and
 # the last for all longer matches. They lie between those that the answers of SmolLM2-135M showed
 # where they repeat the prompt, and those of ordinary ones (benchmarks/speculation.py).
 FIRST_RATES = (0.0, 0.2, 0.5, 0.6, 0.7, 0.75, 0.75, 0.8, 0.85, *(0.9,) * 6, 0.95)
-_GAIN = 0.125  # weight of the newest prediction in its rate
-# Each further row of a step takes this part of the time that a step of no rows would take.
-# docs/speculation.md has the measurement.
-ROW_COST = 0.25
 _MOST_PLACES = 1 << 14  # of an index: memory of a slot is bounded, however long its sequence
 _MULTIPLIER, _SPREAD, _WORD = 0x9E3779B1, 0x85EBCA6B, 0xFFFFFFFF
 
@@ -35,39 +33,31 @@ class NgramProposer:
 
     hidden_layers: tuple[int, ...] = ()
 
-    def __init__(self, shortest: int, longest: int, max_model_len: int) -> None:
+    def __init__(self, shortest: int, longest: int, most: int, max_model_len: int) -> None:
+        self.most = most
         self._shortest, self._longest = shortest, longest
         self._num_places = min(_MOST_PLACES, 1 << max_model_len.bit_length())
         self._histories: dict[int, History] = {}
 
-    def open(self, slot: int) -> None:
-        self._histories[slot] = History(self._shortest, self._longest, self._num_places)
+    def open(self, new: NewSlot) -> None:
+        self._histories[new.slot] = History(self._shortest, self._longest, self._num_places)
 
     def free(self, slot: int) -> None:
         del self._histories[slot]
 
-    def propose(self, turns: Sequence[Turn]) -> Sequence[Sequence[int]]:
-        least = least_probability(len(turns))
+    def propose(self, turns: Sequence[Turn]) -> Sequence[Proposal]:
         proposals = []
         for turn in turns:
             history = self._histories[turn.slot]
             history.extend(turn.tokens[len(history.tokens) :])
-            proposals.append(history.draft(turn.most, least))
+            proposals.append(history.draft(turn.most))
         return proposals
 
 
 def make(settings: DraftSettings, max_model_len: int) -> NgramProposer:
     """Make the proposer that the settings name `ngram`."""
-    return NgramProposer(settings.prompt_lookup_min, settings.prompt_lookup_max, max_model_len)
-
-
-def least_probability(num_rows: int) -> float:
-    """Return how probable a draft must be to pay in a step that has so many rows without it.
-
-    A row costs ROW_COST, and a step of n rows, which gains n tokens, 1 + n * ROW_COST. A draft
-    pays if it gains more tokens for its cost than the step without it.
-    """
-    return num_rows * ROW_COST / (1 + num_rows * ROW_COST)
+    lookup = settings.prompt_lookup_min, settings.prompt_lookup_max
+    return NgramProposer(*lookup, settings.num_speculative_tokens, max_model_len)
 
 
 class History:
@@ -75,7 +65,7 @@ class History:
 
     def __init__(self, shortest: int, longest: int, num_places: int) -> None:
         self.tokens = array("i")
-        self.rates = list(FIRST_RATES)
+        self.rates = Rates(FIRST_RATES)
         self._source = 0  # where the match goes on; 0: there is none
         self._num_matched = 0  # tokens of the match so far
         self._shortest, self._longest = shortest, longest
@@ -94,26 +84,17 @@ class History:
             self.tokens.append(token)
             self._enter()
 
-    def draft(self, most: int, least: float) -> list[int]:
-        """Return drafts as long as each is right, with all before it, more probably than `least`.
-
-        Where the match reaches the end of the known tokens, the drafts themselves go on.
-        """
-        drafts: list[int] = []
-        source, length = self._source, self._num_matched
+    def draft(self, most: int) -> Proposal:
+        """Return what followed the match; where that is the end, the drafts themselves go on."""
+        source = self._source
         if not source:
-            return drafts
-        tokens, rates = self.tokens, self.rates
-        num_known, longest = len(tokens), len(rates) - 1
-        probability = 1.0
-        while len(drafts) < most:
-            probability *= rates[length if length < longest else longest]
-            if probability < least:
-                break
-            drafts.append(tokens[source] if source < num_known else drafts[source - num_known])
-            source += 1
-            length += 1
-        return drafts
+            return NOTHING
+        chances = self.rates.chances(self._num_matched, most)
+        end = source + len(chances)
+        drafts = self.tokens[source:end].tolist()
+        for index in range(len(chances) - len(drafts)):
+            drafts.append(drafts[index])
+        return Proposal(drafts, chances)
 
     def _begin(self, tokens: Ints) -> None:
         """Enter the n-grams of the first tokens all at once."""
@@ -131,10 +112,8 @@ class History:
 
     def _score(self, token: int) -> None:
         """Compare a new token with the match's prediction; a wrong one ends the match."""
-        rates = self.rates
-        length = min(self._num_matched, len(rates) - 1)
         is_right = self.tokens[self._source] == token
-        rates[length] += (is_right - rates[length]) * _GAIN
+        self.rates.score(self._num_matched, is_right=is_right)
         if is_right:
             self._num_matched += 1
             self._source += 1

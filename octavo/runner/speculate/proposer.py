@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from octavo.backends.base import Ints
+from octavo.core.plan import NewSlot
 
 
 class Turn(NamedTuple):
@@ -19,6 +20,20 @@ class Turn(NamedTuple):
     slot: int
     tokens: Ints  # all known tokens: a view, valid until `propose` returns
     most: int  # drafts that could be verified
+
+
+class Proposal(NamedTuple):
+    """Drafts of the tokens that may follow, and how probably each is right with all before it.
+
+    The chances never rise. With them, the core sends as many drafts as gain more than they cost;
+    without any, it sends as many as there is room for.
+    """
+
+    tokens: Sequence[int] = ()
+    chances: Sequence[float] = ()
+
+
+NOTHING = Proposal()
 
 
 class DraftSettings(Protocol):
@@ -30,6 +45,14 @@ class DraftSettings(Protocol):
     def prompt_lookup_max(self) -> int: ...
     @property
     def prompt_lookup_min(self) -> int: ...
+    @property
+    def suffix_decoding_max_tree_depth(self) -> int: ...
+    @property
+    def suffix_decoding_max_cached_requests(self) -> int: ...
+    @property
+    def suffix_decoding_max_spec_factor(self) -> float: ...
+    @property
+    def suffix_decoding_min_token_prob(self) -> float: ...
 
 
 class Proposer(Protocol):
@@ -39,11 +62,15 @@ class Proposer(Protocol):
     def hidden_layers(self) -> tuple[int, ...]:
         """The layers whose output the backend keeps for it, row by row; none: ()."""
 
-    def open(self, slot: int) -> None:
-        """Begin with a sequence that has got this slot."""
+    @property
+    def most(self) -> int:
+        """The most drafts that it proposes for a slot in one step."""
+
+    def open(self, new: NewSlot) -> None:
+        """Begin with a sequence that has got a slot."""
 
     def free(self, slot: int) -> None:
         """Forget the sequence of this slot."""
 
-    def propose(self, turns: Sequence[Turn]) -> Sequence[Sequence[int]]:
-        """Return drafts for each turn, in order: the tokens that may follow, or none."""
+    def propose(self, turns: Sequence[Turn]) -> Sequence[Proposal]:
+        """Return a proposal for each turn, in order."""

@@ -51,6 +51,7 @@ class Head(Struct, array_like=True, frozen=True):
     bad_words: list[list[int]]
     lora: str | None = None  # the engine's id of the adapter
     model_name: str = ""  # of the model or adapter, as the answer has it
+    packed_prediction: bytes = b""
 
 
 def register(kind: type[Struct], translate: Translate) -> None:
@@ -86,6 +87,7 @@ def describe(request: Struct, prepared: PreparedRequest, exchange: Exchange) -> 
         prepared.prompts[0].bad_words_token_ids,
         prepared.asked.lora,
         exchange.model_name,
+        prepared.prompts[0].packed_prediction,
     )
     return _encode(head)
 
@@ -123,6 +125,7 @@ async def restore(
             packed_ids=stored.packed_ids,
             num_tokens=num_tokens,
             bad_words_token_ids=[] if made else head.bad_words,
+            packed_prediction=b"" if made else head.packed_prediction,
         )
         made.append(prompt)
     asked.prepared, asked.keeps_apart, asked.lora = made, asked.is_stream, head.lora

@@ -41,10 +41,13 @@ def test_the_base_class_limits_nothing() -> None:
 
 
 def test_nothing_is_planned_behind_an_unknown_token_while_drafting() -> None:
-    limiter, one = OneInFlight(), sequence()
+    limiter, one, other = OneInFlight(), sequence(), sequence()
+    one.may_draft = True
     assert limiter.clip(one, 3) == 3
     one.num_expected += 1
+    other.num_expected += 1
     assert limiter.clip(one, 3) == 0
+    assert limiter.clip(other, 3) == 3
 
 
 def test_a_long_prefill_is_clipped() -> None:

@@ -1,11 +1,12 @@
 """Mixed requests whose texts must be equal with and without speculation.
 
-    python -m tests.runner.speculate.mixed_requests [--requests 1000] [--backend native] [--seed 0]
+    python -m tests.runner.speculate.mixed_requests [--requests 1000] [--way suffix] [--seed 0]
 
-The tiny model answers all of them twice, in one engine with drafts and in one without. Blocks and
-slots are few, so sequences are preempted, and prompts share prefixes. Some have logits processors,
-of which some fail after a few tokens; some ask for a vector. Tokens, texts, finish reasons, errors,
-vectors and log-probabilities must be equal.
+The tiny model answers all of them in one engine without drafts, and in one for each way to draft:
+n-grams, suffixes, and predictions that are right or were edited. Blocks and slots are few, so
+sequences are preempted, and prompts share prefixes. Some have logits processors, of which some fail
+after a few tokens; some have a grammar, some ask for a vector. Tokens, texts, finish reasons,
+errors, vectors and log-probabilities must be equal.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
-from octavo import LLM, SamplingParams
+from octavo import LLM, SamplingParams, StructuredOutputsParams
 from octavo.api.outputs import RequestOutput
+from octavo.core.pace.draft_counts import DraftCounts
 from octavo.core.pooling import POOLINGS, Pooling
 from octavo.core.stats import EngineStats
-from octavo.runner.speculate import ngram
 
 VOCABULARY = 300
 NUM_SHARED = 6  # prefixes that prompts have in common
@@ -38,7 +40,17 @@ ENGINE: dict[str, Any] = {
     "max_num_batched_tokens": 48,
     "seed": 5,
 }
-SPECULATIVE = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}
+# The settings of each way to draft; those of predictions are the default ones.
+WAYS: dict[str, dict[str, Any] | None] = {
+    "ngram": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1},
+    "suffix": {"method": "suffix", "suffix_decoding_min_token_prob": 0.0},
+    "prediction": None,
+}
+SHAPES: tuple[dict[str, Any], ...] = (
+    {"regex": "([a-z]{2,4} ){3}end"},
+    {"choice": ["the quick", "the slow", "a"]},
+    {"json": {"type": "array", "items": {"type": "boolean"}, "minItems": 2}},
+)
 Case = tuple[list[int], SamplingParams]
 
 
@@ -106,7 +118,7 @@ def _sampling(chance: random.Random) -> SamplingParams:
     if chance.random() < 0.08:
         return SamplingParams(max_tokens=1, pooling=Pooling(chance.choice(POOLINGS[:3])))
     fields: dict[str, Any] = {"max_tokens": chance.randrange(1, 48), "seed": chance.randrange(99)}
-    fields["temperature"] = chance.choice([0.0, 0.0, 0.1, 0.3, 1.0])
+    fields["temperature"] = chance.choice([0.0, 0.0, 0.1, 0.3, 1.0, 1.5])
     fields["ignore_eos"] = chance.random() < 0.5
     if chance.random() < 0.3:
         fields |= {"top_p": 0.9, "top_k": 20, "min_p": chance.choice([0.0, 0.05])}
@@ -133,9 +145,31 @@ def _sampling(chance: random.Random) -> SamplingParams:
         fields["prompt_logprobs"] = 2
     if fields["temperature"] and chance.random() < 0.2:
         fields["n"] = 3
+    if chance.random() < 0.12:
+        fields["structured_outputs"] = StructuredOutputsParams(**chance.choice(SHAPES))
+        for name in ("allowed_token_ids", "bad_words", "stop", "logit_bias"):
+            fields.pop(name, None)
+        return SamplingParams(**fields)
+    if chance.random() < 0.05:
+        fields["speculation"] = False
     if chance.random() < 0.25:
         fields["logits_processors"] = (chance.choice([even_only, raise_later, forbid_later]),)
     return SamplingParams(**fields)
+
+
+def with_predictions(cases: Sequence[Case], found: Sequence[Any], seed: int) -> list[Case]:
+    """Return requests with predictions: what they answer without, as it is or edited."""
+    chance = random.Random(seed)
+    predicting = []
+    for (prompt, sampling), answer in zip(cases, found, strict=True):
+        text = [*answer[2][0]] if len(answer) > 2 else []
+        for _ in range(chance.choice((0, 0, 1, 3))):
+            place = chance.randrange(len(text) + 1)
+            text[place : place + chance.randrange(4)] = _text(chance, 4)[: chance.randrange(4)]
+        if chance.random() < 0.1:
+            text = _text(chance, 60)
+        predicting.append((prompt, replace(sampling, prediction=tuple(text[:120]))))
+    return predicting
 
 
 def answers(llm: LLM, cases: Sequence[Case]) -> list[Any]:
@@ -169,18 +203,28 @@ def summary(found: Sequence[Any]) -> tuple[int, int]:
 
 
 @contextmanager
-def engines(directory: Path, backend: str) -> Iterator[tuple[LLM, LLM]]:
-    """Make an engine without speculation and one with it.
+def engine(directory: Path, backend: str, way: str | None) -> Iterator[LLM]:
+    """Make an engine with a way to draft, or without any.
 
-    Drafts are sent wherever there is a match, so that many are verified, right and wrong.
+    Drafts are sent wherever there are some, so that many are verified, right and wrong.
     """
-    options = {**ENGINE, "backend": backend, "dtype": "float32"}
+    config = {"method": "off"} if way is None else WAYS[way]
+    options = {**ENGINE, "backend": backend, "dtype": "float32", "speculative_config": config}
     with (
-        mock.patch.object(ngram, "ROW_COST", 0.0),
-        LLM(str(directory), **options) as plain,
-        LLM(str(directory), **options, speculative_config=SPECULATIVE) as speculating,
+        mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)),
+        LLM(str(directory), **options) as made,
     ):
-        yield plain, speculating
+        yield made
+
+
+def answers_by(
+    way: str, directory: Path, backend: str, cases: Sequence[Case], plain: Sequence[Any], seed: int
+) -> tuple[list[Any], EngineStats]:
+    """Return the answers with a way to draft, and the statistics of its engine."""
+    if way == "prediction":
+        cases = with_predictions(cases, plain, seed)
+    with engine(directory, backend, way) as llm:
+        return answers(llm, cases), stats_of(llm)
 
 
 def stats_of(llm: LLM) -> EngineStats:
@@ -195,22 +239,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--backend", choices=("native", "torch"), default="native")
+    parser.add_argument("--way", choices=WAYS, action="append", help="default: all")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     cases = make_cases(asked.requests, asked.seed)
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        engines(make_model(Path(directory)), asked.backend) as (plain, speculating),
-    ):
-        pairs = list(zip(answers(plain, cases), answers(speculating, cases), strict=True))
-        unequal = [index for index, (left, right) in enumerate(pairs) if left != right]
-        stats = stats_of(speculating)
-        print(
-            f"{len(cases)} requests on {asked.backend}: {len(unequal)} unequal {unequal[:9]}; "
-            f"{stats.num_drafts} drafts, {stats.num_accepted_drafts} accepted; "
-            f"{stats.num_preemptions} preemptions, {stats.num_cached_tokens} cached tokens"
-        )
-    return 1 if unequal else 0
+    num_unequal = 0
+    with tempfile.TemporaryDirectory() as name:
+        directory = make_model(Path(name))
+        with engine(directory, asked.backend, None) as llm:
+            plain = answers(llm, cases)
+        for way in asked.way or WAYS:
+            found, stats = answers_by(way, directory, asked.backend, cases, plain, asked.seed)
+            unequal = [
+                index
+                for index, pair in enumerate(zip(plain, found, strict=True))
+                if pair[0] != pair[1]
+            ]
+            num_unequal += len(unequal)
+            print(
+                f"{way}: {len(cases)} requests on {asked.backend}: {len(unequal)} unequal "
+                f"{unequal[:9]}; {stats.num_drafts} drafts, {stats.num_accepted_drafts} accepted; "
+                f"{stats.num_preemptions} preemptions, {stats.num_cached_tokens} cached tokens",
+                flush=True,
+            )
+    return 1 if num_unequal else 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 
 from octavo.core.config import ConfigError, CoreConfig
+from octavo.core.plan import NewSlot, StepResult
 from octavo.runner.speculate.drafting import Drafting
-from octavo.runner.speculate.proposer import Turn
+from octavo.runner.speculate.proposer import Proposal, Turn
+from tests.runner.plans import new_slot
 
 VOCABULARY = 20
 TOKENS = np.array([3, 4, 5], np.int32)
@@ -20,20 +23,23 @@ class OneByOne:
     """A proposer that calls `guess` for each slot; it fails unless `open` and `free` alternate."""
 
     hidden_layers: tuple[int, ...] = ()
+    most = 64
+    chances: tuple[float, ...] = ()
 
     def __init__(self) -> None:
         self.open_slots: set[int] = set()
 
-    def open(self, slot: int) -> None:
-        assert slot not in self.open_slots, f"slot {slot} is opened twice"
-        self.open_slots.add(slot)
+    def open(self, new: NewSlot) -> None:
+        assert new.slot not in self.open_slots, f"slot {new.slot} is opened twice"
+        self.open_slots.add(new.slot)
 
     def free(self, slot: int) -> None:
         self.open_slots.remove(slot)
 
-    def propose(self, turns: Sequence[Turn]) -> list[tuple[int, ...]]:
+    def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
         assert {turn.slot for turn in turns} <= self.open_slots
-        return [self.guess(turn.slot, turn.tokens, turn.most) for turn in turns]
+        guesses = [self.guess(turn.slot, turn.tokens, turn.most) for turn in turns]
+        return [Proposal(each, self.chances) for each in guesses]
 
     def guess(self, slot: int, tokens: Any, most: int) -> tuple[int, ...]:
         raise NotImplementedError
@@ -62,8 +68,12 @@ def drafting(proposer: OneByOne, num_open: int = 2, **settings: int) -> Drafting
     limits: dict[str, Any] = {"max_drafts": 4, "max_num_batched_tokens": 64, **settings}
     made = Drafting(proposer, VOCABULARY, CoreConfig(num_blocks=9, max_model_len=99, **limits))
     for slot in range(num_open):
-        made.open(slot)
+        made.open(new_slot(slot, [3], ()))
     return made
+
+
+def drafted(made: Drafting, *slots: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    return made.add_to(StepResult(0, ()), slots, lambda slot: TOKENS).drafts
 
 
 @pytest.mark.parametrize(
@@ -83,9 +93,7 @@ def test_drafts_never_take_the_token_of_an_open_slot(
     budget: int, num_open: int, sampled: list[int], most: int
 ) -> None:
     proposer = Counting()
-    found = drafting(proposer, num_open, max_num_batched_tokens=budget).propose(
-        sampled, lambda slot: TOKENS
-    )
+    found = drafted(drafting(proposer, num_open, max_num_batched_tokens=budget), *sampled)
     assert proposer.asked == [most] * len(sampled)
     assert found == tuple((slot, tuple(range(most))) for slot in sampled if most)
     assert sum(len(drafts) for _, drafts in found) + num_open <= max(budget, num_open)
@@ -94,10 +102,10 @@ def test_drafts_never_take_the_token_of_an_open_slot(
 def test_a_freed_slot_leaves_its_token_to_the_others() -> None:
     proposer = Counting()
     made = drafting(proposer, 4, max_num_batched_tokens=6)
-    made.propose([0], lambda slot: TOKENS)
+    drafted(made, 0)
     made.free(3)
     made.free(2)
-    made.propose([0], lambda slot: TOKENS)
+    drafted(made, 0)
     assert proposer.asked == [2, 4]
 
 
@@ -110,16 +118,61 @@ def test_an_invalid_id_ends_a_draft(guessed: tuple[int, ...], kept: tuple[int, .
         def guess(self, slot: int, tokens: Any, most: int) -> tuple[int, ...]:
             return guessed
 
-    found = drafting(Fixed()).propose([1], lambda slot: TOKENS)
+    found = drafted(drafting(Fixed()), 1)
     assert found == (((1, kept),) if kept else ())
 
 
 def test_without_sampled_slots_nothing_is_asked() -> None:
     proposer = Counting()
-    assert drafting(proposer).propose([], lambda slot: TOKENS) == ()
+    assert drafted(drafting(proposer)) == ()
     assert proposer.asked == []
 
 
 def test_a_proposer_that_needs_hidden_states_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"the layers \(2, 5\), and no backend keeps"):
         drafting(WithHiddenStates())
+
+
+def test_a_slot_without_drafts_is_not_proposed_to() -> None:
+    """The slot still has its token of the step."""
+    proposer = Counting()
+    made = drafting(proposer, 1, max_num_batched_tokens=4)
+    made.open(new_slot(1, [3], (), may_draft=False))
+    assert proposer.open_slots == {0}
+    assert 1 not in made
+    drafted(made, 0)
+    assert proposer.asked == [2]
+    made.free(1)
+    assert made.is_used
+    made.free(0)
+    assert not made.is_used
+
+
+def with_prediction(proposer: OneByOne | None, *predicted: int) -> Drafting:
+    config = CoreConfig(num_blocks=9, max_model_len=99, max_drafts=4)
+    made = Drafting(proposer, VOCABULARY, config)
+    made.open(new_slot(0, [3, 4, 5], (), num_prompt=1, prediction=array("i", predicted)))
+    return made
+
+
+def test_a_prediction_has_drafts_with_and_without_a_proposer() -> None:
+    """The answer so far, 4 and 5, is where the predicted text begins."""
+    alone = with_prediction(None, 4, 5, 6, 7, VOCABULARY, 8)
+    result = alone.add_to(StepResult(0, ()), [0], lambda slot: TOKENS)
+    assert result.drafts == ((0, (6, 7)),)
+    assert result.predicted == (0,)
+    ((slot, chances),) = result.chances
+    assert (slot, len(chances)) == (0, 2)
+    assert 1 > chances[0] > chances[1] > 0
+
+
+@pytest.mark.parametrize(("chance", "is_predicted"), [(0.1, True), (0.99, False)])
+def test_of_a_prediction_and_a_proposal_the_likelier_is_sent(
+    chance: float, is_predicted: bool
+) -> None:
+    proposer = Counting()
+    proposer.chances = (chance,) * 10
+    made = with_prediction(proposer, 4, 5, 6, 7)
+    result = made.add_to(StepResult(0, ()), [0], lambda slot: TOKENS)
+    assert result.predicted == ((0,) if is_predicted else ())
+    assert result.drafts == ((0, (6, 7) if is_predicted else (0, 1, 2, 3)),)

@@ -249,12 +249,6 @@ STEADY_BUGS = (
         "",
     ),
     Bug(
-        "a steady step leaves drafts out",
-        "steady/next_plan.py",
-        "        self._is_possible = not config.max_drafts\n",
-        "        self._is_possible = True\n",
-    ),
-    Bug(
         "a steady step lets transfers wait",
         "steady/next_plan.py",
         "            or (self._transfers is not None and self._transfers.are_due)\n",

@@ -89,6 +89,27 @@ MESSAGES_SCHEMA: dict[str, Any] = {
 }
 
 
+class PredictedPart(Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
+    """A part of a predicted answer."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class Prediction(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A text that the answer is likely to follow, as when a file is edited; it saves time alone."""
+
+    type: Literal["content"] = "content"
+    content: str | Annotated[list[PredictedPart], Meta(max_length=MAX_PARTS)]
+
+    @property
+    def text(self) -> str:
+        """All parts of the text, one behind the other."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
 class ChatRequest(CommonRequest, kw_only=True):
     """The request: a conversation and how to answer it."""
 
@@ -114,6 +135,7 @@ class ChatRequest(CommonRequest, kw_only=True):
         None
     )
     return_assistant_tokens_mask: bool | None = None  # of the prompt; /render alone has it
+    prediction: Prediction | None = None  # OpenAI's predicted outputs
     include_reasoning: bool | None = None  # false: the answer has no reasoning, which still counts
 
 

@@ -87,6 +87,7 @@ class CommonRequest(ShapeFields, kw_only=True, forbid_unknown_fields=True):
     bad_words: Annotated[list[StopString], Meta(max_length=MAX_BAD_WORDS)] | None = None
     logprob_token_ids: NamedIds | None = None  # instead of the likeliest
     prompt_logprobs: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
+    speculation: bool | None = None  # false: no drafts are verified, which changes no text
     vllm_xargs: ExtraArgs | None = None  # for the processors of --logits-processors
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True

@@ -81,7 +81,9 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "web_search_options": Unsupported(
         lambda value: value is None, "this server does not search the web", "null"
     ),
-    "prediction": Unsupported(_empty, "predicted outputs are not supported yet", "null"),
+    "prediction": Unsupported(
+        _empty, "predicted outputs are for /v1/chat/completions; leave it out", "null"
+    ),
     **OF_VLLM,
     "logits_processors": Unsupported(_empty, "functions cannot be sent over HTTP", "[]"),
     "extra_body": Unsupported(
@@ -163,8 +165,15 @@ _OF_PROMPTS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("suffix", "documents", "chat_template", "chat_template_kwargs"), _nothing),
 }
 
+
+def _without_text(request: Any) -> Any:
+    """Return that there is a prediction, without its text."""
+    given = request.prediction
+    return None if given is None else type(given)(content="")
+
+
 # Fields that chats have and other routes do not.
-_OF_CHATS = ("tools", "tool_choice", "functions", "function_call")
+_OF_CHATS = ("tools", "tool_choice", "functions", "function_call", "prediction")
 _USED_IN_CHATS = (*("parallel_tool_calls", "include_reasoning", "return_assistant_tokens_mask"),)
 
 RULES = FieldRules(
@@ -176,7 +185,7 @@ RULES = FieldRules(
         }
     ),
     with_lists=frozenset({"prompt"}),
-    closed=frozenset({"response_format", "structured_outputs"}),
+    closed=frozenset({"response_format", "structured_outputs", "prediction"}),
     unsupported={name: rule for name, rule in UNSUPPORTED.items() if name != "suffix"},
     unsupported_words={word: Unsupported(_off, _SHAPE, "false") for word in _SHAPE_WORDS},
     ignored=IGNORED,
@@ -186,6 +195,7 @@ RULES = FieldRules(
 )
 CHAT_RULES = replace(
     RULES,
+    of_prompts={**_OF_PROMPTS, "prediction": _without_text},
     open=RULES.open | {"tools", "functions"},
     unsupported={name: rule for name, rule in UNSUPPORTED.items() if name not in _OF_CHATS},
     ignored={name: why for name, why in IGNORED.items() if name not in _USED_IN_CHATS},

@@ -1,0 +1,140 @@
+"""As many drafts are sent as gain more than they cost, by their chances and the measured time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo.core.pace import draft_counts
+from octavo.core.pace.draft_counts import DraftCounts
+from octavo.core.pace.learner import Learner
+from octavo.core.sequence import Sequence
+from octavo.core.stats import EngineStats, StepStats
+from tests.core.make import Rig, a_line, config, expected_output, request, tokens
+
+
+def drafting(*chances: float, count: int | None = None) -> Sequence:
+    one = Sequence(request("r", 4), (0.0, 0.0, 0), 60, 0.0, a_line())
+    one.catching_up = False
+    one.drafts = tuple(range(len(chances) if count is None else count))
+    one.chances = chances
+    return one
+
+
+def counts(*sequences: Sequence, could_start: bool = False, **settings: Any) -> list[int]:
+    made = config(max_drafts=8, **settings)
+    DraftCounts(made, Learner(EngineStats(), 4)).limit(sequences, could_start=could_start)
+    return [len(each.drafts) for each in sequences]
+
+
+def test_a_draft_must_gain_more_than_its_row_costs() -> None:
+    """A row costs a fifth of the step of one sequence, before anything is measured."""
+    assert counts(drafting(0.9, 0.5, 0.21, 0.15)) == [2]
+    assert counts(drafting(0.19)) == [0]
+    assert counts(drafting()) == [0]
+
+
+def test_the_likelier_draft_comes_first() -> None:
+    assert counts(drafting(0.9, 0.1), drafting(0.8, 0.7), max_step_drafts=3) == [1, 2]
+    assert counts(drafting(0.7), drafting(0.8), max_step_drafts=1) == [0, 1]
+    assert counts(drafting(0.8), drafting(0.8), max_step_drafts=1) == [1, 0]
+
+
+def test_many_sequences_at_once_get_fewer_drafts() -> None:
+    lengths = [counts(*(drafting(0.9, 0.7, 0.5) for _ in range(num)))[0] for num in (1, 4, 8, 40)]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] == 3
+    assert lengths[-1] == 0
+
+
+def test_drafts_without_chances_are_sent_as_far_as_there_is_room() -> None:
+    assert counts(drafting(count=5), drafting(count=5), max_num_batched_tokens=10) == [5, 3]
+    assert counts(drafting(count=5), drafting(0.9), max_num_batched_tokens=7) == [5, 0]
+
+
+def test_a_request_that_waits_leaves_drafts_a_quarter_of_the_room() -> None:
+    late = drafting()
+    late.catching_up = True
+    assert counts(drafting(count=8), max_num_batched_tokens=17, could_start=True) == [4]
+    assert counts(drafting(count=8), late, max_num_batched_tokens=18) == [4, 0]
+
+
+def stats_of(row_seconds: float) -> EngineStats:
+    """Return the statistics of steps of 1 to 9 rows, each of which took so long."""
+    stats = EngineStats()
+    now = 0.0
+    for step in range(90):
+        rows = 1 + step % 9
+        planned = StepStats(step, now, 1, rows, 0, 0, 0, 1, 0, 9, None)
+        stats.add_step(planned)
+        now += 1.0 + row_seconds * rows
+        stats.end_step(planned.planned_at, now)
+    return stats
+
+
+@pytest.mark.parametrize(("row_seconds", "count"), [(0.01, 4), (0.3, 2), (20.0, 0)])
+def test_the_cost_of_a_row_is_measured(
+    row_seconds: float, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that cost next to nothing let all drafts pay, and dear ones none."""
+    monkeypatch.setattr(draft_counts, "NUM_MEASURED", 0)
+    made = DraftCounts(config(max_drafts=8), Learner(stats_of(row_seconds), 4))
+    one = drafting(0.8, 0.4, 0.2, 0.05)
+    made.limit([one], could_start=False)
+    assert len(one.drafts) == count
+
+
+def test_what_is_not_measured_yet_is_not_taken_for_free() -> None:
+    """Steps of one row do not show what another row costs."""
+    stats = EngineStats()
+    for step in range(40):
+        stats.add_step(StepStats(step, float(step), 1, 1, 0, 0, 0, 1, 0, 9, None))
+        stats.end_step(float(step), step + 1.0)
+    made = DraftCounts(config(max_drafts=8), Learner(stats, 4))
+    one = drafting(0.9, 0.1)
+    made.limit([one], could_start=False)
+    assert len(one.drafts) == 1
+
+
+def test_a_plan_has_the_drafts_that_pay_and_the_text_is_the_same() -> None:
+    rig = Rig(max_drafts=4, drafter=lambda known: expected_output(known, 4))
+    rig.worker.chances = (0.9, 0.8, 0.01, 0.01)
+    rig.add("a", 6, max_tokens=16)
+    rig.step()
+    plan = rig.plan()
+    assert plan is not None
+    assert [len(drafts) for _, drafts in plan.drafts] == [2]
+    rig.land()
+    assert rig.finish() == {"a": expected_output(tokens(6), 16)}
+    ended = rig.end_of("a").stats
+    assert ended is not None
+    assert ended.drafted_at == [5, 5]
+    assert ended.accepted_at == [5, 5]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_only_those_draft_that_may(depth: int) -> None:
+    """No proposer is set; one has a prediction, one none, and one switches speculation off."""
+    rig = Rig(
+        max_drafts=4,
+        proposes=False,
+        drafter=lambda known: expected_output(known, 4),
+        pipeline_depth=depth,
+    )
+    names: dict[str, dict[str, Any]] = {
+        "predicted": {"prediction": tokens(3, 7)},
+        "plain": {},
+        "off": {"prediction": tokens(3, 7), "speculation": False},
+    }
+    for number, (name, fields) in enumerate(names.items()):
+        rig.add(name, tokens(6, number), max_tokens=16, **fields)
+    assert rig.finish() == {
+        name: expected_output(tokens(6, number), 16) for number, name in enumerate(names)
+    }
+    drafted = {name: rig.end_of(name).stats for name in names}
+    assert {name: bool(stats and stats.num_drafts) for name, stats in drafted.items()} == {
+        "predicted": True,
+        "plain": False,
+        "off": False,
+    }

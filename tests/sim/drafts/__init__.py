@@ -1,0 +1,1 @@
+"""Worlds whose requests have predictions: right, wrong, or right up to where they harm most."""
