@@ -1,4 +1,9 @@
-"""Measures the engine: `profile` shows the time of a step, phase by phase.
+"""Measures the engine: `profile` the phases of a step, `speculation` what drafts gain.
+
+`profile MODEL` shows the time of a step, phase by phase. `speculation PROMPTS MODEL` answers the
+prompts of a file with each way to draft, one engine after the other, and shows how fast each was.
+A line of the file is a text, or a JSON object with `messages` or `prompt`; it may have a
+`prediction`.
 
 The step decodes --streams sequences after --context tokens each, or with --prompt it processes one
 chunk of a prompt. Times are those of the calling thread, as medians over the steps. A phase begins
@@ -11,9 +16,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from octavo.cli.engine_options import add_engine_options, engine_arguments
+from octavo.cli.engine_options import (
+    add_engine_options,
+    engine_arguments,
+    engine_options,
+    model_of,
+)
 from octavo.cli.output import size, table
 from octavo.cli.parsing import Parser, UsageError
 from octavo.options.values import seconds
@@ -21,6 +33,7 @@ from octavo.options.values import seconds
 if TYPE_CHECKING:
     from octavo.backends.native.backend import PeakRates
     from octavo.bench.profile import Line, Profile
+    from octavo.bench.speculation import Gain
 
 _MUCH_WAITING = 1 / 3  # of a step
 _HEAD = (
@@ -31,9 +44,18 @@ _HEAD = (
 def add_arguments(parser: Parser) -> None:
     """Add the options of the measurement and of the engine."""
     parser.add_argument(
-        "what", metavar="profile", nargs="?", help="the time of a step, phase by phase"
+        "what", metavar="profile", nargs="?", help="the time of a step, or `speculation`"
     )
-    parser.add_argument("model_word", metavar="MODEL", nargs="?", help="the model")
+    parser.add_argument(
+        "model_word", metavar="MODEL", nargs="?", help="the model, or a file of prompts"
+    )
+    parser.add_argument("last_word", metavar="MODEL", nargs="?", help="the model, of speculation")
+    parser.add_argument(
+        "--tokens", type=int, default=256, metavar="COUNT", help="of each answer (256)"
+    )
+    parser.add_argument(
+        "--temperature", type=float, default=0.0, metavar="NUMBER", help="of speculation (0)"
+    )
     parser.add_argument("--streams", type=int, metavar="COUNT", help="sequences that decode (1)")
     parser.add_argument(
         "--context", type=int, default=128, metavar="TOKENS", help="before the step (128)"
@@ -57,6 +79,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure the step and print the table, or JSON."""
+    if arguments.what == "speculation":
+        return _speculation(arguments)
     _check_words(arguments.what, arguments.model_word)
     if arguments.streams is not None and arguments.prompt is not None:
         raise UsageError("--prompt is a chunk of one sequence, and --streams decode; give only one")
@@ -85,6 +109,48 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _speculation(arguments: argparse.Namespace) -> int:
+    """Compare the ways to draft, and print a table or JSON."""
+    if arguments.model_word is None:
+        raise UsageError("the prompts are not named; write: octavo bench speculation PROMPTS MODEL")
+    if arguments.streams is not None and arguments.streams < 1:
+        raise UsageError(f"--streams {arguments.streams} must be at least 1")
+    from octavo.bench.speculation import compare, read_prompts
+    from octavo.core.sampling_params import SamplingParams
+
+    prompts = read_prompts(Path(arguments.model_word))
+    arguments.model_word = arguments.last_word
+    options = engine_options(arguments)
+    if "speculative_config" in options:
+        raise UsageError("every way to draft is measured; leave out the flags of speculation")
+    sampling = SamplingParams(
+        temperature=arguments.temperature, max_tokens=arguments.tokens, seed=0
+    )
+    streams = arguments.streams or 1
+    gains = compare(model_of(arguments), options, prompts, sampling, streams)
+    if arguments.json:
+        import json
+        from dataclasses import asdict
+
+        sys.stdout.write(json.dumps([asdict(gain) for gain in gains], indent=1) + "\n")
+    else:
+        sys.stdout.write(as_gains(gains))
+    return 0
+
+
+def as_gains(gains: Sequence[Gain]) -> str:
+    """Format the table of what each way to draft gains."""
+    rows: list[tuple[str, ...]] = [
+        ("DRAFTS BY", "TOKENS/S", "TIMES AS FAST", "TOKENS A STEP", "DRAFTS", "ACCEPTED")
+    ]
+    for gain in gains:
+        speed = gain.tokens / gain.seconds if gain.seconds else 0.0
+        per_step = 1.0 + gain.accepted / gain.steps if gain.steps else 1.0
+        cells = (f"{speed:,.1f}", f"{gain.ratio:.2f}", f"{per_step:.2f}", f"{gain.drafts:,}")
+        rows.append((gain.way, *cells, f"{gain.accepted:,}"))
+    return table(rows, right=(1, 2, 3, 4, 5))
+
+
 def _check_words(what: str | None, model: str | None) -> None:
     """Refuse a command line without the measurement's name or the model's."""
     if what == "profile" and model is not None:
@@ -96,7 +162,7 @@ def _check_words(what: str | None, model: str | None) -> None:
         raise UsageError(f"the model is not named; {usage}")
     if model is None:
         usage = f"write: octavo bench profile {what}"
-    raise UsageError(f"{what!r} is not a measurement, and the only one is profile; {usage}")
+    raise UsageError(f"{what!r} is not a measurement: there are profile and speculation; {usage}")
 
 
 def as_text(model: str, found: Profile) -> str:

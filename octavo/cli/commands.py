@@ -31,7 +31,12 @@ _ALL = (
         "make a quantised model of a float one",
         "MODEL --to TYPE",
     ),
-    Command("bench", "octavo.cli.bench", "measure where a step spends its time", "profile MODEL"),
+    Command(
+        "bench",
+        "octavo.cli.bench",
+        "measure where a step spends its time, or what drafts gain",
+        "profile MODEL",
+    ),
     Command(
         "doctor", "octavo.cli.doctor", "report what this machine offers and what is missing", ""
     ),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from octavo.backends.native.backend import PeakRates
 from octavo.bench.profile import Line, Profile
+from octavo.bench.speculation import Gain
 from octavo.cli import main
-from octavo.cli.bench import as_text
+from octavo.cli.bench import as_gains, as_text
 from octavo.cli.commands import OK, USAGE
 from octavo.observe import machine
 
@@ -120,10 +122,64 @@ def test_more_memory_than_there_is_is_refused(
 
 def test_there_is_nothing_else_to_measure(capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
-        (["everything", "tiny"], "'everything' is not a measurement, and the only one is profile"),
-        (["tiny"], "only one is profile; write: octavo bench profile tiny"),
+        (["everything", "tiny"], "'everything' is not a measurement: there are profile and"),
+        (["tiny"], "profile and speculation; write: octavo bench profile tiny"),
         (["profile"], "the model is not named; write: octavo bench profile MODEL"),
         ([], "neither the measurement nor the model is named; write: octavo bench profile MODEL"),
     ):
         assert main(["bench", *words]) == USAGE
         assert message in capsys.readouterr().err
+
+
+def test_the_ways_to_draft_are_compared_on_the_users_prompts(
+    tiny: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [
+        {"prompt": "The quick brown fox and the quick brown fox", "prediction": "the lazy dog"},
+        {"prompt": "a b a b a b", "prediction": {"type": "content", "content": "a b a b"}},
+    ]
+    prompts.write_text("\n\n".join(map(json.dumps, lines)))
+    words = ["bench", "speculation", str(prompts), tiny, "--tokens", "9", "--streams", "2"]
+    assert main([*words, "--num-threads", "1", "--json"]) == OK
+    found = json.loads(capsys.readouterr().out)
+    assert [each["way"] for each in found] == ["off", "ngram", "suffix", "prediction"]
+    assert {each["tokens"] for each in found} == {found[0]["tokens"]}
+    assert found[0]["drafts"] == 0
+    assert found[3]["drafts"] > 0
+    assert all(each["steps"] + each["accepted"] <= each["tokens"] for each in found)
+
+
+def test_the_table_of_gains() -> None:
+    text = as_gains([Gain("off", 2.0, 20, 18), Gain("ngram", 1.0, 20, 9, 12, 9, 2.0)])
+    lines = [line.split() for line in text.splitlines()]
+    assert ["off", "10.0", "1.00", "1.00", "0", "0"] in lines
+    assert ["ngram", "20.0", "2.00", "2.00", "12", "9"] in lines
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no prompts"),
+        ("{", "line 1 of the prompts is not JSON"),
+        ("a\n{}", "line 2 of the prompts has neither messages nor"),
+        ('{"prompt": 5}', "line 1 of the prompts has neither messages nor"),
+        ('{"prompt": "a", "prediction": 5}', "its prediction is not a text"),
+    ],
+)
+def test_wrong_prompts_are_refused(
+    tiny: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, message: str
+) -> None:
+    prompts = tmp_path / "prompts"
+    prompts.write_text(text)
+    assert main(["bench", "speculation", str(prompts), tiny]) != OK
+    assert message in capsys.readouterr().err
+    assert main(["bench", "speculation", str(tmp_path / "none"), tiny]) != OK
+    assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["p", "m", "--streams", "0"], ["p", "--spec-tokens", "3"]])
+def test_wrong_words_of_speculation(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "p").write_text("a prompt")
+    words = [str(tmp_path / word) if word == "p" else word for word in words]
+    assert main(["bench", "speculation", *words]) == USAGE
