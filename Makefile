@@ -6,6 +6,7 @@ TORCH_INDEX ?=
 WORKERS ?= 2
 # A test at a time to each worker, so that one which is slow, or hangs, holds no others.
 SPREAD = -n $(WORKERS) --dist load --maxschedchunk 1
+REQUESTS ?= 5000
 SEEDS ?= 2000
 SECONDS ?= 900
 MODEL ?=
@@ -23,7 +24,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-newest test-smollm2 test-matrix test-clients check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
+.PHONY: help setup serve test test-newest test-smollm2 test-speculation test-matrix test-clients check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -164,6 +165,9 @@ test-matrix: setup ## every request in every way, and all that `make test` tests
 	@$(RUN) -m pytest --quiet --whole -m matrix $(SPREAD) tests
 	@$(RUN) -m pytest --quiet tests/server/matrix/every_cell.py
 
+test-speculation: setup ## 5,000 mixed requests with each way to draft: all answers equal (an hour; REQUESTS=n for fewer)
+	@$(RUN) -m tests.runner.speculate.mixed_requests --requests $(REQUESTS)
+
 CLIENTS := anthropic cohere grpc huggingface-hub langchain-openai litellm lm-eval mistralai ollama openai openai-agents \
     opentelemetry pydantic-ai schemathesis sentence-transformers
 CLIENT_STAMPS := $(CLIENTS:%=build/clients/%/.installed) build/clients/node/.installed
@@ -225,7 +229,7 @@ hostile: $(VENV)/.octavo ## 10,000 hostile requests beside 16 streams that they 
 	@$(RUN) -m benchmarks.hostile $(if $(MODEL),--model $(MODEL)) $(ARGS)
 
 # The quick ones first. Each must pass; what it prints is in build/nightly. About three hours on two cores.
-NIGHTLY ?= test-newest test test-matrix planted "sim:SEEDS=10000 FROM=$(FROM)" test-shapes damage test-smollm2 test-amx hostile \
+NIGHTLY ?= test-newest test test-matrix test-speculation planted "sim:SEEDS=10000 FROM=$(FROM)" test-shapes damage test-smollm2 test-amx hostile \
     "soak:SECONDS=1800" test-clients sanitize
 nightly: setup ## every suite there is, one after the other, whatever fails; says how each ended (hours)
 	@.ci/nightly $(NIGHTLY)

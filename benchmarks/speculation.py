@@ -29,6 +29,7 @@ from benchmarks.speculation_prompts import ORDINARY, REPETITIVE  # noqa: E402
 from octavo import LLM, SamplingParams  # noqa: E402
 from octavo.observe.machine import processor  # noqa: E402
 from octavo.runner.speculate import ngram  # noqa: E402
+from octavo.runner.speculate.proposer import Proposal  # noqa: E402
 
 KINDS = {"repetitive": REPETITIVE, "ordinary": ORDINARY}
 TEMPERATURES = (0.0, 0.8)
@@ -102,7 +103,7 @@ def step_seconds(llm: LLM, streams: int, drafts: int, clock: Callable[[], float]
     """Measure a step in which each sequence has so many drafts, all of them wrong."""
     sampling = SamplingParams(temperature=0.0, max_tokens=ROWS_TOKENS, ignore_eos=True)
     prompts = [ORDINARY[index % len(ORDINARY)] for index in range(streams)]
-    with mock.patch.object(ngram.History, "draft", return_value=[0] * drafts):
+    with mock.patch.object(ngram.History, "draft", return_value=Proposal([0] * drafts)):
         _, seconds = timed(llm, prompts, sampling, clock)
     return seconds / ROWS_TOKENS
 

@@ -116,6 +116,17 @@ def llama_1b(to: Path) -> Weights:
     return Weights(directory, gguf)
 
 
+def make_random_1b(directory: Path) -> None:
+    """Write the random weights in bf16 alone, with a tokenizer of a few hundred tokens."""
+    from tests.api.tiny import make_tokenizer_files
+
+    if not (directory / "config.json").exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        make_tokenizer_files(directory)
+        _write_tensors(_random_tensors(), directory)
+        (directory / "config.json").write_text(json.dumps(ONE_BILLION, indent=1))
+
+
 def llama_1b_q4_k(to: Path, quantize: Path) -> Path:
     """Quantise the random weights, the embeddings too, without a mixture of types."""
     gguf = to / "llama-1b-q4_k.gguf"

@@ -19,7 +19,7 @@ from octavo.runner.speculate.proposer import NOTHING, Proposal
 from octavo.runner.speculate.rates import Rates
 
 # The rates that are assumed at first; see `Rates`. At 0, one token was taken for another.
-FIRST_RATES = (0.5, 0.5, 0.65, 0.7, 0.75, 0.8, 0.8, 0.85, 0.85, *(0.9,) * 6, 0.95)
+FIRST_RATES = (0.35, 0.35, 0.55, 0.65, 0.7, 0.75, 0.8, 0.8, 0.85, *(0.9,) * 6, 0.95)
 _BEGIN = 4  # tokens that the beginning of the answer is taken to match
 _NEAR = 32  # tokens behind the lost place among which one token suffices to find it again
 _MOST_PLACES = 8  # that are compared, on either side of the lost place
