@@ -291,7 +291,7 @@ def test_what_is_not_packed_arguments_is_an_error_and_nothing_worse() -> None:
 def test_every_sampling_parameter_is_sent_but_those_that_concern_only_text() -> None:
     sent = {item.name for item in msgspec.structs.fields(messages.WireSampling)}
     unsent = {item.name for item in fields(SamplingParams)} - sent
-    assert unsent == {"stop", "bad_words", "structured_outputs"}
+    assert unsent == {"stop", "bad_words", "structured_outputs", "prediction"}
     words = SamplingParams(stop=("\ud800",), bad_words=("\udfff",))  # never sent, so never wrong
     request = Request("1", array("i", [1]), words, 0.0)
     frame = decode_to_engine(

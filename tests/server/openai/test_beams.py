@@ -46,6 +46,7 @@ KEPT = {
     *("spaces_between_special_tokens", "stream_options", "return_tokens_as_token_ids"),
     *("return_token_ids", "return_prompt_text", "return_token_offsets", "cache_salt", "priority"),
     *("return_assistant_tokens_mask", "request_id", "deadline_ms", "explain"),
+    "speculation",  # the text is the same with and without
 }
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 STOPS = list(range(2, 300, 3))
