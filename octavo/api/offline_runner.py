@@ -18,6 +18,7 @@ from octavo.api.requests import CheckedRequest, RequestTable
 from octavo.core.request import Event, Request, TokenEvent
 
 REDRAW_SECONDS = 0.1
+_POLL_SECONDS = 0.001
 
 
 class ProgressLine:
@@ -193,7 +194,7 @@ class OfflineRunner:
         progress = ProgressLine(len(names), shows_progress)
         while len(outputs) < len(names):
             while backlog and self._has_room(backlog[0]):
-                core.on_event(backlog.popleft())
+                self._model.holds.add(core, backlog.popleft())
             events = self._step()
             held.check()
             for event in events:
@@ -218,11 +219,19 @@ class OfflineRunner:
 
     def _step(self) -> list[TokenEvent]:
         """Run a step. An error in it is the engine's end: the result of the step is lost."""
+        model = self._model
         try:
-            return self._model.core.step()
+            if model.files is not None and model.files.num_loading:
+                model.files.take()
+            model.holds.take(model.core)
+            events = model.core.step()
+            model.holds.leave(events)
         except BaseException as error:
             self._death = error
             raise
+        if not events and model.holds.num_held:
+            time.sleep(_POLL_SECONDS)  # an adapter is being read
+        return events
 
     def _clear(self, names: Sequence[str]) -> None:
         """End everything that still runs when a call ends, for whatever reason."""

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octavo.client.client import Deliver, Died, EngineDeadError
@@ -225,14 +224,8 @@ def start(
     """Build the engine that the arguments describe; `timing` concerns processes alone."""
     # They import a backend, and what reads checkpoints.
     from octavo.engine.build import build_engine
-    from octavo.engine.file_kinds import make_file_kinds
-    from octavo.engine.own_reader import OwnReader
-    from octavo.engine.tensor_files import TensorFiles
+    from octavo.engine.own_files import own_files
 
     engine = build_engine(arguments, processors=processors)
-    files = None
-    if engine.adapters is not None and arguments.adapter_directory is not None:
-        reader = OwnReader([Path(arguments.adapter_directory)])
-        files = TensorFiles(make_file_kinds(engine), reader)
-        engine.adapters.attach(files)
+    files = own_files(engine, arguments.adapter_directory)
     return InlineClient(engine.core, engine.facts, engine.adapters, files)
