@@ -336,5 +336,5 @@ def test_a_command_that_cannot_be_followed_fails_before_it_loads(
     assert "--device='cuda' is not possible" in capsys.readouterr().err
     assert main(["serve", tiny, "-ngl", "33", "--port", "0"]) == USAGE
     assert "-ngl 33 is not supported" in capsys.readouterr().err
-    assert main(["fit", tiny, "--quantization", "fp8"]) == USAGE
+    assert main(["fit", tiny, "--quantization", "mxfp8"]) == USAGE
     assert "the model's files are not quantised" in capsys.readouterr().err

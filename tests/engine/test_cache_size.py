@@ -124,7 +124,7 @@ def test_an_engine_takes_its_share_of_the_memory(directory: Path) -> None:
         (None, None, True),
         ("gguf", "gguf", True),
         ("gptq_marlin", "gptq", True),
-        ("fp8", None, False),
+        ("mxfp8", None, False),
         ("gguf", "fp8", False),
     ],
 )
