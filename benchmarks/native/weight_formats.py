@@ -50,7 +50,8 @@ ERROR_ROWS, MANY_ROWS = 32, 512
 ROUNDS = 3
 GGUF = (
     "Q8_0", "Q6_K", "Q5_K", "Q5_1", "Q5_0", "Q4_K", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS", "MXFP4",
-    "Q3_K", "Q2_K", "IQ3_S", "IQ2_XXS", "IQ1_S", "TQ2_0",
+    "Q3_K", "Q2_K", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S", "TQ2_0",
+    "TQ1_0",
 )  # fmt: skip
 # Names of the table, and how such a file is made; those of `FORMATS` are made for tests.
 SAFETENSORS: dict[str, MadeFormat] = {
@@ -60,6 +61,7 @@ SAFETENSORS: dict[str, MadeFormat] = {
     "GPTQ, 3 bits by 128": gptq(3, 128),
     "GPTQ, 2 bits by 64": gptq(2, 64),
     "GPTQ, 8 bits by 128, symmetric": gptq(8, 128, sym=True),
+    "GPTQ, 8 bits by 128": gptq(8, 128),
     "AWQ, 4 bits by 128": awq(128),
     "compressed-tensors, W4A16 by 128": MadeFormat(*integers(4, "group", 128)),
     "compressed-tensors, W8A8": MadeFormat(
@@ -73,7 +75,10 @@ SAFETENSORS: dict[str, MadeFormat] = {
     "bitsandbytes, NF4": FORMATS["bitsandbytes, NF4"],
     "bitsandbytes, FP4": FORMATS["bitsandbytes, FP4"],
     "bitsandbytes, 8 bits": FORMATS["bitsandbytes, 8 bits"],
+    "HQQ, 8 bits by 128": hqq(8, 128),
     "HQQ, 4 bits by 64": hqq(4, 64),
+    "HQQ, 3 bits by 64": hqq(3, 64),
+    "HQQ, 2 bits by 64": hqq(2, 64),
     "torchao, 8 bits": FORMATS["torchao, integers"],
     "torchao, 4 bits": FORMATS["torchao, 4 bits"],
     "SqueezeLLM, 4 bits": FORMATS["SqueezeLLM"],
@@ -156,7 +161,7 @@ def packed(stored: Stored, repeats: int) -> _native_test.PackedMatrix:
     )
     type_ = getattr(_native.Stored, rows.type, None)
     data = rows.array
-    if type_ is None or not _native.can_pack(type_, format_) or rows.columns is not None:
+    if type_ is None or not _native.can_pack(type_, format_):
         type_, data = _native.Stored.F32, np.ascontiguousarray(rows.floats()).view(np.uint8)
     return _native_test.pack(format_.name, type_.value, list(data) * repeats, rows.inputs)
 
@@ -166,7 +171,9 @@ def error_of(tier: str, stored: Stored) -> float:
     x = activations(ERROR_ROWS, INPUTS)
     matrix = packed(stored, 1)
     out = np.zeros((ERROR_ROWS, OUTPUTS), np.float32)
-    _native_test.gemm(tier, matrix, _native_test.prepare(tier, matrix.format, x), out)
+    columns = stored.rows.columns
+    read = x if columns is None else np.ascontiguousarray(x[:, columns])
+    _native_test.gemm(tier, matrix, _native_test.prepare(tier, matrix.format, read), out)
     exact = x.astype(np.float64) @ stored.values.T.astype(np.float64)
     # Each row counts alike, however large its activations are.
     scale = np.sqrt(np.square(exact).mean(1, keepdims=True))

@@ -2,6 +2,7 @@
 #include "program/program.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -18,6 +19,12 @@ using namespace nb::literals;
 namespace octavo {
 
 namespace {
+
+using Order = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void set_order(Instruction& instruction, const Order& order) {
+  instruction.order.assign(order.data(), order.data() + order.size());
+}
 
 // A pointer to weights that a Store holds; in Python an address, 0 for none.
 template <typename Struct>
@@ -131,6 +138,7 @@ void bind_structs(nb::module_& m) {
       .def_rw("space", &Instruction::space).def_rw("x", &Instruction::x)
       .def_rw("y", &Instruction::y).def_rw("out", &Instruction::out)
       .def_rw("norm", &Instruction::norm).def_rw("prepared", &Instruction::prepared)
+      .def_prop_rw("order", [](const Instruction& i) { return i.order; }, &set_order)
       .def_rw("activation", &Instruction::activation).def_rw("factor", &Instruction::factor)
       .def_rw("cap", &Instruction::cap).def_rw("by_position", &Instruction::by_position)
       .def_rw("by_type", &Instruction::by_type)

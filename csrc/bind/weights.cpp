@@ -1,11 +1,13 @@
 // Binds the team, and weights packed for the kernels.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <new>
+#include <optional>
 #include <stdexcept>
 
 #include "bind/parts.h"
@@ -31,6 +33,7 @@ using Addresses = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::dev
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FilePages = std::vector<std::pair<uintptr_t, size_t>>;
 using Tensors = std::vector<const RowTensors*>;
+using Factors = std::optional<FloatArray>;
 
 size_t num_bytes(const Matrix& matrix) {
   return matrix.panel_bytes * num_panels(matrix);
@@ -53,11 +56,11 @@ class Store {
   // queued jobs, and `finish` returns when they are done. A matrix drops its `file_pages` (address,
   // bytes) when it is packed.
   Matrix pack(Stored type, Format format, int inputs, Addresses rows, nb::object owner,
-              const FilePages& file_pages, const Tensors& tensors) {
+              const FilePages& file_pages, const Tensors& tensors, const Factors& factors) {
     Matrix matrix = shaped(format, static_cast<int32_t>(rows.size()), inputs);
     check(type, format, inputs);
     matrix.data = matrices_.take(num_bytes(matrix));
-    add_job(matrix, type, rows, std::move(owner), file_pages, tensors);
+    add_job(matrix, type, rows, std::move(owner), file_pages, tensors, factors);
     return matrix;
   }
 
@@ -78,12 +81,12 @@ class Store {
 
   // Packs rows over the panels of a matrix that was placed, where these must be writable.
   void pack_over(const Matrix& matrix, Stored type, Addresses rows, nb::object owner,
-                 const FilePages& file_pages, const Tensors& tensors) {
+                 const FilePages& file_pages, const Tensors& tensors, const Factors& factors) {
     if (rows.size() != static_cast<size_t>(matrix.outputs))
       throw std::invalid_argument("a row is needed for each output");
     check(type, matrix.format, matrix.inputs);
     std::memset(const_cast<uint8_t*>(matrix.data), 0, num_bytes(matrix));  // as fresh memory is
-    add_job(matrix, type, rows, std::move(owner), file_pages, tensors);
+    add_job(matrix, type, rows, std::move(owner), file_pages, tensors, factors);
   }
 
   void begin(const Team& team) {
@@ -119,9 +122,17 @@ class Store {
   }
 
   void add_job(const Matrix& matrix, Stored type, const Addresses& rows, nb::object owner,
-               const FilePages& file_pages, const Tensors& tensors) {
-    PackJob job{matrix.format, type, matrix.inputs, {}, const_cast<uint8_t*>(matrix.data), {}, {},
-                {}};
+               const FilePages& file_pages, const Tensors& tensors, const Factors& factors) {
+    PackJob job{};
+    job.format = matrix.format;
+    job.type = type;
+    job.inputs = matrix.inputs;
+    job.data = const_cast<uint8_t*>(matrix.data);
+    if (factors) {
+      if (!has_output_scales(matrix.format) || factors->size() != rows.size())
+        throw std::invalid_argument("a format with scales of outputs takes a factor for each row");
+      job.factors.assign(factors->data(), factors->data() + factors->size());
+    }
     if (tensors.empty()) {
       const auto* from = reinterpret_cast<const uint8_t* const*>(rows.data());
       job.rows.assign(from, from + rows.size());
@@ -191,6 +202,17 @@ void bind_weights(nb::module_& m) {
       .value("Table4", Format::Table4).value("Mx4", Format::Mx4)
       .value("U4Zero", Format::U4Zero).value("U4ZeroBy64", Format::U4ZeroBy64)
       .value("U4ZeroBy128", Format::U4ZeroBy128).value("U8Wide", Format::U8Wide)
+      .value("U8Zero", Format::U8Zero).value("U8ZeroBy64", Format::U8ZeroBy64)
+      .value("U8ZeroBy128", Format::U8ZeroBy128).value("U4Mid", Format::U4Mid)
+      .value("U4MidBy64", Format::U4MidBy64).value("U4MidBy128", Format::U4MidBy128)
+      .value("U3Zero", Format::U3Zero).value("U3ZeroBy64", Format::U3ZeroBy64)
+      .value("U3ZeroBy128", Format::U3ZeroBy128).value("U2Zero", Format::U2Zero)
+      .value("U2ZeroBy64", Format::U2ZeroBy64).value("U2ZeroBy128", Format::U2ZeroBy128)
+      .value("U2By64", Format::U2By64).value("U2By128", Format::U2By128)
+      .value("U2By256", Format::U2By256).value("U2K", Format::U2K).value("U3K", Format::U3K)
+      .value("Table3Iq1", Format::Table3Iq1).value("Table3Iq2", Format::Table3Iq2)
+      .value("Table4Xxs", Format::Table4Xxs).value("Table4S", Format::Table4S)
+      .value("Table4K", Format::Table4K)
       .value("F8By32", Format::F8By32).value("F8By128", Format::F8By128)
       .value("NF4By64", Format::NF4By64).value("FP4By64", Format::FP4By64)
       .value("NVFP4By16", Format::NVFP4By16);
@@ -205,6 +227,18 @@ void bind_weights(nb::module_& m) {
       .value("I4ZeroBy64", Stored::I4ZeroBy64).value("I4ZeroBy128", Stored::I4ZeroBy128)
       .value("I8By32", Stored::I8By32).value("I8By64", Stored::I8By64)
       .value("I8By128", Stored::I8By128).value("I8Wide", Stored::I8Wide)
+      .value("I8ZeroBy32", Stored::I8ZeroBy32).value("I8ZeroBy64", Stored::I8ZeroBy64)
+      .value("I8ZeroBy128", Stored::I8ZeroBy128).value("I4MidBy32", Stored::I4MidBy32)
+      .value("I4MidBy64", Stored::I4MidBy64).value("I4MidBy128", Stored::I4MidBy128)
+      .value("I3ZeroBy32", Stored::I3ZeroBy32).value("I3ZeroBy64", Stored::I3ZeroBy64)
+      .value("I3ZeroBy128", Stored::I3ZeroBy128).value("I2ZeroBy32", Stored::I2ZeroBy32)
+      .value("I2ZeroBy64", Stored::I2ZeroBy64).value("I2ZeroBy128", Stored::I2ZeroBy128)
+      .value("Q2_K", Stored::Q2_K).value("IQ2_XXS", Stored::IQ2_XXS)
+      .value("IQ2_XS", Stored::IQ2_XS).value("IQ2_S", Stored::IQ2_S)
+      .value("IQ3_XXS", Stored::IQ3_XXS).value("IQ3_S", Stored::IQ3_S)
+      .value("IQ1_S", Stored::IQ1_S).value("IQ1_M", Stored::IQ1_M)
+      .value("TQ1_0", Stored::TQ1_0).value("TQ2_0", Stored::TQ2_0)
+      .value("NVFP4", Stored::NVFP4).value("Q1_0", Stored::Q1_0).value("Q2_0", Stored::Q2_0)
       .value("F8By32", Stored::F8By32).value("F8By128", Stored::F8By128)
       .value("NF4By64", Stored::NF4By64).value("FP4By64", Stored::FP4By64)
       .value("NVFP4By16", Stored::NVFP4By16)
@@ -222,11 +256,12 @@ void bind_weights(nb::module_& m) {
       .def(nb::init<>())
       .def("vector", &Store::vector, "values"_a)
       .def("pack", &Store::pack, "type"_a, "format"_a, "inputs"_a, "rows"_a, "owner"_a,
-           "file_pages"_a, "tensors"_a = Tensors{}, nb::keep_alive<0, 1>())
+           "file_pages"_a, "tensors"_a = Tensors{}, "factors"_a = nb::none(),
+           nb::keep_alive<0, 1>())
       .def("place", &Store::place, "format"_a, "outputs"_a, "inputs"_a, "panels"_a, "owner"_a,
            nb::keep_alive<0, 1>())
       .def("pack_over", &Store::pack_over, "matrix"_a, "type"_a, "rows"_a, "owner"_a,
-           "file_pages"_a, "tensors"_a = Tensors{})
+           "file_pages"_a, "tensors"_a = Tensors{}, "factors"_a = nb::none())
       .def("begin", &Store::begin, "team"_a)
       .def("finish", &Store::finish, "team"_a)
       .def_prop_ro("num_bytes", &Store::all_bytes);

@@ -12,6 +12,11 @@ namespace octavo {
 namespace OCTAVO_TIER {
 namespace {
 
+// The first row of part `i`, if `rows` are divided into even parts.
+inline int part_begin(int rows, int parts, int i) {
+  return static_cast<int>(static_cast<int64_t>(rows) * i / parts);
+}
+
 constexpr int kGates = kPanel / 2;  // gates of a gated panel; as many ups follow them
 
 // The number of outputs that panel `panel` writes: 32, or 16 where gates and ups lie in it; less in

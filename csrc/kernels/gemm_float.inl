@@ -85,11 +85,6 @@ void multiply_some_rows(int rows, const Piece& piece) {
   }
 }
 
-// The first row of part `i`, if `rows` are divided into even parts.
-inline int part_begin(int rows, int parts, int i) {
-  return static_cast<int>(static_cast<int64_t>(rows) * i / parts);
-}
-
 // One panel for up to kRowBlock rows, summed into `sums`. If the panel is read once, the prefetched
 // memory is `ahead` bytes further on in it; otherwise it is the next panel, a share in each pass.
 // `ask(first, count)` is called before each run of rows, to prefetch their outputs.

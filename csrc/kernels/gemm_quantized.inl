@@ -1,7 +1,8 @@
 // Products of int8 activations with panels of codes.
 //
-// For each group of 32 inputs in order: the integer sum of codes times activations, exact, then
-// sum = fma(float(integer) · d, scale, sum), and with minima sum = fma(d · sum of q, minimum, sum).
+// For each group of 32 inputs in order, or half of one that has a scale: the integer sum of codes
+// times activations, exact, then sum = fma(float(integer) · d, scale, sum), and with minima
+// sum = fma(d · sum of q, minimum, sum).
 // Every element is computed in this way, for any number of rows and in all tiers: equal bits.
 #pragma once
 
@@ -40,8 +41,8 @@ constexpr bool kSplitsSums = kDotsHighCodes && rows == 1 && has_four_bits(format
 // `odd` are the sums of odd steps, sixteen times as large, where sums are split.
 template <Format format, int rows, int vectors, int step, int end>
 OCTAVO_INLINE void dot_steps(Integers (&sums)[rows][vectors], Integers (&odd)[rows][vectors],
-                             const uint8_t* codes, const uint8_t* group, size_t ahead,
-                             const uint8_t* x, size_t x_stride) {
+                             const Variant& variant, const uint8_t* codes, const uint8_t* group,
+                             size_t ahead, const uint8_t* x, size_t x_stride) {
   if constexpr (step < end) {
     if (ahead) ask<format, step>(group, ahead);
     constexpr bool kHigh = kSplitsSums<format, rows> && step % 2;
@@ -49,7 +50,7 @@ OCTAVO_INLINE void dot_steps(Integers (&sums)[rows][vectors], Integers (&odd)[ro
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++) {
       const uint8_t* four = codes + v * kLanes * 4;
-      weights[v] = kHigh ? decode_high<format, step>(four) : decode<format, step>(four);
+      weights[v] = kHigh ? decode_high<format, step>(four) : decode<format, step>(four, variant);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
@@ -60,7 +61,8 @@ OCTAVO_INLINE void dot_steps(Integers (&sums)[rows][vectors], Integers (&odd)[ro
         sum = dot<has_small_codes(format)>(sum, weights[v], four);
       }
     }
-    dot_steps<format, rows, vectors, step + 1, end>(sums, odd, codes, group, ahead, x, x_stride);
+    dot_steps<format, rows, vectors, step + 1, end>(sums, odd, variant, codes, group, ahead, x,
+                                                    x_stride);
   }
 }
 
@@ -68,7 +70,12 @@ template <Format format>
 OCTAVO_INLINE Integers start(const uint8_t* x, int part) {
   if constexpr (layout_of(format).offset == 0) return no_integers();
   if constexpr (kTakesOffsetOff && !has_small_codes(format)) return no_integers();
-  return splat_integer(x + start_at<format>(part));
+  const StartPlace place = start_at<format>(part);
+  if (place.shift == 0) return splat_integer(x + place.at);
+  // Exact: what is shifted out are zeros.
+  const auto stored = static_cast<int32_t>(read_four(x + place.at));
+  const int32_t moved = place.shift > 0 ? stored * (1 << place.shift) : stored >> -place.shift;
+  return splat_integer(reinterpret_cast<const uint8_t*>(&moved));
 }
 
 // A block of a panel, and one of its groups.
@@ -81,9 +88,19 @@ inline Floats load_halves(const uint8_t* p) {
   return load_half(reinterpret_cast<const uint16_t*>(p));
 }
 
+// Where a format with signed factors has those of a part of a group.
+template <Format format>
+inline const uint8_t* factors_of(Place at, int part) {
+  return at.header + kHeaderLine + (at.group * layout_of(format).parts + part) * kPanel;
+}
+
+inline const uint8_t* half_bytes_of(Place at, int part) {
+  return at.header + kHalfBytes + (at.group * 2 + part) * kPanel;
+}
+
 // The scales of outputs `first` and so on. Products of bits and fp16 are exact.
 template <Format format>
-OCTAVO_INLINE Floats load_scale(Place at, int part, int first) {
+OCTAVO_INLINE Floats load_scale(const Variant& variant, Place at, int part, int first) {
   if constexpr (format == Format::Mx4) {
     return powers_less_128(widened(at.header + at.group * kPanel + first));
   }
@@ -92,16 +109,22 @@ OCTAVO_INLINE Floats load_scale(Place at, int part, int first) {
     const uint8_t* bits = at.header + kSixBits + at.group * kSixBitsGroup;
     return scale * to_floats(widened(bits + first) & 63);
   }
-  if constexpr (format == Format::U6) {
-    const uint8_t* factors = at.header + kHeaderLine + (at.group * 2 + part) * kPanel;
-    return scale * to_floats(widened_signed(factors + first));
+  if constexpr (has_signed_factors(format)) {
+    const Floats factor = to_floats(widened_signed(factors_of<format>(at, part) + first));
+    return has_several_tables(format) ? scale * splat(variant.unit) * factor : scale * factor;
+  }
+  if constexpr (format == Format::U2K) {
+    return scale * to_floats(widened(half_bytes_of(at, part) + first) & 15);
   }
   return scale;
 }
 
 template <Format format>
-OCTAVO_INLINE Floats load_minimum(Place at, int first) {
+OCTAVO_INLINE Floats load_minimum(Place at, int part, int first) {
   const Floats minimum = load_halves(at.header + kHeaderLine + first * 2);
+  if constexpr (format == Format::U2K) {
+    return minimum * to_floats(widened(half_bytes_of(at, part) + first) >> 4);
+  }
   if constexpr (has_six_bit_scales(format)) {
     const uint8_t* bits = at.header + kSixBits + at.group * kSixBitsGroup;
     const Integers four = widened(bits + kPanel + first % 16);
@@ -109,15 +132,24 @@ OCTAVO_INLINE Floats load_minimum(Place at, int first) {
     return minimum * to_floats(with_bits(widened(bits + first) >> 6, above, 0x3C));
   }
   if constexpr (has_zero_points(format)) {
-    return load_halves(at.header + first * 2) * (splat(0.0f) - minimum);
+    const auto offset = static_cast<float>(layout_of(format).offset);
+    return load_halves(at.header + first * 2) * (splat(offset) - minimum);
   }
   return minimum;
 }
 
+// What minima are multiplied by: the scale of a group's inputs times their sum, or that of a half.
+template <Format format>
+OCTAVO_INLINE float input_sum(const uint8_t* x, int part) {
+  if constexpr (layout_of(format).parts == 1) return read_float(x + kPreparedSum);
+  const auto start = static_cast<int32_t>(read_four(x + kPreparedStart32 + part * 4));
+  return read_float(x + kPreparedScale) * static_cast<float>(-(start >> 5));
+}
+
 // Part `part` of a group: all of it, or 16 inputs where these have their own scale.
 template <Format format, int rows, int vectors, int part>
-OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], Place at, int first,
-                            const uint8_t* codes, size_t ahead, const uint8_t* x,
+OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], const Variant& variant, Place at,
+                            int first, const uint8_t* codes, size_t ahead, const uint8_t* x,
                             size_t x_stride) {
   constexpr int kPartSteps = kSteps / layout_of(format).parts;
   Integers dots[rows][vectors], odd[rows][vectors];
@@ -130,10 +162,10 @@ OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], Place at, int first,
     }
   }
   dot_steps<format, rows, vectors, part * kPartSteps, (part + 1) * kPartSteps>(
-      dots, odd, codes, at.header + at.group * group_bytes(format), ahead, x, x_stride);
+      dots, odd, variant, codes, at.header + at.group * group_bytes(format), ahead, x, x_stride);
 #pragma GCC unroll 8
   for (int v = 0; v < vectors; v++) {
-    const Floats scale = load_scale<format>(at, part, first + v * kLanes);
+    const Floats scale = load_scale<format>(variant, at, part, first + v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
       if constexpr (kSplitsSums<format, rows>) dots[r][v] = add_sixteenth(dots[r][v], odd[r][v]);
@@ -145,26 +177,26 @@ OCTAVO_INLINE void add_part(Floats (&sums)[rows][vectors], Place at, int first,
 }
 
 template <Format format, int rows, int vectors>
-OCTAVO_INLINE void add_minima(Floats (&sums)[rows][vectors], Place at, int first,
+OCTAVO_INLINE void add_minima(Floats (&sums)[rows][vectors], Place at, int part, int first,
                               const uint8_t* x, size_t x_stride) {
 #pragma GCC unroll 8
   for (int v = 0; v < vectors; v++) {
-    const Floats minimum = load_minimum<format>(at, first + v * kLanes);
+    const Floats minimum = load_minimum<format>(at, part, first + v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
-      const Floats sum = splat(read_float(x + r * x_stride + kPreparedSum));
+      const Floats sum = splat(input_sum<format>(x + r * x_stride, part));
       sums[r][v] = fma(sum, minimum, sums[r][v]);
     }
   }
 }
 
-// A panel's products with some rows: a tile of sums[r · 32 + o]. Its blocks have `span` groups,
-// more than the format's own where int8 and int4 have larger groups.
+// A panel's products with some rows: a tile of sums[r · 32 + o].
 template <Format format, int rows>
-void add_groups(const uint8_t* weights, int span, size_t ahead, const uint8_t* x, size_t x_stride,
-                int groups, float* tile) {
+void add_groups(const uint8_t* weights, const Variant& variant, size_t ahead, const uint8_t* x,
+                size_t x_stride, int groups, float* tile) {
   constexpr int vectors = vectors_beside(rows);
   constexpr GroupLayout kLayout = layout_of(format);
+  const int span = has_several_spans(format) ? variant.span : kLayout.span;
   for (int first = 0; first < kPanel; first += vectors * kLanes) {
     Floats sums[rows][vectors];
 #pragma GCC unroll 8
@@ -179,12 +211,16 @@ void add_groups(const uint8_t* weights, int span, size_t ahead, const uint8_t* x
       codes += kLayout.header_bytes;
       const int end = groups - begin < span ? groups - begin : span;
       do {
-        add_part<format, rows, vectors, 0>(sums, at, first, codes, ahead, row, x_stride);
-        if constexpr (kLayout.parts == 2) {
-          add_part<format, rows, vectors, 1>(sums, at, first, codes, ahead, row, x_stride);
-        }
+        add_part<format, rows, vectors, 0>(sums, variant, at, first, codes, ahead, row, x_stride);
         if constexpr (kLayout.minima) {
-          add_minima<format, rows, vectors>(sums, at, first, row, x_stride);
+          add_minima<format, rows, vectors>(sums, at, 0, first, row, x_stride);
+        }
+        if constexpr (kLayout.parts == 2) {
+          add_part<format, rows, vectors, 1>(sums, variant, at, first, codes, ahead, row,
+                                             x_stride);
+          if constexpr (kLayout.minima) {
+            add_minima<format, rows, vectors>(sums, at, 1, first, row, x_stride);
+          }
         }
         codes += kLayout.code_bytes;
         row += kPreparedGroup;
@@ -202,20 +238,18 @@ void add_groups(const uint8_t* weights, int span, size_t ahead, const uint8_t* x
 
 // `Own` may have a function of the tier's, with equal bits.
 template <Format format, int rows = kQuantizedRows, class Own = Codes>
-void add_rows(int wanted, const uint8_t* weights, int span, size_t ahead, const uint8_t* x,
-              size_t x_stride, int groups, float* tile) {
+void add_rows(int wanted, const uint8_t* weights, const Variant& variant, size_t ahead,
+              const uint8_t* x, size_t x_stride, int groups, float* tile) {
   if constexpr (rows > 0) {
     if (wanted == rows) {
-      constexpr int kOwn = layout_of(format).span;
-      const int blocks_of = has_several_spans(format) ? span : kOwn;
       if constexpr (requires { Own::template add_groups<format, rows>; }) {
-        return Own::template add_groups<format, rows>(weights, blocks_of, ahead, x, x_stride,
-                                                      groups, tile);
+        return Own::template add_groups<format, rows>(weights, variant, ahead, x, x_stride, groups,
+                                                      tile);
       } else {
-        return add_groups<format, rows>(weights, blocks_of, ahead, x, x_stride, groups, tile);
+        return add_groups<format, rows>(weights, variant, ahead, x, x_stride, groups, tile);
       }
     }
-    add_rows<format, rows - 1>(wanted, weights, span, ahead, x, x_stride, groups, tile);
+    add_rows<format, rows - 1>(wanted, weights, variant, ahead, x, x_stride, groups, tile);
   }
 }
 
@@ -227,9 +261,10 @@ void add_all_rows(const Matrix& matrix, int panel, const uint8_t* x, int rows, s
   const size_t x_stride = prepared_int8_bytes(matrix.inputs);
   const int passes = (rows + kQuantizedRows - 1) / kQuantizedRows;
   for (int pass = 0; pass < passes; pass++) {
-    const int first = rows * pass / passes, count = rows * (pass + 1) / passes - first;
+    const int first = part_begin(rows, passes, pass);
+    const int count = part_begin(rows, passes, pass + 1) - first;
     ask(first, count);
-    add_rows<format>(count, weights, layout_of(matrix.format).span, pass == 0 ? ahead : 0,
+    add_rows<format>(count, weights, variant_of(matrix.format), pass == 0 ? ahead : 0,
                      x + first * x_stride, x_stride, matrix.inputs / kGroup,
                      tile + first * kPanel);
   }
@@ -245,8 +280,8 @@ void gemm_codes(const Matrix& matrix, const uint8_t* prepared, int rows, int fir
   float* tile = reinterpret_cast<float*>(scratch);
   const int blocks = (rows + kBlockRows - 1) / kBlockRows;
   for (int block = 0; block < blocks; block++) {
-    const int first = static_cast<int>(int64_t{rows} * block / blocks);
-    const int count = static_cast<int>(int64_t{rows} * (block + 1) / blocks) - first;
+    const int first = part_begin(rows, blocks, block);
+    const int count = part_begin(rows, blocks, block + 1) - first;
     const uint8_t* x = prepared + first * prepared_int8_bytes(matrix.inputs);
     for (int panel = first_panel; panel < end_panel; panel++) {
       add_all_rows<format>(matrix, panel, x, count, ahead, tile, [&](int begin, int some) {
@@ -261,17 +296,10 @@ void gemm_codes(const Matrix& matrix, const uint8_t* prepared, int rows, int fir
 inline void gemm_quantized(const Matrix& matrix, const uint8_t* prepared, int rows,
                            int first_panel, int end_panel, uint8_t* scratch,
                            const Epilogue& epilogue, int ahead) {
-  using Product = void (*)(const Matrix&, const uint8_t*, int, int, int, uint8_t*, const Epilogue&,
-                           int);
-  constexpr Product kProducts[] = {
-      gemm_codes<Format::U8>,  gemm_codes<Format::U8>,     gemm_codes<Format::U8>,
-      gemm_codes<Format::U4>,  gemm_codes<Format::U4>,     gemm_codes<Format::U4>,
-      gemm_codes<Format::U4Min>, gemm_codes<Format::U4K>,
-      gemm_codes<Format::U5>,  gemm_codes<Format::U5Min>,  gemm_codes<Format::U5K>,
-      gemm_codes<Format::U6>,  gemm_codes<Format::Table4>, gemm_codes<Format::Mx4>,
-      gemm_codes<Format::U4Zero>, gemm_codes<Format::U4Zero>, gemm_codes<Format::U4Zero>};
-  const int index = static_cast<int>(matrix.format) - static_cast<int>(Format::U8);
-  kProducts[index](matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
+  with_codes(matrix.format, [&](auto of) {
+    gemm_codes<decltype(of)::value>(matrix, prepared, rows, first_panel, end_panel, scratch,
+                                    epilogue, ahead);
+  });
 }
 
 // ---- one row's weights ----
@@ -284,20 +312,31 @@ inline float half_at(const uint8_t* p) {
 
 // Scale (of either 16 inputs) and minimum of one output in a group of a block.
 template <Format format>
-float scale_of(Place at, int part, int output) {
+float scale_of(const Variant& variant, Place at, int part, int output) {
   if (format == Format::Mx4) return power_less_128(at.header[at.group * kPanel + output]);
   const float scale = half_at(at.header + output * 2);
   const uint8_t* six = at.header + kSixBits + at.group * kSixBitsGroup;
   if (has_six_bit_scales(format)) return scale * static_cast<float>(six[output] & 63);
-  const uint8_t* eight = at.header + kHeaderLine + (at.group * 2 + part) * kPanel;
-  if (format == Format::U6) return scale * static_cast<float>(static_cast<int8_t>(eight[output]));
+  if (has_signed_factors(format)) {
+    const auto factor = static_cast<int8_t>(factors_of<format>(at, part)[output]);
+    return scale * variant.unit * static_cast<float>(factor);
+  }
+  if (format == Format::U2K) {
+    return scale * static_cast<float>(half_bytes_of(at, part)[output] & 15);
+  }
   return scale;
 }
 
 template <Format format>
-float minimum_of(Place at, int output) {
+float minimum_of(Place at, int part, int output) {
   const float minimum = half_at(at.header + kHeaderLine + output * 2);
-  if (has_zero_points(format)) return half_at(at.header + output * 2) * (0.0f - minimum);
+  if (has_zero_points(format)) {
+    const auto offset = static_cast<float>(layout_of(format).offset);
+    return half_at(at.header + output * 2) * (offset - minimum);
+  }
+  if (format == Format::U2K) {
+    return minimum * static_cast<float>(half_bytes_of(at, part)[output] >> 4);
+  }
   if (!has_six_bit_scales(format)) return minimum;
   const uint8_t* six = at.header + kSixBits + at.group * kSixBitsGroup;
   const int four = six[kPanel + output % 16] >> (output / 16 * 4) & 15;
@@ -307,7 +346,8 @@ float minimum_of(Place at, int output) {
 template <Format format>
 void unpack_codes(const Matrix& matrix, int output, float* out) {
   constexpr GroupLayout kLayout = layout_of(format);
-  const int span = layout_of(matrix.format).span, column = output % kPanel;
+  const Variant variant = variant_of(matrix.format);
+  const int span = variant.span, column = output % kPanel;
   Place at{nullptr, span};
   const uint8_t* codes = matrix.data + output / kPanel * matrix.panel_bytes;
   for (int first = 0; first < matrix.inputs; first += kGroup) {
@@ -315,10 +355,11 @@ void unpack_codes(const Matrix& matrix, int output, float* out) {
       at = {codes, 0};
       codes += kLayout.header_bytes;
     }
-    const float minimum = kLayout.minima ? minimum_of<format>(at, column) : 0.0f;
     for (int i = 0; i < kGroup; i++) {
-      const float scale = scale_of<format>(at, i / 16, column);
-      const int code = code_at<format>(codes, column, i);
+      const int part = i / (kGroup / kLayout.parts);
+      const float minimum = kLayout.minima ? minimum_of<format>(at, part, column) : 0.0f;
+      const float scale = scale_of<format>(variant, at, part, column);
+      const int code = code_at<format>(codes, column, i, variant);
       const float value = static_cast<float>(code - kLayout.offset) * scale;
       out[first + i] = kLayout.minima ? value + minimum : value;
     }
@@ -328,16 +369,9 @@ void unpack_codes(const Matrix& matrix, int output, float* out) {
 }
 
 inline void unpack_quantized_row(const Matrix& matrix, int output, float* out) {
-  using Unpack = void (*)(const Matrix&, int, float*);
-  constexpr Unpack kUnpacks[] = {
-      unpack_codes<Format::U8>,  unpack_codes<Format::U8>,     unpack_codes<Format::U8>,
-      unpack_codes<Format::U4>,  unpack_codes<Format::U4>,     unpack_codes<Format::U4>,
-      unpack_codes<Format::U4Min>, unpack_codes<Format::U4K>,
-      unpack_codes<Format::U5>,  unpack_codes<Format::U5Min>,  unpack_codes<Format::U5K>,
-      unpack_codes<Format::U6>,  unpack_codes<Format::Table4>, unpack_codes<Format::Mx4>,
-      unpack_codes<Format::U4Zero>, unpack_codes<Format::U4Zero>, unpack_codes<Format::U4Zero>,
-      unpack_codes<Format::U8>};
-  kUnpacks[static_cast<int>(matrix.format) - static_cast<int>(Format::U8)](matrix, output, out);
+  with_codes(matrix.format, [&](auto of) {
+    unpack_codes<decltype(of)::value>(matrix, output, out);
+  });
 }
 
 }  // namespace

@@ -123,14 +123,15 @@ inline void gemm_wide(const Matrix& matrix, const uint8_t* prepared, int rows, i
   const int groups = matrix.inputs / kGroup;
   const int blocks = (rows + kBlockRows - 1) / kBlockRows;
   for (int block = 0; block < blocks; block++) {
-    const int first = static_cast<int>(int64_t{rows} * block / blocks);
-    const int count = static_cast<int>(int64_t{rows} * (block + 1) / blocks) - first;
+    const int first = part_begin(rows, blocks, block);
+    const int count = part_begin(rows, blocks, block + 1) - first;
     const int passes = (count + kWideRows - 1) / kWideRows;
     for (int panel = first_panel; panel < end_panel; panel++) {
       const uint8_t* weights = matrix.data + panel * matrix.panel_bytes;
       if (epilogue.expand.ups) ask_for_ups(matrix, epilogue.expand, first, count, panel);
       for (int pass = 0; pass < passes; pass++) {
-        const int begin = count * pass / passes, end = count * (pass + 1) / passes;
+        const int begin = part_begin(count, passes, pass);
+        const int end = part_begin(count, passes, pass + 1);
         // A panel that is read once is prefetched a little ahead; otherwise each pass prefetches a
         // share of the next panel.
         Ask ask = {weights + ahead, ahead ? kSteps * kCodeRow : 0};

@@ -4,17 +4,24 @@
 // last block of a panel may have fewer groups. A header begins with [32] scales (fp16), except in
 // Mx4, and goes on with what its format has:
 //   minima  U4Min, U5Min, U4K, U5K: [32] (fp16)
-//   U4Zero…  [32] zero points (fp16): a minimum is the scale times the zero point, negated
+//   U4Zero…, U8Zero…, U3Zero…, U2Zero…  [32] zero points (fp16): a minimum is the scale times the
+//             offset less the zero point
+//   U4Mid…    [32] values of the middle code (fp16), which are minima
 //   U4K, U5K  for each group 48 bytes: [32] the scale's six bits, above them two of the minimum's,
 //             and [16] the minimum's other four, outputs 0 … 15 in the low halves of the bytes. A
 //             group's scale is these bits times the header's, and so is its minimum.
-//   U6        for each 16 inputs [32] signed bytes: a scale is such a byte times the header's
+//   U6, U3K, Table3…  for each 16 inputs [32] signed bytes: a scale is such a byte times the
+//             header's (of IQ types, times Variant::unit)
+//   Table4Xxs, Table4S, Table4K  for each 32 inputs [32] signed bytes, likewise
+//   U2K       [32] (fp16) and for each 16 inputs [32] bytes: the low half times the header's first
+//             numbers is a scale, the upper half times the second ones a minimum
 //   Mx4       for each group [32] bytes: the scale is 2 to their power, less 128
 // Codes of a group are rows of 128 bytes: 4 bytes for each of the 32 outputs. U8 has a row for each
 // of the eight steps of 4 inputs; the others have two steps in a row, 2i in the low halves of the
 // bytes and 2i+1 in the high ones. They are followed by rows with the bits above four: the fifth
 // bit of step s is bit s of its input's byte (U5); the fifth and sixth of step s are bits
-// 2(s mod 4) and 2(s mod 4)+1 of the byte in the row s / 4 of two (U6).
+// 2(s mod 4) and 2(s mod 4)+1 of the byte in the row s / 4 of two (U6). Codes of two and three bits
+// have these two rows for their lower bits, and those of three bits one as U5 for the third.
 #pragma once
 
 #include "kernels/table.h"
@@ -52,6 +59,28 @@ constexpr GroupLayout kGroupLayouts[kFormats] = {
     {2, 128, 1, true, 512, 0},       // U4ZeroBy64
     {4, 128, 1, true, 512, 0},       // U4ZeroBy128
     {4, 64, 1, false, 1024, 128},    // U8Wide
+    {1, 128, 1, true, 1024, 128},    // U8Zero
+    {2, 128, 1, true, 1024, 128},    // U8ZeroBy64
+    {4, 128, 1, true, 1024, 128},    // U8ZeroBy128
+    {1, 128, 1, true, 512, 8},       // U4Mid
+    {2, 128, 1, true, 512, 8},       // U4MidBy64
+    {4, 128, 1, true, 512, 8},       // U4MidBy128
+    {1, 128, 1, true, 384, 0},       // U3Zero
+    {2, 128, 1, true, 384, 0},       // U3ZeroBy64
+    {4, 128, 1, true, 384, 0},       // U3ZeroBy128
+    {1, 128, 1, true, 256, 0},       // U2Zero
+    {2, 128, 1, true, 256, 0},       // U2ZeroBy64
+    {4, 128, 1, true, 256, 0},       // U2ZeroBy128
+    {2, 64, 1, false, 256, 1},       // U2By64
+    {4, 64, 1, false, 256, 1},       // U2By128
+    {8, 64, 1, false, 256, 1},       // U2By256
+    {8, 640, 2, true, 256, 0},       // U2K
+    {8, 576, 2, false, 384, 64},     // U3K, by a table
+    {8, 576, 2, false, 384, 64},     // Table3Iq1
+    {8, 576, 2, false, 384, 64},     // Table3Iq2
+    {8, 320, 1, false, 512, 128},    // Table4Xxs
+    {8, 320, 1, false, 512, 128},    // Table4S
+    {8, 320, 1, false, 512, 128},    // Table4K
     {}, {}, {}, {}, {},              // F8By32 … NVFP4By16 (coded_layout.h)
 };
 
@@ -79,9 +108,89 @@ constexpr int kPreparedWide = kWide + 64;
 constexpr int kWideScale = kWide;
 constexpr int kWideStart = kWide + 4;
 
+// In U2K, after the two scales.
+constexpr int kHalfBytes = 2 * kHeaderLine;
+
+constexpr bool has_two_bits(Format format) {
+  return kGroupLayouts[static_cast<int>(format)].code_bytes == kPanel * kGroup * 2 / 8;
+}
+
+constexpr bool has_three_bits(Format format) {
+  return kGroupLayouts[static_cast<int>(format)].code_bytes == kPanel * kGroup * 3 / 8;
+}
+
+// A signed byte for each part of a group times one for all of a block.
+constexpr bool has_signed_factors(Format format) {
+  return format == Format::U6 || format == Format::U3K || format == Format::Table3Iq1 ||
+         format == Format::Table3Iq2 || format == Format::Table4Xxs || format == Format::Table4S ||
+         format == Format::Table4K;
+}
+
 // IQ4_NL's sixteen values, and twice the values of the float E2M1, so that they are whole.
 constexpr int8_t kTableValues[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                      1,    13,   25,  38,  53,  69,  89,  113};
 constexpr int8_t kMxValues[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+// Eight times the values of IQ1, each an eighth above or below -1, 0 or 1; and the values of IQ2
+// and IQ3. The upper bit of a code is the side of the eighth, or the sign.
+constexpr int8_t kIq1Values[16] = {-7, 1, 9, 0, -9, -1, 7};
+constexpr int8_t kIq2Values[16] = {8, 25, 43, 0, -8, -25, -43};
+constexpr int8_t kQ3KValues[16] = {-4, -3, -2, -1, 0, 1, 2, 3};
+constexpr int8_t kIq3XxsValues[16] = {4,  12,  20,  28,  36,  44,  52,  62,
+                                      -4, -12, -20, -28, -36, -44, -52, -62};
+constexpr int8_t kIq3SValues[16] = {1,  3,  5,  7,  9,  11,  13,  15,
+                                    -1, -3, -5, -7, -9, -11, -13, -15};
+
+// Values of codes with the offset added, so that they are unsigned.
+struct CodeTable {
+  int8_t values[16];
+};
+
+constexpr const int8_t* table_values(Format format) {
+  switch (format) {
+    case Format::Table4:
+    case Format::Table4K: return kTableValues;
+    case Format::Mx4: return kMxValues;
+    case Format::U3K: return kQ3KValues;
+    case Format::Table3Iq1: return kIq1Values;
+    case Format::Table3Iq2: return kIq2Values;
+    case Format::Table4Xxs: return kIq3XxsValues;
+    case Format::Table4S: return kIq3SValues;
+    default: return nullptr;
+  }
+}
+
+constexpr bool has_table(Format format) { return table_values(format) != nullptr; }
+
+constexpr CodeTable code_table(Format format) {
+  CodeTable table{};
+  for (int i = 0; i < 16; i++) {
+    const int offset = kGroupLayouts[static_cast<int>(format)].offset;
+    table.values[i] = static_cast<int8_t>(table_values(format)[i] + offset);
+  }
+  return table;
+}
+
+template <Format format>
+inline constexpr CodeTable kCodeTable = code_table(format);
+
+// What formats of one kind differ in, whose kernels are the same.
+struct Variant {
+  int span;
+  const int8_t* table = nullptr;
+  float unit = 1.0f;  // by which a scale of two factors is multiplied, as values are whole numbers
+};
+
+constexpr Variant variant_of(Format format) {
+  const int span = kGroupLayouts[static_cast<int>(format)].span;
+  switch (format) {
+    case Format::U3K: return {span, kCodeTable<Format::U3K>.values};
+    case Format::Table3Iq1: return {span, kCodeTable<Format::Table3Iq1>.values, 0.125f};
+    case Format::Table3Iq2: return {span, kCodeTable<Format::Table3Iq2>.values, 0.125f};
+    case Format::Table4Xxs: return {span, kCodeTable<Format::Table4Xxs>.values, 0.25f};
+    case Format::Table4S: return {span, kCodeTable<Format::Table4S>.values};
+    case Format::Table4K: return {span, kCodeTable<Format::Table4K>.values};
+    default: return {span};
+  }
+}
 
 }  // namespace octavo

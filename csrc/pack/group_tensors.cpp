@@ -184,6 +184,26 @@ void split(const uint8_t* words, int64_t at, int bits, int count, uint8_t* out) 
 
 int place_bits(const GroupTensors& from) { return from.bits <= 4 ? 4 : 8; }
 
+// The codes of the inputs of a row, each in a byte, where words have those of several parts.
+const uint8_t* in_bytes_of_parts(const GroupTensors& from, int row, RowRoom& room) {
+  const Window made = window_of(from);
+  room.codes.resize(made.end - made.first);
+  const unsigned top = (1u << from.bits) - 1;
+  const int64_t groups = from.inputs / from.scale_group;
+  for (int input = made.first; input < made.end; input += from.group) {
+    const int64_t group = row * groups + input / from.scale_group;
+    const int shift = from.bits * static_cast<int>(from.parts - 1 - group / from.part);
+    const uint8_t* words = from.codes.at(group % from.part, input % from.scale_group);
+    uint8_t* out = room.codes.data() + (input - made.first);
+    for (int i = 0; i < from.group; i++) {
+      uint32_t word = 0;
+      std::memcpy(&word, words + i * from.word_bytes, from.word_bytes);
+      out[i] = static_cast<uint8_t>(word >> shift & top);
+    }
+  }
+  return room.codes.data();
+}
+
 // The codes of the inputs that a row is made of, each in a byte, in the row's order.
 const uint8_t* in_bytes(const GroupTensors& from, const uint8_t* words, int skipped, Window inputs,
                         RowRoom& room) {
@@ -204,22 +224,27 @@ void join_pairs(uint8_t* bytes, int count) {
   if (count % 2) bytes[count / 2] = bytes[count - 1];
 }
 
-float scale_at(const GroupTensors& from, int row, int group) {
-  const int64_t input = int64_t{group} * from.group;
-  const uint8_t* at = from.scales.at(row / from.scale_outputs, input / from.scale_group);
-  if (from.scale_type == Stored::F32) {
-    float scale;
-    std::memcpy(&scale, at, sizeof scale);
-    return scale;
+float number_at(const uint8_t* at, Stored type) {
+  if (type == Stored::F32) {
+    float number;
+    std::memcpy(&number, at, sizeof number);
+    return number;
   }
   uint16_t half;
   std::memcpy(&half, at, sizeof half);
-  return from.scale_type == Stored::F16 ? half_to_float(half) : bf16_to_float(half);
+  return type == Stored::F16 ? half_to_float(half) : bf16_to_float(half);
 }
 
-uint8_t zero_at(const GroupTensors& from, int row, int group) {
+float scale_at(const GroupTensors& from, int row, int group) {
+  const int64_t input = int64_t{group} * from.group;
+  const uint8_t* at = from.scales.at(row / from.scale_outputs, input / from.scale_group);
+  return number_at(at, from.scale_type);
+}
+
+float zero_at(const GroupTensors& from, int row, int group) {
   if (from.zeros.data == nullptr) return from.middle;
-  return *from.zeros.at(row, int64_t{group} * from.group / from.scale_group);
+  const uint8_t* at = from.zeros.at(row, int64_t{group} * from.group / from.scale_group);
+  return from.zeros_are_bytes ? static_cast<float>(*at) : number_at(at, from.zero_type);
 }
 
 size_t group_code_bytes(const GroupTensors& from) {
@@ -238,7 +263,11 @@ void write_groups(const GroupTensors& from, int row, const uint8_t* codes, uint8
     const float scale = scale_at(from, row, group);
     std::memcpy(to, &scale, sizeof scale);
     to += sizeof scale;
-    if (from.has_zeros) *to++ = zero_at(from, row, group);
+    if (from.has_zeros) {
+      const float zero = zero_at(from, row, group);
+      std::memcpy(to, &zero, sizeof zero);
+      to += sizeof zero;
+    }
     const size_t bytes = std::min(left, code_bytes);
     std::memcpy(to, codes, bytes);
     if (from.flipped) flip(to, bytes, from.flipped);
@@ -250,14 +279,19 @@ void write_groups(const GroupTensors& from, int row, const uint8_t* codes, uint8
 }
 
 void write_values(const GroupTensors& from, int row, const uint8_t* codes, uint8_t* to) {
+  // Codes of four bits are apart here, whose bytes had two of them.
+  const uint8_t flipped = place_bits(from) == 4 ? from.flipped & 15 : from.flipped;
   const Window made = window_of(from);
   for (int group = from.first_group; group < from.end_group; group++) {
-    const float scale = scale_at(from, row, group), zero = zero_at(from, row, group);
+    const float scale = scale_at(from, row, group), stored = zero_at(from, row, group);
+    const float zero = from.zeros_are_values ? from.middle : stored;
+    const float added = from.zeros_are_values ? stored : 0.0f;
     const int first = group * from.group - made.first;
     const int end = std::min(first + from.group, made.end - made.first);
     for (int i = first; i < end; i++) {
-      const uint8_t code = codes[i] ^ from.flipped;
-      const float value = (from.table ? from.table[code] : static_cast<float>(code) - zero) * scale;
+      const uint8_t code = codes[i] ^ flipped;
+      float value = (from.table ? from.table[code] : static_cast<float>(code) - zero) * scale;
+      if (from.zeros_are_values) value += added;
       std::memcpy(to + sizeof value * (from.places ? from.places[i] : i), &value, sizeof value);
     }
   }
@@ -266,17 +300,22 @@ void write_values(const GroupTensors& from, int row, const uint8_t* codes, uint8
 // Makes `count` rows from `first` on.
 void make_rows(const GroupTensors& from, int first, int count, uint8_t* const* to, RowRoom& room) {
   const Window inputs = from.columns ? Window{0, from.inputs} : window_of(from);
-  const WordRows words = read_words(from, inputs, first, count, room);
-  const bool is_in_place = from.columns == nullptr && from.bits == place_bits(from);
+  const bool has_parts = from.order == CodeOrder::Parts;
+  const WordRows words = has_parts ? WordRows{} : read_words(from, inputs, first, count, room);
+  const bool is_in_place = !has_parts && from.columns == nullptr && from.bits == place_bits(from);
   const Window made = window_of(from);
   for (int i = 0; i < count; i++) {
-    const uint8_t* row = words.data + words.stride * i;
+    const uint8_t* row = has_parts ? nullptr : words.data + words.stride * i;
+    const auto in_row = [&] {
+      return has_parts ? in_bytes_of_parts(from, first + i, room)
+                       : in_bytes(from, row, words.skipped, inputs, room);
+    };
     if (from.has_values) {
-      write_values(from, first + i, in_bytes(from, row, words.skipped, inputs, room), to[i]);
+      write_values(from, first + i, in_row(), to[i]);
     } else if (is_in_place) {
       write_groups(from, first + i, row + words.skipped / 8, to[i]);
     } else {
-      const uint8_t* bytes = in_bytes(from, row, words.skipped, inputs, room);
+      const uint8_t* bytes = in_row();
       uint8_t* codes = room.codes.data() + (bytes - room.codes.data());
       if (place_bits(from) == 4) join_pairs(codes, made.end - made.first);
       write_groups(from, first + i, codes, to[i]);
@@ -289,7 +328,7 @@ void make_rows(const GroupTensors& from, int first, int count, uint8_t* const* t
 size_t made_row_bytes(const GroupTensors& from) {
   const Window made = window_of(from);
   if (from.has_values) return sizeof(float) * (made.end - made.first);
-  const size_t group_bytes = sizeof(float) + from.has_zeros + group_code_bytes(from);
+  const size_t group_bytes = sizeof(float) * (1 + from.has_zeros) + group_code_bytes(from);
   return group_bytes * (from.end_group - from.first_group);
 }
 

@@ -48,6 +48,8 @@ size_t panel_bytes(Format format, int inputs) {
   refuse("format", static_cast<unsigned>(format));
 }
 
+bool has_output_scales(Format format) { return coded_layout_of(format).first_bytes > 0; }
+
 void pack_panels(Format format, Stored type, const uint8_t* const* rows, int outputs, int inputs,
                  int first_panel, int end_panel, uint8_t* data) {
   if (!can_pack(type, format)) {

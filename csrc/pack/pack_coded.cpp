@@ -3,7 +3,8 @@
 //
 // A stored group is its scale (fp32) and its codes. Of two in a byte, the first is the upper half.
 // A group of NVFP4 has the scale of all inputs (fp32), which multiplies or divides its own (E4M3),
-// and its codes, the first in the lower half.
+// and its codes, the first in the lower half. GGUF's blocks of NVFP4 have four scales (E4M3 without
+// a sign, the code of NaN a zero) and four times 16 codes, the first eight in the lower halves.
 #include "pack/pack_coded.h"
 
 #include <algorithm>
@@ -35,6 +36,7 @@ constexpr CodedKind kKinds[] = {
     {Stored::FP4By64, Format::FP4By64, "FP4By64"},
     {Stored::NVFP4By16, Format::NVFP4By16, "NVFP4By16"},
     {Stored::NVFP4DividedBy16, Format::NVFP4By16, "NVFP4DividedBy16"},
+    {Stored::NVFP4, Format::NVFP4By16, "NVFP4"},
 };
 
 const CodedKind* kind_of(Stored type) {
@@ -114,6 +116,44 @@ float scale_of_row(Stored type, const uint8_t* row, int groups, size_t stored_by
   return type == Stored::NVFP4DividedBy16 ? 1.0f / scale : scale;
 }
 
+constexpr int kBlock = 64;  // inputs of one of GGUF's …
+constexpr int kBlockGroups = kBlock / 16;
+constexpr size_t kBlockBytes = kBlockGroups + kBlock / 2;
+
+// All groups of a block as those of one stored group each.
+void pack_block(const uint8_t* block, CodedLayout layout, int group, int output, uint8_t* spans) {
+  for (int i = 0; i < kBlockGroups; i++, group++) {
+    uint8_t* span = spans + group / layout.span * span_bytes_of(layout);
+    const uint8_t scale = block[i] & kNoSign;
+    span[group % layout.span * kPanel + output] = scale == kNoSign ? 0 : scale;
+    const uint8_t* pairs = block + kBlockGroups + i * 8;
+    uint8_t* line = span + layout.scale_bytes + group % layout.span * code_bytes_of(layout) +
+                    place_in_line(output);
+    // Four codes of a line: those of four bytes' lower halves, then of their upper ones.
+    for (int at = 0; at < 16; at += 4, line += kCodeLine) {
+      const int shift = at / 8 * 4;
+      const uint8_t* four = pairs + at % 8;
+      line[0] = static_cast<uint8_t>((four[0] >> shift & 15) | (four[2] >> shift & 15) << 4);
+      line[1] = static_cast<uint8_t>((four[1] >> shift & 15) | (four[3] >> shift & 15) << 4);
+    }
+  }
+}
+
+void pack_blocks(const uint8_t* const* rows, int count, int inputs, uint8_t* panel) {
+  const CodedLayout layout = coded_layout_of(Format::NVFP4By16);
+  for (int block = 0; block < inputs / kBlock; block++) {
+    for (int output = 0; output < count; output++) {
+      if (rows[output] == nullptr) continue;
+      const uint8_t* stored = rows[output] + block * kBlockBytes;
+      __builtin_prefetch(stored + kBlockBytes);  // rows are too many to be predicted
+      pack_block(stored, layout, block * kBlockGroups, output, panel + layout.first_bytes);
+    }
+  }
+  for (int output = 0; output < count; output++) {
+    write_float(panel, output, rows[output] ? 1.0f : 0.0f);
+  }
+}
+
 void pack_scale(const uint8_t* stored, Format format, int group, int output, uint8_t* span) {
   const CodedLayout layout = coded_layout_of(format);
   if (layout.first_bytes) {
@@ -156,6 +196,10 @@ Format own_coded_format(Stored type) { return kind_of(type)->format; }
 size_t coded_row_bytes(Stored type, int inputs) {
   const CodedKind& kind = *kind_of(type);
   const CodedLayout layout = coded_layout_of(kind.format);
+  if (type == Stored::NVFP4) {
+    refuse_parts(kind.name, inputs, kBlock);
+    return inputs / kBlock * kBlockBytes;
+  }
   refuse_parts(kind.name, inputs, layout.group * layout.span);
   return inputs / layout.group * stored_group_bytes(layout);
 }
@@ -174,6 +218,7 @@ void pack_coded(Format format, Stored type, const uint8_t* const* rows, int coun
   const size_t stored_bytes = stored_group_bytes(layout);
   const int groups = inputs / layout.group;
   std::memset(panel, 0, coded_panel_bytes(format, inputs));  // for missing rows
+  if (type == Stored::NVFP4) return pack_blocks(rows, count, inputs, panel);
   for (int output = 0; layout.first_bytes && output < count; output++) {
     if (rows[output] == nullptr) continue;
     write_float(panel, output, scale_of_row(type, rows[output], groups, stored_bytes));

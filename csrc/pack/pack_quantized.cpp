@@ -1,7 +1,7 @@
 // Packs stored blocks of codes, or floats, into panels of codes (kernels/group_layout.h).
 //
-// Stored codes and scales keep their bits and their size, except that
-// Q3_K and IQ4_XS become larger, and IQ4_XS' two scales are rounded to one.
+// Stored codes and scales keep their bits and their size; codes that pick points of codebooks
+// become those of their elements (read_points.cpp).
 // (pack_groups.cpp handles the stored types whose block is a group, except MXFP4, and integers
 // except I8Wide.)
 #include "pack/pack_quantized.h"
@@ -11,19 +11,15 @@
 #include <stdexcept>
 #include <string>
 
-#include "kernels/group_layout.h"
 #include "kernels/numbers.h"
 #include "pack/choose_codes.h"
 #include "pack/pack_float.h"
+#include "pack/blocks/panel_groups.h"
+#include "pack/blocks/read_points.h"
 
 namespace octavo {
 namespace {
 
-constexpr int kSuperBlock = 256;  // inputs of a K type's block
-constexpr int kParts = kSuperBlock / kGroup;
-constexpr uint16_t kHalfSign = 0x8000;
-// Codes are read and written by words of four bytes.
-constexpr uint32_t kLow = 0x0f0f0f0f, kTwo = 0x03030303, kOne = 0x01010101;
 constexpr int kMostMade = 4;      // groups of a block of those that are made at load
 
 struct Kind {
@@ -48,16 +44,39 @@ constexpr Kind kKinds[] = {
     {Stored::I4By32, Format::U4, 32, 20, "I4By32"},
     {Stored::I4By64, Format::U4By64, 64, 36, "I4By64"},
     {Stored::I4By128, Format::U4By128, 128, 68, "I4By128"},
-    {Stored::I4ZeroBy32, Format::U4Zero, 32, 21, "I4ZeroBy32"},
-    {Stored::I4ZeroBy64, Format::U4ZeroBy64, 64, 37, "I4ZeroBy64"},
-    {Stored::I4ZeroBy128, Format::U4ZeroBy128, 128, 69, "I4ZeroBy128"},
+    {Stored::I4ZeroBy32, Format::U4Zero, 32, 24, "I4ZeroBy32"},
+    {Stored::I4ZeroBy64, Format::U4ZeroBy64, 64, 40, "I4ZeroBy64"},
+    {Stored::I4ZeroBy128, Format::U4ZeroBy128, 128, 72, "I4ZeroBy128"},
+    {Stored::I4MidBy32, Format::U4Mid, 32, 24, "I4MidBy32"},
+    {Stored::I4MidBy64, Format::U4MidBy64, 64, 40, "I4MidBy64"},
+    {Stored::I4MidBy128, Format::U4MidBy128, 128, 72, "I4MidBy128"},
+    {Stored::I3ZeroBy32, Format::U3Zero, 32, 24, "I3ZeroBy32"},
+    {Stored::I3ZeroBy64, Format::U3ZeroBy64, 64, 40, "I3ZeroBy64"},
+    {Stored::I3ZeroBy128, Format::U3ZeroBy128, 128, 72, "I3ZeroBy128"},
+    {Stored::I2ZeroBy32, Format::U2Zero, 32, 24, "I2ZeroBy32"},
+    {Stored::I2ZeroBy64, Format::U2ZeroBy64, 64, 40, "I2ZeroBy64"},
+    {Stored::I2ZeroBy128, Format::U2ZeroBy128, 128, 72, "I2ZeroBy128"},
+    {Stored::I8ZeroBy32, Format::U8Zero, 32, 40, "I8ZeroBy32"},
+    {Stored::I8ZeroBy64, Format::U8ZeroBy64, 64, 72, "I8ZeroBy64"},
+    {Stored::I8ZeroBy128, Format::U8ZeroBy128, 128, 136, "I8ZeroBy128"},
     {Stored::I8By32, Format::U8, 32, 36, "I8By32"},
     {Stored::I8By64, Format::U8By64, 64, 68, "I8By64"},
     {Stored::I8By128, Format::U8By128, 128, 132, "I8By128"},
     {Stored::I8Wide, Format::U8Wide, 32, 36, "I8Wide"},
-    // These have no format of their own: the nearest one is a little larger.
-    {Stored::Q3_K, Format::U6, kSuperBlock, 110, "Q3_K"},
-    {Stored::IQ4_XS, Format::Table4, kSuperBlock, 136, "IQ4_XS"},
+    {Stored::Q2_K, Format::U2K, kSuperBlock, 84, "Q2_K"},
+    {Stored::Q3_K, Format::U3K, kSuperBlock, 110, "Q3_K"},
+    {Stored::IQ4_XS, Format::Table4K, kSuperBlock, 136, "IQ4_XS"},
+    {Stored::TQ1_0, Format::U2By256, kSuperBlock, 54, "TQ1_0"},
+    {Stored::TQ2_0, Format::U2By256, kSuperBlock, 66, "TQ2_0"},
+    {Stored::Q1_0, Format::U2By128, 128, 18, "Q1_0"},
+    {Stored::Q2_0, Format::U2By64, 64, 18, "Q2_0"},
+    {Stored::IQ1_S, Format::Table3Iq1, kSuperBlock, 50, "IQ1_S"},
+    {Stored::IQ1_M, Format::Table3Iq1, kSuperBlock, 56, "IQ1_M"},
+    {Stored::IQ2_XXS, Format::Table3Iq2, kSuperBlock, 66, "IQ2_XXS"},
+    {Stored::IQ2_XS, Format::Table3Iq2, kSuperBlock, 74, "IQ2_XS"},
+    {Stored::IQ2_S, Format::Table3Iq2, kSuperBlock, 82, "IQ2_S"},
+    {Stored::IQ3_XXS, Format::Table4Xxs, kSuperBlock, 98, "IQ3_XXS"},
+    {Stored::IQ3_S, Format::Table4S, kSuperBlock, 110, "IQ3_S"},
 };
 
 const Kind* kind_of(Stored type) {
@@ -72,37 +91,6 @@ void refuse_parts(const char* what, int inputs, int block) {
   throw std::invalid_argument("a matrix of " + std::string(what) + " has inputs in blocks of " +
                               std::to_string(block) + ", and " + std::to_string(inputs) +
                               " are not a multiple: keep it as BF16 or F32");
-}
-
-// 32 inputs of one output, between the stored block and the panel.
-struct Group {
-  uint32_t steps[kSteps];  // four codes each
-  uint16_t scale;        // fp16, as is the minimum; of the whole block
-  uint16_t minimum;
-  uint8_t factors[2];    // of the scale: those of this group (Mx4: an exponent)
-  uint8_t minimum_factor;
-};
-
-uint16_t read_u16(const uint8_t* bytes) {
-  uint16_t value;
-  std::memcpy(&value, bytes, sizeof value);
-  return value;
-}
-
-uint32_t read_word(const uint8_t* bytes) {
-  uint32_t word;
-  std::memcpy(&word, bytes, sizeof word);
-  return word;
-}
-
-// 16 bytes of two codes each: the first 16 codes below, the others above.
-void read_halves(const uint8_t* bytes, Group& group) {
-  constexpr int kHalf = kSteps / 2;
-  for (int step = 0; step < kHalf; step++) {
-    const uint32_t word = read_word(bytes + 4 * step);
-    group.steps[step] = word & kLow;
-    group.steps[kHalf + step] = word >> 4 & kLow;
-  }
 }
 
 // [exponent][16 bytes]. Twice the float's values are whole, so half the scale: 2^(exponent - 128).
@@ -155,7 +143,7 @@ void read_q6_k(const uint8_t* row, int index, Group& group) {
 }
 
 // [32 bytes: third bits][64: low two bits][12: sixteen scales of six bits, less 32][scale]. A code
-// is from -4 to 3, which are 28 to 35 of six bits.
+// is less 4.
 void read_q3_k(const uint8_t* row, int index, Group& group) {
   const uint8_t* block = row + index / kParts * 110;
   const int part = index % kParts;
@@ -163,7 +151,7 @@ void read_q3_k(const uint8_t* row, int index, Group& group) {
   for (int step = 0; step < kSteps; step++) {
     const uint32_t two = read_word(low + 4 * step) >> (part % 4 * 2) & kTwo;
     const uint32_t third = read_word(block + 4 * step) >> part & kOne;
-    group.steps[step] = two + third * 4 + kOne * 28;  // no sum of a byte reaches the next
+    group.steps[step] = two | third << 2;
   }
   const uint8_t* scales = block + 96;
   for (int i = 0; i < 2; i++) {
@@ -176,15 +164,83 @@ void read_q3_k(const uint8_t* row, int index, Group& group) {
 }
 
 // [scale][16 bits: two upper ones of eight scales][4 bytes: their low four][128]. The scales are
-// less 32; they and the block's are one fp16 in the panel, rounded.
+// less 32.
 void read_iq4_xs(const uint8_t* row, int index, Group& group) {
   const uint8_t* block = row + index / kParts * 136;
   const int part = index % kParts;
   const int four = block[4 + part / 2] >> (part % 2 * 4) & 15;
   const int above = read_u16(block + 2) >> (part * 2) & 3;
-  const float factor = static_cast<float>((four | above << 4) - 32);
-  group.scale = float_to_half(half_to_float(read_u16(block)) * factor);
+  group.factors[0] = static_cast<uint8_t>((four | above << 4) - 32);
+  group.scale = read_u16(block);
   read_halves(block + 8 + part * 16, group);
+}
+
+// 128 codes of two bits in 32 bytes: those of group `quarter`.
+void read_pairs(const uint8_t* bytes, int quarter, Group& group) {
+  for (int step = 0; step < kSteps; step++) {
+    group.steps[step] = read_word(bytes + 4 * step) >> (2 * quarter) & kTwo;
+  }
+}
+
+// [16 bytes: scales in the low halves, minima in the high ones][64][scale][minimum].
+void read_q2_k(const uint8_t* row, int index, Group& group) {
+  const uint8_t* block = row + index / kParts * 84;
+  const int part = index % kParts;
+  read_pairs(block + 16 + part / 4 * kGroup, part % 4, group);
+  std::memcpy(group.factors, block + part * 2, sizeof group.factors);
+  group.scale = read_u16(block + 80);
+  group.minimum = read_u16(block + 82) ^ kHalfSign;  // stored minima are subtracted
+}
+
+// [64][scale].
+void read_tq2_0(const uint8_t* row, int index, Group& group) {
+  const uint8_t* block = row + index / kParts * 66;
+  const int part = index % kParts;
+  read_pairs(block + part / 4 * kGroup, part % 4, group);
+  group.scale = read_u16(block + 64);
+}
+
+// Digit `place` of base three of a byte, which is a fraction of 256.
+uint8_t trit(uint8_t byte, int place) {
+  constexpr uint8_t kPowers[] = {1, 3, 9, 27, 81};
+  return static_cast<uint8_t>(static_cast<uint8_t>(byte * kPowers[place]) * 3 >> 8);
+}
+
+// [32 bytes of five digits][16 of five][4 of four][scale]: of each run first the first digits.
+void read_tq1_0(const uint8_t* row, int index, Group& group) {
+  constexpr int kFirst = 32, kMiddle = 16, kLast = 4, kInFirst = 160, kInMiddle = 80;
+  const uint8_t* block = row + index / kParts * 54;
+  uint8_t codes[kGroup];
+  for (int i = 0; i < kGroup; i++) {
+    const int element = index % kParts * kGroup + i;
+    const int middle = element - kInFirst, last = middle - kInMiddle;
+    codes[i] = middle < 0 ? trit(block[element % kFirst], element / kFirst)
+               : last < 0 ? trit(block[kFirst + middle % kMiddle], middle / kMiddle)
+                          : trit(block[kFirst + kMiddle + last % kLast], last / kLast);
+  }
+  std::memcpy(group.steps, codes, sizeof codes);
+  group.scale = read_u16(block + 52);
+}
+
+// [scale][16 bytes of bits]: 1 or -1, which are codes of two bits.
+void read_q1_0(const uint8_t* row, int index, Group& group) {
+  const uint8_t* block = row + index / 4 * 18;
+  uint8_t codes[kGroup];
+  for (int i = 0; i < kGroup; i++) {
+    codes[i] = static_cast<uint8_t>((block[2 + index % 4 * 4 + i / 8] >> (i % 8) & 1) << 1);
+  }
+  std::memcpy(group.steps, codes, sizeof codes);
+  group.scale = read_u16(block);
+}
+
+// [scale][16 bytes of four codes each, the first in the lowest bits].
+void read_q2_0(const uint8_t* row, int index, Group& group) {
+  const uint8_t* block = row + index / 2 * 18;
+  for (int step = 0; step < kSteps; step++) {
+    const uint32_t byte = block[2 + index % 2 * kSteps + step];
+    group.steps[step] = (byte | byte << 6 | byte << 12 | byte << 18) & kTwo;
+  }
+  group.scale = read_u16(block);
 }
 
 // [scale, fp32][32 unsigned bytes]; the scale is the same in all of a row.
@@ -196,86 +252,18 @@ void read_wide(const uint8_t* row, int index, Group& group) {
   std::memcpy(group.steps, block + sizeof scale, sizeof group.steps);
 }
 
-constexpr bool has_eight_bits(Format format) {
-  return format == Format::U8 || format == Format::U8By64 || format == Format::U8By128 ||
-         format == Format::U8Wide;
-}
-
 // All groups of a block, which share the scale.
 void make_codes(Format format, Stored type, const uint8_t* row, int first, int count,
                 Group* groups) {
   float values[kMostMade * kGroup];
   uint8_t codes[kMostMade * kGroup];
   read_floats(type, row, first * kGroup, count * kGroup, values);
-  const auto choose = has_eight_bits(format) ? choose_eight_bits : choose_four_bits;
+  const auto choose = is_of_bytes(format) ? choose_eight_bits : choose_four_bits;
   const uint16_t scale = choose(values, count * kGroup, codes);
   for (int i = 0; i < count; i++) {
     groups[i].scale = scale;
     std::memcpy(groups[i].steps, codes + i * kGroup, kGroup);
   }
-}
-
-// Puts four bytes of codes into row `row`, where the output has them.
-void put(uint8_t* codes, int row, int output, uint32_t four) {
-  std::memcpy(codes + row * kCodeRow + output * 4, &four, sizeof four);
-}
-
-template <Format format>
-void write_codes(const Group& group, int output, uint8_t* codes) {
-  const uint32_t* steps = group.steps;
-  if constexpr (has_eight_bits(format)) {
-    for (int step = 0; step < kSteps; step++) put(codes, step, output, steps[step]);
-    return;
-  }
-  constexpr int kPairs = kSteps / 2;
-  for (int pair = 0; pair < kPairs; pair++) {
-    const uint32_t low = steps[2 * pair] & kLow, high = steps[2 * pair + 1] & kLow;
-    put(codes, pair, output, low | high << 4);
-  }
-  if constexpr (format == Format::U5K) {
-    uint32_t fifth = 0;
-    for (int step = 0; step < kSteps; step++) fifth |= (steps[step] >> 4 & kOne) << step;
-    put(codes, kPairs, output, fifth);
-  } else if constexpr (format == Format::U6) {
-    for (int part = 0; part < 2; part++) {
-      uint32_t upper = 0;
-      for (int step = 0; step < 4; step++) {
-        upper |= (steps[part * 4 + step] >> 4 & kTwo) << (2 * step);
-      }
-      put(codes, kPairs + part, output, upper);
-    }
-  }
-}
-
-void write_half(uint8_t* header, int index, uint16_t half) {
-  std::memcpy(header + index * sizeof half, &half, sizeof half);
-}
-
-template <Format format>
-void write_header(const Group& group, int index, int output, uint8_t* header) {
-  if constexpr (format == Format::Mx4) {
-    header[index * kPanel + output] = group.factors[0];
-    return;
-  }
-  write_half(header, output, group.scale);
-  if (kGroupLayouts[static_cast<int>(format)].minima) {
-    write_half(header, kPanel + output, group.minimum);
-  }
-  if constexpr (format == Format::U6) {
-    uint8_t* factors = header + kHeaderLine + index * 2 * kPanel + output;
-    for (int part = 0; part < 2; part++) factors[part * kPanel] = group.factors[part];
-  } else if constexpr (format == Format::U4K || format == Format::U5K) {
-    uint8_t* bits = header + kSixBits + index * kSixBitsGroup;
-    bits[output] = static_cast<uint8_t>(group.factors[0] | group.minimum_factor << 6);
-    bits[kPanel + output % 16] |= group.minimum_factor >> 2 << (output / 16 * 4);
-  }
-}
-
-template <Format format>
-void write_group(const Group& group, int index, int output, uint8_t* block) {
-  constexpr GroupLayout kLayout = kGroupLayouts[static_cast<int>(format)];
-  write_header<format>(group, index, output, block);
-  write_codes<format>(group, output, block + kLayout.header_bytes + index * kLayout.code_bytes);
 }
 
 // One output of a block of `count` groups, the first of the row's at `first`.
@@ -304,10 +292,25 @@ void fetch(const uint8_t* from, size_t bytes) {
 using PackBlock = void (*)(Stored, const uint8_t*, int, int, int, uint8_t*);
 
 PackBlock choose(Format format, Stored type) {
-  if (type == Stored::Q3_K) return pack_stored<Format::U6, read_q3_k>;
-  if (type == Stored::I8Wide) return pack_stored<Format::U8Wide, read_wide>;
-  if (type == Stored::IQ4_XS) return pack_stored<Format::Table4, read_iq4_xs>;
+  switch (type) {
+    case Stored::I8Wide: return pack_stored<Format::U8Wide, read_wide>;
+    case Stored::TQ1_0: return pack_stored<Format::U2By256, read_tq1_0>;
+    case Stored::TQ2_0: return pack_stored<Format::U2By256, read_tq2_0>;
+    case Stored::IQ1_S: return pack_stored<Format::Table3Iq1, read_iq1_s>;
+    case Stored::IQ1_M: return pack_stored<Format::Table3Iq1, read_iq1_m>;
+    case Stored::IQ2_XXS: return pack_stored<Format::Table3Iq2, read_iq2_xxs>;
+    case Stored::IQ2_XS: return pack_stored<Format::Table3Iq2, read_iq2_xs>;
+    case Stored::IQ2_S: return pack_stored<Format::Table3Iq2, read_iq2_s>;
+    default: break;
+  }
   switch (format) {
+    case Format::U2K: return pack_stored<Format::U2K, read_q2_k>;
+    case Format::U3K: return pack_stored<Format::U3K, read_q3_k>;
+    case Format::U2By64: return pack_stored<Format::U2By64, read_q2_0>;
+    case Format::U2By128: return pack_stored<Format::U2By128, read_q1_0>;
+    case Format::Table4K: return pack_stored<Format::Table4K, read_iq4_xs>;
+    case Format::Table4Xxs: return pack_stored<Format::Table4Xxs, read_iq3_xxs>;
+    case Format::Table4S: return pack_stored<Format::Table4S, read_iq3_s>;
     case Format::U4K: return pack_stored<Format::U4K, read_k<false>>;
     case Format::U5K: return pack_stored<Format::U5K, read_k<true>>;
     case Format::U6: return pack_stored<Format::U6, read_q6_k>;
@@ -332,7 +335,7 @@ bool is_quantized_format(Format format) {
 }
 
 bool is_made_format(Format format) {
-  return has_eight_bits(format) || format == Format::U4 || format == Format::U4By64 ||
+  return is_of_bytes(format) || format == Format::U4 || format == Format::U4By64 ||
          format == Format::U4By128;
 }
 

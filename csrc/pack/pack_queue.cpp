@@ -33,6 +33,17 @@ int num_panels(const PackJob& job) {
   return static_cast<int>((job.outputs() + kPanel - 1) / kPanel);
 }
 
+// Multiplies the scales with which each panel begins.
+void multiply_outputs(const PackJob& job, const Piece& piece) {
+  const size_t bytes = panel_bytes(job.format, job.inputs);
+  for (int panel = piece.first_panel; panel < piece.end_panel; ++panel) {
+    auto* scales = reinterpret_cast<float*>(job.data + panel * bytes);
+    const size_t first = static_cast<size_t>(panel) * kPanel;
+    const size_t count = std::min<size_t>(kPanel, job.factors.size() - first);
+    for (size_t i = 0; i < count; ++i) scales[i] *= job.factors[first + i];
+  }
+}
+
 }  // namespace
 
 struct PackQueue::Running {
@@ -90,6 +101,7 @@ struct PackQueue::Running {
       pack_panels(job.format, job.type, job.rows.data(), static_cast<int>(job.rows.size()),
                   job.inputs, piece.first_panel, piece.end_panel, job.data);
     }
+    if (!job.factors.empty()) multiply_outputs(job, piece);
     const int mine = piece.end_panel - piece.first_panel;
     if (left[piece.job].fetch_sub(mine) > mine) return;
     for (const auto& [begin, bytes] : job.file_pages) drop_file_pages(begin, bytes);

@@ -22,6 +22,7 @@ struct PackJob {
   // Rows that are made of tensors when they are packed have places in these, and no pointers.
   std::vector<GroupTensors> tensors;
   std::vector<RowPlace> places;
+  std::vector<float> factors;  // of the outputs; none: all 1 (pack.h: has_output_scales)
 
   bool makes_rows() const { return !tensors.empty(); }
   size_t outputs() const { return makes_rows() ? places.size() : rows.size(); }

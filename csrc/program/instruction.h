@@ -87,6 +87,8 @@ struct Instruction {
   NormShape norm;        // Norm; Prepare, Shrink: of x, before it is prepared or shrunk
   Prepared prepared;     // Prepare writes it, Gemm and experts read it; a Gemm with x reads x,
                          // whose rows have this form and distance
+  // Prepare: the number of x that each prepared one is; empty: they keep their order.
+  std::vector<int32_t> order;
   Activation activation = Activation::None;
   float factor = 1.0f;   // Scale, Gemm, Embed
   float cap = 0.0f;      // SoftCap, Gemm

@@ -100,16 +100,25 @@ void Program::prepare(const Instruction& i, int index, Worker& worker) {
   uint8_t* to = context_.prepared_at(p, worker);
   int first = 0, end = context_.step.rows(p.space);
   if (!alone) share_of(index, team_->size(), end, first, end);
-  if (i.norm.heads == 0) {
+  if (i.norm.heads == 0 && i.order.empty()) {
     if (first < end)
       kernels_.prepare(p.format, context_.at(i.x, first), i.x.stride, end - first, p.inputs,
                        to + first * bytes);
   } else {
     for (int row = first; row < end; ++row) {
       if (row + kRowsAhead < end) prefetch_row(context_.at(i.x, row + kRowsAhead), i.x.width);
-      normalise(kernels_, i.norm, context_.at(i.x, row), i.x.stride, 1, i.x.width, worker.row,
-                i.x.width);
-      kernels_.prepare(p.format, worker.row, i.x.width, 1, p.inputs, to + row * bytes);
+      const float* x = context_.at(i.x, row);
+      if (i.norm.heads != 0) {
+        normalise(kernels_, i.norm, context_.at(i.x, row), i.x.stride, 1, i.x.width, worker.row,
+                  i.x.width);
+        x = worker.row;
+      }
+      if (!i.order.empty()) {
+        float* in_order = worker.row + i.x.width;
+        for (size_t input = 0; input < i.order.size(); ++input) in_order[input] = x[i.order[input]];
+        x = in_order;
+      }
+      kernels_.prepare(p.format, x, i.x.width, 1, p.inputs, to + row * bytes);
     }
   }
   if (!alone) team_->barrier(index);

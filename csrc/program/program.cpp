@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <stdexcept>
 #include <utility>
 
 namespace octavo {
@@ -37,7 +38,14 @@ void Program::append(Instruction i) {
   if (i.out.where == Ref::Where::KeptOut) kept_strides_.push_back(i.out.stride);
   kernel_scratch_ = std::max(kernel_scratch_, kernel_scratch_of(kernels_, i));
   const int across = i.x.width + i.y.width + i.values.width;
-  widest_ = std::max({widest_, static_cast<size_t>(across + 64), attention_.widest()});
+  for (const int32_t from : i.order) {
+    if (from < 0 || from >= i.x.width)
+      throw std::invalid_argument("an order of inputs names one that does not exist");
+  }
+  if (!i.order.empty() && i.order.size() != static_cast<size_t>(i.prepared.inputs))
+    throw std::invalid_argument("an order of inputs has another length than prepared rows");
+  const size_t row_floats = static_cast<size_t>(across + 64) + i.order.size();
+  widest_ = std::max({widest_, row_floats, attention_.widest()});
   if (i.op == Op::Convolve) state_groups_ = std::max(state_groups_, i.group + 1);
   if (i.op == Op::Shrink) widest_ = std::max(widest_, shrink_row_floats(i.x.width) * kShrinkRows);
   if (i.op == Op::HeadGemm) {

@@ -1,7 +1,7 @@
 """Rows that are made of several tensors of a file when they are read: codes, scales, zero points.
 
-A row is a run of groups of inputs, each with its scale (float32), its zero point (a byte, unless
-there are none) and its codes in places of 4 or 8 bits, the first in the lowest bits. What is kept
+A row is a run of groups of inputs, each with its scale, its zero point (both float32; unless there
+are none) and its codes in places of 4 or 8 bits, the first in the lowest bits. What is kept
 are the tensors. `MadeRows.read` makes the bytes with numpy; a backend may make the same bytes of
 `MadeRows.tensors` itself, a few rows at a time.
 """
@@ -30,24 +30,32 @@ class GroupTensors(Struct, frozen=True):
 
     inputs: int
     # [outputs, words of consecutive inputs, the first lowest], of 8 or 32 bits; or, of eight
-    # outputs, [outputs / 8, inputs], in words of 32 bits with four for each output.
+    # outputs, [outputs / 8, inputs], in words of 32 bits with four for each output; or, of several
+    # parts, [groups of a part, inputs of a group]: all outputs' groups one after the other, in as
+    # many equal parts as a word has codes, the last filled up. The first part's are the highest.
     codes: NDArray[Any]
     bits: int
     scales: NDArray[Any]  # [outputs / scale_outputs, groups of the file], of float types
     scale_group: int  # inputs that share a scale in the file
     group: int  # inputs of a group of the rows, which may be a part of the file's
     has_zeros: bool = False  # the rows have zero points
-    zeros: Bytes | None = None  # [outputs, groups of the file]; None: all `middle`
+    zeros: NDArray[Any] | None = (
+        None  # [outputs, groups of the file], bytes or floats; None: `middle`
+    )
     middle: int = 0
+    zeros_are_values: bool = False  # of the codes `middle`
     columns: Order | None = None  # the file's input for each of the rows'; None: the same
     scale_outputs: int = 1  # that share a scale
     is_of_eight: bool = False
-    flipped: int = 0  # bits of codes of eight bits that are stored inverted
+    parts: int = 0  # codes in a word, one of each part; 0: words have codes of one part
+    flipped: int = 0  # bits of bytes of codes that are stored inverted
     # The values of the codes, which the scale multiplies; None: a code less its zero point.
     table: NDArray[np.float32] | None = None
 
     @property
     def num_outputs(self) -> int:
+        if self.parts:
+            return len(self.scales) * self.scale_outputs
         return len(self.codes) * (EIGHT if self.is_of_eight else 1)
 
     @property
@@ -57,7 +65,9 @@ class GroupTensors(Struct, frozen=True):
 
     def codes_of(self, start: int, stop: int) -> Bytes:
         """Read the codes of some outputs into their places: [outputs, bytes of a row]."""
-        if self.is_of_eight:
+        if self.parts:
+            found = self._codes_of_parts(start, stop)
+        elif self.is_of_eight:
             first = start // EIGHT
             found = codes_of_eight(self.codes[first : -(-stop // EIGHT)])
             found = found[start - first * EIGHT : stop - first * EIGHT]
@@ -70,6 +80,15 @@ class GroupTensors(Struct, frozen=True):
             found = unpacked(stored, self.bits)
         found = found[:, : self.inputs]
         return packed(found if self.columns is None else found[:, self.columns], self.bits)
+
+    def _codes_of_parts(self, start: int, stop: int) -> Bytes:
+        groups = self.inputs // self.scale_group
+        numbers = np.arange(start * groups, stop * groups)
+        part, place = np.divmod(numbers, len(self.codes))
+        shifts = self.bits * (self.parts - 1 - part)
+        words = self.codes[place].astype(np.uint32)
+        codes = words >> shifts[:, None].astype(np.uint32) & np.uint32((1 << self.bits) - 1)
+        return codes.astype(np.uint8).reshape(stop - start, self.inputs)
 
 
 class MadeRows(Struct, frozen=True):
@@ -143,5 +162,5 @@ def codes_of_eight(words: NDArray[Any]) -> Bytes:
 
 def group_block(group: int, bits: int, *, has_zeros: bool) -> np.dtype[Any]:
     """Return the numbers of a group of this many inputs."""
-    zero = [("zero", "u1")] if has_zeros else []
+    zero = [("zero", "<f4")] if has_zeros else []
     return np.dtype([("scale", "<f4"), *zero, ("codes", "u1", group * place_bits(bits) // 8)])

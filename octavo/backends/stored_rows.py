@@ -26,6 +26,7 @@ class RowLayout(Struct, frozen=True):
     decode: Callable[[Bytes], Floats]  # [rows, bytes] → [rows, inputs of the groups]
     has_zero_points: bool = False  # each group has an offset of its own, beside its scale
     table: bytes = b""  # numbers that the file states and `decode` uses, such as values of codes
+    factor: np.float32 | None = None  # of all values, which `decode` multiplies too
 
 
 def _decode_floats(rows: Bytes) -> Floats:

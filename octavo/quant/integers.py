@@ -2,14 +2,14 @@
 
 Most formats of safetensors store matrices so, each in an order of its own; here are the rows that
 all of them become. The value of a code is (code - zero point) · scale; a symmetric matrix has all
-zero points in the middle of the codes. A row is a run of groups: the scale (float32), the zero
-point (a byte, unless the matrix is symmetric), the codes, the first in the lowest bits.
+zero points in the middle of the codes. A row is a run of groups: the scale, the zero point (both
+float32; none if the matrix is symmetric), the codes, the first in the lowest bits.
 
 Types such as I4By128 say what a backend must know: the bits, whether there are zero points, the
 inputs of a group. I8Wide are bytes with a scale for a whole row, which is repeated, and whose
-file means activations of int8 with few scales, too. Codes of 2 and 3 bits are those of 4 with
-another zero point. Other rows, which have an order of their own or groups that are no power of two,
-have types such as INT4.
+file means activations of int8 with few scales, too. In types such as I4MidBy128 the zero point is
+replaced by the value of the middle code, which is added to the product. Other rows, whose groups
+are no power of two, have types such as INT4.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class IntegerKind(Struct, frozen=True):
     group: int  # inputs that share a scale
     has_zeros: bool
     name: str
+    zeros_are_values: bool = False  # of the middle code
 
     @property
     def block(self) -> np.dtype[Any]:
@@ -65,23 +66,24 @@ def kind_of(
     group: int | None,
     *,
     is_symmetric: bool,
-    is_in_order: bool = True,
     takes_int8: bool = False,
+    zeros_are_values: bool = False,
 ) -> IntegerKind:
     """Choose the kind of rows; the group is that of the file, None for whole rows.
 
     `takes_int8` says that the file means products with activations that are int8 themselves.
     """
-    is_plain = bits == 8 and group is None and is_symmetric and is_in_order
+    is_plain = bits == 8 and group is None and is_symmetric
     if takes_int8 and is_plain and inputs % SMALL_GROUP == 0:
         return IntegerKind(bits, SMALL_GROUP, False, "I8Wide")
     size = group_or_repeated(group, inputs)
     has_zeros = not is_symmetric or bits not in (4, 8)
     named = named_group(size, inputs, _SIZES)
-    if not is_in_order or not named or (place_bits(bits) == 8 and has_zeros):
-        return IntegerKind(bits, size, True, f"INT{bits}")
-    zero = "Zero" if has_zeros else ""
-    return IntegerKind(bits, named, has_zeros, f"I{place_bits(bits)}{zero}By{named}")
+    if not named:
+        return IntegerKind(bits, size, True, f"INT{bits}", zeros_are_values)
+    zero = "Mid" if zeros_are_values else "Zero" if has_zeros else ""
+    name = f"I{max(2, bits) if bits < 5 else 8}{zero}By{named}"
+    return IntegerKind(bits, named, has_zeros, name, zeros_are_values)
 
 
 class IntegerModule(ModuleMatrix, frozen=True):
@@ -104,6 +106,7 @@ class Codes:
     words: NDArray[Any]
     bits: int | None = None  # of a code in a word, if not those of the kind
     is_of_eight: bool = False
+    parts: int = 0
     flipped: int = 0
 
 
@@ -115,7 +118,8 @@ class Integers:
     inputs: int
     group: int | None  # inputs that share a scale in the file; None: all of a row
     scales: NDArray[Any]  # [outputs, groups]
-    zeros: NDArray[np.uint8] | None  # [outputs, groups]; None: all in the middle of the codes
+    # [outputs, groups], bytes or as scales are; None: all in the middle of the codes
+    zeros: NDArray[Any] | None
     codes: Codes
     columns: Order | None = None  # the inputs group by group, if they are not stored so
 
@@ -132,8 +136,10 @@ class Integers:
             has_zeros=kind.has_zeros,
             zeros=self.zeros if kind.has_zeros else None,
             middle=kind.middle,
+            zeros_are_values=kind.zeros_are_values,
             columns=self.columns,
             is_of_eight=codes.is_of_eight,
+            parts=codes.parts,
             flipped=codes.flipped,
         )
         return made_rows(integer_layout(kind), tensors)
@@ -157,11 +163,18 @@ def integer_layout(kind: IntegerKind) -> RowLayout:
     place, middle = place_bits(kind.bits), np.float32(kind.middle)
 
     def unscaled(blocks: NDArray[Any], out: NDArray[np.float32]) -> None:
-        zeros = blocks["zero"].astype(np.float32)[..., None] if kind.has_zeros else middle
-        np.subtract(unpacked(blocks["codes"], place), zeros, out=out)
+        has_points = kind.has_zeros and not kind.zeros_are_values
+        zeros = blocks["zero"][..., None] if has_points else middle
+        with np.errstate(all="ignore"):  # damaged zero points may be infinite or NaN
+            np.subtract(unpacked(blocks["codes"], place), zeros, out=out)
 
     return scaled_layout(
-        kind.name, kind.group, kind.block, unscaled, has_zero_points=kind.has_zeros
+        kind.name,
+        kind.group,
+        kind.block,
+        unscaled,
+        has_zero_points=kind.has_zeros,
+        offset="zero" if kind.zeros_are_values else None,
     )
 
 

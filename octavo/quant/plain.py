@@ -51,8 +51,7 @@ def multiplied(rows: StoredRows, factor: np.float32) -> StoredRows:
             values *= factor
         return values
 
-    table = layout.table + factor.tobytes()
-    return replace(rows, layout=replace(layout, decode=decode, table=table))
+    return replace(rows, layout=replace(layout, decode=decode, factor=factor))
 
 
 def is_mapped(values: NDArray[Any]) -> bool:

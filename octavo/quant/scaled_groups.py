@@ -41,14 +41,14 @@ def scaled_layout(
     *,
     has_zero_points: bool = False,
     scales: Callable[[NDArray[Any]], NDArray[np.float32]] = _stored_scales,
+    offset: str | None = None,
 ) -> RowLayout:
     """Return the layout of groups stored as `block`.
 
     `unscaled` writes the values of some blocks before the scale multiplies them, which is their
-    field `scale` unless `scales` makes it. A field `offset`, if there is one, is added to the
+    field `scale` unless `scales` makes it. The field `offset`, if one is named, is added to the
     products.
     """
-    has_offsets = "offset" in (block.names or ())
 
     def decode(rows: Bytes) -> Floats:
         blocks = np.ascontiguousarray(rows).view(block)
@@ -59,8 +59,8 @@ def scaled_layout(
             unscaled(part, out)
             with np.errstate(all="ignore"):  # damaged scales may be infinite or NaN
                 out *= scales(part)[..., None]
-                if has_offsets:
-                    out += part["offset"][..., None]
+                if offset is not None:
+                    out += part[offset][..., None]
         return values.reshape(len(rows), -1)
 
     return RowLayout(name, group, block.itemsize, decode, has_zero_points)

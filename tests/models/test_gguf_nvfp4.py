@@ -77,7 +77,7 @@ def test_values_are_multiplied_by_the_scale(
     is_file = architecture != "gpt-oss"
     assert rows.is_file == is_file
     # Equal blocks with other factors have other packed copies: the factor is part of the layout.
-    assert (scale[1 % count].tobytes() if is_file else b"") == rows.layout.table
+    assert rows.layout.factor == (scale[1 % count] if is_file else None)
     assert np.count_nonzero(expected) > expected.size // 2
 
 

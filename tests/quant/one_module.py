@@ -25,8 +25,9 @@ def read(
     """Write and find one module; return its rows and its values."""
     tensors, values = made.quantise((OUTPUTS, inputs), np.random.default_rng(0))
     arrays = {f"m.{name}": array for name, array in {**tensors, **(change or {})}.items()}
-    write_safetensors(directory / "model.safetensors", arrays)
-    checkpoint = open_safetensors(directory / "model.safetensors")
+    path = directory / "model.safetensors"
+    write_safetensors(path, arrays, made.metadata({"m.weight": (OUTPUTS, inputs)}))
+    checkpoint = open_safetensors(path)
     (format_,) = formats_for(Values(made.settings))[1:]
     (matrix,) = format_.find(checkpoint)
     assert (matrix.name, matrix.shape) == ("m.weight", (OUTPUTS, inputs))

@@ -35,20 +35,20 @@ CASES: dict[str, tuple[Made, str]] = {
     **{
         f"{bits} bits, packed": (
             integers(bits, "group", 32, symmetric=False),
-            "I4ZeroBy32" if bits <= 4 else f"INT{bits}",
+            f"I{bits if bits <= 4 else 8}ZeroBy32",
         )
         for bits in range(2, 9)
     },
     **{
         f"{bits} bits, bytes": (integers(bits, "channel", is_packed=False), kind)
-        for bits, kind in ((2, "I4ZeroBy32"), (5, "INT5"))
+        for bits, kind in ((2, "I2ZeroBy32"), (5, "I8ZeroBy32"))
     },
     "4 bits, symmetric": (integers(4, "group", 128), "I4By128"),
     "4 bits, scales in BF16": (integers(4, "group", 128, scale_type=BF16), "I4By128"),
     "4 bits, groups of 16": (integers(4, "group", 16), "INT4"),
     "4 bits, a scale for a row": (integers(4, "channel", symmetric=False), "I4ZeroBy32"),
     "4 bits, a scale for a matrix": (integers(4, "tensor", symmetric=False), "I4ZeroBy32"),
-    "4 bits, act-order": (integers(4, "group", 32, act_order=True), "INT4"),
+    "4 bits, act-order": (integers(4, "group", 32, act_order=True), "I4By32"),
     "4 bits, zero points as bytes": (
         integers(4, "group", 32, symmetric=False, packs_zeros=False),
         "I4ZeroBy32",
@@ -58,7 +58,7 @@ CASES: dict[str, tuple[Made, str]] = {
         "I4ZeroBy32",
     ),
     "8 bits, symmetric": (integers(8, "group", 64), "I8By64"),
-    "8 bits, act-order": (integers(8, "group", 64, act_order=True), "INT8"),
+    "8 bits, act-order": (integers(8, "group", 64, act_order=True), "I8By64"),
     "W8A8, dynamic": (integers(8, "channel", is_packed=False), "I8Wide"),
     "W8A8, static": (
         integers(8, "channel", is_packed=False, scale_type=BF16, has_static_inputs=True),
@@ -66,11 +66,11 @@ CASES: dict[str, tuple[Made, str]] = {
     ),
     "W8A8, a scale for a matrix": (
         integers(8, "tensor", is_packed=False, symmetric=False, scale_type=np.float32),
-        "INT8",
+        "I8ZeroBy32",
     ),
     "bytes in groups, act-order": (
         integers(4, "group", 32, is_packed=False, act_order=True),
-        "INT4",
+        "I4By32",
     ),
     "FP8, a scale for a row": (fp8("channel"), "F8By32"),
     "FP8, a scale for a matrix": (fp8("tensor"), "F8By32"),

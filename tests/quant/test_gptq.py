@@ -57,16 +57,16 @@ def test_values_are_those_of_the_description(name: str, tmp_path: Path) -> None:
         (gptq(4, -1, sym=True), "I4By32"),
         (gptq(4, 64), "I4ZeroBy64"),
         (gptq(4, 96), "I4ZeroBy32"),
-        (gptq(3, 128), "I4ZeroBy128"),
-        (gptq(2, 64, sym=True), "I4ZeroBy64"),
+        (gptq(3, 128), "I3ZeroBy128"),
+        (gptq(2, 64, sym=True), "I2ZeroBy64"),
         (gptq(8, 128, sym=True), "I8By128"),
-        (gptq(8, 128), "INT8"),
+        (gptq(8, 128), "I8ZeroBy128"),
         (gptq(4, 16, sym=True), "INT4"),
-        (gptq(4, 32, sym=True, act_order=True), "INT4"),
+        (gptq(4, 32, sym=True, act_order=True), "I4By32"),
     ],
 )
 def test_types_name_what_a_backend_must_know(made: MadeFormat, type_: str, tmp_path: Path) -> None:
-    """Groups in another order, or of sizes that no kernel has, are named by their bits."""
+    """Groups of sizes that no kernel has are named by their bits, whatever the order of inputs."""
     rows, values = read(tmp_path, made)
     assert rows.type == type_
     np.testing.assert_array_equal(rows.floats(), values)
@@ -93,9 +93,9 @@ def test_rows_that_are_no_whole_groups_have_another_type(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_rows_are_as_small_as_the_file(bits: int, tmp_path: Path) -> None:
-    """Each group of 128 inputs has its codes, and five bytes of scale and zero point."""
+    """Each group of 128 inputs has its codes, and eight bytes of scale and zero point."""
     rows, _ = read(tmp_path, gptq(bits, 128, act_order=True))
-    assert rows.num_bytes == OUTPUTS * INPUTS // 128 * (128 * bits // 8 + 5)
+    assert rows.num_bytes == OUTPUTS * INPUTS // 128 * (128 * bits // 8 + 8)
 
 
 def test_groups_of_unequal_size_are_refused(tmp_path: Path) -> None:

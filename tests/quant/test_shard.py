@@ -21,7 +21,7 @@ INPUTS = 1024
 LAYOUTS = {
     **{kind.name: layout_of(kind) for kind in KINDS},
     "I4ZeroBy128": integer_layout(kind_of(4, INPUTS, 128, is_symmetric=False)),
-    "INT8": integer_layout(kind_of(8, INPUTS, 32, is_symmetric=False)),
+    "I8ZeroBy32": integer_layout(kind_of(8, INPUTS, 32, is_symmetric=False)),
     "F8By128": fp8_layout(128, "F8By128"),
 }
 

@@ -43,8 +43,8 @@ CASES: dict[str, MadeFormat] = {
 def test_values_are_those_of_the_description(name: str, tmp_path: Path) -> None:
     rows, values = read(tmp_path, CASES[name])
     np.testing.assert_array_equal(rows.floats(), values)
-    kind = "F8By" if "floats, a scale" in name else "INT8" if "zero point" in name else "I8By"
-    assert rows.type.startswith("TORCHAO4" if name.startswith("4 bits") else kind)
+    kind = "F8By" if "floats, a scale" in name else "I8Zero" if "zero point" in name else "I8By"
+    assert rows.type.startswith("I4Mid" if name.startswith("4 bits") else kind)
 
 
 @pytest.mark.parametrize(

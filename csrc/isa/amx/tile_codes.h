@@ -21,14 +21,14 @@ struct GroupTiles {
 
 // Codes less their offset, all of which are signed bytes.
 template <Format format, int step = 0>
-OCTAVO_INLINE void expand(const uint8_t* codes, uint8_t* to) {
+OCTAVO_INLINE void expand(const uint8_t* codes, const Variant& variant, uint8_t* to) {
   if constexpr (step < kSteps) {
     const __m512i offset = _mm512_set1_epi8(static_cast<char>(layout_of(format).offset));
     for (int v = 0; v < 2; v++) {
-      const __m512i four = decode<format, step>(codes + v * kAlign).v;
+      const __m512i four = decode<format, step>(codes + v * kAlign, variant).v;
       _mm512_storeu_si512(to + step * kCodeRow + v * kAlign, _mm512_sub_epi8(four, offset));
     }
-    expand<format, step + 1>(codes, to);
+    expand<format, step + 1>(codes, variant, to);
   }
 }
 
@@ -37,8 +37,8 @@ struct Scales {
   Floats scale[2], minimum[2];
 };
 
-// Adds the products of a part of a group to a row's sums, and with the last part the minima.
-template <bool kMinima>
+// Adds the products of a part of a group to a row's sums, and then its minima.
+template <Format format, int part>
 OCTAVO_INLINE void add_row(const int32_t* dots, const uint8_t* x, const Scales& scales,
                            float* sums) {
   const Floats input_scale = splat(read_float(x + kPreparedScale));
@@ -46,8 +46,8 @@ OCTAVO_INLINE void add_row(const int32_t* dots, const uint8_t* x, const Scales& 
     const Integers integers{_mm512_loadu_si512(dots + v * kLanes)};
     Floats sum = load(sums + v * kLanes);
     sum = fma(to_floats(integers) * input_scale, scales.scale[v], sum);
-    if constexpr (kMinima) {
-      sum = fma(splat(read_float(x + kPreparedSum)), scales.minimum[v], sum);
+    if constexpr (layout_of(format).minima) {
+      sum = fma(splat(input_sum<format>(x, part)), scales.minimum[v], sum);
     }
     store(sums + v * kLanes, sum);
   }
@@ -90,32 +90,31 @@ OCTAVO_INLINE void add_part_by_tiles(GroupTiles& group, const Scales& scales, co
     store_tile<kSums10>(group.dots[kTileRows], kDotBytes);
     store_tile<kSums11>(group.dots[kTileRows] + kLanes, kDotBytes);
   }
-  constexpr bool kMinima = layout_of(format).minima;
   for (int row = first.new_row; row < first.end; row++) {
-    add_row<kMinima>(group.dots[row - first.first], x + row * x_stride, scales,
-                     sums + row * kPanel);
+    add_row<format, part>(group.dots[row - first.first], x + row * x_stride, scales,
+                          sums + row * kPanel);
   }
   if constexpr (kTwo) {
     for (int row = second.new_row; row < second.end; row++) {
-      add_row<kMinima>(group.dots[kTileRows + row - second.first], x + row * x_stride, scales,
-                       sums + row * kPanel);
+      add_row<format, part>(group.dots[kTileRows + row - second.first], x + row * x_stride, scales,
+                            sums + row * kPanel);
     }
   }
 }
 
 // One part of a group, whose codes are expanded, for all rows of a block.
 template <Format format, int part>
-void add_part_of_rows(GroupTiles& group, Place at, const uint8_t* x, size_t x_stride, int rows,
-                      int tile_rows, float* sums) {
+void add_part_of_rows(GroupTiles& group, const Variant& variant, Place at, const uint8_t* x,
+                      size_t x_stride, int rows, int tile_rows, float* sums) {
   constexpr int kPartSteps = kSteps / layout_of(format).parts;
   const uint8_t* weights = group.codes + part * kPartSteps * kCodeRow;
   load_tile<kWeights0>(weights, kCodeRow);
   load_tile<kWeights1>(weights + kTileRowBytes, kCodeRow);
   Scales scales{};
   for (int v = 0; v < 2; v++) {
-    scales.scale[v] = load_scale<format>(at, part, v * kLanes);
+    scales.scale[v] = load_scale<format>(variant, at, part, v * kLanes);
     if constexpr (layout_of(format).minima) {
-      scales.minimum[v] = load_minimum<format>(at, v * kLanes);
+      scales.minimum[v] = load_minimum<format>(at, part, v * kLanes);
     }
   }
   const int tiles = (rows + tile_rows - 1) / tile_rows;
@@ -135,7 +134,8 @@ template <Format format>
 void add_groups_by_tiles(const Matrix& matrix, int panel, const uint8_t* x, int rows, int ahead,
                          float* sums) {
   constexpr GroupLayout kLayout = layout_of(format);
-  const int span = layout_of(matrix.format).span, groups = matrix.inputs / kGroup;
+  const Variant variant = variant_of(matrix.format);
+  const int span = variant.span, groups = matrix.inputs / kGroup;
   const size_t x_stride = prepared_int8_bytes(matrix.inputs);
   const int tile_rows = rows < kTileRows ? rows : kTileRows;
   GroupTiles group;
@@ -150,10 +150,10 @@ void add_groups_by_tiles(const Matrix& matrix, int panel, const uint8_t* x, int 
     for (int line = 0; ahead && line < group_bytes(format); line += kAlign) {
       prefetch(codes + ahead + line);
     }
-    expand<format>(codes, group.codes);
-    add_part_of_rows<format, 0>(group, at, x, x_stride, rows, tile_rows, sums);
+    expand<format>(codes, variant, group.codes);
+    add_part_of_rows<format, 0>(group, variant, at, x, x_stride, rows, tile_rows, sums);
     if constexpr (kLayout.parts == 2) {
-      add_part_of_rows<format, 1>(group, at, x, x_stride, rows, tile_rows, sums);
+      add_part_of_rows<format, 1>(group, variant, at, x, x_stride, rows, tile_rows, sums);
     }
     x += kPreparedGroup;
   }
@@ -180,20 +180,10 @@ void multiply_codes_in(const Matrix& matrix, const uint8_t* prepared, int rows, 
 
 inline void multiply_codes(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
                            int end_panel, uint8_t* scratch, const Epilogue& epilogue, int ahead) {
-  using Product = void (*)(const Matrix&, const uint8_t*, int, int, int, uint8_t*, const Epilogue&,
-                           int);
-  constexpr Product kProducts[] = {
-      multiply_codes_in<Format::U8>,     multiply_codes_in<Format::U8>,
-      multiply_codes_in<Format::U8>,     multiply_codes_in<Format::U4>,
-      multiply_codes_in<Format::U4>,     multiply_codes_in<Format::U4>,
-      multiply_codes_in<Format::U4Min>,  multiply_codes_in<Format::U4K>,
-      multiply_codes_in<Format::U5>,     multiply_codes_in<Format::U5Min>,
-      multiply_codes_in<Format::U5K>,    multiply_codes_in<Format::U6>,
-      multiply_codes_in<Format::Table4>, multiply_codes_in<Format::Mx4>,
-      multiply_codes_in<Format::U4Zero>, multiply_codes_in<Format::U4Zero>,
-      multiply_codes_in<Format::U4Zero>};
-  const int index = static_cast<int>(matrix.format) - static_cast<int>(Format::U8);
-  kProducts[index](matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
+  with_codes(matrix.format, [&](auto of) {
+    multiply_codes_in<decltype(of)::value>(matrix, prepared, rows, first_panel, end_panel, scratch,
+                                           epilogue, ahead);
+  });
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ inline Codes chosen(Codes test, Codes a, Codes b) {
 inline Four splat_four(const uint8_t* p) { return {_mm256_set1_epi32(read_four(p))}; }
 inline Integers splat_integer(const uint8_t* p) { return {_mm256_set1_epi32(read_four(p))}; }
 inline Integers no_integers() { return {_mm256_setzero_si256()}; }
-// Products of bytes are added up by two in 16 bits, saturating. Below 64 · 127 · 2 they cannot; a
+// Products of bytes are added up by two in 16 bits, saturating. Up to 128 · 127 · 2 they cannot; a
 // large code therefore loses its offset of 128 first, and gives its sign to the other factor (never
 // -128), so that at most 128 · 127 · 2 remains.
 template <bool small>

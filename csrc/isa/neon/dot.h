@@ -9,7 +9,7 @@ namespace {
 
 struct Codes { uint8x16_t v; };
 
-// A large code loses its offset of 128, which makes it signed; a small one is below 64.
+// A large code loses its offset of 128, which makes it signed; a small one is below 128.
 constexpr bool kTakesOffsetOff = true;
 constexpr bool kDotsHighCodes = false;
 

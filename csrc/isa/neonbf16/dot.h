@@ -4,7 +4,7 @@
 
 #include <integers.h>
 
-#include "kernels/table.h"
+#include "kernels/group_layout.h"
 
 namespace octavo {
 namespace OCTAVO_TIER {
@@ -17,8 +17,8 @@ struct Codes {
   // kernels/gemm_quantized.inl makes them with any number.
   template <Format format, int rows>
     requires(rows > 1)
-  static void add_groups(const uint8_t* weights, int span, size_t ahead, const uint8_t* x,
-                         size_t x_stride, int groups, float* tile);
+  static void add_groups(const uint8_t* weights, const Variant& variant, size_t ahead,
+                         const uint8_t* x, size_t x_stride, int groups, float* tile);
 };
 
 constexpr bool kTakesOffsetOff = false;

@@ -23,7 +23,8 @@ struct IntegerSquares {
 // The steps of a part of a group, two at a time.
 template <Format format, int pairs, int step, int end>
 OCTAVO_INLINE void square_steps(IntegerSquares (&sums)[pairs][kSquareVectors],
-                                const uint8_t* codes, const uint8_t* group, size_t ahead,
+                                const Variant& variant, const uint8_t* codes,
+                                const uint8_t* group, size_t ahead,
                                 const uint8_t* const (&x)[2 * pairs]) {
   if constexpr (step < end) {
     if (ahead) {
@@ -34,7 +35,8 @@ OCTAVO_INLINE void square_steps(IntegerSquares (&sums)[pairs][kSquareVectors],
 #pragma GCC unroll 8
     for (int v = 0; v < kSquareVectors; v++) {
       const uint8_t* from = codes + v * kLanes * 4;
-      weights[v] = four_outputs(decode<format, step>(from).v, decode<format, step + 1>(from).v);
+      weights[v] = four_outputs(decode<format, step>(from, variant).v,
+                                decode<format, step + 1>(from, variant).v);
     }
 #pragma GCC unroll 8
     for (int p = 0; p < pairs; p++) {
@@ -46,15 +48,15 @@ OCTAVO_INLINE void square_steps(IntegerSquares (&sums)[pairs][kSquareVectors],
         sums[p][v].high = vusmmlaq_s32(sums[p][v].high, weights[v].high, inputs);
       }
     }
-    square_steps<format, pairs, step + 2, end>(sums, codes, group, ahead, x);
+    square_steps<format, pairs, step + 2, end>(sums, variant, codes, group, ahead, x);
   }
 }
 
 // As add_part of gemm_quantized.inl. If the number of rows is odd the last one is multiplied twice.
 template <Format format, int rows, int part>
-OCTAVO_INLINE void add_square_part(Floats (&sums)[rows][kSquareVectors], Place at, int first,
-                                   const uint8_t* codes, size_t ahead, const uint8_t* x,
-                                   size_t x_stride) {
+OCTAVO_INLINE void add_square_part(Floats (&sums)[rows][kSquareVectors], const Variant& variant,
+                                   Place at, int first, const uint8_t* codes, size_t ahead,
+                                   const uint8_t* x, size_t x_stride) {
   constexpr int kPairs = (rows + 1) / 2, kPartSteps = kSteps / layout_of(format).parts;
   const uint8_t* x_of[2 * kPairs];
 #pragma GCC unroll 8
@@ -68,10 +70,10 @@ OCTAVO_INLINE void add_square_part(Floats (&sums)[rows][kSquareVectors], Place a
     for (int v = 0; v < kSquareVectors; v++) squares[p][v] = {both, both};
   }
   square_steps<format, kPairs, part * kPartSteps, (part + 1) * kPartSteps>(
-      squares, codes, at.header + at.group * group_bytes(format), ahead, x_of);
+      squares, variant, codes, at.header + at.group * group_bytes(format), ahead, x_of);
 #pragma GCC unroll 8
   for (int v = 0; v < kSquareVectors; v++) {
-    const Floats scale = load_scale<format>(at, part, first + v * kLanes);
+    const Floats scale = load_scale<format>(variant, at, part, first + v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
       const IntegerSquares& pair = squares[r / 2][v];
@@ -85,9 +87,10 @@ OCTAVO_INLINE void add_square_part(Floats (&sums)[rows][kSquareVectors], Place a
 // As add_groups of gemm_quantized.inl.
 template <Format format, int rows>
   requires(rows > 1)
-void Codes::add_groups(const uint8_t* weights, int span, size_t ahead, const uint8_t* x,
-                       size_t x_stride, int groups, float* tile) {
+void Codes::add_groups(const uint8_t* weights, const Variant& variant, size_t ahead,
+                       const uint8_t* x, size_t x_stride, int groups, float* tile) {
   constexpr GroupLayout kLayout = layout_of(format);
+  const int span = has_several_spans(format) ? variant.span : kLayout.span;
   for (int first = 0; first < kPanel; first += kSquareVectors * kLanes) {
     Floats sums[rows][kSquareVectors];
     for (auto& row : sums) row[0] = row[1] = splat(0.0f);
@@ -98,12 +101,15 @@ void Codes::add_groups(const uint8_t* weights, int span, size_t ahead, const uin
       codes += kLayout.header_bytes;
       const int end = groups - begin < span ? groups - begin : span;
       do {
-        add_square_part<format, rows, 0>(sums, at, first, codes, ahead, row, x_stride);
-        if constexpr (kLayout.parts == 2) {
-          add_square_part<format, rows, 1>(sums, at, first, codes, ahead, row, x_stride);
-        }
+        add_square_part<format, rows, 0>(sums, variant, at, first, codes, ahead, row, x_stride);
         if constexpr (kLayout.minima) {
-          add_minima<format, rows, kSquareVectors>(sums, at, first, row, x_stride);
+          add_minima<format, rows, kSquareVectors>(sums, at, 0, first, row, x_stride);
+        }
+        if constexpr (kLayout.parts == 2) {
+          add_square_part<format, rows, 1>(sums, variant, at, first, codes, ahead, row, x_stride);
+          if constexpr (kLayout.minima) {
+            add_minima<format, rows, kSquareVectors>(sums, at, 1, first, row, x_stride);
+          }
         }
         codes += kLayout.code_bytes;
         row += kPreparedGroup;

@@ -85,6 +85,11 @@ class Emitter:
                 setattr(made, name, self._ref(value))
         if i.norm is not None:
             made.norm = _norm(i.norm)
+        if i.op == "Prepare":
+            assert isinstance(i.matrix, Matrix)
+            order = i.matrix.pieces[0].order
+            if order is not None:
+                made.order = order.inputs
         if i.prepared is not None:
             made.prepared = self._prepared(i, i.prepared)
         elif i.op == "Gemm":

@@ -71,11 +71,19 @@ class Vector(Struct, frozen=True):
     address: int
 
 
+class InputOrder(Struct, frozen=True):
+    """An order of a product's inputs; equal ones of a model are one object."""
+
+    number: int
+    inputs: NDArray[np.int32]  # of the row, in the order in which panels have them
+
+
 class Piece(Struct, frozen=True):
     """A packed run of a matrix's outputs."""
 
     native: _native.Matrix
     first: int  # output
+    order: InputOrder | None = None  # None: that of the rows
 
     @property
     def kind(self) -> str:
@@ -83,7 +91,9 @@ class Piece(Struct, frozen=True):
         format_ = self.native.format
         if _native.multiplies_bf16(format_):
             return "bf16"
-        return {"F32": "float", "F16": "float", "U8Wide": "int8 by 128"}.get(format_.name, "int8")
+        kinds = {"F32": "float", "F16": "float", "U8Wide": "int8 by 128"}
+        kind = kinds.get(format_.name, "int8")
+        return kind if self.order is None else f"{kind} in order {self.order.number}"
 
 
 class Matrix(Struct, frozen=True):
@@ -144,6 +154,7 @@ class Packer:
         self._store = _native.Store()
         self._panels = make_panels(self._store, team)
         self._converted: set[str] = set()
+        self._orders: dict[bytes, InputOrder] = {}
 
     @property
     def num_bytes(self) -> int:
@@ -163,22 +174,27 @@ class Packer:
 
     def matrix(self, parts: Sequence[StoredRows], module: Module) -> Matrix:
         """Pack one matrix that has the rows of all parts, in order."""
+        # Rows of embeddings are looked up as they are.
+        return self._matrix(parts, module, may_reorder=not isinstance(module, Embedding))
+
+    def _matrix(self, parts: Sequence[StoredRows], module: Module, *, may_reorder: bool) -> Matrix:
         inputs = parts[0].inputs
-        if isinstance(module, GateUpLinear) and len({part.type for part in parts}) == 1:
-            return self._gated(parts, inputs)
+        # Rows whose inputs have different orders are in pieces of their own.
+        runs = [list(run) for _, run in groupby(parts, lambda part: (part.type, _digest(part)))]
+        if isinstance(module, GateUpLinear) and len(runs) == 1:
+            return self._gated(parts, inputs, may_reorder=may_reorder)
         pieces, first = [], 0
-        for _, run in groupby(parts, lambda part: part.type):
-            together = list(run)
-            rows = sum(map(len, together))
-            format_ = self._format(together[0].type, inputs, module)
+        for together in runs:
+            format_, order = self._format(together[0], module, may_reorder=may_reorder)
             native = self._panels.matrix(MatrixRows(_fitting(together, format_), format_, inputs))
-            pieces.append(Piece(native, first))
-            first += rows
+            pieces.append(Piece(native, first, order))
+            first += sum(map(len, together))
         return Matrix(tuple(pieces), first, inputs)
 
     def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Experts:
         """Pack a matrix for each expert; gates and ups of one matrix are interleaved."""
-        made = tuple(self.matrix(parts, module) for parts in matrices)
+        # All experts read the same prepared rows, whose inputs have one order.
+        made = tuple(self._matrix(parts, module, may_reorder=False) for parts in matrices)
         formats = {piece.native.format for matrix in made for piece in matrix.pieces}
         if len(formats) > 1 or any(len(matrix.pieces) > 1 for matrix in made):
             raise ValueError(
@@ -187,26 +203,48 @@ class Packer:
             )
         return Experts(made)
 
-    def _gated(self, parts: Sequence[StoredRows], inputs: int) -> Matrix:
+    def _gated(self, parts: Sequence[StoredRows], inputs: int, *, may_reorder: bool) -> Matrix:
         ffn = len(parts[0])
-        format_ = self._format(parts[0].type, inputs, None)
+        format_, order = self._format(parts[0], None, may_reorder=may_reorder)
         rows = MatrixRows(parts, format_, inputs, interleaved(ffn))
         native = self._panels.matrix(rows)
-        return Matrix((Piece(native, 0),), 2 * ffn, inputs, gated=True)
+        return Matrix((Piece(native, 0, order),), 2 * ffn, inputs, gated=True)
 
-    def _format(self, type_: str, inputs: int, module: Module | None) -> _native.Format:
+    def _format(
+        self, part: StoredRows, module: Module | None, *, may_reorder: bool
+    ) -> tuple[_native.Format, InputOrder | None]:
+        """Choose the packed format of some rows, and the order that panels then have of inputs.
+
+        Rows with an order of their own that must not be kept are decoded.
+        """
+        type_ = part.type
         format_ = choose_format(
             type_,
-            inputs,
+            part.inputs,
             self._weights,
             self._activations,
             is_embedding=isinstance(module, Embedding),
             is_qkv=isinstance(module, QKVLinear),
         )
+        order = None
+        if part.columns is not None and can_pack(type_, format_):
+            if may_reorder:
+                order = self._order(part.columns)
+            else:
+                format_ = _native.Format.U8
         if type_ not in self._converted and type_ != format_.name:
             self._converted.add(type_)
             log.info("weights stored as %s are kept as %s", type_, format_.name)
-        return format_
+        return format_, order
+
+    def _order(self, columns: NDArray[np.int64]) -> InputOrder:
+        inputs = columns.astype(np.int32)
+        order = InputOrder(len(self._orders), inputs)
+        return self._orders.setdefault(inputs.tobytes(), order)
+
+
+def _digest(part: StoredRows) -> bytes:
+    return b"" if part.columns is None else part.columns.tobytes()
 
 
 def _fitting(parts: Sequence[StoredRows], format_: _native.Format) -> Sequence[StoredRows]:

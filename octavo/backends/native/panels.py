@@ -56,12 +56,24 @@ class PackableRows:
             self.stored = getattr(_native.Stored, parts[0].type)
             found = [part.addresses() for part in parts]
         places = np.concatenate(found)
+        factors = _factors(parts) if is_packed else None
         if rows.order is not None:
-            places = np.where(rows.order < 0, np.uint64(0), places[np.maximum(rows.order, 0)])
+            order = np.maximum(rows.order, 0)
+            places = np.where(rows.order < 0, np.uint64(0), places[order])
+            factors = None if factors is None else factors[order]
         self.places = places
+        self.factors = factors
         self.pages = [span for part in parts for span in part.file_spans]
         self.is_file = all(part.is_file for part in parts)
         self.owner = parts
+
+
+def _factors(parts: Sequence[StoredRows]) -> NDArray[np.float32] | None:
+    """Return the numbers of matrices that multiply the values of their rows, if there are any."""
+    if not any(part.layout.factor is not None for part in parts):
+        return None
+    each = [np.float32(1) if part.layout.factor is None else part.layout.factor for part in parts]
+    return np.repeat(np.array(each, np.float32), [len(part) for part in parts])
 
 
 class Panels(Protocol):
@@ -98,6 +110,7 @@ class FreshPanels:
             owner=found.owner,
             file_pages=found.pages,
             tensors=found.tensors,
+            factors=found.factors,
         )
         if not found.is_file:
             self.finish()

@@ -12,7 +12,7 @@ from octavo.backends.made_rows import MadeRows
 from octavo.backends.native import _native
 from octavo.backends.stored_rows import StoredRows
 
-_SCALES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 def row_tensors(parts: Sequence[StoredRows], *, has_values: bool) -> list[_native.RowTensors]:
@@ -30,21 +30,24 @@ def row_tensors(parts: Sequence[StoredRows], *, has_values: bool) -> list[_nativ
 
 
 def _row_tensors(rows: MadeRows, values_of: StoredRows | None) -> _native.RowTensors:
-    tensors = rows.tensors
-    scales = tensors.scales
+    tensors, zeros = rows.tensors, rows.tensors.zeros
+    are_bytes = zeros is None or zeros.dtype == np.uint8
     return _native.RowTensors(
         inputs=tensors.inputs,
         codes=tensors.codes,
         is_of_eight=tensors.is_of_eight,
+        parts=tensors.parts,
         bits=tensors.bits,
         flipped=tensors.flipped,
-        scales=scales.view(np.uint16) if scales.dtype.name == "bfloat16" else scales,
-        scale_type=getattr(_native.Stored, _SCALES[scales.dtype.name]),
+        scales=_as_bits(tensors.scales),
+        scale_type=_type_of(tensors.scales),
         scale_outputs=tensors.scale_outputs,
         scale_group=tensors.scale_group,
-        zeros=tensors.zeros,
+        zeros=None if zeros is None else _as_bits(zeros),
+        zero_type=None if zeros is None or are_bytes else _type_of(zeros),
         middle=tensors.middle,
         has_zeros=tensors.has_zeros,
+        zeros_are_values=tensors.zeros_are_values,
         columns=tensors.columns,
         group=tensors.group,
         first_group=rows.first_group,
@@ -53,6 +56,16 @@ def _row_tensors(rows: MadeRows, values_of: StoredRows | None) -> _native.RowTen
         table=tensors.table,
         places=None if values_of is None else values_of.columns,
     )
+
+
+def _as_bits(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers as an array of a type that has a name outside of numpy."""
+    return numbers.view(np.uint16) if numbers.dtype.name == "bfloat16" else numbers
+
+
+def _type_of(numbers: NDArray[Any]) -> _native.Stored:
+    found: _native.Stored = getattr(_native.Stored, _FLOATS[numbers.dtype.name])
+    return found
 
 
 def numbers_of(part: StoredRows, number: int) -> NDArray[Any]:

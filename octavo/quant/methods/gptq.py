@@ -89,13 +89,7 @@ class GptqMatrix(IntegerModule, frozen=True):
     @property
     def kind(self) -> IntegerKind:
         form = self.format
-        return kind_of(
-            form.bits,
-            self.shape[1],
-            form.group,
-            is_symmetric=form.symmetric,
-            is_in_order=not form.act_order,
-        )
+        return kind_of(form.bits, self.shape[1], form.group, is_symmetric=form.symmetric)
 
     def stored_shapes(self, shape: Shape) -> Mapping[str, Shape]:
         outputs, inputs = shape

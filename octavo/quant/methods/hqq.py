@@ -16,19 +16,15 @@ The groups of axis 0 are of outputs, and are refused.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from functools import cache
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from octavo.backends.code_bits import packed, place_bits, unpacked
-from octavo.backends.stored_rows import RowLayout, StoredRows
+from octavo.backends.stored_rows import StoredRows
 from octavo.loader import Checkpoint
 from octavo.loader.errors import CheckpointError, CorruptFileError, UnsupportedFormatError
 from octavo.loader.tensor_type import I32, I64, U8
-from octavo.quant.scaled_groups import scaled_layout
+from octavo.quant.integers import Codes, IntegerKind, Integers, as_scales, kind_of
 from octavo.quant.weight_format import MAX_GROUP, ModuleMatrix, Settings, Shape
 
 _Error = type[CheckpointError]
@@ -76,7 +72,11 @@ class HqqMatrix(ModuleMatrix, frozen=True):
 
     @property
     def type(self) -> str:
-        return f"HQQ{self._bits}"
+        return self._kind.name
+
+    @property
+    def _kind(self) -> IntegerKind:
+        return kind_of(self._bits, self.shape[1], self._group, is_symmetric=False)
 
     @property
     def shape(self) -> Shape:
@@ -161,37 +161,23 @@ class HqqMatrix(ModuleMatrix, frozen=True):
 
     def rows(self) -> StoredRows:
         (outputs, inputs), bits, group = self.shape, self._bits, self._group
-        layout = hqq_layout(bits, group)
-        made = np.empty(outputs * inputs // group, _block(bits, group))
-        for part in ("scale", "zero"):
-            made[part] = self.checkpoint.read_float32(f"{self.module}.{part}").reshape(-1)
         words = self.checkpoint.read(f"{self.module}.W_q")
         words = words.view(np.uint32 if bits == 3 else np.uint8)
-        count, step = CODES_IN_A_WORD[bits], len(words)
-        for index in range(count):
-            codes = words >> (bits * (count - 1 - index)) & ((1 << bits) - 1)
-            place = made["codes"][index * step : (index + 1) * step]
-            place[:] = packed(codes.astype(np.uint8)[: len(place)], bits)
-        rows = made.view(np.uint8).reshape(outputs, inputs // group * layout.group_bytes)
-        return StoredRows(layout, inputs, rows)
-
-
-@cache
-def _block(bits: int, group: int) -> np.dtype[Any]:
-    num_bytes = group * place_bits(bits) // 8
-    return np.dtype([("scale", "<f4"), ("zero", "<f4"), ("codes", "u1", num_bytes)])
-
-
-def hqq_layout(bits: int, group: int) -> RowLayout:
-    """Return the layout of groups of integers with a scale and a zero point in floats."""
-
-    def unscaled(blocks: NDArray[Any], out: NDArray[np.float32]) -> None:
-        codes = unpacked(blocks["codes"], place_bits(bits))
-        with np.errstate(all="ignore"):  # damaged zero points may be infinite or NaN
-            np.subtract(codes, blocks["zero"][..., None], out=out)
-
-    block = _block(bits, group)
-    return scaled_layout(f"HQQ{bits}", group, block, unscaled, has_zero_points=True)
+        parts = CODES_IN_A_WORD[bits]
+        in_order = words.reshape(outputs, inputs) if parts == 1 else words
+        codes = Codes(in_order, parts=0 if parts == 1 else parts)
+        scales, zeros = (
+            self.checkpoint.read(f"{self.module}.{part}").reshape(outputs, inputs // group)
+            for part in ("scale", "zero")
+        )
+        return Integers(
+            kind=self._kind,
+            inputs=inputs,
+            group=group,
+            scales=scales,
+            zeros=as_scales(zeros),
+            codes=codes,
+        ).rows()
 
 
 def read_hqq(settings: Settings) -> Hqq:

@@ -87,7 +87,6 @@ class IntegerMatrix(IntegerModule, frozen=True):
             self.shape[1],
             form.group,
             is_symmetric=form.symmetric,
-            is_in_order=not self._has("_g_idx"),
             takes_int8=form.takes_int8,
         )
 

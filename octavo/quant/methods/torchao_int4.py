@@ -18,20 +18,19 @@ tile otherwise, which a file does not say; published files are made on those of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.backends.code_bits import packed, unpacked
-from octavo.backends.stored_rows import Bytes, Floats, RowLayout, StoredRows
+from octavo.backends.stored_rows import StoredRows
 from octavo.loader.errors import CorruptFileError, TensorMismatchError, UnsupportedFormatError
 from octavo.loader.tensor_type import I8, I32, U8, TensorType
-from octavo.quant.scaled_groups import scaled_layout
+from octavo.quant.integers import Codes, IntegerKind, Integers, as_scales, kind_of
 from octavo.quant.weight_format import MAX_GROUP, ModuleMatrix, Shape
 
-_MIDDLE = 8
+_SIGNS = 0x88  # of both codes in a byte
 _CODES, _SCALE, _ZERO = "._weight_qdata", "._weight_scale", "._weight_zero_point"
 _SCALE_AND_ZERO = "._weight_scale_and_zero"
 _TILE = (8, 128)  # outputs and inputs
@@ -44,12 +43,20 @@ class Int4Matrix(ModuleMatrix, frozen=True):
 
     shape: Shape
     group: int
-    type: ClassVar[str] = "TORCHAO4"
     stored_as: ClassVar[tuple[TensorType, ...]] = (I8, U8)
 
     @property
     def tensors(self) -> tuple[str, ...]:
         return tuple(self.module + part for part in (_CODES, _SCALE, _ZERO))
+
+    @property
+    def type(self) -> str:
+        return self._kind.name
+
+    @property
+    def _kind(self) -> IntegerKind:
+        inputs = self.shape[1]
+        return kind_of(4, inputs, self.group, is_symmetric=False, zeros_are_values=True)
 
     def stored_shapes(self, shape: Shape) -> Mapping[str, Shape]:
         if shape != self.shape:
@@ -67,20 +74,25 @@ class Int4Matrix(ModuleMatrix, frozen=True):
         return (outputs, inputs // 2), groups, groups
 
     def rows(self) -> StoredRows:
-        made = np.empty((self.shape[0], self.shape[1] // self.group), _block(self.group))
-        made["scale"], made["offset"] = self._scales_and_zeros()
-        made["codes"] = self._codes().reshape(made["codes"].shape)
-        rows = made.view(np.uint8).reshape(len(made), -1)
-        return StoredRows(int4_layout(self.group), self.shape[1], rows)
+        scales, zeros = self._scales_and_zeros()
+        return Integers(
+            kind=self._kind,
+            inputs=self.shape[1],
+            group=self.group,
+            scales=scales,
+            zeros=as_scales(zeros),
+            codes=self._codes(),
+        ).rows()
 
-    def _scales_and_zeros(self) -> tuple[Floats, Floats]:
+    def _scales_and_zeros(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return both as [outputs, groups]."""
-        scales, zeros = (self.checkpoint.read_float32(self.module + p).T for p in (_SCALE, _ZERO))
+        scales, zeros = (self.checkpoint.read(self.module + part).T for part in (_SCALE, _ZERO))
         return scales, zeros
 
-    def _codes(self) -> Bytes:
-        """Return unsigned codes [outputs, inputs / 2], the first of a byte in the low half."""
-        return self.checkpoint.read(self.module + _CODES).view(np.uint8) ^ np.uint8(0x88)
+    def _codes(self) -> Codes:
+        """Return codes [outputs, inputs / 2], the first of a byte in the low half."""
+        signed = self.checkpoint.read(self.module + _CODES).view(np.uint8)
+        return Codes(signed, flipped=_SIGNS)
 
 
 class TiledInt4Matrix(Int4Matrix, frozen=True):
@@ -99,12 +111,12 @@ class TiledInt4Matrix(Int4Matrix, frozen=True):
         (outputs, _), (inputs, _) = filled
         return (*tiles, _LANES, _WORDS), (inputs // self.group, outputs, 2)
 
-    def _scales_and_zeros(self) -> tuple[Floats, Floats]:
+    def _scales_and_zeros(self) -> tuple[NDArray[Any], NDArray[Any]]:
         outputs, groups = self.shape[0], self.shape[1] // self.group
-        both = self.checkpoint.read_float32(self.module + _SCALE_AND_ZERO)[:groups, :outputs]
+        both = self.checkpoint.read(self.module + _SCALE_AND_ZERO)[:groups, :outputs]
         return both[..., 0].T, both[..., 1].T
 
-    def _codes(self) -> Bytes:
+    def _codes(self) -> Codes:
         words = self.checkpoint.read(self.module + _CODES)
         tall, wide = words.shape[:2]
         bytes_of = words.view(np.uint8).reshape(tall, wide, 8, 4, _WORDS, 2, 2)
@@ -112,7 +124,7 @@ class TiledInt4Matrix(Int4Matrix, frozen=True):
         codes = unpacked(bytes_of, 4).reshape(tall, wide, 8, 4, _WORDS, 2, 4)
         # From (tile, tile, output, pair, b, half, i) to rows, with the half last.
         ordered = codes.transpose(0, 2, 1, 4, 6, 3, 5).reshape(tall * _TILE[0], wide * _TILE[1])
-        return packed(ordered[: self.shape[0], : self.shape[1]], 4)
+        return Codes(packed(ordered[: self.shape[0], : self.shape[1]], 4))
 
 
 CLASSES: dict[str, type[Int4Matrix]] = {
@@ -141,17 +153,3 @@ def check_sizes(matrix: Int4Matrix) -> Int4Matrix:
             advice="use the unquantised model or a GGUF file",
         )
     return matrix
-
-
-def _block(group: int) -> np.dtype[Any]:
-    return np.dtype([("scale", "<f4"), ("offset", "<f4"), ("codes", "u1", group // 2)])
-
-
-@cache
-def int4_layout(group: int) -> RowLayout:
-    """Return the layout of groups of codes with a scale and the value of the middle code."""
-
-    def unscaled(blocks: NDArray[Any], out: NDArray[np.float32]) -> None:
-        np.subtract(unpacked(blocks["codes"], 4), np.float32(_MIDDLE), out=out)
-
-    return scaled_layout(Int4Matrix.type, group, _block(group), unscaled, has_zero_points=True)

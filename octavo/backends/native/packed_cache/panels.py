@@ -139,6 +139,7 @@ class CachedPanels:
                 owner=found.owner,
                 file_pages=found.pages,
                 tensors=found.tensors,
+                factors=found.factors,
             )
         self._fresh.finish()
 

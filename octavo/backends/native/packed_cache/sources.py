@@ -151,7 +151,15 @@ class Sources:
         _add(found, (rows.format.name, rows.inputs), rows.order)
         for part in rows.parts:
             layout = part.layout
-            kind = (layout.name, layout.group, layout.group_bytes, layout.table, part.inputs)
+            factor = b"" if layout.factor is None else layout.factor.tobytes()
+            kind = (
+                layout.name,
+                layout.group,
+                layout.group_bytes,
+                layout.table,
+                factor,
+                part.inputs,
+            )
             if isinstance(part.rows, MadeRows):
                 tensors, window = part.rows.tensors, part.rows.window
                 facts = (*window, *map(self._fact, structs.astuple(tensors)))
