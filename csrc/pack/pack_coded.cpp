@@ -4,7 +4,7 @@
 // A stored group is its scale (fp32) and its codes. Of two in a byte, the first is the upper half.
 // A group of NVFP4 has the scale of all inputs (fp32), which multiplies or divides its own (E4M3),
 // and its codes, the first in the lower half. GGUF's blocks of NVFP4 have four scales (E4M3 without
-// a sign, the code of NaN a zero) and four times 16 codes, the first eight in the lower halves.
+// a sign, 0x7F a zero) and four times 16 codes, the first eight in the lower halves.
 #include "pack/pack_coded.h"
 
 #include <algorithm>
@@ -124,8 +124,7 @@ constexpr size_t kBlockBytes = kBlockGroups + kBlock / 2;
 void pack_block(const uint8_t* block, CodedLayout layout, int group, int output, uint8_t* spans) {
   for (int i = 0; i < kBlockGroups; i++, group++) {
     uint8_t* span = spans + group / layout.span * span_bytes_of(layout);
-    const uint8_t scale = block[i] & kNoSign;
-    span[group % layout.span * kPanel + output] = scale == kNoSign ? 0 : scale;
+    span[group % layout.span * kPanel + output] = block[i] == kNoSign ? 0 : block[i] & kNoSign;
     const uint8_t* pairs = block + kBlockGroups + i * 8;
     uint8_t* line = span + layout.scale_bytes + group % layout.span * code_bytes_of(layout) +
                     place_in_line(output);
