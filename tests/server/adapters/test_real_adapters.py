@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from safetensors.numpy import load_file
@@ -83,7 +83,7 @@ def test_adapters_answer_change_and_outlive_their_engine(
             assert found == [base, *texts[:2]]
             running = asyncio.create_task(say(client, "a"))
             await until(lambda: bool(server.active))
-            os.kill(process_of(llm._client).pid, signal.SIGKILL)
+            os.kill(process_of(cast(Any, llm._client)).pid, signal.SIGKILL)
             assert await running == texts[0]
             for file in places["c"].iterdir():
                 (places["a"] / file.name).write_bytes(file.read_bytes())
