@@ -108,6 +108,7 @@ class Worker:
         self.model = model
         self.drafter = drafter
         self.chances: tuple[float, ...] = ()  # of all drafts
+        self.predicts = False  # the drafts are of the requests' predictions
         self.failing: set[str] = set()
         self.failing_at: dict[str, int] = {}
         self.impossible: set[str] = set()  # those whose failure their request asks for
@@ -146,6 +147,7 @@ class Worker:
                 if self.drafter and token != NO_TOKEN and self.rows[slot].may_draft
             ),
             chances=tuple((slot, self.chances) for slot, _, _ in answers) if self.chances else (),
+            predicted=plan.slots if self.predicts else (),
             payloads=tuple(
                 (slot, self.payloads[row.request_id])
                 for slot, row in named

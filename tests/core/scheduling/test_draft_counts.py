@@ -113,6 +113,19 @@ def test_a_plan_has_the_drafts_that_pay_and_the_text_is_the_same() -> None:
     assert ended.accepted_at == [5, 5]
 
 
+def test_drafts_of_a_prediction_are_counted_in_each_event() -> None:
+    """A stop string of the front end may make any event the last one."""
+    rig = Rig(max_drafts=4, drafter=lambda known: expected_output(known, 4))
+    rig.worker.predicts = True
+    rig.add("a", 6, max_tokens=12)
+    assert rig.finish() == {"a": expected_output(tokens(6), 12)}
+    counts = [each.stats.num_predicted for each in rig.events if each.stats is not None]
+    assert len(counts) == len(rig.events) > 2
+    ended = rig.end_of("a").stats
+    assert ended is not None
+    assert 0 < ended.num_accepted_predicted == ended.num_predicted == ended.num_drafts
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_only_those_draft_that_may(depth: int) -> None:
     """No proposer is set; one has a prediction, one none, and one switches speculation off."""

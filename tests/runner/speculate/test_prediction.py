@@ -90,7 +90,7 @@ def test_chances_fall_where_the_text_is_wrong_and_rise_where_it_is_right() -> No
 
 
 def test_random_edits_are_followed() -> None:
-    """Of texts with an edit in ten tokens, most that follows is foreseen."""
+    """Most of what follows is foreseen in texts with an edit in ten tokens."""
     for seed in range(20):
         chance = random.Random(seed)
         text = [chance.randrange(60) for _ in range(300)]

@@ -104,7 +104,7 @@ class Prediction(Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def text(self) -> str:
-        """All parts of the text, one behind the other."""
+        """The text of all parts, one behind the other."""
         if isinstance(self.content, str):
             return self.content
         return "".join(part.text for part in self.content)
