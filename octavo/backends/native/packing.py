@@ -17,7 +17,7 @@ from octavo.backends.native import _native
 from octavo.backends.native.eight_bits import GROUP
 from octavo.backends.native.panels import FreshPanels, MatrixRows, Panels, can_pack
 from octavo.backends.stored_rows import StoredRows
-from octavo.layers import Embedding, GateUpLinear, Module, QKVLinear
+from octavo.layers import Embedding, GateUpLinear, Linear, Module, QKVLinear
 
 log = logging.getLogger(__name__)
 
@@ -174,18 +174,18 @@ class Packer:
 
     def matrix(self, parts: Sequence[StoredRows], module: Module) -> Matrix:
         """Pack one matrix that has the rows of all parts, in order."""
-        # Rows of embeddings are looked up as they are.
-        return self._matrix(parts, module, may_reorder=not isinstance(module, Embedding))
+        # Rows of tables are looked up as they are.
+        return self._matrix(parts if isinstance(module, Linear) else _decoded(parts), module)
 
-    def _matrix(self, parts: Sequence[StoredRows], module: Module, *, may_reorder: bool) -> Matrix:
+    def _matrix(self, parts: Sequence[StoredRows], module: Module) -> Matrix:
         inputs = parts[0].inputs
         # Rows whose inputs have different orders are in pieces of their own.
         runs = [list(run) for _, run in groupby(parts, lambda part: (part.type, _digest(part)))]
         if isinstance(module, GateUpLinear) and len(runs) == 1:
-            return self._gated(parts, inputs, may_reorder=may_reorder)
+            return self._gated(parts, inputs)
         pieces, first = [], 0
         for together in runs:
-            format_, order = self._format(together[0], module, may_reorder=may_reorder)
+            format_, order = self._format(together[0], module)
             native = self._panels.matrix(MatrixRows(_fitting(together, format_), format_, inputs))
             pieces.append(Piece(native, first, order))
             first += sum(map(len, together))
@@ -194,7 +194,7 @@ class Packer:
     def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Experts:
         """Pack a matrix for each expert; gates and ups of one matrix are interleaved."""
         # All experts read the same prepared rows, whose inputs have one order.
-        made = tuple(self._matrix(parts, module, may_reorder=False) for parts in matrices)
+        made = tuple(self._matrix(_decoded(parts), module) for parts in matrices)
         formats = {piece.native.format for matrix in made for piece in matrix.pieces}
         if len(formats) > 1 or any(len(matrix.pieces) > 1 for matrix in made):
             raise ValueError(
@@ -203,20 +203,17 @@ class Packer:
             )
         return Experts(made)
 
-    def _gated(self, parts: Sequence[StoredRows], inputs: int, *, may_reorder: bool) -> Matrix:
+    def _gated(self, parts: Sequence[StoredRows], inputs: int) -> Matrix:
         ffn = len(parts[0])
-        format_, order = self._format(parts[0], None, may_reorder=may_reorder)
+        format_, order = self._format(parts[0], None)
         rows = MatrixRows(parts, format_, inputs, interleaved(ffn))
         native = self._panels.matrix(rows)
         return Matrix((Piece(native, 0, order),), 2 * ffn, inputs, gated=True)
 
     def _format(
-        self, part: StoredRows, module: Module | None, *, may_reorder: bool
+        self, part: StoredRows, module: Module | None
     ) -> tuple[_native.Format, InputOrder | None]:
-        """Choose the packed format of some rows, and the order that panels then have of inputs.
-
-        Rows with an order of their own that must not be kept are decoded.
-        """
+        """Choose the packed format of some rows, and the order that panels then have of inputs."""
         type_ = part.type
         format_ = choose_format(
             type_,
@@ -228,10 +225,7 @@ class Packer:
         )
         order = None
         if part.columns is not None and can_pack(type_, format_):
-            if may_reorder:
-                order = self._order(part.columns)
-            else:
-                format_ = _native.Format.U8
+            order = self._order(part.columns)
         if type_ not in self._converted and type_ != format_.name:
             self._converted.add(type_)
             log.info("weights stored as %s are kept as %s", type_, format_.name)
@@ -254,7 +248,27 @@ def _fitting(parts: Sequence[StoredRows], format_: _native.Format) -> Sequence[S
     """
     if format_ != _native.Format.U8 or parts[0].type != "I8Wide":
         return parts
-    return [replace(part, layout=replace(part.layout, name="I8By32")) for part in parts]
+    return [_renamed(part, "I8By32") for part in parts]
+
+
+def _decoded(parts: Sequence[StoredRows]) -> Sequence[StoredRows]:
+    """Return the same rows, so that those in act-order are packed by their values.
+
+    Each of their inputs then has its own place. Codes would be packed in the order in which they
+    are stored.
+    """
+    return [
+        part if part.columns is None else _renamed(part, in_act_order(part.type)) for part in parts
+    ]
+
+
+def in_act_order(type_: str) -> str:
+    """Return a name for rows of a type in act-order, under which no format keeps their codes."""
+    return f"{type_} in act-order"
+
+
+def _renamed(part: StoredRows, name: str) -> StoredRows:
+    return replace(part, layout=replace(part.layout, name=name))
 
 
 def choose_format(
