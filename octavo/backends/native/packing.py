@@ -175,7 +175,8 @@ class Packer:
     def matrix(self, parts: Sequence[StoredRows], module: Module) -> Matrix:
         """Pack one matrix that has the rows of all parts, in order."""
         # Rows of tables are looked up as they are.
-        return self._matrix(parts if isinstance(module, Linear) else _decoded(parts), module)
+        together = [parts] if isinstance(module, Linear) else _decoded([parts])
+        return self._matrix(together[0], module)
 
     def _matrix(self, parts: Sequence[StoredRows], module: Module) -> Matrix:
         inputs = parts[0].inputs
@@ -194,7 +195,7 @@ class Packer:
     def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Experts:
         """Pack a matrix for each expert; gates and ups of one matrix are interleaved."""
         # All experts read the same prepared rows, whose inputs have one order.
-        made = tuple(self._matrix(_decoded(parts), module) for parts in matrices)
+        made = tuple(self._matrix(parts, module) for parts in _decoded(matrices))
         formats = {piece.native.format for matrix in made for piece in matrix.pieces}
         if len(formats) > 1 or any(len(matrix.pieces) > 1 for matrix in made):
             raise ValueError(
@@ -238,7 +239,10 @@ class Packer:
 
 
 def _digest(part: StoredRows) -> bytes:
-    return b"" if part.columns is None else part.columns.tobytes()
+    """Return the order of the inputs of rows; nothing if only their values can be packed."""
+    if part.columns is None or _own_format(part.type) is None:
+        return b""
+    return part.columns.tobytes()
 
 
 def _fitting(parts: Sequence[StoredRows], format_: _native.Format) -> Sequence[StoredRows]:
@@ -251,14 +255,16 @@ def _fitting(parts: Sequence[StoredRows], format_: _native.Format) -> Sequence[S
     return [_renamed(part, "I8By32") for part in parts]
 
 
-def _decoded(parts: Sequence[StoredRows]) -> Sequence[StoredRows]:
-    """Return the same rows, so that those in act-order are packed by their values.
+def _decoded(matrices: Sequence[Sequence[StoredRows]]) -> Sequence[Sequence[StoredRows]]:
+    """Return the same rows, so that types in which some are in act-order are packed by values.
 
-    Each of their inputs then has its own place. Codes would be packed in the order in which they
-    are stored.
+    Each input then has its own place, where codes would be packed in the order in which they are
+    stored. All rows of a type stay of one format, whatever their orders.
     """
+    types = {part.type for parts in matrices for part in parts if part.columns is not None}
     return [
-        part if part.columns is None else _renamed(part, in_act_order(part.type)) for part in parts
+        [_renamed(part, in_act_order(part.type)) if part.type in types else part for part in parts]
+        for parts in matrices
     ]
 
 

@@ -68,6 +68,17 @@ def test_matrices_of_a_stack_are_packed_by_their_values(bits: int, group: int) -
     check_stack([[integers(bits, group, order, order)] for order in (1, 2)])
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_matrices_of_a_stack_have_orders_of_their_own(bits: int) -> None:
+    """Gates and ups may differ in theirs, and some matrices may have none."""
+    check_stack([[integers(bits, 64, 1), integers(bits, 64, 2)] for _ in range(2)])
+    check_stack([[integers(bits, 64, None)], [integers(bits, 64, 1)]])
+    check_stack([[integers(bits, 64, None), integers(bits, 64, None)], [integers(bits, 64, 1)] * 2])
+    floats = StoredRows.of(integers(bits, 64, 1).floats())
+    with pytest.raises(ValueError, match="several types"):
+        stack([[floats], [integers(bits, 64, 1)]])
+
+
 def test_a_table_is_packed_by_its_values() -> None:
     rows = integers(8, 32, 1)
 
