@@ -173,6 +173,7 @@ class TensorSize(Struct, frozen=True):
     is_matrix: bool  # used in products or lookups
     is_embedding: bool
     is_qkv: bool = False  # the projection to queries, keys and values
+    is_in_act_order: bool = False  # in a stack or a table, where inputs cannot keep such an order
 
 
 class Footprint(Protocol):

@@ -9,6 +9,7 @@ from typing import Protocol
 from octavo.backends.stored_rows import StoredRows
 from octavo.layers import Model
 from octavo.loader import Checkpoint, check_tensors
+from octavo.quant.integers import IntegerModule
 from octavo.quant.plain import tensor_rows
 from octavo.quant.registry import UNNAMED
 from octavo.quant.stacked import find_stacked, unused_in_stacks
@@ -30,6 +31,9 @@ class Weights(Protocol):
 
     def row_type(self, name: str) -> str:
         """Return the type of the rows without reading them."""
+
+    def is_in_act_order(self, name: str) -> bool:
+        """Return whether the inputs of the rows are in an order of their own, which is read."""
 
     def stored_types(self) -> Mapping[str, str]:
         """Return the type of each of the file's own tensors, by the names of the file."""
@@ -72,6 +76,10 @@ class CheckpointWeights:
         if name in self._matrices:
             return self._matrices[name].type
         return self._checkpoint.info(name).type.name
+
+    def is_in_act_order(self, name: str) -> bool:
+        matrix = self._matrices.get(name)
+        return isinstance(matrix, IntegerModule) and matrix.is_in_act_order
 
     def stored_types(self) -> Mapping[str, str]:
         types = {name: info.type.name for name, info in self._checkpoint.tensors.items()}
@@ -116,6 +124,9 @@ class RenamedWeights:
 
     def row_type(self, name: str) -> str:
         return self._weights.row_type(self._stored[name])
+
+    def is_in_act_order(self, name: str) -> bool:
+        return self._weights.is_in_act_order(self._stored[name])
 
     def stored_types(self) -> Mapping[str, str]:
         return self._weights.stored_types()

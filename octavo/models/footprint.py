@@ -1,6 +1,6 @@
 """The memory of an opened model: its stored tensors by type, and the tensors of its layers.
 
-Only headers are read.
+Only headers are read, and the orders of inputs of stacks in act-order.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from octavo.backends.base import FLOAT_TYPES, TensorSize
 from octavo.layers import (
     Embedding,
     HeadRows,
+    Linear,
     MatrixStack,
     PositionEmbedding,
     QKVLinear,
@@ -20,7 +21,7 @@ from octavo.layers import (
 )
 from octavo.models.checkpoint_weights import Weights, named_as_declared
 from octavo.models.load import OpenedModel
-from octavo.models.needs import Need, find_needs
+from octavo.models.needs import Need, Source, find_needs
 from octavo.observe.stored_bytes import StoredBytes, by_type
 
 
@@ -53,10 +54,21 @@ def tensor_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
             continue
         count = shape[0] if isinstance(need.module, MatrixStack) else 1
         parts = [_part(need, index, weights, count) for index in range(len(need.sources))]
+        ordered = {
+            part[0]
+            for part, source in zip(parts, need.sources, strict=True)
+            if not isinstance(need.module, Linear) and _is_in_act_order(need, source, weights)
+        }
         for (type_, inputs), run in groupby(parts, lambda part: part[:2]):
             num_rows = sum(rows for _, _, rows in run)
-            size = TensorSize(type_, num_rows, inputs, True, is_embedding, is_qkv)
+            size = TensorSize(type_, num_rows, inputs, True, is_embedding, is_qkv, type_ in ordered)
             yield from [size] * count
+
+
+def _is_in_act_order(need: Need, source: Source, weights: Weights) -> bool:
+    if source.transposed:
+        return False  # the rows are computed
+    return any(weights.is_in_act_order(name) for name in need.names(source))
 
 
 def _part(need: Need, index: int, weights: Weights, count: int) -> tuple[str, int, int]:

@@ -98,6 +98,11 @@ class IntegerModule(ModuleMatrix, frozen=True):
     def type(self) -> str:
         return self.kind.name
 
+    @property
+    def is_in_act_order(self) -> bool:
+        """True if the inputs are stored in an order of their own, which is read."""
+        return False
+
 
 @dataclass(frozen=True)
 class Codes:

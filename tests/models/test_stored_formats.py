@@ -14,7 +14,7 @@ from octavo.backends.native.footprint import NativeFootprint
 from octavo.backends.native.packing import CpuActivations
 from octavo.backends.stored_rows import RowLayout, StoredRows
 from octavo.backends.torch.footprint import TorchFootprint
-from octavo.layers import Model
+from octavo.layers import MatrixStack, Model
 from octavo.loader.errors import TensorMismatchError
 from octavo.loader.gguf import types
 from octavo.loader.tensor_type import BF16
@@ -31,7 +31,7 @@ from octavo.quant.plain import layout_of
 from octavo.quant.shard import ShardError
 from tests.models.made_up import EXPERTS, SIZES, MadeUpWeights
 from tests.models.ranks import run_ranks
-from tests.quant.made_up import FORMATS, fp8_blocks, gptq, write_pair
+from tests.quant.made_up import FORMATS, MadeFormat, fp8_blocks, gptq, write_pair
 
 # Four ranks have 64 inputs of every matrix each.
 WIDE: dict[str, Any] = {
@@ -271,6 +271,37 @@ def check_kept(
     footprint = NativeFootprint("auto", "bfloat16", activations)
     bill = sum(map(footprint.weight_bytes, tensor_sizes(opened)))
     assert bill == pytest.approx(backend.weight_bytes, rel=0.01)  # arenas round up
+
+
+def in_plain_order() -> MadeFormat:
+    """Return a format that may have an order of inputs, and has none."""
+    made = gptq(4, 32)
+    made.settings["desc_act"] = True
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "format_"),
+    [
+        (gptq(4, 32, act_order=True), "U8"),
+        (gptq(8, 32, act_order=True, sym=True), "U8"),
+        (in_plain_order(), "U4Zero"),
+        (FORMATS["packed, 3 bits, act-order"], "U8"),
+    ],
+)
+def test_the_memory_bill_counts_what_experts_in_act_order_become(
+    made: MadeFormat, format_: str, tmp_path: Path
+) -> None:
+    sizes = {**WIDE, **EXPERTS, "moe_intermediate_size": 64, "head_dim": 64}
+    opened = write_pair(tmp_path, made, "Qwen3MoeForCausalLM", **sizes).stored
+    bill = sum(map(NativeFootprint("auto", "bfloat16").weight_bytes, tensor_sizes(opened)))
+    backend = NativeBackend(NativeOptions(num_threads=1))
+    bind(opened.model, backend, opened.weights)
+    backend.settle()
+    found = (module for _, module in opened.model.walk() if isinstance(module, MatrixStack))
+    experts = [getattr(stack, name) for stack in found for name in stack.tensors()]
+    assert {each.formats for stack in experts for each in stack.matrices} == {format_}
+    assert bill == pytest.approx(backend.weight_bytes, rel=0.01)
 
 
 def test_a_group_that_ranks_would_cut_is_refused_with_its_numbers(tmp_path: Path) -> None:

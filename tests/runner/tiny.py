@@ -71,6 +71,9 @@ class RandomWeights:
     def row_type(self, name: str) -> str:
         return "F32"
 
+    def is_in_act_order(self, name: str) -> bool:
+        return False
+
     def stored_types(self) -> Mapping[str, str]:
         return {}
 

@@ -12,6 +12,7 @@ from octavo.backends.native.packing import (
     CpuActivations,
     CpuWeights,
     choose_format,
+    in_act_order,
 )
 
 # Rows as wide as the residual stream that live at once: the stream, its norm, what is added to it.
@@ -52,7 +53,7 @@ class NativeFootprint(Struct, frozen=True):
         if not tensor.is_matrix:
             return tensor.rows * tensor.inputs * 4
         format_ = choose_format(
-            tensor.type,
+            in_act_order(tensor.type) if tensor.is_in_act_order else tensor.type,
             tensor.inputs,
             self.weights,
             self.activations,

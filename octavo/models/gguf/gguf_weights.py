@@ -82,6 +82,9 @@ class GgufWeights:
         stored = self._find_stored(name)
         return "F32" if stored is None else stored.type
 
+    def is_in_act_order(self, name: str) -> bool:
+        return False
+
     def stored_types(self) -> Mapping[str, str]:
         return {name: info.type.name for name, info in self._checkpoint.tensors.items()}
 

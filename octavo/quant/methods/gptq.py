@@ -91,6 +91,10 @@ class GptqMatrix(IntegerModule, frozen=True):
         form = self.format
         return kind_of(form.bits, self.shape[1], form.group, is_symmetric=form.symmetric)
 
+    @property
+    def is_in_act_order(self) -> bool:
+        return self.format.act_order and self._columns() is not None
+
     def stored_shapes(self, shape: Shape) -> Mapping[str, Shape]:
         outputs, inputs = shape
         bits = self.format.bits

@@ -90,6 +90,10 @@ class IntegerMatrix(IntegerModule, frozen=True):
             takes_int8=form.takes_int8,
         )
 
+    @property
+    def is_in_act_order(self) -> bool:
+        return self.settings.act_order and self._columns() is not None
+
     def stored_shapes(self, shape: Shape) -> Mapping[str, Shape]:
         if self.is_packed and shape != self.shape:
             stored = self._stored("_shape" if self._has("_shape") else "_packed")
