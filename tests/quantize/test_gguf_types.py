@@ -24,7 +24,8 @@ from octavo.quantize.packer import Floats
 from tests.models.convert_gguf import convert
 from tests.quantize.made import Killed, Killing, Quiet, write_model
 
-PARTS = ("attn_v", "ffn_down", "attn_k")
+MORE = ("attn_v", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
+PARTS = (*MORE, "attn_k", "ffn_up_exps")
 # The largest root of the mean squared error for numbers of the normal distribution.
 ERRORS = {
     "q4_0": 0.084,
@@ -116,10 +117,36 @@ def test_a_mixture_spends_more_bits_on_some_layers() -> None:
         layer: [RECIPES["q4_k_m"].type_of(f"blk.{layer}.{part}.weight", 16) for part in PARTS]
         for layer in range(16)
     }
-    more = {layer for layer, found in types.items() if found == ["q6_k", "q6_k", "q4_k"]}
+    mixed = ["q6_k"] * len(MORE) + ["q4_k"] * (len(PARTS) - len(MORE))
+    more = {layer for layer, found in types.items() if found == mixed}
     assert more == {0, 1, 4, 7, 10, 13, 14, 15}
-    assert all(found == ["q4_k"] * 3 for layer, found in types.items() if layer not in more)
+    plain = ["q4_k"] * len(PARTS)
+    assert all(found == plain for layer, found in types.items() if layer not in more)
     assert RECIPES["q4_k"].type_of("blk.0.ffn_down.weight", 16) == "q4_k"
+
+
+@pytest.mark.parametrize(("name", "type_"), [("q4_k", "q4_k"), ("q4_k_m", "q6_k")])
+def test_a_file_of_experts_ends_at_a_multiple_of_its_alignment(
+    name: str, type_: str, tmp_path: Path
+) -> None:
+    """Readers that take all tensors at once ask for the last one with its padding."""
+    values = np.random.default_rng(0).standard_normal((3, 5, 256)).astype(np.float32)
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    writer.add_tensor("blk.0.ffn_down_exps.weight", values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    plan, made, seen = plan_of(tmp_path / "model.gguf", name), tmp_path / "made.gguf", Quiet()
+    write_gguf(plan, made, 1, seen)
+    assert is_finished(made, plan)
+    (tensor,) = gguf.GGUFReader(made).tensors
+    assert tensor.tensor_type.name.lower() == type_
+    whole = tensor.data_offset + tensor.n_bytes
+    assert whole % gguf.GGUF_DEFAULT_ALIGNMENT
+    padding = bytes(-whole % gguf.GGUF_DEFAULT_ALIGNMENT)
+    assert made.read_bytes()[whole:] == padding
+    assert seen.seen[-1] == (made.stat().st_size,) * 2
 
 
 def test_a_killed_run_continues_and_makes_the_same_bytes(model: Path, tmp_path: Path) -> None:

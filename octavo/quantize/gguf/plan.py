@@ -27,7 +27,8 @@ _KEPT = (
     *("ssm_conv1d", "ssm_a", "ssm_d", "ssm_dt"),
 )
 _LAYER = re.compile(r"blk\.([0-9]+)\.")
-_MORE = ("attn_v.weight", "ffn_down.weight")  # the matrices in which errors change most
+# The matrices in which errors change most, those of experts included.
+_MORE = ("attn_v.weight", "ffn_down.weight", "ffn_down_exps.weight", "ffn_down_shexp.weight")
 _HEAD, _EMBEDDING = "output.weight", "token_embd.weight"
 _HEAD_TYPE = _MORE_TYPE = "q6_k"  # of the head at least: it is quantised to no fewer bits
 
@@ -95,11 +96,7 @@ class GgufPlan(Struct, frozen=True):
     name: str  # of the type
     header: bytes  # up to the first tensor
     tensors: tuple[GgufTensor, ...]
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of the file."""
-        return self.tensors[-1].end
+    num_bytes: int  # of the file, which ends at a multiple of its alignment
 
     @property
     def num_made(self) -> int:
@@ -138,7 +135,7 @@ def plan_gguf(source: ModelFiles, name: str) -> GgufPlan:
         placed.append(GgufTensor(tensor.info, tensor.made, end))
         end = _aligned(placed[-1].end, alignment)
     header = _header(pairs, placed, header_bytes, alignment)
-    return GgufPlan(source, checkpoint, name, header, tuple(placed))
+    return GgufPlan(source, checkpoint, name, header, tuple(placed), end)
 
 
 def _made(info: TensorInfo, name: str, *, has_head: bool) -> BlockType | None:

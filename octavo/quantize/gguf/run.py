@@ -63,6 +63,9 @@ def write_gguf(plan: GgufPlan, path: Path, threads: int, progress: Progress) -> 
                         _write(descriptor, data)
                     os.fsync(descriptor)  # what is behind it is written only when it is whole
                 progress.show(tensor.end, plan.num_bytes)
+            os.truncate(descriptor, plan.num_bytes)
+            os.fsync(descriptor)
+            progress.show(plan.num_bytes, plan.num_bytes)
         partial.rename(path)
         _record_of(path).unlink()
         sync_directory(path.parent)
