@@ -275,11 +275,8 @@ class AdapterLoader:
         self._loading.pop(digest, None)
         if isinstance(outcome, LoadedFile):
             self._let_go(digest)
-        elif digest in self._needed:  # it is known now how much room it needs
-            if digest in self._waiting:
-                self._queue.appendleft(digest)
-            else:
-                del self._needed[digest]
+        elif outcome.code == NO_ROOM and digest in self._needed:
+            self._queue.appendleft(digest)  # it is known now how much room it needs
         else:
             self._fail(digest, outcome)
 
@@ -292,6 +289,7 @@ class AdapterLoader:
     def _fail(self, digest: str, error: CommandRefusedError) -> None:
         why = f"its adapter (LoRA) cannot be loaded: {error}"
         self._overtaken.pop(digest, None)
+        self._needed.pop(digest, None)
         log.warning("adapter %s: %s: %s", digest[:12], error.code, error)
         for name in self._waiting.pop(digest, {}):
             self._ready.append(Ready(name, ADAPTER, why, error.code in _IMPOSSIBLE))

@@ -60,6 +60,12 @@ class Reader:
         checkpoint = Checkpoint(path, {}, Metadata.of_strings(path, {}))
         self.answers.append((number, TensorFile(checkpoint, {}, 1000)))
 
+    def refuse(self, name: str) -> None:
+        """Answer the oldest request for a name with an error."""
+        number = next(n for n, path in self.open.items() if name == Path(path).name)
+        del self.open[number]
+        self.answers.append((number, FileError(UNREADABLE, "no such file")))
+
     def take(self) -> list[tuple[int, TensorFile | FileError]]:
         taken, self.answers = self.answers, []
         return taken
@@ -213,6 +219,24 @@ def test_bytes_are_bounded_by_what_was_loaded() -> None:
     rig.reader.answer()
     assert rig.take() == [Ready("2", ADAPTER)]
     assert rig.loader.find("bx500") is None
+
+
+def test_one_that_can_be_read_no_more_when_there_is_room_fails() -> None:
+    rig = Rig(adapters=10, num_bytes=1000)
+    rig.load("ax800")
+    assert not rig.hold("1", "ax800")
+    assert rig.hold("2", "bx600")
+    rig.reader.answer()
+    assert not rig.take(), "there is no room"
+    rig.loader.leave("1")
+    rig.reader.refuse("bx600")
+    (failed,) = rig.take()
+    assert (failed.request_id, failed.is_impossible) == ("2", False)
+    assert "no such file" in str(failed.error)
+    assert not rig.reader.open, "it is not tried again"
+    assert rig.hold("3", "bx600")
+    rig.reader.answer("bx600")
+    assert rig.take() == [Ready("3", ADAPTER)]
 
 
 def outcomes(rig: Rig, name: str) -> list[str]:

@@ -94,6 +94,17 @@ class WakesOneOfAll(SimLoader):
         super()._end(digest, outcome)
 
 
+class TriesForEver(SimLoader):
+    """One that has found no room is loaded again whatever the next error is."""
+
+    def _end(self, digest: str, outcome: LoadedFile | CommandRefusedError) -> None:
+        if digest in self._needed and not isinstance(outcome, LoadedFile):
+            self._loading.pop(digest, None)
+            self._queue.appendleft(digest)
+        else:
+            super()._end(digest, outcome)
+
+
 BUGS = (
     ForgetsPins,
     NeverUnpins,
@@ -103,6 +114,7 @@ BUGS = (
     ForgetsTheQueue,
     CountsNoBytes,
     WakesOneOfAll,
+    TriesForEver,
 )
 
 

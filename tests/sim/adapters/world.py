@@ -37,7 +37,8 @@ TICK_SECONDS = 0.001
 NUM_TICKS = 60
 MOST_OVERTAKEN = 3
 MOST_LOAD_TICKS = 12
-RIGHT = ("a", "b", "cx200", "d", "e")  # an x precedes an adapter's size
+FADING = "fadesx300"  # it can be read once
+RIGHT = ("a", "b", "cx200", "d", "e", FADING)  # an x precedes an adapter's size
 WRONG = ("unfit", "missing", "hugex9000")
 
 
@@ -48,6 +49,7 @@ class SimReader:
         self._random = chance
         self._reading: list[tuple[int, int, str]] = []  # ticks left, number, path
         self._next_number = 0
+        self._has_faded = False
 
     def request(self, path: str, beside: Sequence[str] = (), names: Sequence[str] = ()) -> int:
         """Begin to read a file."""
@@ -62,14 +64,14 @@ class SimReader:
         ended = [(number, path) for ticks, number, path in self._reading if not ticks]
         self._reading = [(ticks - 1, n, path) for ticks, n, path in self._reading if ticks]
         self._random.shuffle(ended)
-        return [(number, _read(Path(path))) for number, path in ended]
+        return [(number, self._read(Path(path))) for number, path in ended]
 
-
-def _read(path: Path) -> TensorFile | FileError:
-    if path.name == "missing":
-        return FileError(UNREADABLE, "there is no such file")
-    checkpoint = Checkpoint(path, {}, Metadata.of_strings(path, {}))
-    return TensorFile(checkpoint, {}, 1000)
+    def _read(self, path: Path) -> TensorFile | FileError:
+        if path.name == "missing" or (path.name == FADING and self._has_faded):
+            return FileError(UNREADABLE, "there is no such file")
+        self._has_faded = self._has_faded or path.name == FADING
+        checkpoint = Checkpoint(path, {}, Metadata.of_strings(path, {}))
+        return TensorFile(checkpoint, {}, 1000)
 
 
 class SimLoader(AdapterLoader):
@@ -243,6 +245,9 @@ class AdapterWorld:
             return
         if digest in failed:
             require(end.finish_reason == failed[digest], f"{name}: {end}")
+            return
+        if digest == FADING and end.finish_reason == "error":
+            require(not self.outputs[name], f"{name}: an error after tokens")
             return
         require(end.finish_reason == reason, f"{name}: {end}")
         require(self.outputs[name] == right, f"{name}: wrong tokens")
