@@ -15,6 +15,7 @@ from octavo.adapters.memory import num_numbers
 from octavo.backends.base import FLOAT_TYPES, Footprint, KVLayout, StepSize
 from octavo.backends.kind import BackendKind, Sizes
 from octavo.core.config import ConfigError, CoreConfig
+from octavo.core.stats import ADAPTER
 from octavo.layers import ModelSpec
 from octavo.models.footprint import stored, tensor_sizes
 from octavo.models.load import OpenedModel
@@ -116,6 +117,7 @@ def resolve(
         max_num_waiting=arguments.max_num_queued_reqs,
         fair_share=arguments.fair_share,
         max_loras=arguments.max_loras if arguments.enable_lora else 0,
+        untimed_holds=(ADAPTER,),  # it may wait for the end of the longest text
     )
     core = limited_depth(_with_drafts(core, arguments, layout, sizes))
     chosen = choice.entry, choice.kind, dtype

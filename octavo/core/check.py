@@ -94,8 +94,9 @@ def _check_queue(scheduler: Scheduler) -> None:
         num_loads = _num_loads(scheduler, sequence) if hold.reasons == (FETCH,) else 0
         message = "{} waits for {} loads, not {}"
         require(hold.num_loads == num_loads, message, name, hold.num_loads, num_loads)
-        is_bounded = follows or scheduler.lifecycle.next_deadline <= hold.deadline < NO_DEADLINE
-        require(is_bounded, "{} is held past {}", name, hold.deadline)
+        is_untimed = all(reason in scheduler.config.untimed_holds for reason in hold.reasons)
+        is_bounded = scheduler.lifecycle.next_deadline <= hold.deadline < NO_DEADLINE
+        require(follows or is_untimed or is_bounded, "{} is held past {}", name, hold.deadline)
     for sequence in waiting:
         name, is_exact = sequence.request_id, sequence.num_expected == len(sequence.tokens)
         owns = sequence.tables or sequence.num_capacity or sequence.slot != NO_SLOT

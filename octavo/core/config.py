@@ -105,6 +105,7 @@ class CoreConfig:
     max_loras: int = 0  # different adapters running at once; 0: adapters are refused
     watermark: float = 0.01  # share of the blocks that an admission must leave free
     hold_seconds: float = 60.0  # the longest that a request waits for something outside the core
+    untimed_holds: tuple[str, ...] = ()  # reasons of holds that something else bounds
     # The longest that a step in which sequences decode may take: in seconds, and as a multiple of
     # its time without prompts; 0: no bound.
     itl_goal: float = 0.0

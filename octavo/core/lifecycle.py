@@ -12,7 +12,8 @@ A held sequence waits for something outside the schedule: a prefix that another 
 grammar or an adapter that is being loaded, KV that is being fetched. It is out of the queue, so it
 delays no other, and each wait has a bound: a prefix is computed by an older sequence, which runs
 and therefore finishes or leaves; every other hold has a deadline, after which the sequence goes on
-without what it waited for (KV), or fails.
+without what it waited for (KV), or fails. The configuration names what has a bound of its own
+(`untimed_holds`): an adapter waits until others have finished, however long their texts are.
 
 A sequence is in exactly one of these places, and in the list that belongs to it. Only a running
 sequence owns anything: a slot, blocks, chunks in flight, a share of what a limiter counts.
@@ -49,6 +50,7 @@ class Lifecycle:
         self._kv = kv
         self._leaves = [each.leave for each in limiters if overrides(each, "leave")]
         self._hold_seconds = config.hold_seconds
+        self._untimed = config.untimed_holds
         # No held sequence has an earlier deadline. Deadlines are readings of `clock.elapsed`.
         self.next_deadline = NO_DEADLINE
         self.stats = stats
@@ -129,7 +131,7 @@ class Lifecycle:
         elapsed = self.clock.elapsed
         if elapsed < self.next_deadline:
             return []
-        overdue = [each for each in self.queue.held.values() if _deadline(each) <= elapsed]
+        overdue = [each for each in self.queue.held.values() if self.deadline(each) <= elapsed]
         events = []
         for sequence in overdue:
             hold = sequence.hold
@@ -137,13 +139,21 @@ class Lifecycle:
             if hold.is_optional:
                 self.satisfy(sequence, hold.reasons[0], now)
                 continue
+            late = next(reason for reason in hold.reasons if reason not in self._untimed)
             message = (
-                f"the {hold.reasons[0]} that the request waits for was not ready within "
+                f"the {late} that the request waits for was not ready within "
                 f"{self._hold_seconds} s (hold_seconds)"
             )
             events.append(self.fail_held(sequence, message, now))
-        self.next_deadline = min(map(_deadline, self.queue.held.values()), default=NO_DEADLINE)
+        self.next_deadline = min(map(self.deadline, self.queue.held.values()), default=NO_DEADLINE)
         return events
+
+    def deadline(self, sequence: Sequence) -> float:
+        """Return when a hold ends at the latest; NO_DEADLINE if something else bounds it."""
+        hold = sequence.hold
+        if hold is None or all(reason in self._untimed for reason in hold.reasons):
+            return NO_DEADLINE
+        return hold.deadline
 
     def fail_held(
         self, sequence: Sequence, message: str, now: float, *, is_impossible: bool = False
@@ -338,10 +348,6 @@ def _count_hold(sequence: Sequence, now: float) -> None:
     reason, seconds = hold.reasons[0], max(0.0, now - hold.since)
     wait_seconds[reason] = wait_seconds.get(reason, 0.0) + seconds
     hold.since = now
-
-
-def _deadline(sequence: Sequence) -> float:
-    return NO_DEADLINE if sequence.hold is None else sequence.hold.deadline
 
 
 def charge(sequence: Sequence) -> None:

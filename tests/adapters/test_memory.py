@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from octavo.core.stats import ADAPTER
 from octavo.loader import resolve as find_source
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
@@ -51,6 +52,7 @@ def test_there_is_room_for_as_many_as_may_be_in_memory(
 ) -> None:
     config = configured(opened, enable_lora=True, **options)
     assert config.core.max_loras == options.get("max_loras", 4)
+    assert config.core.untimed_holds == (ADAPTER,)
     assert config.bill.adapter_bytes == num_adapters * rank * 2 * BLOCK * 4
     assert (
         config.bill.fixed_bytes - config.bill.adapter_bytes == configured(opened).bill.fixed_bytes

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from octavo.core.check import check_integrity
 from octavo.core.request import Ready
 from octavo.core.stats import ADAPTER, GRAMMAR
 from tests.core.make import Rig
@@ -50,6 +53,24 @@ def test_a_hold_has_a_deadline() -> None:
     assert event.message is not None
     assert "the grammar" in event.message
     assert "5.0 s" in event.message
+
+
+@pytest.mark.parametrize("reasons", [(GRAMMAR, ADAPTER), (ADAPTER, GRAMMAR)])
+def test_what_has_a_bound_of_its_own_is_waited_for_as_long_as_it_takes(
+    reasons: tuple[str, str],
+) -> None:
+    rig = Rig(hold_seconds=5.0, untimed_holds=(ADAPTER,))
+    rig.add("both", 5, holds=reasons)
+    rig.add("ready", 5, holds=reasons)
+    rig.add("alone", 5, holds=(ADAPTER,))
+    rig.scheduler.ready(Ready("ready", GRAMMAR), 1.0)
+    (event,) = rig.scheduler.expire_holds(6.0)
+    assert event.request_id == "both"
+    assert "the grammar" in str(event.message)
+    check_integrity(rig.scheduler)
+    assert rig.scheduler.seconds_to_deadline(7.0) == math.inf
+    assert rig.scheduler.expire_holds(1e9) == []
+    assert list(rig.scheduler.queue.held) == ["ready", "alone"]
 
 
 def test_a_clock_that_is_set_back_does_not_prolong_a_hold() -> None:

@@ -20,6 +20,7 @@ from octavo.core.engine import EngineCore
 from octavo.core.plan import StepPlan
 from octavo.core.request import Abort, Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.stats import ADAPTER
 from octavo.engine.adapter_loader import KIND, AdapterLoader, Bounds, Packed
 from octavo.engine.holds import Holds
 from octavo.engine.tensor_files import TensorFiles
@@ -126,6 +127,8 @@ class AdapterWorld:
             max_num_seqs=chance.choice((2, 6)),
             pipeline_depth=chance.choice((1, 2)),
             max_loras=chance.choice((1, 2, 3)),
+            hold_seconds=TICK_SECONDS,  # loads take longer, and so do texts that keep others out
+            untimed_holds=(ADAPTER,),
         )
         self.bounds = Bounds(
             self.config.max_loras + chance.randrange(3), chance.choice((300, 500, 5000))

@@ -154,7 +154,7 @@ KV_BUGS = (
         "            -(-(count - len(spare) - len(cached)) // per_page)\n",
     ),
     # holds
-    Bug("a hold never expires", "lifecycle.py", "if _deadline(each) <= elapsed]", "if False]"),
+    Bug("a hold never expires", "lifecycle.py", "if self.deadline(each) <= elapsed]", "if False]"),
     Bug(
         "a hold ends with its first reason",
         "lifecycle.py",
