@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 _TYPES = {**{kind.name: kind for kind in TENSOR_TYPES.values()}, **TYPES}
 MAX_IN_FLIGHT = 16
-WAIT_SECONDS = FILE_SECONDS + 5.0  # for an answer, after which there will be none
+WAIT_SECONDS = FILE_SECONDS + 5.0  # for the oldest request, after which it gets no answer
 NO_LOADER, TOO_MANY, LOADER_ENDED, TIMED_OUT = "no_loader", "too_many", "loader_ended", "timed_out"
 TOO_LARGE, NO_MEMORY = "too_large", "no_memory"
 
@@ -77,8 +77,9 @@ class LoaderConnection:
         self._connection = connection
         self._clock = clock
         self._lock = threading.Lock()
-        # Requests without an answer: the path, and the time at which there will be none any more.
-        self._in_flight: dict[int, tuple[str, float]] = {}
+        # The paths of requests without an answer, oldest first: the loader reads one at a time.
+        self._in_flight: dict[int, str] = {}
+        self._until = 0.0  # when the oldest is given up
         self._answers: deque[Answer] = deque()
         self._next_number = 0
         self._why_closed: str | None = None
@@ -105,7 +106,9 @@ class LoaderConnection:
             if len(self._in_flight) >= MAX_IN_FLIGHT:
                 raise FileError(TOO_MANY, f"{MAX_IN_FLIGHT} files are being loaded already")
             self._next_number += 1
-            self._in_flight[number] = path, self._clock() + WAIT_SECONDS
+            if not self._in_flight:
+                self._until = self._clock() + WAIT_SECONDS
+            self._in_flight[number] = path
         try:
             send_now(self._connection, message)
         except OSError as error:
@@ -116,12 +119,10 @@ class LoaderConnection:
         return number
 
     def take(self) -> list[Answer]:
-        """Return the answers that have come, and errors for requests that wait for too long."""
-        now = self._clock()
+        """Return the answers that have come, and an error for a request that was read too long."""
         with self._lock:
-            late = [number for number, (_, until) in self._in_flight.items() if until <= now]
-            for number in late:
-                self._end(number, FileError(TIMED_OUT, f"no answer for {WAIT_SECONDS:g} s"))
+            if self._in_flight and self._until <= self._clock():
+                self._fail_oldest(TIMED_OUT, f"no answer for {WAIT_SECONDS:g} s")
             taken = list(self._answers)
             self._answers.clear()
         return taken
@@ -148,7 +149,8 @@ class LoaderConnection:
             log.exception("nothing more is loaded")
         with self._lock:
             self._why_closed = why
-            self._fail_all(LOADER_ENDED, why)
+            while self._in_flight:
+                self._fail_oldest(LOADER_ENDED, why)
         self._connection.close()
 
     def _take_in(self, data: bytes, descriptors: list[int]) -> None:
@@ -159,14 +161,16 @@ class LoaderConnection:
                 raise LoaderProtocolError(f"{len(descriptors)} descriptors came with {message}")
             match message:
                 case LoaderEnded(reason):
-                    with self._lock:
-                        self._fail_all(LOADER_ENDED, f"the loader ended meanwhile: {reason}")
+                    with self._lock:  # its successor reads what it had not begun to read
+                        if self._in_flight:
+                            why = f"the loader ended meanwhile: {reason}"
+                            self._fail_oldest(LOADER_ENDED, why)
                 case FileRefused(number, code, text):
                     with self._lock:
                         self._end(number, FileError(code, printable(text)))
                 case FileRead(number):
                     with self._lock:
-                        path = self._in_flight.get(number, ("", 0.0))[0]
+                        path = self._in_flight.get(number, "")
                     if path:
                         answer = _opened(Path(path), message, descriptors)
                         with self._lock:
@@ -176,12 +180,14 @@ class LoaderConnection:
 
     def _end(self, number: int, answer: TensorFile | FileError) -> None:
         """End a request, unless it has ended: its loader may have, or its time."""
+        is_oldest = number == next(iter(self._in_flight), None)
         if self._in_flight.pop(number, None) is not None:
             self._answers.append((number, answer))
+        if is_oldest:
+            self._until = self._clock() + WAIT_SECONDS  # for the next one
 
-    def _fail_all(self, code: str, why: str) -> None:
-        for number in list(self._in_flight):
-            self._end(number, FileError(code, printable(why)))
+    def _fail_oldest(self, code: str, why: str) -> None:
+        self._end(next(iter(self._in_flight)), FileError(code, printable(why)))
 
 
 def _opened(path: Path, message: FileRead, descriptors: list[int]) -> TensorFile | FileError:

@@ -67,7 +67,7 @@ class FileRefused(Struct, tag=2, array_like=True, frozen=True, forbid_unknown_fi
 
 
 class LoaderEnded(Struct, tag=3, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """The front end's word that the loader has ended, with all that it had been asked before."""
+    """The front end's word that the loader has ended, with the request that it was answering."""
 
     reason: Text
 

@@ -250,18 +250,37 @@ def test_answers_that_nobody_waits_for_are_dropped(pair: Pair) -> None:
     assert pair.answer()[0] == number
 
 
-def test_the_end_of_a_loader_is_an_error_for_each_file_and_its_successor_reads_on(
+def test_the_end_of_a_loader_is_an_error_for_its_file_and_its_successor_reads_the_others(
     pair: Pair,
 ) -> None:
-    numbers = [pair.request(f"/files/{name}") for name in "abc"]
+    numbers = [pair.connection.request(f"/files/{name}") for name in "abc"]
+    assert decode_request(receive(pair.loader)[0]) == ReadFile(numbers[0], "/files/a")
     send_now(pair.loader, LoaderEnded("its process was ended by SIGKILL"))
-    while len(pair.connection._answers) < 3:
-        time.sleep(0.001)
-    taken = pair.connection.take()
-    assert [number for number, _ in taken] == numbers
-    assert {error.code for _, error in taken if isinstance(error, FileError)} == {LOADER_ENDED}
-    passed(pair, pair.request(), b"x", table())
-    assert isinstance(pair.answer()[1], TensorFile)
+    number, error = pair.answer()
+    assert isinstance(error, FileError)
+    assert (number, error.code) == (numbers[0], LOADER_ENDED)
+    for asked in numbers[1:]:
+        request = decode_request(receive(pair.loader)[0])
+        assert request.number == asked
+        passed(pair, request.number, b"x", table())
+        number, file = pair.answer()
+        assert number == asked
+        assert isinstance(file, TensorFile)
+
+
+def test_the_time_of_a_request_begins_when_it_is_the_oldest(pair: Pair) -> None:
+    one, two, three = (pair.request(f"/files/{name}") for name in "abc")
+    pair.now = WAIT_SECONDS - 1
+    send_now(pair.loader, FileRefused(three, "code", "why"))  # not the oldest
+    assert pair.answer()[0] == three
+    pair.now = WAIT_SECONDS
+    ((ended, error),) = pair.connection.take()
+    assert isinstance(error, FileError)
+    assert (ended, error.code) == (one, TIMED_OUT)
+    pair.now = 2 * WAIT_SECONDS - 1
+    assert pair.connection.take() == []
+    pair.now = 2 * WAIT_SECONDS
+    assert [number for number, _ in pair.connection.take()] == [two]
 
 
 def test_a_request_without_an_answer_ends_by_itself(pair: Pair) -> None:
