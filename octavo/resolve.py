@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 
 from msgspec import Struct, structs
 
-from octavo.adapters.memory import num_numbers
+from octavo.adapters.memory import largest_bytes
 from octavo.backends.base import FLOAT_TYPES, Footprint, KVLayout, StepSize
 from octavo.backends.kind import BackendKind, Sizes
 from octavo.core.config import ConfigError, CoreConfig
@@ -284,15 +284,18 @@ def with_adapters(
     """Return a bill with the memory that adapters may take, if there are any.
 
     It suffices for as many as may be resident, all of the largest size, unless that is a large part
-    of free memory: most are smaller, and what bounds their number then is their real size.
+    of free memory: most are smaller, and what bounds their number then is their real size. Beside
+    these, each slot may have one that had to leave.
     """
     if not arguments.enable_lora:
         return bill
-    is_wide = "float32" in (arguments.lora_dtype, arguments.dtype)
-    largest = num_numbers(opened.model, arguments.max_lora_rank) * (4 if is_wide else 2)
+    # Adapters keep the type of their files, mostly float32, unless a narrow one is asked for.
+    is_narrow = arguments.lora_dtype in ("float16", "bfloat16") and arguments.dtype != "float32"
+    largest = largest_bytes(opened.model, arguments.max_lora_rank, 2 if is_narrow else 4)
+    in_slots = arguments.max_loras * largest
     left = max(0, bill.room_for_kv(free.available)) // _ADAPTER_SHARE
-    most = min(num_resident(arguments) * largest, max(arguments.max_loras * largest, left))
-    return structs.replace(bill, adapter_bytes=most)
+    most = min(num_resident(arguments) * largest, max(in_slots, left))
+    return structs.replace(bill, adapter_bytes=most + in_slots, resident_adapter_bytes=most)
 
 
 def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout) -> MemoryBill:

@@ -208,7 +208,7 @@ def _bind(
         raise ConfigError(f"enable_lora: {error}; leave it out") from error
     if adapters is None:
         return None
-    return adapters.make_loader(backend, config.bill.adapter_bytes)
+    return adapters.make_loader(backend, config.bill.resident_adapter_bytes)
 
 
 def _check_processors(processors: object) -> None:

@@ -22,7 +22,8 @@ class MemoryBill(Struct, frozen=True):
     block_size: int  # tokens per block
     groups: tuple[KVGroup, ...]  # of layers
     chunk_tokens: int  # the most tokens of a sequence in one step
-    adapter_bytes: int = 0  # for the adapters in memory, at most
+    adapter_bytes: int = 0  # for the adapters in memory and in slots, at most
+    resident_adapter_bytes: int = 0  # of them, those that requests can be given
 
     @property
     def blocks_per_page(self) -> tuple[int, ...]:

@@ -5,18 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from octavo.adapters.memory import largest_bytes
+from octavo.backends.adapter_weights import AdapterWeights, Pair
+from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.core.stats import ADAPTER
+from octavo.layers import Linear
 from octavo.loader import resolve as find_source
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.options.engine import EngineArguments
 from octavo.resolve import EngineConfig, resolve
 from tests.api.tiny import make_model
+from tests.backends.adapted import Adapted
+from tests.backends.native.tiny import EXACT
 
-# Numbers of an adapter of rank 1: each part of a projection reads the inputs, and gives its rows.
-BLOCK = 3 * 32 + 64 + 32 + 32 + 2 * 32 + 2 * 48 + 48 + 32
 FREE_BYTES = 4 << 30
 
 
@@ -27,9 +32,8 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> OpenedModel:
 
 
 def configured(opened: OpenedModel, free_bytes: int = FREE_BYTES, **options: Any) -> EngineConfig:
-    arguments = EngineArguments(
-        model=str(Path("anything")), dtype="float32", backend="torch", **options
-    )
+    options = {"dtype": "float32", **options}
+    arguments = EngineArguments(model=str(Path("anything")), backend="torch", **options)
     return resolve(arguments, opened, place_layers(opened.model), free_bytes)
 
 
@@ -53,7 +57,10 @@ def test_there_is_room_for_as_many_as_may_be_in_memory(
     config = configured(opened, enable_lora=True, **options)
     assert config.core.max_loras == options.get("max_loras", 4)
     assert config.core.untimed_holds == (ADAPTER,)
-    assert config.bill.adapter_bytes == num_adapters * rank * 2 * BLOCK * 4
+    largest = largest_bytes(opened.model, rank, 4)
+    assert config.bill.resident_adapter_bytes == num_adapters * largest
+    num_left = options.get("max_loras", 4)  # that had to leave, and are in slots still
+    assert config.bill.adapter_bytes == (num_adapters + num_left) * largest
     assert (
         config.bill.fixed_bytes - config.bill.adapter_bytes == configured(opened).bill.fixed_bytes
     )
@@ -63,5 +70,52 @@ def test_where_memory_is_short_they_get_a_part_of_it(opened: OpenedModel) -> Non
     """An adapter counts by its real size, which is mostly smaller than the largest."""
     options: dict[str, Any] = {"enable_lora": True, "max_cpu_loras": 4096, "max_lora_rank": 512}
     config = configured(opened, FREE_BYTES, **options)
-    largest = 512 * 2 * BLOCK * 4
-    assert 4 * largest < config.bill.adapter_bytes < FREE_BYTES // 8 < 4096 * largest
+    largest = largest_bytes(opened.model, 512, 4)
+    resident = config.bill.resident_adapter_bytes
+    assert 4 * largest < resident < FREE_BYTES // 8 < 4096 * largest
+    assert config.bill.adapter_bytes == resident + 4 * largest
+
+
+@pytest.mark.parametrize(
+    ("lora_dtype", "dtype", "number_bytes"),
+    [
+        ("auto", "bfloat16", 4),  # the files' own type
+        ("float32", "bfloat16", 4),
+        ("bfloat16", "bfloat16", 2),
+        ("float16", "float32", 4),  # the reference computes in the type of its weights
+    ],
+)
+def test_an_adapter_is_counted_in_the_type_in_which_it_is_kept(
+    lora_dtype: str, dtype: str, number_bytes: int, opened: OpenedModel
+) -> None:
+    config = configured(opened, enable_lora=True, max_loras=1, lora_dtype=lora_dtype, dtype=dtype)
+    largest = largest_bytes(opened.model, 16, number_bytes)
+    assert config.bill.resident_adapter_bytes == 4 * largest
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "of the tests": {},
+    "parts that share 16 outputs": {"num_key_value_heads": 1, "intermediate_size": 40},
+    "inputs that fill no block": {"intermediate_size": 56, "hidden_size": 40, "head_dim": 8},
+    "mebibytes": {"intermediate_size": 98304, "num_hidden_layers": 1},
+}
+
+
+@pytest.mark.parametrize("rank", [1, 7, 8])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_largest_adapter_fits(shape: str, rank: int) -> None:
+    """The native engine packs it within what is set aside, and not far below that."""
+    options = NativeOptions(**EXACT, num_threads=1)
+    made = Adapted(NativeBackend(options), "MistralForCausalLM", **SHAPES[shape])
+    for dtype in (np.float32, np.float16):
+        pairs = {
+            path: tuple(
+                Pair(np.ones((rank, layer.inputs), dtype), np.ones((part.rows, rank), dtype), 1.0)
+                for part in layer.parts
+            )
+            for path, layer in made.model.walk()
+            if isinstance(layer, Linear) and path.startswith("blocks.")
+        }
+        (packed,) = made.pack(AdapterWeights(pairs, rank))
+        largest = largest_bytes(made.model, rank, np.dtype(dtype).itemsize)
+        assert packed.num_bytes <= largest < 2 * packed.num_bytes
