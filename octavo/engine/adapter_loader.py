@@ -57,6 +57,7 @@ class AdapterLoader:
 
     names = (PEFT_FILE, GGUF_FILE)
     beside = (SETTINGS_FILE,)
+    bounds_itself = True
 
     def __init__(
         self,

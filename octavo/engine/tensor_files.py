@@ -27,8 +27,9 @@ from octavo.wire.commands import FAILED, LoadedFile, LoadFile, UnloadFile
 
 log = logging.getLogger(__name__)
 
+# Of all files together whose kinds do not bound them.
 MAX_FILES = 4096
-MAX_BYTES = 2 * MAX_FILE_BYTES  # of all files together
+MAX_BYTES = 2 * MAX_FILE_BYTES
 UNKNOWN_KIND, IN_USE, NOT_LOADED = "unknown_kind", "name_in_use", "not_loaded"
 NO_ROOM, UNFIT = "no_room", "unfit"
 
@@ -47,6 +48,10 @@ class TensorFileKind(Protocol):
     @property
     def beside(self) -> tuple[str, ...]:
         """The names of JSON files that are read too, where they lie beside a tensor file."""
+
+    @property
+    def bounds_itself(self) -> bool:
+        """True if `load` bounds the kind's files, and gives up some for others where it can."""
 
     def prepare(self, label: str, file: TensorFile) -> Any:
         """Check a file, and return what is needed of it; raise CheckpointError if it does not fit.
@@ -137,7 +142,7 @@ class TensorFiles:
         loading = self._loading.get(label)
         if loading is None:
             of_kind = self._kind(kind)
-            if len(self._loaded) + len(self._loading) >= MAX_FILES:
+            if not of_kind.bounds_itself and self._num_counted() >= MAX_FILES:
                 raise CommandRefusedError(
                     NO_ROOM, f"{MAX_FILES} files are loaded: unload some first"
                 )
@@ -222,15 +227,16 @@ class TensorFiles:
         label, file, result = prepared
         if isinstance(result, CommandRefusedError):
             return result
-        if sum(each.file.num_bytes for each in self._loaded.values()) + file.num_bytes > MAX_BYTES:
+        kind, name = label
+        of_kind = self._kinds[kind]
+        if not of_kind.bounds_itself and self._counted_bytes() + file.num_bytes > MAX_BYTES:
             return CommandRefusedError(
                 NO_ROOM,
                 f"a file of {file.num_bytes:,} bytes does not fit beside those that are loaded, "
                 f"which may have {MAX_BYTES:,} together: unload some first",
             )
-        kind, name = label
         try:
-            self._kinds[kind].load(name, result)
+            of_kind.load(name, result)
         except CommandRefusedError as error:
             return error
         except Exception as error:
@@ -238,6 +244,17 @@ class TensorFiles:
             return CommandRefusedError(FAILED, f"{type(error).__name__}: {error}")
         self._loaded[label] = _Loaded(self._loading[label].path, file)
         return file
+
+    def _num_counted(self) -> int:
+        labels = (*self._loaded, *self._loading)
+        return sum(not self._kinds[kind].bounds_itself for kind, _ in labels)
+
+    def _counted_bytes(self) -> int:
+        return sum(
+            each.file.num_bytes
+            for (kind, _), each in self._loaded.items()
+            if not self._kinds[kind].bounds_itself
+        )
 
     def _settle(self, label: Label, outcome: Outcome) -> None:
         for then in self._loading.pop(label).waiting:

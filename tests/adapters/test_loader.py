@@ -7,7 +7,7 @@ import time
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from octavo.adapters.read import AdapterReader
 from octavo.core.request import Ready, Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.stats import ADAPTER
+from octavo.engine import tensor_files
 from octavo.engine.adapter_loader import KIND, MAX_OVERTAKEN, AdapterLoader, Bounds, Packed
 from octavo.engine.commands import CommandRefusedError
 from octavo.engine.own_reader import OwnReader
@@ -239,11 +240,11 @@ def test_one_that_can_be_read_no_more_when_there_is_room_fails() -> None:
     assert rig.take() == [Ready("3", ADAPTER)]
 
 
-def outcomes(rig: Rig, name: str) -> list[str]:
+def outcomes(rig: Rig, name: str, kind: str = KIND) -> list[str]:
     """Load an adapter as a command does; return the codes of errors, or nothing."""
     codes: list[str] = []
     rig.files.load(
-        KIND,
+        kind,
         name,
         f"/adapters/{name}",
         lambda outcome: codes.append(getattr(outcome, "code", "")),
@@ -266,6 +267,41 @@ def test_a_command_loads_the_same_adapters() -> None:
     rig.loader.leave("2")
     assert outcomes(rig, "c") == [""], "it joins the request's"
     assert rig.take() == [Ready("3", ADAPTER)]
+
+
+def test_the_sizes_of_files_bound_no_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is given up when its adapter is packed; those used longest ago make room."""
+    monkeypatch.setattr(tensor_files, "MAX_BYTES", 1500)  # a file has 1000
+    monkeypatch.setattr(tensor_files, "MAX_FILES", 2)
+    rig = Rig(adapters=3)
+    rig.load("a", "b", "c")
+    assert not rig.hold("1", "a")
+    assert outcomes(rig, "d") == [""]
+    rig.load("e")
+    assert [name for name in "abcde" if rig.loader.find(name)] == ["a", "d", "e"]
+
+
+class Kept(Loader):
+    """A kind that does not bound its files."""
+
+    bounds_itself = False
+
+
+def test_the_files_of_other_kinds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, nothing = Rig(adapters=10), cast(Any, None)
+    kept = Kept(nothing, nothing, Bounds(10, 10_000), "/files")
+    rig.files = TensorFiles({KIND: rig.loader, "kept": kept}, rig.reader, lambda prepare: prepare())
+    for loader in (rig.loader, kept):
+        loader.attach(rig.files)
+    rig.load("a", "b")
+    monkeypatch.setattr(tensor_files, "MAX_BYTES", 1500)
+    assert outcomes(rig, "c", "kept") == [""], "those of adapters do not count"
+    assert outcomes(rig, "d", "kept") == [NO_ROOM]
+    monkeypatch.setattr(tensor_files, "MAX_FILES", 1)
+    with pytest.raises(CommandRefusedError) as caught:
+        outcomes(rig, "e", "kept")
+    assert caught.value.code == NO_ROOM
+    assert outcomes(rig, "f") == [""]
 
 
 def test_one_that_is_unloaded_stays_until_its_requests_have_ended() -> None:

@@ -13,6 +13,7 @@ class Sums:
 
     names = ("numbers.safetensors",)
     beside = ("sums.json",)
+    bounds_itself = False
 
     def __init__(self) -> None:
         self.files: dict[str, TensorFile] = {}

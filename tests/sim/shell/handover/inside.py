@@ -65,6 +65,7 @@ class Sums:
     """Implements `octavo.engine.tensor_files.TensorFileKind`: it counts the files."""
 
     names = beside = ()
+    bounds_itself = False
 
     def __init__(self) -> None:
         self.loaded: dict[str, str] = {}  # label → the file's name
