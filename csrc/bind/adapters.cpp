@@ -1,7 +1,6 @@
 // Binds adapters, packed for the kernels.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -63,7 +62,8 @@ void bind_adapters(nb::module_& m) {
                           const std::vector<Second>& ups) {
         new (self) AdapterParts(parts_of(format, downs, ups));
       }, "format"_a, "downs"_a, "ups"_a);
-  nb::class_<PackedAdapter>(m, "PackedAdapter").def_prop_ro("num_bytes", &PackedAdapter::bytes);
+  nb::class_<OwnedAdapter>(m, "PackedAdapter")
+      .def_prop_ro("num_bytes", [](const OwnedAdapter& self) { return self.adapter->bytes(); });
   nb::class_<AdaptedProducts>(m, "AdaptedProducts")
       .def(nb::init<>())
       .def("add", &AdaptedProducts::add, "inputs"_a, "part_ends"_a, "outputs"_a)
@@ -76,7 +76,7 @@ void bind_adapters(nb::module_& m) {
               parts[number].ups.size() != self.all[number].part_ends.size())
             throw std::invalid_argument("a product has another number of parts");
         const nb::gil_scoped_release released;
-        return std::make_shared<PackedAdapter>(self.all, parts);
+        return OwnedAdapter{std::make_shared<const PackedAdapter>(self.all, parts)};
       }, "parts"_a);
 }
 

@@ -1,9 +1,20 @@
-// The functions with which the files of bind/ add their part to the extension module.
+// The functions with which the files of bind/ add their part to the extension module, and what
+// these parts share.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
+#include <memory>
+
 namespace octavo {
+
+class PackedAdapter;
+
+// Python's side of an adapter. Steps share the adapter itself: its last use may be where Python's
+// lock is not held, and that of an object of Python needs that lock.
+struct OwnedAdapter {
+  std::shared_ptr<const PackedAdapter> adapter;
+};
 
 void translate_errors();                     // errors.cpp
 void bind_adapters(nanobind::module_& m);    // adapters.cpp

@@ -175,7 +175,7 @@ void bind_program(nb::module_& m) {
       .def("choose", [](Program& self, Format format, int row_class, const std::string& tier,
                         int ahead) {
         self.choose(format, row_class, choose_tier(tier), ahead);
-      }, "format"_a, "row_class"_a, "tier"_a, "ahead"_a)
+      }, "format"_a, "row_class"_a, "tier"_a, "ahead"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("set_profiling", &Program::set_profiling, "on"_a)
       .def_prop_ro("seconds", &Program::seconds)
       .def_prop_ro("waits", &Program::waits)

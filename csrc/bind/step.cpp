@@ -113,7 +113,7 @@ void read_adapter_slots(const nb::tuple& from, StepJob& job) {
   for (const nb::handle each : from[13]) {
     const nb::object value = each[1];
     std::shared_ptr<const PackedAdapter> adapter;
-    if (!value.is_none()) adapter = nb::cast<std::shared_ptr<PackedAdapter>>(value);
+    if (!value.is_none()) adapter = nb::cast<OwnedAdapter&>(value).adapter;
     job.adapter_slots.push_back(
         {nb::cast<int32_t>(each[0]), std::move(adapter), nb::cast<float>(each[2])});
   }

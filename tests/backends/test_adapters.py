@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import ml_dtypes
@@ -377,3 +378,15 @@ def test_a_slot_that_is_empty_or_not_there_is_refused(new: New) -> None:
         made.run([Text(0, 0, 3, 2)], ((2, None, 0.0),))
     with pytest.raises(ValueError, match=f"no slot {SLOTS} for adapters"):
         made.run([Text(0, 0, 3)], ((SLOTS, value, 1.0),))
+
+
+def test_a_slot_keeps_an_adapter_and_no_object_of_python() -> None:
+    """A step that takes the last of an object would wait for Python's lock, and hold its own."""
+    made = native()
+    (value,) = made.pack(made_up_adapter(made.model, 1))
+    num_references = sys.getrefcount(value)
+    expected = made.run([Text(0, 0, 3, 2)], ((2, value, 1.0),)).logits
+    made.run([Text(0, 0, 3)])  # the step before is kept until the next is submitted
+    assert sys.getrefcount(value) == num_references
+    del value
+    assert np.array_equal(made.run([Text(0, 0, 3, 2)]).logits, expected)
