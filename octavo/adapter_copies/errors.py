@@ -4,6 +4,7 @@ from __future__ import annotations
 
 MISSING, UNREADABLE, NOT_AN_ADAPTER = "missing", "unreadable", "not_an_adapter"
 TOO_LARGE, CHANGED, NO_ROOM = "too_large", "changed", "no_room"
+PASSING = (CHANGED, NO_ROOM)  # what may be otherwise when it is tried again
 
 
 class AdapterFileError(Exception):

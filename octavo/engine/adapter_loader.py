@@ -21,18 +21,16 @@ from octavo.backends.adapter_weights import AdapterWeights
 from octavo.core.request import Ready, Request
 from octavo.core.stats import ADAPTER
 from octavo.engine.commands import NO_LOADER, CommandRefusedError
-from octavo.engine.tensor_files import NO_ROOM, UNFIT, Outcome, TensorFiles
+from octavo.engine.tensor_files import NO_ROOM, Outcome, TensorFiles
 from octavo.loader.errors import UnsupportedFormatError
 from octavo.loader_process.connection import TOO_LARGE, TOO_MANY, TensorFile
-from octavo.loader_process.read import DAMAGED
 from octavo.runner.adapter_slots import split_id
-from octavo.wire.commands import LoadedFile
+from octavo.wire.commands import FILE_FAULTS, LoadedFile
 
 log = logging.getLogger(__name__)
 
 KIND = "lora"
 MAX_OVERTAKEN = 64  # requests that may go on while another waits for room
-_IMPOSSIBLE = (UNFIT, DAMAGED, TOO_LARGE)  # codes of errors that are the adapter's own
 
 
 class Packed(NamedTuple):
@@ -293,4 +291,4 @@ class AdapterLoader:
         self._needed.pop(digest, None)
         log.warning("adapter %s: %s: %s", digest[:12], error.code, error)
         for name in self._waiting.pop(digest, {}):
-            self._ready.append(Ready(name, ADAPTER, why, error.code in _IMPOSSIBLE))
+            self._ready.append(Ready(name, ADAPTER, why, error.code in FILE_FAULTS))

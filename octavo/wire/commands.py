@@ -22,6 +22,8 @@ LogLevel = Annotated[int, Meta(ge=0, le=100)]  # as in Python's logging
 UNKNOWN_COMMAND = "unknown_command"
 WRONG_ARGUMENTS = "wrong_arguments"
 FAILED = "failed"  # by an exception that the engine has logged
+# A file's own faults, which it has until it is another; all else may pass.
+FILE_FAULTS = ("unfit", "damaged", "too_large")
 UNSENDABLE = "unsendable"  # the command or its result cannot be encoded, or fits in no frame
 # These are the front end's own.
 NO_ENGINE = "no_engine"  # there is none now, or it ended before it replied

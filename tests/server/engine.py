@@ -222,6 +222,7 @@ class FakeEngine(AsyncLLM):
         max_loras: int = 0,
     ) -> None:
         self.loaded: list[str] = []  # digests of adapters that the engine has been given
+        self.refusal = ""  # the code with which it refuses the next adapters
         self.runner = runner or ChainRunner()
         self.is_ready = is_ready
         config = CoreConfig(
@@ -257,6 +258,8 @@ class FakeEngine(AsyncLLM):
         """Refuse an adapter whose settings say that it does not fit, as an engine would."""
         if "unfit" in json.loads((place / SETTINGS).read_text()):
             raise CommandFailedError(UNFIT, "tensor 'lora_A': it does not fit")
+        if self.refusal:
+            raise CommandFailedError(self.refusal, "not as things are")
         self.loaded.append(digest)
         return self.is_ready
 

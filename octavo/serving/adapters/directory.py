@@ -58,7 +58,7 @@ class WatchedDirectory:
             await self._registry.add(NamedAdapter(name, str(path)), "directory", in_place=True)
         except ApiError as error:
             if error.status >= 500:  # there is no engine, or no room: it is tried again
-                log.warning("the adapter %r is not loaded yet: %s", name, error.message)
+                self._report(name, f"is not loaded yet: {error.message}")
                 return
             log.error("the adapter %r in %s cannot be used: %s", name, self._path, error.message)
         else:

@@ -17,14 +17,14 @@ from typing import Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from octavo.adapter_copies.copies import AdapterCopies
-from octavo.adapter_copies.errors import NO_ROOM, AdapterFileError
+from octavo.adapter_copies.errors import PASSING, AdapterFileError
 from octavo.adapter_copies.identity import adapter_id, digest_in
 from octavo.api.async_llm import AsyncLLM
 from octavo.api.control import CommandFailedError
 from octavo.api.outputs import EngineDeadError
 from octavo.options.named_adapters import NamedAdapter, wrong_name
 from octavo.transport.errors import ApiError, invalid, unavailable
-from octavo.wire.commands import FAILED, TIMED_OUT
+from octavo.wire.commands import FAILED, FILE_FAULTS, TIMED_OUT
 
 T = TypeVar("T")
 # Who has named an adapter: only what the watched directory or the resolver has named is removed
@@ -166,8 +166,12 @@ class AdapterRegistry:
         try:
             is_checked = await self._llm.load_adapter(digest, copies.place(digest))
         except CommandFailedError as error:
-            status = {TIMED_OUT: 504, FAILED: 500}.get(error.code, 400)
-            raise ApiError(status, str(error), code=error.code) from None
+            if error.code in FILE_FAULTS:
+                raise invalid(str(error), "lora_path", error.code) from None
+            if error.code in (TIMED_OUT, FAILED):
+                status = 504 if error.code == TIMED_OUT else 500
+                raise ApiError(status, str(error), code=error.code) from None
+            raise unavailable(str(error), error.code) from None
         except EngineDeadError as error:
             raise unavailable(f"there is no engine: {error}", "engine_not_ready") from None
         if not is_checked:
@@ -261,7 +265,7 @@ class AdapterRegistry:
         try:
             return await asyncio.shield(work)
         except AdapterFileError as error:
-            if error.code == NO_ROOM:
+            if error.code in PASSING:
                 raise unavailable(str(error), error.code) from None
             raise invalid(str(error), "lora_path", error.code) from None
         except asyncio.CancelledError:

@@ -102,7 +102,8 @@ class Resolver:
                 return await self._registry.add(NamedAdapter(name, path), "resolver")
             except ApiError as error:
                 log.warning("the adapter %r that the resolver found: %s", name, error.message)
-                self._note_unknown(name)
+                if error.status < 500:  # else it may pass, as a want of room does
+                    self._note_unknown(name)
                 raise
 
     async def _ask(self, model_name: str, name: str) -> str | None:

@@ -127,6 +127,35 @@ def test_what_the_engine_refuses_has_changed_nothing(directory: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        *(("unfit", 400), ("damaged", 400), ("too_large", 400), ("timed_out", 504)),
+        *(("failed", 500), ("no_room", 503), ("too_many", 503), ("too_many_commands", 503)),
+        *(("loader_ended", 503), ("no_loader", 503), ("no_memory", 503), ("unreadable", 503)),
+    ],
+)
+def test_only_the_adapters_own_faults_are_the_clients(
+    directory: Path, tmp_path: Path, code: str, status: int
+) -> None:
+    """What may pass is no fault of the file's, and the directory tries it again."""
+
+    async def main() -> None:
+        engine, place = FakeEngine(directory, max_loras=2), tmp_path / "watched"
+        async with serving(directory, engine) as client:
+            engine.refusal = code
+            answer = await load(operator(client), write_adapter(place / "new", 7))
+            assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+            assert ("retry-after" in answer.headers) == (status == 503)
+            watched = WatchedDirectory(place, client.server.adapters, most=4)
+            await watched.look(is_first=True)
+            engine.refusal = ""
+            await watched.look()
+            assert [each.name for each in client.server.adapters] == ["new"] * (status >= 500)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
     ("make", "code"),
     [
         (lambda place: None, "missing"),

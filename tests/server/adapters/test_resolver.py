@@ -87,6 +87,11 @@ def test_a_resolver_that_fails_costs_its_own_requests_alone(
             PLACES["unfit"] = str(write_adapter(tmp_path / "unfit", 1, unfit=True))
             error = (await client.complete(model="unfit"))["error"]
             assert (error["code"], "lora_A" in error["message"]) == ("unfit", True)
+            PLACES["late"] = str(write_adapter(tmp_path / "late", 2))
+            for engine.refusal in ("no_room", "loader_ended"):
+                assert (await client.complete(model="late"))["error"]["code"] == engine.refusal
+            engine.refusal = ""
+            assert await text_of(client, "late")  # it was not taken for unknown
             PLACES["number"] = 7
             assert (await client.complete(model="number"))["error"]["code"] == "model_not_found"
             assert await text_of(client)
