@@ -50,10 +50,10 @@ def known(server: Server, asked: AskedModel) -> Selection | None:
         is_model = not asked.names or any(_is_model(server, each) for each in asked.names)
         if adapter is None or not (is_model or adapter.name in asked.names):
             return None
-        return Selection(adapter.name, adapter, adapter.scale)
+        return _selected(server, adapter, asked.scales)
     adapter = next((found for each in asked.names if (found := _named(server, each))), None)
     if adapter is not None:
-        return Selection(adapter.name, adapter, adapter.scale)
+        return _selected(server, adapter, asked.scales)
     if asked.names and not any(_is_model(server, each) for each in asked.names):
         return None
     if asked.scales is not None:
@@ -61,6 +61,25 @@ def known(server: Server, asked: AskedModel) -> Selection | None:
     if adapters.applied is not None:
         return Selection(name, *adapters.applied)
     return Selection(name)
+
+
+def _selected(
+    server: Server, adapter: Adapter, scales: tuple[tuple[int, float], ...] | None
+) -> Selection:
+    """Return an adapter that is named, with the scale that its number has; refuse another's."""
+    chosen = scaled(server, scales or ())
+    if chosen.adapter is adapter:
+        return Selection(adapter.name, adapter, chosen.scale)
+    if chosen.adapter is not None:
+        raise invalid(
+            f"lora: a request has one adapter, and it names {adapter.name!r}, whose id is "
+            f"{adapter.number}, beside a scale of {chosen.adapter.name!r}: leave one of them out",
+            "lora",
+            "unsupported_parameter",
+        )
+    if any(number == adapter.number for number, _ in scales or ()):
+        return Selection(adapter.name)  # with a scale of 0
+    return Selection(adapter.name, adapter, adapter.scale)
 
 
 def scaled(server: Server, scales: tuple[tuple[int, float], ...]) -> Selection:

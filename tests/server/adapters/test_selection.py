@@ -149,6 +149,13 @@ def test_other_ways_to_name_an_adapter(directory: Path, tmp_path: Path) -> None:
             assert await text_of(client, lora=[{"id": 0, "scale": 0}]) == base
             half = await text_of(client, lora=[{"id": 0, "scale": 0.5}])
             assert half not in (base, sql)
+            for other in ({"model": "sql"}, {"lora_path": "sql"}, {"model": "tiny:sql"}):
+                for scale, expected in ((0.5, half), (1, sql), (0, base)):
+                    assert await text_of(client, lora=[{"id": 0, "scale": scale}], **other) == (
+                        expected
+                    )
+                for scales in ([], [{"id": 1, "scale": 0}]):
+                    assert await text_of(client, lora=scales, **other) == sql
             body = {"prompt": "The quick", "n_predict": 8, "temperature": 0}
             body["lora"] = [{"id": 0, "scale": 0.5}]
             assert (await client.post("/completion", json=body)).json()["content"] == half
@@ -173,6 +180,8 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
         "lora",
         "unsupported_parameter",
     ),
+    ({"model": "sql", "lora": [{"id": 1, "scale": 1}]}, 400, "lora", "unsupported_parameter"),
+    ({"lora_path": "sql", "lora": [{"id": 9, "scale": 1}]}, 400, "lora", None),
     ({"lora": [{"id": 0, "scale": 1e9}]}, 400, "lora[0].scale", None),
 ]
 
