@@ -1,8 +1,9 @@
 """The watched directory: each sub-directory and file of GGUF in it is an adapter of that name.
 
 A look at it reads names and times alone. What is new or has changed is loaded when it has stayed
-the same from one look to the next, so that files are whole; what is gone loses its name. A file
-that does not fit is reported once, and its name keeps the content that it had.
+the same from one look to the next, so that files are whole; what two looks do not find loses its
+name, so that one may fall between the removal of files and the arrival of others. A file that does
+not fit is reported once, and its name keeps the content that it had.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class WatchedDirectory:
             is_settled = is_first or before.get(name) == (path, now)
             if is_settled and self._tried.get(name) != (path, now):
                 await self._load(name, path, now)
-        for name in [each for each in self._tried if each not in found]:
+        for name in [each for each in self._tried if each not in found and each not in before]:
             del self._tried[name]
             await self._forget(name)
 

@@ -303,7 +303,37 @@ def test_a_watched_directory_is_followed(directory: Path, tmp_path: Path) -> Non
             assert await text_of(client, "one") == now
             shutil.rmtree(place / "two")
             await watched.look()
+            assert [each.name for each in registry] == ["one", "two"]  # it may come back at once
+            await watched.look()
             assert [each.name for each in registry] == ["one"]
+
+    asyncio.run(main())
+
+
+def test_files_are_exchanged_without_a_moment_in_which_their_name_is_unknown(
+    directory: Path, tmp_path: Path
+) -> None:
+    """A look may find the directory without files, half of them, or no directory."""
+
+    async def main() -> None:
+        place, engine = tmp_path / "watched", FakeEngine(directory, max_loras=2)
+        write_adapter(place / "sql", 0)
+        async with serving(directory, engine) as client:
+            watched = WatchedDirectory(place, client.server.adapters, most=4)
+            await watched.look(is_first=True)
+            for seed, missing in enumerate(
+                ("adapter_model.safetensors", "adapter_config.json", "")
+            ):
+                before = await text_of(client, "sql")
+                shutil.rmtree(place / "sql") if not missing else (place / "sql" / missing).unlink()
+                await watched.look()
+                assert await text_of(client, "sql") == before
+                shutil.rmtree(place / "sql", ignore_errors=True)
+                write_adapter(place / ".next", seed + 1).rename(place / "sql")
+                await watched.look()
+                assert await text_of(client, "sql") == before
+                await watched.look()
+                assert await text_of(client, "sql") != before
 
     asyncio.run(main())
 
