@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from octavo.adapter_copies import files as adapter_files
 from octavo.adapter_copies.copies import PREFIX, AdapterCopies
 from octavo.adapter_copies.errors import AdapterFileError
 from octavo.adapter_copies.files import GGUF, SETTINGS, TENSORS, fingerprint
@@ -88,6 +90,48 @@ def test_a_file_that_changes_meanwhile_is_refused(
             file.write(b"more")
 
     monkeypatch.setattr(copies, "_reserve", late)
+    with pytest.raises(AdapterFileError) as failure:
+        copies.make(place)
+    assert failure.value.code == "changed"
+    assert not [*copies.path.iterdir()]
+    assert copies.num_bytes == 0
+
+
+@pytest.mark.parametrize("change", ["in place", "another directory", "another file"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_copy_is_of_one_moment(
+    copies: AdapterCopies,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+    times: int,
+) -> None:
+    """Files of the same sizes that arrive between two reads are copied again, together."""
+    place, left = write(tmp_path / "a"), [*range(times)]
+    open_one = adapter_files._open
+
+    def late(path: Path, most_bytes: int) -> tuple[int, int]:
+        found = open_one(path, most_bytes)
+        if path.name == SETTINGS and left:  # the tensors are not open yet
+            number = left.pop()
+            new = write(tmp_path / f"new{number}", b"others%d" % number, b"[]")
+            if change == "another directory":
+                place.rename(tmp_path / f"old{number}")
+                new.rename(place)
+            elif change == "another file":
+                for name in (SETTINGS, TENSORS):
+                    (new / name).rename(place / name)
+            else:
+                write(place, b"others%d" % number, b"[]")
+                os.utime(place / SETTINGS, ns=(number, number))  # clocks of files are coarse
+        return found
+
+    monkeypatch.setattr(adapter_files, "_open", late)
+    if times == 1:
+        digest = copies.make(place)
+        assert (copies.place(digest) / SETTINGS).read_bytes() == b"[]"
+        assert (copies.place(digest) / TENSORS).read_bytes() == b"others0"
+        return
     with pytest.raises(AdapterFileError) as failure:
         copies.make(place)
     assert failure.value.code == "changed"

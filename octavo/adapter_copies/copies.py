@@ -19,7 +19,7 @@ from pathlib import Path
 
 from octavo import env
 from octavo.adapter_copies.errors import CHANGED, NO_ROOM, UNREADABLE, AdapterFileError
-from octavo.adapter_copies.files import Fingerprint, OpenFile, fingerprint, opened, shown
+from octavo.adapter_copies.files import Fingerprint, OpenFile, fingerprint, identity, opened, shown
 from octavo.adapter_copies.identity import DIGEST_BYTES
 from octavo.locked_directory import make, remove_abandoned
 
@@ -68,8 +68,18 @@ class AdapterCopies:
     def make(self, source: Path) -> str:
         """Copy an adapter's files; return the digest of their content, which is pinned once.
 
-        Raise AdapterFileError if they cannot be copied; nothing is left of them then.
+        Raise AdapterFileError if they cannot be copied; nothing is left of them then. Files that
+        change meanwhile are copied once more.
         """
+        try:
+            return self._make(source)
+        except AdapterFileError as error:
+            if error.code != CHANGED:
+                raise
+            return self._make(source)
+
+    def _make(self, source: Path) -> str:
+        before = fingerprint(source)
         with opened(source, self._most_adapter_bytes) as files:
             size = sum(each.num_bytes for each in files)
             self._reserve(size)
@@ -77,6 +87,7 @@ class AdapterCopies:
             try:
                 part = Path(tempfile.mkdtemp(prefix=_PART, dir=self.path))
                 digest = _copy(files, part)
+                _check_same(source, before, files)
                 self._settle(digest, part, size)
             except OSError as error:
                 raise AdapterFileError(
@@ -197,6 +208,20 @@ def _remove_all(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
+def _check_same(source: Path, before: Fingerprint, files: list[OpenFile]) -> None:
+    """Raise AdapterFileError unless the files that were copied have stayed what they were.
+
+    Settings and tensors are opened one after the other: without this they could be of two adapters.
+    """
+    copied = tuple([identity(each.name, os.fstat(each.descriptor)) for each in files])
+    if not before == copied == fingerprint(source):
+        raise _changed(source)
+
+
+def _changed(path: Path) -> AdapterFileError:
+    return AdapterFileError(CHANGED, f"{shown(path)} changed while it was copied: try again")
+
+
 def _copy(files: list[OpenFile], target: Path) -> str:
     """Copy opened files into a directory; return the digest of their names and contents."""
     whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
@@ -210,8 +235,6 @@ def _copy(files: list[OpenFile], target: Path) -> str:
                 digest.update(part)
                 copy.write(part)
         if left:
-            raise AdapterFileError(
-                CHANGED, f"{shown(file.path)} changed while it was copied: try again"
-            )
+            raise _changed(file.path)
         whole.update(f"{file.name}\0{file.num_bytes}\0".encode() + digest.digest())
     return whole.hexdigest()

@@ -24,7 +24,8 @@ from octavo.adapter_copies.errors import (
 SETTINGS, TENSORS, GGUF = "adapter_config.json", "adapter_model.safetensors", "adapter.gguf"
 MAX_SETTINGS_BYTES = 1 << 20
 _PICKLES = ("adapter_model.bin", "adapter_model.pt")
-Fingerprint = tuple[tuple[str, int, int, int, int], ...]
+FileIdentity = tuple[str, int, int, int, int]
+Fingerprint = tuple[FileIdentity, ...]
 _MOST_LISTED = 1000  # entries of a directory that is searched for a file of GGUF
 
 
@@ -61,8 +62,7 @@ def sources(path: Path) -> dict[str, Path]:
             return {GGUF: path / found[0]}
         raise _no_adapter(path, f"; it has {len(found)} files of GGUF" if found else "")
     except (OSError, ValueError) as error:  # a name that is too long, or has a zero byte
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise AdapterFileError(UNREADABLE, f"{shown(path)} cannot be read: {why}") from None
+        raise _unreadable(path, error) from None
 
 
 def _listed(path: Path) -> list[str]:
@@ -98,13 +98,8 @@ def _open(path: Path, most_bytes: int) -> tuple[int, int]:
     try:
         # Without waiting: a pipe's other end may never come.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except FileNotFoundError:
-        raise AdapterFileError(
-            MISSING, f"there is no file {shown(path)}, which an adapter needs"
-        ) from None
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise AdapterFileError(UNREADABLE, f"{shown(path)} cannot be read: {why}") from None
+        raise _unreadable(path, error) from None
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and status.st_size <= most_bytes:
         return descriptor, status.st_size
@@ -121,16 +116,27 @@ def fingerprint(path: Path) -> Fingerprint:
         try:
             status = os.stat(place)
         except OSError as error:
-            why = error.strerror or str(error)
-            raise AdapterFileError(UNREADABLE, f"{shown(place)} cannot be read: {why}") from None
-        times = status.st_mtime_ns, status.st_ctime_ns
-        found.append((name, status.st_ino, status.st_size, *times))
+            raise _unreadable(place, error) from None
+        found.append(identity(name, status))
     return tuple(found)
+
+
+def identity(name: str, status: os.stat_result) -> FileIdentity:
+    """Return what changes whenever a file does, or another takes its place."""
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return name, status.st_ino, status.st_size, *times
 
 
 def shown(path: Path) -> str:
     """Return a path for an error: quoted, and not longer than a line."""
     return repr(str(path)[:256])
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> AdapterFileError:
+    if isinstance(error, FileNotFoundError):
+        return AdapterFileError(MISSING, f"there is no {shown(path)}, which an adapter needs")
+    why = error.strerror if isinstance(error, OSError) else str(error)
+    return AdapterFileError(UNREADABLE, f"{shown(path)} cannot be read: {why}")
 
 
 def _too_large(path: Path, num_bytes: int, most_bytes: int) -> AdapterFileError:
