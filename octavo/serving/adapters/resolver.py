@@ -14,6 +14,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ from octavo.transport.errors import ApiError, unavailable
 log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 4  # names that are looked for; others wait
+MOST_LOOKED_FOR = 64  # names, with those that wait
 MOST_UNKNOWN = 10_000  # names that are remembered as unknown
 UNKNOWN_SECONDS = 30.0  # for which they are
 _METHOD = "resolve_lora"  # vLLM's
@@ -56,6 +58,14 @@ def load_resolver(name: str) -> Callable[[str, str], Any]:
     return function
 
 
+@dataclass(slots=True)
+class _Search:
+    """A name that is being looked for, as long as somebody waits for it."""
+
+    task: asyncio.Task[Adapter | None]
+    num_waiting: int = 0
+
+
 class Resolver:
     """The resolver of one server, and what it has been asked for."""
 
@@ -70,27 +80,34 @@ class Resolver:
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
         # Of its own: one that never returns holds up no copies.
         self._threads = ThreadPoolExecutor(MOST_AT_ONCE, "octavo resolver")
-        self._looking: dict[str, asyncio.Task[Adapter | None]] = {}
+        self._idle = asyncio.Semaphore(MOST_AT_ONCE)  # threads; a call goes on without its client
+        self._searches: dict[str, _Search] = {}
         self._unknown: OrderedDict[str, float] = OrderedDict()  # until when
 
     async def find(self, model_name: str, name: str) -> Adapter | None:
         """Return the adapter that the resolver finds, or None; raise ApiError if it fails.
 
-        Requests for one name wait for one answer, which none of them can end.
+        Requests for one name wait for one answer, which is given up when all of them have left.
         """
         if wrong_name(name) or self._clock() < self._unknown.get(name, 0.0):
             return None
-        task = self._looking.get(name)
-        if task is None:
+        search = self._searches.get(name)
+        if search is None:
+            if len(self._searches) >= MOST_LOOKED_FOR:
+                raise unavailable(
+                    f"{MOST_LOOKED_FOR} names of adapters are being looked for: try again later",
+                    "resolver_full",
+                )
             task = asyncio.get_running_loop().create_task(self._find(model_name, name))
-            self._looking[name] = task
-            task.add_done_callback(lambda done: self._end(name, done))
-        return await asyncio.shield(task)
-
-    def _end(self, name: str, done: asyncio.Task[Adapter | None]) -> None:
-        self._looking.pop(name, None)
-        if not done.cancelled():
-            done.exception()  # all who waited may have left
+            search = self._searches[name] = _Search(task)
+        search.num_waiting += 1
+        try:
+            return await asyncio.shield(search.task)
+        finally:
+            search.num_waiting -= 1
+            if not search.num_waiting:
+                del self._searches[name]
+                search.task.cancel()
 
     async def _find(self, model_name: str, name: str) -> Adapter | None:
         async with self._places:
@@ -110,12 +127,7 @@ class Resolver:
         """Call the operator's function; return the path that it returns."""
         try:
             async with asyncio.timeout(self._seconds):
-                if inspect.iscoroutinefunction(self._function):
-                    found = await self._function(model_name, name)
-                else:
-                    call = partial(self._function, model_name, name)
-                    loop = asyncio.get_running_loop()
-                    found = await loop.run_in_executor(self._threads, call)
+                found = await self._call(model_name, name)
         except TimeoutError:
             log.error("the resolver did not find %r within %g s", name, self._seconds)
             raise unavailable(
@@ -135,6 +147,15 @@ class Resolver:
             return None
         return None if path is None else str(os.fspath(path))
 
+    async def _call(self, model_name: str, name: str) -> Any:
+        if inspect.iscoroutinefunction(self._function):
+            return await self._function(model_name, name)
+        await self._idle.acquire()
+        call = partial(self._function, model_name, name)
+        work = asyncio.get_running_loop().run_in_executor(self._threads, call)
+        work.add_done_callback(lambda _: self._idle.release())
+        return await asyncio.shield(work)
+
     def _note_unknown(self, name: str) -> None:
         self._unknown[name] = self._clock() + UNKNOWN_SECONDS
         self._unknown.move_to_end(name)
@@ -143,6 +164,6 @@ class Resolver:
 
     def close(self) -> None:
         """End what is being looked for."""
-        for task in self._looking.values():
-            task.cancel()
+        for search in self._searches.values():
+            search.task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,14 @@ import pytest
 
 from octavo.options.transport import ServerSettingsError
 from octavo.serving.adapters import resolver as resolving
+from octavo.transport.errors import ApiError
 from tests.server.adapters.make import text_of, write_adapter
 from tests.server.engine import FakeEngine
 from tests.server.make import serving
 
 ASKED: list[tuple[str, str]] = []
 PLACES: dict[str, Any] = {}
+RETURNING = threading.Event()
 
 
 def find(model_name: str, name: str) -> Any:
@@ -31,6 +34,12 @@ def find(model_name: str, name: str) -> Any:
 async def find_slowly(model_name: str, name: str) -> Any:
     """Wait for longer than any limit."""
     await asyncio.Event().wait()
+
+
+def find_at_last(model_name: str, name: str) -> Any:
+    """Return what the test has put there, when it allows that."""
+    assert RETURNING.wait(300)
+    return find(model_name, name)
 
 
 class LikeVllm:
@@ -49,6 +58,7 @@ NOTHING = object()
 def _forget() -> None:
     ASKED.clear()
     PLACES.clear()
+    RETURNING.clear()
 
 
 @pytest.mark.parametrize("name", ["find", "LikeVllm"])
@@ -100,6 +110,62 @@ def test_a_resolver_that_fails_costs_its_own_requests_alone(
         engine = FakeEngine(directory, max_loras=2)
         async with serving(directory, engine, **options) as client:
             assert (await client.complete(model="slow"))["error"]["code"] == "resolver_timeout"
+
+    asyncio.run(main())
+
+
+def test_a_name_is_looked_for_only_as_long_as_somebody_waits(
+    directory: Path, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        options = {"lora_resolver": f"{__name__}:find_slowly"}
+        async with serving(directory, FakeEngine(directory, max_loras=2), **options) as client:
+            resolver = client.server.resolver
+            assert resolver is not None
+            names = [f"a{index}" for index in range(resolving.MOST_LOOKED_FOR)]
+            waiting = [asyncio.create_task(resolver.find("tiny", each)) for each in names]
+            waiting.append(asyncio.create_task(resolver.find("tiny", names[0])))
+            await asyncio.sleep(0)
+            with pytest.raises(ApiError) as failure:
+                await resolver.find("tiny", "other")
+            assert (failure.value.status, failure.value.code) == (503, "resolver_full")
+            for each in waiting[:-1]:
+                each.cancel()
+            await asyncio.wait(waiting[:-1])
+            assert [*resolver._searches] == names[:1]
+            found = resolver._searches[names[0]].task
+            assert not found.done()
+            waiting[-1].cancel()
+            await asyncio.wait(waiting)
+            assert not resolver._searches
+            await asyncio.wait({found})
+            assert found.cancelled()
+
+    asyncio.run(main())
+
+
+def test_clients_that_leave_have_no_more_calls_of_the_resolver_made(
+    directory: Path, tmp_path: Path
+) -> None:
+    """Functions that do not return keep their threads; no others wait behind them."""
+
+    async def main() -> None:
+        options = {"lora_resolver": f"{__name__}:find_at_last"}
+        async with serving(directory, FakeEngine(directory, max_loras=2), **options) as client:
+            resolver = client.server.resolver
+            assert resolver is not None
+            for index in range(3 * resolving.MOST_AT_ONCE):
+                task = asyncio.create_task(resolver.find("tiny", f"a{index}"))
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait({task})
+            assert not resolver._threads._work_queue.qsize()
+            PLACES["late"] = str(write_adapter(tmp_path / "late", 2))
+            late = asyncio.create_task(text_of(client, "late"))
+            RETURNING.set()
+            assert await late
+            assert len(ASKED) == resolving.MOST_AT_ONCE + 1
 
     asyncio.run(main())
 
