@@ -33,6 +33,9 @@ class Exchange(HttpExchange):
 
     server: Server
     selected: Selection | None = None  # the model or adapter that the request names
+    # Whether the request may be one of the journal, whose adapter may have lost its name meanwhile.
+    may_be_repeated: bool = False
+    unselected: ApiError | None = None  # why nothing was selected, if it may be one
 
     @property
     def model_name(self) -> str:
@@ -41,7 +44,14 @@ class Exchange(HttpExchange):
 
     async def select(self, request: msgspec.Struct) -> None:
         """Select the model or adapter that a request names; raise ApiError for an unknown one."""
-        asked = rules_of(type(request)).asked_model(request)
+        try:
+            await self._select(rules_of(type(request)).asked_model(request))
+        except ApiError as error:
+            if not (self.may_be_repeated and self.is_named):
+                raise
+            self.unselected = error.with_traceback(None)  # whose frames refer to this object
+
+    async def _select(self, asked: AskedModel) -> None:
         self.selected = known(self.server, asked)
         if self.selected is None:
             # In a task that ends when the client leaves.

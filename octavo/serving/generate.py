@@ -45,6 +45,8 @@ async def _handle(
 ) -> None:
     async with admitted(exchange) as ticket:
         _add_load(exchange)
+        durability = exchange.server.durability
+        exchange.may_be_repeated = durability is not None and exchange.dialect.is_resumable
         request, asked, prepared = await read(exchange, kind, translate)
         asked.prepared = prepared
         ticket.add_bytes(asked.num_repeated)
@@ -72,16 +74,35 @@ async def answer(
     # What generates nothing is computed again sooner than it could be read from a journal.
     # The steps of a beam search are requests of their own, of which a journal knows nothing.
     is_kept = not (exchange.is_background or asked.is_about_prompts or asked.beams)
-    work = partial(_generate, exchange, ticket, asked, task)
     if server.durability is not None and is_kept and exchange.dialect.is_resumable:
-        work = partial(server.durability.generate, exchange, ticket, asked, request, task)
+        await task.run(_answer_durably(exchange, ticket, asked, request, task), seconds)
+        return
+    work = partial(_generate, exchange, ticket, asked, task)
     await task.run(_with_adapter(exchange, asked, work), seconds)
+
+
+async def _answer_durably(
+    exchange: Exchange,
+    ticket: Ticket,
+    asked: GenerationRequest,
+    request: msgspec.Struct,
+    task: RequestTask,
+) -> None:
+    """Answer a request that the journal has, with the adapter that it had, or a new one."""
+    durability = exchange.server.durability
+    assert durability is not None
+    if not await durability.repeat(exchange, ticket, task):
+        work = partial(durability.generate, exchange, ticket, asked, request, task)
+        await _with_adapter(exchange, asked, work)
 
 
 async def _with_adapter(
     exchange: Exchange, asked: GenerationRequest, work: Callable[[], Awaitable[None]]
 ) -> None:
     """Carry out a request while the adapter that it has selected is kept as it is now."""
+    why, exchange.unselected = exchange.unselected, None
+    if why is not None:
+        raise why
     selected = exchange.selected
     if selected is None or selected.adapter is None:
         await work()

@@ -194,12 +194,13 @@ class AdapterRegistry:
         return adapter
 
     async def _give_up(self, digest: str) -> None:
-        """Let the engine forget a content that no name has any more."""
+        """Let the engine forget a content that no name has any more.
+
+        Its copy stays as long as there is room, for requests that are continued.
+        """
         if digest and all(each.digest != digest for each in self._adapters.values()):
             with suppress(EngineDeadError):
                 await self._llm.unload_adapter(digest)
-            assert self._llm.copies is not None
-            self._llm.copies.discard(digest)
 
     # requests
 
@@ -232,8 +233,8 @@ class AdapterRegistry:
                     copies.unpin(found)
                 raise ApiError(
                     409,
-                    "the adapter with which this request began has other files now, so that its "
-                    "answer cannot go on; send it again with a new X-Request-Id",
+                    "the files of the adapter with which this request began are not kept any "
+                    "more, so that its answer cannot go on; send it again with a new X-Request-Id",
                     code=CHANGED,
                 )
         try:

@@ -132,15 +132,9 @@ class Durability:
         task: RequestTask,
     ) -> None:
         """Answer a new request, or one that was sent before under this id with this key."""
-        name = exchange.owner, exchange.request_id
-        while (other := self._beginnings.get(name)) is not None:
-            _check_same(exchange, other.digest)
-            await other.over.wait()
-        request = self.requests.find(*name)
-        if request is not None:
-            _check_same(exchange, read_head(request.head).digest)
-            await self.resume(exchange, ticket, request, task)
+        if await self.repeat(exchange, ticket, task):
             return
+        name = exchange.owner, exchange.request_id
         self._beginnings[name] = _Beginning(exchange.body_digest)
         asked.keeps_apart = asked.is_stream
         try:
@@ -158,6 +152,19 @@ class Durability:
             await generation.run()
         finally:
             self.end_beginning(*name)
+
+    async def repeat(self, exchange: Exchange, ticket: Ticket, task: RequestTask) -> bool:
+        """Answer a request that was sent before under this id with this key, if it was."""
+        name = exchange.owner, exchange.request_id
+        while (other := self._beginnings.get(name)) is not None:
+            _check_same(exchange, other.digest)
+            await other.over.wait()
+        request = self.requests.find(*name)
+        if request is None:
+            return False
+        _check_same(exchange, read_head(request.head).digest)
+        await self.resume(exchange, ticket, request, task)
+        return True
 
     async def resume(
         self, exchange: Exchange, ticket: Ticket, request: DurableRequest, task: RequestTask
