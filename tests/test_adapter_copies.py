@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -68,6 +71,49 @@ def test_those_used_longest_ago_make_room_unless_they_are_pinned(
     assert sorted(each.name[:1] for each in copies.path.iterdir()) == sorted(
         each[:1] for each in copies._copies
     )
+
+
+def test_nobody_waits_while_files_are_removed(
+    copies: AdapterCopies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop pins and unpins under the same lock."""
+    removed: list[str] = []
+    rmtree = shutil.rmtree
+
+    def noted(path: Path, ignore_errors: bool) -> None:
+        assert not copies._guard.locked()
+        removed.extend(each.name for each in path.glob("*"))
+        rmtree(path, ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", noted)
+    digests = [copies.make(write(tmp_path / name, name.encode() * 28)) for name in "abc"]
+    for each in digests:
+        copies.unpin(each)
+    copies.make(write(tmp_path / "d", b"d" * 28))
+    copies.discard(digests[1])
+    assert sorted(removed) == [SETTINGS] * 2 + [TENSORS] * 2
+    assert {each.name for each in copies.path.iterdir()} == {*copies._copies}
+
+
+def test_a_full_disk_is_a_want_of_room(
+    copies: AdapterCopies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was removed to make room is gone whole, and can be copied again."""
+    digests = [copies.make(write(tmp_path / name, name.encode() * 28)) for name in "abc"]
+    for each in digests:
+        copies.unpin(each)
+
+    def full(**options: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkdtemp", full)
+        with pytest.raises(AdapterFileError) as failure:
+            copies.make(write(tmp_path / "d", b"d" * 28))
+    assert failure.value.code == "no_room"
+    assert {each.name for each in copies.path.iterdir()} == {*copies._copies} == {*digests[1:]}
+    assert copies.num_bytes == 60
+    assert copies.make(tmp_path / "a") == digests[0]
 
 
 def test_a_file_that_is_too_large_is_not_read(copies: AdapterCopies, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ are removed where room is needed. All of them end with the process. Safe to use 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -51,6 +52,7 @@ class AdapterCopies:
         # What each source was when it was copied, and its content then.
         self._known: OrderedDict[Path, tuple[Fingerprint, str]] = OrderedDict()
         self._reserved_bytes = 0  # of copies that are being made
+        self._num_gone = 0  # copies that were removed
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -90,8 +92,9 @@ class AdapterCopies:
                 _check_same(source, before, files)
                 self._settle(digest, part, size)
             except OSError as error:
+                code = NO_ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else UNREADABLE
                 raise AdapterFileError(
-                    UNREADABLE, f"{shown(source)} cannot be copied: {error.strerror or error}"
+                    code, f"{shown(source)} cannot be copied: {error.strerror or error}"
                 ) from None
             finally:
                 with self._guard:
@@ -136,11 +139,13 @@ class AdapterCopies:
                 found.num_pins -= 1
 
     def discard(self, digest: str) -> None:
-        """Remove a copy now, unless something has pinned it."""
+        """Remove a copy now, unless something has pinned it; it may take as long as its file."""
         with self._guard:
             found = self._copies.get(digest)
-            if found is not None and not found.num_pins:
-                self._remove(digest)
+            if found is None or found.num_pins:
+                return
+            gone = self._take_away(digest)
+        _remove_all(gone)
 
     def close(self) -> None:
         """Remove everything. A second call does nothing."""
@@ -154,26 +159,33 @@ class AdapterCopies:
 
     def _reserve(self, size: int) -> None:
         """Make room for a copy; raise AdapterFileError if those in use leave none."""
-        with self._guard:
-            if self._is_closed:
-                raise AdapterFileError(NO_ROOM, "the server is ending, and copies no more adapters")
-            idle = [name for name, each in self._copies.items() if not each.num_pins]
-            while self.num_bytes + size > self._most_bytes:
-                if not idle:
-                    raise AdapterFileError(
-                        NO_ROOM,
-                        f"a copy of {size:,} bytes does not fit beside those in use, of "
-                        f"{self._most_bytes:,} bytes together (lora_copies_bytes): raise that, or "
-                        "try again when requests have ended",
-                    )
-                self._remove(idle.pop(0))
-            self._reserved_bytes += size
+        gone: list[Path] = []
+        try:
+            with self._guard:
+                self._check_open()
+                idle = [name for name, each in self._copies.items() if not each.num_pins]
+                while self.num_bytes + size > self._most_bytes:
+                    if not idle:
+                        raise AdapterFileError(
+                            NO_ROOM,
+                            f"a copy of {size:,} bytes does not fit beside those in use, of "
+                            f"{self._most_bytes:,} bytes together (lora_copies_bytes): raise that, "
+                            "or try again when requests have ended",
+                        )
+                    gone.append(self._take_away(idle.pop(0)))
+                self._reserved_bytes += size
+        finally:
+            for each in gone:
+                _remove_all(each)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise AdapterFileError(NO_ROOM, "the server is ending, and copies no more adapters")
 
     def _settle(self, digest: str, part: Path, size: int) -> None:
         """Give a whole copy its name, and pin it; one with the same content is used instead."""
         with self._guard:
-            if self._is_closed:
-                raise AdapterFileError(NO_ROOM, "the server is ending, and copies no more adapters")
+            self._check_open()
             found = self._copies.get(digest)
             if found is None:
                 part.rename(self.place(digest))
@@ -181,13 +193,17 @@ class AdapterCopies:
             self._copies.move_to_end(digest)
             found.num_pins += 1
 
-    def _remove(self, digest: str) -> None:
-        """Remove a copy at once by another name, since its own may soon be taken again."""
+    def _take_away(self, digest: str) -> Path:
+        """Give a copy another name, since its own may soon be taken again; return its path.
+
+        Its files are removed without the lock, for which the event loop may wait.
+        """
+        gone = self.path / f"{_PART}{self._num_gone}"
+        with contextlib.suppress(FileNotFoundError):
+            self.place(digest).rename(gone)
+        self._num_gone += 1
         del self._copies[digest]
-        gone = Path(tempfile.mkdtemp(prefix=_PART, dir=self.path))
-        with contextlib.suppress(OSError):
-            self.place(digest).rename(gone / digest)
-        shutil.rmtree(gone, ignore_errors=True)
+        return gone
 
 
 def _own_directory(parent: Path | None) -> tuple[int, Path]:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 from weakref import WeakValueDictionary
@@ -100,12 +101,14 @@ class AdapterRegistry:
         try:
             digest = await self._copied(copies, Path(named.path))
             try:
-                await self._check(copies, digest)
-            except BaseException:
-                copies.unpin(digest)
-                copies.discard(digest)
+                try:
+                    await self._check(copies, digest)
+                finally:
+                    copies.unpin(digest)
+            except ApiError:
+                if all(each.digest != digest for each in self):
+                    await self.in_thread(partial(copies.discard, digest))
                 raise
-            copies.unpin(digest)
             return await self._settle(named, origin, digest)
         finally:
             self._changing.discard(named.name)

@@ -103,7 +103,9 @@ def test_clients_change_adapters_only_where_the_server_allows_it(
     asyncio.run(main())
 
 
-def test_what_the_engine_refuses_has_changed_nothing(directory: Path, tmp_path: Path) -> None:
+def test_what_the_engine_refuses_has_changed_nothing(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         engine = FakeEngine(directory, max_loras=2)
         async with with_adapters(directory, tmp_path, engine) as client:
@@ -112,7 +114,17 @@ def test_what_the_engine_refuses_has_changed_nothing(directory: Path, tmp_path: 
             assert copies is not None
             assert len(copies) == 2
             write_adapter(tmp_path / "sql", 9, unfit=True)
+            threads: list[threading.Thread] = []
+            discard = copies.discard
+
+            def noted(digest: str) -> None:
+                threads.append(threading.current_thread())
+                discard(digest)
+
+            monkeypatch.setattr(copies, "discard", noted)
             answer = await load(admin, tmp_path / "sql", "sql", load_inplace=True)
+            (thread,) = threads
+            assert thread is not threading.main_thread()  # which has the event loop
             assert answer.status_code == 400
             error = answer.json()["error"]
             assert (error["code"], "lora_A" in error["message"]) == ("unfit", True)
@@ -122,6 +134,9 @@ def test_what_the_engine_refuses_has_changed_nothing(directory: Path, tmp_path: 
             good = write_adapter(tmp_path / "good", 3)
             answer = await load(admin, good)
             assert answer.status_code == 503
+            same = write_adapter(tmp_path / "same", 1)  # as `law` has it
+            assert (await load(admin, same)).status_code == 503
+            assert len(copies) == 2
 
     asyncio.run(main())
 
