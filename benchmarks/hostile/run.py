@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hostile import bodies, costly, framing, heads, manners, shapes
+from benchmarks.hostile import adapters, bodies, costly, framing, heads, manners, shapes
 from benchmarks.hostile.attack import (
     ATTACK_KEY,
     CHAT,
@@ -33,13 +33,17 @@ from benchmarks.served.client import LostError, Served, peak_mib, resident_mib
 from benchmarks.served.leaks import holdings, holdings_in_the_end, leaks, settle
 
 ALL_KINDS: tuple[Kind, ...] = tuple(
-    kind for module in (bodies, heads, framing, manners, costly, shapes) for kind in module.KINDS
+    kind
+    for module in (bodies, heads, framing, manners, costly, shapes, adapters)
+    for kind in module.KINDS
 )
 MAX_CONNECTIONS = 800
 # The limits of time are shorter than by default, so that slow clients do not prolong the run.
 SETTINGS: dict[str, Any] = {
     "measures_holds": True,
-    "options": {"max_model_len": 2048, "max_num_seqs": 64},  # for a real model
+    # For a real model.
+    "options": {"max_model_len": 2048, "max_num_seqs": 64, "enable_lora": True},
+    "has_adapters": True,  # for the fake one
     "engine": "fake?step=0.02&slots=64&blocks=40000&vocabulary=300",
     "server": {
         "api_keys": [WATCH_KEY, ATTACK_KEY],
@@ -49,6 +53,7 @@ SETTINGS: dict[str, Any] = {
         "stall_seconds": 3.0,
         "template_seconds": 1.0,
         "trust_request_chat_template": True,
+        "allow_runtime_lora_updating": True,
     },
 }
 MAX_GAP_MS = 100.0  # beyond the longest of the undisturbed server

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import uvloop
 
 from benchmarks.served.loop_holds import LoopHolds
+from octavo.adapter_copies.opening import open_copies
 from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import make_client
@@ -38,10 +39,16 @@ def start(settings: dict[str, Any], directory: Path) -> AsyncLLM:
     """Start the engine with a fake runner, or with a real model if one is named."""
     if settings["model"]:
         return AsyncLLM(settings["model"], engine="process", **settings["options"])
-    arguments = EngineArguments(model=settings["engine"], tokenizer=str(make_model(directory)))
+    arguments, copies = open_copies(
+        EngineArguments(
+            model=settings["engine"],
+            tokenizer=str(make_model(directory)),
+            enable_lora=settings.get("has_adapters", False),
+        )
+    )
     client = make_client(arguments, ProcessLauncher("tests.client.fake_engine:make"))
     client.engine.start()
-    return AsyncLLM.over(client, arguments)
+    return AsyncLLM.over(client, arguments, copies=copies)
 
 
 def held(server: Server, holds: LoopHolds | None) -> dict[str, Any]:
