@@ -98,7 +98,7 @@ def test_nobody_waits_while_files_are_removed(
 def test_a_full_disk_is_a_want_of_room(
     copies: AdapterCopies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was removed to make room is gone whole, and can be copied again."""
+    """A copy that was removed to make room is gone whole, and can be made again."""
     digests = [copies.make(write(tmp_path / name, name.encode() * 28)) for name in "abc"]
     for each in digests:
         copies.unpin(each)

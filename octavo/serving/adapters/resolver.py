@@ -60,7 +60,7 @@ def load_resolver(name: str) -> Callable[[str, str], Any]:
 
 @dataclass(slots=True)
 class _Search:
-    """A name that is being looked for, as long as somebody waits for it."""
+    """A name that is being looked for, as long as a client waits for it."""
 
     task: asyncio.Task[Adapter | None]
     num_waiting: int = 0

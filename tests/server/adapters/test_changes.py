@@ -152,7 +152,7 @@ def test_what_the_engine_refuses_has_changed_nothing(
 def test_only_the_adapters_own_faults_are_the_clients(
     directory: Path, tmp_path: Path, code: str, status: int
 ) -> None:
-    """What may pass is no fault of the file's, and the directory tries it again."""
+    """The directory tries an adapter again whose refusal may pass."""
 
     async def main() -> None:
         engine, place = FakeEngine(directory, max_loras=2), tmp_path / "watched"

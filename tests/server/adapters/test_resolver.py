@@ -114,7 +114,7 @@ def test_a_resolver_that_fails_costs_its_own_requests_alone(
     asyncio.run(main())
 
 
-def test_a_name_is_looked_for_only_as_long_as_somebody_waits(
+def test_a_name_is_looked_for_only_as_long_as_a_client_waits(
     directory: Path, tmp_path: Path
 ) -> None:
     async def main() -> None:
