@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 from octavo.api.continuation import Continuation, Meter
 from octavo.api.outputs import RequestError, RequestOutput
 from octavo.api.pooling.tasks import check_generates
-from octavo.api.prediction import check_prediction, predicted_tokens
+from octavo.api.prediction import followed_part, predicted_tokens
 from octavo.api.prompts import Input, Prompt, read_prompt
 from octavo.api.reading import Reading
 from octavo.api.shapes import shape_grammar
@@ -155,7 +155,7 @@ def check_request(
     if prediction is None and sampling.prediction:
         prediction = predicted_tokens(model, sampling.prediction)
     if prediction:
-        check_prediction(model, len(prediction))
+        prediction = followed_part(model, prediction, sampling.max_tokens or 0)
     if not prediction or not sampling.speculation:
         return CheckedRequest(prompt, sampling, options, reading)
     return CheckedRequest(prompt, sampling, options, reading, prediction=prediction)

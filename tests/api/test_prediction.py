@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.api.outputs import RequestError, RequestOutput
+from octavo.api.prediction import followed_part
 from octavo.core.sampling_params import RequestOutputKind
 from tests.api.tiny import make_model
 
@@ -156,6 +159,18 @@ def test_what_no_answer_can_follow_is_refused(llm: LLM, prediction: Any, code: s
     with pytest.raises(RequestError) as caught:
         answer(llm, GREEDY, prediction=prediction)
     assert (caught.value.param, caught.value.code) == ("prediction", code)
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "max_tokens", "kept"),
+    [(100_000, 100, 4096), (100_000, 5000, 20_000), (100_000, 30_000, 100_000), (50, 1, 50)],
+)
+def test_of_a_prediction_the_part_is_kept_that_an_answer_may_reach(
+    num_tokens: int, max_tokens: int, kept: int
+) -> None:
+    model: Any = SimpleNamespace(facts=SimpleNamespace(max_model_len=100_000))
+    given = array("i", range(num_tokens))
+    assert followed_part(model, given, max_tokens) == given[:kept]
 
 
 @pytest.mark.parametrize("nothing", ["", [], None, ()])

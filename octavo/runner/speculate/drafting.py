@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import numpy as np
-
 from octavo.backends.base import Ints
 from octavo.core.config import ConfigError, CoreConfig
 from octavo.core.plan import NewSlot, StepResult
-from octavo.runner.speculate.prediction import Prediction
+from octavo.runner.speculate.prediction import PredictedTexts, Prediction
 from octavo.runner.speculate.proposer import NOTHING, Proposal, Proposer, Turn
 
 
@@ -33,6 +31,7 @@ class Drafting:
         self._budget = config.max_num_batched_tokens
         self._num_open = 0  # slots
         self._drafting: set[int] = set()  # those that may get drafts
+        self._texts = PredictedTexts()
         self._predictions: dict[int, Prediction] = {}
 
     def __contains__(self, slot: int) -> bool:
@@ -50,9 +49,10 @@ class Drafting:
             return
         self._drafting.add(new.slot)
         if new.prediction:
-            made = Prediction(np.array(new.prediction, np.int32), new.num_prompt)
-            made.extend(new.tokens[new.num_prompt :])
-            self._predictions[new.slot] = made
+            text = self._texts.find(new.prediction)
+            if text is not None:
+                answer = new.tokens[new.num_prompt :]
+                self._predictions[new.slot] = Prediction(text, new.num_prompt, answer)
         if self._proposer is not None:
             self._proposer.open(new)
 

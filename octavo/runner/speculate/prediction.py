@@ -5,21 +5,28 @@ looked for again with each new token: behind the place that was lost, by the las
 more; then within the next few tokens by one; and right behind a departure it is taken for one
 token in place of another. Such guesses have rates of their own, as short matches have, so that a
 text which does not help is soon not followed any more.
+
+The index of a text is made once for all answers that follow it at a time. Texts and indices take
+17 bytes for each token, and all together have at most `MOST_TOKENS`: 72 MB.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from octavo.backends.base import Ints
 from octavo.runner.speculate.proposer import NOTHING, Proposal
 from octavo.runner.speculate.rates import Rates
 
 # The rates that are assumed at first; see `Rates`. At 0, one token was taken for another.
 FIRST_RATES = (0.35, 0.35, 0.55, 0.65, 0.7, 0.75, 0.8, 0.8, 0.85, *(0.9,) * 6, 0.95)
+MOST_TOKENS = 1 << 22  # of all texts that are followed; more of them are not
+MOST_REPLAYED = 256  # tokens of an answer that goes on after a preemption
 _BEGIN = 4  # tokens that the beginning of the answer is taken to match
 _NEAR = 32  # tokens behind the lost place among which one token suffices to find it again
 _MOST_PLACES = 8  # that are compared, on either side of the lost place
@@ -27,38 +34,62 @@ _MOST_COMPARED = 16  # tokens at each
 _LOST = -1
 
 
-class Prediction:
-    """A predicted text, and the place in it that the answer has reached."""
+class PredictedText:
+    """A predicted text, and the places behind each of its pairs of tokens."""
 
-    __slots__ = (
-        "_anchor",
-        "_keys",
-        "_length",
-        "_order",
-        "_rates",
-        "_recent",
-        "_source",
-        "_text",
-        "num_known",
-    )
+    __slots__ = ("__weakref__", "keys", "places", "tokens")
 
-    def __init__(self, text: Ints, num_known: int) -> None:
-        """Begin before the first token of the answer, with so many tokens known before it."""
-        self.num_known = num_known
-        self._text: list[int] = text.tolist()
-        pairs = text[:-1].astype(np.int64) << 32 | text[1:].astype(np.int64)
+    def __init__(self, tokens: array[int]) -> None:
+        self.tokens = tokens
+        numbers = np.frombuffer(tokens, np.int32)
+        pairs = numbers[:-1].astype(np.int64) << 32 | numbers[1:]
         order = np.argsort(pairs, kind="stable")
-        self._keys: list[int] = pairs[order].tolist()  # pairs of tokens, sorted
-        self._order: list[int] = (order + 2).tolist()  # the place behind each
+        self.keys = array("q", pairs[order].tobytes())  # the pairs, sorted
+        self.places = array("i", (order + 2).astype(np.int32).tobytes())
+
+
+class PredictedTexts:
+    """The texts that are followed now, each of them once; a bound limits all together."""
+
+    def __init__(self) -> None:
+        self._texts: WeakValueDictionary[bytes, PredictedText] = WeakValueDictionary()
+
+    def find(self, tokens: array[int]) -> PredictedText | None:
+        """Return the text with these tokens, a new one if there is room for it; else None."""
+        name = blake2b(tokens).digest()
+        text = self._texts.get(name)
+        if text is None:
+            num_tokens = sum(len(each.tokens) for each in self._texts.values())
+            if num_tokens + len(tokens) > MOST_TOKENS:
+                return None
+            text = self._texts[name] = PredictedText(tokens)
+        return text
+
+
+class Prediction:
+    """The place in a predicted text that one answer has reached."""
+
+    __slots__ = ("_anchor", "_length", "_rates", "_recent", "_source", "_text", "num_known")
+
+    def __init__(self, text: PredictedText, num_prompt: int, answer: Sequence[int] = ()) -> None:
+        """Begin with the first token of an answer; of one that goes on, with its last tokens.
+
+        What is looked for from there is looked for near the same place of the text.
+        """
+        skipped = max(0, len(answer) - MOST_REPLAYED)
+        self.num_known = num_prompt + skipped
+        self._text = text
         self._rates = Rates(FIRST_RATES)
         self._recent: list[int] = []  # the last tokens of the answer
-        self._source = 0 if self._text else _LOST  # the place of the next token
+        self._anchor = min(skipped, len(text.tokens))  # the place behind which it is looked for
+        # The place of the next token.
+        self._source = 0 if text.tokens and not skipped else _LOST
         self._length = _BEGIN  # tokens that match before it
-        self._anchor = 0  # the place behind which it is looked for
+        self.extend(answer[skipped:])
 
     def extend(self, new: Iterable[int]) -> None:
         """Follow new tokens of the answer."""
-        text, recent = self._text, self._recent
+        text, recent = self._text.tokens, self._recent
         for token in new:
             self.num_known += 1
             recent.append(token)
@@ -82,13 +113,13 @@ class Prediction:
         source = self._source
         if source == _LOST:
             return NOTHING
-        tokens = self._text[source : source + most]
+        tokens = self._text.tokens[source : source + most]
         chances = self._rates.chances(self._length, len(tokens))
         return Proposal(tokens[: len(chances)], chances)
 
     def _find(self, *, may_guess: bool) -> None:
         """Look for the place of the next token."""
-        recent, anchor, text = self._recent, self._anchor, self._text
+        recent, anchor, text = self._recent, self._anchor, self._text.tokens
         self._source = _LOST
         if len(recent) > 1:
             self._source, self._length = self._find_pair(recent[-2] << 32 | recent[-1])
@@ -106,7 +137,7 @@ class Prediction:
 
         Of equal ones, the first behind the lost place.
         """
-        keys, order = self._keys, self._order
+        keys, order = self._text.keys, self._text.places
         begin = bisect_left(keys, key)
         if begin == len(keys) or keys[begin] != key:
             return _LOST, 0
@@ -123,7 +154,7 @@ class Prediction:
 
     def _num_equal(self, place: int) -> int:
         """Return how many of the last tokens are those before a place."""
-        recent, text = self._recent, self._text
+        recent, text = self._recent, self._text.tokens
         count = 0
         for token in reversed(recent[-_MOST_COMPARED:]):
             if count == place or text[place - count - 1] != token:

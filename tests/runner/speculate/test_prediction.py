@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
+import sys
+from array import array
 
-import numpy as np
 import pytest
 
-from octavo.runner.speculate.prediction import Prediction
+from octavo.runner.speculate import prediction as module
+from octavo.runner.speculate.prediction import PredictedText, PredictedTexts, Prediction
 
 TEXT = list(range(100, 160))
 
 
 def prediction(text: list[int] | None = None) -> Prediction:
-    return Prediction(np.array(TEXT if text is None else text, np.int32), 7)
+    return Prediction(PredictedText(array("i", TEXT if text is None else text)), 7)
 
 
 def next_of(made: Prediction, most: int = 4) -> list[int]:
@@ -107,3 +109,53 @@ def test_random_edits_are_followed() -> None:
             num_right += next_of(made, 1) == [token]
             made.extend([token])
         assert num_right > 0.7 * len(answer)
+
+
+def test_a_text_is_kept_once_for_all_answers_that_follow_it() -> None:
+    texts = PredictedTexts()
+    first, second = texts.find(array("i", TEXT)), texts.find(array("i", TEXT))
+    assert first is not None
+    assert first is second
+    assert texts.find(array("i", TEXT[1:])) is not first
+
+
+def test_a_text_takes_seventeen_bytes_for_each_token() -> None:
+    text = PredictedText(array("i", range(10_000)))
+    parts = (text.tokens, text.keys, text.places)
+    assert sum(map(sys.getsizeof, parts)) < 17 * 10_000 + 1000
+
+
+def test_all_texts_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that has no room is not followed; it has room again when another one has gone."""
+    monkeypatch.setattr(module, "MOST_TOKENS", 2 * len(TEXT))
+    texts = PredictedTexts()
+    kept = [texts.find(array("i", TEXT)), texts.find(array("i", TEXT[::-1]))]
+    assert None not in kept
+    assert texts.find(array("i", [1])) is None
+    assert texts.find(array("i", TEXT)) is kept[0]
+    del kept[1]
+    assert texts.find(array("i", [1])) is not None
+
+
+def test_an_answer_that_goes_on_is_read_from_its_last_tokens_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its place is found near the same place of the text, which has each page many times."""
+    read: list[int] = []
+    extend = Prediction.extend
+
+    def counted(self: Prediction, new: array[int]) -> None:
+        read.append(len(new))
+        extend(self, new)
+
+    monkeypatch.setattr(Prediction, "extend", counted)
+    chance = random.Random(3)
+    page = [chance.randrange(9000) for _ in range(400)]
+    pages = array("i", [token for number in range(20) for token in (*page, number)])
+    text = PredictedText(pages)
+    for length in (module.MOST_REPLAYED, 401 * 13 + 398):
+        made = Prediction(text, 7, pages[:length])
+        assert made.num_known == 7 + length
+        assert next_of(made, 6) == pages[length : length + 6].tolist()
+    assert next_of(Prediction(text, 7, array("i", [9999] * 9999))) == []
+    assert read == [module.MOST_REPLAYED] * 3
