@@ -213,7 +213,7 @@ class OfflineRunner:
         config, queue = self._model.engine.config.core, self._model.core.scheduler.queue
         if not queue.num_waiting:
             return True
-        num_tokens = queue.num_tokens + len(request.prompt)
+        num_tokens = queue.num_tokens + request.num_tokens
         is_short = queue.num_waiting < config.max_num_waiting
         return is_short and num_tokens <= config.max_waiting_tokens
 

@@ -95,7 +95,7 @@ class AdmissionRules:
         able to wait. A resumed request is always taken: it was admitted before its engine died.
         """
         config, queue = self._config, self._queue
-        num_tokens = len(request.prompt) + len(request.emitted)
+        num_tokens = request.num_tokens
         if request.resumed or not queue.num_waiting:
             return None
         if queue.num_waiting >= config.max_num_waiting:

@@ -76,7 +76,7 @@ def _check_queue(scheduler: Scheduler) -> None:
         for after, before in pairwise(line.waiting):
             require(before.order < after.order, "queue out of order at {}", after.request_id)
     waiting = [*queue, *queue.held.values()]
-    counted, num_tokens = queue.num_tokens, sum(len(s.tokens) for s in waiting)
+    counted, num_tokens = queue.num_tokens, sum(s.num_kept for s in waiting)
     require(counted == num_tokens, "the queue counts {} tokens, not {}", counted, num_tokens)
     for sequence in queue:
         name, status = sequence.request_id, sequence.status

@@ -101,7 +101,7 @@ class CoreConfig:
     policy: str = "fcfs"  # or "priority": the lower number goes first
     ageing_seconds: float = 0.0  # waiting so long gains one step of priority; 0: no ageing
     max_num_waiting: int = 10_000  # requests in the queue
-    max_waiting_tokens: int = 100_000_000  # their known tokens together
+    max_waiting_tokens: int = 100_000_000  # theirs and their predictions' together
     max_loras: int = 0  # different adapters running at once; 0: adapters are refused
     watermark: float = 0.01  # share of the blocks that an admission must leave free
     hold_seconds: float = 60.0  # the longest that a request waits for something outside the core

@@ -80,7 +80,7 @@ class WaitingQueue:
         self.lines: dict[tuple[str, int], Line] = {}  # those with living sequences
         self._served: dict[tuple[str, int], float] = {}  # of lines that had some
         self.held: dict[str, Sequence] = {}
-        self.num_tokens = 0  # known tokens of all sequences here, the held ones included
+        self.num_tokens = 0  # kept of all sequences here, the held ones included
         self.reason = TURN  # why the sequences of a new line wait
 
     def __len__(self) -> int:
@@ -130,7 +130,7 @@ class WaitingQueue:
         sequence.num_free_needed = 0
         insort(sequence.line.waiting, sequence, key=_backwards)
         self.num_ready += 1
-        self.num_tokens += len(sequence.tokens)
+        self.num_tokens += sequence.num_kept
 
     def take(self, sequence: Sequence) -> None:
         """Remove a sequence that waits, at the head of its line or behind it."""
@@ -141,7 +141,7 @@ class WaitingQueue:
         assert waiting[index : index + 1] == [sequence], f"{sequence.request_id} is not waiting"
         del waiting[index]
         self.num_ready -= 1
-        self.num_tokens -= len(sequence.tokens)
+        self.num_tokens -= sequence.num_kept
 
     def set_aside(self, sequence: Sequence) -> None:
         """Hide a waiting sequence: it is held from now on."""
@@ -152,7 +152,7 @@ class WaitingQueue:
         """Add a sequence that is held."""
         sequence.status = Status.HELD
         self.held[sequence.request_id] = sequence
-        self.num_tokens += len(sequence.tokens)
+        self.num_tokens += sequence.num_kept
 
     def put_back(self, sequence: Sequence) -> None:
         """Return a sequence that was held to its place."""
@@ -162,7 +162,7 @@ class WaitingQueue:
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence, whether it waits or is held."""
         if sequence.status is Status.HELD:
-            self.num_tokens -= len(sequence.tokens)
+            self.num_tokens -= sequence.num_kept
             del self.held[sequence.request_id]
         else:
             self.take(sequence)

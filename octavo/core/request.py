@@ -62,6 +62,11 @@ class Request:
     prediction: array[int] = field(default_factory=partial(array, "i"))
 
     @property
+    def num_tokens(self) -> int:
+        """The tokens that are kept of it while it waits, those of its prediction included."""
+        return len(self.prompt) + len(self.emitted) + len(self.prediction)
+
+    @property
     def max_total(self) -> int:
         """The length at which the sequence ends: where nothing is drawn, the end counts as one."""
         return len(self.prompt) + (self.sampling.max_tokens or 1)

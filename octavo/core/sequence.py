@@ -199,6 +199,11 @@ class Sequence:
         self.hold: Hold | None = None  # if it is held
 
     @property
+    def num_kept(self) -> int:
+        """The tokens that are kept of it while it waits, those of its prediction included."""
+        return len(self.tokens) + len(self.request.prediction)
+
+    @property
     def in_flight(self) -> bool:
         """True if a step in flight computes or samples anything for this sequence."""
         return self.num_planned > self.num_computed or self.num_expected > len(self.tokens)

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -17,7 +18,7 @@ import pytest
 from octavo import LLM, BeamSearchParams, RequestError, SamplingParams
 from octavo.api.continuation import Continuation
 from octavo.api.offline_runner import HeldInterrupts
-from octavo.api.outputs import EngineDeadError, RequestOutput
+from octavo.api.outputs import CompletionOutput, EngineDeadError, RequestOutput
 from octavo.api.requests import RequestTable, check_request
 from octavo.backends.native.tiers import orders
 from octavo.backends.step import NOT_FINITE
@@ -428,11 +429,25 @@ def test_a_stop_string_leaves_the_account_of_the_request(llm: LLM) -> None:
     assert not llm._runner._table._unaccounted
 
 
+def answers(outputs: list[CompletionOutput]) -> list[Any]:
+    return [(each.token_ids, each.text, each.finish_reason) for each in outputs]
+
+
 @pytest.mark.parametrize(
-    "bound", [{"max_waiting_tokens": 30}, {"max_num_waiting": 1}, {"max_waiting_tokens": 1}]
+    ("bound", "predicted"),
+    [
+        ({"max_waiting_tokens": 30}, ()),
+        ({"max_num_waiting": 1}, ()),
+        ({"max_waiting_tokens": 1}, ()),
+        ({"max_waiting_tokens": 50}, tuple(range(4, 24))),
+    ],
 )
 def test_a_batch_larger_than_the_queue_is_fed_as_the_queue_empties(
-    directory: Path, llm: LLM, monkeypatch: pytest.MonkeyPatch, bound: dict[str, int]
+    directory: Path,
+    llm: LLM,
+    monkeypatch: pytest.MonkeyPatch,
+    bound: dict[str, int],
+    predicted: tuple[int, ...],
 ) -> None:
     prompts = [[token] * (token % 7 + 6) for token in range(4, 24)]
     expected = [output.outputs for output in llm.generate(prompts, GREEDY)]
@@ -442,7 +457,10 @@ def test_a_batch_larger_than_the_queue_is_fed_as_the_queue_empties(
 
     monkeypatch.setattr("octavo.resolve.CoreConfig", small)
     crowded = LLM(directory, block_size=4, num_gpu_blocks_override=200)
-    assert [output.outputs for output in crowded.generate(prompts, GREEDY)] == expected
+    sampling = replace(GREEDY, prediction=predicted)
+    found = [output.outputs for output in crowded.generate(prompts, sampling)]
+    assert [answers(each) for each in found] == [answers(each) for each in expected]
+    assert predicted or found == expected
 
 
 def test_the_statistics_may_follow_tokens_that_were_in_flight(llm: LLM) -> None:

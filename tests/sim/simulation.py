@@ -273,7 +273,8 @@ class Simulation:
         queue, config = self.engine.scheduler.queue, self.config
         if queue.num_waiting == 0:
             return False
-        num_tokens = queue.num_tokens + len(journal.request.prompt)
+        request = journal.request
+        num_tokens = queue.num_tokens + len(request.prompt) + len(request.prediction)
         return queue.num_waiting >= config.max_num_waiting or num_tokens > config.max_waiting_tokens
 
     # events of the world

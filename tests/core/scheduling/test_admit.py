@@ -165,6 +165,18 @@ def test_the_queue_is_bounded_in_tokens_of_followers_and_emitted_ones_too() -> N
     assert reason(rig.add("most", 1))[0] == "overloaded"
 
 
+def test_the_queue_is_bounded_in_tokens_of_predictions_too() -> None:
+    rig = Rig(max_waiting_tokens=16, max_drafts=2)
+    rig.add("a", 5, prediction=tokens(6, 7))
+    assert reason(rig.add("b", 2, prediction=tokens(4, 7))) == (
+        "overloaded",
+        "11 tokens wait and 6 would be added; max_waiting_tokens=16",
+    )
+    assert rig.add("b", 2, prediction=tokens(3, 7)) is None
+    rig.finish()
+    assert rig.scheduler.queue.num_tokens == 0
+
+
 def test_a_sequence_preempted_in_a_step_is_admitted_at_its_own_place_at_the_earliest() -> None:
     """A preempted sequence needs less than it gives up, since its tokens in flight are dropped."""
     rig = Rig(
