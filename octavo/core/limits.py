@@ -56,17 +56,6 @@ class Limiter:
         """Stop counting a sequence that finished, was aborted, failed or was preempted."""
 
 
-class OneInFlight(Limiter):
-    """A cap for speculation: nothing is planned behind a sample in flight of one that may draft.
-
-    Drafts continue the newest token, so none can be made while that token is unknown.
-    """
-
-    def clip(self, sequence: Sequence, count: int) -> int:
-        is_unknown = sequence.may_draft and sequence.num_expected > len(sequence.tokens)
-        return 0 if is_unknown else count
-
-
 class LongPrefill(Limiter):
     """A cap on the length of a chunk, so that a long prompt leaves room for other requests."""
 
@@ -418,8 +407,6 @@ def overrides(limiter: Limiter, hook: str) -> bool:
 def limiters_for(config: CoreConfig, stats: EngineStats) -> tuple[Limiter, ...]:
     """Return the limiters that a configuration asks for: first those that clip to a number."""
     chosen: list[Limiter] = []
-    if config.max_drafts:
-        chosen.append(OneInFlight())
     if config.long_prefill_tokens:
         chosen.append(LongPrefill(config.long_prefill_tokens))
     if config.fair_share and config.chunked_prefill:

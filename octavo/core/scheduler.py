@@ -177,8 +177,14 @@ class Scheduler:
     # schedule
 
     def schedule(self, now: float) -> StepPlan | None:
-        """Return the next step's plan; None if there is nothing to compute or to announce."""
+        """Return the next step's plan; None if there is nothing to compute or to announce.
+
+        Drafts follow a known token. So nothing is planned behind a step in flight while sequences
+        run that may draft: a step of those that may not would be small, and so would the next.
+        """
         self.lifecycle.clock.advance(now)
+        if self.lifecycle.num_drafting and self.in_flight:
+            return None
         draft = None
         if not self.paused and self._steady.continues():
             growing = self._steady.growing.pop(self._next_step, None)

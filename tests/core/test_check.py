@@ -39,20 +39,24 @@ def healthy() -> Scheduler:
         long_prefill_tokens=10,
         max_drafts=2,
     )
-    rig.add("over", tokens(5, 9), max_tokens=1)
-    rig.step()
+    rig.add("over", tokens(5, 9), max_tokens=3, speculation=False)
+    for _ in range(2):
+        rig.plan()
+        rig.land()
+    rig.plan()
     rig.add("a", [*tokens(9), 1], lora="x")
-    rig.step()
-    rig.add("b", [*tokens(9), 2], lora="x")
-    rig.step()
     rig.add("long", tokens(25, 2), arrival=90.0)
     rig.add("d", tokens(25, 2), arrival=91.0)
+    rig.plan()
+    rig.land()
+    rig.land()
+    rig.add("b", [*tokens(9), 2], lora="x")
     rig.add("gone", tokens(9, 5), arrival=92.0)
-    rig.step()
-    rig.step()
+    rig.plan()
+    rig.land()
     rig.add("c1", tokens(5, 3), lora="y", arrival=93.0)
     rig.add("c2", tokens(5, 4), lora="y", arrival=94.0)
-    rig.step()
+    rig.plan()
     rig.abort("gone")
     assert (rig.running, rig.waiting, rig.following) == (["a", "b", "long"], ["c1", "c2"], ["d"])
     assert [len(step.plan.slots) for step in rig.scheduler.in_flight] == [4]
@@ -254,7 +258,7 @@ TABLES: list[Case] = [
     ("a: computed, but not committed", setting("a", num_committed=1)),
 ]
 BLOCKS: list[Case] = [
-    ("42 free blocks listed, 7 counted", lambda s: setattr(s.kv.pool, "num_free", 7)),
+    ("44 free blocks listed, 7 counted", lambda s: setattr(s.kv.pool, "num_free", 7)),
     ("a block is free twice", let_the_free_list_go_in_a_circle),
     ("the null block is in use", lambda s: pool_of(s).ref_counts.__setitem__(NULL_BLOCK, 1)),
     ("block 5: reference count 3, 2 holders", lambda s: pool_of(s).ref_counts.__setitem__(5, 3)),
@@ -264,7 +268,7 @@ BLOCKS: list[Case] = [
 SHARING: list[Case] = [
     ("block 10 is at two places", lambda s: another_block_in_the_middle_of_a(s, 1, "a")),
     (
-        "block 4 is shared before it is computed",
+        "block 19 is shared before it is computed",
         lambda s: another_block_in_the_middle_of_a(s, 0, "b"),
     ),
     ("block 5 is shared after different tokens", tokens_differ),

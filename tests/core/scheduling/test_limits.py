@@ -9,7 +9,6 @@ from octavo.core.limits import (
     AdapterSlots,
     Limiter,
     LongPrefill,
-    OneInFlight,
     PrefillShare,
     PromptLogprobs,
     StepTime,
@@ -38,16 +37,6 @@ def test_the_base_class_limits_nothing() -> None:
     limiter.commit(one, 7)
     limiter.leave(one)
     assert (limiter.reason, limiter.may_be_passed) == (stats.BUDGET, False)
-
-
-def test_nothing_is_planned_behind_an_unknown_token_while_drafting() -> None:
-    limiter, one, other = OneInFlight(), sequence(), sequence()
-    one.may_draft = True
-    assert limiter.clip(one, 3) == 3
-    one.num_expected += 1
-    other.num_expected += 1
-    assert limiter.clip(one, 3) == 0
-    assert limiter.clip(other, 3) == 3
 
 
 def test_a_long_prefill_is_clipped() -> None:
@@ -161,7 +150,6 @@ def test_an_adapter_keeps_its_slot_until_its_last_sequence_leaves() -> None:
     ("settings", "kinds"),
     [
         ({}, [PrefillShare, TokenBudget, AdapterSlots]),
-        ({"max_drafts": 1}, [OneInFlight, PrefillShare, TokenBudget, AdapterSlots]),
         ({"long_prefill_tokens": 1}, [LongPrefill, PrefillShare, TokenBudget, AdapterSlots]),
         ({"prompt_logprob_tokens": 1}, [PrefillShare, TokenBudget, PromptLogprobs, AdapterSlots]),
         ({"chunked_prefill": False}, [TokenBudget, WholePrompt, AdapterSlots]),

@@ -140,7 +140,7 @@ def test_all_texts_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_answer_that_goes_on_is_read_from_its_last_tokens_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its place is found near the same place of the text, which has each page many times."""
+    """The place is found near the same place of the text, which has each page many times."""
     read: list[int] = []
     extend = Prediction.extend
 

@@ -14,9 +14,9 @@ DRAFT_BUGS = (
     ),
     Bug(
         "a step is planned behind a sample that drafts may follow",
-        "limits.py",
-        "        is_unknown = sequence.may_draft and",
-        "        is_unknown = sequence.drafts and",
+        "scheduler.py",
+        "        if self.lifecycle.num_drafting and self.in_flight:",
+        "        if self.lifecycle.num_drafting and len(self.in_flight) > 1:",
         kind="predictions",
     ),
     Bug(
