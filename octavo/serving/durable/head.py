@@ -111,12 +111,16 @@ def form_of(head: Head) -> str:
 async def restore(
     server: Server, head: Head, owner: str, *, is_background: bool = False
 ) -> PreparedRequest:
-    """Prepare a request again, from token ids, so that its answer continues as it began."""
+    """Prepare a request again, from token ids, so that its answer continues as it began.
+
+    The model's context may have become shorter than a prediction, on which no token depends.
+    """
     kind, translate = _TRANSLATIONS[head.kind]
     try:
         asked = translate(server.context, msgspec.msgpack.decode(head.request, type=kind))
     except msgspec.MsgspecError:
         raise _unreadable() from None
+    most_predicted = server.llm.facts.max_model_len * array("i").itemsize
     made: list[PreparedPrompt | Refused] = []
     for stored in head.prompts:
         num_tokens = len(stored.packed_ids) // array("i").itemsize
@@ -125,7 +129,7 @@ async def restore(
             packed_ids=stored.packed_ids,
             num_tokens=num_tokens,
             bad_words_token_ids=[] if made else head.bad_words,
-            packed_prediction=b"" if made else head.packed_prediction,
+            packed_prediction=b"" if made else head.packed_prediction[:most_predicted],
         )
         made.append(prompt)
     asked.prepared, asked.keeps_apart, asked.lora = made, asked.is_stream, head.lora

@@ -161,6 +161,33 @@ async def test_the_next_server_continues_without_a_client(
 
 
 @in_loop
+async def test_a_prediction_longer_than_a_new_context_loses_no_answer(
+    directory: Path, tmp_path: Path
+) -> None:
+    journal, gate, path = tmp_path / "journal", Gate(7), "/v1/chat/completions"
+    body = {
+        "messages": [{"role": "user", "content": "Hello"}],
+        **{"max_tokens": 24, "stream": True, "return_token_ids": True},
+        "prediction": {"type": "content", "content": "0123456789" * 15},
+    }
+    async with durable(directory, journal, gate.runner) as client:
+        service = service_of(client)
+        lost = asyncio.ensure_future(client.post(path, json=body, headers=NAMED))
+        await until(lambda: any(len(each.answers[0].tokens) > 3 for each in service.requests))
+        await service.requests.writer.written()
+        killed = journal.read_bytes()
+        gate.open()
+        whole = received((await lost).text)
+    journal.write_bytes(killed)
+    shorter = {"max_model_len": 64}
+    async with durable(directory, journal, engine_options=shorter) as client:
+        (request,) = service_of(client).requests
+        await until(lambda: request.rested_at is not None)
+        assert list(request.answers[0].tokens) == whole.tokens()
+        assert len(whole.tokens()) == 24
+
+
+@in_loop
 async def test_a_request_of_a_client_that_had_left_waits_for_it(
     directory: Path, tmp_path: Path
 ) -> None:
