@@ -123,7 +123,7 @@ class GenerationRequest:
     drops_output: bool = False  # the engine must generate a token that was not asked for
     wants_text: bool = False  # of prompts that are token ids
     bad_words: list[str] = field(default_factory=list)  # in every spelling
-    prediction: str = ""  # a text that the answers may follow
+    prediction: str | list[int] = ""  # a text or token ids that the answers may follow
     # For each of them, what is added to the logits of its tokens; empty: they are forbidden.
     word_biases: list[float] = field(default_factory=list)
     # Whose tokens' log-probabilities are wanted where an answer begins; `bad_words` are then their

@@ -68,6 +68,9 @@ async def prepare(
     shape = await _checked_shape(server, asked, prompts, owner)
     try:
         sampling = _sampling(server, asked, prompts, shape)
+        predicted = array("i", prompts[0].packed_prediction)
+        if predicted:
+            check_ids(predicted, server.llm.model.facts.vocabulary, "prediction")
     except RequestError as error:
         raise asked.named(invalid(str(error), error.param, error.code), 0) from None
     if not asked.is_stream:
@@ -80,7 +83,7 @@ async def prepare(
         except ApiError as error:
             raise asked.named(error, 0) from None
     options = _options(server, asked, owner, is_background=is_background)
-    model, predicted = server.llm.model, array("i", prompts[0].packed_prediction)
+    model = server.llm.model
     checked: list[CheckedRequest] = []
     turns = Turns()
     for prepared in prompts:
@@ -173,6 +176,8 @@ def jobs_of(
         wanted = min(asked.max_tokens or asked.default_max_tokens or 1, facts.longest_tokens // 4)
         fit = max(1, facts.longest_tokens - wanted)
     jobs: list[PromptJob] = []
+    given = asked.prediction
+    text, ids = (given, []) if isinstance(given, str) else ("", given)
     for prompt in asked.prompts:
         is_ids = not isinstance(prompt, PromptJob)
         job = PromptJob(packed_ids=packed(prompt)) if isinstance(prompt, list) else prompt
@@ -185,7 +190,8 @@ def jobs_of(
             max_tokens=asked.most_in_pieces or facts.max_model_len,
             wants_text=asked.wants_text or (logs_prompts and not is_ids),
             bad_words=[] if jobs else asked.bad_words,  # they are tokenised once
-            prediction="" if jobs else asked.prediction,
+            prediction="" if jobs else text,
+            packed_prediction=b"" if jobs else packed(ids),
         )
         jobs.append(job)
     return jobs
@@ -224,7 +230,10 @@ def _ready(job: PromptJob) -> PreparedPrompt:
     ids, keep = array("i", job.packed_ids), job.keep_tokens
     if keep is not None and len(ids) > keep:
         ids = ids[len(ids) - keep :] if job.keeps_end else ids[:keep]
-    return PreparedPrompt(packed_ids=ids.tobytes(), num_tokens=len(ids))
+    predicted = job.packed_prediction
+    return PreparedPrompt(
+        packed_ids=ids.tobytes(), num_tokens=len(ids), packed_prediction=predicted
+    )
 
 
 def _check_total(

@@ -49,6 +49,7 @@ class PromptJob(Struct, frozen=True, kw_only=True):
     add_special_tokens: bool = True
     bad_words: list[str] = []  # tokenised each on its own
     prediction: str = ""  # a text that the answers may follow
+    packed_prediction: bytes = b""  # its tokens instead
     keep_tokens: int | None = None  # of the prompt, at most
     keeps_end: bool = True  # of a prompt that is cut
     keeps_frame: bool = False  # if a text is cut: the special tokens around it

@@ -108,7 +108,7 @@ class PromptMaker:
     def _predicted(self, job: PromptJob) -> Sequence[int]:
         """Return the tokens of a prediction; refuse more than an answer could follow."""
         if not job.prediction:
-            return ()
+            return array("i", job.packed_prediction)
         ids = self.tokenizer.encode(job.prediction, add_special_tokens=False)
         if job.max_tokens is not None and len(ids) > job.max_tokens:
             raise PredictionError(

@@ -28,7 +28,7 @@ _SAME = (
     *("n", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p"),
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "seed"),
     *("include_stop_str_in_output", "ignore_eos", "logprobs", "prompt_logprobs"),
-    *("skip_special_tokens", "spaces_between_special_tokens"),
+    *("skip_special_tokens", "spaces_between_special_tokens", "speculation"),
 )
 
 
@@ -101,6 +101,7 @@ def _sampling(prepared: PreparedRequest) -> TokenSampling:
         value = getattr(sampling, name)
         setattr(made, name, list(value) if value else None)
     made.extra_args = sampling.arguments or None
+    made.prediction = array("i", prepared.prompts[0].packed_prediction).tolist() or None
     if sampling.logit_bias:
         made.logit_bias = {str(token): bias for token, bias in sampling.logit_bias}
     if asked.shape is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from octavo.core.config import MAX_PRIORITY
 from octavo.dialects.common.parse_context import FIELD, ParseContext, without_variables
@@ -45,6 +45,9 @@ class TokensRequest(Struct, kw_only=True, forbid_unknown_fields=True):
         unsupported=_OF_TOKENS,
         of_prompts={
             "token_ids": lambda request: [],
+            "sampling_params": lambda request: structs.replace(
+                request.sampling_params, prediction=None
+            ),
             FIELD: lambda request: without_variables(request.parse_context),
         },
         ignored={

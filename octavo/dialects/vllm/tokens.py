@@ -44,7 +44,7 @@ from octavo.transport.exchange import encode
 
 OUTER = "sampling_params"
 # Fields that `generation_request` is given by name, or that have no effect here.
-_APART = ("max_tokens", "logprobs", "detokenize", "extra_args")
+_APART = ("max_tokens", "logprobs", "detokenize", "extra_args", "prediction")
 _SAMPLING = tuple(name for name in TokenSampling.__struct_fields__ if name not in _APART)
 
 
@@ -74,6 +74,7 @@ def translate(context: TranslationContext, request: TokensRequest) -> Generation
     made = generation_request(
         common, [request.token_ids], sampling.max_tokens, sampling.logprobs, write
     )
+    made.prediction = sampling.prediction or []
     made.named = partial(_named, made.named)
     _bind(context, request, made)
     if mode != "derender":

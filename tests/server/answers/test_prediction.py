@@ -18,7 +18,7 @@ from tests.server.durable.make import in_loop
 from tests.server.engine import FakeEngine
 from tests.server.make import Client, events, serving
 
-CHAT = "/v1/chat/completions"
+CHAT, TOKENS = "/v1/chat/completions", "/inference/v1/generate"
 MESSAGES = [{"role": "user", "content": "Hello"}]
 BODY: dict[str, Any] = {
     "messages": MESSAGES,
@@ -142,6 +142,36 @@ async def test_wrong_predictions_are_refused(
         error = response.json()["error"]
         assert response.status_code == 400
         assert error["param"].startswith(param), error
+
+
+@in_loop
+async def test_a_rendered_request_keeps_its_prediction(directory: Path) -> None:
+    """The answer to token ids follows it as the answer to the conversation would."""
+    async with real_server(directory) as client:
+        plain = await answered(client, return_token_ids=True)
+        text = plain["choices"][0]["message"]["content"]
+        fields = {"prediction": {"type": "content", "content": text}}
+        for speculation in (True, False):
+            body = {**BODY, **fields, "speculation": speculation}
+            rendered = (await client.post(f"{CHAT}/render", json=body)).json()
+            sampling = rendered["sampling_params"]
+            assert sampling.get("speculation", True) is speculation
+            assert len(sampling["prediction"]) > 30
+            answer = (await client.post(TOKENS, json=rendered)).json()
+            (choice,) = answer["choices"]
+            assert choice["token_ids"] == plain["choices"][0]["token_ids"]
+            assert (details(answer)[0] > 20) is speculation
+
+
+@pytest.mark.parametrize("wrong", [[5, 10**6], [5] * 5000, "a text", [-1]])
+@in_loop
+async def test_wrong_token_ids_of_a_prediction_are_refused(directory: Path, wrong: Any) -> None:
+    async with serving(directory, FakeEngine(directory)) as client:
+        sampling = {"max_tokens": 4, "prediction": wrong}
+        body = {"token_ids": [5, 6], "sampling_params": sampling}
+        response = await client.post(TOKENS, json=body)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"].startswith("sampling_params.prediction")
 
 
 @in_loop

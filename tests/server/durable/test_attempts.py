@@ -167,7 +167,9 @@ async def test_a_prediction_longer_than_a_new_context_loses_no_answer(
     journal, gate, path = tmp_path / "journal", Gate(7), "/v1/chat/completions"
     body = {
         "messages": [{"role": "user", "content": "Hello"}],
-        **{"max_tokens": 24, "stream": True, "return_token_ids": True},
+        "max_tokens": 24,
+        "stream": True,
+        "return_token_ids": True,
         "prediction": {"type": "content", "content": "0123456789" * 15},
     }
     async with durable(directory, journal, gate.runner) as client:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from octavo.core.parameters.prediction import MAX_PREDICTION_TOKENS
 from octavo.dialects.common.parse_context import ParseContext
 from octavo.dialects.common.schema.sampling import (
     INT32,
@@ -27,6 +28,7 @@ from octavo.dialects.common.schema.sampling import (
 )
 from octavo.dialects.common.schema.shapes import StructuredOutputs
 
+PredictedIds = Annotated[list[TokenId], Meta(max_length=MAX_PREDICTION_TOKENS)]
 Logprobs = Annotated[int, Meta(ge=-1, le=INT32)]
 
 
@@ -60,6 +62,8 @@ class TokenSampling(Struct, kw_only=True, forbid_unknown_fields=True):
     structured_outputs: StructuredOutputs | None = None
     repetition_detection: RepetitionDetection | None = None
     extra_args: ExtraArgs | None = None  # for the processors of --logits-processors
+    speculation: bool = True  # false: no drafts are verified, which changes no text
+    prediction: PredictedIds | None = None  # token ids that the answer may follow
 
 
 class RenderedRequest(Struct, kw_only=True):
