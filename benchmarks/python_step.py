@@ -82,6 +82,9 @@ class _Weights:
     def row_type(self, name: str) -> str:
         return "F32"
 
+    def is_in_act_order(self, name: str) -> bool:
+        return False
+
     def stored_types(self) -> dict[str, str]:
         return {}
 

@@ -98,6 +98,9 @@ class RandomWeights:
     def row_type(self, name: str) -> str:
         return self._type if len(self._shapes[name]) > 1 else "F32"
 
+    def is_in_act_order(self, name: str) -> bool:
+        return False
+
     def stored_types(self) -> Mapping[str, str]:
         return {name: self.row_type(name) for name in self._shapes}
 
