@@ -29,6 +29,7 @@ from octavo.core.parameters.errors import TOO_LONG as TOO_LONG
 from octavo.core.parameters.errors import RequestError as RequestError
 from octavo.core.parameters.extra_args import MAX_EXTRA_ARGS as MAX_EXTRA_ARGS
 from octavo.core.parameters.extra_args import arguments_of, read_extra_args
+from octavo.core.parameters.prediction import MAX_PREDICTION_TOKENS as MAX_PREDICTION_TOKENS
 from octavo.core.parameters.prediction import read_prediction
 from octavo.core.parameters.thinking import Mark as Mark
 from octavo.core.parameters.thinking import ThinkingMarks as ThinkingMarks

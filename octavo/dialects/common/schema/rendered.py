@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from octavo.core.parameters.prediction import MAX_PREDICTION_TOKENS
+from octavo.core.sampling_params import MAX_PREDICTION_TOKENS
 from octavo.dialects.common.parse_context import ParseContext
 from octavo.dialects.common.schema.sampling import (
     INT32,
