@@ -6,10 +6,9 @@ import argparse
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from msgspec import Struct
 
 MAX_NAME_CHARACTERS = 512  # of a model or an adapter
 # vLLM's keys and SGLang's; the pinned ones of SGLang are those used last here too.
@@ -18,7 +17,8 @@ _IGNORED = ("pinned", "is_3d_lora_weight")
 MAX_SCALE = 1e4
 
 
-class NamedAdapter(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class NamedAdapter:
     """An adapter as an operator names it."""
 
     name: str

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
-
-from msgspec.structs import replace
 
 from octavo.options.named_adapters import (
     NamedAdapter,

@@ -123,6 +123,7 @@ OWN_ROUTES = [
     if each.request is not None
     and each.dialect in (None, OPENAI)
     and not each.path.startswith(("/v1/files", "/v1/batches"))  # forms, and what has a directory
+    and not each.path.endswith("_lora_adapter")  # refused whole, unless the operator allows them
 ]
 
 
