@@ -171,7 +171,7 @@ constexpr CodeTable code_table(Format format) {
 }
 
 template <Format format>
-inline constexpr CodeTable kCodeTable = code_table(format);
+static constexpr CodeTable kCodeTable = code_table(format);
 
 // What formats of one kind differ in, whose kernels are the same.
 struct Variant {

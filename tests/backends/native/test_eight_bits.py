@@ -9,7 +9,6 @@ from octavo.backends.native import _native, eight_bits
 from octavo.backends.native.packing import Packer
 from octavo.backends.stored_rows import Floats, RowLayout, StoredRows
 from octavo.layers import Linear
-from tests.backends.native.test_packing import stored
 
 INPUTS = 512
 
@@ -45,6 +44,8 @@ def test_codes_are_those_that_the_engine_chooses(
 
 
 def test_rows_may_be_cut_and_in_another_order() -> None:
-    rows = stored("Q2_K", 50).reordered(np.random.default_rng(1).permutation(50)).cut(5, 45)
+    generator = np.random.default_rng(1)
+    floats = generator.standard_normal((50, INPUTS), np.float32)
+    rows = unknown(floats).reordered(generator.permutation(50)).cut(5, 45)
     expected = packed(StoredRows.of(rows.floats()), "int8")
     np.testing.assert_array_equal(packed(rows, "auto"), expected)

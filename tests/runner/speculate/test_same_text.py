@@ -32,7 +32,7 @@ def test_mixed_requests_give_equal_answers(tmp_path: Path, backend: str) -> None
         right = answers(plain, cases)
         assert stats_of(plain).num_drafts == 0
     num_failed, num_vectors = summary(right)
-    assert num_failed > 5
+    assert num_failed > 2
     assert num_vectors > 0
     for way in WAYS:
         found, stats = answers_by(way, directory, backend, cases, right, seed=1)

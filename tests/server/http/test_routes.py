@@ -91,7 +91,6 @@ def test_another_path_gets_the_list_of_routes(directory: Path, path: str) -> Non
         "/v1/images/generations",
         "/vertex_generate",
         "/api/blobs/sha256:0",
-        "/v1/load_lora_adapter",
         "/start_profile",
         "/stop_profile",
         "/sleep",

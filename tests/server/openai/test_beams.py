@@ -37,7 +37,8 @@ from tests.server.openai.calls import error_of
 PROMPT = [5, 6, 7]
 # Fields that mean beside a search what they mean elsewhere, of prompts and responses most of them.
 KEPT = {
-    *("model", "messages", "prompt", "suffix", "echo", "documents", "add_special_tokens"),
+    *("model", "lora", "lora_path", "messages", "prompt", "suffix", "echo", "documents"),
+    "add_special_tokens",
     *("chat_template", "chat_template_kwargs", "add_generation_prompt", "reasoning_effort"),
     *("continue_final_message", "truncate_prompt_tokens", "truncation_side", "tools"),
     *("tool_choice", "parallel_tool_calls", "functions", "function_call", "include_reasoning"),

@@ -162,7 +162,6 @@ async def test_an_answer_without_a_limit_has_a_hundred_tokens_or_what_fits(direc
         ({"best_of": 2}, "parameters.best_of"),
         ({"typical_p": 0.9}, "parameters.typical_p"),
         ({"watermark": True}, "parameters.watermark"),
-        ({"adapter_id": "x"}, "parameters.adapter_id"),
         ({"temperature": 0}, "parameters.temperature"),
         ({"max_new_tokens": 10**6}, "parameters.max_new_tokens"),
         ({"details": True, "top_n_tokens": 10**6}, "parameters.top_n_tokens"),
