@@ -17,8 +17,8 @@ METHODS = (
 )
 # Drafts of a sequence from its request's prediction in one step, at most; and those of all
 # sequences that an engine without a proposer has room for. Each needs a row of logits.
-PREDICTED_TOKENS = 32
-PREDICTED_STEP_TOKENS = 64
+PREDICTED_TOKENS = 16
+PREDICTED_STEP_TOKENS = 16
 # Drafts of a sequence in one step. Each needs a row of logits, and long drafts are seldom right.
 MOST_TOKENS = 64
 # The longest n-gram that is looked up. Longer matches are found too: they grow from a shorter one.
