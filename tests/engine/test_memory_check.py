@@ -169,7 +169,7 @@ def test_speculation_needs_logits_for_every_draft(directory: Path) -> None:
     predicting = replace(asked, speculative_config=None)
     cores = [resolve(each, opened, layout).core for each in (asked, drafting, predicting)]
     assert [core.max_drafts for core in cores] == [0, 16, 16]
-    assert [core.max_step_drafts for core in cores] == [0, 8 * 16, 64]
+    assert [core.max_step_drafts for core in cores] == [0, 8 * 16, 16]
     assert [core.proposes for core in cores] == [False, True, False]
     plain, more, few = (
         make_bill(each, opened, layout).step_bytes for each in (asked, drafting, predicting)
