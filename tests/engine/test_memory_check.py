@@ -177,7 +177,7 @@ def test_speculation_needs_logits_for_every_draft(directory: Path) -> None:
     most = make_bill(replace(asked, max_num_seqs=8 * 17), opened, layout).step_bytes
     logits_bytes = opened.spec.vocabulary * 4
     assert plain + 8 * 16 * logits_bytes <= more <= most
-    assert plain + 64 * logits_bytes <= few < more
+    assert plain + 16 * logits_bytes <= few < more
     with pytest.raises(ConfigError, match="steps of at least 2 tokens"):
         resolve(replace(drafting, max_num_batched_tokens=1), opened, layout)
 
