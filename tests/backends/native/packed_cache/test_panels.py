@@ -25,7 +25,7 @@ from octavo.backends.native.packing import CpuWeights, Matrix, Packer
 from octavo.backends.stored_rows import StoredRows
 from octavo.layers import GateUpLinear, Linear
 from octavo.loader.mapped_file import MappedFile
-from tests.backends.native.test_packing import CONVERTED, INPUTS, KEPT, stored
+from tests.backends.native.test_packing import OF_ITS_VALUES, INPUTS, KEPT, stored
 
 OUTPUTS = 70
 
@@ -41,7 +41,7 @@ class Model:
 
     def __init__(self, directory: Path) -> None:
         self.path, self.cache = directory / "weights", directory / "packed"
-        self.names = [*KEPT, *CONVERTED]
+        self.names = [*KEPT, *OF_ITS_VALUES]
         self.path.write_bytes(
             b"".join(stored(name, OUTPUTS).array.tobytes() for name in self.names)
         )
