@@ -25,7 +25,7 @@ from octavo.backends.native.packing import CpuWeights, Matrix, Packer
 from octavo.backends.stored_rows import StoredRows
 from octavo.layers import GateUpLinear, Linear
 from octavo.loader.mapped_file import MappedFile
-from tests.backends.native.test_packing import OF_ITS_VALUES, INPUTS, KEPT, stored
+from tests.backends.native.test_packing import INPUTS, KEPT, OF_ITS_VALUES, stored
 
 OUTPUTS = 70
 
