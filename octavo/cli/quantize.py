@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -96,15 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
     if text is not None and is_finished(output, plan):
         sys.stderr.write(f"{output} is there already, and is only compared\n")
     else:
-        progress = _Progress("quantised")
         calibrate = partial(Calibration, plan, _Progress("read").show) if learned else None
-        try:
+        with _shown_progress() as progress:
             kept = quantize(plan, output, threads, progress, calibrate, _Progress("moved"))
-        except KeyboardInterrupt:
-            sys.stderr.write("\nThe same command continues.\n")
-            raise
-        finally:
-            progress.close()
         if kept:
             sys.stderr.write(f"files that were there already: {size(kept)}\n")
         stored = sum(path.stat().st_size for path in source.weights)
@@ -141,14 +137,8 @@ def _write_gguf(
     if text is not None and is_finished(output, plan):
         sys.stderr.write(f"{output} is there already, and is only compared\n")
     else:
-        progress = _Progress("quantised")
-        try:
+        with _shown_progress() as progress:
             kept = write_gguf(plan, output, threads, progress)
-        except KeyboardInterrupt:
-            sys.stderr.write("\nThe same command continues.\n")
-            raise
-        finally:
-            progress.close()
         if kept:
             sys.stderr.write(f"{size(kept)} were there already\n")
         stored = sum(path.stat().st_size for path in source.weights)
@@ -159,6 +149,19 @@ def _write_gguf(
     if text is not None:
         _report(name, output, text)
     return 0
+
+
+@contextmanager
+def _shown_progress() -> Iterator[_Progress]:
+    """Show how far quantising is, and how it continues when it is interrupted."""
+    progress = _Progress("quantised")
+    try:
+        yield progress
+    except KeyboardInterrupt:
+        sys.stderr.write("\nThe same command continues.\n")
+        raise
+    finally:
+        progress.close()
 
 
 def default_directory(name: str, type_name: str) -> str:
