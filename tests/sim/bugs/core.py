@@ -443,12 +443,6 @@ CORE_BUGS = (
         "len(self.running) <= self.num_slots",
     ),
     Bug(
-        "a speculating sequence is planned behind an unknown token",
-        "limits.py",
-        "        return 0 if sequence.num_expected > len(sequence.tokens) else count\n",
-        "        return count\n",
-    ),
-    Bug(
         "priorities are reversed",
         "queue.py",
         "            return (request.priority, request.arrival, self._number)\n",

@@ -31,7 +31,7 @@ PROGRAM_BUGS = (
         "the second model's window moves with drafts that may be refused",
         "kv/policies.py",
         "        first, table = self.first_block(sequence.num_computed), sequence.tables[index]\n",
-        "        at = sequence.num_planned if self.group.owner else sequence.num_computed\n"
+        "        at = sequence.num_computed + (len(sequence.drafts) if self.group.owner else 0)\n"
         "        first, table = self.first_block(at), sequence.tables[index]\n",
         kind="programs",
     ),
