@@ -25,7 +25,8 @@ class KeptWorker(Worker):
     @property
     def is_idle(self) -> bool:
         """True while it could do another server's jobs."""
-        return bool(self.key and self._is_ready and not self.jobs and not self.ended.done())
+        has_ended = self.ended.done() and not self.ended.cancelled()  # cancelled: with the server
+        return bool(self.key and self._is_ready and not self.jobs and not has_ended)
 
     @classmethod
     def launch(cls, limits: WorkerLimits, path: str, duty: Duty = "prompts") -> KeptWorker:
