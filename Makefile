@@ -161,8 +161,8 @@ test-newest: ## quick tests without PyTorch under the newest Python here, if it 
 test-smollm2: setup ## SmolLM2's text of fifty prompts against the reference (minutes)
 	@$(RUN) -m pytest --quiet -o faulthandler_timeout=3600 tests/models/every_prompt.py
 
-test-matrix: setup ## every request in every way, and all that `make test` tests pairwise, whole (minutes)
-	@$(RUN) -m pytest --quiet --whole -m matrix $(SPREAD) tests
+test-matrix: setup ## every request in every way, and all that `make test` tests in part, whole (minutes)
+	@$(RUN) -m pytest --quiet --whole -m "matrix or sample" $(SPREAD) tests
 	@$(RUN) -m pytest --quiet tests/server/matrix/every_cell.py
 
 test-speculation: setup ## 5,000 mixed requests with each way to draft: all answers equal (an hour; REQUESTS=n for fewer)

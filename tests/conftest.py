@@ -2,11 +2,12 @@
 
 `--shuffle SEED` runs the tests in a random order, to find those that depend on their order.
 `--no-torch` skips the tests that need PyTorch, for a Python that has no CPU build of it.
-`--whole` runs the tests marked `matrix` in every way, not only until each two parameters have met.
+`--whole` runs all cases of the tests marked `matrix` or `sample`, of which other runs choose a few.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 import signal
@@ -41,7 +42,7 @@ FIRST = ("tidy", "core")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run in an order of this seed")
     parser.addoption("--no-torch", action="store_true", help="skip the tests that need torch")
-    parser.addoption("--whole", action="store_true", help="run tests marked matrix in every way")
+    parser.addoption("--whole", action="store_true", help="run all cases of marked tests")
 
 
 def pytest_configure() -> None:
@@ -68,6 +69,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=_turn)
     else:
         random.Random(seed).shuffle(items)
+
+
+def pytest_collection_finish() -> None:
+    """Keep modules and tests, which all stay alive, out of the collections that tests ask for."""
+    gc.collect()
+    gc.freeze()
 
 
 def _turn(item: pytest.Item) -> tuple[bool, int]:

@@ -1,17 +1,18 @@
-"""Chooses from a matrix of cases so few that each two values which can meet still meet.
+"""Chooses few of many cases: all run with `--whole`.
 
-Tests marked `matrix` run so in every run but those with `--whole`.
+Of a test that is marked `matrix`, so many run that each two values which can meet still meet. Of
+one marked `sample(n)`, whose cases differ in little more than a seed, n run, evenly spread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TypeVar
 
 import pytest
 
-MARK = "matrix"
+MATRIX, SAMPLE = "matrix", "sample"
 Case = TypeVar("Case")
 Pair = tuple[tuple[str, Hashable], ...]
 
@@ -34,14 +35,32 @@ def _pairs(values: Mapping[str, Hashable]) -> Iterator[Pair]:
 
 
 def leave_out(items: Sequence[pytest.Item]) -> dict[str, pytest.Item]:
-    """Return, by name, the tests marked `matrix` without which all pairs still meet."""
-    matrices: dict[str, list[pytest.Function]] = {}
+    """Return, by name, the cases of marked tests that only `--whole` runs."""
+    marked: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker(MARK) is not None:
-            matrices.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    chosen = {each.nodeid for matrix in matrices.values() for each in pairwise(matrix, _axes)}
-    of_matrices = (each for matrix in matrices.values() for each in matrix)
-    return {each.nodeid: each for each in of_matrices if each.nodeid not in chosen}
+        if isinstance(item, pytest.Function) and any(
+            map(item.get_closest_marker, (MATRIX, SAMPLE))
+        ):
+            marked.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    chosen = {each.nodeid for cases in marked.values() for each in _chosen(cases)}
+    return {
+        each.nodeid: each
+        for cases in marked.values()
+        for each in cases
+        if each.nodeid not in chosen
+    }
+
+
+def _chosen(cases: list[pytest.Function]) -> Iterable[pytest.Function]:
+    """Return the cases of one test that run without `--whole`."""
+    mark = cases[0].get_closest_marker(SAMPLE)
+    return pairwise(cases, _axes) if mark is None else sample(cases, mark.args[0])
+
+
+def sample(cases: Sequence[Case], count: int) -> list[Case]:
+    """Return so many of the cases, evenly spread; all where there are fewer."""
+    count = min(count, len(cases))
+    return [cases[index * len(cases) // count] for index in range(count)]
 
 
 def _axes(item: pytest.Function) -> Mapping[str, Hashable]:

@@ -7,7 +7,7 @@ from itertools import combinations, product
 
 import pytest
 
-from tests.pairwise import pairwise
+from tests.pairwise import pairwise, sample
 
 Case = tuple[str, int, bool]
 CASES: list[Case] = list(product("abcde", range(4), (False, True)))
@@ -40,3 +40,11 @@ def test_with_one_axis_all_cases_are_chosen(values: list[int]) -> None:
 
 def test_a_case_without_axes_is_chosen_once() -> None:
     assert list(pairwise(["only"], lambda case: {})) == ["only"]
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(1, [0]), (2, [0, 5]), (3, [0, 3, 6]), (10, [*range(10)]), (99, [*range(10)])],
+)
+def test_a_sample_is_spread_over_all_cases(count: int, expected: list[int]) -> None:
+    assert sample(range(10), count) == expected

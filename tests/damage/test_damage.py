@@ -29,6 +29,7 @@ def test_a_sample_of_mutants_is_refused_in_a_line_or_loads(name: str, tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.parametrize("name", MODELS)
 def test_many_mutants_are_refused_in_a_line_or_load(name: str, chunk: int, tmp_path: Path) -> None:

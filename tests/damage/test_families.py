@@ -118,6 +118,7 @@ def test_numbers_of_experts_and_layers_are_not_multiplied() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("architecture", [*DECODERS, *ENCODER_CLASSES])
 def test_all_damaged_configurations(architecture: str) -> None:
     weights = made_up(architecture)

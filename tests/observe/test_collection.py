@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,6 +22,14 @@ def test_the_collector_is_restored(is_on: bool) -> None:
         (gc.enable if was_on else gc.disable)()
 
 
+@pytest.fixture
+def _nothing_frozen() -> Iterator[None]:
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("_nothing_frozen")
 def test_objects_of_the_block_are_not_looked_through_by_the_next_collection() -> None:
     was_on = gc.isenabled()
     gc.enable()
@@ -36,10 +45,7 @@ def test_objects_of_the_block_are_not_looked_through_by_the_next_collection() ->
 
 def test_frozen_objects_stay_frozen() -> None:
     gc.freeze()
-    try:
-        before = gc.get_freeze_count()
-        with no_collection():
-            pass
-        assert gc.get_freeze_count() == before > 0
-    finally:
-        gc.unfreeze()
+    before = gc.get_freeze_count()
+    with no_collection():
+        pass
+    assert gc.get_freeze_count() == before > 0

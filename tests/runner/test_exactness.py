@@ -299,6 +299,7 @@ CASES = [
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize(("shape", "run", "way"), CASES)
 def test_it_is_the_same_as_alone(shape: str, run: str, way: str) -> None:
     """Tokens, every bit of the log-probabilities and the finish reason are equal."""

@@ -44,6 +44,7 @@ def run_world(seed: int, *makes: Any, store: str | None = None) -> RealSimulatio
 
 
 @pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("first", range(0, NUM_WORLDS, WORLDS_A_TEST))
 def test_worlds_hold(first: int) -> None:
     """Aborts, preemptions, resets, crashes, NaN, forks and drafts change no request's output."""
@@ -74,6 +75,7 @@ def test_worlds_hold_while_kv_is_saved_and_loaded(kind: str, family: Family) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("first", range(0, 80, WORLDS_A_TEST))
 def test_worlds_hold_with_layers_of_different_shapes(first: int) -> None:
     """Blocks of two sizes share one pool of bytes, and no sequence reads another's."""
@@ -86,6 +88,7 @@ def test_worlds_hold_with_layers_of_different_shapes(first: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("first", range(0, 60, WORLDS_A_TEST))
 def test_worlds_hold_with_latent_rows(first: int) -> None:
     """Chunks, prefixes, preemptions and drafts change no token where a position keeps one row."""
@@ -95,6 +98,7 @@ def test_worlds_hold_with_latent_rows(first: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("first", range(0, 80, WORLDS_A_TEST))
 def test_worlds_hold_with_states(first: int) -> None:
     """A sequence continues from a state of its own, of its parent, or of a checkpoint."""

@@ -18,6 +18,7 @@ SEEDS = [seed for seed in range(220) if draw_world(seed, is_plain=True).config.b
 
 
 @pytest.mark.slow
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("part", range(4))
 def test_worlds_hold(part: int) -> None:
     """Each request gets the same tokens as alone, in spite of aborts, deaths, NaN and drafts."""
@@ -25,12 +26,14 @@ def test_worlds_hold(part: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kv_dtype", ["bfloat16", "int8", "fp8_e4m3", "fp8_e5m2", "int4"])
 def test_worlds_hold_over_smaller_caches(kv_dtype: str) -> None:
     hold(SEEDS[::6], kv_dtype)
 
 
 @pytest.mark.slow
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8", "int4"])
 def test_worlds_hold_with_layers_of_different_shapes(kv_dtype: str) -> None:
     """Blocks of two sizes share one pool of bytes, and no sequence reads another's."""
@@ -38,12 +41,14 @@ def test_worlds_hold_with_layers_of_different_shapes(kv_dtype: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8", "fp8_e4m3"])
 def test_worlds_hold_with_latent_rows(kv_dtype: str) -> None:
     hold(SEEDS[2::5], kv_dtype, latent)
 
 
 @pytest.mark.slow
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8", "int4"])
 def test_worlds_hold_with_states(kv_dtype: str) -> None:
     """States are floats whatever the type of keys and values, which have pages beside them."""
@@ -51,6 +56,7 @@ def test_worlds_hold_with_states(kv_dtype: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("kv_dtype", "family"),
     [

@@ -24,6 +24,7 @@ class Counted:
         return continues and self.is_used
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("first", [*range(0, 200, 25), 700])
 def test_plans_made_from_the_last_one_are_those_made_anew(
     first: int, monkeypatch: pytest.MonkeyPatch

@@ -294,6 +294,7 @@ REQUESTS = [(route, route.request.__name__) for route in ROUTES if route.request
 
 
 @pytest.mark.slow
+@pytest.mark.sample(20)
 @pytest.mark.parametrize(
     ("route", "schema"), REQUESTS, ids=lambda each: getattr(each, "path", each)
 )

@@ -56,7 +56,6 @@ class Worlds:
         world = World(self._directory, self._new_files(), has_journal=has_journal)
         self._stack.callback(lambda: runner.run(world.close()))
         runner.run(world.open())
-        self._stack.callback(gc.unfreeze)
         gc.collect()
         gc.freeze()  # so that the looks at what requests leave see few other objects
         return runner, world

@@ -17,6 +17,7 @@ NUM_FOR_PLANTED = 100
 
 
 @pytest.mark.slow
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("first", range(0, NUM_WORLDS, 100))
 def test_worlds_hold(first: int) -> None:
     for seed in range(first, first + 100):
