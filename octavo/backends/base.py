@@ -208,10 +208,6 @@ class Backend(Protocol):
     """
 
     @property
-    def has_adapters(self) -> bool:
-        """True if `prepare` made room for adapters; otherwise a batch with one is refused."""
-
-    @property
     def can_continue(self) -> bool:
         """True if it keeps a step's batch, so that the next one need not repeat it."""
 

@@ -160,8 +160,6 @@ class PoisonedBackend:
     def can_continue(self) -> bool:
         return self._backend.can_continue
 
-    has_adapters = False
-
     def block_bytes(self, group: int) -> int:
         return self._backend.block_bytes(group)
 

@@ -248,7 +248,6 @@ class StubBackend:
     """
 
     can_continue = False
-    has_adapters = False
 
     def __init__(self, logits: Any) -> None:
         self.logits = logits  # called with a batch

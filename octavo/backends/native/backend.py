@@ -167,10 +167,6 @@ class NativeBackend:
         return True
 
     @property
-    def has_adapters(self) -> bool:
-        return self._adapters is not None
-
-    @property
     def arithmetic(self) -> Arithmetic:
         return Arithmetic(self.tier, orders()[self.tier])
 
