@@ -47,6 +47,18 @@ def test_equal_content_is_one_copy(copies: AdapterCopies, tmp_path: Path) -> Non
     assert (copies.place(held) / GGUF).read_bytes() == b"numbers"
 
 
+def test_messages_name_the_files_that_were_copied(copies: AdapterCopies, tmp_path: Path) -> None:
+    place = copies.place(copies.make(write(tmp_path / "a")))
+    assert copies.as_given(f"{place / TENSORS}: wrong; {place}") == (
+        f"{str(tmp_path / 'a' / TENSORS)!r}: wrong; {str(tmp_path / 'a')!r}"
+    )
+    (tmp_path / "some.gguf").write_bytes(b"numbers")
+    place = copies.place(copies.make(tmp_path / "some.gguf"))
+    assert copies.as_given(f"{place / GGUF}: wrong") == f"{str(tmp_path / 'some.gguf')!r}: wrong"
+    unknown = f"{copies.path}/{'0' * 64}/{TENSORS}: wrong"
+    assert copies.as_given(unknown) == unknown
+
+
 def test_the_same_bytes_in_other_files_are_another_content(
     copies: AdapterCopies, tmp_path: Path
 ) -> None:

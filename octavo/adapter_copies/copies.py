@@ -11,6 +11,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -20,7 +21,15 @@ from pathlib import Path
 
 from octavo import env
 from octavo.adapter_copies.errors import CHANGED, NO_ROOM, UNREADABLE, AdapterFileError
-from octavo.adapter_copies.files import Fingerprint, OpenFile, fingerprint, identity, opened, shown
+from octavo.adapter_copies.files import (
+    GGUF,
+    Fingerprint,
+    OpenFile,
+    fingerprint,
+    identity,
+    opened,
+    shown,
+)
 from octavo.adapter_copies.identity import DIGEST_BYTES
 from octavo.locked_directory import make, remove_abandoned
 
@@ -35,6 +44,7 @@ class _Copy:
     """A copy on disk."""
 
     num_bytes: int
+    source: Path  # that it was first made from
     num_pins: int = 0
 
 
@@ -47,6 +57,9 @@ class AdapterCopies:
         self._most_bytes = most_bytes
         self._most_adapter_bytes = most_adapter_bytes
         self._held, self.path = _own_directory(parent)
+        self._place = re.compile(
+            rf"{re.escape(str(self.path))}/(?P<digest>[0-9a-f]+)(?:/(?P<name>[A-Za-z_.]*[A-Za-z]))?"
+        )
         self._guard = threading.Lock()
         self._copies: OrderedDict[str, _Copy] = OrderedDict()  # the one used longest ago first
         # What each source was when it was copied, and its content then.
@@ -90,7 +103,7 @@ class AdapterCopies:
                 part = Path(tempfile.mkdtemp(prefix=_PART, dir=self.path))
                 digest = _copy(files, part)
                 _check_same(source, before, files)
-                self._settle(digest, part, size)
+                self._settle(digest, part, size, source)
             except OSError as error:
                 code = NO_ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else UNREADABLE
                 raise AdapterFileError(
@@ -147,6 +160,19 @@ class AdapterCopies:
             gone = self._take_away(digest)
         _remove_all(gone)
 
+    def as_given(self, message: str) -> str:
+        """Return a message in which the users' own paths stand in place of the copies'."""
+        return self._place.sub(self._source_of, message)
+
+    def _source_of(self, found: re.Match[str]) -> str:
+        with self._guard:
+            copy = self._copies.get(found["digest"])
+        if copy is None:
+            return found[0]
+        name = found["name"]
+        whole = copy.source if name in (None, GGUF) else copy.source / name
+        return shown(whole)
+
     def close(self) -> None:
         """Remove everything. A second call does nothing."""
         with self._guard:
@@ -182,14 +208,14 @@ class AdapterCopies:
         if self._is_closed:
             raise AdapterFileError(NO_ROOM, "the server is ending, and copies no more adapters")
 
-    def _settle(self, digest: str, part: Path, size: int) -> None:
+    def _settle(self, digest: str, part: Path, size: int, source: Path) -> None:
         """Give a whole copy its name, and pin it; one with the same content is used instead."""
         with self._guard:
             self._check_open()
             found = self._copies.get(digest)
             if found is None:
                 part.rename(self.place(digest))
-                found = self._copies[digest] = _Copy(size)
+                found = self._copies[digest] = _Copy(size, source)
             self._copies.move_to_end(digest)
             found.num_pins += 1
 

@@ -129,7 +129,7 @@ class AsyncLLM(EngineControl):
             client.close()
             self._close_copies()
             raise
-        self._table = RequestTable(self.model)
+        self._table = RequestTable(self.model, copies)
         self._sinks: dict[str, Sink] = {}  # until `discard`
         self._num_requests = 0
         self._loop: asyncio.AbstractEventLoop | None = None

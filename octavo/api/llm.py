@@ -85,7 +85,7 @@ class LLM:
         except BaseException:
             self._close_copies()
             raise
-        self._runner = OfflineRunner(self._model)
+        self._runner = OfflineRunner(self._model, self._copies)
 
     def close(self) -> None:
         """Free the model's memory. Later calls raise an error; a second `close` does nothing."""

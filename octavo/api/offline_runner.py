@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any, TextIO
 
+from octavo.adapter_copies.copies import AdapterCopies
 from octavo.api.local_model import LocalModel
 from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.api.requests import CheckedRequest, RequestTable
@@ -96,9 +97,9 @@ log = logging.getLogger(__name__)
 class OfflineRunner:
     """An engine that works only while it is called, for one call at a time."""
 
-    def __init__(self, model: LocalModel) -> None:
+    def __init__(self, model: LocalModel, copies: AdapterCopies | None = None) -> None:
         self._model = model
-        self._table = RequestTable(model)
+        self._table = RequestTable(model, copies)
         self._num_requests = 0
         self._death: BaseException | None = None  # what interrupted a step
         self._is_closed = False

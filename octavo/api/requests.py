@@ -15,6 +15,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from octavo.adapter_copies.copies import AdapterCopies
 from octavo.api.continuation import Continuation, Meter
 from octavo.api.outputs import RequestError, RequestOutput
 from octavo.api.pooling.tasks import check_generates
@@ -297,8 +298,9 @@ def _changed(sampling: SamplingParams, **changes: Any) -> SamplingParams:
 class RequestTable:
     """The open requests of one front end."""
 
-    def __init__(self, model: TextModel) -> None:
+    def __init__(self, model: TextModel, copies: AdapterCopies | None = None) -> None:
         self._model = model
+        self._copies = copies  # of adapters, whose paths messages name
         self._num_opened = 0
         self._entries: dict[str, _Entry] = {}
         # By the core's request id, until the continuation has ended.
@@ -382,7 +384,8 @@ class RequestTable:
         entry, stream = found
         must_stop = False
         if event.finish_reason in FAILURES:
-            stream.fail(event.message or str(event.finish_reason))
+            message = event.message or str(event.finish_reason)
+            stream.fail(message if self._copies is None else self._copies.as_given(message))
         else:
             try:
                 must_stop = stream.push(event)

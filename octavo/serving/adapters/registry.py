@@ -169,12 +169,13 @@ class AdapterRegistry:
         try:
             is_checked = await self._llm.load_adapter(digest, copies.place(digest))
         except CommandFailedError as error:
+            message = copies.as_given(str(error))
             if error.code in FILE_FAULTS:
-                raise invalid(str(error), "lora_path", error.code) from None
+                raise invalid(message, "lora_path", error.code) from None
             if error.code in (TIMED_OUT, FAILED):
                 status = 504 if error.code == TIMED_OUT else 500
-                raise ApiError(status, str(error), code=error.code) from None
-            raise unavailable(str(error), error.code) from None
+                raise ApiError(status, message, code=error.code) from None
+            raise unavailable(message, error.code) from None
         except EngineDeadError as error:
             raise unavailable(f"there is no engine: {error}", "engine_not_ready") from None
         if not is_checked:

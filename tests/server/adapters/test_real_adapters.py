@@ -96,6 +96,8 @@ def test_adapters_answer_change_and_outlive_their_engine(
             body = {"lora_name": "wrong", "lora_path": str(tmp_path / "wrong")}
             answer = await admin.post("/v1/load_lora_adapter", json=body)
             assert answer.status_code == 400, answer.text
+            assert str(tmp_path / "wrong" / "adapter_model.safetensors") in answer.text
+            assert str(tmp_path / "cache") not in answer.text
             assert (await admin.post("/v1/unload_lora_adapter", json={"lora_name": "b"})).is_success
             assert await say(client, llm.facts.name) == base
         service.close()
