@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from octavo.cli.engine_options import (
     add_engine_options,
@@ -17,14 +17,20 @@ from octavo.cli.engine_options import (
     engine_options,
     timing_of,
 )
+from octavo.cli.flags.adapters import add_adapter_flags, applied
 from octavo.cli.output import ProgressLine
 from octavo.cli.parsing import Parser, UsageError
+from octavo.cli.server_options import with_adapters
 from octavo.options import DEFAULT_MODEL
+from octavo.options.declare import add_flags, declared_in, given_in
+from octavo.options.server import ServerSettings
 
 if TYPE_CHECKING:
-    from octavo.options.server import ServerSettings
     from octavo.server.offline import Outcome, Paths
     from octavo.serving.batches.input_file import InputFile
+
+
+_ONLY_OF_SERVERS = ("lora_directory_seconds", "allow_runtime_lora_updating")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -63,6 +69,9 @@ def add_arguments(parser: Parser) -> None:
             if what == "tool-call"
             else "the format of its reasoning, likewise; none: it is not separated",
         )
+    group = parser.add_argument_group("adapters")
+    add_flags(group, ServerSettings, "adapters", without=_ONLY_OF_SERVERS)
+    add_adapter_flags(group)
     add_engine_options(parser)
     add_timing_options(parser)
     parser.set_defaults(engine="process")
@@ -78,11 +87,10 @@ def run(arguments: argparse.Namespace) -> int:
     paths = _paths(arguments)
     config = _settings(arguments)
     timing = timing_of(arguments)
+    options = with_adapters(engine_options(arguments), config)
     file = open_requests(paths, lambda warning: sys.stderr.write(f"{warning}\n"))
     try:
-        llm = AsyncLLM(
-            arguments.model, engine="process", timing=timing, **engine_options(arguments)
-        )
+        llm = AsyncLLM(arguments.model, engine="process", timing=timing, **options)
         try:
             outcome = asyncio.run(_answer(llm, config, file, paths))
         finally:
@@ -182,8 +190,15 @@ def _check_readable(requests: Path) -> None:
         raise UsageError(f"{requests} is no file; write the requests to one first")
 
 
+def _adapters(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that say which adapters requests may name."""
+    group = [each.name for each in declared_in(ServerSettings) if each.option.group == "adapters"]
+    asked = given_in(arguments, ServerSettings)
+    named = {name: value for name, value in asked.items() if name in group}
+    return {**named, "lora_modules": applied(named.get("lora_modules", ()), arguments)}
+
+
 def _settings(arguments: argparse.Namespace) -> ServerSettings:
-    from octavo.options.server import ServerSettings
     from octavo.server.offline import MAX_BODY_BYTES, SECONDS
     from octavo.serving.answers.formats import check_names
 
@@ -200,6 +215,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         max_body_bytes=MAX_BODY_BYTES,
         max_request_seconds=SECONDS,
         trust_request_chat_template=True,  # the requests are the user's own
+        **_adapters(arguments),
     )
     if config.tool_call_parser or config.reasoning_parser:
         check_names(config)

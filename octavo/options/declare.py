@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from types import NoneType, UnionType
@@ -139,13 +139,19 @@ def _check_bounds(
     raise error(f"{shown} must be {bound}{most if usual is None else ''}")
 
 
-def add_flags(group: argparse._ArgumentGroup, struct: type, title: str = "") -> None:
-    """Add the flags of a struct's settings, or of those in one group of them.
+def add_flags(
+    group: argparse._ArgumentGroup,
+    struct: type,
+    title: str = "",
+    *,
+    without: Collection[str] = (),
+) -> None:
+    """Add the flags of a struct's settings, or of those in one group of them, but for some.
 
     A flag that is not given leaves no value, so that the default stays in its one place.
     """
     for each in declared_in(struct):
-        if each.option.help and each.option.group == title:
+        if each.option.help and each.option.group == title and each.name not in without:
             _add_flag(group, each)
 
 

@@ -15,6 +15,7 @@ from octavo.api.async_llm import AsyncLLM
 from octavo.api.outputs import RequestError
 from octavo.options.server import ServerSettings
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
+from octavo.serving.adapters.service import AdapterService
 from octavo.serving.batches.calls import Calls, batch_urls
 from octavo.serving.batches.input_file import MAX_ERRORS, Bounds, InputFile
 from octavo.serving.batches.pump import Job, Pump
@@ -90,7 +91,25 @@ async def answer_file(
     EngineDeadError when there is no more engine; what was answered is kept then too.
     """
     server = Server(llm, config)
-    identity = file.digest + llm.facts.directory.encode()
+    adapters = AdapterService(server)
+    try:
+        await adapters.start()
+        return await _answer_with(server, file, paths, show)
+    finally:
+        adapters.close()
+
+
+async def _answer_with(
+    server: Server, file: InputFile, paths: Paths, show: Callable[[int, int, int], None]
+) -> Outcome:
+    """Answer all lines that have no result yet with a server that has its adapters."""
+    llm = server.llm
+    identity = b"\n".join(
+        [
+            file.digest + llm.facts.directory.encode(),
+            *(f"{each.name} {each.digest} {each.scale}".encode() for each in server.adapters),
+        ]
+    )
     results = await asyncio.to_thread(ResultsFile, paths.progress, identity)
     try:
         llm.attach()

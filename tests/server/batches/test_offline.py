@@ -15,9 +15,11 @@ import pytest
 from octavo.api.outputs import EngineDeadError
 from octavo.cli import main
 from octavo.cli.commands import USAGE
+from octavo.options.named_adapters import NamedAdapter
 from octavo.options.server import ServerSettings
 from octavo.server.offline import Outcome, Paths, answer_file, open_requests
 from octavo.serving.batches.results import ResultsError, ResultsFile
+from tests.server.adapters.make import write_adapter
 from tests.server.batches.make import ids, read, request, write
 from tests.server.engine import FakeEngine
 
@@ -29,12 +31,15 @@ def paths_in(directory: Path) -> Paths:
 
 
 def answer(
-    engine: FakeEngine, paths: Paths, show: Show = lambda done, total, tokens: None
+    engine: FakeEngine,
+    paths: Paths,
+    show: Show = lambda done, total, tokens: None,
+    config: ServerSettings | None = None,
 ) -> Outcome:
     """Answer a file with an engine that is closed behind it."""
     file = open_requests(paths)
     try:
-        return asyncio.run(answer_file(engine, ServerSettings(), file, paths, show))
+        return asyncio.run(answer_file(engine, config or ServerSettings(), file, paths, show))
     finally:
         file.close()
         engine.close()
@@ -104,6 +109,29 @@ def test_results_are_in_order_and_errors_apart(directory: Path, tmp_path: Path) 
     assert [line["response"]["status_code"] for line in wrong] == [400, 404]
     assert wrong[0]["response"]["body"]["error"]["param"] == "temperature"
     assert not paths.progress.exists()
+
+
+def test_requests_may_name_adapters(directory: Path, tmp_path: Path) -> None:
+    """A command that continues with another content of one has begun another batch."""
+    paths = paths_in(tmp_path)
+    names = ("sql", "law", None)
+    lines = [request(5, **({"model": name} if name else {})) for name in names]
+    write(paths.requests, [{**line, "custom_id": f"{n}"} for n, line in enumerate(lines)])
+    places = [write_adapter(tmp_path / name, seed) for seed, name in enumerate(("sql", "law"))]
+    named = tuple(NamedAdapter(place.name, str(place)) for place in places)
+    config = ServerSettings(lora_modules=named)
+    outcome = answer(FakeEngine(directory, max_loras=2), paths, config=config)
+    assert outcome == Outcome(num_lines=3, num_errors=0, num_before=0)
+    bodies = [line["response"]["body"] for line in read(paths.output)]
+    assert len({body["choices"][0]["text"] for body in bodies}) == 3
+    assert [body["model"] for body in bodies[:2]] == ["sql", "law"]
+    paths.output.unlink()
+    file = open_requests(paths)
+    begun = file.digest + b"another model or adapter"
+    file.close()
+    ResultsFile(paths.progress, begun).close()
+    with pytest.raises(ResultsError):
+        answer(FakeEngine(directory, max_loras=2), paths, config=config)
 
 
 def test_each_line_is_answered_once_after_interrupts_and_torn_writes(
