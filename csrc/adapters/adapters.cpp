@@ -18,6 +18,7 @@ void Adapters::begin(const Step& step) {
   for (Rows* rows : {&tokens_, &wanted_}) {
     rows->slots.clear();
     rows->ups.clear();
+    rows->factors.clear();
     rows->sorted.clear();
   }
   const int32_t* slots = step.inputs().adapters;
@@ -39,6 +40,7 @@ void Adapters::find(Rows& rows) const {
   for (size_t row = 0; row < rows.slots.size(); ++row) {
     const int32_t slot = rows.slots[row];
     rows.ups.push_back(slot < 0 ? nullptr : slots_[slot].adapter->ups());
+    rows.factors.push_back(slot < 0 ? 0.0f : slots_[slot].scale);
     if (slot >= 0) rows.sorted.push_back(static_cast<int32_t>(row));
   }
   std::stable_sort(rows.sorted.begin(), rows.sorted.end(),

@@ -41,7 +41,7 @@ class Adapters {
   int run(Space space, int at, int end) const;
 
   Expand expand(Space space, int32_t matrix, const float* low, size_t low_stride) const {
-    return {of(space).ups.data(), matrix, low, low_stride};
+    return {of(space).ups.data(), of(space).factors.data(), matrix, low, low_stride};
   }
 
  private:
@@ -52,6 +52,7 @@ class Adapters {
   struct Rows {
     std::vector<int32_t> slots;   // of each row, or -1
     std::vector<const Up*> ups;   // of each row's adapter; nullptr: it has none
+    std::vector<float> factors;   // of each row's slot
     std::vector<int32_t> sorted;  // rows with adapters, by slot and then by row
   };
 

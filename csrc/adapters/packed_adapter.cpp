@@ -53,6 +53,15 @@ void write_pairs(const uint8_t* row, int rank, int first, int column, uint8_t* t
   for (; k < rank; ++k) std::memcpy(place(first + k), row + k * kNumber, kNumber);
 }
 
+// The part that an output belongs to; its first output goes to `before`.
+const AdapterUp& part_of(const AdaptedProduct& product, const AdapterParts& parts, int32_t output,
+                         int& before) {
+  size_t part = 0;
+  while (output >= product.part_ends[part]) ++part;
+  before = part > 0 ? product.part_ends[part - 1] : 0;
+  return parts.ups[part];
+}
+
 // Where an output's row of the second matrix is.
 struct Place {
   const uint8_t* numbers = nullptr;  // nullptr: the adapter has none for it
@@ -62,12 +71,10 @@ struct Place {
 
 Place place_of(const AdaptedProduct& product, const AdapterParts& parts, int32_t output) {
   if (output < 0 || parts.ups.empty()) return {};
-  size_t part = 0;
-  while (output >= product.part_ends[part]) ++part;
-  const AdapterUp& up = parts.ups[part];
+  int before, first = 0;
+  const AdapterUp& up = part_of(product, parts, output, before);
   if (!up.numbers) return {};
-  const int before = part > 0 ? product.part_ends[part - 1] : 0, rank = parts.downs[up.down].rank;
-  int first = 0;
+  const int rank = parts.downs[up.down].rank;
   for (int down = 0; down < up.down; ++down) first += parts.downs[down].rank;
   const size_t row_bytes = rank * number_bytes(parts.format);
   return {up.numbers + static_cast<size_t>(output - before) * row_bytes, first, rank};
@@ -151,6 +158,26 @@ void PackedAdapter::pack_down(const AdaptedProduct& product, const AdapterParts&
                  data + rank / kDownRanks * tile_bytes + rank % kDownRanks * rank_bytes);
 }
 
+const float* PackedAdapter::pack_outputs(const AdaptedProduct& product, const AdapterParts& parts,
+                                         const int32_t* outputs, int count,
+                                         const float* AdapterUp::*numbers, float otherwise) {
+  float made[kHalfPanel];
+  std::fill_n(made, kHalfPanel, otherwise);
+  bool are_there = false;
+  for (int column = 0; column < count && !parts.ups.empty(); ++column) {
+    if (outputs[column] < 0) continue;
+    int before;
+    const float* of_part = part_of(product, parts, outputs[column], before).*numbers;
+    if (!of_part) continue;
+    made[column] = of_part[outputs[column] - before];
+    are_there = true;
+  }
+  if (!are_there) return nullptr;
+  uint8_t* data = take(sizeof made);
+  if (data) std::memcpy(data, made, sizeof made);
+  return reinterpret_cast<const float*>(data);
+}
+
 void PackedAdapter::pack_up(const AdaptedProduct& product, const AdapterParts& parts,
                             const std::vector<int32_t>& outputs, std::vector<UpHalf>& halves) {
   const size_t number = number_bytes(parts.format);
@@ -161,6 +188,10 @@ void PackedAdapter::pack_up(const AdaptedProduct& product, const AdapterParts& p
   halves.assign(rounded_up(rows, kPanel) / kHalfPanel, {});
   for (int begin = 0; begin < rows; begin += kHalfPanel) {
     const int count = std::min(kHalfPanel, rows - begin);
+    UpHalf& half = halves[begin / kHalfPanel];
+    half.magnitudes = pack_outputs(product, parts, outputs.data() + begin, count,
+                                   &AdapterUp::magnitudes, 1.0f);
+    half.bias = pack_outputs(product, parts, outputs.data() + begin, count, &AdapterUp::bias, 0.0f);
     Place places[kHalfPanel];
     find_places(product, parts, outputs.data() + begin, count, places);
     int first = INT32_MAX, end = 0;
@@ -172,7 +203,9 @@ void PackedAdapter::pack_up(const AdaptedProduct& product, const AdapterParts& p
     }
     if (end == 0) continue;
     uint8_t* data = take(rounded_up(end - first, 2) * kHalfPanel * number);
-    halves[begin / kHalfPanel] = {data, first, end - first};
+    half.data = data;
+    half.first = first;
+    half.count = end - first;
     for (int column = 0; data && column < count; ++column) {
       const Place& place = places[column];
       if (place.numbers)

@@ -26,10 +26,13 @@ struct AdapterDown {
   float scale;
 };
 
-// A second matrix, [rows of the part, rank], row after row, behind one of the first ones.
+// What an adapter has for a part: a second matrix, [rows of the part, rank], row after row, behind
+// one of the first ones, and numbers for each of its outputs (see UpHalf). Each may be nullptr.
 struct AdapterUp {
-  const uint8_t* numbers;  // nullptr: the adapter leaves the part alone
+  const uint8_t* numbers;
   int32_t down;
+  const float* magnitudes = nullptr;
+  const float* bias = nullptr;
 };
 
 // What an adapter has for one product, all of one type.
@@ -55,6 +58,10 @@ class PackedAdapter {
   void pack_down(const AdaptedProduct& product, const AdapterParts& parts, Down& down);
   void pack_up(const AdaptedProduct& product, const AdapterParts& parts,
                const std::vector<int32_t>& outputs, std::vector<UpHalf>& halves);
+  // A number for each output of a half, or nullptr if no part with any of them has these.
+  const float* pack_outputs(const AdaptedProduct& product, const AdapterParts& parts,
+                            const int32_t* outputs, int count, const float* AdapterUp::*numbers,
+                            float otherwise);
   uint8_t* take(size_t bytes);
 
   std::vector<Down> downs_;

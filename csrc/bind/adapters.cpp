@@ -21,9 +21,10 @@ namespace octavo {
 namespace {
 
 using IntArray = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-// (address, rank, scale), and (address, which of the first matrices).
+// (address, rank, scale), and (address, which of the first matrices, addresses of magnitudes and
+// biases).
 using First = std::tuple<uintptr_t, int32_t, float>;
-using Second = std::tuple<uintptr_t, int32_t>;
+using Second = std::tuple<uintptr_t, int32_t, uintptr_t, uintptr_t>;
 
 // The products of a model that adapters may change.
 struct AdaptedProducts {
@@ -46,10 +47,12 @@ AdapterParts parts_of(Format format, const std::vector<First>& downs,
   AdapterParts parts{format, {}, {}};
   for (const auto& [address, rank, scale] : downs)
     parts.downs.push_back({reinterpret_cast<const uint8_t*>(address), rank, scale});
-  for (const auto& [address, down] : ups) {
+  for (const auto& [address, down, magnitudes, bias] : ups) {
     if (address && (down < 0 || down >= static_cast<int32_t>(downs.size())))
       throw std::invalid_argument("a second matrix is behind none of the first");
-    parts.ups.push_back({reinterpret_cast<const uint8_t*>(address), down});
+    parts.ups.push_back({reinterpret_cast<const uint8_t*>(address), down,
+                         reinterpret_cast<const float*>(magnitudes),
+                         reinterpret_cast<const float*>(bias)});
   }
   return parts;
 }

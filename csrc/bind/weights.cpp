@@ -190,6 +190,22 @@ nb::object unpacked(const Matrix& matrix, int row, const std::string& tier) {
   return nb::cast(nb::ndarray<nb::numpy, float>(values, {size}, owner));
 }
 
+// Several rows, while other threads of Python go on.
+nb::object unpacked_rows(const Matrix& matrix, int first, int count) {
+  if (first < 0 || count < 0 || count > matrix.outputs - first)
+    throw std::out_of_range("no such rows");
+  const size_t rows = count, width = matrix.inputs;
+  float* values = new float[rows * width];
+  nb::capsule owner(values, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+  {
+    const nb::gil_scoped_release released;
+    const KernelTable& kernels = choose_tier("");
+    for (int row = 0; row < count; ++row)
+      kernels.unpack_row(matrix, first + row, values + row * width);
+  }
+  return nb::cast(nb::ndarray<nb::numpy, float>(values, {rows, width}, owner));
+}
+
 }  // namespace
 
 void bind_weights(nb::module_& m) {
@@ -249,7 +265,8 @@ void bind_weights(nb::module_& m) {
       .def_ro("format", &Matrix::format)
       .def_prop_ro("num_bytes", &num_bytes)
       .def_prop_ro("panels", &panels_of)
-      .def("row", &unpacked, "row"_a, "tier"_a = "");
+      .def("row", &unpacked, "row"_a, "tier"_a = "")
+      .def("rows", &unpacked_rows, "first"_a, "count"_a);
   nb::class_<Team>(m, "Team").def(nb::init<int, bool>(), "size"_a, "pinned"_a)
       .def_prop_ro("size", &Team::size);
   nb::class_<Store>(m, "Store")

@@ -3,7 +3,7 @@
 //
 // Exactness: a low number is summed in sixteen columns that are added up last, an addend over even
 // and odd low numbers, whose two sums are added up last. Both depend on the row and its adapter
-// alone, and every tier gives the same bits.
+// alone, and every tier gives the same bits. Magnitudes and biases come behind the addend.
 #pragma once
 
 #include "kernels/simd.h"
@@ -159,9 +159,22 @@ void shrink(const Down& down, const float* const* x, float* const* low, int rows
 
 // ---- expand ----
 
+// Makes of a sum, its addend and the row's factor what an adapter with magnitudes or biases wants.
+inline Floats finished_change(const UpHalf& half, int lane, Floats sum, Floats added,
+                              Floats factor) {
+  if (half.magnitudes) {
+    const Floats magnitude = load(half.magnitudes + lane);
+    sum = fma(sum * factor, magnitude - splat(1.0f), sum);
+    added = added * magnitude;
+  }
+  sum = sum + added;
+  return half.bias ? fma(load(half.bias + lane), factor, sum) : sum;
+}
+
 // Adds to 16 sums of each row, which are kPanel apart, as are the rows' low numbers by low_stride.
 template <class Numbers, int Rows>
-void expand_half(const UpHalf& half, const float* low, size_t low_stride, float* sums) {
+void expand_half(const UpHalf& half, const float* low, size_t low_stride, const float* factors,
+                 float* sums) {
   // Of even and of odd numbers apart: one sum alone would wait for each of its additions.
   Floats added[2][Rows][kColumnVectors];
   for (auto& of_parity : added)
@@ -183,31 +196,42 @@ void expand_half(const UpHalf& half, const float* low, size_t low_stride, float*
     add.template operator()<1>(k);
   }
   if (k < half.count) add.template operator()<0>(k);
+  const bool only_adds = !half.magnitudes && !half.bias;
   for (int r = 0; r < Rows; ++r)
     for (int v = 0; v < kColumnVectors; ++v) {
       float* sum = sums + r * kPanel + v * kLanes;
-      store(sum, load(sum) + (added[0][r][v] + added[1][r][v]));
+      const Floats both = added[0][r][v] + added[1][r][v];
+      store(sum, only_adds ? load(sum) + both
+                           : finished_change(half, v * kLanes, load(sum), both,
+                                             splat(factors[r])));
     }
 }
 
 template <class Numbers, int Rows = kExpandedTogether>
 void expand_some_rows(int rows, const UpHalf& half, const float* low, size_t low_stride,
-                      float* sums) {
+                      const float* factors, float* sums) {
   if constexpr (Rows > 1) {
-    if (rows < Rows) return expand_some_rows<Numbers, Rows - 1>(rows, half, low, low_stride, sums);
+    if (rows < Rows)
+      return expand_some_rows<Numbers, Rows - 1>(rows, half, low, low_stride, factors, sums);
   }
-  expand_half<Numbers, Rows>(half, low, low_stride, sums);
+  expand_half<Numbers, Rows>(half, low, low_stride, factors, sums);
 }
 
 template <class Numbers>
-void expand_rows(const UpHalf& half, const float* low, size_t low_stride, int rows, float* sums) {
+void expand_rows(const UpHalf& half, const float* low, size_t low_stride, const float* factors,
+                 int rows, float* sums) {
   for (int row = 0; row < rows; row += kExpandedTogether)
     expand_some_rows<Numbers>(rows - row < kExpandedTogether ? rows - row : kExpandedTogether, half,
-                              low + row * low_stride, low_stride, sums + row * kPanel);
+                              low + row * low_stride, low_stride, factors + row,
+                              sums + row * kPanel);
 }
 
 inline int num_halves(const Matrix& matrix, int panel) {
   return matrix.outputs - panel * kPanel > kColumns ? 2 : 1;
+}
+
+inline bool changes_sums(const UpHalf& half) {
+  return half.count > 0 || half.magnitudes || half.bias;
 }
 
 // Adds to the sums of rows first_row … of panel `panel` what their adapters add. Rows without one
@@ -225,9 +249,10 @@ void expand_tile(const Matrix& matrix, const Expand& expand, int first_row, int 
                                                 : expand_rows<AdapterBF16>;
     for (int half = 0; half < halves; ++half) {
       const UpHalf& of_half = up.halves[panel * 2 + half];
-      if (of_half.count == 0) continue;
+      if (!changes_sums(of_half)) continue;
       run(of_half, expand.low + (first_row + begin) * expand.low_stride, expand.low_stride,
-          end - begin, sums + begin * kPanel + half * kColumns);
+          expand.factors + first_row + begin, end - begin,
+          sums + begin * kPanel + half * kColumns);
     }
   }
 }

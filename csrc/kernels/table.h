@@ -116,12 +116,15 @@ struct Down {
   const float* scales = nullptr;  // of each rank, those of zeros included
 };
 
-// The second matrices' rows for 16 neighbouring outputs of a packed matrix, in its own order:
-// [count][16], or [count / 2][16][2] in BF16. They multiply `count` low numbers from `first` on.
+// What an adapter does to 16 neighbouring sums of a packed matrix, in its own order. The second
+// matrices' rows, [count][16], or [count / 2][16][2] in BF16, multiply `count` low numbers from
+// `first` on, which is added to the sums.
 struct UpHalf {
   const uint8_t* data = nullptr;
   int32_t first = 0;
-  int32_t count = 0;  // 0: nothing is added
+  int32_t count = 0;
+  const float* magnitudes = nullptr;  // [16], or nullptr: by which the sums, that included, grow
+  const float* bias = nullptr;        // [16], or nullptr: is added behind that
 };
 
 // An adapter's second matrices for one packed matrix: two halves for each panel.
@@ -133,6 +136,7 @@ struct Up {
 // What adapters add to the sums of a product, before everything else.
 struct Expand {
   const Up* const* ups = nullptr;  // [rows]: those of the row's adapter; nullptr: it has none
+  const float* factors = nullptr;  // [rows]: of all that the adapter changes; `low` has it already
   int32_t matrix = 0;              // which of them
   const float* low = nullptr;      // [rows, low_stride]: what shrinking the rows made of them
   size_t low_stride = 0;

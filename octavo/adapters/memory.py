@@ -5,9 +5,10 @@ from __future__ import annotations
 from octavo.layers import Linear, Model
 
 # The first matrices are packed in blocks of so many ranks and inputs, the second ones in halves of
-# so many outputs, each of which has a description.
+# so many outputs, each of which has a description, magnitudes and a bias.
 _RANKS, _INPUTS, _OUTPUTS = 4, 32, 16
-_HALF_BYTES, _SCALE_BYTES, _PROJECTION_BYTES = 16, 4, 256
+_NUMBERS_BYTES = 2 * 4 * _OUTPUTS
+_HALF_BYTES, _SCALE_BYTES, _PROJECTION_BYTES = 32 + _NUMBERS_BYTES, 4, 256
 _PAGE_BYTES, _HUGE_PAGE_BYTES = 4096, 2 << 20
 _HUGE_FROM_BYTES = 8 << 20  # more than this is taken in huge pages
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.adapters.module_choice import Names
-from octavo.adapters.targets import Target, Targets
-from octavo.backends.adapter_weights import AdapterWeights, Pair
+from octavo.adapters.targets import Order, Target, Targets
+from octavo.backends.adapter_weights import AdapterWeights, Bias, Pair
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.errors import TensorMismatchError, UnsupportedFormatError, quote
 
@@ -60,6 +60,7 @@ class Pairs:
         self._limits = limits
         self._base = base  # the model that it was made for, as its settings name it
         self._pairs: dict[str, list[Pair | None]] = {}
+        self._biases: dict[str, list[Bias | None]] = {}
         self._rank = 0
 
     @property
@@ -111,11 +112,13 @@ class Pairs:
         *,
         rank: int | None = None,
         order: NDArray[np.int64] | None = None,
+        magnitude: str | None = None,
     ) -> None:
         """Add the pair of a module, whose scale follows from its rank.
 
         `rank` is what settings say; None: whatever the tensors have. `order` has the file's row for
-        each row of the module; None: they are the same.
+        each row of the module; None: they are the same. `magnitude` names the tensor of the lengths
+        of its rows (DoRA), if there is one.
         """
         for name, other in (halves, halves[::-1]):
             if other not in self._checkpoint:
@@ -137,15 +140,40 @@ class Pairs:
             raise TensorMismatchError(f"its scale is {scale}", path=self.path, tensor=halves.down)
         if order is not None:
             up = up[order]
+        lengths = None if magnitude is None else self._vector(magnitude, target)
         parts = self._pairs.setdefault(target.path, [None] * target.num_parts)
         for part, rows in target.shares:
             if parts[part] is not None:
                 raise TensorMismatchError(
                     f"another pair changes {quote(module)} too", path=self.path, tensor=halves.down
                 )
-            share = up[rows] if isinstance(rows, slice) else up[np.asarray(rows)]
-            parts[part] = Pair(down, share, scale)
+            of_part = None if lengths is None else _chosen(lengths, rows)
+            parts[part] = Pair(down, _chosen(up, rows), scale, of_part)
         self._rank = max(self._rank, rank)
+
+    def add_bias(self, module: str, name: str, *, scale: float | None = None) -> None:
+        """Add a bias: times a scale to what the module makes; without one in place of its own."""
+        target = self.target(module, name)
+        if scale is None and not target.has_bias:
+            raise TensorMismatchError(
+                f"this model's {quote(module)} has no bias",
+                path=self.path,
+                tensor=name,
+                advice=self._advice,
+            )
+        values = self._vector(name, target)
+        parts = self._biases.setdefault(target.path, [None] * target.num_parts)
+        for part, rows in target.shares:
+            before, share = parts[part] or Bias(), _chosen(values, rows)
+            if scale is None:
+                parts[part] = before._replace(own=share)
+            else:
+                parts[part] = before._replace(added=np.float32(scale) * share)
+
+    def _vector(self, name: str, target: Target) -> NDArray[np.float32]:
+        """Return a tensor that has a number for each row of a module."""
+        self._check_shape(name, (target.outputs,))
+        return np.asarray(self._read(name), np.float32)
 
     def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         found = self._checkpoint.info(name).shape
@@ -194,5 +222,12 @@ class Pairs:
         if not self._pairs:
             raise TensorMismatchError("the adapter has no pair of matrices", path=self.path)
         return AdapterWeights(
-            {path: tuple(parts) for path, parts in self._pairs.items()}, self._rank
+            {path: tuple(parts) for path, parts in self._pairs.items()},
+            self._rank,
+            {path: tuple(parts) for path, parts in self._biases.items()},
         )
+
+
+def _chosen(values: NDArray[Any], rows: Order) -> NDArray[Any]:
+    """Return rows, as a view where they are neighbours."""
+    return values[rows] if isinstance(rows, slice) else values[np.asarray(rows)]

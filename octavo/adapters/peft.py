@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 
 from octavo.adapters.pairs import Halves, Limits, Pairs
-from octavo.adapters.peft_settings import Choice, read_settings
+from octavo.adapters.peft_names import Role, sort_names
+from octavo.adapters.peft_settings import Choice, PeftSettings, read_settings
 from octavo.adapters.targets import Targets
 from octavo.backends.adapter_weights import AdapterWeights
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.errors import TensorMismatchError, UnsupportedFormatError
 
-# The name of an adapter stands behind `lora_A` in files that its trainer wrote without PEFT.
-_HALF = re.compile(r"(?P<module>.+)\.lora_(?P<half>[AB])(?P<adapter>\.[^.]+)?\.weight", re.DOTALL)
 _PREFIX = "base_model.model."
 
 # What a tensor's name ends in or has in it, and what such a tensor is.
 _UNSUPPORTED = (
-    ("lora_magnitude_vector", "it is of DoRA, which is not supported"),
     ("lora_embedding_", "adapters of embeddings are not supported"),
-    (".bias", "biases of adapters are not supported"),
     ("modules_to_save", "whole layers beside the adapter are not supported"),
     ("token_adapter", "trained embeddings are not supported"),
     ("lora_diag", "KaSA is not supported"),
@@ -31,36 +28,72 @@ def read_peft(
 ) -> AdapterWeights:
     """Read an adapter; raise a CheckpointError, with the tensor's name, for one that is wrong."""
     read = read_settings(settings, checkpoint.path)
-    choice = Choice(read)
+    names = sort_names(checkpoint.tensors)
+    if names.unknown is not None:
+        raise _unknown(checkpoint, names.unknown)
+    if names.repeated is not None:
+        raise TensorMismatchError(
+            "there are two tensors for this half", path=checkpoint.path, tensor=names.repeated
+        )
     pairs = Pairs(checkpoint, targets, limits, read.base_model_name_or_path)
-    halves: dict[str, dict[str, str]] = {}
-    for name in checkpoint.tensors:
-        found = _HALF.fullmatch(name)
-        if found is None:
-            raise _unknown(checkpoint, name)
-        of_module = halves.setdefault(found["module"], {})
-        if found["half"] in of_module:
-            raise TensorMismatchError(
-                "there are two tensors for this half", path=checkpoint.path, tensor=name
+    modules = _Modules(read, pairs)
+    for stored, tensors in names.modules.items():
+        modules.add(stored, tensors)
+    return pairs.finish()
+
+
+class _Modules:
+    """The modules of an adapter, each compared with the settings before it is kept."""
+
+    def __init__(self, settings: PeftSettings, pairs: Pairs) -> None:
+        self._settings = settings
+        self._choice = Choice(settings)
+        self._pairs = pairs
+
+    def add(self, stored: str, tensors: Mapping[Role, str]) -> None:
+        """Add what an adapter has for a module, which `stored` names as the file does."""
+        module, first = stored.removeprefix(_PREFIX), next(iter(tensors.values()))
+        self._pairs.target(module, first)
+        bias = tensors.get("bias")
+        if tensors.keys() != {"bias"}:
+            self._check(self._choice.why_not(module), first)
+            self._check_kinds(stored, tensors)
+            names = Halves(
+                tensors.get("A", f"{stored}.lora_A.weight"),
+                tensors.get("B", f"{stored}.lora_B.weight"),
             )
-        of_module[found["half"]] = name
-    for stored, of_module in halves.items():
-        module, first = stored.removeprefix(_PREFIX), next(iter(of_module.values()))
-        pairs.target(module, first)
-        why = choice.why_not(module)
+            rank, scale_of = self._choice.rank(module), self._choice.scale_of(module)
+            self._pairs.add(module, names, scale_of, rank=rank, magnitude=tensors.get("magnitude"))
+            if "bias of B" in tensors:
+                self._pairs.add_bias(module, tensors["bias of B"], scale=scale_of(rank))
+        elif self._settings.bias == "lora_only":
+            self._check(self._choice.why_not(module), first)
+        if bias is not None:
+            is_none = self._settings.bias == "none"
+            self._check("bias is 'none' there" if is_none else None, bias)
+            self._pairs.add_bias(module, bias)
+
+    def _check(self, why: str | None, tensor: str) -> None:
         if why is not None:
             raise TensorMismatchError(
                 f"the adapter's settings do not belong to it: {why}",
-                path=checkpoint.path,
-                tensor=first,
+                path=self._pairs.path,
+                tensor=tensor,
                 advice="copy both files of one adapter",
             )
-        names = Halves(
-            of_module.get("A", f"{stored}.lora_A.weight"),
-            of_module.get("B", f"{stored}.lora_B.weight"),
+
+    def _check_kinds(self, stored: str, tensors: Mapping[Role, str]) -> None:
+        """Refuse a module with other tensors beside its pair than the settings say."""
+        wanted: tuple[tuple[Role, str, bool, str], ...] = (
+            ("magnitude", "use_dora", self._settings.use_dora, "lora_magnitude_vector"),
+            ("bias of B", "lora_bias", self._settings.lora_bias, "lora_B.bias"),
         )
-        pairs.add(module, names, choice.scale_of(module), rank=choice.rank(module))
-    return pairs.finish()
+        for role, key, is_set, name in wanted:
+            if role in tensors and not is_set:
+                self._check(f"{key} is not set there", tensors[role])
+            if is_set and role not in tensors:
+                first = next(iter(tensors.values()))
+                self._check(f"{key} is set there, and the file has no {stored}.{name}", first)
 
 
 def _unknown(checkpoint: Checkpoint, name: str) -> UnsupportedFormatError | TensorMismatchError:

@@ -20,12 +20,11 @@ log = logging.getLogger(__name__)
 Rank = Annotated[int, Meta(ge=1, le=1 << 16)]
 
 _ALL_LINEAR = "all-linear"
+_BIASES = ("none", "all", "lora_only")
 _NEUTRAL_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 # Fields that must have their usual value, with what to do otherwise.
 _REFUSED: Mapping[str, str] = {
-    "use_dora": "DoRA is not supported: train without use_dora, or merge the adapter into its base",
-    "lora_bias": "biases of adapters are not supported: train without lora_bias, or merge it",
     "modules_to_save": "whole layers beside the adapter are not supported: train without "
     "modules_to_save, or merge the adapter into its base",
     "trainable_token_indices": "trained embeddings are not supported: train without "
@@ -61,6 +60,8 @@ class PeftSettings(Struct):
     peft_type: str = "LORA"
     bias: str = "none"
     use_rslora: bool = False
+    use_dora: bool = False
+    lora_bias: bool = False
     init_lora_weights: bool | str | None = True
     base_model_name_or_path: str | None = None
     target_modules: list[str] | str | None = None
@@ -144,11 +145,10 @@ def read_settings(text: bytes, path: Path) -> PeftSettings:
             path=path,
             advice="merge the adapter into its base",
         )
-    if settings.bias != "none":
+    if settings.bias not in _BIASES:
         raise UnsupportedFormatError(
-            f"{ORIGIN}: bias is {quote(settings.bias)}, and trained biases are not supported",
+            f"{ORIGIN}: bias is {quote(settings.bias)}, must be one of {', '.join(_BIASES)}",
             path=path,
-            advice="train with bias='none', or merge the adapter into its base",
         )
     if settings.init_lora_weights not in _NEUTRAL_STARTS:
         raise UnsupportedFormatError(

@@ -54,6 +54,7 @@ class Target(Struct, frozen=True):
     shares: tuple[Share, ...]
     inputs: int
     outputs: int  # rows of the module
+    has_bias: bool
 
 
 class Targets:
@@ -180,7 +181,7 @@ def _targets(path: str, linear: Linear, sources: Sequence[StoredTensor]) -> Iter
         for number, (part, source) in enumerate(zip(parts, sources, strict=True)):
             rows = slice(0, part.rows) if source.rows is None else source.rows
             shares = (Share(number, rows),)
-            yield Target(path, len(parts), shares, linear.inputs, part.rows)
+            yield Target(path, len(parts), shares, linear.inputs, part.rows, linear.has_bias)
         return
     (source,) = sources
     begin, found = 0, []
@@ -189,4 +190,5 @@ def _targets(path: str, linear: Linear, sources: Sequence[StoredTensor]) -> Iter
         rows = slice(begin, end) if source.rows is None else source.rows[begin:end]
         found.append(Share(number, rows))
         begin = end
-    yield Target(path, len(parts), tuple(found), linear.inputs, linear.outputs)
+    whole = linear.inputs, linear.outputs, linear.has_bias
+    yield Target(path, len(parts), tuple(found), *whole)

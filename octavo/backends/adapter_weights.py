@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
@@ -19,10 +20,20 @@ class Pair(NamedTuple):
     down: NDArray[Any]  # [rank, inputs]: float32, bfloat16 or float16
     up: NDArray[Any]  # [rows of the part, rank], in the layer's own order of rows
     scale: float  # alpha / rank, or alpha / sqrt(rank)
+    # [rows of the part] float32: the length that each row of the weight gets (DoRA), this pair's
+    # product included. None: rows have the length that follows.
+    magnitude: NDArray[np.float32] | None = None
+
+
+class Bias(NamedTuple):
+    """Changes of the bias of one part of a projection: [rows of the part] float32."""
+
+    added: NDArray[np.float32] | None = None  # to the outputs
+    own: NDArray[np.float32] | None = None  # in place of the layer's
 
 
 class AdapterWeights(Struct, frozen=True, eq=False):
-    """The pairs of an adapter, for every projection that it changes.
+    """The pairs and the biases of an adapter, for every projection that it changes.
 
     The arrays may be views of a mapped file, whose numbers are known to be finite. What a backend
     packs holds on to none of them, so that the file is given up.
@@ -31,6 +42,13 @@ class AdapterWeights(Struct, frozen=True, eq=False):
     # The path of a projection in `Model.walk()` → a pair, or None, for each of its `parts`.
     pairs: Mapping[str, tuple[Pair | None, ...]]
     rank: int  # the largest
+    # Likewise a bias, or None.
+    biases: Mapping[str, tuple[Bias | None, ...]] = {}
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of all projections that it changes."""
+        return tuple(dict.fromkeys((*self.pairs, *self.biases)))
 
 
 class AdapterSettings(Struct, frozen=True):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
-from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights, Pair
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights, Bias, Pair
 from octavo.backends.step import NoAdaptersError
 from octavo.layers import Linear, Model
 from octavo.layers.moe import ExpertMatrices
@@ -13,7 +16,11 @@ from octavo.program.listing import Listing
 from octavo.program.operands import Adapters
 from octavo.program.passes.adapters import add_adapters
 
+Floats = NDArray[np.float32]
+BaseRows = Callable[[int, int], Floats]  # the outputs from one to the one before another
+
 _BLOCKS = "blocks."  # the beginning of the paths of what adapters may change
+_FLOATS_AT_ONCE = 1 << 20  # of a weight's rows, while their lengths are computed
 
 
 def adapt(listing: Listing, model: Model, settings: AdapterSettings) -> list[Adapters]:
@@ -64,18 +71,25 @@ def check_adapter(
     """Raise ValueError, with the projection's path, for what cannot be computed of an adapter."""
     known = {product.path: product for product in products}
     layers = dict(model.walk())
-    for path, pairs in weights.pairs.items():
+    for path in weights.paths:
         if path not in known:
             reason = _refusal(path, layers.get(path)) or "it is no target of this engine's adapters"
             raise ValueError(f"the adapter cannot change {path!r}: {reason}")
         product = known[path]
-        if len(pairs) != len(product.parts):
-            raise ValueError(
-                f"the adapter has {len(pairs)} parts for {path!r}, which has {len(product.parts)}"
-            )
-        for number, (pair, outputs) in enumerate(zip(pairs, product.parts, strict=True)):
+        none = (None,) * len(product.parts)
+        pairs, biases = weights.pairs.get(path, none), weights.biases.get(path, none)
+        for parts in (pairs, biases):
+            if len(parts) != len(product.parts):
+                raise ValueError(
+                    f"the adapter has {len(parts)} parts for {path!r}, which has "
+                    f"{len(product.parts)}"
+                )
+        for number, outputs in enumerate(product.parts):
+            pair, bias, where = pairs[number], biases[number], f"{path!r}, part {number}"
             if pair is not None:
-                _check_pair(pair, outputs, product, settings.max_rank, f"{path!r}, part {number}")
+                _check_pair(pair, outputs, product, settings.max_rank, where)
+            if bias is not None:
+                _check_bias(bias, outputs, layers[path], where)
 
 
 def _check_pair(pair: Pair, outputs: int, product: Adapters, most: int, where: str) -> None:
@@ -89,3 +103,63 @@ def _check_pair(pair: Pair, outputs: int, product: Adapters, most: int, where: s
             f"{where}: matrices {down} and {up} change a projection of {down[1]} inputs and "
             f"{up[0]} outputs; this one has {product.inputs} and {outputs}"
         )
+    if pair.magnitude is not None and pair.magnitude.shape != (outputs,):
+        raise ValueError(f"{where}: magnitudes {pair.magnitude.shape} for {outputs} outputs")
+
+
+def _check_bias(bias: Bias, outputs: int, layer: Any, where: str) -> None:
+    for values in bias:
+        if values is not None and values.shape != (outputs,):
+            raise ValueError(f"{where}: a bias {values.shape} for {outputs} outputs")
+    if bias.own is not None and not layer.has_bias:
+        raise ValueError(f"{where}: a bias in place of one that the model does not have")
+
+
+class PartChange(NamedTuple):
+    """Changes of the sums of one part of a product, beside the addend of a pair."""
+
+    growth: Floats | None  # by which each sum is multiplied, with the pair's product in it
+    addend: Floats | None  # to each sum, behind that
+
+
+def part_changes(
+    weights: AdapterWeights, product: Adapters, base_rows: BaseRows, base_bias: Floats | None
+) -> list[PartChange]:
+    """Return what an adapter does to the sums of a product, part by part.
+
+    `base_rows` gives rows of the layer's weight, as the backend multiplies with them; `base_bias`
+    is the layer's bias.
+    """
+    changes, first = [], 0
+    none = (None,) * len(product.parts)
+    pairs, biases = weights.pairs.get(product.path, none), weights.biases.get(product.path, none)
+    for pair, bias, outputs in zip(pairs, biases, product.parts, strict=True):
+        growth = addend = None
+        if pair is not None and pair.magnitude is not None:
+            growth = _growth(pair, pair.magnitude, base_rows, first)
+        if bias is not None:
+            addend = np.zeros(outputs, np.float32) if bias.added is None else bias.added
+            if bias.own is not None:
+                assert base_bias is not None
+                addend = addend + (bias.own - base_bias[first : first + outputs])
+        changes.append(PartChange(growth, addend))
+        first += outputs
+    return changes
+
+
+def _growth(pair: Pair, magnitude: Floats, base_rows: BaseRows, first: int) -> Floats:
+    """Return what makes the rows of W + scale · up @ down as long as their magnitudes.
+
+    A row of zeros stays one.
+    """
+    down = np.asarray(pair.down, np.float32)
+    at_once = max(1, _FLOATS_AT_ONCE // down.shape[1])
+    lengths = np.empty(len(magnitude), np.float32)
+    for begin in range(0, len(lengths), at_once):
+        rows = slice(begin, min(begin + at_once, len(lengths)))
+        up = np.asarray(pair.up[rows], np.float32) * np.float32(pair.scale)
+        changed = base_rows(first + rows.start, first + rows.stop) + up @ down
+        lengths[rows] = np.sqrt(np.einsum("ij,ij->i", changed, changed, dtype=np.float64))
+    return np.where(lengths > 0, magnitude / np.where(lengths > 0, lengths, 1), 1).astype(
+        np.float32
+    )

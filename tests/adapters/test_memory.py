@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from octavo.adapters.memory import largest_bytes
-from octavo.backends.adapter_weights import AdapterWeights, Pair
+from octavo.backends.adapter_weights import AdapterWeights, Bias, Pair
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.core.stats import ADAPTER
 from octavo.layers import Linear
@@ -110,12 +110,23 @@ def test_the_largest_adapter_fits(shape: str, rank: int) -> None:
     for dtype in (np.float32, np.float16):
         pairs = {
             path: tuple(
-                Pair(np.ones((rank, layer.inputs), dtype), np.ones((part.rows, rank), dtype), 1.0)
+                Pair(
+                    np.ones((rank, layer.inputs), dtype),
+                    np.ones((part.rows, rank), dtype),
+                    1.0,
+                    np.ones(part.rows, np.float32),
+                )
                 for part in layer.parts
             )
             for path, layer in made.model.walk()
             if isinstance(layer, Linear) and path.startswith("blocks.")
         }
-        (packed,) = made.pack(AdapterWeights(pairs, rank))
+        biases = {
+            path: tuple(
+                [Bias(pair.magnitude) for pair in of_parts],
+            )
+            for path, of_parts in pairs.items()
+        }
+        (packed,) = made.pack(AdapterWeights(pairs, rank, biases))
         largest = largest_bytes(made.model, rank, np.dtype(dtype).itemsize)
         assert packed.num_bytes <= largest < 2 * packed.num_bytes

@@ -138,9 +138,7 @@ def test_numbers_are_views_of_the_file_in_its_own_type(
 
 
 REFUSED: list[dict[str, Any]] = [
-    {"use_dora": True},
-    {"lora_bias": True},
-    {"bias": "all"},
+    {"bias": "some"},
     {"modules_to_save": ["lm_head"]},
     {"trainable_token_indices": [1]},
     {"target_parameters": ["experts.gate_up_proj"]},
@@ -268,6 +266,61 @@ def test_a_tensor_that_is_wrong_is_refused_by_its_name(
     change(arrays)
     write_adapter(tmp_path, arrays)
     with pytest.raises(CheckpointError) as caught:
+        read_adapter(model, tmp_path)
+    assert caught.value.tensor == name
+
+
+B = "base_model.model.model.layers.1.self_attn.q_proj."
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"use_dora": True}, "lora_magnitude_vector"),
+        ({"lora_bias": True}, "lora_B.bias"),
+        ({}, "lora_magnitude_vector"),
+        ({}, "lora_B.bias"),
+        ({}, "base_layer.bias"),
+    ],
+)
+def test_numbers_beside_pairs_are_those_that_the_settings_say(
+    settings: dict[str, Any], name: str, model: Model, tmp_path: Path
+) -> None:
+    arrays = arrays_of(model, "q_proj")
+    if not settings:
+        arrays[B + name] = np.ones(32, np.float32)
+    write_adapter(tmp_path, arrays, **settings)
+    with pytest.raises(TensorMismatchError, match="settings do not belong to it"):
+        read_adapter(model, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["base_layer.bias", "lora_B.bias", "lora_magnitude_vector"])
+@pytest.mark.parametrize("size", [31, 33])
+def test_numbers_beside_pairs_are_one_for_each_output(
+    name: str, size: int, model: Model, tmp_path: Path
+) -> None:
+    arrays = arrays_of(model, "q_proj")
+    for key in [key for key in arrays if key.endswith("lora_B.weight")]:
+        arrays[key.replace("lora_B.weight", name)] = np.ones(32, np.float32)
+    arrays[B + name] = np.ones(size, np.float32)
+    settings: dict[str, Any] = {
+        "base_layer.bias": {"bias": "lora_only"},
+        "lora_B.bias": {"lora_bias": True},
+        "lora_magnitude_vector": {"use_dora": True},
+    }[name]
+    write_adapter(tmp_path, arrays, **settings)
+    with pytest.raises(TensorMismatchError) as caught:
+        read_adapter(model, tmp_path)
+    assert caught.value.tensor == B + name
+
+
+def test_a_bias_in_place_of_none_is_refused(tmp_path: Path) -> None:
+    model = make_model("MistralForCausalLM")
+    name = B.replace("q_proj", "o_proj") + "base_layer.bias"
+    write_adapter(
+        tmp_path, {**arrays_of(model, "o_proj"), name: np.ones(32, np.float32)}, bias="lora_only"
+    )
+    with pytest.raises(TensorMismatchError, match="no bias") as caught:
         read_adapter(model, tmp_path)
     assert caught.value.tensor == name
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.backends.adapter_weights import AdapterWeights, Pair
+from octavo.backends.adapter_weights import AdapterWeights, Bias, Pair
 from octavo.layers import Linear, Model
 
 _RANKS = (1, 3, 4, 7, 8)
@@ -39,6 +39,33 @@ def made_up_adapter(
         )
     ranks = [len(each.down) for parts in pairs.values() for each in parts if each is not None]
     return AdapterWeights(pairs, max(ranks))
+
+
+def with_more(model: Model, adapter: AdapterWeights, seed: int) -> AdapterWeights:
+    """Return an adapter with magnitudes for some of its pairs, and biases for some parts."""
+    random = np.random.default_rng(seed)
+    layers = dict(model.walk())
+
+    def numbers(count: int, middle: float) -> NDArray[np.float32]:
+        return (middle + random.integers(-12, 13, count) * _STEP).astype(np.float32)
+
+    pairs, biases = {}, {}
+    for path, parts in adapter.pairs.items():
+        layer = layers[path]
+        assert isinstance(layer, Linear)
+        made: list[Bias | None] = []
+        for part in layer.parts:
+            own = numbers(part.rows, 0.0) if layer.has_bias and random.random() < 0.5 else None
+            added = numbers(part.rows, 0.0) if random.random() < 0.7 else None
+            made.append(None if own is None and added is None else Bias(added, own))
+        biases[path] = tuple(made)
+        pairs[path] = tuple(
+            pair._replace(magnitude=numbers(part.rows, 1.0))
+            if pair is not None and random.random() < 0.7
+            else pair
+            for part, pair in zip(layer.parts, parts, strict=True)
+        )
+    return AdapterWeights(pairs, adapter.rank, biases)
 
 
 def merged_weight(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights, Pair
+from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights, Bias, Pair
 from octavo.backends.native import _native
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.step import (
@@ -26,7 +26,7 @@ from octavo.backends.torch.backend import TorchBackend
 from octavo.models.kv_layout import place_layers
 from tests.backends.adapted import MAX_RANK, SLOTS, Adapted, Text, native
 from tests.backends.both import BACKENDS, New
-from tests.backends.made_up_adapters import made_up_adapter
+from tests.backends.made_up_adapters import made_up_adapter, with_more
 from tests.backends.native.tiny import EXACT
 
 FAMILIES = [
@@ -45,7 +45,9 @@ NO_DRAWS = Draws((), (), NO_ROWS, NO_ROWS)
 
 
 def two(made: Adapted) -> list[AdapterWeights]:
-    return [made_up_adapter(made.model, seed) for seed in (1, 2)]
+    """Make an adapter of pairs, and one that has magnitudes and biases too."""
+    first, second = (made_up_adapter(made.model, seed) for seed in (1, 2))
+    return [first, with_more(made.model, second, 3)]
 
 
 def rows_of(texts: tuple[Text, ...], name: int) -> slice:
@@ -314,13 +316,20 @@ def new(request: pytest.FixtureRequest) -> New:
     return BACKENDS[request.param]
 
 
-def ones(path: str, *shapes: tuple[int, int, int]) -> AdapterWeights:
+def ones(path: str, *shapes: tuple[int, int, int], magnitude: int = 0) -> AdapterWeights:
     """Make an adapter for one projection: (rank, inputs, outputs) of each part."""
+    lengths = np.ones(magnitude, np.float32) if magnitude else None
     pairs = tuple(
-        Pair(np.ones((rank, inputs), np.float32), np.ones((outputs, rank), np.float32), 1.0)
+        Pair(
+            np.ones((rank, inputs), np.float32), np.ones((outputs, rank), np.float32), 1.0, lengths
+        )
         for rank, inputs, outputs in shapes
     )
     return AdapterWeights({path: pairs}, MAX_RANK)
+
+
+def biased(path: str, bias: Bias) -> AdapterWeights:
+    return AdapterWeights({}, 0, {path: (bias,)})
 
 
 REFUSED = {
@@ -332,6 +341,12 @@ REFUSED = {
     "rank": (ones("blocks.0.attn.out", (MAX_RANK + 1, 32, 32)), "rank is 9"),
     "inputs": (ones("blocks.0.attn.out", (2, 16, 32)), "16 inputs"),
     "outputs": (ones("blocks.0.attn.out", (2, 32, 31)), "31 outputs"),
+    "magnitudes": (ones("blocks.0.attn.out", (2, 32, 32), magnitude=31), "magnitudes"),
+    "a bias": (biased("blocks.0.attn.out", Bias(np.ones(31, np.float32))), "a bias"),
+    "a bias of none": (
+        biased("blocks.0.attn.out", Bias(own=np.ones(32, np.float32))),
+        "does not have",
+    ),
 }
 
 
@@ -339,7 +354,7 @@ REFUSED = {
 def test_what_cannot_be_computed_is_refused_with_its_path(new: New, what: str) -> None:
     made = Adapted(new(), "Qwen2MoeForCausalLM")
     adapter, reason = REFUSED[what]
-    (path,) = adapter.pairs
+    (path,) = adapter.paths
     with pytest.raises(ValueError, match=reason) as refused:
         made.pack(adapter)
     assert path in str(refused.value)

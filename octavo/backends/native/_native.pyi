@@ -134,6 +134,7 @@ class Matrix:
     num_bytes: int
     panels: NDArray[np.uint8]
     def row(self, row: int, tier: str = "") -> NDArray[np.float32]: ...
+    def rows(self, first: int, count: int) -> NDArray[np.float32]: ...
 
 class Team:
     size: int
@@ -258,7 +259,7 @@ class AdapterParts:
         self,
         format: Format,
         downs: Sequence[tuple[int, int, float]],
-        ups: Sequence[tuple[int, int]],
+        ups: Sequence[tuple[int, int, int, int]],
     ) -> None: ...
 
 class PackedAdapter:

@@ -1,15 +1,21 @@
-"""Adapters as the reference keeps them: the pairs of matrices of each product that they change."""
+"""Adapters as the reference keeps them: what each does to the products that it changes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from octavo.backends.adapter_weights import AdapterWeights
+from octavo.backends.adapters import Floats, part_changes
+from octavo.backends.torch import ops
+from octavo.backends.torch.weights import TorchMatrix
+from octavo.layers import Model
 from octavo.program.operands import Adapters
 
 
@@ -25,34 +31,106 @@ class TorchPair:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class TorchAdapter:
-    """An adapter's pairs, by the number of the product."""
+class TorchChange:
+    """The changes of an adapter to one product."""
 
-    products: tuple[tuple[TorchPair, ...], ...]
+    pairs: tuple[TorchPair, ...] = ()
+    growth: Tensor | None = None  # [outputs]: by which sums with the addends in them are multiplied
+    bias: Tensor | None = None  # [outputs]: is added behind that
 
     @property
     def num_bytes(self) -> int:
-        pairs = [pair for of_product in self.products for pair in of_product]
-        return sum(pair.down.nbytes + pair.up.nbytes for pair in pairs)
+        whole = [each for each in (self.growth, self.bias) if each is not None]
+        tensors = [each for pair in self.pairs for each in (pair.down, pair.up)]
+        return sum(each.nbytes for each in (*whole, *tensors))
 
 
-def torch_adapter(
-    weights: AdapterWeights, products: Sequence[Adapters], dtype: torch.dtype
-) -> TorchAdapter:
-    """Copy an adapter's matrices in the type that the backend computes in."""
+@dataclass(frozen=True, eq=False, slots=True)
+class TorchAdapter:
+    """An adapter's changes, by the number of the product."""
 
-    def tensor(values: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.array(values, np.float32)).to(dtype)
+    products: tuple[TorchChange, ...]
 
-    def pairs_of(product: Adapters) -> tuple[TorchPair, ...]:
-        made, first, first_low = [], 0, 0
-        pairs = weights.pairs.get(product.path, (None,) * len(product.parts))
-        for pair, outputs in zip(pairs, product.parts, strict=True):
+    @property
+    def num_bytes(self) -> int:
+        return sum(change.num_bytes for change in self.products)
+
+
+Changed = Iterable[tuple[TorchChange, float, Tensor]]  # with the slot's factor, and the rows
+
+
+def shrink(x: Tensor, low: Tensor, changes: Changed) -> None:
+    """Multiply rows by their adapters' first matrices."""
+    for change, factor, rows in changes:
+        for pair in change.pairs:
+            scaled = ops.linear(x[rows], pair.down, None) * (pair.scale * factor)
+            low[rows, pair.first_low : pair.first_low + len(pair.down)] = scaled
+
+
+def expand(y: Tensor, bias: Tensor | None, low: Tensor, changes: Changed) -> None:
+    """Change the rows of a product, to which its bias is added already, as their adapters do."""
+    for change, factor, rows in changes:
+        changed = y[rows]
+        if change.growth is not None:
+            sums = changed if bias is None else changed - bias
+            changed = changed + sums * ((change.growth - 1) * factor)
+        for pair in change.pairs:
+            of_pair = low[rows, pair.first_low : pair.first_low + len(pair.down)]
+            addend = ops.linear(of_pair, pair.up, None)
+            outputs = slice(pair.first, pair.first + len(pair.up))
+            changed[:, outputs] += (
+                addend if change.growth is None else addend * change.growth[outputs]
+            )
+        if change.bias is not None:
+            changed = changed + change.bias * factor
+        y[rows] = changed
+
+
+class TorchAdapters:
+    """Makes adapters of one model, in the type that the backend computes in."""
+
+    def __init__(self, model: Model, products: Sequence[Adapters], dtype: torch.dtype) -> None:
+        self._layers: dict[str, Any] = dict(model.walk())
+        self._products = products
+        self._dtype = dtype
+
+    def make(self, weights: AdapterWeights) -> TorchAdapter:
+        """Copy an adapter's numbers."""
+        return TorchAdapter(tuple(self._change(weights, product) for product in self._products))
+
+    def _change(self, weights: AdapterWeights, product: Adapters) -> TorchChange:
+        if product.path not in weights.paths:
+            return TorchChange()
+        layer, pairs, first, first_low = self._layers[product.path], [], 0, 0
+        of_parts = weights.pairs.get(product.path, (None,) * len(product.parts))
+        for pair, outputs in zip(of_parts, product.parts, strict=True):
             if pair is not None:
-                down, up = tensor(pair.down), tensor(pair.up)
-                made.append(TorchPair(down, up, pair.scale, first, first_low))
+                down, up = self._tensor(pair.down), self._tensor(pair.up)
+                pairs.append(TorchPair(down, up, pair.scale, first, first_low))
                 first_low += len(down)
             first += outputs
-        return tuple(made)
+        bias = layer.bias.float().numpy() if layer.has_bias else None
+        changes = part_changes(weights, product, partial(_rows_of, layer.weight), bias)
+        growth = self._joined(product, [change.growth for change in changes], 1.0)
+        addend = self._joined(product, [change.addend for change in changes], 0.0)
+        return TorchChange(tuple(pairs), growth, addend)
 
-    return TorchAdapter(tuple(map(pairs_of, products)))
+    def _joined(
+        self, product: Adapters, given: Sequence[Floats | None], otherwise: float
+    ) -> Tensor | None:
+        """Return a number for each output; None if no part has any."""
+        if all(values is None for values in given):
+            return None
+        parts = [
+            np.full(outputs, otherwise, np.float32) if values is None else values
+            for values, outputs in zip(given, product.parts, strict=True)
+        ]
+        return self._tensor(np.concatenate(parts))
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.array(values, np.float32)).to(self._dtype)
+
+
+def _rows_of(matrix: TorchMatrix, first: int, stop: int) -> np.ndarray:
+    found: np.ndarray = matrix.values[first:stop].float().numpy()
+    return found

@@ -27,7 +27,7 @@ from octavo.backends.step import (
     refuse_adapters,
 )
 from octavo.backends.stored_rows import StoredRows
-from octavo.backends.torch.adapters import TorchAdapter, torch_adapter
+from octavo.backends.torch.adapters import TorchAdapter, TorchAdapters
 from octavo.backends.torch.attention import AdapterSlots, Buffers, TorchBatch, make_buffers
 from octavo.backends.torch.footprint import TorchFootprint, kept_bytes
 from octavo.backends.torch.interpreter import Interpreter
@@ -128,16 +128,12 @@ class TorchBackend:
         self._model, self._further = model, {}
         self._layout, self._block_size = layout, block_size
 
-    @property
-    def has_adapters(self) -> bool:
-        return self._adapters is not None
-
     def adapter(self, weights: AdapterWeights) -> TorchAdapter:
         if self._adapters is None:
             raise NoAdaptersError(NO_ADAPTERS)
         assert self._model is not None
         check_adapter(weights, self._adapted, self._adapters, self._model)
-        return torch_adapter(weights, self._adapted, self.dtype)
+        return TorchAdapters(self._model, self._adapted, self.dtype).make(weights)
 
     def add_program(self, model: Model, owner: str) -> None:
         assert self._layout is not None, "prepare must be called first"

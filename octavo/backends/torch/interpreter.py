@@ -6,7 +6,7 @@ too, and its results tell whether the passes changed what it computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from octavo.backends.step import NO_ADAPTER
 from octavo.backends.torch import experts, ops, states
-from octavo.backends.torch.adapters import TorchPair
+from octavo.backends.torch.adapters import Changed, expand, shrink
 from octavo.backends.torch.attention import TorchBatch, attend
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.distributed.communicator import Communicator, Floats
@@ -83,8 +83,8 @@ class Run:
             self.wanted = torch.unique(both)  # sorted
         return self.wanted
 
-    def pairs_of_rows(self, i: Instruction) -> Iterable[tuple[TorchPair, float, Tensor]]:
-        """Yield what adapters add to a product: the pair, its slot's factor, and the rows."""
+    def changes(self, i: Instruction) -> Changed:
+        """Yield what adapters do to a product, its slot's factor, and the rows."""
         assert i.out is not None
         assert i.adapters is not None
         if self.batch.adapters is None:
@@ -95,8 +95,7 @@ class Run:
                 raise ValueError(f"rows have the adapter of slot {slot}, in which there is none")
             adapter, factor = self.batch.adapter_slots[slot]
             rows = (slots == slot).nonzero().squeeze(1)
-            for pair in adapter.products[i.adapters.number]:
-                yield pair, factor, rows
+            yield adapter.products[i.adapters.number], factor, rows
 
 
 class Interpreter:
@@ -188,7 +187,7 @@ def _gemm(run: Run, i: Instruction) -> None:
     x = run[i.x] if i.prepared is None else run.contents[i.prepared]
     y = ops.linear(x, _values(i.matrix), i.bias)
     if i.low is not None:
-        _expand(run, i, y)
+        expand(y, i.bias, run[i.low], run.changes(i))
     y = _scaled(y, i.factor)
     y = ops.soft_cap(y, i.cap) if i.cap else y
     if i.gated:
@@ -306,18 +305,8 @@ def _shrink(run: Run, i: Instruction) -> None:
     x = run[i.x]
     x = x if i.norm is None else ops.norm(x, i.norm)
     low = x.new_zeros(len(x), i.out.width)
-    for pair, factor, rows in run.pairs_of_rows(i):
-        scaled = ops.linear(x[rows], pair.down, None) * (pair.scale * factor)
-        low[rows, pair.first_low : pair.first_low + len(pair.down)] = scaled
+    shrink(x, low, run.changes(i))
     run[i.out] = low
-
-
-def _expand(run: Run, i: Instruction, y: Tensor) -> None:
-    """Add each row's low numbers times its adapter's second matrices; other rows stay the same."""
-    low = run[i.low]
-    for pair, _, rows in run.pairs_of_rows(i):
-        of_pair = low[rows, pair.first_low : pair.first_low + len(pair.down)]
-        y[rows, pair.first : pair.first + len(pair.up)] += ops.linear(of_pair, pair.up, None)
 
 
 def _through(exchange: Callable[[Floats], Floats], values: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights
 from octavo.backends.adapters import adapt
 from octavo.backends.step import NO_ADAPTER
 from octavo.backends.torch import ops
-from octavo.backends.torch.adapters import torch_adapter
+from octavo.backends.torch.adapters import TorchAdapters
 from octavo.backends.torch.attention import AdapterSlots, TorchBatch, make_buffers
 from octavo.backends.torch.interpreter import Interpreter, Outputs
 from octavo.backends.torch.weights import TorchMatrix
@@ -57,7 +57,9 @@ def two_adapters(model: Model) -> list[AdapterWeights]:
 def in_slots(
     model: Model, adapters: list[AdapterWeights], products: list[Adapters]
 ) -> AdapterSlots:
-    made = [torch_adapter(each, products, model.backend.dtype) for each in adapters]
+    made = [
+        TorchAdapters(model.model, products, model.backend.dtype).make(each) for each in adapters
+    ]
     return dict(enumerate(zip(made, FACTORS, strict=True)))
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights, Pair
-from octavo.backends.adapters import check_adapter
+from octavo.backends.adapters import check_adapter, part_changes
 from octavo.backends.base import Ints
 from octavo.backends.native import _native
-from octavo.backends.native.packing import Matrix, interleaved
+from octavo.backends.native.packing import Matrix, Vector, interleaved
 from octavo.layers import Model
 from octavo.program.operands import Adapters
 
@@ -31,9 +32,9 @@ class AdapterPacker:
         self._native = _native.AdaptedProducts()
         # By the id of a packed matrix: its number among those that adapters change.
         self.numbers: dict[int, int] = {}
-        layers: dict[str, Any] = dict(model.walk())
+        self._layers: dict[str, Any] = dict(model.walk())
         for product in products:
-            matrix: Matrix = layers[product.path].weight
+            matrix: Matrix = self._layers[product.path].weight
             for piece in matrix.pieces:
                 self.numbers[id(piece.native)] = len(self.numbers)
             ends = np.cumsum(product.parts).tolist()
@@ -43,20 +44,25 @@ class AdapterPacker:
         """Copy an adapter's numbers; raise ValueError for what cannot be computed."""
         check_adapter(weights, self._products, self._settings, self._model)
         owners: list[NDArray[Any]] = []  # of the numbers, until they are copied
-        parts = [self._parts(weights.pairs.get(each.path, ()), owners) for each in self._products]
-        return self._native.pack(parts)
+        return self._native.pack([self._parts(weights, each, owners) for each in self._products])
 
     def _parts(
-        self, pairs: Sequence[Pair | None], owners: list[NDArray[Any]]
+        self, weights: AdapterWeights, product: Adapters, owners: list[NDArray[Any]]
     ) -> _native.AdapterParts:
         """Describe what an adapter has for one product; equal first matrices count once."""
+        if product.path not in weights.paths:
+            return _native.AdapterParts(_native.Format.F32, [], [])
+        pairs = weights.pairs.get(product.path, (None,) * len(product.parts))
         dtype = self._dtype(pairs)
         downs: list[tuple[int, int, float]] = []
-        ups: list[tuple[int, int]] = []
+        ups: list[tuple[int, int, int, int]] = []
         known: dict[tuple[int, float], int] = {}
-        for pair in pairs:
+        base = self._layers[product.path]
+        changes = part_changes(weights, product, partial(_rows_of, base.weight), _bias_of(base))
+        for pair, change in zip(pairs, changes, strict=True):
+            numbers = _address(change.growth, owners), _address(change.addend, owners)
             if pair is None:
-                ups.append((0, 0))
+                ups.append((0, 0, *numbers))
                 continue
             key = (id(pair.down), pair.scale)
             if key not in known:
@@ -66,7 +72,7 @@ class AdapterPacker:
                 downs.append((down.ctypes.data, len(down), pair.scale))
             up = np.ascontiguousarray(pair.up, dtype)
             owners.append(up)
-            ups.append((up.ctypes.data, known[key]))
+            ups.append((up.ctypes.data, known[key], *numbers))
         return _native.AdapterParts(getattr(_native.Format, _FORMATS[dtype.name]), downs, ups)
 
     def _dtype(self, pairs: Sequence[Pair | None]) -> np.dtype[Any]:
@@ -85,6 +91,35 @@ def _numpy_name(name: str) -> Any:
     import ml_dtypes  # here, since few engines have adapters
 
     return ml_dtypes.bfloat16
+
+
+def _address(values: NDArray[np.float32] | None, owners: list[NDArray[Any]]) -> int:
+    if values is None:
+        return 0
+    owners.append(np.ascontiguousarray(values, np.float32))
+    address: int = owners[-1].ctypes.data
+    return address
+
+
+def _bias_of(layer: Any) -> NDArray[np.float32] | None:
+    bias: Vector | None = layer.bias if layer.has_bias else None
+    return None if bias is None else bias.values
+
+
+def _rows_of(matrix: Matrix, first: int, stop: int) -> NDArray[np.float32]:
+    """Return the numbers of a matrix for some outputs, each row in the order of its inputs."""
+    found = np.empty((stop - first, matrix.inputs), np.float32)
+    for piece, outputs in zip(matrix.pieces, _outputs_of(matrix), strict=True):
+        wanted = np.flatnonzero((outputs >= first) & (outputs < stop))
+        # Neighbours of a panel are unpacked together.
+        for run in np.split(wanted, np.flatnonzero(np.diff(wanted) != 1) + 1):
+            if not len(run):
+                continue
+            rows = piece.native.rows(int(run[0]), len(run))
+            if piece.order is not None:
+                rows = rows[:, np.argsort(piece.order.inputs)]
+            found[outputs[run] - first] = rows
+    return found
 
 
 def _outputs_of(matrix: Matrix) -> list[Ints]:
