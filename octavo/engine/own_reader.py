@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,33 +22,47 @@ class OwnReader:
     def __init__(self, directories: Sequence[Path]) -> None:
         self._directories = Directories(directories)
         self._thread = ThreadPoolExecutor(1, "octavo files")
-        self._answers: deque[tuple[int, TensorFile | FileError]] = deque()  # filled by the thread
+        self._errors: deque[tuple[int, FileError]] = deque()  # filled by the thread
         self._next_number = 0
 
-    def request(self, path: str, beside: Sequence[str] = (), names: Sequence[str] = ()) -> int:
-        """Begin to read a file; return the number of the request."""
+    def request(
+        self,
+        path: str,
+        then: Callable[[TensorFile], object],
+        beside: Sequence[str] = (),
+        names: Sequence[str] = (),
+    ) -> int:
+        """Begin to read a file, which `then` gets in the thread; return the request's number."""
         number, self._next_number = self._next_number, self._next_number + 1
-        self._thread.submit(self._read, number, Path(path), tuple(beside), tuple(names))
+        self._thread.submit(self._read, number, Path(path), then, tuple(beside), tuple(names))
         return number
 
-    def take(self) -> list[tuple[int, TensorFile | FileError]]:
-        """Return what has been read since the last call."""
+    def take(self) -> list[tuple[int, FileError]]:
+        """Return the requests that have failed since the last call."""
         taken = []
-        while self._answers:
-            taken.append(self._answers.popleft())
+        while self._errors:
+            taken.append(self._errors.popleft())
         return taken
 
-    def _read(self, number: int, path: Path, beside: Sequence[str], names: Sequence[str]) -> None:
-        answer: TensorFile | FileError
+    def _read(
+        self,
+        number: int,
+        path: Path,
+        then: Callable[[TensorFile], object],
+        beside: Sequence[str],
+        names: Sequence[str],
+    ) -> None:
         try:
             opened = read_file(self._directories, path, beside, names)
             try:
                 sizes = [os.fstat(descriptor).st_size for descriptor in opened]
-                answer = open_sealed(path, FileRead(number, *sizes), *opened)
+                file = open_sealed(path, FileRead(number, *sizes), *opened)
             finally:
                 close_all(opened)
         except FileRefusedError as error:
-            answer = FileError(error.code, str(error))
+            self._errors.append((number, FileError(error.code, str(error))))
         except Exception as error:
-            answer = FileError(NO_MEMORY, f"it cannot be read: {type(error).__name__}: {error}")
-        self._answers.append((number, answer))
+            why = f"it cannot be read: {type(error).__name__}: {error}"
+            self._errors.append((number, FileError(NO_MEMORY, why)))
+        else:
+            then(file)

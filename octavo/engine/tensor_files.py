@@ -5,7 +5,8 @@ The engine can open no file: its loader reads it, and passes its tensors in seal
 class that implements `TensorFileKind`, and a line in `octavo.engine.file_kinds`.
 
 Commands load files, and so may a kind by itself, for a request that needs one. Both go one way: the
-loader reads the file, a thread prepares it, and the kind takes it over between two steps.
+loader reads the file, the thread that receives it prepares it, and the kind takes it over between
+two steps.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -80,17 +80,27 @@ class RequestFiles(Holder, Protocol):
 class FileReader(Protocol):
     """A reader of files for an engine, such as the connection to its loader."""
 
-    def request(self, path: str, beside: Sequence[str] = (), names: Sequence[str] = ()) -> int:
-        """Ask for a file; return the number of the request, or raise FileError."""
+    def request(
+        self,
+        path: str,
+        then: Callable[[TensorFile], object],
+        beside: Sequence[str] = (),
+        names: Sequence[str] = (),
+    ) -> int:
+        """Ask for a file; return the number of the request, or raise FileError.
 
-    def take(self) -> list[tuple[int, TensorFile | FileError]]:
-        """Return what has been read since the last call."""
+        `then` gets the file in a thread of the reader's, as soon as it is there.
+        """
+
+    def take(self) -> list[tuple[int, FileError]]:
+        """Return the requests that have failed since the last call."""
 
 
 class _Loading(NamedTuple):
     """A file that is being loaded, and all that wait for it."""
 
     path: str
+    number: int  # of the reader's request
     waiting: list[Then]
 
 
@@ -102,7 +112,7 @@ class _Loaded(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    """The result of a kind's thread."""
+    """The result of a kind for a file, from the thread that received it."""
 
     label: Label
     file: LoadedFile
@@ -116,12 +126,9 @@ class TensorFiles:
         self,
         kinds: Mapping[str, TensorFileKind],
         reader: FileReader,
-        start: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         self._kinds = kinds
         self._reader = reader
-        # Starts the preparation of a file: in a thread, which the first file starts.
-        self._start = start or ThreadPoolExecutor(1, "octavo file kinds").submit
         self._reading: dict[int, Label] = {}  # by the number of the reader's request
         self._loading: dict[Label, _Loading] = {}
         self._loaded: dict[Label, _Loaded] = {}
@@ -147,11 +154,12 @@ class TensorFiles:
                     NO_ROOM, f"{MAX_FILES} files are loaded: unload some first"
                 )
             try:
-                number = self._reader.request(path, of_kind.beside, of_kind.names)
+                prepare = partial(self._prepare, label)
+                number = self._reader.request(path, prepare, of_kind.beside, of_kind.names)
             except FileError as error:
                 raise CommandRefusedError(error.code, str(error)) from None
             self._reading[number] = label
-            loading = self._loading[label] = _Loading(path, [])
+            loading = self._loading[label] = _Loading(path, number, [])
         elif loading.path != path:
             raise _in_use(label)
         loading.waiting.append(then)
@@ -196,21 +204,16 @@ class TensorFiles:
         self.give_up(command.kind, command.label)
 
     def take(self) -> None:
-        """Take what has been read and prepared since the last call, and settle what waits."""
-        for number, answer in self._reader.take():
-            label = self._reading.pop(number, None)
-            if label is None:
-                continue
-            if isinstance(answer, FileError):
-                self._settle(label, CommandRefusedError(answer.code, str(answer)))
-            else:
-                self._start(partial(self._prepare, label, answer))
+        """Take what has been prepared or has failed since the last call; settle what waits."""
+        for number, error in self._reader.take():
+            if number in self._reading:
+                self._settle(self._reading[number], CommandRefusedError(error.code, str(error)))
         while self._prepared:
             prepared = self._prepared.popleft()
             self._settle(prepared.label, self._use(prepared))
 
     def _prepare(self, label: Label, file: TensorFile) -> None:
-        """Prepare a file, in the thread."""
+        """Prepare a file, in the reader's thread."""
         result: object
         kind, name = label
         loaded = LoadedFile(len(file.checkpoint), file.num_bytes)
@@ -257,7 +260,9 @@ class TensorFiles:
         )
 
     def _settle(self, label: Label, outcome: Outcome) -> None:
-        for then in self._loading.pop(label).waiting:
+        loading = self._loading.pop(label)
+        del self._reading[loading.number]
+        for then in loading.waiting:
             then(outcome)
 
 

@@ -1,8 +1,8 @@
 """An engine's connection to its loader: requests out, files in sealed memory back.
 
-A thread receives what the loader sends, checks it, and maps it; nothing of it is believed. The
-engine's own thread sends requests and takes what has come. An answer that breaks the protocol ends
-the connection: the engine goes on without a loader.
+A thread receives what the loader sends, checks it, maps it, and passes it on; nothing of it is
+believed. The engine's own thread sends requests and takes the errors that have come. An answer that
+breaks the protocol ends the connection: the engine goes on without a loader.
 """
 
 from __future__ import annotations
@@ -67,7 +67,14 @@ class TensorFile(NamedTuple):
     num_bytes: int
 
 
-Answer = tuple[int, TensorFile | FileError]
+Then = Callable[[TensorFile], object]  # called in the thread that receives
+
+
+class _Asked(NamedTuple):
+    """A request without an answer."""
+
+    path: str
+    then: Then
 
 
 class LoaderConnection:
@@ -77,10 +84,10 @@ class LoaderConnection:
         self._connection = connection
         self._clock = clock
         self._lock = threading.Lock()
-        # The paths of requests without an answer, oldest first: the loader reads one at a time.
-        self._in_flight: dict[int, str] = {}
+        # The requests without an answer, oldest first: the loader reads one at a time.
+        self._in_flight: dict[int, _Asked] = {}
         self._until = 0.0  # when the oldest is given up
-        self._answers: deque[Answer] = deque()
+        self._errors: deque[tuple[int, FileError]] = deque()
         self._next_number = 0
         self._why_closed: str | None = None
         self._thread = threading.Thread(target=self._receive_all, name="octavo files", daemon=True)
@@ -88,13 +95,16 @@ class LoaderConnection:
 
     @property
     def num_in_flight(self) -> int:
-        """The number of requests whose answers have not been taken."""
-        return len(self._in_flight) + len(self._answers)
+        """The number of requests without an answer, or with an error that has not been taken."""
+        return len(self._in_flight) + len(self._errors)
 
-    def request(self, path: str, beside: Sequence[str] = (), names: Sequence[str] = ()) -> int:
+    def request(
+        self, path: str, then: Then, beside: Sequence[str] = (), names: Sequence[str] = ()
+    ) -> int:
         """Ask for a file, or for one of these names in a directory; return the request's number.
 
-        Raise FileError if it cannot be asked for.
+        `then` gets the file, in the thread that receives it: the next one waits meanwhile. Raise
+        FileError if it cannot be asked for.
         """
         number = self._next_number
         message = ReadFile(number, path, tuple(beside), tuple(names))
@@ -108,7 +118,7 @@ class LoaderConnection:
             self._next_number += 1
             if not self._in_flight:
                 self._until = self._clock() + WAIT_SECONDS
-            self._in_flight[number] = path
+            self._in_flight[number] = _Asked(path, then)
         try:
             send_now(self._connection, message)
         except OSError as error:
@@ -118,13 +128,13 @@ class LoaderConnection:
             raise FileError(code, f"the loader cannot be reached: {error.strerror}") from None
         return number
 
-    def take(self) -> list[Answer]:
-        """Return the answers that have come, and an error for a request that was read too long."""
+    def take(self) -> list[tuple[int, FileError]]:
+        """Return the errors that have come, and one for a request that was read too long."""
         with self._lock:
             if self._in_flight and self._until <= self._clock():
                 self._fail_oldest(TIMED_OUT, f"no answer for {WAIT_SECONDS:g} s")
-            taken = list(self._answers)
-            self._answers.clear()
+            taken = list(self._errors)
+            self._errors.clear()
         return taken
 
     def close(self) -> None:
@@ -169,22 +179,32 @@ class LoaderConnection:
                     with self._lock:
                         self._end(number, FileError(code, printable(text)))
                 case FileRead(number):
-                    with self._lock:
-                        path = self._in_flight.get(number, "")
-                    if path:
-                        answer = _opened(Path(path), message, descriptors)
-                        with self._lock:
-                            self._end(number, answer)
+                    self._pass_on(number, message, descriptors)
         finally:
             close_all(descriptors)
 
-    def _end(self, number: int, answer: TensorFile | FileError) -> None:
-        """End a request, unless it has ended: its loader may have, or its time."""
+    def _pass_on(self, number: int, message: FileRead, descriptors: list[int]) -> None:
+        """Map a file that was read, and pass it on if it is still wanted."""
+        with self._lock:
+            asked = self._in_flight.get(number)
+        if asked is None:
+            return
+        answer = _opened(Path(asked.path), message, descriptors)
+        with self._lock:
+            if not self._end(number, answer if isinstance(answer, FileError) else None):
+                return
+        if isinstance(answer, TensorFile):
+            asked.then(answer)
+
+    def _end(self, number: int, error: FileError | None) -> bool:
+        """End a request; return False if it has ended: its loader may have, or its time."""
         is_oldest = number == next(iter(self._in_flight), None)
-        if self._in_flight.pop(number, None) is not None:
-            self._answers.append((number, answer))
+        was_open = self._in_flight.pop(number, None) is not None
+        if was_open and error is not None:
+            self._errors.append((number, error))
         if is_oldest:
             self._until = self._clock() + WAIT_SECONDS  # for the next one
+        return was_open
 
     def _fail_oldest(self, code: str, why: str) -> None:
         self._end(next(iter(self._in_flight)), FileError(code, printable(why)))

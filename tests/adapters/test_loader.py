@@ -25,7 +25,7 @@ from octavo.engine.tensor_files import NO_ROOM, UNFIT, TensorFiles
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.errors import TensorMismatchError
 from octavo.loader.metadata import Metadata
-from octavo.loader_process.connection import TOO_LARGE, TOO_MANY, FileError, TensorFile
+from octavo.loader_process.connection import TOO_LARGE, TOO_MANY, FileError, TensorFile, Then
 from octavo.loader_process.read import OUTSIDE, UNREADABLE
 from octavo.wire.commands import LoadedFile
 from tests.adapters.made import make_arrays, modules_of, write_adapter
@@ -39,36 +39,39 @@ class Reader:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.open: dict[int, str] = {}
-        self.answers: list[tuple[int, TensorFile | FileError]] = []
+        self.open: dict[int, tuple[str, Then]] = {}
+        self.errors: list[tuple[int, FileError]] = []
         self.most = 16
 
-    def request(self, path: str, beside: Sequence[str] = (), names: Sequence[str] = ()) -> int:
+    def request(
+        self, path: str, then: Then, beside: Sequence[str] = (), names: Sequence[str] = ()
+    ) -> int:
         if len(self.open) >= self.most:
             raise FileError(TOO_MANY, "too many")
         number = len(self.asked)
         self.asked.append(Path(path).name)
-        self.open[number] = path
+        self.open[number] = path, then
         return number
 
     def answer(self, name: str | None = None) -> None:
         """Answer the oldest request, or that for a name."""
-        number = next(n for n, path in self.open.items() if name in (None, Path(path).name))
-        path = Path(self.open.pop(number))
+        number = next(n for n, (path, _) in self.open.items() if name in (None, Path(path).name))
+        stored, then = self.open.pop(number)
+        path = Path(stored)
         if path.name.startswith("missing"):
-            self.answers.append((number, FileError(UNREADABLE, "no such file")))
+            self.errors.append((number, FileError(UNREADABLE, "no such file")))
             return
         checkpoint = Checkpoint(path, {}, Metadata.of_strings(path, {}))
-        self.answers.append((number, TensorFile(checkpoint, {}, 1000)))
+        then(TensorFile(checkpoint, {}, 1000))
 
     def refuse(self, name: str) -> None:
         """Answer the oldest request for a name with an error."""
-        number = next(n for n, path in self.open.items() if name == Path(path).name)
+        number = next(n for n, (path, _) in self.open.items() if name == Path(path).name)
         del self.open[number]
-        self.answers.append((number, FileError(UNREADABLE, "no such file")))
+        self.errors.append((number, FileError(UNREADABLE, "no such file")))
 
-    def take(self) -> list[tuple[int, TensorFile | FileError]]:
-        taken, self.answers = self.answers, []
+    def take(self) -> list[tuple[int, FileError]]:
+        taken, self.errors = self.errors, []
         return taken
 
 
@@ -89,7 +92,7 @@ class Rig:
         nothing: Any = None
         self.reader = Reader()
         self.loader = Loader(nothing, nothing, Bounds(adapters, num_bytes), "/adapters")
-        self.files = TensorFiles({KIND: self.loader}, self.reader, lambda prepare: prepare())
+        self.files = TensorFiles({KIND: self.loader}, self.reader)
         self.loader.attach(self.files)
 
     def hold(self, name: str, lora: str | None) -> bool:
@@ -290,7 +293,7 @@ class Kept(Loader):
 def test_the_files_of_other_kinds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, nothing = Rig(adapters=10), cast(Any, None)
     kept = Kept(nothing, nothing, Bounds(10, 10_000), "/files")
-    rig.files = TensorFiles({KIND: rig.loader, "kept": kept}, rig.reader, lambda prepare: prepare())
+    rig.files = TensorFiles({KIND: rig.loader, "kept": kept}, rig.reader)
     for loader in (rig.loader, kept):
         loader.attach(rig.files)
     rig.load("a", "b")
@@ -379,7 +382,8 @@ def test_whatever_happens_every_request_goes_on_or_fails(seed: int) -> None:
                 rig.loader.leave(name := chance.choice([*waiting]))
                 del waiting[name]
             case 4 if rig.reader.open:
-                rig.reader.answer(Path(chance.choice([*rig.reader.open.values()])).name)
+                path, _ = chance.choice([*rig.reader.open.values()])
+                rig.reader.answer(Path(path).name)
             case 5 if rig.loader._packed:
                 name = chance.choice([*rig.loader._packed])
                 if name not in rig.loader._given_up:

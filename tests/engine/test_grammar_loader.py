@@ -40,7 +40,7 @@ class SlowLoader:
 
     num_looks = 0
 
-    def request(self, path: str, beside: Sequence[str], names: Sequence[str]) -> int:
+    def request(self, path: str, then: object, beside: Sequence[str], names: Sequence[str]) -> int:
         return 0
 
     def take(self) -> list[tuple[int, FileError]]:

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from octavo.loader_process.connection import (
     TIMED_OUT,
     TOO_MANY,
     WAIT_SECONDS,
-    Answer,
     FileError,
     LoaderConnection,
     TensorFile,
@@ -45,6 +45,8 @@ from octavo.loader_process.read import Directories, read_file
 from octavo.loader_process.sealed import make_sealed
 from tests.loader_process.files import ARRAYS, no_descriptor_left, write_file
 
+Answer = tuple[int, TensorFile | FileError]
+
 
 class Pair:
     """An engine's connection, and a loader's end that the test plays."""
@@ -53,24 +55,35 @@ class Pair:
         engine, self.loader = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.now = 0.0
         self.connection = LoaderConnection(engine, lambda: self.now)
+        self.files: deque[Answer] = deque()
 
     def close(self) -> None:
         self.loader.close()
         self.connection._thread.join()
 
+    def ask(self, path: str) -> int:
+        """Let the engine ask for a file."""
+        numbers: list[int] = []
+        numbers.append(
+            self.connection.request(path, lambda file: self.files.append((numbers[0], file)))
+        )
+        return numbers[0]
+
     def request(self, path: str = "/files/one") -> int:
         """Let the engine ask for a file, and the loader get the request."""
-        number = self.connection.request(path)
+        number = self.ask(path)
         assert decode_request(receive(self.loader)[0]) == ReadFile(number, path)
         return number
 
     def answer(self) -> Answer:
         """Wait for the only answer."""
         deadline = time.monotonic() + 300
-        while not self.connection._answers:
+        while not (self.connection._errors or self.files):
             assert time.monotonic() < deadline
             time.sleep(0.001)
-        (answer,) = self.connection.take()
+        answers: list[Answer] = [*self.files, *self.connection.take()]
+        self.files.clear()
+        (answer,) = answers
         return answer
 
     def error(self) -> str:
@@ -110,10 +123,10 @@ def test_a_file_is_taken_over_and_outlives_the_connection(pair: Pair, tmp_path: 
     path = write_file(tmp_path)
     number = pair.request(str(path))
     opened = read_file(Directories([tmp_path]), path, ())
+    assert pair.connection.num_in_flight == 1
     send(pair.loader, FileRead(number, *(os.fstat(each).st_size for each in opened)), opened)
     for descriptor in opened:
         os.close(descriptor)
-    assert pair.connection.num_in_flight == 1
     answered, file = pair.answer()
     assert (answered, pair.connection.num_in_flight) == (number, 0)
     assert isinstance(file, TensorFile)
@@ -232,7 +245,7 @@ def test_what_breaks_the_protocol_ends_the_loading_and_not_the_engine(
     assert pair.error() == LOADER_ENDED
     pair.connection._thread.join()
     with pytest.raises(FileError) as caught:
-        pair.connection.request("/files/two")
+        pair.ask("/files/two")
     assert caught.value.code == NO_LOADER
     assert pair.loader.recv(100) == b""  # a loader that still runs ends too
 
@@ -253,7 +266,7 @@ def test_answers_that_nobody_waits_for_are_dropped(pair: Pair) -> None:
 def test_the_end_of_a_loader_is_an_error_for_its_file_and_its_successor_reads_the_others(
     pair: Pair,
 ) -> None:
-    numbers = [pair.connection.request(f"/files/{name}") for name in "abc"]
+    numbers = [pair.ask(f"/files/{name}") for name in "abc"]
     assert decode_request(receive(pair.loader)[0]) == ReadFile(numbers[0], "/files/a")
     send_now(pair.loader, LoaderEnded("its process was ended by SIGKILL"))
     number, error = pair.answer()
@@ -298,9 +311,9 @@ def test_a_request_without_an_answer_ends_by_itself(pair: Pair) -> None:
 
 def test_so_many_files_are_asked_for_at_once(pair: Pair) -> None:
     for number in range(MAX_IN_FLIGHT):
-        assert pair.connection.request("/files/one") == number
+        assert pair.ask("/files/one") == number
     with pytest.raises(FileError) as caught:
-        pair.connection.request("/files/one")
+        pair.ask("/files/one")
     assert caught.value.code == TOO_MANY
 
 
@@ -311,7 +324,7 @@ def test_a_loader_that_reads_nothing_does_not_hold_up_the_engine(
 
     def ask_for_ever() -> None:
         for _ in range(10**6):
-            pair.connection.request("/" + "x" * 4000)
+            pair.ask("/" + "x" * 4000)
 
     with pytest.raises(FileError) as caught:
         ask_for_ever()

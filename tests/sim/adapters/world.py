@@ -27,7 +27,7 @@ from octavo.engine.tensor_files import TensorFiles
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.errors import TensorMismatchError
 from octavo.loader.metadata import Metadata
-from octavo.loader_process.connection import TOO_MANY, FileError, TensorFile
+from octavo.loader_process.connection import TOO_MANY, FileError, TensorFile, Then
 from octavo.loader_process.read import UNREADABLE
 from octavo.runner.adapter_slots import AdapterSlots, split_id
 from tests.sim.executor import Faults, SimExecutor
@@ -48,31 +48,35 @@ class SimReader:
 
     def __init__(self, chance: random.Random) -> None:
         self._random = chance
-        self._reading: list[tuple[int, int, str]] = []  # ticks left, number, path
+        self._reading: list[tuple[int, int, Path, Then]] = []  # ticks left, number, path
         self._next_number = 0
         self._has_faded = False
 
-    def request(self, path: str, beside: Sequence[str] = (), names: Sequence[str] = ()) -> int:
+    def request(
+        self, path: str, then: Then, beside: Sequence[str] = (), names: Sequence[str] = ()
+    ) -> int:
         """Begin to read a file."""
         if len(self._reading) >= 2:
             raise FileError(TOO_MANY, "too many files")
         number, self._next_number = self._next_number, self._next_number + 1
-        self._reading.append((self._random.choice((0, 2, MOST_LOAD_TICKS)), number, path))
+        ticks = self._random.choice((0, 2, MOST_LOAD_TICKS))
+        self._reading.append((ticks, number, Path(path), then))
         return number
 
-    def take(self) -> list[tuple[int, TensorFile | FileError]]:
-        """Return what has been read by this tick."""
-        ended = [(number, path) for ticks, number, path in self._reading if not ticks]
-        self._reading = [(ticks - 1, n, path) for ticks, n, path in self._reading if ticks]
+    def take(self) -> list[tuple[int, FileError]]:
+        """Pass on what has been read by this tick; return what has failed."""
+        ended = [each for each in self._reading if not each[0]]
+        self._reading = [(each[0] - 1, *each[1:]) for each in self._reading if each[0]]
         self._random.shuffle(ended)
-        return [(number, self._read(Path(path))) for number, path in ended]
-
-    def _read(self, path: Path) -> TensorFile | FileError:
-        if path.name == "missing" or (path.name == FADING and self._has_faded):
-            return FileError(UNREADABLE, "there is no such file")
-        self._has_faded = self._has_faded or path.name == FADING
-        checkpoint = Checkpoint(path, {}, Metadata.of_strings(path, {}))
-        return TensorFile(checkpoint, {}, 1000)
+        failed = []
+        for _, number, path, then in ended:
+            if path.name == "missing" or (path.name == FADING and self._has_faded):
+                failed.append((number, FileError(UNREADABLE, "there is no such file")))
+                continue
+            self._has_faded = self._has_faded or path.name == FADING
+            checkpoint = Checkpoint(path, {}, Metadata.of_strings(path, {}))
+            then(TensorFile(checkpoint, {}, 1000))
+        return failed
 
 
 class SimLoader(AdapterLoader):
@@ -91,7 +95,7 @@ class CheckedExecutor(SimExecutor):
         super().__init__(*parts)
         self._loader = loader
         self._slots = AdapterSlots(loader)
-        self._held: dict[int, tuple[str, float]] = {}
+        self._held: dict[int, tuple[str | None, float]] = {}
 
     def submit(self, plan: StepPlan) -> None:
         changed, lost = self._slots.change(plan.opened)
@@ -136,7 +140,7 @@ class AdapterWorld:
         nothing: Any = None
         self.loader = loader(nothing, nothing, self.bounds, "/adapters", MOST_OVERTAKEN)
         reader = SimReader(chance)
-        self.files = TensorFiles({KIND: self.loader}, reader, lambda prepare: prepare())
+        self.files = TensorFiles({KIND: self.loader}, reader)
         self.loader.attach(self.files)
         self.holds = Holds([self.loader], None)
         self.requests: dict[str, Request] = {}

@@ -19,7 +19,7 @@ from octavo.engine.tensor_files import TensorFiles
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.errors import TensorMismatchError
 from octavo.loader.metadata import Metadata
-from octavo.loader_process.connection import FileError, TensorFile
+from octavo.loader_process.connection import FileError, TensorFile, Then
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN
 from tests.sim.executor import Faults, SimExecutor
 from tests.sim.kv.memory import require
@@ -94,23 +94,29 @@ class SimLoader:
     def __init__(self, loop: VirtualLoop, chance: random.Random) -> None:
         self._loop = loop
         self._random = chance
-        self._reading: list[tuple[float, int, str]] = []  # until when, number, path
+        self._reading: list[tuple[float, int, str, Then]] = []  # until when, number, path
         self._next_number = 0
 
-    def request(self, path: str, beside: object = (), names: object = ()) -> int:
+    def request(self, path: str, then: Then, beside: object = (), names: object = ()) -> int:
         """Begin to read a file."""
         number, self._next_number = self._next_number, self._next_number + 1
         until = self._loop.time() + self._random.choice([0.0, MOST_LOAD_SECONDS])
-        self._reading.append((until, number, path))
+        self._reading.append((until, number, path, then))
         return number
 
-    def take(self) -> list[tuple[int, TensorFile | FileError]]:
-        """Return what has been read by now, in any order."""
+    def take(self) -> list[tuple[int, FileError]]:
+        """Pass on what has been read by now, in any order; return what has failed."""
         now = self._loop.time()
         ended = [each for each in self._reading if each[0] <= now]
         self._reading = [each for each in self._reading if each[0] > now]
         self._random.shuffle(ended)
-        return [(number, _read(path)) for _, number, path in ended]
+        failed = []
+        for _, number, path, then in ended:
+            if path == "missing":
+                failed.append((number, FileError(UNREADABLE, "there is no such file")))
+            else:
+                then(_file(path))
+        return failed
 
 
 def size_of(path: str) -> int:
@@ -118,9 +124,7 @@ def size_of(path: str) -> int:
     return 1000 + FILES.index(path)
 
 
-def _read(path: str) -> TensorFile | FileError:
-    if path == "missing":
-        return FileError(UNREADABLE, "there is no such file")
+def _file(path: str) -> TensorFile:
     checkpoint = Checkpoint(Path(path), {}, Metadata.of_strings(Path(path), {}))
     return TensorFile(checkpoint, {}, size_of(path))
 
@@ -159,7 +163,7 @@ class Launcher(SimLauncher):
         )
         self.sums[engine.epoch] = kind = Sums()
         loader: Any = SimLoader(self.loop, self.random)
-        files = TensorFiles({KIND: kind}, loader, lambda prepare: prepare())
+        files = TensorFiles({KIND: kind}, loader)
         return Inside(executor, None if store.kind == "none" else store, files)
 
     def after_step(self, engine: SimEngine) -> None:
