@@ -2,7 +2,10 @@
 #include "adapters/packed_adapter.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 namespace octavo {
@@ -15,22 +18,37 @@ size_t number_bytes(Format format) { return format == Format::F32 ? 4 : 2; }
 
 int rounded_up(int count, int unit) { return (count + unit - 1) / unit * unit; }
 
-// One rank's numbers into its rows of the blocks, which are `block_bytes` apart.
-void write_rank(Format format, const uint8_t* from, int inputs, size_t block_bytes, uint8_t* to) {
-  for (int first = 0; first < inputs; first += kDownInputs, to += block_bytes) {
-    const int count = std::min(kDownInputs, inputs - first);
-    if (format != Format::BF16) {
-      std::memcpy(to, from + first * number_bytes(format), count * number_bytes(format));
-      continue;
+// A rank's numbers for one block of inputs.
+template <class Word>
+struct DownBlock {
+  Word numbers[kDownInputs] = {};
+
+  void write(bool in_pairs, uint8_t* to) const {
+    if (!in_pairs) {
+      std::memcpy(to, numbers, sizeof numbers);
+      return;
     }
-    uint16_t numbers[kDownInputs] = {}, pairs[kDownInputs];
-    std::memcpy(numbers, from + first * sizeof(uint16_t), count * sizeof(uint16_t));
-    for (int i = 0; i < kDownInputs / 2; ++i) {
-      pairs[2 * i] = numbers[i];
-      pairs[2 * i + 1] = numbers[i + kDownInputs / 2];
-    }
+    constexpr int kApart = kDownInputs / 2;
+    uint32_t pairs[kApart];
+    for (int i = 0; i < kApart; ++i)
+      pairs[i] = numbers[i] | static_cast<uint32_t>(numbers[i + kApart]) << 16;
     std::memcpy(to, pairs, sizeof pairs);
   }
+};
+
+// One rank's numbers into its rows of the blocks, which are `block_bytes` apart.
+template <class Word>
+void write_rank(bool in_pairs, const uint8_t* from, int inputs, size_t block_bytes, uint8_t* to) {
+  DownBlock<Word> block;
+  int first = 0;
+  for (; first + kDownInputs <= inputs; first += kDownInputs, to += block_bytes) {
+    std::memcpy(block.numbers, from + first * sizeof(Word), sizeof block.numbers);
+    block.write(in_pairs, to);
+  }
+  if (first == inputs) return;
+  block = {};
+  std::memcpy(block.numbers, from + first * sizeof(Word), (inputs - first) * sizeof(Word));
+  block.write(in_pairs, to);
 }
 
 // An output's numbers, of low number `first` and those behind it, into its column.
@@ -95,11 +113,28 @@ void find_places(const AdaptedProduct& product, const AdapterParts& parts, const
                          : place_of(product, parts, outputs[column]);
 }
 
+// Calls work(number) for each number below `count`, in so many threads.
+template <class Work>
+void divide(size_t count, int threads, Work work) {
+  std::atomic<size_t> next{0};
+  const auto take = [&] {
+    for (size_t number; (number = next.fetch_add(1)) < count;) work(number);
+  };
+  std::vector<std::thread> others;
+  others.reserve(threads);
+  try {
+    while (static_cast<int>(others.size()) + 1 < threads) others.emplace_back(take);
+  } catch (const std::system_error&) {
+    // The system allows no more.
+  }
+  take();
+  for (std::thread& other : others) other.join();
+}
+
 }  // namespace
 
 PackedAdapter::PackedAdapter(const std::vector<AdaptedProduct>& products,
-                             const std::vector<AdapterParts>& parts) {
-  size_t matrices = 0;
+                             const std::vector<AdapterParts>& parts, int threads) {
   for (size_t number = 0; number < products.size(); ++number) {
     std::vector<float> scales;
     for (const AdapterDown& down : parts[number].downs)
@@ -110,19 +145,22 @@ PackedAdapter::PackedAdapter(const std::vector<AdaptedProduct>& products,
     scales_.push_back(std::move(scales));
     down.scales = scales_.back().data();
     downs_.push_back(down);
-    matrices += products[number].outputs.size();
+    begins_.push_back({halves_.size(), 0});
+    for (const std::vector<int32_t>& outputs : products[number].outputs)
+      halves_.emplace_back(rounded_up(static_cast<int>(outputs.size()), kPanel) / kHalfPanel);
   }
-  halves_.resize(matrices);
-  for (const bool writes : {false, true}) {
-    if (writes) memory_ = Pages(taken_, are_huge(taken_));
-    taken_ = 0;
-    size_t matrix = 0;
-    for (size_t number = 0; number < products.size(); ++number) {
-      pack_down(products[number], parts[number], downs_[number]);
-      for (const std::vector<int32_t>& outputs : products[number].outputs)
-        pack_up(products[number], parts[number], outputs, halves_[matrix++]);
-    }
-  }
+  divide(products.size(), threads, [&](size_t number) {
+    Room counted;
+    pack_product(products[number], parts[number], number, counted);
+    begins_[number].taken = counted.taken;
+  });
+  size_t taken = 0;
+  for (Begin& begin : begins_) taken += std::exchange(begin.taken, taken);
+  memory_ = Pages(taken, are_huge(taken));
+  divide(products.size(), threads, [&](size_t number) {
+    Room room{memory_.data(), begins_[number].taken};
+    pack_product(products[number], parts[number], number, room);
+  });
   size_t matrix = 0;
   for (size_t number = 0; number < products.size(); ++number)
     for (size_t each = 0; each < products[number].outputs.size(); ++each)
@@ -136,31 +174,41 @@ size_t PackedAdapter::bytes() const {
   return bytes;
 }
 
-uint8_t* PackedAdapter::take(size_t bytes) {
-  uint8_t* at = memory_.data() ? memory_.data() + taken_ : nullptr;
-  taken_ += (bytes + kAlign - 1) / kAlign * kAlign;
+uint8_t* PackedAdapter::Room::take(size_t bytes) {
+  uint8_t* at = data ? data + taken : nullptr;
+  taken += (bytes + kAlign - 1) / kAlign * kAlign;
   return at;
 }
 
+void PackedAdapter::pack_product(const AdaptedProduct& product, const AdapterParts& parts,
+                                 size_t number, Room& room) {
+  pack_down(product, parts, downs_[number], room);
+  size_t matrix = begins_[number].matrix;
+  for (const std::vector<int32_t>& outputs : product.outputs)
+    pack_up(product, parts, outputs, halves_[matrix++], room);
+}
+
 void PackedAdapter::pack_down(const AdaptedProduct& product, const AdapterParts& parts,
-                              Down& down) {
+                              Down& down, Room& room) {
   const size_t number = number_bytes(parts.format), rank_bytes = kDownInputs * number;
   const size_t block_bytes = kDownRanks * rank_bytes;
   const size_t tile_bytes = rounded_up(product.inputs, kDownInputs) / kDownInputs * block_bytes;
-  uint8_t* data = take(rounded_up(down.ranks, kDownRanks) / kDownRanks * tile_bytes);
+  uint8_t* data = room.take(rounded_up(down.ranks, kDownRanks) / kDownRanks * tile_bytes);
   down.data = data;
   if (!data) return;
+  const auto write = parts.format == Format::F32 ? write_rank<uint32_t> : write_rank<uint16_t>;
   int rank = 0;
   for (const AdapterDown& each : parts.downs)
     for (int k = 0; k < each.rank; ++k, ++rank)
-      write_rank(parts.format, each.numbers + static_cast<size_t>(k) * product.inputs * number,
-                 product.inputs, block_bytes,
-                 data + rank / kDownRanks * tile_bytes + rank % kDownRanks * rank_bytes);
+      write(parts.format == Format::BF16,
+            each.numbers + static_cast<size_t>(k) * product.inputs * number, product.inputs,
+            block_bytes, data + rank / kDownRanks * tile_bytes + rank % kDownRanks * rank_bytes);
 }
 
 const float* PackedAdapter::pack_outputs(const AdaptedProduct& product, const AdapterParts& parts,
                                          const int32_t* outputs, int count,
-                                         const float* AdapterUp::*numbers, float otherwise) {
+                                         const float* AdapterUp::*numbers, float otherwise,
+                                         Room& room) {
   float made[kHalfPanel];
   std::fill_n(made, kHalfPanel, otherwise);
   bool are_there = false;
@@ -173,25 +221,26 @@ const float* PackedAdapter::pack_outputs(const AdaptedProduct& product, const Ad
     are_there = true;
   }
   if (!are_there) return nullptr;
-  uint8_t* data = take(sizeof made);
+  uint8_t* data = room.take(sizeof made);
   if (data) std::memcpy(data, made, sizeof made);
   return reinterpret_cast<const float*>(data);
 }
 
 void PackedAdapter::pack_up(const AdaptedProduct& product, const AdapterParts& parts,
-                            const std::vector<int32_t>& outputs, std::vector<UpHalf>& halves) {
+                            const std::vector<int32_t>& outputs, std::vector<UpHalf>& halves,
+                            Room& room) {
   const size_t number = number_bytes(parts.format);
   const auto write = parts.format == Format::F32   ? write_column<uint32_t>
                      : parts.format == Format::F16 ? write_column<uint16_t>
                                                    : write_pairs;
   const int rows = static_cast<int>(outputs.size());
-  halves.assign(rounded_up(rows, kPanel) / kHalfPanel, {});
   for (int begin = 0; begin < rows; begin += kHalfPanel) {
     const int count = std::min(kHalfPanel, rows - begin);
     UpHalf& half = halves[begin / kHalfPanel];
     half.magnitudes = pack_outputs(product, parts, outputs.data() + begin, count,
-                                   &AdapterUp::magnitudes, 1.0f);
-    half.bias = pack_outputs(product, parts, outputs.data() + begin, count, &AdapterUp::bias, 0.0f);
+                                   &AdapterUp::magnitudes, 1.0f, room);
+    half.bias = pack_outputs(product, parts, outputs.data() + begin, count, &AdapterUp::bias, 0.0f,
+                             room);
     Place places[kHalfPanel];
     find_places(product, parts, outputs.data() + begin, count, places);
     int first = INT32_MAX, end = 0;
@@ -202,7 +251,7 @@ void PackedAdapter::pack_up(const AdaptedProduct& product, const AdapterParts& p
       end = std::max(end, place.first + place.rank);
     }
     if (end == 0) continue;
-    uint8_t* data = take(rounded_up(end - first, 2) * kHalfPanel * number);
+    uint8_t* data = room.take(rounded_up(end - first, 2) * kHalfPanel * number);
     half.data = data;
     half.first = first;
     half.count = end - first;

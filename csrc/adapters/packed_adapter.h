@@ -44,9 +44,9 @@ struct AdapterParts {
 
 class PackedAdapter {
  public:
-  // The numbers are copied.
+  // The numbers are copied, by so many threads, of which the caller's is one.
   PackedAdapter(const std::vector<AdaptedProduct>& products,
-                const std::vector<AdapterParts>& parts);
+                const std::vector<AdapterParts>& parts, int threads);
   PackedAdapter(const PackedAdapter&) = delete;
 
   const std::vector<Down>& downs() const { return downs_; }  // of each product
@@ -54,22 +54,36 @@ class PackedAdapter {
   size_t bytes() const;
 
  private:
-  // Without memory these only count bytes.
-  void pack_down(const AdaptedProduct& product, const AdapterParts& parts, Down& down);
+  // Memory that is taken piece by piece, or only counted where there is none.
+  struct Room {
+    uint8_t* data = nullptr;
+    size_t taken = 0;
+
+    uint8_t* take(size_t bytes);
+  };
+
+  // The first of its packed matrices, and the room of what is packed of it.
+  struct Begin {
+    size_t matrix = 0;
+    size_t taken = 0;
+  };
+
+  void pack_product(const AdaptedProduct& product, const AdapterParts& parts, size_t number,
+                    Room& room);
+  void pack_down(const AdaptedProduct& product, const AdapterParts& parts, Down& down, Room& room);
   void pack_up(const AdaptedProduct& product, const AdapterParts& parts,
-               const std::vector<int32_t>& outputs, std::vector<UpHalf>& halves);
+               const std::vector<int32_t>& outputs, std::vector<UpHalf>& halves, Room& room);
   // A number for each output of a half, or nullptr if no part with any of them has these.
   const float* pack_outputs(const AdaptedProduct& product, const AdapterParts& parts,
                             const int32_t* outputs, int count, const float* AdapterUp::*numbers,
-                            float otherwise);
-  uint8_t* take(size_t bytes);
+                            float otherwise, Room& room);
 
   std::vector<Down> downs_;
   std::vector<Up> ups_;
   std::vector<std::vector<UpHalf>> halves_;
   std::vector<std::vector<float>> scales_;
+  std::vector<Begin> begins_;  // of each product
   Pages memory_;
-  size_t taken_ = 0;
 };
 
 }  // namespace octavo

@@ -71,7 +71,8 @@ void bind_adapters(nb::module_& m) {
       .def(nb::init<>())
       .def("add", &AdaptedProducts::add, "inputs"_a, "part_ends"_a, "outputs"_a)
       // The numbers at the addresses are copied; their owners must live until then.
-      .def("pack", [](const AdaptedProducts& self, const std::vector<AdapterParts>& parts) {
+      .def("pack", [](const AdaptedProducts& self, const std::vector<AdapterParts>& parts,
+                      int threads) {
         if (parts.size() != self.all.size())
           throw std::invalid_argument("an adapter has parts for each product");
         for (size_t number = 0; number < parts.size(); ++number)
@@ -79,8 +80,8 @@ void bind_adapters(nb::module_& m) {
               parts[number].ups.size() != self.all[number].part_ends.size())
             throw std::invalid_argument("a product has another number of parts");
         const nb::gil_scoped_release released;
-        return OwnedAdapter{std::make_shared<const PackedAdapter>(self.all, parts)};
-      }, "parts"_a);
+        return OwnedAdapter{std::make_shared<const PackedAdapter>(self.all, parts, threads)};
+      }, "parts"_a, "threads"_a);
 }
 
 }  // namespace octavo

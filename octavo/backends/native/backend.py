@@ -253,7 +253,7 @@ class NativeBackend:
     ) -> Mapping[int, int]:
         """Let adapters change the products; return the number of each packed matrix, by its id."""
         products = adapt(listing, model, settings)
-        self._adapters = AdapterPacker(model, products, settings)
+        self._adapters = AdapterPacker(model, products, settings, self.num_threads)
         return self._adapters.numbers
 
     def _measure(self) -> None:

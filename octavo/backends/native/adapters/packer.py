@@ -24,8 +24,13 @@ class AdapterPacker:
     """Packs adapters of one model, in any thread."""
 
     def __init__(
-        self, model: Model, products: Sequence[Adapters], settings: AdapterSettings
+        self,
+        model: Model,
+        products: Sequence[Adapters],
+        settings: AdapterSettings,
+        num_threads: int,
     ) -> None:
+        self._num_threads = num_threads
         self._model = model
         self._settings = settings
         self._products = products
@@ -44,7 +49,8 @@ class AdapterPacker:
         """Copy an adapter's numbers; raise ValueError for what cannot be computed."""
         check_adapter(weights, self._products, self._settings, self._model)
         owners: list[NDArray[Any]] = []  # of the numbers, until they are copied
-        return self._native.pack([self._parts(weights, each, owners) for each in self._products])
+        parts = [self._parts(weights, each, owners) for each in self._products]
+        return self._native.pack(parts, self._num_threads)
 
     def _parts(
         self, weights: AdapterWeights, product: Adapters, owners: list[NDArray[Any]]
