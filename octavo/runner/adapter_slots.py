@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from octavo.core.plan import NewSlot
 
-Changes = tuple[tuple[int, Any, float], ...]  # as in HostBatch.adapter_slots
+Changes = tuple[tuple[int, Any | None, float], ...]  # as in HostBatch.adapter_slots
 
 _FACTOR = "*"
 _DIGEST = re.compile(r"[0-9a-z]{1,64}")
@@ -47,9 +47,10 @@ class AdapterSlots:
     def change(self, opened: Sequence[NewSlot]) -> tuple[Changes, tuple[int, ...]]:
         """Return the changes of a plan, and the sequences' slots whose adapter is not in memory.
 
-        A slot changes only when nothing that runs has its adapter any more.
+        A slot changes only when nothing that runs has its adapter any more. One whose adapter has
+        left memory is emptied, since it would keep what has made room for others.
         """
-        changes: dict[int, tuple[Any, float]] = {}
+        changes: dict[int, tuple[Any | None, float]] = {}
         lost = []
         for new in opened:
             if new.lora is None or self._held.get(new.adapter) == new.lora:
@@ -60,4 +61,8 @@ class AdapterSlots:
                 continue
             self._held[new.adapter] = new.lora
             changes[new.adapter] = found
+        for slot, lora in tuple(self._held.items()):
+            if slot not in changes and self._supply.find(lora) is None:
+                del self._held[slot]
+                changes[slot] = None, 1.0
         return tuple((slot, *found) for slot, found in changes.items()), tuple(lost)

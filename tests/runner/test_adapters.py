@@ -17,6 +17,7 @@ from octavo.backends.step import (
 )
 from octavo.core.engine import EngineCore
 from octavo.exec.inline import InlineExecutor
+from octavo.runner.adapter_slots import Changes
 from octavo.runner.model_runner import ModelRunner
 from tests.runner.plans import make_plan, make_runner, new_slot, run, successor
 from tests.runner.test_transfers import make
@@ -24,12 +25,15 @@ from tests.runner.tiny import FULL, VOCABULARY, StubBackend, make_config, make_r
 
 
 class Supply:
-    """The adapters in memory: all but one."""
+    """The adapters in memory: all but some."""
+
+    def __init__(self) -> None:
+        self.lost = {"lost"}
 
     def find(self, adapter: str) -> tuple[Any, float] | None:
-        return (
-            None if adapter == "lost" else (f"value of {adapter}", 0.5 if adapter == "y" else 1.0)
-        )
+        if adapter in self.lost:
+            return None
+        return f"value of {adapter}", 0.5 if adapter == "y" else 1.0
 
 
 def test_each_row_has_the_adapter_of_its_sequence() -> None:
@@ -62,6 +66,23 @@ def test_a_slot_changes_with_the_first_sequence_of_another_adapter() -> None:
     other = new_slot(0, [3], ((1,), (2,)), lora="z", adapter=0)
     run(runner, make_plan(step=2, freed=(1,), opened=(other,), chunks=((0, 0, 1, True),)))
     assert stub.batches[-1].adapter_slots == ((0, "value of z", 1.0),)
+
+
+def test_a_slot_is_emptied_when_its_adapter_has_left_memory() -> None:
+    supply = Supply()
+    runner, stub = make_runner(adapters=supply, max_loras=2)
+    one = new_slot(0, [3], ((1,), (2,)), lora="x", adapter=0)
+    run(runner, make_plan(opened=(one,), chunks=((0, 0, 1, True),)))
+    supply.lost.add("x")
+    other = new_slot(1, [3], ((3,), (4,)), lora="z", adapter=1)
+    run(runner, make_plan(step=1, freed=(0,), opened=(other,), chunks=((1, 0, 1, True),)))
+    changed: Changes = stub.batches[-1].adapter_slots
+    assert changed == ((1, "value of z", 1.0), (0, None, 1.0))
+    supply.lost.clear()
+    again = new_slot(0, [3], ((1,), (2,)), lora="x", adapter=0)
+    run(runner, make_plan(step=2, opened=(again,), chunks=((0, 0, 1, True), (1, 1, 1, True))))
+    changed = stub.batches[-1].adapter_slots
+    assert changed == ((0, "value of x", 1.0),)
 
 
 def test_a_sequence_whose_adapter_is_not_in_memory_fails_alone() -> None:
