@@ -1,6 +1,7 @@
 """Attacks a server with every kind of hostile request while other clients' streams are watched.
 
     python -m benchmarks.hostile --requests 10000 [--only "trailers"] [--model smollm2]
+    python -m benchmarks.hostile --requests 0 --calls 0 --adapters 5000
 
 A real server uses a real engine process; the hostile clients are another process, and the watched
 streams a third. Wrong requests must get nothing but 4xx, no stream may change or pause for 100 ms
@@ -8,6 +9,8 @@ longer than it does undisturbed, the front end stays below 300 MB, and nothing m
 Without `--only`, another server's gRPC interface is attacked too, with `--calls` calls in each way,
 and one key makes a third server keep files, batches and responses (`keeping`).
 In the end one key takes all that it can get, and another key's request must start nevertheless.
+Then a server with a real engine loads damaged adapters beside streams (`adapters.files`).
+With 0 requests, calls or adapters that part is left out.
 The exit code is 1 if any of this fails.
 
 `--only WORDS --list` prints the names of the kinds. `--attack N` carries out one attack of the mix
@@ -26,6 +29,7 @@ from typing import Any
 
 import uvloop
 
+from benchmarks.hostile.adapters.files import attack_by_files
 from benchmarks.hostile.calls import attack_calls
 from benchmarks.hostile.keeping import faults_of_keeping, pauses_of_keeping, settings_in
 from benchmarks.hostile.run import ALL_KINDS, SETTINGS, Options, log_faults, measure, show
@@ -37,6 +41,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=1800.0, help="the longest duration")
     parser.add_argument("--calls", type=int, default=4000, help="in each attack on gRPC; 0: none")
+    parser.add_argument("--adapters", type=int, default=400, help="damaged ones; 0: none")
     parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--baseline", type=float, default=10.0, help="seconds without attacks")
     parser.add_argument("--seed", type=int, default=1)
@@ -65,18 +70,29 @@ def main() -> int:
             asyncio.run(show(served, options, given.attack))
         return 0
     with tempfile.TemporaryDirectory() as name:
-        log = given.log or Path(name) / "log"
-        with log.open("w") as file, Served(settings, file) as served:
-            report = uvloop.run(measure(served, options, log))
-            code = served.end()
-        if code:
-            report["faults"].append(f"its exit code is {code}")
+        report: dict[str, Any] = {"faults": [], "pauses": []}
+        if given.requests:
+            report = attack_by_requests(settings, options, given.log or Path(name) / "log")
         if given.calls and not given.only and given.model is None:
             report["faults"] += faults_of_calls(given.calls, Path(name) / "calls")
-        if not given.only:
+        if given.requests and not given.only:
             keep_much(report, Path(name))
+        if given.adapters and not given.only:
+            report["adapters"] = attack_by_files(given.adapters, options, Path(name))
+            for kind in ("faults", "pauses"):
+                report[kind] += report["adapters"].pop(kind)
     print(json.dumps(report, indent=1))
     return int(bool(report["faults"] or report["pauses"]))
+
+
+def attack_by_requests(settings: dict[str, Any], options: Options, log: Path) -> dict[str, Any]:
+    """Let a server of its own be attacked by the mix; return the report."""
+    with log.open("w") as file, Served(settings, file) as served:
+        report = uvloop.run(measure(served, options, log))
+        code = served.end()
+    if code:
+        report["faults"].append(f"its exit code is {code}")
+    return report
 
 
 def faults_of_calls(num_calls: int, log: Path) -> list[str]:

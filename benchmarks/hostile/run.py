@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hostile import adapters, bodies, costly, framing, heads, manners, shapes
+from benchmarks.hostile import bodies, costly, framing, heads, manners, shapes
+from benchmarks.hostile.adapters import routes
 from benchmarks.hostile.attack import (
     ATTACK_KEY,
     CHAT,
@@ -34,7 +35,7 @@ from benchmarks.served.leaks import holdings, holdings_in_the_end, leaks, settle
 
 ALL_KINDS: tuple[Kind, ...] = tuple(
     kind
-    for module in (bodies, heads, framing, manners, costly, shapes, adapters)
+    for module in (bodies, heads, framing, manners, costly, shapes, routes)
     for kind in module.KINDS
 )
 MAX_CONNECTIONS = 800

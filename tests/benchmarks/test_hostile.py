@@ -9,6 +9,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.hostile.__main__ import faults_of_calls
+from benchmarks.hostile.adapters.files import (
+    GGUF_NAME,
+    SETTINGS_NAME,
+    TENSORS_NAME,
+    attack_by_files,
+    damages,
+    refused,
+    undamaged,
+)
 from benchmarks.hostile.answers import Answer, AnswerReader, MalformedError
 from benchmarks.hostile.attack import ATTACK_KEY, COMPLETIONS, LIVE, Attack, Ending, Right, post
 from benchmarks.hostile.client import Outcome
@@ -25,6 +34,7 @@ from benchmarks.hostile.run import (
 from benchmarks.hostile.verdict import fault_of
 from benchmarks.hostile.watch import Phase, Waits, said_in, watched_request
 from benchmarks.served.client import Served
+from tests.api.tiny import make_model
 
 ERROR = b'{"error": {"message": "wrong", "type": "t", "param": null, "code": null}}'
 REFUSED = Attack((post(COMPLETIONS, {}),))
@@ -199,3 +209,45 @@ def test_a_key_that_keeps_much_leaves_room_for_others(tmp_path: Path) -> None:
     with Served(settings_in(tmp_path, is_crowded=False)) as served:
         assert asyncio.run(faults_of_keeping(served, is_crowded=False)) == []
         assert served.end() == 0
+
+
+def test_damaged_adapters_differ_and_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    make_model(tmp_path)
+    mutants = undamaged(str(tmp_path), tmp_path)
+    some = list(damages(mutants, len(mutants) + 20, seed=1))
+    assert [each.name for each in some] == [
+        each.name for each in damages(mutants, len(mutants) + 20, seed=1)
+    ]
+    assert {each.file for each in some[:200]} == {SETTINGS_NAME, TENSORS_NAME, GGUF_NAME}
+    content = (tmp_path / "peft" / TENSORS_NAME).read_bytes()
+    last = next(each for each in reversed(some) if each.file == TENSORS_NAME)
+    assert last.change(content) == last.change(content) != content
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        (500, "failed", "it failed"),
+        (400, "changed", "a code that no damage has"),
+        (400, "unfit", "two\nlines of text"),
+        (400, "damaged", "short"),
+        (400, "damaged", "x" * 3000),
+    ],
+)
+def test_a_refusal_of_an_adapter_that_is_no_clear_line_is_a_fault(
+    status: int, code: str, message: str
+) -> None:
+    body = json.dumps({"error": {"code": code, "message": message}}).encode()
+    assert refused(status, body)[1]
+    right = json.dumps({"error": {"code": "unfit", "message": "its rank is 17"}}).encode()
+    assert refused(400, right) == ("unfit", None)
+
+
+@pytest.mark.slow
+def test_a_few_damaged_adapters_find_no_fault(tmp_path: Path) -> None:
+    options = Options(num_streams=4, baseline_seconds=0.5)
+    report = attack_by_files(60, options, tmp_path)
+    assert report["files"] == sum(report["outcomes"].values()) == 60
+    assert report["outcomes"]["loaded"]
+    assert report["attacked"]["reads"]
+    assert not report["faults"]

@@ -1,0 +1,1 @@
+"""Attacks on what a server does with adapters: the routes that change them, and their files."""
