@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import logging
 import os
+import select
 import signal
 import socket
 import sys
@@ -34,12 +35,15 @@ from octavo.loader_process.messages import (
     send,
 )
 from octavo.loader_process.read import Directories, FileRefusedError, read_file
+from octavo.loader_process.sealed import SpareMemory
 from octavo.observe.log import set_up_log
 
 log = logging.getLogger(__name__)
 
 # For the mapped copy, and what is made of its header.
 MEMORY_BYTES = MAX_FILE_BYTES + (2 << 30)
+MAX_SPARE_BYTES = 64 << 20  # for the next file, of an adapter in most cases
+QUIET_SECONDS = 0.05  # without a request, before spare memory is taken
 NO_MEMORY, FAILED = "no_memory", "failed"
 
 
@@ -79,7 +83,10 @@ def _confine(directories: Directories) -> None:
 
 def serve(connection: socket.socket, directories: Directories, seconds: float) -> int:
     """Answer one request after the other; each may take so many seconds."""
+    spare = SpareMemory(MAX_SPARE_BYTES)
     while True:
+        if not spare.is_there and not select.select([connection], [], [], QUIET_SECONDS)[0]:
+            spare.fill()
         try:
             data, descriptors = receive(connection)
             close_all(descriptors)  # an engine has nothing to pass
@@ -92,17 +99,19 @@ def serve(connection: socket.socket, directories: Directories, seconds: float) -
         # The signal ends this process whatever it does; the front end reports that to the engine.
         signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
-            _answer(connection, directories, request)
+            _answer(connection, directories, request, spare)
         except BrokenPipeError:  # the engine has ended
             return 0
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _answer(connection: socket.socket, directories: Directories, request: ReadFile) -> None:
-    number = request.number
+def _answer(
+    connection: socket.socket, directories: Directories, request: ReadFile, spare: SpareMemory
+) -> None:
+    number, path = request.number, Path(request.path)
     try:
-        opened = read_file(directories, Path(request.path), request.beside, request.names)
+        opened = read_file(directories, path, request.beside, request.names, spare)
     except FileRefusedError as error:
         send(connection, FileRefused(number, error.code, printable(str(error))), ())
         return

@@ -29,7 +29,7 @@ from octavo.loader_process.messages import (
     TableEntry,
     encode,
 )
-from octavo.loader_process.sealed import make_sealed
+from octavo.loader_process.sealed import SpareMemory, make_sealed
 
 OUTSIDE, UNREADABLE, TOO_LARGE, DAMAGED = "outside", "unreadable", "too_large", "damaged"
 _CHUNK_BYTES = 64 << 20
@@ -91,17 +91,24 @@ class Directories:
 
 
 def read_file(
-    directories: Directories, path: Path, beside: Sequence[str], names: Sequence[str] = ()
+    directories: Directories,
+    path: Path,
+    beside: Sequence[str],
+    names: Sequence[str] = (),
+    spare: SpareMemory | None = None,
 ) -> tuple[int, int]:
     """Return descriptors of a file's content and of its table; raise FileRefusedError.
 
-    In a directory, the first of `names` is read.
+    In a directory, the first of `names` is read. The content is put into spare memory, if there is
+    some.
     """
     name = _name_in(directories, path, names)
     path = path / name if name else path
     source, num_bytes = directories.open(path, MAX_FILE_BYTES)
     try:
-        content = make_sealed("octavo-tensors", num_bytes, _copier(source, num_bytes, path))
+        memory = None if spare is None else spare.take(num_bytes)
+        copy = _copier(source, num_bytes, path)
+        content = make_sealed("octavo-tensors", num_bytes, copy, memory)
     finally:
         os.close(source)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
@@ -28,6 +29,7 @@ from octavo.loader_process.read import (
     FileRefusedError,
     read_file,
 )
+from octavo.loader_process.sealed import SpareMemory
 from tests.loader.make_files import safetensors_bytes, with_header, write_safetensors
 from tests.loader_process.files import ARRAYS, no_descriptor_left, read_both_ends, write_file
 
@@ -51,6 +53,41 @@ def test_the_engine_gets_every_tensor_and_what_lies_beside_the_file(tmp_path: Pa
         content = path.read_bytes()
         assert file.num_bytes == len(content)
         del file
+
+
+def test_memory_that_was_taken_before_has_the_next_file_whatever_its_size(tmp_path: Path) -> None:
+    spare = SpareMemory(1 << 20)
+    rows = (8, 8, 4000, 2, 1 << 16, 8)  # equal, larger, smaller, above the bound, and none then
+    was_there = []
+    with no_descriptor_left():
+        for number, count in enumerate(rows):
+            array = np.full((count, 8), number, np.float32)
+            path = tmp_path / f"{number}.safetensors"
+            write_safetensors(path, {"numbers": array})
+            spare.fill()
+            was_there.append(spare.is_there)
+            opened = read_file(Directories([tmp_path]), path, (), (), spare)
+            assert not spare.is_there, "each file has memory of its own"
+            assert os.pread(opened[0], 1 << 22, 0) == path.read_bytes()
+            with pytest.raises(OSError, match="not permitted"):
+                os.pwrite(opened[0], b"x", 0)
+            close_all(opened)
+    assert was_there == [False, True, True, True, True, False]
+
+
+def test_a_system_without_memory_leaves_the_next_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    spare, path = SpareMemory(1 << 20), write_file(tmp_path)
+    with no_descriptor_left():
+        close_all(read_file(Directories([tmp_path]), path, (), (), spare))
+        monkeypatch.setattr(os, "posix_fallocate", refuse)
+        spare.fill()
+        assert not spare.is_there
+        close_all(read_file(Directories([tmp_path]), path, (), (), spare))
 
 
 def test_nobody_can_change_what_was_read(tmp_path: Path) -> None:
