@@ -13,26 +13,43 @@ the steps without adapters, and their range:
 
 What is below 1 is slower. `pack` is the time in which an adapter is packed, which happens beside
 steps, and `slot` what a step takes longer that puts one into a slot.
+
+    python -m benchmarks.native.adapters --files [--dtype float32]
+
+times what a swap from disk does instead, with the file in the page cache: copied and sealed as the
+loader's process does it, mapped, checked, and packed.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.served.adapters import DTYPES, AdapterMaker
+from octavo.adapters.pairs import Limits
+from octavo.adapters.read import PEFT_FILE, SETTINGS_FILE, AdapterReader
 from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights, Pair
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.step import NO_ROWS, Draws, HostBatch
 from octavo.backends.stored_rows import Floats, StoredRows
 from octavo.layers import Linear, Model
+from octavo.loader_process.connection import open_sealed
+from octavo.loader_process.messages import FileRead, close_all
+from octavo.loader_process.process import MAX_SPARE_BYTES
+from octavo.loader_process.read import Directories, read_file
+from octavo.loader_process.sealed import SpareMemory
 from octavo.models.build import bind
 from octavo.models.config_reader import Config
 from octavo.models.kv_layout import place_layers
@@ -55,6 +72,7 @@ SHAPE: dict[str, Any] = {
 }
 POSITION = 128  # of the rows
 BLOCK_SIZE = 16
+PARTS = ("copied", "mapped", "checked", "packed")
 NO_DRAWS = Draws((), (), NO_ROWS, NO_ROWS)
 Step = Callable[[], object]
 
@@ -214,6 +232,38 @@ def measure(engine: Engine, asked: argparse.Namespace) -> Iterable[str]:
     yield f"slot      {_spread(_slot_times(engine, filling[0]), 'µs')}"
 
 
+def measure_files(engine: Engine, asked: argparse.Namespace) -> Iterable[str]:
+    """Time the parts of a swap from a file in the page cache; yield the lines."""
+    reader = AdapterReader(engine.model, Limits(asked.rank))
+    engine.prepare(adapters=True)
+    times: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        maker = AdapterMaker(engine.model.spec, asked.rank, asked.dtype)
+        place = maker.write(Path(name, "adapter"), 0)
+        directories, spare = Directories([place]), SpareMemory(MAX_SPARE_BYTES)
+        for round_ in range(asked.rounds * asked.steps + 1):
+            spare.fill()
+            at = [time.perf_counter()]
+            opened = read_file(directories, place, (SETTINGS_FILE,), (PEFT_FILE,), spare)
+            at.append(time.perf_counter())
+            sizes = [os.fstat(descriptor).st_size for descriptor in opened]
+            file = open_sealed(place, FileRead(0, *sizes), *opened)
+            close_all(opened)
+            at.append(time.perf_counter())
+            weights = reader.read(file.checkpoint, file.beside[SETTINGS_FILE])
+            at.append(time.perf_counter())
+            value = engine.backend.adapter(weights)
+            at.append(time.perf_counter())
+            if round_:
+                for part, (begin, end) in zip(PARTS, pairwise(at), strict=True):
+                    times.setdefault(part, []).append(1000 * (end - begin))
+                times.setdefault("whole", []).append(1000 * (at[-1] - at[0]))
+            del weights, file
+    yield f"{maker.num_bytes / 1e6:.1f} MB of {asked.dtype}, packed {value.num_bytes / 1e6:.1f} MB"
+    for part, several in times.items():
+        yield f"{part:9} {_spread(several, 'ms')}"
+
+
 def _timed(backend: NativeBackend, batch: HostBatch, steps: int) -> float:
     return seconds_of(lambda: backend.step(batch, NO_DRAWS).collect(), steps)
 
@@ -244,11 +294,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8, help="of each kind in a round")
     parser.add_argument("--threads", type=int, default=0, help="0: as many as there are cores")
+    parser.add_argument("--files", action="store_true", help="time the parts of a swap from disk")
+    parser.add_argument("--dtype", choices=tuple(DTYPES), default="bfloat16", help="of the file")
     asked = parser.parse_args()
     engine = Engine(asked)
     print(f"{processor()}, {engine.backend.num_threads} threads, {engine.backend.tier}")
     print(f"{asked.weights}, rank {asked.rank}")
-    for line in measure(engine, asked):
+    for line in (measure_files if asked.files else measure)(engine, asked):
         print(line, flush=True)
     return 0
 

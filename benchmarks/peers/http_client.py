@@ -57,17 +57,20 @@ class Answer:
     events: tuple[float, ...]
 
 
-def request(port: int, prompt: list[int], output_tokens: int) -> bytes:
+def request(
+    port: int, prompt: list[int], output_tokens: int, model: str = "model", **more: Any
+) -> bytes:
     """Return the bytes of a request that cannot end before all tokens are generated."""
     body = json.dumps(
         {
-            "model": "model",
+            "model": model,
             "prompt": prompt,
             "max_tokens": output_tokens,
             "temperature": 0,
             "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **more,
         }
     ).encode()
     head = (
@@ -138,7 +141,13 @@ async def ask(
     port: int, prompts: list[list[int]], output_tokens: int, streams: int
 ) -> list[Answer]:
     """Send all prompts, `streams` at a time, and return the answers."""
-    waiting = [request(port, prompt, output_tokens) for prompt in reversed(prompts)]
+    asked = [request(port, prompt, output_tokens) for prompt in prompts]
+    return [read(stream) for stream in await send(port, asked, streams)]
+
+
+async def send(port: int, requests: list[bytes], streams: int) -> list[Stream]:
+    """Send requests, `streams` at a time, and return them when all have ended."""
+    waiting = requests[::-1]
     done: list[Stream] = []
 
     async def one_after_another() -> None:
@@ -153,7 +162,7 @@ async def ask(
 
     async with asyncio.timeout(LIMIT_SECONDS):
         await asyncio.gather(*(one_after_another() for _ in range(streams)))
-    return [read(stream) for stream in done]
+    return done
 
 
 def figures(answers: list[Answer], output_tokens: int) -> dict[str, float]:
