@@ -109,8 +109,8 @@ def speed_of(port: int, requests: list[bytes], streams: int, tokens: int) -> tup
             lost += 1
             print(error, file=sys.stderr)
     whole = [answer for answer in answers if answer.tokens == tokens]
-    began, ended = min(each.began for each in answers), max(each.events[-1] for each in answers)
-    return sum(each.tokens for each in whole) / (ended - began), lost + len(answers) - len(whole)
+    seconds = max(each.parts[-1][0] for each in streamed) - min(each.began for each in streamed)
+    return sum(each.tokens for each in whole) / seconds, lost + len(answers) - len(whole)
 
 
 def measure_zipf(asked: argparse.Namespace, port: int) -> Iterator[str]:

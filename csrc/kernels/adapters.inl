@@ -272,6 +272,8 @@ void ask_for_ups(const Matrix& matrix, const Expand& expand, int first_row, int 
       const int all = (of_half.count + of_half.count % 2) * kColumns * bytes;
       for (int at = 0; at < all; at += kAlign) prefetch(of_half.data + at);
     }
+    // What describes the next panel's: to wait for it would hold up all that is asked for then.
+    prefetch(up.halves + panel * 2 + 2);
   }
 }
 
