@@ -17,6 +17,7 @@ from octavo.backends.native.packing import Matrix, Vector, interleaved
 from octavo.layers import Model
 from octavo.program.operands import Adapters
 
+_MOST_THREADS = 4  # that pack, beside the steps, whose threads they take processors from
 _FORMATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
@@ -30,7 +31,7 @@ class AdapterPacker:
         settings: AdapterSettings,
         num_threads: int,
     ) -> None:
-        self._num_threads = num_threads
+        self._num_threads = min(num_threads, _MOST_THREADS)
         self._model = model
         self._settings = settings
         self._products = products
