@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -241,6 +242,7 @@ def main() -> None:
     parser.add_argument("--swaps", type=int, default=8, help="swap: in a round")
     parser.add_argument("--beside", type=int, default=4, help="swap: streams")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # runs `finally`
     print(f"{processor()[0]}, {num_cores()[0]} cores; {asked.model}, rank {asked.rank}")
     if asked.what == "zipf":
         with served(asked, asked.adapters, ("--max-loras", str(asked.slots))) as port:

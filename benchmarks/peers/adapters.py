@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import statistics
 import sys
 import tempfile
@@ -125,6 +126,7 @@ def main() -> None:
     assert directory is not None
     pairs = [pair for pair in PAIRS if pair.peer in engines]
     found: dict[tuple[Pair, int, str], list[float]] = {}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # runs `finally`
     with tempfile.TemporaryDirectory() as place:
         give_adapters(engines, directory, Path(place))
         try:
