@@ -22,10 +22,12 @@ from octavo.loader.errors import SourceError, quote
 from octavo.loader.model_files import ModelFiles
 from octavo.loader.strict_json import read_object
 from octavo.loader.weight_files import SIDE_SUFFIXES
+from octavo.quantize.kept_factors import KeptFactors
 from octavo.quantize.plan import Plan
 from octavo.quantize.shards import Shard, sync_directory, write_whole
 
 RECORD = ".octavo-quantize.json"
+FACTORS = ".octavo-quantize.factors"
 CONFIG = "config.json"
 _VERSION = 1  # of what a plan makes; a newer one does not continue an older one's files
 _TEXTS = (*SIDE_SUFFIXES, ".md")
@@ -41,6 +43,7 @@ class ResultDirectory:
     def __init__(self, path: Path, plan: Plan) -> None:
         self.path = path
         self._record = json.dumps(_description(plan), indent=1, sort_keys=True).encode()
+        self.factors = KeptFactors(path / FACTORS)
         self._descriptor = -1
         self._is_new = False
 
@@ -106,6 +109,7 @@ class ResultDirectory:
             index = {"metadata": {"total_size": plan.num_bytes}, "weight_map": files}
             write_whole(self.path / "model.safetensors.index.json", _as_json(index))
         write_whole(self.path / CONFIG, _as_json(plan.config))
+        (self.path / FACTORS).unlink(missing_ok=True)
         (self.path / RECORD).unlink()
         sync_directory(self.path)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from octavo.quantize.directory import ResultDirectory, shards_of
 from octavo.quantize.factors import choose_factors
 from octavo.quantize.gptq import corrected_codes
 from octavo.quantize.integers import Integers
+from octavo.quantize.kept_factors import KeptFactors
 from octavo.quantize.methods import METHODS
 from octavo.quantize.moving import MovedFactors
 from octavo.quantize.packer import BLOCK_VALUES, Floats
@@ -52,10 +53,12 @@ def quantize(
     with ResultDirectory(path, plan) as directory, ThreadPoolExecutor(threads) as pool:
         directory.check_space(shards)
         is_left = not all(each.is_in(path) for each in shards)
-        calibration = calibrate() if is_left and calibrate is not None else None
+        chosen = directory.factors.read(_sizes_of_sites(plan)) if is_left else []
+        reads = len(chosen) < len(plan.sites) or METHODS[plan.method].corrects
+        calibration = calibrate() if is_left and reads and calibrate is not None else None
         worker = _Worker(plan, pool, calibration)
         if is_left:
-            worker.move(moving)
+            worker.move(chosen, directory.factors, moving)
         kept = done = 0
         for shard, outputs in zip(shards, plan.shards, strict=True):
             if shard.is_in(path):
@@ -69,6 +72,12 @@ def quantize(
                     progress.show(done, plan.num_bytes)
         directory.finish(plan, shards)
     return kept
+
+
+def _sizes_of_sites(plan: Plan) -> list[int]:
+    """Return how many factors each site has: one for each input of its readers."""
+    inputs = {matrix.name: matrix.shape[1] for matrix in plan.matrices}
+    return [inputs[site.readers[0]] for site in plan.sites]
 
 
 class _Worker:
@@ -86,10 +95,18 @@ class _Worker:
         self._moved = MovedFactors(plan.checkpoint)
         self._corrects = METHODS[plan.method].corrects
 
-    def move(self, progress: Progress | None) -> None:
-        """Move the factors of the plan's sites, which only some methods have."""
+    def move(self, chosen: Sequence[Floats], kept: KeptFactors, progress: Progress | None) -> None:
+        """Move the factors of the plan's sites, which only some methods have.
+
+        Those of the first sites were chosen by the run that this one continues.
+        """
         for number, site in enumerate(self._plan.sites, 1):
-            self._moved.move(site, self._factors(site))
+            if number <= len(chosen):
+                factors = chosen[number - 1]
+            else:
+                factors = self._factors(site)
+                kept.add(factors)
+            self._moved.move(site, factors)
             if progress is not None:
                 progress.show(number, len(self._plan.sites))
 

@@ -15,6 +15,7 @@ from octavo.loader import resolve
 from octavo.loader.errors import UnsupportedFormatError
 from octavo.quantize import plan as plans
 from octavo.quantize.calibration import Calibration
+from octavo.quantize.directory import FACTORS
 from octavo.quantize.factors import AWARE, SMOOTH, Family, as_int8, choose_factors
 from octavo.quantize.integers import Integers
 from octavo.quantize.loaded import LoadedModel
@@ -223,6 +224,53 @@ def test_a_killed_run_continues_and_makes_the_same_bytes(uneven: Path, tmp_path:
         run(plan, tmp_path / "made", Killing(30))
     assert run(plan, tmp_path / "made") > 0
     assert files_in(tmp_path / "made") == files_in(tmp_path / "whole")
+
+
+def choose(plan: Plan, output: Path, stop: int = 0) -> None:
+    """Quantise, to the end or until so many factors are chosen."""
+    moving = Killing(stop) if stop else Quiet()
+    quantize(plan, output, 1, Quiet(), lambda: Calibration(plan, Quiet().show), moving)
+
+
+@pytest.mark.parametrize("damage", ["none", "cut", "changed", "a link"])
+def test_a_run_that_continues_does_not_choose_factors_again(
+    damage: str, uneven: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(uneven, "w4a16", "awq", shard_bytes=20_000)
+    whole, made = tmp_path / "whole", tmp_path / "made"
+    choose(plan, whole)
+    choices: list[int] = []
+
+    def counted(*given: Any) -> Floats:
+        choices.append(1)
+        return choose_factors(*given)
+
+    monkeypatch.setattr("octavo.quantize.run.choose_factors", counted)
+    with pytest.raises(Killed):
+        choose(plan, made, 3)
+    assert len(choices) == 3
+    kept = made / FACTORS
+    content = kept.read_bytes()
+    if damage == "cut":
+        kept.write_bytes(content[:-1])
+    elif damage == "changed":
+        kept.write_bytes(bytes([content[0] ^ 1, *content[1:]]))
+    elif damage == "a link":
+        kept.rename(tmp_path / "elsewhere")
+        kept.symlink_to(tmp_path / "elsewhere")
+    choose(plan, made)
+    again = {"none": 0, "cut": 1, "changed": 3, "a link": 3}[damage]
+    assert len(choices) == len(plan.sites) + again
+    assert files_in(made) == files_in(whole)
+    assert damage != "a link" or (tmp_path / "elsewhere").read_bytes() == content
+
+
+def test_a_run_with_all_factors_reads_no_text(uneven: Path, tmp_path: Path) -> None:
+    plan = plan_of(uneven, "w4a16", "awq", shard_bytes=20_000)
+    with pytest.raises(Killed):
+        choose(plan, tmp_path, len(plan.sites))
+    quantize(plan, tmp_path, 1, Quiet(), lambda: pytest.fail("the text is read again"))
+    assert not (tmp_path / FACTORS).exists()
 
 
 @pytest.mark.parametrize(
