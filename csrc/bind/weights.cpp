@@ -209,56 +209,14 @@ nb::object unpacked_rows(const Matrix& matrix, int first, int count) {
 }  // namespace
 
 void bind_weights(nb::module_& m) {
-  nb::enum_<Format>(m, "Format")
-      .value("F32", Format::F32).value("F16", Format::F16).value("BF16", Format::BF16)
-      .value("U8", Format::U8).value("U8By64", Format::U8By64).value("U8By128", Format::U8By128)
-      .value("U4", Format::U4).value("U4By64", Format::U4By64).value("U4By128", Format::U4By128)
-      .value("U4Min", Format::U4Min).value("U4K", Format::U4K).value("U5", Format::U5)
-      .value("U5Min", Format::U5Min).value("U5K", Format::U5K).value("U6", Format::U6)
-      .value("Table4", Format::Table4).value("Mx4", Format::Mx4)
-      .value("U4Zero", Format::U4Zero).value("U4ZeroBy64", Format::U4ZeroBy64)
-      .value("U4ZeroBy128", Format::U4ZeroBy128).value("U8Wide", Format::U8Wide)
-      .value("U8Zero", Format::U8Zero).value("U8ZeroBy64", Format::U8ZeroBy64)
-      .value("U8ZeroBy128", Format::U8ZeroBy128).value("U4Mid", Format::U4Mid)
-      .value("U4MidBy64", Format::U4MidBy64).value("U4MidBy128", Format::U4MidBy128)
-      .value("U3Zero", Format::U3Zero).value("U3ZeroBy64", Format::U3ZeroBy64)
-      .value("U3ZeroBy128", Format::U3ZeroBy128).value("U2Zero", Format::U2Zero)
-      .value("U2ZeroBy64", Format::U2ZeroBy64).value("U2ZeroBy128", Format::U2ZeroBy128)
-      .value("U2By64", Format::U2By64).value("U2By128", Format::U2By128)
-      .value("U2By256", Format::U2By256).value("U2K", Format::U2K).value("U3K", Format::U3K)
-      .value("Table3Iq1", Format::Table3Iq1).value("Table3Iq2", Format::Table3Iq2)
-      .value("Table4Xxs", Format::Table4Xxs).value("Table4S", Format::Table4S)
-      .value("Table4K", Format::Table4K)
-      .value("F8By32", Format::F8By32).value("F8By128", Format::F8By128)
-      .value("NF4By64", Format::NF4By64).value("FP4By64", Format::FP4By64)
-      .value("NVFP4By16", Format::NVFP4By16);
-  nb::enum_<Stored>(m, "Stored")
-      .value("F32", Stored::F32).value("F16", Stored::F16).value("BF16", Stored::BF16)
-      .value("Q4_0", Stored::Q4_0).value("Q4_1", Stored::Q4_1).value("Q5_0", Stored::Q5_0)
-      .value("Q5_1", Stored::Q5_1).value("Q8_0", Stored::Q8_0).value("Q4_K", Stored::Q4_K)
-      .value("Q5_K", Stored::Q5_K).value("Q6_K", Stored::Q6_K).value("IQ4_NL", Stored::IQ4_NL)
-      .value("MXFP4", Stored::MXFP4).value("Q3_K", Stored::Q3_K).value("IQ4_XS", Stored::IQ4_XS)
-      .value("I4By32", Stored::I4By32).value("I4By64", Stored::I4By64)
-      .value("I4By128", Stored::I4By128).value("I4ZeroBy32", Stored::I4ZeroBy32)
-      .value("I4ZeroBy64", Stored::I4ZeroBy64).value("I4ZeroBy128", Stored::I4ZeroBy128)
-      .value("I8By32", Stored::I8By32).value("I8By64", Stored::I8By64)
-      .value("I8By128", Stored::I8By128).value("I8Wide", Stored::I8Wide)
-      .value("I8ZeroBy32", Stored::I8ZeroBy32).value("I8ZeroBy64", Stored::I8ZeroBy64)
-      .value("I8ZeroBy128", Stored::I8ZeroBy128).value("I4MidBy32", Stored::I4MidBy32)
-      .value("I4MidBy64", Stored::I4MidBy64).value("I4MidBy128", Stored::I4MidBy128)
-      .value("I3ZeroBy32", Stored::I3ZeroBy32).value("I3ZeroBy64", Stored::I3ZeroBy64)
-      .value("I3ZeroBy128", Stored::I3ZeroBy128).value("I2ZeroBy32", Stored::I2ZeroBy32)
-      .value("I2ZeroBy64", Stored::I2ZeroBy64).value("I2ZeroBy128", Stored::I2ZeroBy128)
-      .value("Q2_K", Stored::Q2_K).value("IQ2_XXS", Stored::IQ2_XXS)
-      .value("IQ2_XS", Stored::IQ2_XS).value("IQ2_S", Stored::IQ2_S)
-      .value("IQ3_XXS", Stored::IQ3_XXS).value("IQ3_S", Stored::IQ3_S)
-      .value("IQ1_S", Stored::IQ1_S).value("IQ1_M", Stored::IQ1_M)
-      .value("TQ1_0", Stored::TQ1_0).value("TQ2_0", Stored::TQ2_0)
-      .value("NVFP4", Stored::NVFP4).value("Q1_0", Stored::Q1_0).value("Q2_0", Stored::Q2_0)
-      .value("F8By32", Stored::F8By32).value("F8By128", Stored::F8By128)
-      .value("NF4By64", Stored::NF4By64).value("FP4By64", Stored::FP4By64)
-      .value("NVFP4By16", Stored::NVFP4By16)
-      .value("NVFP4DividedBy16", Stored::NVFP4DividedBy16);
+  nb::enum_<Format> formats(m, "Format");
+#define OCTAVO_EACH_FORMAT(name) formats.value(#name, Format::name);
+#include "kernels/formats.inc"
+#undef OCTAVO_EACH_FORMAT
+  nb::enum_<Stored> stored(m, "Stored");
+#define OCTAVO_EACH_STORED(name, number) stored.value(#name, Stored::name);
+#include "pack/stored.inc"
+#undef OCTAVO_EACH_STORED
   nb::class_<Matrix>(m, "Matrix")
       .def_ro("outputs", &Matrix::outputs)
       .def_ro("inputs", &Matrix::inputs)

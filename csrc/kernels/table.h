@@ -36,56 +36,15 @@ constexpr int kLogitBlock = 128;  // logits that share a stored maximum
 // format from U8 to Table4K means weight = scale · (code - offset), and + minimum if it has minima.
 // In those after them a code stands for a float.
 enum class Format : uint8_t {
-  F32,       // activations in fp32
-  F16,       // activations in fp32
-  BF16,      // activations rounded to bf16
-  U8,        // Q8_0 and our int8: codes + 128, a scale for 32
-  U8By64,    // our int8 with a scale for 64 …
-  U8By128,   // … and for 128
-  U4,        // Q4_0 and our int4: offset 8, a scale for 32
-  U4By64,    // our int4 with a scale for 64 …
-  U4By128,   // … and for 128
-  U4Min,     // Q4_1: scale and minimum for 32
-  U4K,       // Q4_K: both are six bits, times one of two scales for 256
-  U5,        // Q5_0: offset 16
-  U5Min,     // Q5_1
-  U5K,       // Q5_K: as U4K
-  U6,        // Q6_K: offset 32, eight bits of scale for 16, times one for 256
-  Table4,    // IQ4_NL: the code picks one of 16 values
-  Mx4,       // MXFP4: the code is an E2M1 float, the scale a power of two
-  U4Zero,    // int4 of files: a scale and a zero point for 32 …
-  U4ZeroBy64,   // … for 64 …
-  U4ZeroBy128,  // … and for 128
-  U8Wide,    // U8By128, whose products take activations with a scale for 128 inputs too
-  U8Zero,    // int8 of files: a scale and a zero point, which may be any float, for 32 …
-  U8ZeroBy64,   // … for 64 …
-  U8ZeroBy128,  // … and for 128
-  U4Mid,     // torchao's int4: offset 8, a scale and the value of the middle code for 32 …
-  U4MidBy64,    // … for 64 …
-  U4MidBy128,   // … and for 128
-  U3Zero,    // as U4Zero …
-  U3ZeroBy64,
-  U3ZeroBy128,
-  U2Zero,    // … in three and in two bits
-  U2ZeroBy64,
-  U2ZeroBy128,
-  U2By64,    // -1, 0 and 1 (Q2_0: and 2): offset 1, a scale for 64 …
-  U2By128,   // … for 128 (Q1_0) …
-  U2By256,   // … and for 256 (TQ1_0, TQ2_0)
-  U2K,       // Q2_K: scale and minimum for 16 are four bits, times one of two scales for 256
-  U3K,       // Q3_K: offset 4, scales as in U6
-  Table3Iq1,  // IQ1: the code picks one of six values, scales as in U6
-  Table3Iq2,  // IQ2: the same with other values
-  Table4Xxs,  // IQ3_XXS: one of sixteen, eight bits of scale for 32, times one for 256
-  Table4S,   // IQ3_S: the same with other values …
-  Table4K,   // … and IQ4_XS with those of Table4
-  F8By32,    // E4M3 floats, activations rounded to bf16: a scale (fp32) for 32 …
-  F8By128,   // … and for 128
-  NF4By64,   // bitsandbytes' NF4, as floats of E4M3 are kept: a scale for 64
-  FP4By64,   // bitsandbytes' FP4
-  NVFP4By16, // E2M1 floats: an E4M3 float for 16, times a scale for all inputs
+#define OCTAVO_EACH_FORMAT(name) name,
+#include "kernels/formats.inc"
+#undef OCTAVO_EACH_FORMAT
 };
-constexpr int kFormats = 48;
+#define OCTAVO_EACH_FORMAT(name) +1
+constexpr int kFormats =
+#include "kernels/formats.inc"
+    ;
+#undef OCTAVO_EACH_FORMAT
 
 // A packed matrix [outputs, inputs]. Panel p holds outputs p·32 … p·32+31 with all their inputs,
 // contiguously, scales inside, in the order in which a thread streams it. The last panel is

@@ -11,8 +11,16 @@ from hashlib import sha256
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# What Python calls, and what reads the numbers that it writes. CMakeLists.txt has the same list.
-_AGREED = ("csrc/bind", "csrc/program", "csrc/step")
+# What Python calls, what reads the numbers that it writes, and the lists of names that it uses.
+# CMakeLists.txt has the same list.
+_SOURCES, _LISTS = (".cpp", ".h"), (".inc",)
+_AGREED = {
+    "csrc/bind": _SOURCES,
+    "csrc/kernels": _LISTS,
+    "csrc/pack": _LISTS,
+    "csrc/program": _SOURCES,
+    "csrc/step": _SOURCES,
+}
 
 
 class OldModuleError(ImportError):
@@ -40,11 +48,11 @@ def interface(root: Path = ROOT) -> str:
 
     Hidden files are those of editors, such as Emacs's locks: links that lead nowhere.
     """
-    paths = (path for folder in _AGREED for path in (root / folder).iterdir())
     digests = {
         path.relative_to(root).as_posix(): sha256(path.read_bytes()).hexdigest()
-        for path in paths
-        if path.suffix in (".cpp", ".h") and not path.name.startswith(".")
+        for folder, suffixes in _AGREED.items()
+        for path in (root / folder).iterdir()
+        if path.suffix in suffixes and not path.name.startswith(".")
     }
     lines = "".join(f"{name} {digests[name]}\n" for name in sorted(digests))
     return sha256(lines.encode()).hexdigest()

@@ -129,18 +129,27 @@ print(select("torch").entry.name)
 def test_sources_that_differ_are_another_interface(tmp_path: Path) -> None:
     """A change cannot be forgotten: a digest is compiled in, and compared in a checkout alone."""
     check_interface(None, "_native.so", tmp_path)  # an installed package has no sources
-    for folder in ("bind", "program", "step"):
+    for folder in ("bind", "kernels", "pack", "program", "step"):
         (tmp_path / "csrc" / folder).mkdir(parents=True)
+    names = tmp_path / "csrc/kernels/formats.inc"
+    names.write_text("OCTAVO_EACH_FORMAT(U8)")
     source = tmp_path / "csrc/program/instruction.h"
     source.write_text("int a;")
     found = interface(tmp_path)
     check_interface(found, "_native.so", tmp_path)
     (tmp_path / "csrc/program/notes").write_text("no source")
+    (tmp_path / "csrc/kernels/table.h").write_text("which Python knows nothing of")
     (tmp_path / "csrc/program/.#instruction.h").symlink_to("an-editor@locks-it")
     check_interface(found, "_native.so", tmp_path)
     source.write_text("int b;")
     with pytest.raises(OldModuleError, match=r"module _native\.so was built from other sources"):
         check_interface(found, "_native.so", tmp_path)
+    source.write_text("int a;")
+    names.write_text("OCTAVO_EACH_FORMAT(U4)")
+    with pytest.raises(OldModuleError):
+        check_interface(found, "_native.so", tmp_path)
+    names.write_text("OCTAVO_EACH_FORMAT(U8)")
+    check_interface(found, "_native.so", tmp_path)
     source.rename(source.with_name("other.h"))
     with pytest.raises(OldModuleError):
         check_interface(found, "_native.so", tmp_path)
@@ -154,7 +163,7 @@ def test_sources_that_may_not_be_read_are_not_compared(
     def refuse(root: Path) -> str:
         raise PermissionError(13, "Permission denied", str(root / "csrc"))
 
-    for folder in ("bind", "program", "step"):
+    for folder in ("bind", "kernels", "pack", "program", "step"):
         (tmp_path / "csrc" / folder).mkdir(parents=True)
     monkeypatch.setattr("octavo.backends.interface.interface", refuse)
     check_interface(None, "_native.so", tmp_path)

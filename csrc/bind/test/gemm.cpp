@@ -27,12 +27,10 @@ namespace octavo {
 namespace {
 
 const char* const kFormatNames[kFormats] = {
-    "F32",   "F16", "BF16", "U8",    "U8By64", "U8By128", "U4",     "U4By64", "U4By128",
-    "U4Min", "U4K", "U5",   "U5Min", "U5K",    "U6",      "Table4", "Mx4",    "U4Zero",
-    "U4ZeroBy64", "U4ZeroBy128", "U8Wide", "U8Zero", "U8ZeroBy64", "U8ZeroBy128", "U4Mid",
-    "U4MidBy64", "U4MidBy128", "U3Zero", "U3ZeroBy64", "U3ZeroBy128", "U2Zero", "U2ZeroBy64",
-    "U2ZeroBy128", "U2By64", "U2By128", "U2By256", "U2K", "U3K", "Table3Iq1", "Table3Iq2",
-    "Table4Xxs", "Table4S", "Table4K", "F8By32", "F8By128", "NF4By64", "FP4By64", "NVFP4By16"};
+#define OCTAVO_EACH_FORMAT(name) #name,
+#include "kernels/formats.inc"
+#undef OCTAVO_EACH_FORMAT
+};
 const char* const kActivationNames[] = {"none", "silu",  "gelu",           "gelu_tanh",
                                         "relu", "relu2", "clamped_swiglu", "sigmoid"};
 
