@@ -34,8 +34,6 @@ from octavo.backends.native import _native  # noqa: E402
 from octavo.backends.native.backend import NativeBackend, NativeOptions  # noqa: E402
 from octavo.backends.native.kv_formats import KV_FORMATS  # noqa: E402
 from octavo.backends.native.packing import (  # noqa: E402
-    CpuActivations,
-    CpuWeights,
     Matrix,
     Packer,
 )
@@ -46,6 +44,7 @@ from octavo.loader import resolve  # noqa: E402
 from octavo.models.build import bind  # noqa: E402
 from octavo.models.kv_layout import place_layers  # noqa: E402
 from octavo.models.load import open_model  # noqa: E402
+from octavo.options.cpu_types import CpuActivations, CpuWeights  # noqa: E402
 
 Losses = NDArray[np.float64]  # minus the log-probability of each token but a window's first
 

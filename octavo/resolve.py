@@ -23,7 +23,8 @@ from octavo.observe.machine import Memory
 from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill
 from octavo.options.adapters import num_resident
 from octavo.options.backends import Entry
-from octavo.options.engine import CpuWeights, EngineArguments
+from octavo.options.cpu_types import CpuWeights
+from octavo.options.engine import EngineArguments
 from octavo.options.quantization import instead_of, is_same, made_at_load
 from octavo.options.speculation import PREDICTED_STEP_TOKENS, PREDICTED_TOKENS
 from octavo.runner.kv_cache import groups_of, longest_in, num_blocks_in, readable

@@ -30,7 +30,7 @@ from octavo.loader.dequantize import dequantize
 from octavo.loader.safetensors import open_safetensors
 from octavo.models.checkpoint_weights import CheckpointWeights
 from octavo.models.values import Values
-from octavo.options.engine import CpuActivations, CpuWeights
+from octavo.options.cpu_types import CpuActivations, CpuWeights
 from octavo.quant.plain import layout_of
 from octavo.quant.registry import formats_for
 from tests.backends.native import _native_test

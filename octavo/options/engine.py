@@ -30,6 +30,7 @@ from octavo.options.adapters import (
     check_adapters,
     read_modules,
 )
+from octavo.options.cpu_types import CpuActivations, CpuWeights
 from octavo.options.declare import check, option
 from octavo.options.foreign import DEVICES, FIXED, INERT, MISSING, SYNONYMS
 from octavo.options.overrides import EXAMPLES, check_override, read_override, wrong_override
@@ -39,20 +40,6 @@ from octavo.options.values import name_or_none, sequence_length
 
 log = logging.getLogger(__name__)
 
-CpuWeights = Literal[
-    "auto",
-    "bf16",
-    "int8",
-    "int8-64",
-    "int8-128",
-    "int8-wide",
-    "int4",
-    "int4-64",
-    "int4-128",
-    "fp8",
-    "nf4",
-]
-CpuActivations = Literal["auto", "bf16", "int8"]
 _PACKED_BYTES = 64 << 30
 _OWN = "(default: the backend's own number)"
 # What vLLM calls the types; the values are ours. float16 has the size of bfloat16, in which no

@@ -11,7 +11,6 @@ import pytest
 
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.native.footprint import NativeFootprint
-from octavo.backends.native.packing import CpuActivations
 from octavo.backends.stored_rows import RowLayout, StoredRows
 from octavo.backends.torch.footprint import TorchFootprint
 from octavo.layers import MatrixStack, Model
@@ -25,6 +24,7 @@ from octavo.models.footprint import stored, tensor_sizes
 from octavo.models.load import OpenedModel
 from octavo.models.needs import find_needs
 from octavo.models.registry import family_of
+from octavo.options.cpu_types import CpuActivations
 from octavo.quant.integers import integer_layout, kind_of
 from octavo.quant.methods.fp8 import fp8_layout
 from octavo.quant.plain import layout_of

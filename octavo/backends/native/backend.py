@@ -30,9 +30,8 @@ from octavo.backends.native.kv_formats import KV_FORMATS, KvDtype
 from octavo.backends.native.measure import ProductCalibration, measured_tier
 from octavo.backends.native.measured_file import MeasuredFile, machine_key
 from octavo.backends.native.packing import (
-    CpuActivations,
-    CpuWeights,
     Experts,
+    KeptWeights,
     Matrix,
     Packer,
     Vector,
@@ -56,6 +55,7 @@ from octavo.backends.step import (
 from octavo.backends.stored_rows import StoredRows
 from octavo.layers import Model, Module, Value
 from octavo.observe.machine import ROOT, num_cores
+from octavo.options.cpu_types import CpuActivations
 from octavo.program.describe import describe
 from octavo.program.listing import Instruction, Listing
 from octavo.program.passes.fusion import rewrite
@@ -76,7 +76,7 @@ class NativeOptions(Struct, frozen=True):
     """Options of the native backend."""
 
     kv_dtype: KvDtype = "bfloat16"
-    weights: CpuWeights = "auto"
+    weights: KeptWeights = "auto"
     activations: CpuActivations = "auto"
     num_threads: int = 0  # 0: one for each physical core that this process may use
     instruction_set: str = ""  # empty: the best that this processor runs, or the fastest measured

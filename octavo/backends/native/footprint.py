@@ -9,11 +9,11 @@ from octavo.backends.native import _native
 from octavo.backends.native.kv_formats import KV_FORMATS, KvDtype
 from octavo.backends.native.packing import (
     PANEL,
-    CpuActivations,
-    CpuWeights,
+    KeptWeights,
     choose_format,
     in_act_order,
 )
+from octavo.options.cpu_types import CpuActivations
 
 # Rows as wide as the residual stream that live at once: the stream, its norm, what is added to it.
 _HIDDEN_ROWS = 3
@@ -38,7 +38,7 @@ def kv_pages(layout: KVLayout, block_size: int, kv_dtype: KvDtype) -> KVPages:
 class NativeFootprint(Struct, frozen=True):
     """The native engine's memory for a model; implements `octavo.backends.base.Footprint`."""
 
-    weights: CpuWeights
+    weights: KeptWeights
     kv_dtype: KvDtype
     activations: CpuActivations = "auto"
     most_kv_bytes: int = _MOST_KV_BYTES

@@ -15,7 +15,8 @@ from octavo.observe.finding import Finding
 if TYPE_CHECKING:
     from octavo.backends.native.backend import NativeBackend
     from octavo.backends.native.footprint import NativeFootprint
-    from octavo.backends.native.packing import CpuActivations, CpuWeights
+    from octavo.backends.native.packing import KeptWeights
+    from octavo.options.cpu_types import CpuActivations
 
 _PACKED = (
     "cpu_weights",
@@ -106,7 +107,7 @@ class NativeKind:
         weights = "bfloat16" if is_asked else settings.cpu_weights
         kv_dtype = kv_dtype_named(settings.kv_cache_dtype)
         activations = cast("CpuActivations", settings.cpu_activations)
-        return NativeFootprint(cast("CpuWeights", weights), kv_dtype, activations)
+        return NativeFootprint(cast("KeptWeights", weights), kv_dtype, activations)
 
     def memory(self) -> machine.Memory:
         return machine.memory()

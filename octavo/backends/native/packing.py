@@ -18,28 +18,12 @@ from octavo.backends.native.eight_bits import GROUP
 from octavo.backends.native.panels import FreshPanels, MatrixRows, Panels, can_pack
 from octavo.backends.stored_rows import StoredRows
 from octavo.layers import Embedding, GateUpLinear, Linear, Module, QKVLinear
+from octavo.options.cpu_types import CpuActivations, CpuWeights
 
 log = logging.getLogger(__name__)
 
-# The number after int8 and int4 is how many inputs share a scale, if not 32.
 # float32 and bfloat16 are those of `dtype`, for all weights and for those that are wider.
-CpuWeights = Literal[
-    "auto",
-    "float32",
-    "bfloat16",
-    "bf16",
-    "int8",
-    "int8-64",
-    "int8-128",
-    "int8-wide",
-    "int4",
-    "int4-64",
-    "int4-128",
-    "fp8",
-    "nf4",
-]
-# What rows become for products with weights that are codes. Floats have those of their type.
-CpuActivations = Literal["auto", "bf16", "int8"]
+KeptWeights = Literal["float32", "bfloat16"] | CpuWeights
 
 MakePanels = Callable[[_native.Store, _native.Team], Panels]
 
@@ -146,7 +130,7 @@ class Packer:
     def __init__(
         self,
         team: _native.Team,
-        weights: CpuWeights,
+        weights: KeptWeights,
         make_panels: MakePanels = FreshPanels,
         activations: CpuActivations = "auto",
     ) -> None:
@@ -280,7 +264,7 @@ def _renamed(part: StoredRows, name: str) -> StoredRows:
 def choose_format(
     type_: str,
     inputs: int,
-    weights: CpuWeights,
+    weights: KeptWeights,
     activations: CpuActivations = "auto",
     *,
     is_embedding: bool,
@@ -302,7 +286,7 @@ def choose_format(
     return format_
 
 
-def _format_of_floats(type_: str, inputs: int, weights: CpuWeights, *, is_embedding: bool) -> str:
+def _format_of_floats(type_: str, inputs: int, weights: KeptWeights, *, is_embedding: bool) -> str:
     """Return the format that `weights` names, or the type's own if that is not possible."""
     if weights == "bfloat16" and type_ != "F32":
         return type_  # has no more than 16 bits

@@ -16,7 +16,7 @@ from octavo.loader import resolve
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
-from octavo.options.engine import CpuWeights
+from octavo.options.cpu_types import CpuWeights
 from tests.backends.native.test_claims import VOCABULARY, write_model
 
 

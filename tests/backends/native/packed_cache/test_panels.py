@@ -21,10 +21,11 @@ from octavo.backends.native.packed_cache import panels, sources
 from octavo.backends.native.packed_cache.directory import PackedDirectory
 from octavo.backends.native.packed_cache.panels import PackedCache
 from octavo.backends.native.packed_cache.sources import SourceFile
-from octavo.backends.native.packing import CpuWeights, Matrix, Packer
+from octavo.backends.native.packing import Matrix, Packer
 from octavo.backends.stored_rows import StoredRows
 from octavo.layers import GateUpLinear, Linear
 from octavo.loader.mapped_file import MappedFile
+from octavo.options.cpu_types import CpuWeights
 from tests.backends.native.test_packing import INPUTS, KEPT, OF_ITS_VALUES, stored
 
 OUTPUTS = 70

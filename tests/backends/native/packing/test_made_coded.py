@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from octavo.backends.native import _native
-from octavo.backends.native.packing import CpuWeights, Matrix, Packer
+from octavo.backends.native.packing import Matrix, Packer
 from octavo.backends.stored_rows import Floats, StoredRows
 from octavo.layers import Embedding, GateUpLinear, Linear
+from octavo.options.cpu_types import CpuWeights
 from octavo.quant.methods.bitsandbytes import TABLES
 from tests.backends.native.test_packing import INPUTS, stored
 

@@ -9,9 +9,10 @@ import pytest
 
 from octavo.backends.made_rows import GroupTensors
 from octavo.backends.native import _native
-from octavo.backends.native.packing import CpuWeights, Matrix, Packer
+from octavo.backends.native.packing import Matrix, Packer
 from octavo.backends.stored_rows import StoredRows
 from octavo.layers import Embedding, GateUpLinear, Linear
+from octavo.options.cpu_types import CpuWeights
 from octavo.quant.integers import integer_layout, kind_of, made_rows
 
 INPUTS, OUTPUTS = 128, 24
