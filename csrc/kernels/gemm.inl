@@ -10,8 +10,8 @@
 #include <products.h>
 
 #include "kernels/codings.inl"
+#include "kernels/gemm_codes.inl"
 #include "kernels/gemm_float.inl"
-#include "kernels/gemm_quantized.inl"
 #include "kernels/gemm_wide.inl"
 
 namespace octavo {

@@ -17,8 +17,9 @@ namespace OCTAVO_TIER {
 namespace {
 
 // Rows that use a panel before the next panel: their activations stay in the second-level cache,
-// and their sums are 12 KiB. (Expanding codes to bytes once for all of them was measured and is no
-// gain: decoding keeps other units of the processor busy than products do.)
+// and their sums are 12 KiB. (Where a group has one scale, decoding its codes once for all of these
+// rows was measured and is no gain: decoding keeps other units of the processor busy than products
+// do. Where it has two, gemm_expanded.inl does it.)
 constexpr int kBlockRows = 96;
 
 // ---- one pass over some groups, for `rows` rows and `vectors` vectors of outputs ----
@@ -72,9 +73,9 @@ OCTAVO_INLINE Integers start(const uint8_t* x, int part) {
   if constexpr (kTakesOffsetOff && !has_small_codes(format)) return no_integers();
   const StartPlace place = start_at<format>(part);
   if (place.shift == 0) return splat_integer(x + place.at);
+  if (place.shift > 0) return splat_integer(x + place.at) << place.shift;
   // Exact: what is shifted out are zeros.
-  const auto stored = static_cast<int32_t>(read_four(x + place.at));
-  const int32_t moved = place.shift > 0 ? stored * (1 << place.shift) : stored >> -place.shift;
+  const int32_t moved = static_cast<int32_t>(read_four(x + place.at)) >> -place.shift;
   return splat_integer(reinterpret_cast<const uint8_t*>(&moved));
 }
 
@@ -268,38 +269,6 @@ void add_all_rows(const Matrix& matrix, int panel, const uint8_t* x, int rows, s
                      x + first * x_stride, x_stride, matrix.inputs / kGroup,
                      tile + first * kPanel);
   }
-}
-
-// ---- the whole product ----
-
-inline size_t quantized_scratch() { return kBlockRows * kPanel * sizeof(float); }
-
-template <Format format>
-void gemm_codes(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
-                int end_panel, uint8_t* scratch, const Epilogue& epilogue, int ahead) {
-  float* tile = reinterpret_cast<float*>(scratch);
-  const int blocks = (rows + kBlockRows - 1) / kBlockRows;
-  for (int block = 0; block < blocks; block++) {
-    const int first = part_begin(rows, blocks, block);
-    const int count = part_begin(rows, blocks, block + 1) - first;
-    const uint8_t* x = prepared + first * prepared_int8_bytes(matrix.inputs);
-    for (int panel = first_panel; panel < end_panel; panel++) {
-      add_all_rows<format>(matrix, panel, x, count, ahead, tile, [&](int begin, int some) {
-        if (epilogue.expand.ups)
-          ask_for_ups(matrix, epilogue.expand, first + begin, some, panel);
-      });
-      finish_tile(matrix, epilogue, first, count, panel, tile);
-    }
-  }
-}
-
-inline void gemm_quantized(const Matrix& matrix, const uint8_t* prepared, int rows,
-                           int first_panel, int end_panel, uint8_t* scratch,
-                           const Epilogue& epilogue, int ahead) {
-  with_codes(matrix.format, [&](auto of) {
-    gemm_codes<decltype(of)::value>(matrix, prepared, rows, first_panel, end_panel, scratch,
-                                    epilogue, ahead);
-  });
 }
 
 // ---- one row's weights ----

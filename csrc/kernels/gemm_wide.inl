@@ -7,7 +7,7 @@
 // stay in memory, and more rows share a load of weights.
 #pragma once
 
-#include "kernels/gemm_quantized.inl"
+#include "kernels/gemm_codes.inl"
 
 namespace octavo {
 namespace OCTAVO_TIER {

@@ -7,7 +7,7 @@
 
 #include <tiles.h>
 
-#include "kernels/gemm_quantized.inl"
+#include "kernels/gemm_codes.inl"
 
 namespace octavo {
 namespace OCTAVO_TIER {

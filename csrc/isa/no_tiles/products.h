@@ -3,7 +3,7 @@
 
 #include "kernels/gemm_coded.inl"
 #include "kernels/gemm_float.inl"
-#include "kernels/gemm_quantized.inl"
+#include "kernels/gemm_codes.inl"
 
 namespace octavo {
 namespace OCTAVO_TIER {

@@ -31,6 +31,7 @@ inline Codes look_up(const int8_t* table, Codes a) {
   }
   return {found};
 }
+inline void store_codes(uint8_t* p, Codes a) { __builtin_memcpy(p, &a.v, sizeof a.v); }
 inline Four splat_four(const uint8_t* p) { return {read_four(p)}; }
 inline Integers splat_integer(const uint8_t* p) { return {static_cast<int32_t>(read_four(p))}; }
 inline Integers no_integers() { return {0}; }
