@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import cast
 
 from msgspec import Struct, structs
 
@@ -26,7 +26,7 @@ from octavo.options.backends import Entry
 from octavo.options.cpu_types import CpuWeights
 from octavo.options.engine import EngineArguments
 from octavo.options.quantization import instead_of, is_same, made_at_load
-from octavo.options.speculation import PREDICTED_STEP_TOKENS, PREDICTED_TOKENS
+from octavo.room_for_drafts import check_drafts, most_drafts, step_of_drafter, with_drafts
 from octavo.runner.kv_cache import groups_of, longest_in, num_blocks_in, readable
 from octavo.usable import choose_backend, chosen_sizes
 
@@ -75,7 +75,7 @@ def resolve(
     that is not the first replaces one, and is not refused for want of memory.
     """
     spec = opened.spec
-    _check_drafts(arguments, layout)
+    check_drafts(arguments, layout)
     arguments = follow_quantization(arguments, opened)
     choice = choose_backend(arguments)
     level = logging.WARNING if choice.is_fallback else logging.INFO  # it is slower
@@ -120,7 +120,7 @@ def resolve(
         max_loras=arguments.max_loras if arguments.enable_lora else 0,
         untimed_holds=(ADAPTER,),  # it may wait for the end of the longest text
     )
-    core = limited_depth(_with_drafts(core, arguments, layout, sizes))
+    core = limited_depth(with_drafts(core, arguments, opened, layout, sizes))
     chosen = choice.entry, choice.kind, dtype
     return EngineConfig(arguments, spec, *chosen, core, bill, largest_step, footprint, is_first)
 
@@ -219,66 +219,6 @@ def _prompt_tokens(spec: ModelSpec) -> int:
     return max(_LEAST_PROMPT_LOGPROB_TOKENS, _PROMPT_LOGITS_BYTES // (4 * spec.vocabulary))
 
 
-def _check_drafts(arguments: EngineArguments, layout: KVLayout) -> None:
-    """Refuse drafts for a model whose layers cannot forget a rejected one."""
-    if _proposes(arguments) and layout.has_states:
-        raise ConfigError(
-            "speculative_config: this model keeps states, which cannot be taken back when a draft "
-            "is rejected; leave it out"
-        )
-
-
-def _proposes(arguments: EngineArguments) -> bool:
-    """Return whether drafts are proposed to all requests, not only to those with a prediction."""
-    speculation = arguments.speculative_config
-    return speculation is not None and speculation.method != "off"
-
-
-class _Drafts(NamedTuple):
-    """The most drafts of a step: those of one sequence, and those of all."""
-
-    of_sequence: int
-    of_step: int
-
-
-def _with_drafts(
-    core: CoreConfig, arguments: EngineArguments, layout: KVLayout, sizes: Sizes
-) -> CoreConfig:
-    """Return the settings with the bounds of drafts, and whether all requests have some."""
-    of_sequence, of_step = _most_drafts(arguments, layout, sizes)
-    return replace(
-        core,
-        max_drafts=of_sequence,
-        max_step_drafts=of_step,
-        proposes=_proposes(arguments),
-    )
-
-
-def _most_drafts(arguments: EngineArguments, layout: KVLayout, sizes: Sizes) -> _Drafts:
-    """Return the most drafts of a step, which must have room for one if any are proposed.
-
-    Predictions have some without a proposer too, where the layers can forget a rejected one.
-    """
-    speculation = arguments.speculative_config
-    if speculation is not None and _proposes(arguments):
-        if sizes.max_num_batched_tokens < 2:
-            raise ConfigError(
-                "speculative_config needs steps of at least 2 tokens, a known one and a draft, and "
-                f"max_num_batched_tokens={sizes.max_num_batched_tokens}; raise it, or leave the "
-                "other out"
-            )
-        most = speculation.num_speculative_tokens
-        log.info("speculation: method=%s, up to %d drafts in a step", speculation.method, most)
-        if layout.keeps_nothing:
-            return _Drafts(0, 0)
-        of_step = max(most * sizes.max_num_seqs, PREDICTED_STEP_TOKENS)
-        return _Drafts(max(most, PREDICTED_TOKENS), of_step)
-    can_forget = not (layout.keeps_nothing or layout.has_states)
-    if speculation is not None or not can_forget or sizes.max_num_batched_tokens < 2:
-        return _Drafts(0, 0)
-    return _Drafts(PREDICTED_TOKENS, PREDICTED_STEP_TOKENS)
-
-
 def with_adapters(
     bill: MemoryBill, arguments: EngineArguments, opened: OpenedModel, free: Memory
 ) -> MemoryBill:
@@ -324,7 +264,7 @@ def _largest_step(
     # Logits for prompt_logprobs are extra. The headroom is enough for them, unless a prompt of any
     # length is computed in one step.
     prompt_rows = 0 if cuts_prompts or not spec.has_head else rows
-    drafts = _most_drafts(arguments, layout, sizes).of_step if spec.has_head else 0
+    drafts = most_drafts(arguments, layout, sizes).of_step if spec.has_head else 0
     return StepSize(
         rows=rows,
         wanted_rows=min(rows, sizes.max_num_seqs + drafts + prompt_rows),
@@ -351,10 +291,15 @@ def _bill(
         pages = footprint.pages(layout, block_size)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    drafter, step_bytes, drafter_bytes = opened.drafter, footprint.step_bytes(largest_step), 0
+    if drafter is not None:
+        drafter_bytes = sum(map(footprint.weight_bytes, tensor_sizes(drafter)))
+        step_bytes += footprint.step_bytes(step_of_drafter(largest_step, drafter.spec))
     return MemoryBill(
         stored=stored(opened),
         weights_bytes=sum(map(footprint.weight_bytes, tensor_sizes(opened))),
-        step_bytes=footprint.step_bytes(largest_step),
+        drafter_bytes=drafter_bytes,
+        step_bytes=step_bytes,
         grammar_bytes=grammar_bytes,
         block_bytes=pages.whole_bytes,
         block_size=block_size,
@@ -436,7 +381,7 @@ def _default_kv_bytes(bill: MemoryBill, free: Memory, dtype: str, most_kv_bytes:
         smaller = "a smaller model" + (" or dtype=bfloat16" if dtype == "float32" else "")
         raise ConfigError(
             f"there is not enough memory: {readable(needed)} are needed (the weights "
-            f"{readable(bill.weights_bytes)}, a step {readable(bill.step_bytes)}, "
+            f"{readable(bill.all_weights_bytes)}, a step {readable(bill.step_bytes)}, "
             f"{beside_text(bill)} (grammar_memory_bytes), the smallest KV cache "
             f"{readable(least)}, and {readable(HEADROOM_BYTES)} that are kept free for others), "
             f"and {free_text(free)}; {free.remedy}, take {smaller}, or, if you know "

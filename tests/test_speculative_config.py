@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,11 @@ from octavo.options.speculation import SpeculativeConfig, read_speculative_confi
         ({"method": "ngram", "model": None}, SpeculativeConfig("ngram", 5, 4, 2)),
         (SpeculativeConfig("ngram", 9), SpeculativeConfig("ngram", 9, 4, 2)),
         ({"method": "off"}, SpeculativeConfig("off", 5)),
+        ({"model": "x"}, SpeculativeConfig("draft_model", 5, model="x")),
+        (
+            {"method": "draft_model", "model": Path("x"), "num_speculative_tokens": 3},
+            SpeculativeConfig("draft_model", 3, model="x"),
+        ),
         ({"method": "suffix"}, SpeculativeConfig("suffix", 24)),
         (
             {"method": "suffix", "suffix_decoding_max_tree_depth": 8},
@@ -48,9 +54,13 @@ def test_settings_may_be_a_mapping_or_json(given: Any, expected: SpeculativeConf
         ({"method": "eagle"}, "method='eagle' is unknown; there is 'ngram'"),
         ({"method": ["ngram"]}, r"method=\['ngram'\] is unknown"),
         ({"method": "ngram", "num_speculative_token": 5}, "did you mean num_speculative_tokens?"),
-        ({"model": "x"}, "model is not supported: no second model drafts yet"),
-        ({"method": "ngram", "model": "x"}, "model is not supported: no second model drafts yet"),
-        ({"num_speculative_tokens": 5, "model": "x"}, "model is not supported: no second model"),
+        ({"method": "draft_model"}, "method='draft_model' needs the key 'model'"),
+        ({"method": "draft_model", "model": ""}, "method='draft_model' needs the key 'model'"),
+        ({"method": "ngram", "model": "x"}, "model='x' drafts with method='draft_model', and"),
+        ({"model": 5}, "model=5 must be the name or the path of a model"),
+        ({"model": "x", "use_heterogeneous_vocab": True}, "must have the same vocabulary"),
+        ({"model": "x", "draft_tensor_parallel_size": 2}, "a draft model is loaded, placed and"),
+        ({"model": "x", "parallel_drafting": True}, "no trained head drafts yet"),
         ({"suffix_decoding_max_tree_depth": 5}, "the key 'method' is missing"),
         ({"method": "suffix", "suffix_decoding_max_tree_depth": 1}, "depth=1 must be from 2 to 64"),
         ({"method": "suffix", "suffix_decoding_max_cached_requests": 2.5}, "must be a whole"),

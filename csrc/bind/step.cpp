@@ -155,7 +155,8 @@ void read_draws(const nb::tuple& from, Draws& draws) {
     draws.appended.emplace_back(nb::cast<int32_t>(pair[0]),
                                 nb::cast<std::vector<int32_t>>(pair[1]));
   if (!from[10].is_none())
-    draws.ahead = {nb::cast<std::string>(from[10][0]), ids_of(from[10][1])};
+    draws.ahead = {nb::cast<std::string>(from[10][0]), ids_of(from[10][1]), ids_of(from[10][2]),
+                   ids_of(from[10][3]), ids_of(from[10][4]), ids_of(from[10][5])};
 }
 
 // ---- out ----
@@ -213,8 +214,9 @@ class SubmittedStep {
   }
 
   // The tokens of each sample; and None, or a tuple of failures, log-probabilities of samples and
-  // of prompts, pooled vectors, and proposals. Tokens are tuples, since a new array takes several
-  // times as long where the weights have evicted numpy from the caches.
+  // of prompts, pooled vectors, proposals, saved blocks and the seconds of further programs. Tokens
+  // are tuples, since a new array takes several times as long where the weights have evicted numpy
+  // from the caches.
   // The vectors are moved out, so that a step is taken once.
   nb::tuple take() {
     if (!job_->is_done()) throw std::logic_error("a step must be waited for before it is taken");
@@ -224,7 +226,8 @@ class SubmittedStep {
     const size_t samples = out.num_tokens.size();
     nb::object rest = nb::none();
     if (!out.failures.empty() || !out.logprobs.empty() || !out.prompts.empty() ||
-        !out.pooled.empty() || !out.proposals.empty() || !job_->saved.empty()) {
+        !out.pooled.empty() || !out.proposals.empty() || !job_->saved.empty() ||
+        out.further_seconds > 0.0) {
       nb::list failures, pooled, saved;
       for (const auto& [slot, why] : out.failures)
         failures.append(nb::make_tuple(slot, static_cast<int32_t>(why)));
@@ -240,7 +243,7 @@ class SubmittedStep {
         saved.append(array_of(std::move(each), size));
       }
       rest = nb::make_tuple(failures, list_of(out.logprobs), list_of(out.prompts), pooled,
-                            proposals, saved);
+                            proposals, saved, out.further_seconds);
     }
     const nb::object tokens = tuple_of(samples, [&](size_t sample) {
       return tuple_of(out.num_tokens[sample], [&](size_t n) {

@@ -45,10 +45,14 @@ struct PoolRows {
   bool apart;  // rows are not added up: each is returned as it is
 };
 
-// The tokens that a further program proposes for each sample.
+// What a further program computes in a step, as octavo/backends/step.py defines it.
 struct Ahead {
-  std::string owner;  // empty: none
-  std::vector<int32_t> num_steps;
+  std::string owner;                 // empty: nothing
+  std::vector<int32_t> num_steps;    // [samples]: the tokens to propose
+  std::vector<int32_t> num_written;  // [samples]: leading drafts whose rows it has computed
+  // Known tokens that it lacks, sequence by sequence.
+  std::vector<int32_t> token_ids, positions;
+  std::vector<int32_t> row_starts;  // [sequences + 1]
 };
 
 // A step's draws, as octavo/backends/step.py defines them.
@@ -92,6 +96,7 @@ struct DrawOutput {
   std::vector<RowLogprobs> prompts;
   std::vector<Pooled> pooled;
   std::vector<std::vector<int32_t>> proposals;  // of each sample; empty: none are wanted
+  double further_seconds = 0.0;                 // that further programs have taken
   // Samples whose rows a user's processors change: they wait for `resume`.
   std::vector<int32_t> waiting;
 };

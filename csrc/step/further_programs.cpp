@@ -2,7 +2,7 @@
 #include "step/further_programs.h"
 
 #include <algorithm>
-#include <numeric>
+#include <chrono>
 #include <stdexcept>
 #include <utility>
 
@@ -30,7 +30,8 @@ void FurtherPrograms::use_cache(const std::shared_ptr<KvCache>& cache) {
 size_t FurtherPrograms::reserve(int32_t rows, int32_t sequences, int32_t positions) {
   size_t bytes = 0;
   for (const Named& each : programs_) {
-    bytes += each.program->reserve(rows, sequences, 0, sequences, positions);
+    // Beside the rows of a step, each sequence has the one of the token that it has just drawn.
+    bytes += each.program->reserve(rows + sequences, sequences, 0, sequences, positions);
     make_room(logits_, each.program->logits_stride(), sequences);
   }
   return bytes + logits_.bytes();
@@ -42,35 +43,60 @@ Program& FurtherPrograms::program_of(const std::string& owner) const {
   throw std::invalid_argument("there is no further program " + owner);
 }
 
-void FurtherPrograms::check(const Draws& draws) const {
-  if (draws.ahead.owner.empty()) return;
-  program_of(draws.ahead.owner);
-  if (draws.ahead.num_steps.size() != draws.slots.size())
+void FurtherPrograms::check(const Draws& draws, size_t sequences) const {
+  const Ahead& ahead = draws.ahead;
+  if (ahead.owner.empty()) return;
+  program_of(ahead.owner);
+  const size_t samples = draws.slots.size(), rows = ahead.token_ids.size();
+  if (ahead.num_steps.size() != samples || ahead.num_written.size() != samples)
     throw std::invalid_argument("every sample needs a number of tokens to propose");
+  if (ahead.positions.size() != rows || ahead.row_starts.size() != sequences + 1 ||
+      ahead.row_starts.front() != 0 || ahead.row_starts.back() != static_cast<int32_t>(rows) ||
+      !std::is_sorted(ahead.row_starts.begin(), ahead.row_starts.end()))
+    throw std::invalid_argument("the sizes of a further program's rows do not agree");
 }
 
 void FurtherPrograms::run(const StepInputs& step, const Draws& draws, Sampler& sampler,
                           DrawOutput& output) {
-  StepInputs rows = step;
-  rows.num_logits = rows.num_hidden = 0;
-  for (const Named& each : programs_) each.program->run(rows);
   if (draws.ahead.owner.empty()) return;
+  const auto begun = std::chrono::steady_clock::now();
   Program& program = program_of(draws.ahead.owner);
   output.proposals.resize(draws.slots.size());
   std::vector<Turn> turns = turns_of(step, draws, sampler, output);
+  const Rows first = lacking(step, draws, turns, output);
+  if (!first.sequences.empty()) go_on(turns, compute(program, step, first, turns, sampler), output);
   while (!turns.empty()) {
-    const std::vector<int32_t> tokens = step_on(program, step, turns, sampler);
-    for (size_t at = 0; at < turns.size(); ++at) {
-      Turn& turn = turns[at];
-      turn.steps_left = tokens[at] < 0 ? 0 : turn.steps_left - 1;
-      if (tokens[at] < 0) continue;  // no token can be drawn: none is proposed
-      turn.slot.append(tokens[at]);
-      ++turn.position;
-      output.proposals[turn.sample].push_back(tokens[at]);
+    Rows rows;
+    for (const Turn& turn : turns) {
+      rows.add(turn.slot.last(), turn.position);
+      rows.end(turn.sequence);
+      rows.wanted.push_back(static_cast<int32_t>(rows.token_ids.size()) - 1);
     }
-    const auto is_over = [](const Turn& turn) { return turn.steps_left == 0; };
-    turns.erase(std::remove_if(turns.begin(), turns.end(), is_over), turns.end());
+    go_on(turns, compute(program, step, rows, turns, sampler), output);
   }
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun;
+  output.further_seconds = taken.count();
+}
+
+void FurtherPrograms::Rows::end(int32_t sequence) {
+  const auto count = static_cast<int32_t>(token_ids.size());
+  if (count == starts.back()) return;
+  starts.push_back(count);
+  sequences.push_back(sequence);
+}
+
+void FurtherPrograms::go_on(std::vector<Turn>& turns, const std::vector<int32_t>& tokens,
+                            DrawOutput& output) {
+  for (size_t at = 0; at < turns.size(); ++at) {
+    Turn& turn = turns[at];
+    turn.steps_left = tokens[at] < 0 ? 0 : turn.steps_left - 1;
+    if (tokens[at] < 0) continue;  // no token can be drawn: none is proposed
+    turn.slot.append(tokens[at]);
+    ++turn.position;
+    output.proposals[turn.sample].push_back(tokens[at]);
+  }
+  const auto is_over = [](const Turn& turn) { return turn.steps_left == 0; };
+  turns.erase(std::remove_if(turns.begin(), turns.end(), is_over), turns.end());
 }
 
 std::vector<FurtherPrograms::Turn> FurtherPrograms::turns_of(const StepInputs& step,
@@ -95,31 +121,55 @@ std::vector<FurtherPrograms::Turn> FurtherPrograms::turns_of(const StepInputs& s
   return turns;
 }
 
-std::vector<int32_t> FurtherPrograms::step_on(Program& program, const StepInputs& step,
-                                              const std::vector<Turn>& turns, Sampler& sampler) {
-  const auto count = static_cast<int32_t>(turns.size());
-  std::vector<int32_t> tokens, positions, rows(count + 1);
-  std::iota(rows.begin(), rows.end(), 0);
+FurtherPrograms::Rows FurtherPrograms::lacking(const StepInputs& step, const Draws& draws,
+                                               const std::vector<Turn>& turns,
+                                               const DrawOutput& output) {
+  const Ahead& ahead = draws.ahead;
+  Rows rows;
+  auto turn = turns.begin();
+  for (int32_t sequence = 0; sequence < step.sequences; ++sequence) {
+    for (int32_t row = ahead.row_starts[sequence]; row < ahead.row_starts[sequence + 1]; ++row)
+      rows.add(ahead.token_ids[row], ahead.positions[row]);
+    const bool has_turn = turn != turns.end() && turn->sequence == sequence;
+    if (has_turn) {
+      const int32_t count = output.num_tokens[turn->sample];
+      const int32_t written = std::clamp(ahead.num_written[turn->sample], 0, count - 1);
+      const int32_t* tokens = &output.tokens[size_t{1} * turn->sample * output.width];
+      for (int32_t at = written; at < count; ++at)
+        rows.add(tokens[at], turn->position - (count - 1) + at);
+    }
+    rows.end(sequence);
+    if (!has_turn) continue;
+    rows.wanted.push_back(static_cast<int32_t>(rows.token_ids.size()) - 1);
+    ++turn;
+  }
+  if (turn != turns.end()) throw std::invalid_argument("samples must come in the order of rows");
+  return rows;
+}
+
+std::vector<int32_t> FurtherPrograms::compute(Program& program, const StepInputs& step,
+                                              const Rows& rows, const std::vector<Turn>& turns,
+                                              Sampler& sampler) {
   std::vector<std::vector<int32_t>> tables(step.tables.size());
-  std::vector<const Slot*> slots;
-  for (const Turn& turn : turns) {
-    tokens.push_back(turn.slot.last());
-    positions.push_back(turn.position);
-    slots.push_back(&turn.slot);
-    for (size_t group = 0; group < tables.size(); ++group) {
-      const int32_t* row = step.tables[group] + int64_t{turn.sequence} * step.table_width;
+  for (size_t group = 0; group < tables.size(); ++group)
+    for (const int32_t sequence : rows.sequences) {
+      const int32_t* row = step.tables[group] + int64_t{sequence} * step.table_width;
       tables[group].insert(tables[group].end(), row, row + step.table_width);
     }
-  }
+  std::vector<const Slot*> slots;
+  for (const Turn& turn : turns) slots.push_back(&turn.slot);
+  const auto count = static_cast<int32_t>(turns.size());
   make_room(logits_, program.logits_stride(), count);
   StepInputs in;
-  in.token_ids = tokens.data();
-  in.positions = positions.data();
-  in.row_starts = rows.data();
-  in.sequences = in.num_rows = in.num_logits = count;
+  in.token_ids = rows.token_ids.data();
+  in.positions = rows.positions.data();
+  in.row_starts = rows.starts.data();
+  in.sequences = static_cast<int32_t>(rows.sequences.size());
+  in.num_rows = static_cast<int32_t>(rows.token_ids.size());
   for (const std::vector<int32_t>& table : tables) in.tables.push_back(table.data());
   in.table_width = step.table_width;
-  in.logits_rows = in.hidden_rows = rows.data();
+  in.logits_rows = in.hidden_rows = rows.wanted.data();
+  in.num_logits = count;
   in.logits_out = reinterpret_cast<float*>(logits_.data());
   program.run(in);
   return sampler.draw_apart(slots, {in.logits_out, program.logits_stride(), count, vocabulary_});

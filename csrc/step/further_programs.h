@@ -1,5 +1,5 @@
-// Further programs over the slots of a backend. Each computes the rows of every step, and one of
-// them proposes tokens behind the draws: k steps, each on the token of the one before.
+// Further programs over the slots of a backend. In a step, one of them computes what it lacks of
+// the sequences, and proposes tokens behind the draws: k steps, each on the token before.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ class FurtherPrograms {
   // Makes the memory of the largest step, and returns its bytes.
   size_t reserve(int32_t rows, int32_t sequences, int32_t positions);
 
-  // Throws std::invalid_argument if the draws ask for what no program proposes.
-  void check(const Draws& draws) const;
-  // Computes the rows of a step, whose draws have the output.
+  // Throws std::invalid_argument if the draws ask for what no program can compute.
+  void check(const Draws& draws, size_t sequences) const;
+  // Computes what the draws ask for, behind a step whose draws have the output.
   void run(const StepInputs& step, const Draws& draws, Sampler& sampler, DrawOutput& output);
 
  private:
@@ -44,13 +44,30 @@ class FurtherPrograms {
     int32_t steps_left;
     Slot slot;  // goes on by itself
   };
+  // Rows of some of the step's sequences.
+  struct Rows {
+    std::vector<int32_t> token_ids, positions, starts{0}, sequences, wanted;
+
+    void add(int32_t token, int32_t position) {
+      token_ids.push_back(token);
+      positions.push_back(position);
+    }
+    // Ends the rows of a sequence, if it has any.
+    void end(int32_t sequence);
+  };
 
   Program& program_of(const std::string& owner) const;
   std::vector<Turn> turns_of(const StepInputs& step, const Draws& draws, const Sampler& sampler,
                              const DrawOutput& output) const;
-  // Draws a token for each turn from the program's logits behind its last one.
-  std::vector<int32_t> step_on(Program& program, const StepInputs& step,
+  // What the program lacks: known tokens, and those that the turns have got in this step.
+  static Rows lacking(const StepInputs& step, const Draws& draws, const std::vector<Turn>& turns,
+                      const DrawOutput& output);
+  // Computes rows of the program; returns a token for each wanted one, drawn for its turn.
+  std::vector<int32_t> compute(Program& program, const StepInputs& step, const Rows& rows,
                                const std::vector<Turn>& turns, Sampler& sampler);
+  // Gives each turn its token; those that are over leave.
+  static void go_on(std::vector<Turn>& turns, const std::vector<int32_t>& tokens,
+                    DrawOutput& output);
 
   const int vocabulary_;
   std::vector<Named> programs_;

@@ -75,7 +75,7 @@ void StepRunner::run(StepJob& job) {
   if (job.token_ids.empty()) return;
   sampler_.check(job.draws, static_cast<int32_t>(job.logits_rows.size()),
                  static_cast<int32_t>(job.hidden_rows.size()));
-  further_.check(job.draws);
+  further_.check(job.draws, job.row_starts.size() - 1);
   resolve(job);
   const StepInputs in = forward(job);
   if (job.masks) {

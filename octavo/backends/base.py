@@ -29,6 +29,7 @@ ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}  # by the names of dtypes
 PAGE_UNIT = 64  # bytes: what kernels want blocks to begin at multiples of
 MOST_PADDING = 16  # a page is at most this part larger than its largest block, if that is possible
 MOST_PAGES_TRIED = 256  # sizes among which the best is chosen
+DRAFTER = "drafter"  # the owner of the KV groups of a second model, which drafts
 
 
 class KVLayers(NamedTuple):
@@ -257,9 +258,9 @@ class Backend(Protocol):
     def add_program(self, model: Model, owner: str) -> None:
         """Take a further bound model over the same slots; `prepare` has been called.
 
-        Its KV is in the layout's groups of this owner. Each step computes its rows with it too, and
-        it proposes tokens where `Draws.ahead` asks it to. No text depends on it. Raise ValueError
-        if the layout has no such groups, or the vocabularies differ.
+        Its KV is in the layout's groups of this owner. It computes what `Draws.ahead` asks for, and
+        no text depends on that. Raise ValueError if the layout has no such groups, or the
+        vocabularies differ.
         """
 
     def settle(self) -> None:

@@ -230,16 +230,25 @@ class Masks:
 
 
 class Ahead(NamedTuple):
-    """The steps of a further program (`Backend.add_program`) behind the draws of a step.
+    """The part of a further program (`Backend.add_program`) in a step, behind its draws.
 
-    Each is of one row for each sample: of the token that was drawn last, at the next position. The
-    first continues the text of the sample, and each later one what the program itself has drawn.
+    First it computes the known tokens that it lacks; and of each sample for which it proposes
+    tokens, what is new: accepted drafts that it has not computed, and the token that was drawn
+    last. From the last row it draws the first proposal, and each later one from a row of the one
+    before. The row of the last proposal is not computed.
+
     It draws as the slot would, by its rules and its noise, without a mask: a program with the
-    weights of the first one is never wrong. The tables have blocks for all these positions.
+    weights of the first one is never wrong. The tables have blocks for all these positions, and
+    hold its rows of all positions before them.
     """
 
     owner: str
     num_steps: Ints  # [samples]: the tokens to propose; 0: none
+    num_written: Ints  # [samples]: leading drafts whose rows it has computed in the tables
+    # Known tokens that it lacks, with their positions; of sequence s row_starts[s:s+2].
+    token_ids: Ints
+    positions: Ints
+    row_starts: Ints  # [sequences + 1]
 
 
 class Draws(NamedTuple):
@@ -261,7 +270,7 @@ class Draws(NamedTuple):
     # (slot, tokens) that follow what was drawn for a slot before; applied before the forward pass,
     # after `freed` and `opened`.
     appended: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    ahead: Ahead | None = None  # what is proposed for the next tokens of the samples
+    ahead: Ahead | None = None  # what a further program computes and proposes
 
 
 class RowLogprobs(NamedTuple):
@@ -297,6 +306,7 @@ class StepOutput(NamedTuple):
     # sample that failed, or has processors.
     proposals: tuple[tuple[int, ...], ...] = ()
     saved: tuple[Bytes, ...] = ()  # the content of each of the batch's saves
+    ahead_seconds: float = 0.0  # that the further program has taken
 
 
 class Pending(Protocol):

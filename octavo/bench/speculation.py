@@ -12,6 +12,7 @@ from typing import Any
 from octavo.api.llm import LLM
 from octavo.core.config import ConfigError
 from octavo.core.sampling_params import SamplingParams
+from octavo.options.speculation import DRAFT_MODEL
 
 MOST_PROMPTS = 4096
 # The settings of each way to draft. Predictions need none; "off" is what the others are compared
@@ -88,11 +89,16 @@ def compare(
     asked: Sequence[Asked],
     sampling: SamplingParams,
     streams: int,
+    drafter: dict[str, Any] | None = None,
 ) -> list[Gain]:
-    """Answer all prompts in each way; the answers must be equal."""
+    """Answer all prompts in each way; the answers must be equal.
+
+    `drafter` has the settings of a draft model, which is one of the ways then.
+    """
     gains: list[Gain] = []
     expected: list[list[int]] = []
-    for way, settings in WAYS.items():
+    ways = WAYS if drafter is None else {**WAYS, DRAFT_MODEL: drafter}
+    for way, settings in ways.items():
         if way == "prediction" and not any(each.prediction for each in asked):
             continue
         gain = Gain(way)

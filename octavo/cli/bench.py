@@ -18,7 +18,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from octavo.cli.engine_options import (
     add_engine_options,
@@ -121,13 +121,12 @@ def _speculation(arguments: argparse.Namespace) -> int:
     prompts = read_prompts(Path(arguments.model_word))
     arguments.model_word = arguments.last_word
     options = engine_options(arguments)
-    if "speculative_config" in options:
-        raise UsageError("every way to draft is measured; leave out the flags of speculation")
+    drafter = _drafter(options.pop("speculative_config", None))
     sampling = SamplingParams(
         temperature=arguments.temperature, max_tokens=arguments.tokens, seed=0
     )
     streams = arguments.streams or 1
-    gains = compare(model_of(arguments), options, prompts, sampling, streams)
+    gains = compare(model_of(arguments), options, prompts, sampling, streams, drafter)
     if arguments.json:
         import json
         from dataclasses import asdict
@@ -136,6 +135,22 @@ def _speculation(arguments: argparse.Namespace) -> int:
     else:
         sys.stdout.write(as_gains(gains))
     return 0
+
+
+def _drafter(given: object) -> dict[str, Any] | None:
+    """Return the settings of a draft model; every other way is measured without any."""
+    if given is None:
+        return None
+    from octavo.options.speculation import DRAFT_MODEL, read_speculative_config
+
+    settings = read_speculative_config(given)
+    if settings.method != DRAFT_MODEL:
+        raise UsageError(
+            "every way to draft is measured; leave out the flags of speculation, but those of a "
+            "draft model: --model-draft MODEL, --draft-max COUNT"
+        )
+    count = settings.num_speculative_tokens
+    return {"method": DRAFT_MODEL, "model": settings.model, "num_speculative_tokens": count}
 
 
 def as_gains(gains: Sequence[Gain]) -> str:

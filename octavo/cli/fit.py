@@ -39,16 +39,14 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the memory bill; return 1 if the model does not fit."""
     from octavo.core.config import ConfigError
-    from octavo.loader.source import resolve as resolve_source
-    from octavo.models.kv_layout import place_layers
-    from octavo.models.load import open_model
+    from octavo.engine.drafter import layout_of, open_with_drafter
     from octavo.resolve import follow_quantization, make_bill, resolve
     from octavo.usable import choose_backend
 
     asked = engine_arguments(arguments)
-    opened = open_model(resolve_source(asked.model), asked.max_model_len, asked.hf_overrides)
+    _, opened = open_with_drafter(asked)
     asked = follow_quantization(asked, opened)
-    layout = place_layers(opened.model)
+    layout = layout_of(opened)
     free = arguments.memory
     if free is None:
         free = choose_backend(asked).kind.memory().available
@@ -122,6 +120,7 @@ def _memory_rows(bill: MemoryBill, config: EngineConfig | None, free: int) -> li
     block = f"{size(bill.block_bytes)} a block of {bill.block_size} tokens"
     rows = [
         ("weights", size(bill.weights_bytes), "in the backend's formats"),
+        *([("draft model", size(bill.drafter_bytes), "its weights")] if bill.drafter_bytes else []),
         (
             "a step",
             size(bill.step_bytes),
@@ -163,6 +162,7 @@ def _as_json(
         "model": model,
         "stored": {each.type: each.num_bytes for each in bill.stored},
         "weights": bill.weights_bytes,
+        **({"draft_model": bill.drafter_bytes} if bill.drafter_bytes else {}),
         "step": bill.step_bytes,
         "grammars": bill.grammar_bytes,
         **({"adapters": bill.adapter_bytes} if bill.adapter_bytes else {}),

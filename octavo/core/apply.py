@@ -15,6 +15,7 @@ from octavo.core.outcome import (
     end_with_prompt,
     failure_reason,
 )
+from octavo.core.pace.ahead_counts import AheadCounts
 from octavo.core.plan import StepResult
 from octavo.core.plan_draft import InFlight
 from octavo.core.request import FAILURES, TokenEvent
@@ -30,9 +31,15 @@ class ResultRules:
     """The scheduler's second half: `schedule` plans a step, `apply` takes its result."""
 
     def __init__(
-        self, config: CoreConfig, kv: KVManager, lifecycle: Lifecycle, steady: SteadyDecode
+        self,
+        config: CoreConfig,
+        kv: KVManager,
+        lifecycle: Lifecycle,
+        steady: SteadyDecode,
+        ahead: AheadCounts | None = None,
     ) -> None:
         self._max_drafts = config.max_drafts
+        self._ahead = ahead  # if there is a second model
         self.kv = kv
         self.lifecycle = lifecycle
         self._steady = steady
@@ -42,7 +49,8 @@ class ResultRules:
         step = self.lifecycle.in_flight.popleft()
         assert result.step == step.plan.step, f"result {result.step} came out of order"
         assert len(result.tokens) == len(step.sequences), "a result must answer every chunk"
-        self.lifecycle.stats.end_step(step.planned_at, now, step.predicted_seconds)
+        stats, ahead_seconds = self.lifecycle.stats, result.ahead_seconds
+        stats.end_step(step.planned_at, now, step.predicted_seconds, ahead_seconds)
         if (
             step.stop_ids is not None
             and result[2:] == _TOKENS_ALONE
@@ -90,6 +98,8 @@ class ResultRules:
             events.append(new_event(TokenEvent, fields))
         if ended:
             self.lifecycle.remove_finished()
+        if self._ahead is not None:
+            self._ahead.learn(step.plan, stats.recent_seconds[-1], ahead_seconds)
         return events
 
     def _append(
@@ -122,6 +132,7 @@ class ResultRules:
         position = len(sequence.tokens) - sequence.num_prompt
         end = plan.starts[index] + plan.counts[index]
         was_decoding = not sequence.catching_up
+        num_drafts = 0 if sequence.are_predicted else len(sequence.verifying)
         if error is not None:
             reason = failure_reason(is_impossible=slot in results.impossible)
             outcome = append_before_failure(sequence, num_accepted, reason)
@@ -137,6 +148,8 @@ class ResultRules:
             sequence.num_computed = end
         if was_decoding:
             self.lifecycle.stats.add_accepted(outcome.num_accepted)
+        if num_drafts and self._ahead is not None:
+            self._ahead.score(sequence, num_drafts, num_accepted)
         if outcome.reason in FAILURES:
             return self.lifecycle.finish(
                 sequence, outcome, now, position=position, payload=payload, message=error

@@ -98,6 +98,8 @@ class CoreConfig:
     max_drafts: int = 0  # draft tokens of a sequence verified in one step
     max_step_drafts: int = 0  # … of all sequences together; 0: as many as a step has room for
     proposes: bool = True  # False: only sequences with a prediction have drafts
+    max_ahead: int = 0  # tokens that a second model proposes behind a sample; 0: there is none
+    max_ahead_len: int = 0  # tokens of a sequence that it can read; 0: as many as the first
     policy: str = "fcfs"  # or "priority": the lower number goes first
     ageing_seconds: float = 0.0  # waiting so long gains one step of priority; 0: no ageing
     max_num_waiting: int = 10_000  # requests in the queue
@@ -195,6 +197,8 @@ _LEAST = {
     "prompt_logprob_tokens": 0,
     "max_drafts": 0,
     "max_step_drafts": 0,
+    "max_ahead": 0,
+    "max_ahead_len": 0,
     "max_num_waiting": 1,
     "max_waiting_tokens": 1,
     "max_loras": 0,

@@ -216,6 +216,7 @@ class Lifecycle:
         line = sequence.line
         line.num_running += 1
         sequence.num_at_start = sequence.num_charged = len(sequence.tokens)
+        sequence.num_followed = num_cached
         stats = sequence.stats
         if stats.first_planned_at is None:
             # What is computed again after a preemption is not charged to the owner.

@@ -13,6 +13,9 @@ A worker keeps a row of state for each slot, so a plan contains only differences
                 says that the chunk reaches the last expected token, so its last row is sampled;
                 a request that ends with its prompt (max_tokens=0) ends there, without a token
     drafts      (slot, tokens): the last tokens of that slot's chunk are drafts to be verified
+    ahead       (slot, chances): a second model computes what it lacks of the slot's known tokens up
+                to the end of its chunk; behind the sample, it proposes a token for each of these
+                chances that the token is right with all before it. The tables have blocks for it
 
 The hardest rule: a plan may be made while earlier ones still run, so a chunk may cover a token
 that the core does not know yet. It is always the slot's own last sample, which the worker has.
@@ -82,6 +85,7 @@ class StepPlan(NamedTuple):
     drafts: tuple[tuple[int, tuple[int, ...]], ...]
     loads: tuple[BlockTransfer, ...] = ()
     saves: tuple[BlockTransfer, ...] = ()
+    ahead: tuple[tuple[int, tuple[float, ...]], ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -148,3 +152,4 @@ class StepResult(NamedTuple):
     # without are sent as far as there is room
     chances: tuple[tuple[int, tuple[float, ...]], ...] = ()
     predicted: tuple[int, ...] = ()  # slots whose drafts are of the request's prediction
+    ahead_seconds: float = 0.0  # of the step, that a second model has taken

@@ -49,6 +49,7 @@ class PlanDraft:
     """The parts of a plan while the scheduler collects them."""
 
     __slots__ = (
+        "ahead",
         "copies",
         "counts",
         "drafts",
@@ -75,6 +76,7 @@ class PlanDraft:
         self.copies: list[tuple[int, int, int]] = []
         self.new_blocks: list[tuple[int, tuple[tuple[int, ...], ...]]] = []
         self.drafts: list[tuple[int, tuple[int, ...]]] = []
+        self.ahead: list[tuple[int, tuple[float, ...]]] = []
         self.num_prefill_tokens = 0
         self.prefill_starts = 0  # the sum of their chunks' starts
         self.num_prefill_pairs = 0  # see `StepStats`
@@ -108,6 +110,15 @@ class PlanDraft:
         self.counts.append(count)
         self.samples.append(samples)
 
+    def add_blocks(self, slot: int, blocks: tuple[tuple[int, ...], ...]) -> None:
+        """Append blocks to a slot's tables, for which the plan may have some already."""
+        for index, (other, before) in enumerate(self.new_blocks):
+            if other == slot:
+                both = tuple([(*a, *b) for a, b in zip(before, blocks, strict=True)])
+                self.new_blocks[index] = slot, both
+                return
+        self.new_blocks.append((slot, blocks))
+
     def finish(
         self,
         step: int,
@@ -130,4 +141,5 @@ class PlanDraft:
             drafts=tuple(self.drafts),
             loads=loads,
             saves=saves,
+            ahead=tuple(self.ahead),
         )

@@ -41,6 +41,7 @@ from octavo.core.kv.policies import Pool
 from octavo.core.kv.transfers import KVIndex
 from octavo.core.lifecycle import NO_DEADLINE, Lifecycle
 from octavo.core.limits import StepTime, limiters_for, overrides
+from octavo.core.pace.ahead_counts import AheadCounts
 from octavo.core.pace.draft_counts import DraftCounts
 from octavo.core.pace.learner import Learner
 from octavo.core.plan import StepPlan
@@ -79,9 +80,11 @@ class Scheduler:
         pace = next((each for each in self.limiters if isinstance(each, StepTime)), None)
         learner = Learner(stats, config.block_size) if pace is None else pace.learner
         self._drafts = DraftCounts(config, learner)
+        self.ahead = AheadCounts(config, self.kv, self._drafts) if config.max_ahead else None
         self._fair = FairShare(config, self.kv, self.lifecycle, self._policy, pace)
         self._admission = AdmissionRules(config, self.kv, self.queue, self.limiters)
-        self.apply = ResultRules(config, self.kv, self.lifecycle, self._steady).apply
+        rules = ResultRules(config, self.kv, self.lifecycle, self._steady, self.ahead)
+        self.apply = rules.apply
         self._next_step = 0
         self._blocked_by = TURN  # what the queue's head waits for
         # Hooks that a limiter does not override are not called. The first list of each pair is for
@@ -305,6 +308,8 @@ class Scheduler:
         """Make the plan, and remember the sequences of its chunks until its result arrives."""
         transfers = self.kv.transfers
         loads, saves = ((), ()) if transfers is None else transfers.take()
+        if self.ahead is not None:
+            self.ahead.choose(draft, self._next_step)
         plan = draft.finish(self._next_step, self.lifecycle.take_freed_slots(), loads, saves)
         if plan.drafts:
             self.stats.num_drafts += sum([len(drafts) for _, drafts in plan.drafts])

@@ -118,12 +118,14 @@ class Sequence:
         "num_committed",
         "num_computed",
         "num_expected",
+        "num_followed",
         "num_free_needed",
         "num_overtaken",
         "num_planned",
         "num_prompt",
         "order",
         "place",
+        "rates",
         "request",
         "request_id",
         "slot",
@@ -177,6 +179,10 @@ class Sequence:
         self.chances: tuple[float, ...] = ()  # that each is right with all before; (): not known
         self.are_predicted = False  # the last drafts were of its prediction
         self.verifying: tuple[int, ...] = ()  # drafts in flight
+        # Of a second model: how often its proposals were right, by place among a step's, where all
+        # before were; and the positions that it has computed, as far as the core knows.
+        self.rates: list[float] = []
+        self.num_followed = 0
         # (computed positions that it waits for, a sequence that follows this one)
         self.followers: list[tuple[int, Sequence]] = []
 

@@ -227,10 +227,12 @@ class EngineStats:
         """
         return max(0.0, now - max(planned_at, self.ended_at))
 
-    def end_step(self, planned_at: float, now: float, predicted: float = 0.0) -> None:
-        """Note how long the oldest step that had not ended took."""
+    def end_step(
+        self, planned_at: float, now: float, predicted: float = 0.0, apart: float = 0.0
+    ) -> None:
+        """Note how long the oldest step that had not ended took, without the seconds `apart`."""
         ended_at = self.ended_at
-        seconds = max(0.0, now - (planned_at if planned_at > ended_at else ended_at))
+        seconds = max(0.0, now - (planned_at if planned_at > ended_at else ended_at) - apart)
         self.recent_seconds.append(seconds)
         self.ended_at = now
         self.num_ended += 1

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from octavo.backends.base import Arithmetic, Backend, KVLayout
+from octavo.backends.base import DRAFTER, Arithmetic, Backend, KVLayout
 from octavo.backends.step import NoAdaptersError
 from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.engine.cache_size import final_blocks, reserve_step
+from octavo.engine.drafter import layout_of, open_with_drafter, weight_files
 from octavo.engine.grammars import prepare_grammars
 from octavo.engine.memory_check import MemoryCheck
 from octavo.engine.pooling_facts import with_settings
@@ -26,12 +27,10 @@ from octavo.engine.shortage import describe_shortage
 from octavo.exec.inline import InlineExecutor
 from octavo.grammar.supply import GrammarSupply
 from octavo.loader import ModelFiles
-from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
 from octavo.models.footprint import most_stored_type, num_parameters
 from octavo.models.generation import chosen_defaults
-from octavo.models.kv_layout import place_layers
-from octavo.models.load import OpenedModel, open_model
+from octavo.models.load import OpenedModel
 from octavo.observe.collection import no_collection
 from octavo.observe.machine import num_cores
 from octavo.options.engine import EngineArguments
@@ -130,15 +129,14 @@ def _build(
         parts.begin("make the logits processors")
     request_processors = make_processors(arguments.logits_processors)
     parts.begin("find and open the model's files")
-    source = resolve_source(arguments.model)
-    opened = open_model(source, arguments.max_model_len, arguments.hf_overrides)
-    layout = place_layers(opened.model)
+    source, opened = open_with_drafter(arguments)
+    layout = layout_of(opened)
     parts.begin("choose the settings")
     config = resolve(arguments, opened, layout, bounds_grammars=wrap is not None, is_first=is_first)
     arguments = config.arguments
     pooling = with_settings(opened.pooling, arguments.pooler_config)
     parts.begin("import the backend")
-    backend = config.kind.make(arguments, opened.checkpoint.files)
+    backend = config.kind.make(arguments, weight_files(opened))
     parts.begin("begin to load the weights")
     memory_check = MemoryCheck(config.bill)
     adapters = _bind(config, opened, layout, backend, parts)
@@ -206,6 +204,9 @@ def _bind(
         backend.prepare(opened.model, layout, config.core.block_size, adapters=settings)
     except NoAdaptersError as error:
         raise ConfigError(f"enable_lora: {error}; leave it out") from error
+    if opened.drafter is not None:
+        bind(opened.drafter.model, backend, opened.drafter.weights)
+        backend.add_program(opened.drafter.model, DRAFTER)
     if adapters is None:
         return None
     return adapters.make_loader(backend, config.bill.resident_adapter_bytes)

@@ -24,7 +24,7 @@ class MemoryCheck:
         The growth of the process is logged too. It can be smaller: weights that are used where
         they are mapped from their file are held by the backend, but are not the process's own.
         """
-        predicted = self._bill.weights_bytes
+        predicted = self._bill.all_weights_bytes
         give_back_freed()
         grown = own_bytes() - self._before
         log.info(

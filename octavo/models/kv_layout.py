@@ -8,7 +8,7 @@ size waste memory.
 
 from __future__ import annotations
 
-from octavo.backends.base import KVLayers, KVLayout
+from octavo.backends.base import DRAFTER, KVLayers, KVLayout
 from octavo.layers import KVLayer, KVSpec, Model
 
 
@@ -20,7 +20,7 @@ def place_layers(model: Model, drafter: Model | None = None) -> KVLayout:
     """
     groups = _place(model, "", 0)
     if drafter is not None:
-        groups += _place(drafter, "drafter", len(groups))
+        groups += _place(drafter, DRAFTER, len(groups))
     return KVLayout(tuple(groups or [KVLayers(_kept_nowhere(model), 1)]))
 
 

@@ -41,6 +41,7 @@ class OpenedModel(Struct, frozen=True):
     pooling: PoolingFacts
     heads: Mapping[str, PoolingHead]  # what follows pooling, by core/pooling.py's names
     quantization: str | None = None  # the format of the files, if the weights are quantised
+    drafter: OpenedModel | None = None  # a second model of the same vocabulary
 
 
 def open_model(

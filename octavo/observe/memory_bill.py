@@ -24,6 +24,7 @@ class MemoryBill(Struct, frozen=True):
     chunk_tokens: int  # the most tokens of a sequence in one step
     adapter_bytes: int = 0  # for the adapters in memory and in slots, at most
     resident_adapter_bytes: int = 0  # of them, those that requests can be given
+    drafter_bytes: int = 0  # the weights of a second model, which drafts
 
     @property
     def blocks_per_page(self) -> tuple[int, ...]:
@@ -33,7 +34,12 @@ class MemoryBill(Struct, frozen=True):
     @property
     def fixed_bytes(self) -> int:
         """The memory needed before any sequence runs."""
-        return self.weights_bytes + self.step_bytes + self.beside_bytes
+        return self.all_weights_bytes + self.step_bytes + self.beside_bytes
+
+    @property
+    def all_weights_bytes(self) -> int:
+        """The memory of the weights of all models."""
+        return self.weights_bytes + self.drafter_bytes
 
     @property
     def beside_bytes(self) -> int:

@@ -244,7 +244,7 @@ class EngineArguments:
     )
     speculative_config: SpeculativeConfig | None = option(
         None,
-        "settings of speculation as a JSON object; method is ngram, suffix or off, and "
+        "settings of speculation as a JSON object; method is ngram, suffix, draft_model or off; "
         "docs/speculation.md has the other keys (default: only predictions have drafts)",
         "JSON",
         aliases=("-sc",),

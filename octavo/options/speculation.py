@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -13,8 +14,10 @@ from octavo.nearest import nearest_or_all
 METHODS = (
     "ngram",  # prompt lookup
     "suffix",  # what most often followed, in the sequence and in earlier answers
+    "draft_model",  # a second model of the same vocabulary
     "off",  # no drafts at all, not even those of a request's own prediction
 )
+DRAFT_MODEL = "draft_model"
 # Drafts of a sequence from its request's prediction in one step, at most; and those of all
 # sequences that an engine without a proposer has room for. Each needs a row of logits.
 PREDICTED_TOKENS = 16
@@ -39,9 +42,11 @@ class SpeculativeConfig:
     suffix_decoding_max_cached_requests: int = 10_000  # answers kept of a cache scope; 0: none
     suffix_decoding_max_spec_factor: float = 1.0  # drafts for each token that matches, at most
     suffix_decoding_min_token_prob: float = 0.1  # of a draft: less probable ones are not proposed
+    model: str | None = None  # the draft model: a directory, a file, or a name on the hub
 
     def __post_init__(self) -> None:
         _check_method(self.method)
+        self._check_model()
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -57,6 +62,18 @@ class SpeculativeConfig:
                 f"prompt_lookup_max={self.prompt_lookup_max}; lower it, or raise the other"
             )
 
+    def _check_model(self) -> None:
+        if self.method != DRAFT_MODEL:
+            if self.model is not None:
+                raise _error(
+                    f"model={self.model!r} drafts with method='draft_model', and "
+                    f"method={self.method!r} needs no model; leave one of them out"
+                )
+        elif not self.model:
+            raise _error(
+                "method='draft_model' needs the key 'model': a smaller model of the same vocabulary"
+            )
+
 
 _RANGES: Mapping[str, tuple[float, float]] = {
     "num_speculative_tokens": (1, MOST_TOKENS),
@@ -68,25 +85,31 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "suffix_decoding_min_token_prob": (0.0, 1.0),
 }
 _FRACTIONS = ("suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob")
-_DRAFTER = (
-    "no second model drafts yet; the methods 'ngram' and 'suffix' look drafts up in texts and need "
-    "none"
-)
+_DRAFTER = "a draft model is loaded, placed and run as the model is"
+_NO_HEADS = "no trained head drafts yet; see the method 'draft_model'"
 _VERIFIED = "every draft is verified exactly, so that no text depends on it"
 # vLLM's keys of other methods.
 _OF_OTHER_METHODS = {
     **dict.fromkeys(
         (
-            *("model", "draft_model", "draft_tensor_parallel_size", "tensor_parallel_size"),
+            *("draft_tensor_parallel_size", "tensor_parallel_size", "draft_load_config"),
             *("quantization", "moe_backend", "attention_backend", "kv_cache_dtype"),
             *("max_model_len", "revision", "code_revision", "enforce_eager"),
-            *("index_share_for_mtp_iteration", "disable_padded_drafter_batch"),
-            *("disable_eagle_block_drop", "draft_lm_head_quantization"),
-            *("use_local_argmax_reduction", "use_heterogeneous_vocab", "parallel_drafting"),
-            *("draft_load_config", "draft_sample_method", "dspark_draft_topk", "xpress_topc"),
+            "draft_lm_head_quantization",
         ),
         _DRAFTER,
     ),
+    **dict.fromkeys(
+        (
+            *("index_share_for_mtp_iteration", "disable_padded_drafter_batch"),
+            *("disable_eagle_block_drop", "use_local_argmax_reduction", "parallel_drafting"),
+            *("dspark_draft_topk", "xpress_topc"),
+        ),
+        _NO_HEADS,
+    ),
+    "draft_model": "the key is 'model'",
+    "use_heterogeneous_vocab": "a draft model must have the same vocabulary",
+    "draft_sample_method": "it draws as the request does, with the same noise",
     **dict.fromkeys(
         (
             *("rejection_sample_method", "synthetic_acceptance_rates"),
@@ -125,6 +148,12 @@ def read_speculative_config(given: object) -> SpeculativeConfig:
             raise _error(f"{name} is not supported: {_OF_OTHER_METHODS[name]}")
         if name not in known:
             raise _error(f"there is no key {name!r}; {nearest_or_all(str(name), known)}")
+    if "model" in chosen and isinstance(chosen["model"], os.PathLike):
+        chosen["model"] = os.fspath(chosen["model"])
+    if "model" in chosen:  # as in vLLM
+        if not isinstance(chosen["model"], str):
+            raise _error(f"model={chosen['model']!r} must be the name or the path of a model")
+        chosen.setdefault("method", DRAFT_MODEL)
     if "method" not in chosen:
         raise _error(f"the key 'method' is missing; write it {_EXAMPLE}")
     shortest, longest = chosen.get("prompt_lookup_min"), chosen.get("prompt_lookup_max")

@@ -42,6 +42,7 @@ from octavo.runner.batch_reuse import BatchReuse
 from octavo.runner.request_processors import RequestProcessor, with_processors
 from octavo.runner.shaping import MaskWork, Shaping
 from octavo.runner.slots import SlotState
+from octavo.runner.speculate.draft_model import AheadWork, DraftModelProposer
 from octavo.runner.speculate.drafting import Drafting
 from octavo.runner.speculate.proposer import Proposer
 from octavo.runner.transfers import Ended, KVStore, Transfers
@@ -58,7 +59,7 @@ NO_TOKEN_FITS = "no token of the model goes on with a text of this shape"
 class StepInFlight:
     """A plan that was submitted, until its result is collected."""
 
-    __slots__ = ("_runner", "loaded", "lost", "mask_work", "pending", "plan", "step")
+    __slots__ = ("_runner", "ahead", "loaded", "lost", "mask_work", "pending", "plan", "step")
 
     def __init__(
         self,
@@ -68,12 +69,14 @@ class StepInFlight:
         pending: Pending,
         mask_work: MaskWork | None = None,
         loaded: Ended = (),
+        ahead: AheadWork | None = None,
     ) -> None:
         self.plan = plan
         self.step = step
         self.pending = pending
         self.mask_work = mask_work
         self.loaded = loaded
+        self.ahead = ahead  # what it asks of a second model, if there is one
         self.lost: frozenset[int] = _NONE_LOST  # its slots that have been freed since
         self._runner = runner
 
@@ -114,6 +117,10 @@ class ModelRunner:
         self.state = SlotState(
             config, vocabulary, processors or {}, has_adapters=adapters is not None
         )
+        self._second: DraftModelProposer | None = None
+        if isinstance(proposer, DraftModelProposer):
+            self._second = proposer
+            proposer.attach(self.state, config)
         self._adapters = None if adapters is None else AdapterSlots(adapters)
         self._batches = BatchReuse(self.state, can_continue=backend.can_continue)
         self._shaping: Shaping | None = None
@@ -144,6 +151,11 @@ class ModelRunner:
         step = self._batches.make(plan, opened)
         if changed:
             step = step._replace(batch=step.batch._replace(adapter_slots=changed))
+        ahead = None
+        if self._second is not None:
+            self._second.take_blocks(plan)
+            if self._second.is_used:
+                step, ahead = self._second.prepare(plan, step)
         work = None
         if self._shaping is not None:
             step, work = self._with_shapes(plan, step, self._shaping)
@@ -153,7 +165,7 @@ class ModelRunner:
         elif plan.loads or plan.saves:
             raise ValueError(f"plan {plan.step} transfers KV, and this runner has no store for it")
         pending = self._backend.step(step.batch, step.draws)
-        started = StepInFlight(self, plan, step, pending, work, loaded)
+        started = StepInFlight(self, plan, step, pending, work, loaded, ahead)
         self._in_flight.append(started)
         return started
 
@@ -203,9 +215,9 @@ class ModelRunner:
         for started in self._in_flight:
             started.lost = started.lost.union(slots)
         for slot in slots:
-            self.state.free(slot)
             if self._drafting is not None:
                 self._drafting.free(slot)
+            self.state.free(slot)
             if self._shaping is not None:
                 self._shaping.free(slot)
                 self._appended.pop(slot, None)
@@ -244,11 +256,15 @@ class ModelRunner:
             accepted: tuple[tuple[int, int], ...] = ()
         else:
             sampled, accepted = _sampled(started, tokens)
-        result = StepResult(plan.step, sampled, accepted, forced=forced)
+        result = StepResult(
+            plan.step, sampled, accepted, forced=forced, ahead_seconds=output.ahead_seconds
+        )
         if logprobs or prompts or pooled:
             result = result._replace(payloads=_payloads(started, output, self._behind))
         if state.failures:
             result = self._with_errors(plan, result, failed_before)
+        if self._second is not None and started.ahead is not None:
+            self._second.collect(started.ahead, started.step.draws.slots, output, started.lost)
         if drafting is not None:
             sampled_slots = self._append_drawn(started, output, dict(forced), drafting)
             result = drafting.add_to(result, sampled_slots, state.known)

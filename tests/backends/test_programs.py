@@ -62,14 +62,18 @@ class Texts:
         self._has_drafter = num_groups > 1
         self.known = [list(prompt) for prompt in PROMPTS]
         self._computed = [0] * count
+        self._followed = [0] * count  # the rows of known tokens that the second model has
         self._opened = tuple(
             (slot, SlotSampling(np.array(prompt, np.int32), len(prompt), **way))
             for slot, prompt in enumerate(PROMPTS)
         )
         self.drafts: list[tuple[int, ...]] = [()] * count
 
-    def step(self, *num_steps: int) -> StepOutput:
-        """Compute what is known and the drafts, and ask for so many proposals for each."""
+    def step(self, *num_steps: int, follows: bool = True) -> StepOutput:
+        """Compute what is known and the drafts, and ask for so many proposals for each.
+
+        The second model computes what it lacks of the known tokens, or nothing at all.
+        """
         new = [
             [*known[computed:], *drafts]
             for known, computed, drafts in zip(self.known, self._computed, self.drafts, strict=True)
@@ -88,7 +92,8 @@ class Texts:
             np.arange(starts[-1], dtype=np.int32),
             slots=slots,
         )
-        ahead = Ahead("drafter", np.array(num_steps, np.int32)) if self._has_drafter else None
+        written = [len(drafts[:-1]) for drafts in self.drafts]
+        ahead = self._ahead(num_steps, written) if self._has_drafter and follows else None
         draws = Draws(
             (),
             self._opened,
@@ -100,11 +105,28 @@ class Texts:
         )
         self._opened = ()
         output = self._backend.step(batch, draws).collect()
-        for slot, tokens in enumerate(output.tokens):
-            self._computed[slot] = len(self.known[slot]) + len(tokens) - 1
-            self.known[slot] += tokens
         self.drafts = list(output.proposals) or [()] * len(new)
+        for slot, tokens in enumerate(output.tokens):
+            known = len(self.known[slot])
+            self._computed[slot] = known + len(tokens) - 1
+            if self.drafts[slot]:
+                self._followed[slot] = known + len(tokens)
+            elif ahead is not None or self._followed[slot] == known:
+                self._followed[slot] = known + min(len(tokens) - 1, written[slot])
+            self.known[slot] += tokens
         return output
+
+    def _ahead(self, num_steps: tuple[int, ...], written: list[int]) -> Ahead:
+        """Return what the second model lacks of the known tokens, and what it proposes."""
+        rows = list(zip(self.known, self._followed, strict=True))
+        return Ahead(
+            "drafter",
+            np.array(num_steps, np.int32),
+            np.array(written, np.int32),
+            np.concatenate([known[first:] for known, first in rows]).astype(np.int32),
+            np.concatenate([range(first, len(known)) for known, first in rows]).astype(np.int32),
+            np.cumsum([0, *(len(known) - first for known, first in rows)]).astype(np.int32),
+        )
 
 
 def written(new: New, way: dict[str, Any], count: int) -> list[list[int]]:
@@ -143,11 +165,17 @@ def test_the_text_depends_on_no_other_program(new: New, way: dict[str, Any]) -> 
 
 
 def test_what_is_proposed_is_what_that_model_writes(new: New) -> None:
-    """The KV is right behind drafts that were refused, and behind steps without proposals."""
+    """The KV is right behind drafts that were refused, and behind steps without proposals.
+
+    So it is where the model has done nothing in some steps, and computes what it lacks at once.
+    """
     texts = Texts(make(new, 3), WAYS["warm"], 2)
-    for num_steps in ((STEPS, 0), (0, 3), (STEPS, 2), (1, STEPS)):
-        output = texts.step(*num_steps)
+    for num_steps in ((STEPS, 0), (0, 3), (), (STEPS, 2), (1, STEPS), (), (), (0, 1), (2, 0)):
+        output = texts.step(*num_steps, follows=bool(num_steps))
         assert tuple(map(len, output.proposals)) == num_steps
+        assert (output.ahead_seconds > 0) == bool(num_steps)
+        if not num_steps:
+            continue
         for known, proposed, prompt in zip(texts.known, output.proposals, PROMPTS, strict=True):
             assert list(proposed) == alone(new, known, len(prompt), len(proposed))
 

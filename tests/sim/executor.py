@@ -22,6 +22,8 @@ from tests.sim.kv.store import Store
 from tests.sim.programs.program import Program
 from tests.sim.truth import VOCABULARY, extend, grammar_end, next_token, prefix_hashes
 
+PASS_SECONDS = 0.000_1  # that a pass of the second model takes
+
 
 class WorkerDiedError(Exception):
     """A fault of the world, not of the core: the executor has died."""
@@ -85,6 +87,58 @@ class Worker:
 
     def run(self, plan: StepPlan, draft_length: int) -> StepResult:
         """Run a step, in the order that plan.py promises."""
+        self._change(plan)
+        drafts = dict(plan.drafts)
+        tokens: list[int] = []
+        accepted: list[tuple[int, int]] = []
+        new_drafts: list[tuple[int, tuple[int, ...]]] = []
+        chances: list[tuple[int, tuple[float, ...]]] = []
+        predicted: list[int] = []
+        chunks = zip(plan.slots, plan.starts, plan.counts, plan.samples, strict=True)
+        for number, first, count, samples in chunks:
+            require(number in self.slots, f"a chunk for slot {number}, which is not open")
+            slot = self.slots[number]
+            verified = drafts.get(number, ())
+            self._compute(slot, first, first + count, verified)
+            known = len(slot.tokens)
+            end = known + len(verified)
+            require(first + count <= end, f"{slot.request_id}: past its known tokens")
+            require(samples == (first + count >= known), f"{slot.request_id}: samples={samples}")
+            num_accepted = self._verify(slot, verified) if samples else 0
+            for group in self.groups:
+                group.settle(slot, first)
+            if not samples:
+                tokens.append(NO_TOKEN)
+                continue
+            if num_accepted:
+                accepted.append((number, num_accepted))
+            tokens.append(self._sample(slot))
+            slot.proposed = ()
+            if slot.may_draft and (self.program is None or slot.prediction):
+                slot.proposed = self._draft(slot, draft_length)
+                new_drafts.append((number, slot.proposed))
+                if slot.prediction:
+                    predicted.append(number)
+                    chances.append((number, chances_of(slot.states[-1], len(slot.proposed))))
+        ahead_seconds = 0.0
+        if self.program is not None:
+            for number, length in self._go_ahead(plan, self.program).items():
+                new_drafts.append((number, self.slots[number].proposed))
+                chances.append((number, dict(plan.ahead)[number]))
+                ahead_seconds = max(ahead_seconds, length * PASS_SECONDS)
+        require(not plan.ahead or self.program is not None, f"step {plan.step}: no second model")
+        return StepResult(
+            plan.step,
+            tuple(tokens),
+            tuple(accepted),
+            tuple(new_drafts),
+            chances=tuple(chances),
+            predicted=tuple(predicted),
+            ahead_seconds=ahead_seconds,
+        )
+
+    def _change(self, plan: StepPlan) -> None:
+        """Apply what a plan changes before anything is computed."""
         self.memory.check_pages()
         for save in plan.saves:
             # A table keeps entries that the core has dropped: the block may be another's by now.
@@ -107,44 +161,23 @@ class Worker:
                 group.allocated(blocks)
         for load in plan.loads:
             self.memory.poison(load.group, (load.block,))
-        drafts = dict(plan.drafts)
-        tokens: list[int] = []
-        accepted: list[tuple[int, int]] = []
-        new_drafts: list[tuple[int, tuple[int, ...]]] = []
-        chances: list[tuple[int, tuple[float, ...]]] = []
+
+    def _go_ahead(self, plan: StepPlan, program: Program) -> dict[int, int]:
+        """Let the second model do what a plan asks for; return how much it proposed, by slot."""
+        proposed = {}
         chunks = zip(plan.slots, plan.starts, plan.counts, plan.samples, strict=True)
-        for number, first, count, samples in chunks:
-            require(number in self.slots, f"a chunk for slot {number}, which is not open")
+        parts = {number: chunk for number, *chunk in chunks}
+        for number, chances in plan.ahead:
             slot = self.slots[number]
-            verified = drafts.get(number, ())
-            self._compute(slot, first, first + count, verified)
-            known = len(slot.tokens)
-            end = known + len(verified)
-            require(first + count <= end, f"{slot.request_id}: past its known tokens")
-            require(samples == (first + count >= known), f"{slot.request_id}: samples={samples}")
-            num_accepted = self._verify(slot, verified) if samples else 0
-            for group in self.groups:
-                group.settle(slot, first)
-            if not samples:
-                tokens.append(NO_TOKEN)
-                continue
-            if num_accepted:
-                accepted.append((number, num_accepted))
-            tokens.append(self._sample(slot))
-            slot.proposed = ()
-            if slot.may_draft:
-                slot.proposed = self._draft(slot, draft_length)
-                new_drafts.append((number, slot.proposed))
-                if slot.prediction:
-                    chances.append((number, chances_of(slot.states[-1], len(slot.proposed))))
-        return StepResult(
-            plan.step,
-            tuple(tokens),
-            tuple(accepted),
-            tuple(new_drafts),
-            chances=tuple(chances),
-            predicted=tuple(number for number, _ in chances),
-        )
+            first, count, samples = parts[number]
+            require(slot.may_draft, f"{slot.request_id}: it may not draft")
+            require(samples == bool(chances), f"{slot.request_id}: samples={samples}, {chances}")
+            require(list(chances) == sorted(chances, reverse=True), f"{slot.request_id}: {chances}")
+            end = len(slot.tokens) if samples else first + count
+            if program.follow(slot, first, end) and samples and not slot.prediction:
+                slot.proposed = program.propose(slot, len(chances), self.slots.values())
+                proposed[number] = len(chances)
+        return proposed
 
     def _open(self, new: NewSlot) -> Slot:
         request = self.request_of(new.request_id)
@@ -194,7 +227,8 @@ class Worker:
         require(lora == slot.lora, f"{slot.request_id}: computed with adapter {lora}")
         tokens = (slot.tokens + list(drafts))[first:end]
         for group in self.groups:
-            group.compute(slot, first, end, tokens)
+            if self.program is None or not group.is_owned:
+                group.compute(slot, first, end, tokens)
         slot.position = end
 
     def _verify(self, slot: Slot, drafts: tuple[int, ...]) -> int:
@@ -236,8 +270,6 @@ class Worker:
         if slot.prediction:
             num_output = len(slot.tokens) - slot.num_prompt
             return predicted_drafts(slot.prediction, num_output, length)
-        if self.program is not None:
-            return self.program.propose(slot, length, self.slots.values())
         state = slot.states[-1]
         wrong_at = state % (length + 2)
         drafts = []
@@ -350,6 +382,7 @@ class SimExecutor:
             impossible=tuple(impossible),
             chances=result.chances,
             predicted=result.predicted,
+            ahead_seconds=result.ahead_seconds,
         )
 
     def _has_failed(self, slot: int, accepted: dict[int, int]) -> bool:

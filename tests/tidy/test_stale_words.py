@@ -16,7 +16,7 @@ from octavo.models.registry import FAMILIES
 from octavo.options.engine import EngineArguments
 from octavo.options.foreign import FIXED, INERT, MISSING, REFUSED, WITHOUT_EFFECT
 from octavo.options.server import ServerSettings
-from octavo.options.speculation import _OF_OTHER_METHODS, SpeculativeConfig
+from octavo.options.speculation import _OF_OTHER_METHODS, METHODS, SpeculativeConfig
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.known_routes import NOT_YET
 from octavo.server.routes import ROUTES
@@ -30,7 +30,8 @@ FLAGS = {flag for command in COMMANDS.values() for flag in make_parser(command).
 FEATURES = {
     "structured output": "structured_outputs" in ChatRequest.__struct_fields__,
     "adapter": "enable_lora" in OPTIONS or "/v1/load_lora_adapter" in PATHS,
-    "second model": {"draft_model", "model"} <= {field.name for field in fields(SpeculativeConfig)},
+    "second model": "model" in {field.name for field in fields(SpeculativeConfig)},
+    "trained head": any("eagle" in name or "medusa" in name for name in METHODS),
     "predicted output": "prediction" in ChatRequest.__struct_fields__,
     "models with states": any("mamba" in name.lower() for name in FAMILIES),
 }

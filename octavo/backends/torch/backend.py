@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -19,7 +20,6 @@ from octavo.backends.base import Arithmetic, Floats, ForwardResult, KVLayout, St
 from octavo.backends.further import check_further
 from octavo.backends.step import (
     NO_ADAPTERS,
-    NO_ROWS,
     Draws,
     HostBatch,
     NoAdaptersError,
@@ -203,18 +203,15 @@ class TorchBackend:
         return output._replace(saved=saved) if saved else output
 
     def _draw(self, batch: HostBatch, draws: Draws) -> StepOutput:
-        """Compute a batch with all its tokens, by every program, and draw."""
+        """Compute a batch with all its tokens, draw, and propose."""
         logits, hidden, _ = self.forward(batch)
         output = self._sampler.finish(draws, logits, hidden)
-        if not self._further or not len(batch.token_ids):
+        if draws.ahead is None or not len(batch.token_ids):
             return output
-        for program in self._further.values():
-            self._compute(program, batch._replace(logits_rows=NO_ROWS, hidden_rows=NO_ROWS))
-        if draws.ahead is None:
-            return output
+        begun = time.perf_counter()
         run = partial(self._compute, self._further[draws.ahead.owner])
         proposals = propose(batch, draws, output, self._sampler, run)
-        return output._replace(proposals=proposals)
+        return output._replace(proposals=proposals, ahead_seconds=time.perf_counter() - begun)
 
     @torch.inference_mode()
     def _compute(self, program: Interpreter, batch: HostBatch) -> Floats:

@@ -56,6 +56,14 @@ SAME: Mapping[str, str] = {
     "--watchdog-timeout": "--watchdog-seconds",
 }
 _SAMPLING = "--override-generation-config"
+_SPECULATION = "--speculative-config"
+_DRAFT_MODEL = (
+    *("-md", "--model-draft", "--spec-draft-model", "-hfd", "--hf-repo-draft", "--spec-draft-hf"),
+    *("--speculative-draft-model-path", "--speculative-draft-model"),
+)
+_DRAFT_TOKENS = (
+    *("--draft-max", "--draft", "--draft-n", "--spec-draft-n-max", "--speculative-num-steps"),
+)
 # Flags that stand for the opposite of a flag, or for a key of one that holds a JSON object.
 KEYS: Mapping[str, str] = {
     **dict.fromkeys(("--temp", "--temperature"), f"{_SAMPLING}.temperature"),
@@ -65,6 +73,8 @@ KEYS: Mapping[str, str] = {
     "--repeat-penalty": f"{_SAMPLING}.repetition_penalty",
     **dict.fromkeys(("--no-cache-prompt", "--disable-radix-cache"), "--no-enable-prefix-caching"),
     "--reasoning-effort": "--default-chat-template-kwargs.reasoning_effort",
+    **dict.fromkeys(_DRAFT_MODEL, f"{_SPECULATION}.model"),
+    **dict.fromkeys(_DRAFT_TOKENS, f"{_SPECULATION}.num_speculative_tokens"),
 }
 # Values that mean the defaults.
 USUAL: Mapping[str, tuple[str, ...]] = {
@@ -85,7 +95,9 @@ class Other(NamedTuple):
 
 
 _TEXT = "models read text alone"
-_DRAFTER = "no second model drafts yet; see --spec-method"
+_CHOSEN = "how many drafts are made follows from how often they are right, and what they cost"
+_LOOKUP = "--spec-method suffix keeps earlier answers in memory"
+_ALGORITHM = "a draft model (STANDALONE) and the methods of --spec-method propose drafts"
 _SAMPLER = "there is no such sampler"
 _UI = "there is no web page to chat in"
 _ROUTER = "a server has one model"
@@ -159,11 +171,14 @@ OTHERS: tuple[Other, ...] = (
     Other(("--rpc",), "there is one process"),
     Other(("--control-vector",), "only adapters change what a layer computes"),
     Other(("-mm", "--mmproj", "-mmu", "--mmproj-url", "--media-path"), _TEXT),
-    Other(("-md", "--model-draft", "--spec-draft-model", "--draft-max", "--draft"), _DRAFTER),
-    Other(
-        ("-hfd", "--hf-repo-draft", "--spec-type", "--spec-draft-n-max", "--draft-min"), _DRAFTER
-    ),
-    Other(("-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"), _DRAFTER),
+    Other(("--draft-min", "--draft-n-min", "--draft-p-min", "--spec-draft-n-min"), _CHOSEN),
+    Other(("--spec-draft-p-min", "--spec-draft-p-split", "--draft-p-split"), _CHOSEN),
+    Other(("-cd", "--ctx-size-draft", "-ctkd", "-ctvd"), "it shares the model's KV memory"),
+    Other(("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"), DEVICES, ("0", "auto")),
+    Other(("-devd", "--device-draft"), DEVICES, ("none",)),
+    Other(("-td", "--threads-draft", "-tbd"), "--num-threads counts for both models", None),
+    Other(("--spec-type",), "see --spec-method"),
+    Other(("-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"), _LOOKUP),
     Other(("--rope-scale", "--rope-freq-base", "--rope-freq-scale"), _ROPE),
     Other(("--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"), _ROPE),
     Other(("--override-kv",), "see --hf-overrides"),
@@ -199,9 +214,10 @@ OTHERS: tuple[Other, ...] = (
     Other(("--cuda-graph-max-bs", "--cuda-graph-bs"), "no backend captures graphs", None),
     Other(("--max-total-tokens",), "see --kv-cache-memory-bytes and --max-model-len"),
     Other(("--max-prefill-tokens",), _BATCH),
-    Other(("--speculative-algorithm", "--speculative-draft-model-path"), _DRAFTER),
-    Other(("--speculative-num-steps", "--speculative-num-draft-tokens"), "see --spec-tokens"),
-    Other(("--speculative-eagle-topk",), _DRAFTER),
+    Other(("--speculative-algorithm",), _ALGORITHM, ("STANDALONE",)),
+    Other(("--speculative-num-draft-tokens",), "see --speculative-num-steps", None),
+    Other(("--speculative-eagle-topk",), "each draft follows the one before", ("1",)),
+    Other(("--speculative-token-map",), "the draft model proposes every token"),
     Other(("--dist-init-addr", "--ep-size", "--ep", "--load-balance-method"), "one process serves"),
     Other(("--disaggregation-mode", "--hicache-ratio"), "KV stays in the engine's memory"),
     Other(("--enable-dp-attention",), "one process serves", is_alone=True),

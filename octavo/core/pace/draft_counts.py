@@ -53,19 +53,22 @@ class DraftCounts:
             self._num_sent += count > 0
 
     def _costs(self, drafting: Series[Sequence]) -> tuple[float, float]:
-        """Return the seconds of a step without rows, and of each row."""
+        """Return the seconds of a step without rows, and of each row; or such parts of them."""
         if not any(each.chances for each in drafting):
             return 1.0, 0.0  # all are sent
+        fixed, row = self.seconds(sum([each.num_planned for each in drafting]))
+        return (fixed, row) if fixed > 0.0 else (1.0, ROW_COST)
+
+    def seconds(self, num_read: int) -> tuple[float, float]:
+        """Return the seconds of a step without rows, and of each row; 0 if they are not known."""
         if self._learner.num_new >= _NUM_BETWEEN:
             self._learner.learn()
         times = self._learner.times
-        fixed = times.decoding_seconds(0, sum([each.num_planned for each in drafting]))
+        fixed = times.decoding_seconds(0, num_read)
         row = times.coefficients[1]
         if fixed <= 0.0:
-            return 1.0, ROW_COST
-        if self._num_sent < NUM_MEASURED:
-            return fixed, max(row, ROW_COST * fixed)
-        return fixed, row
+            return 0.0, 0.0
+        return fixed, max(row, ROW_COST * fixed) if self._num_sent < NUM_MEASURED else row
 
 
 def _best_counts(

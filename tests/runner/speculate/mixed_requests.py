@@ -3,16 +3,17 @@
     python -m tests.runner.speculate.mixed_requests [--requests 1000] [--way suffix] [--seed 0]
 
 The tiny model answers all of them in one engine without drafts, and in one for each way to draft:
-n-grams, suffixes, and predictions that are right or were edited. Blocks and slots are few, so
-sequences are preempted, and prompts share prefixes. Some have logits processors, of which some fail
-after a few tokens; some have a grammar, some ask for a vector. Tokens, texts, finish reasons,
-errors, vectors and log-probabilities must be equal.
+n-grams, suffixes, a second model, and predictions that are right or were edited. Blocks and slots
+are few, so sequences are preempted, and prompts share prefixes. Some have logits processors, of
+which some fail after a few tokens; some have a grammar, some ask for a vector. Tokens, texts,
+finish reasons, errors, vectors and log-probabilities must be equal.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -23,11 +24,14 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from octavo import LLM, SamplingParams, StructuredOutputsParams
 from octavo.api.outputs import RequestOutput
+from octavo.core.pace.ahead_counts import AheadCounts
 from octavo.core.pace.draft_counts import DraftCounts
 from octavo.core.pooling import POOLINGS, Pooling
+from octavo.core.sequence import Sequence as CoreSequence
 from octavo.core.stats import EngineStats
 
 VOCABULARY = 300
@@ -44,8 +48,10 @@ ENGINE: dict[str, Any] = {
 WAYS: dict[str, dict[str, Any] | None] = {
     "ngram": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1},
     "suffix": {"method": "suffix", "suffix_decoding_min_token_prob": 0.0},
+    "draft_model": {"method": "draft_model", "num_speculative_tokens": 4},
     "prediction": None,
 }
+NOISE = 0.03  # of the draft model's weights, so that it is right in part
 SHAPES: tuple[dict[str, Any], ...] = (
     {"regex": "([a-z]{2,4} ){3}end"},
     {"choice": ["the quick", "the slow", "a"]},
@@ -206,15 +212,43 @@ def summary(found: Sequence[Any]) -> tuple[int, int]:
 def engine(directory: Path, backend: str, way: str | None) -> Iterator[LLM]:
     """Make an engine with a way to draft, or without any.
 
-    Drafts are sent wherever there are some, so that many are verified, right and wrong.
+    Drafts are sent wherever there are some, so that many are verified, right and wrong. A draft
+    model proposes now more, now less, and now nothing for a while.
     """
     config = {"method": "off"} if way is None else WAYS[way]
+    if config is not None and way == "draft_model":
+        config = {**config, "model": str(drafter_of(directory, NOISE))}
     options = {**ENGINE, "backend": backend, "dtype": "float32", "speculative_config": config}
     with (
         mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)),
+        mock.patch.object(AheadCounts, "_counts", varied_counts),
+        mock.patch.object(AheadCounts, "learn"),
         LLM(str(directory), **options) as made,
     ):
         yield made
+
+
+def varied_counts(
+    self: AheadCounts, sampling: list[CoreSequence], num_rows: int, num_read: int
+) -> list[int]:
+    """Return how much is proposed for each sequence: nothing in some parts of each text."""
+    wanted = [(len(each.tokens) + 3 * each.slot) // 5 % 6 for each in sampling]
+    return [min(each % 5, self._useful(one)) for each, one in zip(wanted, sampling, strict=True)]
+
+
+def drafter_of(directory: Path, noise: float) -> Path:
+    """Write a model beside a tiny one, whose weights are the same but for some noise."""
+    made = directory / "drafter"
+    if made.exists():
+        return made
+    shutil.copytree(directory, made)
+    generator = np.random.default_rng(11)
+    weights = load_file(made / "model.safetensors")
+    for name, values in weights.items():
+        changed = values * (1 + noise * generator.standard_normal(values.shape))
+        weights[name] = changed.astype(np.float32)
+    save_file(weights, made / "model.safetensors")
+    return made
 
 
 def answers_by(

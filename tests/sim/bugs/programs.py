@@ -14,13 +14,6 @@ PROGRAM_BUGS = (
         kind="programs",
     ),
     Bug(
-        "a fork does not copy the second model's last block",
-        "kv/manager.py",
-        "policy.forked_tail(parent, num_tokens) for",
-        "0 if policy.group.owner else policy.forked_tail(parent, num_tokens) for",
-        kind="programs",
-    ),
-    Bug(
         "KV of refused drafts counts as computed",
         "outcome.py",
         "    sequence.num_planned -= len(drafts) - num_accepted\n",
@@ -33,6 +26,34 @@ PROGRAM_BUGS = (
         "        first, table = self.first_block(sequence.num_computed), sequence.tables[index]\n",
         "        at = sequence.num_computed + (len(sequence.drafts) if self.group.owner else 0)\n"
         "        first, table = self.first_block(at), sequence.tables[index]\n",
+        kind="programs",
+    ),
+    Bug(
+        "the second model proposes more than its blocks hold",
+        "pace/ahead_counts.py",
+        "            count = min(count, sequence.num_capacity - sequence.num_planned)\n",
+        "",
+        kind="programs",
+    ),
+    Bug(
+        "blocks for proposals come before those of the chunk",
+        "plan_draft.py",
+        "(*a, *b) for a, b in",
+        "(*b, *a) for a, b in",
+        kind="programs",
+    ),
+    Bug(
+        "blocks for proposals are not announced",
+        "pace/ahead_counts.py",
+        "                if added:\n                    draft.add_blocks(sequence.slot, added)\n",
+        "",
+        kind="programs",
+    ),
+    Bug(
+        "the second model proposes where a chunk samples nothing",
+        "pace/ahead_counts.py",
+        "            (sampling if samples else reading).append(sequence)\n",
+        "            sampling.append(sequence)\n",
         kind="programs",
     ),
 )

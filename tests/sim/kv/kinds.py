@@ -56,6 +56,8 @@ class Rows:
         """Require that no block was computed with older weights, or by a failed request."""
         for block in blocks:
             version = self.memory.versions[self.group][block]
+            if self.is_owned and version == POISON:
+                continue  # the second model has not computed it, and will see that
             if version < slot.version:
                 why = f"computed with weights {version}, not {slot.version}"
                 if version == POISON:
@@ -74,6 +76,10 @@ class Rows:
         if slot.salts:
             codes = [code | slot.salt_at(first + at) << 60 for at, code in enumerate(codes)]
         return codes
+
+    def codes_of(self, slot: Slot, end: int) -> list[int]:
+        """Return the right content of all rows before a position."""
+        return self._codes(slot, 0, slot.tokens[:end])
 
     def compute(self, slot: Slot, first: int, end: int, tokens: list[int]) -> None:
         """Write the chunk's tokens, then read the prefix back as attention would."""

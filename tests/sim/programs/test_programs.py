@@ -7,7 +7,7 @@ import pytest
 from tests.sim.executor import Slot
 from tests.sim.kv.kinds import Rows
 from tests.sim.kv.memory import POISON
-from tests.sim.programs.program import OWNER
+from tests.sim.programs.program import OWNER, Program
 from tests.sim.programs.worlds import draw_programs
 from tests.sim.shrink import failure_of
 from tests.sim.simulation import Simulation
@@ -28,14 +28,14 @@ def test_worlds_hold(first: int) -> None:
 
 @pytest.mark.slow
 def test_the_worlds_reach_what_they_are_for() -> None:
-    names = ("proposed", "without room", "accepted", "refused", "cached", "preempted", "restarted")
+    names = ("proposed", "behind", "accepted", "refused", "cached", "preempted", "restarted")
     seen = dict.fromkeys(names, 0)
     for seed in range(120):
         simulation = Simulation(draw_programs(seed)).run()
         program, stats = simulation.executor.workers[0].program, simulation.engine.scheduler.stats
         assert program is not None
         seen["proposed"] += program.num_proposed
-        seen["without room"] += program.num_without_room
+        seen["behind"] += program.num_behind
         seen["accepted"] += stats.num_accepted_drafts
         seen["refused"] += stats.num_drafts - stats.num_accepted_drafts
         seen["cached"] += stats.num_cached_tokens
@@ -57,33 +57,30 @@ def test_a_seed_determines_the_whole_run(seed: int) -> None:
 
 def _keeps_rows_of_proposals(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: a row that was proposed is not computed again, right or refused."""
-    compute = Rows.compute
 
-    def lazy(self: Rows, slot: Slot, first: int, end: int, tokens: list[int]) -> None:
-        block = slot.tables[self.group][first // self.size]
-        found = self.memory.cells[self.group][block][first % self.size]
-        compute(self, slot, first, end, tokens)
-        if found != POISON and self.is_owned:
-            self.memory.cells[self.group][block][first % self.size] = found
-            self._read_back(slot, first, end)
+    def written(self: Program, group: Rows, slot: Slot, start: int, end: int) -> int:
+        slot.cells[group.group][:] = group.codes_of(slot, end)
+        for position in range(group.oldest(start), end):
+            block = slot.tables[group.group][position // group.size]
+            if group.memory.cells[group.group][block][position % group.size] == POISON:
+                return position
+        return end
 
-    patch.setattr(Rows, "compute", lazy)
-
-
-def _skips_the_second_model(patch: pytest.MonkeyPatch) -> None:
-    """Plant a bug: a chunk without a sample is computed by the first model alone."""
-    compute = Rows.compute
-
-    def partial(self: Rows, slot: Slot, first: int, end: int, tokens: list[int]) -> None:
-        if self.is_owned and end < len(slot.tokens):
-            slot.cells[self.group][first:] = self._codes(slot, first, tokens)
-        else:
-            compute(self, slot, first, end, tokens)
-
-    patch.setattr(Rows, "compute", partial)
+    patch.setattr(Program, "_first_lacking", written)
 
 
-@pytest.mark.parametrize("plant", [_keeps_rows_of_proposals, _skips_the_second_model])
+def _skips_a_row_behind(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: of what was known before its step, the second model leaves out one row."""
+    first_lacking = Program._first_lacking
+
+    def later(self: Program, group: Rows, slot: Slot, start: int, end: int) -> int:
+        first = first_lacking(self, group, slot, start, end)
+        return first + (first + 1 < start)
+
+    patch.setattr(Program, "_first_lacking", later)
+
+
+@pytest.mark.parametrize("plant", [_keeps_rows_of_proposals, _skips_a_row_behind])
 def test_planted_bugs_of_workers_are_found(plant: object, monkeypatch: pytest.MonkeyPatch) -> None:
     assert callable(plant)
     plant(monkeypatch)

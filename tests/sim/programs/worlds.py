@@ -34,7 +34,9 @@ def _with_drafter(rng: random.Random, config: CoreConfig) -> CoreConfig:
         groups=tuple(groups),
         num_blocks=100_000,
         block_size=rng.choice((config.block_size, 4, 7, 16)),
-        max_drafts=rng.randint(1, 6),
+        max_drafts=(most := rng.randint(1, 6)),
+        max_ahead=rng.randint(1, most),
+        max_ahead_len=rng.choice((0, 0, rng.randint(2, config.max_model_len))),
     )
     needed = KVManager(replace(config, num_blocks=2), b"").peak_pages(
         config.max_model_len - 1, MOST_ENCODED

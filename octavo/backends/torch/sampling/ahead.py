@@ -1,4 +1,4 @@
-"""Proposals: steps of a further program, each on the token that it drew in the one before."""
+"""The part of a further program in a step: what it lacks, and then its proposals."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from octavo.backends.base import Floats
-from octavo.backends.step import Draws, HostBatch, StepOutput
+from octavo.backends.base import Floats, Ints
+from octavo.backends.step import Ahead, Draws, HostBatch, StepOutput
 from octavo.backends.torch.sampling.slot import Slot
 from octavo.backends.torch.sampling.step_sampler import StepSampler
 
@@ -18,6 +18,7 @@ class _Turn:
     """A sample for which tokens are proposed."""
 
     slot: Slot  # a branch of the open one
+    sample: int
     sequence: int
     position: int  # of its last token
     num_left: int
@@ -33,29 +34,32 @@ def propose(
 ) -> tuple[tuple[int, ...], ...]:
     """Return what a program proposes for each sample; `run` gives the logits of its rows.
 
-    The program has computed the rows of the batch, whose output this is.
+    First it computes what it lacks, whether tokens are proposed or not.
     """
-    turns = _turns(batch, draws, output, sampler)
-    while rest := [turn for turn in turns if turn.num_left]:
-        logits = run(_rows(batch, rest))
-        drawn, failures = sampler.draw(logits, [turn.slot for turn in rest])
-        for row, (turn, token) in enumerate(zip(rest, drawn.tolist(), strict=True)):
-            if row in failures:
-                turn.num_left = 0
-                continue
-            turn.slot.append(token)
-            turn.tokens.append(token)
-            turn.position += 1
-            turn.num_left -= 1
+    assert draws.ahead is not None
+    turns = _turns(batch, draws, draws.ahead, output, sampler)
+    rows = _Rows(batch)
+    _add_lacking(rows, draws.ahead, [turn for turn in turns if turn.num_left], output)
+    while rows.token_ids:
+        logits = run(rows.made())
+        rest = [turn for turn in turns if turn.num_left]
+        if rest:
+            _go_on(rest, *sampler.draw(logits, [turn.slot for turn in rest]))
+        rows = _Rows(batch)
+        for turn in turns:
+            if turn.num_left:
+                rows.add(turn.slot.tokens[-1], turn.position)
+                rows.end(turn.sequence, is_wanted=True)
     return tuple(tuple(turn.tokens) for turn in turns)
 
 
-def _turns(batch: HostBatch, draws: Draws, output: StepOutput, sampler: StepSampler) -> list[_Turn]:
+def _turns(
+    batch: HostBatch, draws: Draws, ahead: Ahead, output: StepOutput, sampler: StepSampler
+) -> list[_Turn]:
     """Return the state of each sample after its draws.
 
     A sample that failed, or that has a processor written in Python, gets no steps.
     """
-    assert draws.ahead is not None
     failed = {slot for slot, _ in output.failures}
     turns = []
     for sample, number in enumerate(draws.slots.tolist()):
@@ -65,18 +69,69 @@ def _turns(batch: HostBatch, draws: Draws, output: StepOutput, sampler: StepSamp
         position = int(batch.positions[row]) + len(output.tokens[sample])
         slot = sampler.slots[number]
         has_none = number in failed or slot.sampling.processors
-        num_left = 0 if has_none else int(draws.ahead.num_steps[sample])
-        turns.append(_Turn(slot.branch(), sequence, position, num_left))
+        num_left = 0 if has_none else int(ahead.num_steps[sample])
+        turns.append(_Turn(slot.branch(), sample, sequence, position, num_left))
     return turns
 
 
-def _rows(batch: HostBatch, turns: list[_Turn]) -> HostBatch:
-    """Return a batch with a row for each turn: its last token."""
-    sequences = [turn.sequence for turn in turns]
-    return HostBatch(
-        np.array([turn.slot.tokens[-1] for turn in turns], np.int32),
-        np.array([turn.position for turn in turns], np.int32),
-        np.arange(len(turns) + 1, dtype=np.int32),
-        tuple(table[sequences] for table in batch.tables),
-        np.arange(len(turns), dtype=np.int32),
-    )
+def _add_lacking(rows: _Rows, ahead: Ahead, turns: list[_Turn], output: StepOutput) -> None:
+    """Add the known tokens that a program lacks, and those that the turns have got."""
+    of_sequence = {turn.sequence: turn for turn in turns}
+    for sequence in range(len(ahead.row_starts) - 1):
+        for row in range(*ahead.row_starts[sequence : sequence + 2].tolist()):
+            rows.add(int(ahead.token_ids[row]), int(ahead.positions[row]))
+        turn = of_sequence.get(sequence)
+        if turn is not None:
+            tokens = output.tokens[turn.sample]
+            num_written = min(int(ahead.num_written[turn.sample]), len(tokens) - 1)
+            first = turn.position + 1 - len(tokens)
+            for place in range(num_written, len(tokens)):
+                rows.add(tokens[place], first + place)
+        rows.end(sequence, is_wanted=turn is not None)
+
+
+def _go_on(turns: list[_Turn], drawn: Ints, failures: dict[int, str]) -> None:
+    """Give each turn the token that was drawn for it; one whose draw failed ends."""
+    for row, (turn, token) in enumerate(zip(turns, drawn.tolist(), strict=True)):
+        if row in failures:
+            turn.num_left = 0
+            continue
+        turn.slot.append(token)
+        turn.tokens.append(token)
+        turn.position += 1
+        turn.num_left -= 1
+
+
+class _Rows:
+    """Rows of some sequences of a batch."""
+
+    def __init__(self, batch: HostBatch) -> None:
+        self._batch = batch
+        self.token_ids: list[int] = []
+        self._positions: list[int] = []
+        self._starts = [0]
+        self._sequences: list[int] = []
+        self._wanted: list[int] = []
+
+    def add(self, token: int, position: int) -> None:
+        self.token_ids.append(token)
+        self._positions.append(position)
+
+    def end(self, sequence: int, *, is_wanted: bool) -> None:
+        """End the rows of a sequence, if it has any; the last may have its logits wanted."""
+        if len(self.token_ids) == self._starts[-1]:
+            return
+        self._starts.append(len(self.token_ids))
+        self._sequences.append(sequence)
+        if is_wanted:
+            self._wanted.append(len(self.token_ids) - 1)
+
+    def made(self) -> HostBatch:
+        """Return the batch of these rows."""
+        return HostBatch(
+            np.array(self.token_ids, np.int32),
+            np.array(self._positions, np.int32),
+            np.array(self._starts, np.int32),
+            tuple(table[self._sequences] for table in self._batch.tables),
+            np.array(self._wanted, np.int32),
+        )

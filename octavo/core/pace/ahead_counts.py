@@ -1,0 +1,195 @@
+"""What a second model computes and proposes in a step: as much as gains more than it costs.
+
+Proposing takes a pass of the second model for each place, which all sequences of a step share, and
+in the next step a row of the first model for each draft. How often the proposals of a place are
+right is measured in each sequence, from what the engine has seen; the seconds of a pass are those
+that the workers report. As many places are chosen as raise the tokens per second.
+
+Where nothing is proposed for a sequence, the second model does not read it either, and takes no
+time. When it is used again, it catches up: it computes what it lacks in one pass, at once if that
+is not too much. What it has measured slowly returns to what is expected first, so that it is tried
+again.
+
+What it has taken, and what its right proposals have saved, are kept in an account. It may take a
+small share of the engine's time more than it saves; when that is spent, it rests until there is
+enough for another trial. So it costs no more than this share where it does not pay, prompts that
+it reads included.
+"""
+
+from __future__ import annotations
+
+from octavo.core.config import CoreConfig
+from octavo.core.kv.manager import KVManager
+from octavo.core.pace.draft_counts import ROW_COST, DraftCounts
+from octavo.core.plan import StepPlan
+from octavo.core.plan_draft import PlanDraft
+from octavo.core.sequence import Sequence
+
+FIRST_RATE = 0.7  # of right proposals, before any has been verified
+# The part of a step without rows that a pass takes, until passes have been measured.
+PASS_COST = 0.15
+MOST_LAG = 2048  # tokens that the second model may lack of a sequence and still catch up with
+SHARE = 0.01  # of the time, which it may take without saving any
+FIRST_SECONDS = 0.5  # in the account of a new engine
+MOST_SECONDS = 1.0  # that may be in it
+TRIAL_SECONDS = 0.2  # that must be in it again when it has been spent
+_OWN_GAIN = 0.125  # weight of the newest proposal in the rates of its sequence
+_COMMON_GAIN = 0.0625  # … in those of the engine
+_OWN_RETURN = 0.02  # towards the engine's rates, in a step without proposals
+_COMMON_RETURN = 0.002  # towards the first rate
+_PASS_GAIN = 0.2  # weight of the newest step in the seconds of a pass
+
+
+class AheadCounts:
+    """The rule for the second model, the rates of its proposals, and its account."""
+
+    def __init__(self, config: CoreConfig, kv: KVManager, drafts: DraftCounts) -> None:
+        self._most = config.max_ahead
+        self._longest = config.max_ahead_len or config.max_model_len
+        self._budget = config.max_num_batched_tokens
+        self._kv = kv
+        self._drafts = drafts
+        self.rates = [FIRST_RATE] * self._most
+        self.seconds = FIRST_SECONDS  # in the account
+        self.is_resting = False
+        self.pass_seconds = 0.0  # 0: not measured yet
+        self._pays = True  # it proposed for some sequence when it was last asked
+        self._usual_step = -1  # the last one in which passes were of the usual size
+        # Of the step whose result is applied.
+        self._num_verified = self._num_accepted = 0
+
+    def choose(self, draft: PlanDraft, step: int) -> None:
+        """Add to a plan what the second model computes, and give it the blocks for that."""
+        if self.is_resting:
+            return
+        sampling: list[Sequence] = []
+        reading: list[Sequence] = []  # whose chunks end before their last token
+        num_rows = num_read = 0
+        chunks = zip(draft.sequences, draft.starts, draft.counts, draft.samples, strict=True)
+        for sequence, start, count, samples in chunks:
+            if sequence is None:
+                continue
+            if samples:
+                num_rows += 1
+                num_read += start
+            is_behind = start - sequence.num_followed > MOST_LAG
+            if not sequence.may_draft or is_behind or start + count > self._longest:
+                continue
+            (sampling if samples else reading).append(sequence)
+        if not (sampling or reading):
+            return
+        counts = self._counts(sampling, num_rows, num_read)
+        if sampling:
+            self._pays = any(counts)
+            self._return(sampling, counts)
+        usual = 2 * len(sampling)
+        for sequence, count in zip(sampling, counts, strict=True):
+            count = self._with_room(sequence, count, draft)
+            if count:
+                usual -= max(0, sequence.num_planned - sequence.num_followed - self._most - 1)
+                chances = self._chances(sequence, count)
+                draft.ahead.append((sequence.slot, chances))
+                sequence.num_followed = sequence.num_planned
+        for sequence in reading if self._pays else ():
+            usual = -1
+            draft.ahead.append((sequence.slot, ()))
+            sequence.num_followed = sequence.num_planned
+        if draft.ahead and usual >= 0:
+            self._usual_step = step
+
+    def _counts(self, sampling: list[Sequence], num_rows: int, num_read: int) -> list[int]:
+        """Return for each sequence how many proposals gain more than they cost."""
+        counts = [0] * len(sampling)
+        if not sampling:
+            return counts
+        fixed, row = self._drafts.seconds(num_read)
+        each_pass = self.pass_seconds
+        if not fixed:
+            fixed, row, each_pass = 1.0, ROW_COST, PASS_COST
+        each_pass = each_pass or PASS_COST * fixed
+        tokens, seconds = float(num_rows), fixed + row * num_rows
+        room = (self._budget - num_rows) // len(sampling)
+        most = [min(self._most, room, self._useful(each)) for each in sampling]
+        all_chances = [
+            self._chances(each, count) for each, count in zip(sampling, most, strict=True)
+        ]
+        for place in range(max(most)):
+            added, num_added = 0.0, 0
+            for index, chances in enumerate(all_chances):
+                is_reached = counts[index] == place < len(chances)
+                if is_reached and chances[place] * seconds > tokens * row:
+                    added += chances[place]
+                    num_added += 1
+                    counts[index] += 1
+            cost = each_pass + row * num_added
+            if added * seconds <= tokens * cost:
+                return [min(count, place) for count in counts]
+            tokens += added
+            seconds += cost
+        return counts
+
+    def _useful(self, sequence: Sequence) -> int:
+        """Return how many tokens behind the present sample could be drafts of the next step.
+
+        The second model reads the sample and all of them but the last.
+        """
+        before_end = sequence.max_total - sequence.num_expected - 1
+        return max(0, min(before_end, self._longest - sequence.num_planned))
+
+    def _chances(self, sequence: Sequence, count: int) -> tuple[float, ...]:
+        """Return how probably one proposal is right, two are, and so on."""
+        if not sequence.rates:
+            sequence.rates = list(self.rates)
+        chance, chances = 1.0, []
+        for rate in sequence.rates[:count]:
+            chance *= rate
+            chances.append(chance)
+        return tuple(chances)
+
+    def _with_room(self, sequence: Sequence, count: int, draft: PlanDraft) -> int:
+        """Return how many of these proposals have blocks, for which free ones may be taken.
+
+        Each sequence can still have another block then, so that nothing is preempted for these.
+        """
+        end = sequence.num_planned + count
+        if count and end > sequence.num_capacity:
+            if self._kv.pool.num_free > len(draft.sequences) * len(self._kv.groups):
+                added = self._kv.grow(sequence, end)
+                if added:
+                    draft.add_blocks(sequence.slot, added)
+            count = min(count, sequence.num_capacity - sequence.num_planned)
+        return count
+
+    def _return(self, sampling: list[Sequence], counts: list[int]) -> None:
+        """Let rates move towards what is expected first, where nothing is proposed."""
+        if not self._pays:
+            self.rates = [rate + (FIRST_RATE - rate) * _COMMON_RETURN for rate in self.rates]
+        for sequence, count in zip(sampling, counts, strict=True):
+            if not count:
+                pairs = zip(sequence.rates or self.rates, self.rates, strict=True)
+                sequence.rates = [own + (common - own) * _OWN_RETURN for own, common in pairs]
+
+    def score(self, sequence: Sequence, count: int, num_accepted: int) -> None:
+        """Count drafts of the second model that a step has verified."""
+        self._num_verified += count
+        self._num_accepted += num_accepted
+        if len(sequence.rates) < count:  # another source's
+            return
+        for rates, gain in ((sequence.rates, _OWN_GAIN), (self.rates, _COMMON_GAIN)):
+            for place in range(min(count, num_accepted + 1)):
+                rates[place] += ((place < num_accepted) - rates[place]) * gain
+
+    def learn(self, plan: StepPlan, seconds: float, ahead_seconds: float) -> None:
+        """Add to the account what a step has saved, and take off what the second model took."""
+        num_passes = max([len(chances) for _, chances in plan.ahead], default=0)
+        if num_passes and (plan.step == self._usual_step or not self.pass_seconds):
+            newest = ahead_seconds / num_passes
+            before = self.pass_seconds or newest
+            self.pass_seconds = before + (newest - before) * _PASS_GAIN
+        num_samples = plan.samples.count(True)
+        fixed, row = self._drafts.seconds(sum(plan.starts))
+        plain = min(seconds, fixed + row * num_samples) if fixed else seconds
+        saved = self._num_accepted * plain / max(1, num_samples) - self._num_verified * row
+        self._num_verified = self._num_accepted = 0
+        self.seconds = min(MOST_SECONDS, self.seconds + SHARE * seconds - ahead_seconds + saved)
+        self.is_resting = self.seconds < (TRIAL_SECONDS if self.is_resting else 0.0)

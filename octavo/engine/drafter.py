@@ -1,0 +1,114 @@
+"""The second model, which drafts: opened beside the first, whose vocabulary it must have."""
+
+from __future__ import annotations
+
+import logging
+
+from msgspec import structs
+
+from octavo.backends.base import KVLayout
+from octavo.backends.kind import WeightFile
+from octavo.core.config import ConfigError
+from octavo.loader import ModelFiles
+from octavo.loader import resolve as resolve_source
+from octavo.models.kv_layout import place_layers
+from octavo.models.load import OpenedModel, open_model
+from octavo.options.engine import EngineArguments
+
+log = logging.getLogger(__name__)
+
+_UNFIT_KINDS = {
+    "state": "keeps states, which cannot be taken back when a draft is refused",
+    "none": "keeps no keys and values of what it has read",
+    "cross": "reads the positions of an encoder",
+}
+
+
+def open_with_drafter(arguments: EngineArguments) -> tuple[ModelFiles, OpenedModel]:
+    """Open the model that the arguments name, and the one that drafts for it, if there is one."""
+    source = resolve_source(arguments.model)
+    opened = open_model(source, arguments.max_model_len, arguments.hf_overrides)
+    speculation = arguments.speculative_config
+    if speculation is None or speculation.model is None:
+        return source, opened
+    name = speculation.model
+    if not opened.spec.has_head:
+        raise _error(name, f"{arguments.model!r} draws no tokens for which it could draft")
+    other = resolve_source(name)
+    drafter = open_model(other, arguments.max_model_len or opened.spec.max_len)
+    if not drafter.spec.has_head:
+        raise _error(name, "it draws no tokens: it has no head for them")
+    _check_sizes(name, opened, drafter)
+    _check_tokens(name, (source, opened), (other, drafter))
+    _check_layers(name, place_layers(drafter.model))
+    return source, structs.replace(opened, drafter=drafter)
+
+
+def layout_of(opened: OpenedModel) -> KVLayout:
+    """Place the layers of a model, and of the one that drafts for it, in groups of the cache."""
+    return place_layers(opened.model, None if opened.drafter is None else opened.drafter.model)
+
+
+def weight_files(opened: OpenedModel) -> tuple[WeightFile, ...]:
+    """Return the files of a model's weights, and of those of the one that drafts for it."""
+    own = tuple(opened.checkpoint.files)
+    return own if opened.drafter is None else (*own, *opened.drafter.checkpoint.files)
+
+
+def _check_sizes(name: str, opened: OpenedModel, drafter: OpenedModel) -> None:
+    own, others = opened.spec.vocabulary, drafter.spec.vocabulary
+    if own != others:
+        raise _error(
+            name,
+            f"it has {others:,} tokens, and the model {own:,}; take one of the same vocabulary, "
+            "usually a smaller model of the same family",
+        )
+
+
+def _check_tokens(
+    name: str, first: tuple[ModelFiles, OpenedModel], second: tuple[ModelFiles, OpenedModel]
+) -> None:
+    """Refuse a drafter to which an id means another token."""
+    own, others = _tokens(*first), _tokens(*second)
+    if own is None or others is None:
+        log.info("a model without a tokenizer: the tokens of the drafter were not compared")
+        return
+    different = [
+        (number, own[number], others[number])
+        for number in sorted(own.keys() & others.keys())
+        if own[number] != others[number]
+    ]
+    if different:
+        number, one, other = different[0]
+        raise _error(
+            name,
+            f"its vocabulary is another one: token {number} is {other!r} there, and {one!r} in the "
+            f"model ({len(different):,} tokens differ); take a drafter of the same vocabulary",
+        )
+
+
+def _tokens(source: ModelFiles, opened: OpenedModel) -> dict[int, str] | None:
+    """Return the tokens of a model by their ids; None if its files have no tokenizer."""
+    from octavo.text.gguf_vocabulary import tokenizer_from_gguf
+    from octavo.text.texts_beside import Directory
+    from octavo.text.tokenizer_files import tokenizer_without_templates
+
+    if source.is_gguf:
+        tokenizer = tokenizer_from_gguf(opened.checkpoint.metadata)
+    elif (source.directory / "tokenizer.json").exists():
+        tokenizer = tokenizer_without_templates(Directory(source.directory))
+    else:
+        return None
+    vocabulary = tokenizer.backend.get_vocab(with_added_tokens=True)
+    return {number: token for token, number in vocabulary.items()}
+
+
+def _check_layers(name: str, layout: KVLayout) -> None:
+    for group in layout.groups:
+        why = _UNFIT_KINDS.get(group.spec.kind)
+        if why is not None:
+            raise _error(name, f"it {why}; take another model, or leave it out")
+
+
+def _error(name: str, why: str) -> ConfigError:
+    return ConfigError(f"speculative_config: model={name!r} cannot draft: {why}")

@@ -1,0 +1,106 @@
+"""The drafts that a step has room for, by the settings of speculation and what the layers keep."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import NamedTuple
+
+from msgspec import structs
+
+from octavo.backends.base import KVLayout, StepSize
+from octavo.backends.kind import Sizes
+from octavo.core.config import ConfigError, CoreConfig
+from octavo.layers import ModelSpec
+from octavo.models.load import OpenedModel
+from octavo.options.engine import EngineArguments
+from octavo.options.speculation import PREDICTED_STEP_TOKENS, PREDICTED_TOKENS
+
+log = logging.getLogger(__name__)
+
+
+def check_drafts(arguments: EngineArguments, layout: KVLayout) -> None:
+    """Refuse drafts for a model whose layers cannot forget a rejected one."""
+    if _proposes(arguments) and layout.has_states:
+        raise ConfigError(
+            "speculative_config: this model keeps states, which cannot be taken back when a draft "
+            "is rejected; leave it out"
+        )
+
+
+def _proposes(arguments: EngineArguments) -> bool:
+    """Return whether drafts are proposed to all requests, not only to those with a prediction."""
+    speculation = arguments.speculative_config
+    return speculation is not None and speculation.method != "off"
+
+
+class Drafts(NamedTuple):
+    """The most drafts of a step: those of one sequence, and those of all."""
+
+    of_sequence: int
+    of_step: int
+
+
+def with_drafts(
+    core: CoreConfig,
+    arguments: EngineArguments,
+    opened: OpenedModel,
+    layout: KVLayout,
+    sizes: Sizes,
+) -> CoreConfig:
+    """Return the settings with the bounds of drafts, and whether all requests have some."""
+    of_sequence, of_step = most_drafts(arguments, layout, sizes)
+    core = replace(
+        core,
+        max_drafts=of_sequence,
+        max_step_drafts=of_step,
+        proposes=_proposes(arguments),
+    )
+    speculation = arguments.speculative_config
+    if speculation is None or opened.drafter is None or not of_sequence:
+        return core
+    longest = min(core.max_model_len, opened.drafter.spec.max_len)
+    if longest < core.max_model_len:
+        log.warning(
+            "the draft model was made for %d tokens: nothing is drafted behind them", longest
+        )
+    return replace(core, max_ahead=speculation.num_speculative_tokens, max_ahead_len=longest)
+
+
+def most_drafts(arguments: EngineArguments, layout: KVLayout, sizes: Sizes) -> Drafts:
+    """Return the most drafts of a step, which must have room for one if any are proposed.
+
+    Predictions have some without a proposer too, where the layers can forget a rejected one.
+    """
+    speculation = arguments.speculative_config
+    if speculation is not None and _proposes(arguments):
+        if sizes.max_num_batched_tokens < 2:
+            raise ConfigError(
+                "speculative_config needs steps of at least 2 tokens, a known one and a draft, and "
+                f"max_num_batched_tokens={sizes.max_num_batched_tokens}; raise it, or leave the "
+                "other out"
+            )
+        most = speculation.num_speculative_tokens
+        log.info("speculation: method=%s, up to %d drafts in a step", speculation.method, most)
+        if layout.keeps_nothing:
+            return Drafts(0, 0)
+        of_step = max(most * sizes.max_num_seqs, PREDICTED_STEP_TOKENS)
+        return Drafts(max(most, PREDICTED_TOKENS), of_step)
+    can_forget = not (layout.keeps_nothing or layout.has_states)
+    if speculation is not None or not can_forget or sizes.max_num_batched_tokens < 2:
+        return Drafts(0, 0)
+    return Drafts(PREDICTED_TOKENS, PREDICTED_STEP_TOKENS)
+
+
+def step_of_drafter(largest: StepSize, spec: ModelSpec) -> StepSize:
+    """Return the largest step of a second model over the same sequences."""
+    return structs.replace(
+        largest,
+        rows=largest.rows + largest.sequences,
+        wanted_rows=largest.sequences,
+        hidden=spec.hidden,
+        ffn=spec.ffn,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+    )

@@ -1,0 +1,232 @@
+"""Proposes what a second model of the same vocabulary draws, with KV of its own in the same pool.
+
+The plan says for which slots the second model computes, and how much it proposes (core/plan.py).
+Here is kept how far it has computed each text, so that a step names exactly the rows that it lacks:
+those of a prompt's chunk, or one or two behind a step in which it proposed, or many where it has
+not been used for a while. Rows of drafts that were accepted are kept: they are what it would
+compute again. Those of refused drafts are overwritten before anything reads them.
+
+A block of a cached prefix has rows of the second model as far as a sequence has computed them
+there, which may be none. So the rows of each block are counted. A count is made final when another
+sequence may read it: as long as texts only grow, this costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from octavo.backends.base import DRAFTER, Ints
+from octavo.backends.step import NO_ROWS, Ahead, StepOutput
+from octavo.core.config import CoreConfig
+from octavo.core.plan import NewSlot, StepPlan
+from octavo.runner.batch import Step
+from octavo.runner.slots import SlotState
+from octavo.runner.speculate.proposer import NOTHING, DraftSettings, Proposal, Turn
+
+CATCH_UP_TOKENS = 256  # that it computes in one step for sequences that it has not followed
+
+
+class _Text:
+    """The text of a slot, as far as the second model has computed it."""
+
+    __slots__ = ("chances", "is_lost", "num_noted", "num_rows", "proposal")
+
+    def __init__(self, num_rows: int) -> None:
+        self.num_rows = num_rows  # of the leading tokens, which all are known
+        self.num_noted = num_rows  # of these, those that are counted in their blocks
+        self.proposal: tuple[int, ...] = ()  # behind the last known token; the last has no row
+        self.chances: tuple[float, ...] = ()  # of its tokens
+        self.is_lost = False  # rows that it would have to read have left its windows
+
+
+class AheadWork(NamedTuple):
+    """The part of the second model in a step, by slot."""
+
+    num_rows: Mapping[int, int]  # of known tokens that are computed then
+    chances: Mapping[int, tuple[float, ...]]  # of what it proposes
+    num_written: Mapping[int, int]  # leading drafts of the step that have rows already
+
+
+class DraftModelProposer:
+    """The rows and the proposals of a second model; implements `Proposer`."""
+
+    hidden_layers: tuple[int, ...] = ()
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._texts: dict[int, _Text] = {}
+        self._drafting: set[int] = set()
+        self._state: SlotState
+        self._size = self._budget = 0
+        self._groups: tuple[int, ...] = ()
+        self._has_windows = False
+        self._rows: tuple[dict[int, int], ...] = ()  # by group: of each block, the leading rows
+
+    def attach(self, state: SlotState, config: CoreConfig) -> None:
+        """Take the slots whose texts the second model reads, and the groups that are its own."""
+        self._state, self._size = state, config.block_size
+        self._budget = config.max_num_batched_tokens
+        owners = [group.owner for group in config.groups]
+        self._groups = tuple([index for index, owner in enumerate(owners) if owner == DRAFTER])
+        self._has_windows = any(config.groups[index].window for index in self._groups)
+        self._rows = tuple([{0: self._size} for _ in self._groups])
+
+    @property
+    def is_used(self) -> bool:
+        """True if any open slot may get drafts."""
+        return bool(self._texts)
+
+    # implementing Proposer
+
+    def open(self, new: NewSlot) -> None:
+        self._drafting.add(new.slot)  # its tables are read when the plan is known
+
+    def free(self, slot: int) -> None:
+        self._drafting.remove(slot)
+        text = self._texts.pop(slot, None)
+        if text is not None:
+            self._note(slot, text)
+
+    def propose(self, turns: Sequence[Turn]) -> Sequence[Proposal]:
+        texts = [self._texts.get(turn.slot) for turn in turns]
+        return [
+            NOTHING if text is None else Proposal(text.proposal, text.chances) for text in texts
+        ]
+
+    # the rows in blocks
+
+    def _note(self, slot: int, text: _Text) -> None:
+        """Count the rows of a text in its blocks."""
+        if text.num_rows == text.num_noted:
+            return
+        first, (full, rest) = text.num_noted // self._size, divmod(text.num_rows, self._size)
+        for group, rows in zip(self._groups, self._rows, strict=True):
+            table = self._state.tables[group][slot, : full + 1].tolist()
+            rows.update(dict.fromkeys(table[first:full], self._size))
+            if rest:
+                rows[table[full]] = rest
+        text.num_noted = text.num_rows
+
+    def take_blocks(self, plan: StepPlan) -> None:
+        """Follow the blocks of a plan: new ones have no rows, and copies those of their sources."""
+        if not (plan.opened or plan.new_blocks or plan.copies or plan.loads):
+            return
+        starts = {}
+        if plan.opened:
+            for slot, text in self._texts.items():
+                self._note(slot, text)
+            starts = dict(zip(plan.slots, plan.starts, strict=True))
+        for at, (group, rows) in enumerate(zip(self._groups, self._rows, strict=True)):
+            fresh = [block for _, parts in plan.new_blocks for block in parts[group]]
+            fresh += [load.block for load in plan.loads if load.group == group]
+            for new in plan.opened:
+                fresh += new.tables[group][starts.get(new.slot, 0) // self._size :]
+            copied = {to: rows.get(source, 0) for source, to, of in plan.copies if of == group}
+            for block in fresh:
+                if block:
+                    rows.pop(block, None)
+            self._rows[at].update(copied)
+        for new in plan.opened:
+            if new.slot in self._drafting:
+                self._texts[new.slot] = self._begun(new, starts.get(new.slot, 0))
+
+    def _begun(self, new: NewSlot, num_cached: int) -> _Text:
+        """Return the state of a text that begins with a cached prefix."""
+        num_rows = num_cached
+        for group, rows in zip(self._groups, self._rows, strict=True):
+            found = 0
+            for block in new.tables[group][: -(-num_cached // self._size)]:
+                found += rows.get(block, 0)
+                if rows.get(block, 0) < self._size:
+                    break
+            num_rows = min(num_rows, found)
+        text = _Text(num_rows)
+        text.is_lost = self._has_windows and num_rows < num_cached
+        return text
+
+    # a step
+
+    def prepare(self, plan: StepPlan, step: Step) -> tuple[Step, AheadWork]:
+        """Add to a step what the second model computes; return it, and what is asked."""
+        num_written = self._num_written(plan)
+        asked = dict(plan.ahead)
+        num_rows: dict[int, int] = {}
+        chances: dict[int, tuple[float, ...]] = {}
+        tokens, positions, row_starts = [NO_ROWS], [NO_ROWS], [0]
+        left = max(0, min(CATCH_UP_TOKENS, self._budget - plan.num_tokens))
+        of_drafts = {slot: len(drafts) for slot, drafts in plan.drafts}
+        chunks = zip(plan.slots, plan.starts, plan.counts, plan.samples, strict=True)
+        for slot, start, count, samples in chunks:
+            row_starts.append(row_starts[-1])
+            text = self._texts.get(slot)
+            if slot not in asked or text is None or text.is_lost:
+                continue
+            first, end = text.num_rows, start + count - of_drafts.get(slot, 0)
+            num_behind = max(0, start - first)
+            if num_behind and self._has_windows:
+                text.is_lost = True
+                continue
+            if num_behind > left:
+                end = first + left
+            elif samples:
+                chances[slot] = asked[slot]
+            left -= min(left, num_behind)
+            if end > first:
+                tokens.append(self._state.tokens[slot, first:end])
+                positions.append(np.arange(first, end, dtype=np.int32))
+                row_starts[-1] += end - first
+                num_rows[slot] = end
+        work = AheadWork(num_rows, chances, num_written)
+        if not (num_rows or chances):
+            return step, work
+        drawn = step.draws.slots.tolist()
+        ahead = Ahead(
+            DRAFTER,
+            np.array([len(chances.get(slot, ())) for slot in drawn], np.int32),
+            np.array([num_written.get(slot, 0) for slot in drawn], np.int32),
+            np.concatenate(tokens),
+            np.concatenate(positions),
+            np.array(row_starts, np.int32),
+        )
+        return step._replace(draws=step.draws._replace(ahead=ahead)), work
+
+    def _num_written(self, plan: StepPlan) -> dict[int, int]:
+        """Return how many leading drafts of a plan are those that the second model went on from."""
+        found = {}
+        for slot, drafts in plan.drafts:
+            text = self._texts.get(slot)
+            if text is None:
+                continue
+            pairs = zip(drafts, text.proposal[:-1], strict=False)
+            found[slot] = next(
+                (at for at, (one, other) in enumerate(pairs) if one != other),
+                min(len(drafts), max(0, len(text.proposal) - 1)),
+            )
+        return found
+
+    def collect(
+        self, work: AheadWork, slots: Ints, output: StepOutput, lost: Container[int]
+    ) -> None:
+        """Take what a step has computed and proposed, before its tokens are known ones."""
+        for slot, num_rows in work.num_rows.items():
+            if slot not in lost:
+                self._texts[slot].num_rows = num_rows
+        proposals = output.proposals or ((),) * len(output.tokens)
+        for slot, drawn, proposal in zip(slots.tolist(), output.tokens, proposals, strict=True):
+            text = self._texts.get(slot)
+            if text is None or slot in lost:
+                continue
+            known = int(self._state.num_known[slot])
+            text.proposal, text.chances = proposal, work.chances.get(slot, ())[: len(proposal)]
+            if proposal:
+                text.num_rows = known + len(drawn)
+            elif text.num_rows == known:
+                text.num_rows += min(len(drawn) - 1, work.num_written.get(slot, 0))
+
+
+def make(settings: DraftSettings, max_model_len: int) -> DraftModelProposer:
+    """Make the proposer of a second model, which the backend has been given."""
+    return DraftModelProposer(settings.num_speculative_tokens)

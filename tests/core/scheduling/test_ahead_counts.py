@@ -1,0 +1,204 @@
+"""What a second model computes and proposes is as much as gains more than it costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo.core.pace.ahead_counts import (
+    FIRST_RATE,
+    FIRST_SECONDS,
+    MOST_LAG,
+    MOST_SECONDS,
+    SHARE,
+    TRIAL_SECONDS,
+    AheadCounts,
+)
+from octavo.core.plan import StepPlan
+from octavo.core.sequence import Sequence
+from tests.core.make import Rig, counting
+
+Drafts = tuple[int, ...]
+
+
+def rig(**settings: Any) -> tuple[Rig, AheadCounts]:
+    """Return a rig with a second model that proposes up to four tokens."""
+    made = Rig(**{"max_drafts": 4, "max_ahead": 4, "num_blocks": 200, **settings})
+    ahead = made.scheduler.ahead
+    assert ahead is not None
+    return made, ahead
+
+
+def planned(made: Rig) -> StepPlan:
+    plan = made.plan()
+    assert plan is not None
+    return plan
+
+
+def asked(plan: StepPlan) -> list[int]:
+    """Return how much each plan asks the second model to propose, slot by slot."""
+    return [len(chances) for _, chances in plan.ahead]
+
+
+def sequence_of(made: Rig, name: str) -> Sequence:
+    return made.scheduler.sequences[name]
+
+
+def test_a_prompt_is_read_and_something_proposed_behind_it() -> None:
+    made, _ = rig(max_num_batched_tokens=8)
+    made.add("a", 12, max_tokens=30)
+    assert asked(planned(made)) == [0]
+    made.land()
+    plan = planned(made)
+    assert asked(plan) == [2]
+    ((_, chances),) = plan.ahead
+    assert chances == pytest.approx((FIRST_RATE, FIRST_RATE**2))
+
+
+def test_nothing_is_asked_without_a_second_model_or_a_request_that_drafts() -> None:
+    made = Rig(max_drafts=4)
+    assert made.scheduler.ahead is None
+    for settings in ({"proposes": False}, {"max_drafts": 0}):
+        made, _ = rig(**settings)
+        made.add("a", 6, max_tokens=9)
+        assert planned(made).ahead == ()
+    made, _ = rig()
+    made.add("a", 6, max_tokens=9, speculation=False)
+    assert planned(made).ahead == ()
+
+
+def test_nothing_is_proposed_behind_the_end() -> None:
+    made, _ = rig()
+    made.add("a", 6, max_tokens=3)
+    assert asked(planned(made)) == [1]
+    made, _ = rig()
+    made.add("a", 6, max_tokens=2)
+    assert asked(planned(made)) == []
+
+
+def test_a_second_model_of_shorter_texts_reads_their_first_part() -> None:
+    made, _ = rig(max_ahead_len=8)
+    made.add("a", 6, max_tokens=20)
+    counts = []
+    for _ in range(6):
+        counts.append(asked(planned(made)))
+        made.land()
+    assert counts == [[2], [1], [], [], [], []]
+
+
+def test_blocks_for_proposals_are_taken_where_enough_are_free() -> None:
+    made, ahead = rig(block_size=4, model=counting)
+    ahead.rates = [0.99] * 4
+    made.add("a", 7, max_tokens=30)
+    assert asked(planned(made)) == [4]
+    assert sequence_of(made, "a").num_capacity == 12
+    made, ahead = rig(block_size=4, num_blocks=4)
+    ahead.rates = [0.99] * 4
+    made.add("a", 7, max_tokens=3)
+    assert asked(planned(made)) == [1]
+    assert sequence_of(made, "a").num_capacity == 8
+
+
+def test_a_sequence_that_is_far_behind_is_not_read() -> None:
+    made, ahead = rig(
+        num_blocks=2000, max_model_len=8000, max_num_batched_tokens=4000, block_size=16
+    )
+    ahead.is_resting = True
+    made.add("a", MOST_LAG + 1, max_tokens=30)
+    assert planned(made).ahead == ()
+    made.land()
+    ahead.is_resting = False
+    assert planned(made).ahead == ()
+
+
+def test_rates_are_measured_by_place_and_return_slowly() -> None:
+    made, ahead = rig()
+    made.add("a", 6, max_tokens=30)
+    planned(made)
+    one = sequence_of(made, "a")
+    ahead.score(one, 3, 1)
+    assert one.rates[0] > FIRST_RATE > one.rates[1]
+    assert one.rates[2] == FIRST_RATE  # that place was not reached
+    assert one.rates[1] < ahead.rates[1] < FIRST_RATE
+    one.rates, ahead.rates = [0.0] * 4, [0.0] * 4
+    made.land()
+    assert planned(made).ahead == ()
+    assert 0.0 < one.rates[0] < ahead.rates[0] < 0.01
+
+
+def test_drafts_of_another_source_than_the_second_model_change_no_rates() -> None:
+    made, ahead = rig()
+    made.add("a", 6, max_tokens=30)
+    one = sequence_of(made, "a")
+    ahead.score(one, 3, 3)
+    assert one.rates == []
+    assert ahead.rates == [FIRST_RATE] * 4
+
+
+def test_dear_passes_are_not_made() -> None:
+    for seconds, count in ((0.001, 2), (3.0, 0)):
+        made, ahead = rig()
+        for name in "abc":
+            made.add(name, 6, max_tokens=30)
+        planned(made)
+        made.land()
+        ahead.pass_seconds = seconds
+        made.scheduler._drafts.seconds = lambda num_read: (0.1, 0.02)  # type: ignore[method-assign]
+        counts = asked(planned(made))
+        assert len(set(counts)) == (count > 0)
+        assert max(counts, default=0) >= count
+
+
+def test_the_seconds_of_a_pass_are_measured() -> None:
+    _, ahead = rig()
+    plan = StepPlan(7, (), (), (), (), (0,), (5,), (1,), (True,), (), ahead=((0, (0.7, 0.5)),))
+    ahead.learn(plan, 1.0, 0.4)
+    assert ahead.pass_seconds == pytest.approx(0.2)
+    ahead.learn(plan, 1.0, 0.8)  # of a step with prompts, or one in which it caught up
+    assert ahead.pass_seconds == pytest.approx(0.2)
+    ahead._usual_step = 7
+    ahead.learn(plan, 1.0, 0.8)
+    assert ahead.pass_seconds == pytest.approx(0.24)
+
+
+def test_the_account_bounds_what_it_may_cost() -> None:
+    made, ahead = rig()
+    made.add("a", 6, max_tokens=30)
+    plan = planned(made)
+    ahead.learn(plan, 1.0, FIRST_SECONDS / 2)
+    assert not ahead.is_resting
+    ahead.learn(plan, 1.0, FIRST_SECONDS)
+    assert ahead.is_resting
+    made.land()
+    assert planned(made).ahead == ()
+    num_steps = 0
+    while ahead.is_resting:
+        ahead.learn(plan, 1.0, 0.0)
+        num_steps += 1
+    assert TRIAL_SECONDS < num_steps * SHARE < TRIAL_SECONDS + FIRST_SECONDS
+    made.land()
+    assert asked(planned(made)) == [2]
+
+
+def test_right_proposals_pay_into_the_account() -> None:
+    made, ahead = rig()
+    made.add("a", 6, max_tokens=30)
+    plan = planned(made)
+    ahead.score(sequence_of(made, "a"), 2, 2)
+    ahead.learn(plan, 0.1, 0.05)
+    assert ahead.seconds == pytest.approx(FIRST_SECONDS + 0.1 * SHARE - 0.05 + 2 * 0.1)
+    ahead.score(sequence_of(made, "a"), 4, 4)
+    ahead.learn(plan, 9.0, 0.0)
+    assert ahead.seconds == MOST_SECONDS
+
+
+def test_a_step_takes_as_long_as_it_did_without_the_second_model() -> None:
+    """The model of steps stays true when the second model rests."""
+    made, _ = rig()
+    made.add("a", 6, max_tokens=30)
+    planned(made)
+    made.now += 3.0
+    made.results[0] = made.results[0]._replace(ahead_seconds=2.0)
+    made.land()
+    assert list(made.scheduler.stats.recent_seconds) == [pytest.approx(1.0)]
