@@ -116,15 +116,19 @@ def llama_1b(to: Path) -> Weights:
     return Weights(directory, gguf)
 
 
-def make_random_1b(directory: Path) -> None:
-    """Write the random weights in bf16 alone, with a tokenizer of a few hundred tokens."""
+def make_random_1b(directory: Path, **changed: int) -> None:
+    """Write the random weights in bf16 alone, with a tokenizer of a few hundred tokens.
+
+    `changed` has sizes that are others than those of 1B.
+    """
     from tests.api.tiny import make_tokenizer_files
 
     if not (directory / "config.json").exists():
         directory.mkdir(parents=True, exist_ok=True)
         make_tokenizer_files(directory)
-        _write_tensors(_random_tensors(), directory)
-        (directory / "config.json").write_text(json.dumps(ONE_BILLION, indent=1))
+        config = {**ONE_BILLION, **changed}
+        _write_tensors(_random_tensors(config), directory)
+        (directory / "config.json").write_text(json.dumps(config, indent=1))
 
 
 def llama_1b_q4_k(to: Path, quantize: Path) -> Path:
@@ -185,9 +189,8 @@ def _write_tensors(tensors: dict[str, Array], directory: Path) -> None:
     save_file(narrow, directory / "model.safetensors", metadata={"format": "pt"})
 
 
-def _random_tensors() -> dict[str, Array]:
+def _random_tensors(config: dict[str, Any] = ONE_BILLION) -> dict[str, Array]:
     random = np.random.default_rng(1)
-    config = ONE_BILLION
     hidden, ffn, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
 

@@ -3,6 +3,7 @@
 A worker keeps a row of state for each slot, so a plan contains only differences:
 
     freed       slots to forget, before anything else
+    forgets     proposers forget what they keep beyond requests, before any slot is opened
     opened      slots that start now, with the whole state of their sequence
     saves       blocks whose content is final, to be offered to other places, before any write
     copies      (source, destination, KV group) of blocks to copy, in this order, before any write
@@ -86,6 +87,7 @@ class StepPlan(NamedTuple):
     loads: tuple[BlockTransfer, ...] = ()
     saves: tuple[BlockTransfer, ...] = ()
     ahead: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    forgets: bool = False
 
     @property
     def num_tokens(self) -> int:

@@ -125,6 +125,8 @@ class PlanDraft:
         freed: tuple[int, ...],
         loads: tuple[BlockTransfer, ...] = (),
         saves: tuple[BlockTransfer, ...] = (),
+        *,
+        forgets: bool = False,
     ) -> StepPlan:
         """Return the plan as it goes to the workers."""
         slots = tuple([sequence.slot for sequence in self.sequences if sequence is not None])
@@ -142,4 +144,5 @@ class PlanDraft:
             loads=loads,
             saves=saves,
             ahead=tuple(self.ahead),
+            forgets=forgets,
         )

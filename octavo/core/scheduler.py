@@ -76,6 +76,7 @@ class Scheduler:
         self.in_flight: deque[InFlight] = self.lifecycle.in_flight
         self._steady = SteadyDecode(config, self.kv, self.lifecycle)
         self.paused = False
+        self._forgets = False  # the prefix cache was emptied since the last plan
         self._policy = Policy(config)
         pace = next((each for each in self.limiters if isinstance(each, StepTime)), None)
         learner = Learner(stats, config.block_size) if pace is None else pace.learner
@@ -160,6 +161,8 @@ class Scheduler:
     def reset_prefix_cache(self) -> None:
         """Share nothing computed before now; running sequences keep the KV they have."""
         self.kv.reset_cache()
+        self._steady.forget()  # the next plan announces it
+        self._forgets = True
 
     def pause(self, now: float) -> None:
         """Plan nothing more until `resume`; results of steps in flight are still applied."""
@@ -310,7 +313,9 @@ class Scheduler:
         loads, saves = ((), ()) if transfers is None else transfers.take()
         if self.ahead is not None:
             self.ahead.choose(draft, self._next_step)
-        plan = draft.finish(self._next_step, self.lifecycle.take_freed_slots(), loads, saves)
+        freed = self.lifecycle.take_freed_slots()
+        plan = draft.finish(self._next_step, freed, loads, saves, forgets=self._forgets)
+        self._forgets = False
         if plan.drafts:
             self.stats.num_drafts += sum([len(drafts) for _, drafts in plan.drafts])
             self.stats.num_chunks_with_drafts += len(plan.drafts)

@@ -135,6 +135,8 @@ class ModelRunner:
         state = self.state
         if plan.freed:
             self._free(plan.freed)
+        if plan.forgets and self._drafting is not None:
+            self._drafting.forget()
         opened: Opened = ()
         changed: Changes = ()
         if plan.opened:
@@ -267,7 +269,8 @@ class ModelRunner:
             self._second.collect(started.ahead, started.step.draws.slots, output, started.lost)
         if drafting is not None:
             sampled_slots = self._append_drawn(started, output, dict(forced), drafting)
-            result = drafting.add_to(result, sampled_slots, state.known)
+            allowed = None if self._shaping is None else self._shaping.num_allowed
+            result = drafting.add_to(result, sampled_slots, state.known, allowed)
         return result
 
     def _continue_shapes(

@@ -255,6 +255,25 @@ class Shaping:
             text.fail(why_failed(error))
             return []
 
+    def num_allowed(self, slot: int, drafts: Sequence[int]) -> int:
+        """Return how many of these drafts the grammar of a slot may allow, if there is one.
+
+        No step may run, as for `forced`. A token that ends the text may be right, nothing behind.
+        """
+        text = self._texts.get(slot)
+        if text is None or text.matcher is None or not text.grammar:
+            return len(drafts)
+        try:
+            matcher = text.catch_up(self._supply)
+            if text.has_ended:
+                return 0
+            inner = before_end(list(drafts), text.end_ids)
+            num_right = matcher.num_accepted(inner) if inner else 0
+        except BaseException as error:
+            text.fail(why_failed(error))
+            return 0
+        return num_right + (num_right == len(inner) < len(drafts))
+
     def _compute(self, work: MaskWork) -> None:
         """Write the masks; an error fails the texts of this step, and nothing else."""
         try:

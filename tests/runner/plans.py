@@ -78,6 +78,9 @@ class Fixed:
     def free(self, slot: int) -> None:
         self.changes.append(("free", slot))
 
+    def forget(self) -> None:
+        pass
+
     def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
         self.shown.extend((slot, tokens.tolist(), most) for slot, tokens, most in turns)
         return [Proposal(self.drafts) for _ in turns]

@@ -238,6 +238,9 @@ class Draft:
     def free(self, slot: int) -> None:
         self._open.remove(slot)
 
+    def forget(self) -> None:
+        pass
+
     def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
         require({turn.slot for turn in turns} <= self._open, "a turn of a slot that is not open")
         return [Proposal(self._drafts(tokens, most)) for _, tokens, most in turns]

@@ -250,6 +250,9 @@ class NearlyRight:
     def free(self, slot: int) -> None:
         pass
 
+    def forget(self) -> None:
+        pass
+
     def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
         return [Proposal(self._drafts(tokens, most)) for _, tokens, most in turns]
 

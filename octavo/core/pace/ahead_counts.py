@@ -33,6 +33,10 @@ SHARE = 0.01  # of the time, which it may take without saving any
 FIRST_SECONDS = 0.5  # in the account of a new engine
 MOST_SECONDS = 1.0  # that may be in it
 TRIAL_SECONDS = 0.2  # that must be in it again when it has been spent
+NUM_TRIED = 16  # steps with drafts, after which their time is compared with that of others
+NUM_OFF = 512  # steps without drafts, where those with drafts were slower
+# Every so many steps, one without drafts is made where its time is not known, or may have changed.
+NUM_UNKNOWN, NUM_OLD = 32, 256
 _OWN_GAIN = 0.125  # weight of the newest proposal in the rates of its sequence
 _COMMON_GAIN = 0.0625  # … in those of the engine
 _OWN_RETURN = 0.02  # towards the engine's rates, in a step without proposals
@@ -55,6 +59,11 @@ class AheadCounts:
         self.pass_seconds = 0.0  # 0: not measured yet
         self._pays = True  # it proposed for some sequence when it was last asked
         self._usual_step = -1  # the last one in which passes were of the usual size
+        # By the rows of a step without drafts, in powers of two: its seconds for each row; what the
+        # last steps with drafts gained, as a part of their time; and the step until which none has.
+        self._plain: dict[int, float] = {}
+        self._gains: dict[int, list[float]] = {}
+        self._off_until: dict[int, int] = {}
         # Of the step whose result is applied.
         self._num_verified = self._num_accepted = 0
 
@@ -76,8 +85,11 @@ class AheadCounts:
             if not sequence.may_draft or is_behind or start + count > self._longest:
                 continue
             (sampling if samples else reading).append(sequence)
-        if not (sampling or reading):
+        size = num_rows.bit_length()
+        if not (sampling or reading) or step < self._off_until.get(size, 0):
             return
+        if (step + 1) % (NUM_OLD if size in self._plain else NUM_UNKNOWN) == 0:
+            sampling = []  # the next step has no drafts, and shows what it takes then
         counts = self._counts(sampling, num_rows, num_read)
         if sampling:
             self._pays = any(counts)
@@ -179,6 +191,30 @@ class AheadCounts:
             for place in range(min(count, num_accepted + 1)):
                 rates[place] += ((place < num_accepted) - rates[place]) * gain
 
+    def _compare(self, plan: StepPlan, taken: float, seconds: float) -> None:
+        """Compare a step that only decodes with those of its size without drafts.
+
+        Where the last ones with drafts were slower for each token, none is made for a while.
+        """
+        num_rows = len(plan.slots)
+        num_drafts = plan.num_tokens - num_rows
+        if not num_rows or sum([len(drafts) for _, drafts in plan.drafts]) != num_drafts:
+            return  # it has prompts
+        size = num_rows.bit_length()
+        if not num_drafts:
+            before = self._plain.get(size, seconds / num_rows)
+            self._plain[size] = before + (seconds / num_rows - before) * _PASS_GAIN
+            return
+        plain = self._plain.get(size)
+        if plain is None:
+            return
+        gains = self._gains.setdefault(size, [])
+        gains.append(plain * (num_rows + self._num_accepted) - taken)
+        if len(gains) >= NUM_TRIED:
+            if sum(gains) < 0.0:
+                self._off_until[size] = plan.step + NUM_OFF
+            gains.clear()
+
     def learn(self, plan: StepPlan, seconds: float, ahead_seconds: float) -> None:
         """Add to the account what a step has saved, and take off what the second model took."""
         num_passes = max([len(chances) for _, chances in plan.ahead], default=0)
@@ -186,6 +222,7 @@ class AheadCounts:
             newest = ahead_seconds / num_passes
             before = self.pass_seconds or newest
             self.pass_seconds = before + (newest - before) * _PASS_GAIN
+        self._compare(plan, seconds + ahead_seconds, seconds)
         num_samples = plan.samples.count(True)
         fixed, row = self._drafts.seconds(sum(plan.starts))
         plain = min(seconds, fixed + row * num_samples) if fixed else seconds

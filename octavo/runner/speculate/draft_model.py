@@ -90,6 +90,9 @@ class DraftModelProposer:
         if text is not None:
             self._note(slot, text)
 
+    def forget(self) -> None:
+        pass  # what it keeps is of the requests
+
     def propose(self, turns: Sequence[Turn]) -> Sequence[Proposal]:
         texts = [self._texts.get(turn.slot) for turn in turns]
         return [

@@ -7,7 +7,7 @@ of the step after one token for each open slot. The core sends as many of them a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from octavo.backends.base import Ints
 from octavo.core.config import ConfigError, CoreConfig
@@ -56,6 +56,11 @@ class Drafting:
         if self._proposer is not None:
             self._proposer.open(new)
 
+    def forget(self) -> None:
+        """Forget what is kept beyond the requests."""
+        if self._proposer is not None:
+            self._proposer.forget()
+
     def free(self, slot: int) -> None:
         """Forget the sequence of this slot."""
         self._num_open -= 1
@@ -66,9 +71,16 @@ class Drafting:
                 self._proposer.free(slot)
 
     def add_to(
-        self, result: StepResult, slots: Iterable[int], tokens: Callable[[int], Ints]
+        self,
+        result: StepResult,
+        slots: Iterable[int],
+        tokens: Callable[[int], Ints],
+        num_allowed: Callable[[int, Sequence[int]], int] | None = None,
     ) -> StepResult:
-        """Add drafts for those of these slots that get some; `tokens` has their text."""
+        """Add drafts for those of these slots that get some; `tokens` has their text.
+
+        `num_allowed` says how many drafts of a slot its grammar allows.
+        """
         sampled = list(slots)
         if not sampled:
             return result
@@ -85,6 +97,8 @@ class Drafting:
                     proposal = own
                     predicted.append(slot)
             found = self._valid(proposal.tokens)
+            if found and num_allowed is not None:
+                found = found[: num_allowed(slot, found)]
             if found:
                 drafts.append((slot, found))
                 if proposal.chances:

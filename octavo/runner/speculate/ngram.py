@@ -45,6 +45,9 @@ class NgramProposer:
     def free(self, slot: int) -> None:
         del self._histories[slot]
 
+    def forget(self) -> None:
+        pass  # what it keeps is of the requests
+
     def propose(self, turns: Sequence[Turn]) -> Sequence[Proposal]:
         proposals = []
         for turn in turns:

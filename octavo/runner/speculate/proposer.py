@@ -72,5 +72,8 @@ class Proposer(Protocol):
     def free(self, slot: int) -> None:
         """Forget the sequence of this slot."""
 
+    def forget(self) -> None:
+        """Forget what it keeps beyond the requests: the prefix cache was emptied."""
+
     def propose(self, turns: Sequence[Turn]) -> Sequence[Proposal]:
         """Return a proposal for each turn, in order."""

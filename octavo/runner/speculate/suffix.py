@@ -52,6 +52,12 @@ class Answers:
         self.corpus.extend(np.append(tokens, np.int32(NONE)))
         self._lengths.append(len(tokens) + 1)
 
+    def clear(self) -> None:
+        """Forget all answers; their places are followed no more."""
+        self._lengths.clear()
+        self.corpus = Corpus(_NUM_HASHES)
+        self.number += 1
+
     def _forget_half(self) -> None:
         """Forget the older half, so that the index is made anew once in a while only."""
         total, left = sum(self._lengths), sum(self._lengths)
@@ -207,6 +213,12 @@ class SuffixProposer:
         if self._most_requests and gone.num_known > gone.num_shared:
             answer = gone.own.tokens[1 + gone.num_shared :]
             gone.answers.add(np.array(answer, np.int32))
+
+    def forget(self) -> None:
+        for answers in self._scopes.values():
+            answers.clear()
+        for slot in self._slots.values():
+            slot.num_shared = max(slot.num_shared, slot.num_known)  # the rest is shared later
 
     def propose(self, turns: Sequence[Turn]) -> Sequence[Proposal]:
         proposals = []

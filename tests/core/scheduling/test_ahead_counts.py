@@ -11,6 +11,10 @@ from octavo.core.pace.ahead_counts import (
     FIRST_SECONDS,
     MOST_LAG,
     MOST_SECONDS,
+    NUM_OFF,
+    NUM_OLD,
+    NUM_TRIED,
+    NUM_UNKNOWN,
     SHARE,
     TRIAL_SECONDS,
     AheadCounts,
@@ -191,6 +195,44 @@ def test_right_proposals_pay_into_the_account() -> None:
     ahead.score(sequence_of(made, "a"), 4, 4)
     ahead.learn(plan, 9.0, 0.0)
     assert ahead.seconds == MOST_SECONDS
+
+
+def decoding(step: int, drafts: int) -> StepPlan:
+    """Return the plan of a step of one sequence that decodes, with so many drafts."""
+    verified = ((0, tuple(range(drafts))),) if drafts else ()
+    return StepPlan(step, (), (), (), (), (0,), (5,), (1 + drafts,), (True,), verified)
+
+
+@pytest.mark.parametrize(("seconds", "is_off"), [(1.5, False), (2.5, True)])
+def test_none_are_proposed_where_steps_with_drafts_are_slower(seconds: float, is_off: bool) -> None:
+    """Tokens come in pairs here, and a step without drafts takes a second."""
+    made, ahead = rig()
+    made.add("a", 6, max_tokens=30)
+    planned(made)
+    one = sequence_of(made, "a")
+    ahead.learn(decoding(1, 0), 1.0, 0.0)
+    for step in range(NUM_TRIED):
+        ahead.score(one, 2, 1)
+        ahead.learn(decoding(2 + step, 2), seconds, 0.0)
+    ahead.seconds, ahead.is_resting = 1.0, False
+    made.land()
+    assert (asked(planned(made)) == []) == is_off
+    assert ahead._off_until == ({1: 1 + NUM_TRIED + NUM_OFF} if is_off else {})
+
+
+@pytest.mark.parametrize(("is_known", "every"), [(True, NUM_OLD), (False, NUM_UNKNOWN)])
+def test_a_step_without_drafts_is_made_now_and_then(is_known: bool, every: int) -> None:
+    made, ahead = rig(max_model_len=400, num_blocks=400)
+    made.add("a", 6, max_tokens=380, ignore_eos=True)
+    without = []
+    for step in range(300):
+        if asked(planned(made)) == [] and step > 0:
+            without.append(step)
+        made.land()
+        ahead.rates = sequence_of(made, "a").rates = [0.9] * 4
+        if not is_known:
+            ahead._plain.clear()
+    assert without == [*range(every - 1, 300, every)]
 
 
 def test_a_step_takes_as_long_as_it_did_without_the_second_model() -> None:

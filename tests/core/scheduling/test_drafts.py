@@ -206,3 +206,18 @@ def test_a_worker_that_sends_drafts_before_the_first_token_is_detected() -> None
     rig.results.append(result._replace(drafts=((0, (1, 2)),)))
     with pytest.raises(AssertionError, match="drafts behind an unknown token"):
         rig.land()
+
+
+def test_the_plan_after_a_reset_of_the_prefix_cache_says_so() -> None:
+    rig = Rig()
+    rig.scheduler.reset_prefix_cache()
+    rig.add("a", 5, max_tokens=9)
+    plans = []
+    for step in range(5):
+        if step == 3:
+            rig.scheduler.reset_prefix_cache()
+        plan = rig.plan()
+        assert plan is not None
+        plans.append(plan.forgets)
+        rig.land()
+    assert plans == [True, False, False, True, False]

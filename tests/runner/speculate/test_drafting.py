@@ -36,6 +36,9 @@ class OneByOne:
     def free(self, slot: int) -> None:
         self.open_slots.remove(slot)
 
+    def forget(self) -> None:
+        pass
+
     def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
         assert {turn.slot for turn in turns} <= self.open_slots
         guesses = [self.guess(turn.slot, turn.tokens, turn.most) for turn in turns]
@@ -120,6 +123,12 @@ def test_an_invalid_id_ends_a_draft(guessed: tuple[int, ...], kept: tuple[int, .
 
     found = drafted(drafting(Fixed()), 1)
     assert found == (((1, kept),) if kept else ())
+
+
+def test_drafts_that_a_grammar_forbids_are_cut() -> None:
+    made = drafting(Counting(), max_num_batched_tokens=64)
+    result = made.add_to(StepResult(0, ()), [0, 1], lambda slot: TOKENS, lambda slot, _: 2 * slot)
+    assert result.drafts == ((1, (0, 1)),)
 
 
 def test_without_sampled_slots_nothing_is_asked() -> None:

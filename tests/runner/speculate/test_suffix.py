@@ -112,6 +112,22 @@ def test_answers_are_found_in_their_own_scope_only(scope: str, is_shared: bool) 
     assert proposed(made, 0, [77, 10, 11, 12], most=3) == ([13, 14, 15] if is_shared else [])
 
 
+def test_nothing_that_was_answered_before_is_shared_after_it_was_forgotten() -> None:
+    made = proposer(suffix_decoding_max_spec_factor=2.0)
+    answer(made, PHRASE)
+    made.open(new_slot(0, [77], ()))
+    made.open(new_slot(1, [77], ()))
+    assert proposed(made, 0, [77, 10, 11, 12], most=3) == [13, 14, 15]
+    assert proposed(made, 1, [77, 20, 21, 22, 23]) == []
+    made.forget()
+    assert proposed(made, 0, [77, 10, 11, 12, 13], most=3) == []
+    assert proposed(made, 1, [77, 20, 21, 22, 23, 30, 31, 32]) == []
+    made.free(1)
+    made.open(new_slot(1, [77], ()))
+    assert proposed(made, 1, [77, 20, 21]) == []
+    assert proposed(made, 1, [77, 20, 21, 30, 31], most=1) == [32]
+
+
 def test_drafts_are_no_more_than_the_factor_allows() -> None:
     made = proposer(suffix_decoding_max_spec_factor=0.5)
     answer(made, PHRASE)
