@@ -103,8 +103,8 @@ def start(step_seconds: float, *, keeps_journal: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = str(make_tokenizer_files(Path(name)))
         arguments = EngineArguments(model=str(step_seconds), tokenizer=directory)
-        client = make_client(arguments, ProcessLauncher("benchmarks.frontend:make"))
-        client.engine.start()
+        client = make_client(arguments, [ProcessLauncher("benchmarks.frontend:make")])
+        client.start()
         try:
             uvloop.run(serve(client, arguments, keeps_journal=keeps_journal))
         finally:
@@ -113,7 +113,7 @@ def start(step_seconds: float, *, keeps_journal: bool) -> None:
 
 def engine_process(client: ProcessClient) -> int:
     """Return the id of the engine's process."""
-    process: Any = client.engine.supervisor.run.process  # type: ignore[union-attr]
+    process: Any = client.engines[0].supervisor.run.process  # type: ignore[union-attr]
     return int(process.popen.pid)
 
 

@@ -78,17 +78,17 @@ class Streams:
 async def kill(streams: Streams) -> dict[str, float]:
     """Kill the engine; return the seconds until each stage of the recovery."""
     client: Any = streams.llm._client
-    restarts = client.engine.supervisor.restarts.num_restarts
+    restarts = client.engines[0].supervisor.restarts.num_restarts
     interrupted = streams.open()
     spare = (
-        client.engine.supervisor.spare.run
-        if client.engine.supervisor.spare.facts is not None
+        client.engines[0].supervisor.spare.run
+        if client.engines[0].supervisor.spare.facts is not None
         else None
     )
     used_before = processor_seconds(spare.process.popen.pid) if spare is not None else 0.0
-    os.kill(client.engine.supervisor.run.process.popen.pid, signal.SIGKILL)
+    os.kill(client.engines[0].supervisor.run.process.popen.pid, signal.SIGKILL)
     began = time.monotonic()
-    while client.engine.supervisor.restarts.num_restarts == restarts:
+    while client.engines[0].supervisor.restarts.num_restarts == restarts:
         await asyncio.sleep(POLL_SECONDS)
     times = {"detected": time.monotonic() - began, "open": float(len(interrupted))}
     times["had_spare"] = float(spare is not None)
@@ -96,7 +96,7 @@ async def kill(streams: Streams) -> dict[str, float]:
         await asyncio.sleep(POLL_SECONDS)
     # Tokens that the killed engine had sent may come until then, and do not count.
     ready_at = time.monotonic()
-    number = client.engine.supervisor.run.process.popen.pid
+    number = client.engines[0].supervisor.run.process.popen.pid
 
     def note(what: str) -> None:
         times[what] = time.monotonic() - began
@@ -157,14 +157,14 @@ async def measure(streams: Streams, num_kills: int, seed: int) -> dict[str, Any]
 def may_kill(streams: Streams) -> bool:
     """Return whether streams are open and, if the options ask for one, a spare engine stands by."""
     client: Any = streams.llm._client
-    has_spare = client.engine.supervisor.spare.facts is not None
-    return bool(streams.open()) and (has_spare or not client.wants_spare())
+    has_spare = client.engines[0].supervisor.spare.facts is not None
+    return bool(streams.open()) and (has_spare or not client.engines[0].wants_spare())
 
 
 async def spare_ready(streams: Streams) -> None:
     """Wait until a spare engine stands by, if the options ask for one."""
     client: Any = streams.llm._client
-    while client.wants_spare() and client.engine.supervisor.spare.facts is None:
+    while client.engines[0].wants_spare() and client.engines[0].supervisor.spare.facts is None:
         await asyncio.sleep(POLL_SECONDS)
 
 
@@ -180,8 +180,8 @@ def start(model: str | None, options: dict[str, Any], directory: Path) -> AsyncL
         return AsyncLLM(model, engine="process", **options)
     tokenizer = str(make_model(directory))
     arguments = EngineArguments(model="fake?step=0.02", tokenizer=tokenizer)
-    client = make_client(arguments, ProcessLauncher("tests.client.fake_engine:make"))
-    client.engine.start()
+    client = make_client(arguments, [ProcessLauncher("tests.client.fake_engine:make")])
+    client.start()
     return AsyncLLM.over(client, arguments)
 
 

@@ -189,13 +189,17 @@ def with_available(memory: Memory, num_bytes: int | None) -> Memory:
 def _usable_memory(arguments: EngineArguments, memory: Memory) -> Memory:
     """Return the memory that an engine may take, and what it must leave to others.
 
-    A share of the device's memory is the engine's own, and the rest of it is left already.
+    A share of the device's memory is the engine's own, and the rest of it is left already. Several
+    engines divide what there is, of which they leave no more than one would.
     """
+    num_engines = arguments.data_parallel_size
+    part = max(0, memory.available - HEADROOM_BYTES) // num_engines + HEADROOM_BYTES
+    memory = with_available(memory, min(memory.available, part))
     share = arguments.gpu_memory_utilization
     has_size = (arguments.kv_cache_memory_bytes, arguments.num_gpu_blocks_override) != (None, None)
     if share is None or has_size:
         return memory
-    most = int(memory.total * share) + HEADROOM_BYTES
+    most = int(memory.total * share / num_engines) + HEADROOM_BYTES
     return with_available(memory, min(memory.available, most))
 
 

@@ -46,8 +46,8 @@ def start(settings: dict[str, Any], directory: Path) -> AsyncLLM:
             enable_lora=settings.get("has_adapters", False),
         )
     )
-    client = make_client(arguments, ProcessLauncher("tests.client.fake_engine:make"))
-    client.engine.start()
+    client = make_client(arguments, [ProcessLauncher("tests.client.fake_engine:make")])
+    client.start()
     return AsyncLLM.over(client, arguments, copies=copies)
 
 

@@ -1,16 +1,16 @@
-"""The engine as a whole, as its users see it: its facts and state, and the commands to it."""
+"""The engines as a whole, as their users see them: facts and state, and the commands to them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from octavo.api.outputs import EngineDeadError
-from octavo.client.client import EngineClient
-from octavo.client.vitals import EngineVitals
+from octavo.client.client import EngineClient, EngineState
 from octavo.core.snapshot import EngineSnapshot
 from octavo.loader.file_cache import drop_from_cache
 from octavo.wire.commands import (
@@ -35,6 +35,10 @@ class SleepError(RuntimeError):
     """`sleep` and `wake_up` were called at the same time: the later call has won."""
 
 
+class RestartError(RuntimeError):
+    """The engines were not all restarted, as the message says why."""
+
+
 class CommandFailedError(RuntimeError):
     """The engine did not carry out a command; `code` says why, as `octavo.wire.commands` lists."""
 
@@ -48,6 +52,7 @@ class EngineControl(ABC):
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
+        self._is_restarting = False
         self._num_sleeps = self._num_wakes = 0  # calls of `sleep` and `wake_up`
         self._is_closed = False
         self._death: EngineDeadError | None = None
@@ -62,13 +67,21 @@ class EngineControl(ABC):
         return self._client.facts
 
     def snapshot(self) -> EngineSnapshot:
-        """Return the engine's newest statistics."""
+        """Return the newest statistics of all engines together."""
         return self._client.snapshot()
 
     @property
-    def vitals(self) -> EngineVitals:
-        """The counts and times of the engine's life."""
-        return self._client.vitals
+    def engines(self) -> Sequence[EngineState]:
+        """The engines, each under its number."""
+        return self._client.members
+
+    def num_ready(self) -> int:
+        """Return how many engines are ready."""
+        return sum(engine.is_ready for engine in self.engines)
+
+    def watch_engines(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever an engine has become ready or has ended."""
+        self._client.watch(changed)
 
     @property
     def death(self) -> EngineDeadError | None:
@@ -137,7 +150,7 @@ class EngineControl(ABC):
         return self._client.is_sleeping
 
     async def sleep(self, level: SleepLevel = 1) -> None:
-        """End the engine's process, which frees its memory; requests are kept until `wake_up`.
+        """End the engines' processes, which frees their memory; requests are kept until `wake_up`.
 
         Level 2 also drops the weights from the system's file cache. Raise ConfigError if the engine
         has no process of its own, and SleepError if it is woken before it sleeps.
@@ -155,7 +168,7 @@ class EngineControl(ABC):
             await asyncio.to_thread(drop_from_cache, self.facts.weights)
 
     async def wake_up(self) -> None:
-        """Start an engine again after `sleep`, and wait until it is ready.
+        """Start the engines again after `sleep`, and wait until all are ready.
 
         Raise SleepError if it is put to sleep again before.
         """
@@ -163,11 +176,45 @@ class EngineControl(ABC):
         self._client.wake_up()
         self._num_wakes += 1
         num_sleeps = self._num_sleeps
-        while not self.is_well():
+        while not (self.is_well() and self._all_run()):
             if self._num_sleeps != num_sleeps:
                 raise SleepError("the engine was put to sleep before it was ready; it sleeps")
             if self._death is not None or self._is_closed:
                 raise self._dead_error()
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def restart(self) -> int:
+        """End each engine in turn, and start another in its place; return how many that were.
+
+        Its requests continue, on the others where there are some. None ends while another is not
+        ready, unless that will not run again. Raise ConfigError if the engine has no process of its
+        own, and RestartError if another call does the same already.
+        """
+        self.attach()
+        if self._is_restarting:
+            raise RestartError("the engines are being restarted already")
+        self._is_restarting = True
+        try:
+            for index, engine in enumerate(self.engines):
+                await self._until_all_run()
+                if not engine.is_closed:
+                    self._client.restart(index)
+            await self._until_all_run()
+        finally:
+            self._is_restarting = False
+        return sum(not engine.is_closed for engine in self.engines)
+
+    def _all_run(self) -> bool:
+        """Return whether each engine shows signs of life that is not closed for good."""
+        return all(engine.is_well() or engine.is_closed for engine in self.engines)
+
+    async def _until_all_run(self) -> None:
+        """Wait until each engine is ready that will run again."""
+        while not self._all_run():
+            if self._death is not None or self._is_closed:
+                raise self._dead_error()
+            if self._client.is_sleeping:
+                raise RestartError("the engines were put to sleep before all were restarted")
             await asyncio.sleep(_POLL_SECONDS)
 
     def _dead_error(self) -> EngineDeadError:

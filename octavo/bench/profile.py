@@ -85,6 +85,8 @@ def profile(
     arguments: EngineArguments, sequences: Sequence[SequenceSize], steps: int, peak_seconds: float
 ) -> Profile:
     """Load the model, fill the cache and run the step so many times."""
+    if arguments.data_parallel_size > 1:
+        raise ConfigError("a step is one engine's: leave data_parallel_size out")
     rows = sum(each.rows for each in sequences)
     _check(arguments, rows)
     source = resolve_source(arguments.model)

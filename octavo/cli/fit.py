@@ -63,16 +63,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         import json
 
-        report = _as_json(asked.model, bill, config, free, problem)
+        report = _as_json(asked, bill, config, free, problem)
         sys.stdout.write(json.dumps(report, indent=1) + "\n")
     else:
-        sys.stdout.write(_as_text(asked.model, opened, bill, config, free, problem))
+        sys.stdout.write(_as_text(asked, opened, bill, config, free, problem))
     return 1 if problem else 0
 
 
 def _shortage(asked: EngineArguments, bill: MemoryBill, config: EngineConfig, free: int) -> str:
     """Return the message for a requested KV cache that is too large; "" if there is room."""
-    needed = bill.with_blocks(config.core.num_blocks)
+    needed = asked.data_parallel_size * bill.with_blocks(config.core.num_blocks)
     if needed <= free:
         return ""
     is_in_blocks = asked.num_gpu_blocks_override is not None
@@ -84,16 +84,16 @@ def _shortage(asked: EngineArguments, bill: MemoryBill, config: EngineConfig, fr
 
 
 def _as_text(
-    model: str,
+    asked: EngineArguments,
     opened: OpenedModel,
     bill: MemoryBill,
     config: EngineConfig | None,
     free: int,
     problem: str,
 ) -> str:
-    spec = opened.spec
+    spec, longest = opened.spec, f"{opened.spec.max_len:,}"
     parts = [
-        f"{model}: {opened.architecture}, {spec.layers} layers, up to {spec.max_len:,} tokens\n",
+        f"{asked.model}: {opened.architecture}, {spec.layers} layers, up to {longest} tokens\n",
         "\nIn the files\n",
         table(
             [
@@ -104,19 +104,23 @@ def _as_text(
             right=(1, 2),
         ),
         "\nIn memory\n",
-        table(_memory_rows(bill, config, free), indent="  ", right=(1,)),
+        table(_memory_rows(asked, bill, config, free), indent="  ", right=(1,)),
     ]
     if config is not None:
-        parts += ["\nSequences at once\n", table(_length_rows(bill, config), indent="  ")]
+        where = "" if asked.data_parallel_size == 1 else " in each engine"
+        parts += [f"\nSequences at once{where}\n", table(_length_rows(bill, config), indent="  ")]
     if config is None or problem:
         parts.append(f"\nIt does not fit: {problem}\n")
     else:
-        to_spare = free - bill.with_blocks(config.core.num_blocks)
+        needed = asked.data_parallel_size * bill.with_blocks(config.core.num_blocks)
+        to_spare = free - needed
         parts.append(f"\nIt fits, with {size(to_spare)} to spare.\n")
     return "".join(parts)
 
 
-def _memory_rows(bill: MemoryBill, config: EngineConfig | None, free: int) -> list[tuple[str, ...]]:
+def _memory_rows(
+    asked: EngineArguments, bill: MemoryBill, config: EngineConfig | None, free: int
+) -> list[tuple[str, ...]]:
     block = f"{size(bill.block_bytes)} a block of {bill.block_size} tokens"
     rows = [
         ("weights", size(bill.weights_bytes), "in the backend's formats"),
@@ -135,7 +139,10 @@ def _memory_rows(bill: MemoryBill, config: EngineConfig | None, free: int) -> li
         num_blocks = config.core.num_blocks
         blocks = f"{num_blocks:,} blocks; {block}, {size(int(bill.token_bytes))} a token"
         rows.append(("KV cache", size(num_blocks * bill.block_bytes), blocks))
-        rows.append(("total", size(bill.with_blocks(num_blocks)), ""))
+        total, num_engines = bill.with_blocks(num_blocks), asked.data_parallel_size
+        rows.append(("total", size(total), ""))
+        if num_engines > 1:
+            rows.append((f"{num_engines} engines", size(num_engines * total), "each as above"))
     else:
         rows.append(("KV", size(int(bill.token_bytes)), f"a token; {block}"))
     return [*rows, ("free", size(free), "")]
@@ -156,10 +163,10 @@ def _length_rows(bill: MemoryBill, config: EngineConfig) -> list[tuple[str, ...]
 
 
 def _as_json(
-    model: str, bill: MemoryBill, config: EngineConfig | None, free: int, problem: str
+    asked: EngineArguments, bill: MemoryBill, config: EngineConfig | None, free: int, problem: str
 ) -> dict[str, Any]:
     report: dict[str, Any] = {
-        "model": model,
+        "model": asked.model,
         "stored": {each.type: each.num_bytes for each in bill.stored},
         "weights": bill.weights_bytes,
         **({"draft_model": bill.drafter_bytes} if bill.drafter_bytes else {}),
@@ -169,6 +176,7 @@ def _as_json(
         "kv_block": bill.block_bytes,
         "block_size": bill.block_size,
         "kv_token": bill.token_bytes,
+        **({"engines": asked.data_parallel_size} if asked.data_parallel_size > 1 else {}),
         "free": free,
         "fits": not problem,
     }

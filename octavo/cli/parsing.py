@@ -14,11 +14,8 @@ from octavo.options.foreign import MISSING, SYNONYMS
 # vLLM's short flags of options that are missing.
 _LONG = {
     "-dpn": "--data-parallel-rank",
-    "-dpr": "--data-parallel-start-rank",
-    "-dpl": "--data-parallel-size-local",
     "-dpa": "--data-parallel-address",
     "-dpp": "--data-parallel-rpc-port",
-    "-dpb": "--data-parallel-backend",
     "-dph": "--data-parallel-hybrid-lb",
     "-dpe": "--data-parallel-external-lb",
     "-dpm": "--data-parallel-multi-port-external-lb",

@@ -58,7 +58,7 @@ def add_arguments(parser: Parser) -> None:
         "--engine",
         choices=tuple(ENGINES),
         default="process",
-        help="where the engine runs: in a process of its own, or in this one, for debugging",
+        help="where engines run: in a process of its own, or in this one, for debugging",
     )
     parser.add_argument(
         "--log-level",
@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             llm, workers = _load(asked, source, config, timing, stack)
         stack.callback(llm.close)
-        start.add_engine(llm.facts)
+        start.add_engine(llm.facts, len(llm.engines))
         return _serve(config, llm, start, workers)
 
 
@@ -162,17 +162,17 @@ def _load(
     timing: Timing,
     stack: ExitStack,
 ) -> tuple[AsyncLLM, list[Worker]]:
-    """Start the engine; meanwhile import the server, and start the prompt workers.
+    """Start the engines; meanwhile import the server, and start the prompt workers.
 
     Only they read the tokenizer. One of them sends the table of its tokens.
     """
     from octavo.adapter_copies.opening import open_copies
-    from octavo.client.process import launch_engine
+    from octavo.client.process import launch_engines
 
     asked, copies = open_copies(asked)
     if copies is not None:
         stack.callback(copies.close)
-    client = launch_engine(asked, timing)
+    client = launch_engines(asked, timing)
     stack.callback(client.close)
     importlib.import_module("octavo.server.lifecycle")
     from octavo.api.async_llm import AsyncLLM
@@ -184,7 +184,7 @@ def _load(
         stack.callback(workers[-1].end)
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(workers[0].read_table)
-        client.engine.start()
+        client.start()
     return AsyncLLM.over(client, asked, reading.result(), tokenizer, copies), workers
 
 
@@ -196,7 +196,7 @@ def _serve(config: ServerSettings, llm: AsyncLLM, start: StartUp, workers: list[
         start.lap("open the sockets")
         tasks = llm.facts.pooling.tasks
         text = ready_text(life.config, life.port, life.server.model_name, tasks)
-        sys.stdout.write(f"{text}\n{start.text()}\n{_memory_text(llm.facts)}")
+        sys.stdout.write(f"{text}\n{start.text()}\n{_memory_text(llm)}")
         sys.stdout.flush()
 
     return lifecycle.run(config, llm, say_ready, workers)
@@ -215,14 +215,15 @@ class StartUp:
         self.laps.append((what, now - self._last))
         self._last = now
 
-    def add_engine(self, facts: EngineFacts) -> None:
-        """Add the parts that the engine measured, and the start of its process before them.
+    def add_engine(self, facts: EngineFacts, num_engines: int) -> None:
+        """Add the parts that the first engine measured, and the start of all processes.
 
         Meanwhile this process has imported the server and read the tokenizer.
         """
         now = time.monotonic()
         rest = now - self._last - sum(seconds for _, seconds in facts.start_seconds)
-        self.laps.append(("start the engine's process", max(rest, 0.0)))
+        what = "start the engine's process" if num_engines == 1 else "start the engines' processes"
+        self.laps.append((what, max(rest, 0.0)))
         self.laps += facts.start_seconds
         self._last = now
 
@@ -233,9 +234,11 @@ class StartUp:
         return table(rows, indent="  ", right=(1,))
 
 
-def _memory_text(facts: EngineFacts) -> str:
-    sizes = ", ".join(f"{name} {size(count)}" for name, count in facts.memory_bytes.items())
-    return f"  memory: {sizes}\n" if sizes else ""
+def _memory_text(llm: AsyncLLM) -> str:
+    found = llm.facts.memory_bytes.items()
+    sizes = ", ".join(f"{name} {size(count)}" for name, count in found)
+    where = "" if len(llm.engines) == 1 else f" of each of {len(llm.engines)} engines"
+    return f"  memory{where}: {sizes}\n" if sizes else ""
 
 
 def _level(text: str) -> str:

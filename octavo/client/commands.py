@@ -7,10 +7,11 @@ comes later than that is ignored. All methods are called in the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from octavo.wire.commands import (
+    MAX_MESSAGE,
     NO_ENGINE,
     TIMED_OUT,
     TOO_MANY,
@@ -103,6 +104,38 @@ class CommandsInFlight:
         name = self._waiting[number].command.name
         why = f"the engine has not replied to {name} for {seconds:g} s; it may still carry it out"
         self.settle(number, failed(TIMED_OUT, why))
+
+
+def joined(replies: Sequence[asyncio.Future[Reply]]) -> asyncio.Future[Reply]:
+    """Return the only reply of several engines that were sent the same command."""
+    whole: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    def settle(_: object) -> None:
+        if not whole.done() and all(reply.done() for reply in replies):
+            whole.set_result(agreed([reply.result() for reply in replies]))
+
+    for reply in replies:
+        reply.add_done_callback(settle)
+    return whole
+
+
+def agreed(replies: Sequence[Reply]) -> Reply:
+    """Return one reply for several: an error of one that did not obey, or the first result.
+
+    An engine that is not there has no part in it, unless none is: the next one starts as if it had
+    received the command.
+    """
+    done = [index for index, reply in enumerate(replies) if reply.error is None]
+    for index, reply in enumerate(replies):
+        error = reply.error
+        if error is None or error.code == NO_ENGINE:
+            continue
+        if len(replies) == 1:
+            return reply
+        others = ", ".join(map(str, done)) or "none"
+        why = f"engine {index}: {error.message} (engines that did it: {others})"
+        return failed(error.code, why[:MAX_MESSAGE])
+    return replies[done[0] if done else 0]
 
 
 def failed(code: str, message: str) -> Reply:

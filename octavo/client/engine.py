@@ -34,7 +34,10 @@ class EngineUser(Protocol):
         """Deliver recorded events to the callers, merged if they came in several frames."""
 
     def on_end(self, last_step: tuple[int, ...], was_killed: bool, reason: str) -> bool:
-        """Take back all requests; return whether one was found that crashes engines."""
+        """Take back all requests; return whether one was found that crashes engines.
+
+        The engine is not ready.
+        """
 
     def on_give_up(self, message: str) -> None:
         """Fail all callers, since no further engine is started."""
@@ -68,7 +71,7 @@ class Engine(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """True if requests can be written."""
+        """True if requests can be written, and the engine was not asked to end."""
 
     @property
     def is_closed(self) -> bool:
@@ -101,6 +104,9 @@ class Engine(Protocol):
 
     def is_well(self) -> bool:
         """Return whether the engine is ready and alive."""
+
+    def restart(self) -> None:
+        """End the engine, and start another in its place."""
 
     def sleep(self) -> None:
         """End the engine until `wake_up`."""

@@ -1,6 +1,8 @@
-"""One engine from its launch to its end: its process, its frames and its signs of life."""
+"""One engine from its launch to its end: its process, its frames, its signs of life, its states."""
 
 from __future__ import annotations
+
+from enum import Enum, auto
 
 from octavo.client.frames import FrameReader, FrameWriter
 from octavo.client.launcher import EngineProcess, Incoming
@@ -8,10 +10,32 @@ from octavo.client.liveness import Liveness
 from octavo.wire.message_types import EngineMessage, Heartbeat
 
 
+class State(Enum):
+    """The states of a supervised engine."""
+
+    WAITING = auto()  # there is no process; the next one is started now or after a delay
+    STARTING = auto()  # the process runs, and loads the model
+    READY = auto()
+    SLEEPING = auto()  # there is no process, and none is started until `wake_up`
+    STOPPING = auto()  # the engine misbehaved and is being killed; its frames are ignored
+    CLOSED = auto()  # closed or given up
+
+
+NEXT_STATES = {
+    State.WAITING: {State.STARTING, State.SLEEPING, State.CLOSED},
+    State.SLEEPING: {State.WAITING, State.CLOSED},
+    State.STARTING: {State.READY, State.STOPPING, State.WAITING, State.CLOSED},
+    State.READY: {State.STOPPING, State.WAITING, State.CLOSED},
+    State.STOPPING: {State.WAITING, State.CLOSED},
+    State.CLOSED: set[State](),
+}
+
+
 class EngineRun:
     """An engine's process, with what it has been sent and what it has sent."""
 
-    def __init__(self, epoch: int, process: EngineProcess, liveness: Liveness) -> None:
+    def __init__(self, index: int, epoch: int, process: EngineProcess, liveness: Liveness) -> None:
+        self.name = f"{index}.{epoch}"  # for the log
         self.epoch = epoch
         self.process = process
         self.liveness = liveness

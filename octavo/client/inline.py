@@ -66,6 +66,7 @@ class InlineClient:
         self._snapshot = EngineSnapshot(num_blocks=facts.num_blocks)
         self._load = self._snapshot.load
         self.vitals = EngineVitals(time.monotonic())
+        self.members = (self,)
         self._thread = threading.Thread(target=self._run, name="octavo engine", daemon=True)
 
     @property
@@ -81,6 +82,9 @@ class InlineClient:
                 # A step must not still run when the interpreter ends: the process would abort.
                 atexit.register(self._exit, os.getpid())
                 self._thread.start()
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Accept the callback, which is never called: the engine ends with its client."""
 
     def send(self, events: Sequence[Request | Abort]) -> None:
         if events:
@@ -103,12 +107,23 @@ class InlineClient:
         waiting = load.num_waiting + sum(isinstance(each, Request) for each in tuple(self._inbox))
         return replace(self._snapshot, load=load._replace(num_waiting=waiting))
 
+    @property
+    def is_ready(self) -> bool:
+        return not self._is_closing
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closing
+
     def is_well(self) -> bool:
         return not self._is_closing and self._thread.is_alive()
 
     @property
     def is_sleeping(self) -> bool:
         return False
+
+    def restart(self, index: int) -> None:
+        self.sleep()
 
     def sleep(self) -> None:
         raise ConfigError(
@@ -222,6 +237,11 @@ def start(
     processors: Mapping[str, LogitsProcessor] | None,
 ) -> InlineClient:
     """Build the engine that the arguments describe; `timing` concerns processes alone."""
+    if arguments.data_parallel_size > 1:
+        raise ConfigError(
+            f"data_parallel_size={arguments.data_parallel_size} is for engines in processes of "
+            "their own; use engine='process', or leave it out"
+        )
     # They import a backend, and what reads checkpoints.
     from octavo.engine.build import build_engine
     from octavo.engine.own_files import own_files

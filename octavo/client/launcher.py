@@ -28,6 +28,7 @@ from octavo import env
 from octavo.client.client import ENGINE_PROGRAM
 from octavo.client.exit_reason import describe_exit
 from octavo.client.loader_keeper import LoaderKeeper
+from octavo.client.processors import running_on
 from octavo.client.socket_directory import SocketDirectory
 from octavo.core.config import ConfigError
 from octavo.observe.machine import num_killed_for_memory
@@ -107,8 +108,14 @@ class Launcher(Protocol):
 class ProcessLauncher:
     """A launcher of child processes, which run as the same user."""
 
-    def __init__(self, factory: str | None = None, directories: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        factory: str | None = None,
+        directories: Sequence[Path] = (),
+        processors: Sequence[int] = (),
+    ) -> None:
         self._factory = factory  # MODULE:FUNCTION, for tests
+        self._processors = processors  # on which engines run; none: on all
         self._directories = tuple(directories)  # whose files engines may load; none: no loader
         for directory in self._directories:
             if not directory.is_dir():
@@ -153,13 +160,14 @@ class ProcessLauncher:
             if self._directories:
                 keeper = LoaderKeeper(self._directories)
                 passed.append(keeper.engine_end.fileno())
-            popen = subprocess.Popen(
-                self._command(epoch, *passed),
-                stdin=subprocess.DEVNULL,
-                pass_fds=passed,
-                process_group=0,
-                env=env.child_environment({"PYTHONPATH": env.child_module_path()}),
-            )
+            with running_on(self._processors):
+                popen = subprocess.Popen(
+                    self._command(epoch, *passed),
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=passed,
+                    process_group=0,
+                    env=env.child_environment({"PYTHONPATH": env.child_module_path()}),
+                )
             record = CrashRecord(descriptor)
         except BaseException:
             if keeper is not None:

@@ -1,6 +1,6 @@
-"""An engine in a process of its own, which is started again when it ends.
+"""Engines in processes of their own, which are started again when they end.
 
-`Supervisor` keeps it running. What it computes belongs to its user; see `octavo.client.engine`.
+A `Supervisor` keeps each running. What it computes belongs to its user; see `octavo.client.engine`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import logging
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
 
 from octavo.client.commands import COMMAND_SECONDS, CommandsInFlight, failed, replied
 from octavo.client.engine import EngineUser
+from octavo.client.engine_run import State
 from octavo.client.journal.client import JournalClient
 from octavo.client.launcher import Launcher, ProcessLauncher
+from octavo.client.processors import divided
 from octavo.client.restart_policy import Timing
-from octavo.client.supervisor import PUT_TO_SLEEP, State, Supervisor
+from octavo.client.supervisor import WANTED, Supervisor
 from octavo.client.vitals import EngineVitals
 from octavo.core.config import ConfigError
 from octavo.core.sampling_params import LogitsProcessor
@@ -52,15 +53,16 @@ class ProcessEngine:
         self,
         arguments: EngineArguments,
         launcher: Launcher,
-        timing: Timing | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        cache_key: bytes | None = None,
+        timing: Timing | None,
+        clock: Callable[[], float],
+        cache_key: bytes,  # the same for all engines of a client
+        index: int = 0,  # among the engines of its client
     ) -> None:
         self._arguments = arguments
-        # Drawn here, so that equal digests mean equal content in all engines of this front end.
-        self._cache_key = cache_key or secrets.token_bytes(CACHE_KEY_BYTES)
+        self._cache_key = cache_key
         self._clock = clock
-        self.supervisor = Supervisor(self, launcher, timing or Timing(), clock)
+        self.supervisor = Supervisor(self, launcher, timing or Timing(), clock, index)
+        self._like: EngineFacts | None = None  # the engine of whose size it is
         self._commands = CommandsInFlight()
         self.totals = EngineSnapshot()
         self._earlier = EngineSnapshot()  # of the engines before the current one
@@ -71,6 +73,11 @@ class ProcessEngine:
 
     def use(self, user: EngineUser) -> None:
         self.user = user
+
+    def follow(self, facts: EngineFacts) -> None:
+        """Take the size of another engine of the set, and compute with equal bits."""
+        self._like = facts
+        self.supervisor.facts = facts
 
     def launch(self) -> None:
         """Start the first engine's process; `start` then waits for the engine."""
@@ -110,11 +117,14 @@ class ProcessEngine:
                 loop.call_soon_threadsafe(self._commands.fail_all, self.closed_reason)
 
     def is_well(self) -> bool:
-        return self.supervisor.is_well()
+        return self.is_ready and self.supervisor.is_well()
 
     @property
     def is_sleeping(self) -> bool:
         return self.supervisor.is_sleeping
+
+    def restart(self) -> None:
+        self.supervisor.restart()
 
     def sleep(self) -> None:
         self.supervisor.sleep()
@@ -124,7 +134,9 @@ class ProcessEngine:
 
     @property
     def is_ready(self) -> bool:
-        return self.supervisor.state is State.READY
+        run = self.supervisor.run
+        is_ready = self.supervisor.state is State.READY
+        return is_ready and run is not None and run.failure is None
 
     @property
     def is_closed(self) -> bool:
@@ -162,12 +174,13 @@ class ProcessEngine:
     # calls of the supervisor; see `octavo.client.supervisor.Owner`
 
     def start_message(self, like: EngineFacts | None) -> StartEngine:
-        arguments = self._arguments
+        arguments, like = self._arguments, like or self._like
         if like is not None:  # the size that was found when the memory was free
             arguments = replace(
                 arguments,
                 max_model_len=like.max_model_len,
                 num_gpu_blocks_override=like.num_blocks,
+                data_parallel_size=1,  # it divides no memory
             )
         facts = self.supervisor.facts
         if facts is not None and facts.accumulation_order:  # open streams continue with equal bits
@@ -206,7 +219,7 @@ class ProcessEngine:
 
     def on_end(self, last_step: tuple[int, ...], was_killed: bool, reason: str) -> bool:
         self._earlier = self.totals
-        self.vitals.note_end(self._clock(), is_death=reason != PUT_TO_SLEEP)
+        self.vitals.note_end(self._clock(), is_death=reason not in WANTED)
         self._commands.fail_all(f"the engine ended before it replied: {reason}")
         self.load = EngineLoad(num_free_blocks=self.totals.num_blocks - 1)
         return self.user.on_end(last_step, was_killed, reason)
@@ -216,21 +229,57 @@ class ProcessEngine:
         self.user.on_give_up(message)
 
 
-ProcessClient: TypeAlias = JournalClient[ProcessEngine]
+class ProcessClient(JournalClient[ProcessEngine]):
+    """The client of engines in processes of their own, which are to be started."""
+
+    def launch(self) -> None:
+        """Start the first engine's process; `start` then waits for all engines."""
+        try:
+            self.engines[0].launch()
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self) -> None:
+        """Wait until all engines are ready; raise EngineStartError if one fails.
+
+        The first decides how large they all are, and how they add up, so the others follow it. Call
+        it outside of any event loop: it takes as long as loading the model, twice for several.
+        """
+        first, *others = self.engines
+        try:
+            first.start()
+            if not others:
+                return
+            for engine in self.engines:
+                engine.follow(first.facts)
+            for engine in others:
+                engine.launch()
+            for engine in others:
+                engine.start()
+        except BaseException:
+            self.close()
+            raise
 
 
 def make_client(
     arguments: EngineArguments,
-    launcher: Launcher,
+    launchers: Sequence[Launcher],
     timing: Timing | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> ProcessClient:
-    """Return the client of an engine in a process of its own, which is to be started."""
-    return JournalClient(ProcessEngine(arguments, launcher, timing, clock), clock)
+    """Return the client of an engine for each launcher, which are to be started."""
+    # Drawn here, so that equal digests mean equal content in all engines of this front end.
+    key = secrets.token_bytes(CACHE_KEY_BYTES)
+    engines = [
+        ProcessEngine(arguments, launcher, timing, clock, key, index)
+        for index, launcher in enumerate(launchers)
+    ]
+    return ProcessClient(engines, clock)
 
 
-def launch_engine(arguments: EngineArguments, timing: Timing | None = None) -> ProcessClient:
-    """Launch an engine's process; return its client, whose `engine.start` waits until it is ready.
+def launch_engines(arguments: EngineArguments, timing: Timing | None = None) -> ProcessClient:
+    """Launch the first engine's process; return the client, whose `start` waits for all engines.
 
     Nothing that only the front end needs is imported for this, so that the process can do its own
     imports at the same time.
@@ -238,9 +287,19 @@ def launch_engine(arguments: EngineArguments, timing: Timing | None = None) -> P
     if not sys.platform.startswith("linux"):
         raise ConfigError("engine='process' needs Linux; use engine='inline'")
     directory = arguments.adapter_directory
-    launcher = ProcessLauncher(directories=[] if directory is None else [Path(directory)])
-    client = make_client(arguments, launcher, timing)
-    client.engine.launch()
+    directories = [] if directory is None else [Path(directory)]
+    launchers: list[Launcher] = []
+    try:
+        launchers.extend(
+            ProcessLauncher(directories=directories, processors=processors)
+            for processors in divided(arguments.data_parallel_size)
+        )
+        client = make_client(arguments, launchers, timing)
+    except BaseException:
+        for launcher in launchers:
+            launcher.close()
+        raise
+    client.launch()
     return client
 
 
@@ -249,12 +308,12 @@ def start(
     timing: Timing | None,
     processors: Mapping[str, LogitsProcessor] | None,
 ) -> ProcessClient:
-    """Launch an engine's process, and wait until it is ready."""
+    """Launch the engines' processes, and wait until they are ready."""
     if processors:
         raise ConfigError(
             "logits_processors are functions, which do not cross into the engine's process; "
             "use engine='inline', or leave them out"
         )
-    client = launch_engine(arguments, timing)
-    client.engine.start()
+    client = launch_engines(arguments, timing)
+    client.start()
     return client

@@ -103,7 +103,7 @@ class Spare:
                 self._check(facts)
                 self.facts = facts
                 run.liveness.note_ready(self._clock())
-                log.info("engine %d stands by", run.epoch)
+                log.info("engine %s stands by", run.name)
             case EngineFailed(text):
                 run.failure = text
             case StepOutput(events):  # statistics of an engine that has computed nothing
@@ -140,7 +140,7 @@ class Spare:
         run = self.run
         if run is None or (reason := run.exit_reason()) is None:
             return None
-        log.warning("the spare engine %d ended: %s", run.epoch, reason)
+        log.warning("the spare engine %s ended: %s", run.name, reason)
         self.close()
         self._restarts.note_end(run.liveness.seconds_ready(self._clock()))
         delay = self._restarts.next_delay()

@@ -22,11 +22,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from enum import Enum, auto
 from typing import Protocol, assert_never
 
 from octavo.client.client import EngineStartError
-from octavo.client.engine_run import EngineRun
+from octavo.client.engine_run import NEXT_STATES, EngineRun, State
 from octavo.client.launcher import Incoming, Launcher
 from octavo.client.liveness import TICK_SECONDS, Liveness
 from octavo.client.restart_policy import RestartPolicy, Timing
@@ -51,28 +50,9 @@ DUMP_SECONDS = 0.2  # for the stacks to be logged before the process is killed
 ABANDON_SECONDS = 10.0  # for a killed process to end; it may wait in the kernel for a disk
 CLOSE_POLL_SECONDS = 0.05  # between checks that the event loop still runs
 PUT_TO_SLEEP = "it was put to sleep"
+RESTARTED = "it was ended to be restarted"
+WANTED = (PUT_TO_SLEEP, RESTARTED)  # ends for which no request is to blame
 FRAMES_AT_ONCE = 64  # read before other callbacks of the event loop have a turn
-
-
-class State(Enum):
-    """The states of a supervised engine."""
-
-    WAITING = auto()  # there is no process; the next one is started now or after a delay
-    STARTING = auto()  # the process runs, and loads the model
-    READY = auto()
-    SLEEPING = auto()  # there is no process, and none is started until `wake_up`
-    STOPPING = auto()  # the engine misbehaved and is being killed; its frames are ignored
-    CLOSED = auto()  # closed or given up
-
-
-_NEXT_STATES = {
-    State.WAITING: {State.STARTING, State.SLEEPING, State.CLOSED},
-    State.SLEEPING: {State.WAITING, State.CLOSED},
-    State.STARTING: {State.READY, State.STOPPING, State.WAITING, State.CLOSED},
-    State.READY: {State.STOPPING, State.WAITING, State.CLOSED},
-    State.STOPPING: {State.WAITING, State.CLOSED},
-    State.CLOSED: set[State](),
-}
 
 
 class Owner(Protocol):
@@ -110,9 +90,15 @@ class Supervisor:
     """The current engine, its frames, its state and its restarts."""
 
     def __init__(
-        self, owner: Owner, launcher: Launcher, timing: Timing, clock: Callable[[], float]
+        self,
+        owner: Owner,
+        launcher: Launcher,
+        timing: Timing,
+        clock: Callable[[], float],
+        index: int = 0,  # among the engines of its client
     ) -> None:
         self._owner = owner
+        self._index = index
         self.launcher = launcher
         self._timing = timing
         self._clock = clock
@@ -138,7 +124,8 @@ class Supervisor:
 
     def _launch_run(self) -> EngineRun:
         self._epoch += 1
-        return EngineRun(self._epoch, self.launcher.launch(self._epoch), self._new_liveness())
+        process = self.launcher.launch(self._epoch)
+        return EngineRun(self._index, self._epoch, process, self._new_liveness())
 
     def _new_liveness(self) -> Liveness:
         return Liveness(self._timing, self._clock(), self.restarts.step_timeout_factor())
@@ -220,7 +207,7 @@ class Supervisor:
         self.timers.clear()
 
     def _enter(self, state: State) -> None:
-        assert state in _NEXT_STATES[self.state], f"{self.state} → {state}"
+        assert state in NEXT_STATES[self.state], f"{self.state} → {state}"
         self.state = state
 
     def is_well(self) -> bool:
@@ -247,6 +234,12 @@ class Supervisor:
             self._enter(State.SLEEPING)
         elif self.run is not None:
             self.run.failure = PUT_TO_SLEEP
+            self.run.process.kill()
+
+    def restart(self) -> None:
+        """End the engine if it runs; the next one follows at once."""
+        if self.run is not None and self.state is State.READY and self.run.failure is None:
+            self.run.failure = RESTARTED
             self.run.process.kill()
 
     def wake_up(self) -> None:
@@ -374,7 +367,7 @@ class Supervisor:
         """Kill an engine that misbehaves, after it has logged its stacks."""
         run.failure = reason
         self._enter(State.STOPPING)
-        log.error("ending engine %d: %s", run.epoch, reason)
+        log.error("ending engine %s: %s", run.name, reason)
         run.process.dump_stacks()
         if self.loop is None:
             run.process.kill()
@@ -388,9 +381,9 @@ class Supervisor:
         """Leave behind an engine whose process does not end although it was killed."""
         if self.run is run and run.process.exit_reason() is None:
             log.error(
-                "the process of engine %d does not end %.0f s after it was killed: it waits in the "
+                "the process of engine %s does not end %.0f s after it was killed: it waits in the "
                 "kernel, perhaps for a disk that does not answer; it is left behind",
-                run.epoch,
+                run.name,
                 ABANDON_SECONDS,
             )
             self._end(run, reason)
@@ -405,8 +398,8 @@ class Supervisor:
             self._end(run, run.exit_reason() or "")
 
     def _end(self, run: EngineRun, reason: str) -> None:
-        is_wanted = reason == PUT_TO_SLEEP
-        log.log(logging.INFO if is_wanted else logging.ERROR, "engine %d: %s", run.epoch, reason)
+        is_wanted = reason in WANTED
+        log.log(logging.INFO if is_wanted else logging.ERROR, "engine %s: %s", run.name, reason)
         self.run = None
         if (timer := self.timers.pop("abandon", None)) is not None:
             timer.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -64,6 +65,10 @@ class EngineSnapshot:
             totals[name] = tuple([sum(pair) for pair in pairs])
         return replace(self, **totals)
 
+    def with_waiting(self, num_waiting: int) -> EngineSnapshot:
+        """Return this snapshot with another number of requests that wait."""
+        return replace(self, load=self.load._replace(num_waiting=num_waiting))
+
 
 _TOTALS = (
     "num_steps",
@@ -81,6 +86,21 @@ _TOTALS = (
 )
 _BY_REASON = ("num_finished", "preempted_for")
 _LISTS = ("accepted_at", "steps_by_size")  # totals by place
+
+
+def together(snapshots: Sequence[EngineSnapshot]) -> EngineSnapshot:
+    """Return one snapshot of several engines; its steps are those of the one that is busiest."""
+    whole = max(snapshots, key=lambda each: sum(each.recent_seconds))
+    for each in snapshots:
+        if each is not whole:
+            whole = whole.after(each)
+    loads = [each.load for each in snapshots]
+    return replace(
+        whole,
+        load=EngineLoad(*map(sum, zip(*loads, strict=True))),
+        num_blocks=1 + sum(max(0, each.num_blocks - 1) for each in snapshots),  # one is unused
+        is_paused=all(each.is_paused for each in snapshots),
+    )
 
 
 def take_load(core: EngineCore) -> EngineLoad:

@@ -85,6 +85,7 @@ class RequestStats:
     chunks: list[PrefillChunk] = field(default_factory=list)
     wait_seconds: dict[str, float] = field(default_factory=dict)  # by reason
     restarts: list[Restart] = field(default_factory=list)  # added by the front end
+    engines: list[int] = field(default_factory=list)  # likewise: those that had it, in order
 
     def add_drafts(self, count: int, num_accepted: int, *, are_predicted: bool) -> None:
         """Count the drafts of a step, of which the first `num_accepted` were accepted."""

@@ -83,9 +83,10 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
         max_num_seqs=core.max_num_seqs,
         step_tokens=config.largest_step.rows,
     )
-    if asked.packed_cache is not None or asked.gpu_memory_utilization is not None:
+    has_part = asked.gpu_memory_utilization is not None or asked.data_parallel_size > 1
+    if asked.packed_cache is not None or has_part:
         # Mapped weights are pages of a file, which the system counts as free; and the estimate
-        # has taken a share of the memory alone.
+        # has taken a part of the memory alone.
         num_blocks = min(num_blocks, core.num_blocks)
     if num_blocks != core.num_blocks:
         log.info("KV cache: %d blocks, since %s are left for it", num_blocks, readable(room))

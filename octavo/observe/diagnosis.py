@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from octavo.core import stats as why
@@ -28,11 +29,11 @@ _BOTTLENECKS = {
 class _Window:
     """The last steps, each with the seconds that it took: a long step weighs more."""
 
-    def __init__(self, snapshot: EngineSnapshot | None) -> None:
+    def __init__(self, snapshot: EngineSnapshot) -> None:
         self.steps: tuple[StepStats, ...] = ()
         self.seconds: tuple[float, ...] = ()
         self.span = 0.0  # from the first step's plan to the end of the last one
-        if snapshot is not None and snapshot.recent:
+        if snapshot.recent:
             self.steps, self.seconds = snapshot.recent, snapshot.recent_seconds
             first, last = self.steps[0].planned_at, self.steps[-1].planned_at
             self.span = max(last + self.seconds[-1] - first, sum(self.seconds))
@@ -57,17 +58,25 @@ class _Window:
         return round(sum(value * seconds for value, seconds in pairs) / self.busy, 1)
 
 
-def diagnose(snapshot: EngineSnapshot | None, admission: dict[str, Any]) -> dict[str, Any]:
-    """Return the bottleneck of the last steps as JSON, with the figures of the admission queue."""
-    window = _Window(snapshot)
-    cause = _cause(window, paused=bool(snapshot and snapshot.is_paused))
+def diagnose(snapshots: Sequence[EngineSnapshot], admission: dict[str, Any]) -> dict[str, Any]:
+    """Return the bottleneck of the last steps as JSON, with the figures of the admission queue.
+
+    Of several engines it is that of the busiest; the list has all of them, by their numbers.
+    """
+    windows = [_Window(snapshot) for snapshot in snapshots]
+    found = [
+        _diagnose(window, is_paused=snapshot.is_paused)
+        for window, snapshot in zip(windows, snapshots, strict=True)
+    ]
+    busiest = max(range(len(found)), key=lambda index: windows[index].busy)
+    return {**found[busiest], "admission": admission, "engines": found}
+
+
+def _diagnose(window: _Window, *, is_paused: bool) -> dict[str, Any]:
+    """Return the bottleneck of one engine."""
+    cause = _cause(window, paused=is_paused)
     verdict, setting = _BOTTLENECKS.get(cause, ("decode-bound", "another replica"))
-    return {
-        "verdict": verdict,
-        "setting": setting,
-        "evidence": _evidence(window),
-        "admission": admission,
-    }
+    return {"verdict": verdict, "setting": setting, "evidence": _evidence(window)}
 
 
 def _cause(window: _Window, *, paused: bool) -> str:

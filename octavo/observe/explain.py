@@ -192,6 +192,7 @@ class Record:
             "paced_chunks": self.stats.num_paced_chunks if self.stats else None,
             "preemptions": self.stats.num_preemptions if self.stats else None,
             "slots_given_to_other_keys": self.stats.num_yields if self.stats else None,
+            "engines": self.stats.engines if self.stats else None,
             "engine_restart_ms": _ms(self.stats.wait_seconds.get(why.RESTART, 0.0))
             if self.stats
             else None,

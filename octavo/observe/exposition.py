@@ -109,10 +109,32 @@ class Histogram(Metric):
         yield f"{name}_count{_written(base)} {total}.0"
 
 
-def expose(metrics: Iterable[tuple[str, Metric]], base: Labels) -> bytes:
-    """Return the text of all metrics, each under the name given here."""
+class HistogramOfEach(Metric):
+    """Histograms with equal bounds, one for each value of a label."""
+
+    kind = "histogram"
+
+    def __init__(self, name: str, meaning: str, bounds: Sequence[float], label: str) -> None:
+        super().__init__(name, meaning)
+        self._bounds = bounds
+        self._label = label
+        self._each: dict[str, Histogram] = {}
+
+    def load(self, value: str, counts: Sequence[int], total: float) -> None:
+        """Take the counts of one value, as `Histogram.load` does."""
+        if value not in self._each:
+            self._each[value] = Histogram(self.name, self.meaning, self._bounds)
+        self._each[value].load(counts, total)
+
+    def lines(self, name: str, base: Labels) -> Iterator[str]:
+        for value, histogram in self._each.items():
+            yield from histogram.lines(name, (*base, (self._label, value)))
+
+
+def expose(metrics: Iterable[tuple[str, Metric, Labels]]) -> bytes:
+    """Return the text of all metrics, each under the name and with the labels given here."""
     lines: list[str] = []
-    for name, metric in metrics:
+    for name, metric, base in metrics:
         family = f"{name}_total" if metric.kind == "counter" else name
         lines.append(f"# HELP {family} {metric.meaning}")
         lines.append(f"# TYPE {family} {metric.kind}")

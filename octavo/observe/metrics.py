@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Protocol
 
 from octavo.core.snapshot import EngineSnapshot
 from octavo.core.stats import RESTART, RequestStats
-from octavo.observe.exposition import Counter, Gauge, Histogram, Labels, Metric, expose
+from octavo.observe.exposition import (
+    Counter,
+    Gauge,
+    Histogram,
+    HistogramOfEach,
+    Labels,
+    Metric,
+    expose,
+)
 from octavo.observe.machine import (
     max_open_files,
     num_open_files,
@@ -41,6 +49,8 @@ _PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
 # vLLM's names of the limits, by the reasons of our admission queue.
 _LIMITS = {"queue_full": "max_num_queued_reqs", "tokens": "max_num_queued_tokens"}
 _LAG = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+ENGINE = "engine"  # the label that names an engine
+_OF_ALL: Labels = ((ENGINE, "all"),)
 _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
@@ -62,17 +72,22 @@ class Metrics:
     def __init__(
         self,
         queue: Queue,
-        snapshot: Callable[[], EngineSnapshot | None],
+        snapshots: Callable[[], Sequence[EngineSnapshot]],  # one of each engine
         readiness: Callable[[], float],
         cache_config: Labels = (),  # the settings of the KV cache
+        num_without: Callable[[], int] = lambda: 0,  # admitted requests that no engine has
     ) -> None:
         self._queue = queue
-        self._snapshot = snapshot
+        self._snapshots = snapshots
         self._readiness = readiness
+        self._num_without = num_without
         self._cache_config = cache_config
         self._shared: list[Metric] = []  # with vLLM
         self._own: list[Metric] = []
+        # Those whose series have the number of the engine; the others are of all together.
+        self._of_engines: set[Metric] = set()
         self._read_totals: list[tuple[Counter, Callable[[], float]]] = []
+        self._read_of_engines: list[tuple[Counter, Callable[[], Sequence[float]]]] = []
         self._add_engine()
         self._add_requests()
         self._add_latencies()
@@ -82,41 +97,47 @@ class Metrics:
         self._add_process()
 
     def _add_engine(self) -> None:
-        add = self._shared.append
-        read = self._gauge
-        running = Gauge("num_requests_running", "Running.", read(lambda s: s.load.num_running))
-        add(running)
-        add(Gauge("num_requests_waiting", "Requests waiting.", self._num_waiting))
-        add(
+        each, engine = self._of_each, (ENGINE,)
+        running = each(lambda snapshot: snapshot.load.num_running)
+        self.step_tokens = HistogramOfEach(
+            "iteration_tokens_total", "Tokens of a step.", _STEP_TOKENS, ENGINE
+        )
+        self.preemptions = Counter("num_preemptions", "Preemptions.", engine)
+        self.queries = Counter(
+            "prefix_cache_queries", "Prompt tokens looked up in the cache.", engine
+        )
+        self.hits = Counter("prefix_cache_hits", "Prompt tokens found in the cache.", engine)
+        self.drafts = Counter(
+            "spec_decode_num_drafts", "Steps of sequences that verified drafts.", engine
+        )
+        self.draft_tokens = Counter("spec_decode_num_draft_tokens", "Drafts verified.", engine)
+        self.accepted_tokens = Counter(
+            "spec_decode_num_accepted_tokens", "Drafts accepted.", engine
+        )
+        self.accepted_at = Counter(
+            "spec_decode_num_accepted_tokens_per_pos",
+            "Drafts accepted, by place among the drafts of a step.",
+            (ENGINE, "position"),
+        )
+        of_engines: list[Metric] = [
+            Gauge("num_requests_running", "Running.", running),
+            Gauge("num_requests_waiting", "Requests waiting.", self._waiting_by_engine),
             Gauge(
                 "num_requests_waiting_by_reason",
                 "Requests waiting, for capacity or for something else.",
                 self._waiting_by_reason,
-            )
-        )
-        add(Gauge("kv_cache_usage_perc", "KV blocks in use, 0 to 1.", read(_usage)))
-        add(
+            ),
+            Gauge("kv_cache_usage_perc", "KV blocks in use, 0 to 1.", each(_usage)),
             Gauge(
                 "cache_config_info",
                 "The settings of the KV cache, as labels.",
-                lambda: [(self._cache_config, 1.0)],
-            )
-        )
-        self.step_tokens = Histogram("iteration_tokens_total", "Tokens of a step.", _STEP_TOKENS)
-        add(self.step_tokens)
-        self.preemptions = Counter("num_preemptions", "Preemptions.")
-        self.queries = Counter("prefix_cache_queries", "Prompt tokens looked up in the cache.")
-        self.hits = Counter("prefix_cache_hits", "Prompt tokens found in the cache.")
-        self.drafts = Counter("spec_decode_num_drafts", "Steps of sequences that verified drafts.")
-        self.draft_tokens = Counter("spec_decode_num_draft_tokens", "Drafts verified.")
-        self.accepted_tokens = Counter("spec_decode_num_accepted_tokens", "Drafts accepted.")
-        self.accepted_at = Counter(
-            "spec_decode_num_accepted_tokens_per_pos",
-            "Drafts accepted, by place among the drafts of a step.",
-            ("position",),
-        )
-        self._shared += [self.preemptions, self.queries, self.hits]
-        self._shared += [self.drafts, self.draft_tokens, self.accepted_tokens, self.accepted_at]
+                lambda: [((*name, *self._cache_config), 1.0) for name, _ in self._numbered()],
+            ),
+            *(self.step_tokens, self.preemptions, self.queries, self.hits, self.drafts),
+            *(self.draft_tokens, self.accepted_tokens, self.accepted_at),
+        ]
+        self._shared += of_engines
+        self._of_engines.update(of_engines)
 
     def _add_requests(self) -> None:
         self.prompt_tokens = Counter("prompt_tokens", "Prompt tokens of admitted requests.")
@@ -197,9 +218,10 @@ class Metrics:
             Gauge("key_requests_waiting", "Waiting for admission, by key.", self._waiting_by)
         )
         self.preemptions_by_reason = Counter(
-            "preemptions_by_reason", "Preemptions, by what they were for.", ("reason",)
+            "preemptions_by_reason", "Preemptions, by what they were for.", (ENGINE, "reason")
         )
         self._own.append(self.preemptions_by_reason)
+        self._of_engines.add(self.preemptions_by_reason)
         self._own.append(Gauge("queue_bytes", "Their bytes.", lambda: queue.waiting_bytes))
         self._own.append(Gauge("ready", "Whether requests are served.", self._readiness))
         self.held = Histogram(
@@ -225,7 +247,19 @@ class Metrics:
             ),
         }
         for name, (field, meaning) in meanings.items():
-            self.add_counter(name, meaning, self._gauge(attrgetter(field)))
+            self.add_engine_counter(name, meaning, self._values(attrgetter(field)))
+
+    def _values(self, read: Callable[[EngineSnapshot], float]) -> Callable[[], list[float]]:
+        return lambda: [read(snapshot) for snapshot in self._snapshots()]
+
+    def add_engine_counter(
+        self, name: str, meaning: str, read: Callable[[], Sequence[float]]
+    ) -> None:
+        """Add a total of our own that is counted elsewhere for each engine."""
+        counter = Counter(name, meaning, (ENGINE,))
+        self._own.append(counter)
+        self._of_engines.add(counter)
+        self._read_of_engines.append((counter, read))
 
     def add_counter(self, name: str, meaning: str, read: Callable[[], float]) -> None:
         """Add a total of our own that is counted elsewhere, and read when the metrics are."""
@@ -270,30 +304,48 @@ class Metrics:
             Gauge("start_time_seconds", "Start of the process, since 1970.", process_start),
         ]
 
-    def _gauge(self, read: Callable[[EngineSnapshot], float]) -> Callable[[], float]:
-        def value() -> float:
-            snapshot = self._snapshot()
-            return 0.0 if snapshot is None else read(snapshot)
+    def _numbered(self) -> list[tuple[Labels, EngineSnapshot]]:
+        """Return the statistics of each engine, with its label."""
+        return [(_label(index), each) for index, each in enumerate(self._snapshots())]
 
-        return value
+    def _of_each(
+        self, read: Callable[[EngineSnapshot], float]
+    ) -> Callable[[], list[tuple[Labels, float]]]:
+        return lambda: [(label, read(snapshot)) for label, snapshot in self._numbered()]
 
     def load(self) -> dict[str, float]:
         """Return what load balancers read in a response, under the metrics' names."""
-        usage = self._gauge(_usage)
-        return {"kv_cache_usage_perc": usage(), "num_requests_waiting": float(self._num_waiting())}
+        usage = [_usage(snapshot) for snapshot in self._snapshots()]
+        num_waiting = sum(count for _, count in self._waiting_by_engine())
+        return {
+            "kv_cache_usage_perc": sum(usage) / max(1, len(usage)),
+            "num_requests_waiting": float(num_waiting),
+        }
 
-    def _num_waiting(self) -> float:
-        """Return the requests that wait for admission or in the engine."""
-        snapshot = self._snapshot()
-        inside = 0 if snapshot is None else snapshot.load.num_waiting
-        return self._queue.num_waiting + inside
+    def _waiting_by_engine(self) -> list[tuple[Labels, float]]:
+        """Return the requests that wait in each engine, and for admission or any engine."""
+        counts: dict[Labels, float] = {}
+        for label, snapshot in self._numbered():
+            counts[label] = snapshot.load.num_waiting
+        before = self._label_of_all()
+        num_before = self._queue.num_waiting + self._num_without()
+        counts[before] = counts.get(before, 0) + num_before
+        return [*counts.items()]
 
     def _waiting_by_reason(self) -> list[tuple[Labels, float]]:
         """Return what waits for capacity, and what waits for a prefix, a grammar or the like."""
-        snapshot = self._snapshot()
-        num_held = 0 if snapshot is None else snapshot.load.num_held
-        capacity = max(0.0, self._num_waiting() - num_held)
-        return [((("reason", "capacity"),), capacity), ((("reason", "deferred"),), num_held)]
+        held = {label: snapshot.load.num_held for label, snapshot in self._numbered()}
+        found: list[tuple[Labels, float]] = []
+        for label, count in self._waiting_by_engine():
+            num_held = held.get(label, 0)
+            capacity = max(0.0, count - num_held)
+            found.append(((*label, ("reason", "capacity")), capacity))
+            found.append(((*label, ("reason", "deferred")), num_held))
+        return found
+
+    def _label_of_all(self) -> Labels:
+        """Return the label of what is not of one engine among several."""
+        return _label(0) if len(self._snapshots()) < 2 else _OF_ALL
 
     def _admitted_by(self) -> list[tuple[Labels, float]]:
         return [((("key", name),), admitted) for name, admitted, _ in self._queue.by_owner()]
@@ -324,27 +376,43 @@ class Metrics:
 
     def text(self, model_name: str, prefix: str) -> bytes:
         """Return the current exposition; `prefix` is for the metrics that vLLM has too."""
-        snapshot = self._snapshot()
-        if snapshot is not None:
-            self.preemptions.raise_to(snapshot.num_preemptions)
-            for reason, count in snapshot.preempted_for.items():
-                self.preemptions_by_reason.raise_to(count, reason)
-            self.hits.raise_to(snapshot.num_cached_tokens)
-            self.queries.raise_to(snapshot.num_cached_tokens + snapshot.num_prefill_tokens)
-            self.drafts.raise_to(snapshot.num_chunks_with_drafts)
-            self.draft_tokens.raise_to(snapshot.num_drafts)
-            self.accepted_tokens.raise_to(snapshot.num_accepted_drafts)
-            for place, count in enumerate(snapshot.accepted_at):
-                self.accepted_at.raise_to(count, str(place))
-            self.step_tokens.load(_by_bound(snapshot.steps_by_size), snapshot.num_tokens)
+        for index, snapshot in enumerate(self._snapshots()):
+            self._take(str(index), snapshot)
         for counter, read in self._read_totals:
             counter.raise_to(read())
-        base: Labels = (("model_name", model_name), ("engine", "0"))
+        for counter, read_each in self._read_of_engines:
+            for index, total in enumerate(read_each()):
+                counter.raise_to(total, str(index))
+        self._cpu_seconds.raise_to(time.process_time())
+        base: Labels = (("model_name", model_name),)
+        of_all = (*base, *self._label_of_all())
         named = [(f"{prefix}:{metric.name}", metric) for metric in self._shared]
         named += [(f"octavo:{metric.name}", metric) for metric in self._own]
-        self._cpu_seconds.raise_to(time.process_time())
-        own_process = [(f"process_{metric.name}", metric) for metric in self._process]
-        return expose(named, base) + expose(own_process, ())
+        labelled = [
+            (name, metric, base if metric in self._of_engines else of_all) for name, metric in named
+        ]
+        labelled += [(f"process_{metric.name}", metric, ()) for metric in self._process]
+        return expose(labelled)
+
+    def _take(self, engine: str, snapshot: EngineSnapshot) -> None:
+        """Take over the totals of one engine."""
+        self.preemptions.raise_to(snapshot.num_preemptions, engine)
+        for reason, count in snapshot.preempted_for.items():
+            self.preemptions_by_reason.raise_to(count, engine, reason)
+        self.hits.raise_to(snapshot.num_cached_tokens, engine)
+        queries = snapshot.num_cached_tokens + snapshot.num_prefill_tokens
+        self.queries.raise_to(queries, engine)
+        self.drafts.raise_to(snapshot.num_chunks_with_drafts, engine)
+        self.draft_tokens.raise_to(snapshot.num_drafts, engine)
+        self.accepted_tokens.raise_to(snapshot.num_accepted_drafts, engine)
+        for place, count in enumerate(snapshot.accepted_at):
+            self.accepted_at.raise_to(count, engine, str(place))
+        self.step_tokens.load(engine, _by_bound(snapshot.steps_by_size), snapshot.num_tokens)
+
+
+def _label(index: int) -> Labels:
+    """Return the label of an engine's series, as vLLM has it."""
+    return ((ENGINE, str(index)),)
 
 
 def _usage(snapshot: EngineSnapshot) -> float:

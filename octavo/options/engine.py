@@ -41,6 +41,7 @@ from octavo.options.values import name_or_none, sequence_length
 log = logging.getLogger(__name__)
 
 _PACKED_BYTES = 64 << 30
+MOST_ENGINES = 64
 _OWN = "(default: the backend's own number)"
 # What vLLM calls the types; the values are ours. float16 has the size of bfloat16, in which no
 # value of a model overflows.
@@ -132,6 +133,16 @@ class EngineArguments:
     )
     num_threads: int = option(
         0, "threads of the native engine; 0: one per physical core", "COUNT", least=0
+    )
+    data_parallel_size: int = option(
+        1,
+        "engines that compute side by side, each with its part of the cores and of the memory and "
+        "a copy of the weights; a request goes where its prefix is cached, and continues on "
+        "another engine if its own ends (octavo serve, LLM)",
+        "COUNT",
+        most=MOST_ENGINES,
+        flags=("-dp",),
+        aliases=("--dp", "--dp-size"),
     )
     quantization: str | None = option(
         None,
@@ -328,6 +339,11 @@ class EngineArguments:
             raise ConfigError(
                 "preallocate_kv_cache with spare_engine would take the memory of the KV cache "
                 "twice, once for an engine that may never need it: leave one of them out"
+            )
+        if self.spare_engine and self.data_parallel_size > 1:
+            raise ConfigError(
+                f"spare_engine with data_parallel_size={self.data_parallel_size}: the other "
+                "engines continue what one has begun, so leave spare_engine out, or add an engine"
             )
         overrides = self.hf_overrides
         if not (overrides is None or isinstance(overrides, dict)):

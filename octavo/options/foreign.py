@@ -212,12 +212,18 @@ def _leaves_shapes(value: Any) -> bool:
 FIXED: Mapping[str, tuple[Test, str]] = {
     **dict.fromkeys(
         (
-            *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
+            *("tensor_parallel_size", "pipeline_parallel_size"),
             *("decode_context_parallel_size", "prefill_context_parallel_size", "nnodes"),
         ),
         (_among(1), _ONE_PROCESS),
     ),
     "node_rank": (_among(0), _ONE_PROCESS),
+    "data_parallel_backend": (_among("mp", None), "engines are processes of this machine"),
+    "data_parallel_start_rank": (_among(0, None), "all engines run on this machine"),
+    "data_parallel_size_local": (
+        _among(None),
+        "all engines run on this machine: data_parallel_size alone says how many",
+    ),
     "api_server_count": (_among(1, None), "there is one front end"),
     **dict.fromkeys(
         ("enable_expert_parallel", "enable_eplb", "enable_dbo", "enable_elastic_ep"),
@@ -308,10 +314,6 @@ MISSING: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            *("data_parallel_size_local", "data_parallel_rank", "data_parallel_start_rank"),
-            *("data_parallel_address", "data_parallel_rpc_port", "data_parallel_backend"),
-            *("data_parallel_external_lb", "data_parallel_hybrid_lb"),
-            *("data_parallel_multi_port_external_lb", "data_parallel_supervisor_port"),
             *("dp_supervisor_probe_interval_s", "dp_supervisor_probe_timeout_s"),
             *("dp_supervisor_probe_failure_threshold", "eplb_config", "all2all_backend"),
             *("expert_placement_strategy", "enable_ep_weight_filter", "elastic_ep_max_dp_size"),
@@ -322,6 +324,18 @@ MISSING: Mapping[str, str] = {
             *("ray_workers_use_nsight", "fault_tolerance_config"),
         ),
         _ONE_PROCESS,
+    ),
+    **dict.fromkeys(
+        (
+            *("data_parallel_rank", "data_parallel_external_lb", "data_parallel_hybrid_lb"),
+            *("data_parallel_multi_port_external_lb", "data_parallel_supervisor_port"),
+        ),
+        "one front end serves all engines; for a balancer of your own, start a server for each "
+        "engine, on a port of its own and without data_parallel_size",
+    ),
+    **dict.fromkeys(
+        ("data_parallel_address", "data_parallel_rpc_port"),
+        "all engines run on this machine; on others, start servers behind a balancer",
     ),
     **dict.fromkeys(("numa_bind", "numa_bind_nodes", "numa_bind_cpus"), "start it under numactl"),
     "device_ids": DEVICES,

@@ -64,7 +64,7 @@ class Admission:
     def __init__(
         self,
         config: ServerSettings,
-        max_num_seqs: int,
+        max_num_seqs: int,  # that an engine runs at once
         clock: Callable[[], float],
         count: Callable[[str], None],
         *,
@@ -74,8 +74,9 @@ class Admission:
         self._config = config
         self._clock = clock
         self._count = count  # rejections, by reason
-        # A little more than the engine runs, so that it always has a next request.
-        self._capacity = config.max_running_sequences or max_num_seqs + max(4, max_num_seqs // 4)
+        # A little more than an engine runs, so that it always has a next request.
+        self._of_engine = max_num_seqs + max(4, max_num_seqs // 4)
+        self._capacity = config.max_running_sequences or self._of_engine
         self._queues: dict[str, _KeyQueue] = {}
         self._ends: deque[float] = deque(maxlen=1024)
         self._serial = 0
@@ -96,6 +97,16 @@ class Admission:
     def capacity(self) -> int:
         """The number of sequences that are admitted at once."""
         return self._capacity
+
+    def resize(self, num_engines: int) -> None:
+        """Admit as many as so many engines run, unless the settings say how many.
+
+        Without an engine there is room for those of one, which continue with the next.
+        """
+        if self._config.max_running_sequences is None:
+            self._capacity = self._of_engine * max(1, num_engines)
+            self._admit_next()
+            self.on_room()
 
     @property
     def background_capacity(self) -> int:

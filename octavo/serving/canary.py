@@ -40,7 +40,8 @@ class Canary:
 
     def _needs_no_step(self) -> bool:
         """Return whether a step has ended lately, or an operator has paused the engine."""
-        is_seen = self._clock() - self._llm.vitals.stepped_at <= self._seconds
+        stepped_at = max(engine.vitals.stepped_at for engine in self._llm.engines)
+        is_seen = self._clock() - stepped_at <= self._seconds
         return is_seen or self._llm.snapshot().is_paused
 
     async def _run(self) -> bool:

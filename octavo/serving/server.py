@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.client.client import ENGINE_PROGRAM
+from octavo.client.vitals import EngineVitals
 from octavo.grammar.checked import CheckedShapes
 from octavo.observe.explain import Recent, Record
 from octavo.observe.exposition import Labels
@@ -82,19 +83,14 @@ class Server:
         self.started_at = int(time.time())  # shown as `created`; decides nothing
         self.access = AccessControl(config)
         self.shares = Shares(len(config.api_keys), self.access.knows)
-        self.admission = Admission(
-            config,
-            llm.facts.max_num_seqs,
-            clock,
-            lambda reason: self.metrics.reject(reason),
-            is_shared=llm.facts.fair_share,
-        )
+        self.admission = self._make_admission()
         self.canary = Canary(llm, clock, config.ready_seconds)
         self.metrics = Metrics(
             self.admission,
-            llm.snapshot,
+            lambda: [engine.snapshot() for engine in llm.engines],
             self.readiness_as_number,
             tuple((name, str(value)) for name, value in llm.model.cache_settings.items()),
+            self._num_without_engine,
         )
         self.sessions = Sessions(clock)
         self.responses = open_store(config, clock, self.wall_time, self.shares)
@@ -140,19 +136,49 @@ class Server:
         # `system_fingerprint`: equal ones give equal answers to equal seeds.
         self.fingerprint = f"octavo-{VERSION}"
 
+    def _make_admission(self) -> Admission:
+        """Make the queue, which admits as many requests as the engines that are alive can have."""
+        facts = self.llm.facts
+        admission = Admission(
+            self.config,
+            facts.max_num_seqs,
+            self.clock,
+            lambda reason: self.metrics.reject(reason),
+            is_shared=facts.fair_share,
+        )
+        admission.resize(self.llm.num_ready())
+        self.llm.watch_engines(lambda: admission.resize(self.llm.num_ready()))
+        return admission
+
+    def _num_without_engine(self) -> int:
+        """Return how many admitted requests wait for an engine that may have them."""
+        inside = sum(engine.snapshot().load.num_waiting for engine in self.llm.engines)
+        return max(0, self.llm.snapshot().load.num_waiting - inside)
+
+    def _of_engines(self, read: Callable[[EngineVitals], float]) -> Callable[[], list[float]]:
+        """Return what reads a value of each engine's life."""
+        return lambda: [read(engine.vitals) for engine in self.llm.engines]
+
     def _add_metrics(self) -> None:
         """Add the metrics that are counted outside the server."""
-        vitals, add_counter = self.llm.vitals, self.metrics.add_counter
-        add_counter("engine_deaths", "Engine processes that ended.", lambda: vitals.num_deaths)
-        add_counter(
-            "engine_restarts", "Engines that became ready again.", lambda: vitals.num_restarts
+        add_of_engines, of_engines = self.metrics.add_engine_counter, self._of_engines
+        add_of_engines(
+            "engine_deaths",
+            "Engine processes that ended.",
+            of_engines(lambda vitals: vitals.num_deaths),
         )
-        add_counter(
+        add_of_engines(
+            "engine_restarts",
+            "Engines that became ready again.",
+            of_engines(lambda vitals: vitals.num_restarts),
+        )
+        add_of_engines(
             "engine_down_seconds",
-            "Time without an engine, for which all requests were held.",
-            lambda: vitals.down_seconds(time.monotonic()),
+            "Time without this engine; without any, all requests are held.",
+            of_engines(lambda vitals: vitals.down_seconds(time.monotonic())),
         )
-        add_counter(
+        self.metrics.add_gauge("engines_ready", "Engines that are ready.", self.llm.num_ready)
+        self.metrics.add_counter(
             "dropped_log_lines", "Lines of output that were not written.", num_dropped_lines
         )
         self.metrics.add_shared_gauge(

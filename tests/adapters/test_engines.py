@@ -212,8 +212,8 @@ def test_one_that_cannot_be_loaded_fails_its_own_request(files: Files, tmp_path:
 def process(files: Files) -> Iterator[ProcessClient]:
     if why_unavailable() is not None:
         pytest.skip("this kernel has no filters of system calls")
-    client = make_client(files.arguments(), ProcessLauncher(directories=[files.adapters]))
-    client.engine.start()
+    client = make_client(files.arguments(), [ProcessLauncher(directories=[files.adapters])])
+    client.start()
     try:
         yield client
     finally:
@@ -222,7 +222,7 @@ def process(files: Files) -> Iterator[ProcessClient]:
 
 def has_died(client: ProcessClient, count: int) -> bool:
     """Return whether so many engines of a client have ended."""
-    return client.vitals.num_deaths >= count
+    return client.members[0].vitals.num_deaths >= count
 
 
 def test_the_engine_that_follows_a_dead_one_loads_adapters_again(
@@ -245,3 +245,34 @@ def test_the_engine_that_follows_a_dead_one_loads_adapters_again(
         files.check(caller.tokens)
 
     asyncio.run(world())
+
+
+def test_two_engines_have_the_same_adapters_and_continue_each_others_requests(
+    files: Files,
+) -> None:
+    if why_unavailable() is not None:
+        pytest.skip("this kernel has no filters of system calls")
+    launchers = [ProcessLauncher(directories=[files.adapters]) for _ in range(2)]
+    client = make_client(files.arguments(), launchers)
+    client.start()
+
+    async def world() -> None:
+        caller = Caller(client)
+        for digest in files.lora.values():
+            if digest is not None:
+                command = LoadFile("lora", digest, str(files.adapters / digest))
+                assert await error_code(client.command(command)) is None
+        absent = await client.command(LoadFile("lora", name_of(9), str(files.adapters / "absent")))
+        assert absent.error is not None
+        assert absent.error.message.endswith("(engines that did it: none)")
+        caller.send(*files.requests(12, max_tokens=24).values())
+        await caller.another_event()
+        assert all(len(member.requests) for member in client.members)
+        os.kill(process_of(client).pid, signal.SIGKILL)
+        await caller.all_ended()
+        files.check(caller.tokens)
+
+    try:
+        asyncio.run(world())
+    finally:
+        client.close()

@@ -93,7 +93,7 @@ def stop(*_):
     print(*(name for name in server if name in sys.modules))
     raise SystemExit
 
-process.launch_engine = stop
+process.launch_engines = stop
 from octavo.cli import main
 main(["serve", sys.argv[1], "--port", "0"])
 print("after that they would come")

@@ -25,8 +25,8 @@ LIMIT = 300.0  # seconds for anything that a test waits for; never part of what 
 def start(settings: str = "", timing: Timing | None = None, **options: Any) -> ProcessClient:
     """Return a client whose engine is ready."""
     arguments = EngineArguments(model=f"fake?{settings}", **options)
-    client = make_client(arguments, ProcessLauncher(FACTORY), timing)
-    client.engine.start()
+    client = make_client(arguments, [ProcessLauncher(FACTORY)], timing)
+    client.start()
     return client
 
 
@@ -44,7 +44,7 @@ def running(
 
 def process_of(client: ProcessClient) -> Any:
     """Return the process of the current engine."""
-    run = client.engine.supervisor.run
+    run = client.engines[0].supervisor.run
     assert run is not None
     assert isinstance(run.process, ChildProcess)
     return run.process.popen

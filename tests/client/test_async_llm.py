@@ -16,9 +16,8 @@ from safetensors.numpy import load_file
 from octavo import AsyncLLM, RequestError, RequestOutputKind, SamplingParams
 from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.client.client import EngineStartError
-from octavo.client.journal.client import JournalClient
 from octavo.client.launcher import ProcessLauncher
-from octavo.client.process import make_client
+from octavo.client.process import ProcessClient, make_client
 from octavo.client.restart_policy import Timing
 from octavo.core.config import ConfigError
 from octavo.options.engine import EngineArguments
@@ -55,14 +54,14 @@ def fake(directory: Path, gate: Path) -> Iterator[AsyncLLM]:
 
 def over_fake(directory: Path, settings: str = "step=0.002", timing: Any = None) -> AsyncLLM:
     arguments = EngineArguments(model=f"fake?{settings}", tokenizer=str(directory))
-    client = make_client(arguments, ProcessLauncher(FACTORY), timing)
-    client.engine.start()
+    client = make_client(arguments, [ProcessLauncher(FACTORY)], timing)
+    client.start()
     return AsyncLLM.over(client, arguments)
 
 
 def process_of(engine: AsyncLLM) -> Any:
     client = engine._client
-    assert isinstance(client, JournalClient)
+    assert isinstance(client, ProcessClient)
     return clients.process_of(client)
 
 
@@ -213,7 +212,7 @@ def test_every_caller_gets_the_reason_when_no_engine_can_start(directory: Path) 
         streams = [engine.generate([index], ENDLESS) for index in range(3)]
         for stream in streams:
             await anext(stream)
-        client.engine._arguments = EngineArguments(model="fake?fail=the disk is gone")
+        client.engines[0]._arguments = EngineArguments(model="fake?fail=the disk is gone")
         process_of(engine).kill()
         for stream in streams:
             with pytest.raises(EngineDeadError, match="the disk is gone"):
@@ -244,8 +243,8 @@ from octavo.options.engine import EngineArguments
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import make_client
 arguments = EngineArguments(model="fake", tokenizer={str(directory)!r})
-client = make_client(arguments, ProcessLauncher({FACTORY!r}))
-client.engine.start()
+client = make_client(arguments, [ProcessLauncher({FACTORY!r})])
+client.start()
 engine = AsyncLLM.over(client, arguments)
 async def main():
     return [output async for output in engine.generate([1], SamplingParams(max_tokens=5))]

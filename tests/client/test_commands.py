@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from octavo.client.commands import MAX_IN_FLIGHT, CommandsInFlight
+from octavo.client.engine_run import State
 from octavo.client.inline import InlineClient
 from octavo.client.process import ProcessClient
-from octavo.client.supervisor import State
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
 from octavo.wire import message_types as messages
@@ -145,7 +145,7 @@ def test_the_death_of_an_engine_is_the_reply_to_each_command_in_flight(tmp_path:
             replies = [client.command(each) for each in (ResetPrefixCache(), Pause())]
             process_of(client).kill()
             assert [await error_code(each) for each in replies] == [NO_ENGINE, NO_ENGINE]
-            while client.engine.supervisor.state is not State.READY:
+            while client.engines[0].supervisor.state is not State.READY:
                 assert await error_code(client.command(ResetPrefixCache())) == NO_ENGINE
                 await asyncio.sleep(0.01)
             gate.unlink()

@@ -42,7 +42,7 @@ def test_an_engine_cannot_reach_files_network_or_other_processes() -> None:
             caller.send(one)
             await caller.all_ended()
             assert caller.tokens["r"] == whole_output(one, 4096)[0]
-            assert client.engine.supervisor.restarts.num_restarts == 0
+            assert client.engines[0].supervisor.restarts.num_restarts == 0
 
         run(world)
 
@@ -64,6 +64,6 @@ def test_an_engine_does_not_get_the_servers_keys(monkeypatch: pytest.MonkeyPatch
             caller = Caller(client)
             caller.send(one)
             await caller.all_ended()
-            assert client.engine.supervisor.restarts.num_restarts == 0
+            assert client.engines[0].supervisor.restarts.num_restarts == 0
 
         run(world)

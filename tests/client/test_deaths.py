@@ -22,11 +22,11 @@ import pytest
 from octavo.api.outputs import EngineDeadError
 from octavo.client import supervisor
 from octavo.client.client import EngineStartError
+from octavo.client.engine_run import State
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import make_client
 from octavo.client.restart_policy import Timing
 from octavo.client.socket_directory import remove_abandoned_sockets
-from octavo.client.supervisor import State
 from octavo.core.request import Abort, Request
 from octavo.core.stats import RESTART
 from octavo.options.engine import EngineArguments
@@ -64,13 +64,13 @@ def test_ten_kills_under_fifty_streams_lose_no_token_and_repeat_none() -> None:
     with running("step=0.002") as client:
 
         async def kill(caller: Caller, waits: bool) -> None:
-            await eventually(lambda: client.engine.supervisor.state is State.READY)
+            await eventually(lambda: client.engines[0].supervisor.state is State.READY)
             num_events = len(caller.events)
             if waits:  # else every engine might be killed before it has produced a token
                 await caller.until(lambda: len(caller.events) > num_events or caller.is_done())
             await asyncio.sleep(seed.random() * 0.12)
             process_of(client).kill()
-            await eventually(lambda: client.engine.supervisor.state is not State.READY)
+            await eventually(lambda: client.engines[0].supervisor.state is not State.READY)
 
         async def world() -> None:
             caller = Caller(client)
@@ -87,7 +87,7 @@ def test_ten_kills_under_fifty_streams_lose_no_token_and_repeat_none() -> None:
                     num_kills += 1
                 await caller.all_ended()
                 check(caller, *requests)
-            assert client.engine.supervisor.restarts.num_restarts == NUM_KILLS
+            assert client.engines[0].supervisor.restarts.num_restarts == NUM_KILLS
             all_stats = [end.stats for end in caller.ends.values() if end.stats is not None]
             assert len(all_stats) == len(caller.ends)
             assert max(stats.wait_seconds.get(RESTART, 0.0) for stats in all_stats) > 0
@@ -122,7 +122,7 @@ def test_a_poisoned_request_fails_alone_and_others_continue(how: str, gate: Path
             assert len(caller.tokens["poison"]) == 2
             # Two more tries, and one engine for the rest. A slow engine may be mistaken for one
             # that hangs, and be replaced as well.
-            num_restarts = client.engine.supervisor.restarts.num_restarts
+            num_restarts = client.engines[0].supervisor.restarts.num_restarts
             assert num_restarts == 3 or (how in HANGS and num_restarts > 3)
             late = request("late")
             caller.send(late)
@@ -145,7 +145,7 @@ def test_a_stopped_engine_is_silent_and_replaced(gate: Path) -> None:
             gate.unlink()
             await caller.all_ended()
             check(caller, one)
-            assert client.engine.supervisor.restarts.num_restarts == 1
+            assert client.engines[0].supervisor.restarts.num_restarts == 1
 
         run(world)
 
@@ -168,7 +168,7 @@ def test_jumps_of_the_system_clock_change_nothing(monkeypatch: pytest.MonkeyPatc
                 if turn == 5:
                     process_of(client).kill()
             check(caller, *requests)
-            assert client.engine.supervisor.restarts.num_restarts == 1
+            assert client.engines[0].supervisor.restarts.num_restarts == 1
 
         run(world)
 
@@ -226,7 +226,7 @@ def test_a_crash_loop_ends_with_a_clear_error_for_every_caller() -> None:
         async def world() -> None:
             caller = Caller(client)
             caller.send(request("r", max_tokens=5))
-            client.engine._arguments = EngineArguments(model="fake?crash=exit")
+            client.engines[0]._arguments = EngineArguments(model="fake?crash=exit")
             process_of(client).kill()
             await caller.until(lambda: caller.death is not None)
             assert "4 engines in a row ended" in str(caller.death)
@@ -247,7 +247,7 @@ def test_requests_aborts_and_commands_while_there_is_no_engine() -> None:
             caller.send(old)
             await caller.some_tokens("old")
             process_of(client).kill()
-            await eventually(lambda: client.engine.supervisor.state is not State.READY)
+            await eventually(lambda: client.engines[0].supervisor.state is not State.READY)
             assert await error_code(client.command(Pause())) == NO_ENGINE
             caller.send(gone, Abort("gone"), late)
             await caller.until(lambda: "gone" in caller.ends)
@@ -281,7 +281,7 @@ PARENT = """
 import sys
 from tests.client import clients
 client = clients.start("step=0.01")
-print(clients.process_of(client).pid, client.engine.supervisor.launcher.address, flush=True)
+print(clients.process_of(client).pid, client.engines[0].supervisor.launcher.address, flush=True)
 sys.stdin.read()
 """
 
@@ -335,7 +335,7 @@ def _is_alive(pid: int) -> bool:
 def test_the_socket_is_private_and_nothing_is_left_after_close() -> None:
     threads, files = threading.active_count(), _open_files()
     client = clients.start()
-    launcher = client.engine.supervisor.launcher
+    launcher = client.engines[0].supervisor.launcher
     assert isinstance(launcher, ProcessLauncher)
     path, process = Path(launcher.address), process_of(client)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -370,7 +370,7 @@ def test_an_engine_needs_no_directory_for_its_socket(
         (sockets / name).mkdir()
     one = request("r")
     with running("step=0.001") as client:
-        launcher = client.engine.supervisor.launcher
+        launcher = client.engines[0].supervisor.launcher
         assert isinstance(launcher, ProcessLauncher)
         assert launcher.address.startswith("@octavo-engine-")
 
@@ -418,7 +418,7 @@ def test_closing_from_another_thread() -> None:
     async def world() -> None:
         Caller(client)
         await asyncio.to_thread(client.close)
-        assert client.engine.supervisor.state is State.CLOSED
+        assert client.engines[0].supervisor.state is State.CLOSED
 
     run(world)
 
@@ -443,7 +443,7 @@ def test_closing_from_another_thread_does_not_wait_for_a_loop_that_does_not_answ
     loop.run_until_complete(world())
     closing.join(30)
     assert not closing.is_alive()
-    assert client.engine.supervisor.state is State.CLOSED
+    assert client.engines[0].supervisor.state is State.CLOSED
     loop.close()
 
 
@@ -455,12 +455,12 @@ def test_an_engine_that_breaks_the_protocol_is_replaced(gate: Path) -> None:
             caller = Caller(client)
             caller.send(one)
             await caller.some_tokens("r")
-            assert client.engine.supervisor.run is not None
-            client.engine.supervisor.run.reader._num_read += 1  # as if a frame had been lost
+            assert client.engines[0].supervisor.run is not None
+            client.engines[0].supervisor.run.reader._num_read += 1  # as if a frame had been lost
             gate.unlink()
             await caller.all_ended()
             check(caller, one)
-            assert client.engine.supervisor.restarts.num_restarts == 1
+            assert client.engines[0].supervisor.restarts.num_restarts == 1
 
         run(world)
 
@@ -482,16 +482,16 @@ def test_a_client_may_be_closed_before_it_was_attached() -> None:
 
 def test_a_launched_engine_can_be_awaited_or_closed() -> None:
     arguments = EngineArguments(model="fake?")
-    client = make_client(arguments, ProcessLauncher(clients.FACTORY))
-    client.engine.launch()
+    client = make_client(arguments, [ProcessLauncher(clients.FACTORY)])
+    client.launch()
     process = process_of(client)
-    client.engine.start()
+    client.start()
     assert process_of(client) is process
     assert client.is_well()
     client.close()
-    other = make_client(arguments, ProcessLauncher(clients.FACTORY))
-    other.engine.launch()
-    launcher = other.engine.supervisor.launcher
+    other = make_client(arguments, [ProcessLauncher(clients.FACTORY)])
+    other.launch()
+    launcher = other.engines[0].supervisor.launcher
     assert isinstance(launcher, ProcessLauncher)
     process, path = process_of(other), Path(launcher.address)
     other.close()

@@ -46,8 +46,8 @@ pytestmark = pytest.mark.skipif(
 def loading_from(directory: Path, settings: str = "sums=1") -> Iterator[ProcessClient]:
     """Yield a client whose engine may load files below a directory."""
     launcher = ProcessLauncher(FACTORY, [directory])
-    client = make_client(EngineArguments(model=f"fake?{settings}"), launcher)
-    client.engine.start()
+    client = make_client(EngineArguments(model=f"fake?{settings}"), [launcher])
+    client.start()
     try:
         yield client
     finally:
@@ -62,7 +62,7 @@ def loader_of(client: ProcessClient) -> subprocess.Popen[bytes]:
 
 
 def keeper_of(client: ProcessClient) -> LoaderKeeper:
-    engine_run = client.engine.supervisor.run
+    engine_run = client.engines[0].supervisor.run
     assert engine_run is not None
     assert isinstance(engine_run.process, ChildProcess)
     assert engine_run.process.loader is not None
@@ -137,7 +137,7 @@ def test_what_cannot_be_loaded_is_an_error_with_a_code(
             assert await error_code(client.command(command)) == code
         assert (await client.command(load(path))).error is None
         assert (await client.command(UnloadFile("sums", "one"))).error is None
-        assert client.engine.supervisor.restarts.num_restarts == 0
+        assert client.engines[0].supervisor.restarts.num_restarts == 0
 
     run(world)
 
@@ -166,7 +166,7 @@ def test_the_death_of_a_loader_is_an_error_and_another_follows(
         assert reply.error is None
         for label in ("one", "two"):
             assert (await client.command(UnloadFile("sums", label))).error is None
-        assert client.engine.supervisor.restarts.num_restarts == 0
+        assert client.engines[0].supervisor.restarts.num_restarts == 0
 
     run(world)
 
@@ -186,7 +186,7 @@ def test_an_engine_that_ends_takes_its_loader_along_and_the_next_has_its_own(
             process_of(client).kill()
             assert await error_code(reply) == NO_ENGINE
             await eventually(lambda: before.poll() is not None)
-            await eventually(lambda: client.engine.is_ready)
+            await eventually(lambda: client.engines[0].is_ready)
             assert keeper_of(client) is not keeper
             assert (await client.command(load(path))).error is None  # a new engine has no files
 

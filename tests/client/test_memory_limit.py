@@ -69,7 +69,7 @@ def test_an_engine_that_takes_too_much_memory_is_ended_and_its_requests_continue
             await caller.all_ended()
             for one in (hungry, other):
                 assert caller.tokens[one.request_id] == whole_output(one, 4096)[0]
-            assert client.engine.supervisor.restarts.num_restarts == 1
+            assert client.engines[0].supervisor.restarts.num_restarts == 1
 
         run(world)
     assert "ended by SIGKILL, and the kernel has ended a process because memory" in caplog.text

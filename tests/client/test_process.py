@@ -126,7 +126,7 @@ def test_log_probabilities_continue_after_a_crash(tmp_path: Path) -> None:
                 for item in part.sampled
             ]
             assert sampled == caller.tokens["r"] == whole_output(asked, 4096)[0]
-            assert client.engine.supervisor.restarts.num_restarts == 1
+            assert client.engines[0].supervisor.restarts.num_restarts == 1
 
         run(world)
 
@@ -269,8 +269,9 @@ def test_statistics_are_sent_and_never_fall() -> None:
             assert seen[1].num_tokens == 2 * (3 + 99)
             assert seen[1].load == EngineLoad(num_free_blocks=seen[1].num_blocks - 1)
             assert 0 < len(seen[1].recent) == len(seen[1].recent_seconds) <= 64
-            assert (client.vitals.num_deaths, client.vitals.num_restarts) == (1, 1)
-            assert client.vitals.down_seconds(time.monotonic()) > 0
+            vitals = client.members[0].vitals
+            assert (vitals.num_deaths, vitals.num_restarts) == (1, 1)
+            assert vitals.down_seconds(time.monotonic()) > 0
 
         run(world)
 
@@ -289,7 +290,7 @@ def test_the_load_is_right_while_a_step_runs(tmp_path: Path) -> None:
             caller.send(request("d"))
             assert client.snapshot().load[:2] == (2, 2)
             process_of(client).kill()
-            await eventually(lambda: client.vitals.num_deaths == 1)
+            await eventually(lambda: client.members[0].vitals.num_deaths == 1)
             assert client.snapshot().load[:2] == (0, 4)
             gate.unlink()
             await caller.all_ended()
@@ -310,7 +311,7 @@ def test_all_engines_of_a_client_name_kv_alike_and_no_other_client_does() -> Non
             process_of(client).kill()
             caller.send(request("again"))
             await caller.all_ended()
-            newest = client.engine.supervisor._newest_facts
+            newest = client.engines[0].supervisor._newest_facts
             assert newest is not None
             assert newest is not client.facts
             assert newest.name == client.facts.name != other.facts.name

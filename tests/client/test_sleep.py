@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from octavo.client.engine_run import State
 from octavo.client.restart_policy import Timing
-from octavo.client.supervisor import State
 from octavo.core.request import Abort
 from tests.client.clients import Caller, eventually, process_of, request, run, running
 from tests.sim.truth import whole_output
@@ -28,13 +28,13 @@ def test_requests_continue_after_sleep_where_they_were(tmp_path: Path, spare: bo
             caller.send(*asked)
             await caller.some_tokens("1", 2)
             if spare:
-                await eventually(lambda: client.engine.supervisor.spare.is_usable)
+                await eventually(lambda: client.engines[0].supervisor.spare.is_usable)
             for _ in range(2):
                 process = process_of(client)
                 client.sleep()
                 await eventually(lambda: client.is_sleeping)
                 assert process.poll() is not None
-                assert client.engine.supervisor.spare.run is None
+                assert client.engines[0].supervisor.spare.run is None
                 assert not client.is_well()
                 client.sleep()
                 client.wake_up()
@@ -47,7 +47,7 @@ def test_requests_continue_after_sleep_where_they_were(tmp_path: Path, spare: bo
             await caller.all_ended()
             for one in [*asked, late]:
                 assert caller.tokens[one.request_id] == whole_output(one, 4096)[0]
-            assert client.vitals.num_deaths == 0
+            assert client.members[0].vitals.num_deaths == 0
 
     run(world)
 
@@ -63,9 +63,9 @@ def test_a_sleeping_engine_takes_requests_and_aborts_and_can_be_closed(tmp_path:
             await caller.until(lambda: "ended" in caller.ends)
             assert caller.ends["ended"].finish_reason == "abort"
             client.close()
-            assert client.engine.supervisor.state is State.CLOSED
+            assert client.engines[0].supervisor.state is State.CLOSED
             client.sleep()
             client.wake_up()
-            assert client.engine.supervisor.state is State.CLOSED
+            assert client.engines[0].supervisor.state is State.CLOSED
 
     run(world)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from octavo.client.engine_run import State
 from octavo.client.launcher import ChildProcess
 from octavo.client.process import ProcessClient
 from octavo.client.restart_policy import Timing
 from octavo.client.spare import Spare
-from octavo.client.supervisor import State
 from octavo.core.request import Request
 from octavo.options.engine import EngineArguments
 from octavo.wire.message_types import StartEngine, unpack
@@ -40,14 +40,14 @@ def arguments_in(message: StartEngine) -> EngineArguments:
 
 def spare_process(client: ProcessClient) -> Any:
     """Return the process of the spare engine."""
-    run = client.engine.supervisor.spare.run
+    run = client.engines[0].supervisor.spare.run
     assert run is not None
     assert isinstance(run.process, ChildProcess)
     return run.process.popen
 
 
 async def spare_ready(client: ProcessClient) -> None:
-    await eventually(lambda: client.engine.supervisor.spare.facts is not None)
+    await eventually(lambda: client.engines[0].supervisor.spare.facts is not None)
 
 
 def has_failed(spare: Spare, number: int) -> bool:
@@ -55,7 +55,7 @@ def has_failed(spare: Spare, number: int) -> bool:
 
 
 async def ready(client: ProcessClient) -> None:
-    await eventually(lambda: client.engine.supervisor.state is State.READY)
+    await eventually(lambda: client.engines[0].supervisor.state is State.READY)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_the_spare_engine_takes_over_and_another_one_is_started(gate: Path) -> N
             gate.unlink()
             await caller.all_ended()
             check(caller, *requests)
-            assert client.engine.supervisor.restarts.num_restarts == 1
+            assert client.engines[0].supervisor.restarts.num_restarts == 1
             await spare_ready(client)
             assert spare_process(client) is not spare
             assert spare_process(client).poll() is None
@@ -91,7 +91,7 @@ def test_the_spare_engine_takes_over_and_another_one_is_started(gate: Path) -> N
 
 def process_of_now(client: ProcessClient) -> Any:
     """Return the process of the current engine, or None between two engines."""
-    return None if client.engine.supervisor.run is None else process_of(client)
+    return None if client.engines[0].supervisor.run is None else process_of(client)
 
 
 def has_changed(client: ProcessClient, process: Any) -> bool:
@@ -110,7 +110,7 @@ def test_kills_of_every_engine_in_turn_lose_no_token() -> None:
                 if turn % 3:  # else the spare engine is killed while it loads, or has none
                     await spare_ready(client)
                 victims = [process_of(client)]
-                if turn % 2 and client.engine.supervisor.spare.run is not None:
+                if turn % 2 and client.engines[0].supervisor.spare.run is not None:
                     victims.append(spare_process(client))
                 for victim in victims:
                     victim.kill()
@@ -131,13 +131,13 @@ def test_a_spare_engine_that_ends_is_replaced_unnoticed() -> None:
             first = spare_process(client)
             first.kill()
             await eventually(
-                lambda: client.engine.supervisor.spare.run is None or process_changed(first)
+                lambda: client.engines[0].supervisor.spare.run is None or process_changed(first)
             )
             await spare_ready(client)
             caller.send(one)
             await caller.all_ended()
             check(caller, one)
-            assert client.engine.supervisor.restarts.num_restarts == 0
+            assert client.engines[0].supervisor.restarts.num_restarts == 0
 
         def process_changed(first: Any) -> bool:
             return spare_process(client) is not first
@@ -168,11 +168,11 @@ def test_an_engine_that_still_loads_takes_over_too(tmp_path: Path) -> None:
 
         async def world() -> None:
             caller = Caller(client)
-            await eventually(lambda: client.engine.supervisor.spare.run is not None)
+            await eventually(lambda: client.engines[0].supervisor.spare.run is not None)
             spare = spare_process(client)
             process_of(client).kill()
             await eventually(lambda: process_of_now(client) is spare)
-            assert client.engine.supervisor.state is State.STARTING
+            assert client.engines[0].supervisor.state is State.STARTING
             caller.send(one)
             loading.unlink()
             await caller.all_ended()
@@ -186,19 +186,19 @@ def test_spare_engines_that_cannot_start_harm_nothing(capfd: pytest.CaptureFixtu
     timing = Timing(spare_delay_seconds=0.0, restart_delay_seconds=0.01, max_failed_engines=3)
     one = request("r")
     with running("", timing, spare_engine=True) as client:
-        client.engine._arguments = EngineArguments(
+        client.engines[0]._arguments = EngineArguments(
             model="fake?fail=no such file", spare_engine=True
         )
 
         async def world() -> None:
             caller = Caller(client)
-            spare = client.engine.supervisor.spare
+            spare = client.engines[0].supervisor.spare
             await eventually(lambda: spare._restarts.num_failed_engines == 3)
             assert spare.run is None
             caller.send(one)
             await caller.all_ended()
             check(caller, one)
-            assert client.engine.supervisor.restarts.num_restarts == 0
+            assert client.engines[0].supervisor.restarts.num_restarts == 0
 
         run(world)
 
@@ -210,7 +210,7 @@ def test_spare_engines_that_end_again_and_again_are_replaced_only_so_often() -> 
 
         async def world() -> None:
             caller = Caller(client)
-            spare = client.engine.supervisor.spare
+            spare = client.engines[0].supervisor.spare
             for number in (1, 2, 3):
                 await spare_ready(client)
                 spare_process(client).kill()
@@ -238,7 +238,7 @@ def test_a_request_that_crashes_engines_is_found_with_a_spare_engine_too(gate: P
             await caller.all_ended()
             check(caller, *others)
             assert caller.ends["poison"].finish_reason == "error"
-            assert client.engine.supervisor.restarts.num_restarts == 3
+            assert client.engines[0].supervisor.restarts.num_restarts == 3
 
         run(world)
 
@@ -276,11 +276,11 @@ def test_closing_ends_both_engines_and_another_loop_may_go_on() -> None:
 
 def test_a_spare_engine_has_the_size_of_the_one_that_serves() -> None:
     with running("", AT_ONCE, spare_engine=True) as client:
-        arguments = arguments_in(client.engine.start_message(client.facts))
+        arguments = arguments_in(client.engines[0].start_message(client.facts))
         assert arguments.num_gpu_blocks_override == client.facts.num_blocks
         assert arguments.max_model_len == client.facts.max_model_len
-        assert arguments_in(client.engine.start_message(None)).num_gpu_blocks_override is None
-        assert not client.engine.start_message(None).is_first
+        assert arguments_in(client.engines[0].start_message(None)).num_gpu_blocks_override is None
+        assert not client.engines[0].start_message(None).is_first
 
 
 @pytest.mark.parametrize("asked", ["", "fma"])
@@ -289,7 +289,7 @@ def test_engines_add_up_as_the_first_one_does(asked: str) -> None:
     with running("", AT_ONCE, accumulation_order=asked) as client:
         assert client.facts.accumulation_order == (asked or "measured")
         for like in (client.facts, None):
-            arguments = arguments_in(client.engine.start_message(like))
+            arguments = arguments_in(client.engines[0].start_message(like))
             assert arguments.accumulation_order == client.facts.accumulation_order
 
 
@@ -301,7 +301,7 @@ def test_without_the_setting_there_is_no_spare_engine() -> None:
             caller = Caller(client)
             caller.send(one)
             await caller.all_ended()
-            assert "spare" not in client.engine.supervisor.timers
-            assert client.engine.supervisor.spare.run is None
+            assert "spare" not in client.engines[0].supervisor.timers
+            assert client.engines[0].supervisor.spare.run is None
 
         run(world)

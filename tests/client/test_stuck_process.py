@@ -73,8 +73,8 @@ def test_a_process_that_does_not_end_is_left_behind(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(supervisor, "ABANDON_SECONDS", 0.0)
     launcher = StuckLauncher()
     timing = Timing(start_seconds=0.0, max_failed_engines=100)
-    client = make_client(EngineArguments(), launcher, timing)
-    client.engine.launch()
+    client = make_client(EngineArguments(), [launcher], timing)
+    client.launch()
 
     async def world() -> None:
         client.attach(lambda events: None, lambda error: None)

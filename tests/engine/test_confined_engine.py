@@ -59,7 +59,7 @@ def test_a_confined_engine_serves_every_kind_of_request(
         await llm.reset_prefix_cache()
         assert (await one({})).finished
         client: Any = llm._client
-        assert client.engine.supervisor.restarts.num_restarts == 0
+        assert client.engines[0].supervisor.restarts.num_restarts == 0
 
     try:
         asyncio.run(world())

@@ -61,7 +61,7 @@ def test_shaped_texts_survive_kill_9(tmp_path: Path, forcing: str) -> None:
     async def world() -> None:
         calm = await asyncio.gather(*(one(number, False) for number in range(len(PROMPTS))))
         # An engine may have generated everything before the first outputs are read: try again.
-        while not client.engine.supervisor.restarts.num_restarts:
+        while not client.engines[0].supervisor.restarts.num_restarts:
             killed = await asyncio.gather(*(one(number, True) for number in range(len(PROMPTS))))
             assert killed == calm
 

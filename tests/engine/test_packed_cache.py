@@ -213,13 +213,13 @@ def test_an_engine_its_spare_and_its_successor_map_the_same_file(tmp_path: Path)
         assert await one() == expected
         assert is_mapped(file, inode)
         for _ in range(2):
-            before = client.engine.supervisor.restarts.num_restarts
+            before = client.engines[0].supervisor.restarts.num_restarts
 
             def has_restarted(before: int = before) -> bool:
-                return bool(client.engine.supervisor.restarts.num_restarts > before)
+                return bool(client.engines[0].supervisor.restarts.num_restarts > before)
 
             age(file)
-            client.engine.supervisor.run.process.popen.kill()
+            client.engines[0].supervisor.run.process.popen.kill()
             await eventually(has_restarted)
             assert await one() == expected
             await eventually(lambda: is_mapped(file, inode))  # by the next spare

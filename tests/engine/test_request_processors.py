@@ -213,7 +213,7 @@ def test_an_engine_in_a_process_makes_them_before_it_is_confined(directory: Path
             while not any(each.record.entered_at for each in client.server.active.values()):
                 await asyncio.sleep(0.002)
             inner: Any = llm._client
-            inner.engine.supervisor.run.process.popen.kill()
+            inner.engines[0].supervisor.run.process.popen.kill()
             response = await asked
             text = "".join(c["text"] for e in events(response.text) for c in e["choices"])
             assert text == whole["choices"][0]["text"]

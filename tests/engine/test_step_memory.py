@@ -86,8 +86,8 @@ def test_in_its_own_process_only_the_request_that_needs_too_much_fails(directory
     with LLM(directory, **OPTIONS) as llm:
         expected = [output.outputs[0].token_ids for output in llm.generate(SHORT, GREEDY)]
     arguments = EngineArguments(str(directory), **OPTIONS)
-    client = make_client(arguments, ProcessLauncher("tests.engine.short_memory:make"))
-    client.engine.start()
+    client = make_client(arguments, [ProcessLauncher("tests.engine.short_memory:make")])
+    client.start()
     engine = AsyncLLM.over(client, arguments)
 
     async def world() -> None:

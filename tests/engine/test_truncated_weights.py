@@ -28,9 +28,9 @@ PROMPT = [3, 4, 5, 6]
 def test_a_file_that_becomes_shorter_while_it_is_loaded(tmp_path: Path) -> None:
     model = str(make_model(tmp_path))
     launcher = ProcessLauncher("tests.engine.truncated_load:make")
-    client = make_client(EngineArguments(model, backend="native"), launcher)
+    client = make_client(EngineArguments(model, backend="native"), [launcher])
     with pytest.raises(EngineStartError, match="SIGBUS: a file that it had mapped, such as the"):
-        client.engine.start()
+        client.start()
 
 
 def test_streams_continue_when_the_file_is_whole_again(
@@ -50,9 +50,9 @@ def test_streams_continue_when_the_file_is_whole_again(
         undisturbed = await tokens()
         os.truncate(weights, 4096)
         assert await tokens() == undisturbed
-        client.engine.supervisor.run.process.popen.kill()
+        client.engines[0].supervisor.run.process.popen.kill()
         open_stream = asyncio.ensure_future(tokens())
-        await eventually(lambda: client.engine.supervisor.restarts.num_restarts >= 3)
+        await eventually(lambda: client.engines[0].supervisor.restarts.num_restarts >= 3)
         assert not open_stream.done()
         weights.write_bytes(whole)
         assert await open_stream == undisturbed

@@ -103,7 +103,7 @@ def test_texts_survive_kill_9(tmp_path: Path, kind: str, backend: str) -> None:
         model, engine="process", max_num_batched_tokens=24, num_gpu_blocks_override=36, **usual
     )
     client: Any = llm._client
-    restarts = client.engine.supervisor.restarts
+    restarts = client.engines[0].supervisor.restarts
     seen = 0
 
     async def one(number: int, is_killing: bool) -> RequestOutput:

@@ -41,16 +41,16 @@ DECODE, PREFILL = (0.01, 0, None), (1.0, 100, None)
 def test_the_cause_of_most_of_the_time_is_the_bottleneck(
     steps: list[tuple[float, int, str | None]], verdict: str
 ) -> None:
-    assert diagnose(snapshot(*steps), {})["verdict"] == verdict
+    assert diagnose([snapshot(*steps)], {})["verdict"] == verdict
 
 
 def test_an_engine_that_rests_most_of_the_time_is_idle() -> None:
-    assert diagnose(snapshot(*[DECODE] * 10, pause=0.1), {})["verdict"] == "idle"
+    assert diagnose([snapshot(*[DECODE] * 10, pause=0.1)], {})["verdict"] == "idle"
 
 
 def test_the_evidence_is_in_shares_of_the_time() -> None:
     given = snapshot((3.0, 0, why.SLOTS), (1.0, 100, None))
-    evidence: dict[str, Any] = diagnose(given, {})["evidence"]
+    evidence: dict[str, Any] = diagnose([given], {})["evidence"]
     assert evidence["head_of_queue_held_by"] == {"slots": 0.75}
     assert evidence["prefill_share"] == 0.25
     assert evidence["waiting"] == 3.0
@@ -58,4 +58,4 @@ def test_the_evidence_is_in_shares_of_the_time() -> None:
 
 
 def test_without_an_engine_there_is_nothing_to_weigh() -> None:
-    assert diagnose(None, {})["evidence"] == {"steps": 0}
+    assert diagnose([EngineSnapshot()], {})["evidence"] == {"steps": 0}

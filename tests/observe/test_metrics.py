@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from octavo.core.snapshot import EngineSnapshot
+from octavo.core.snapshot import EngineLoad, EngineSnapshot
 from octavo.core.stats import RequestStats
 from octavo.observe.metrics import Metrics
 
@@ -41,7 +41,7 @@ def exposed(metrics: Metrics, prefix: str) -> dict[str, float]:
 @pytest.mark.parametrize("prefix", ["octavo", "vllm"])
 def test_speculation_is_counted_as_in_vllm(prefix: str) -> None:
     current = [SNAPSHOT]
-    metrics = Metrics(NoQueue(), lambda: current[0], lambda: 1.0)
+    metrics = Metrics(NoQueue(), lambda: current, lambda: 1.0)
     expected = {
         "num_drafts_total{}": 7,
         "num_draft_tokens_total{}": 20,
@@ -56,7 +56,7 @@ def test_speculation_is_counted_as_in_vllm(prefix: str) -> None:
 
 
 def test_without_speculation_the_totals_are_zero() -> None:
-    metrics = Metrics(NoQueue(), EngineSnapshot, lambda: 1.0)
+    metrics = Metrics(NoQueue(), lambda: [EngineSnapshot()], lambda: 1.0)
     assert exposed(metrics, "octavo") == {
         "num_drafts_total{}": 0,
         "num_draft_tokens_total{}": 0,
@@ -69,7 +69,7 @@ def test_steps_whose_time_is_bounded_are_counted() -> None:
     snapshot = EngineSnapshot(
         num_paced=4, paced_seconds=0.5, paced_predicted_seconds=0.25, num_deferred_tokens=900
     )
-    text = Metrics(NoQueue(), lambda: snapshot, lambda: 1.0).text("m", "vllm").decode()
+    text = Metrics(NoQueue(), lambda: [snapshot], lambda: 1.0).text("m", "vllm").decode()
     samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     labels = '{model_name="m",engine="0"}'
     expected = {
@@ -84,7 +84,7 @@ def test_steps_whose_time_is_bounded_are_counted() -> None:
 
 def test_keys_and_the_reasons_of_preemptions_are_labels() -> None:
     snapshot = EngineSnapshot(preempted_for={"share": 4, "blocks": 2})
-    text = Metrics(NoQueue(), lambda: snapshot, lambda: 1.0).text("m", "octavo").decode()
+    text = Metrics(NoQueue(), lambda: [snapshot], lambda: 1.0).text("m", "octavo").decode()
     for line in (
         'octavo:key_sequences_admitted{model_name="m",engine="0",key="key"} 3',
         'octavo:key_requests_waiting{model_name="m",engine="0",key="key"} 5',
@@ -94,7 +94,7 @@ def test_keys_and_the_reasons_of_preemptions_are_labels() -> None:
 
 
 def test_requests_beyond_a_limit_of_the_queue_are_counted_under_its_name() -> None:
-    metrics = Metrics(NoQueue(), EngineSnapshot, lambda: 1.0)
+    metrics = Metrics(NoQueue(), lambda: [EngineSnapshot()], lambda: 1.0)
     for reason in ("queue_full", "tokens", "tokens", "deadline"):
         metrics.reject(reason)
     text = metrics.text("m", "vllm").decode()
@@ -106,10 +106,38 @@ def test_requests_beyond_a_limit_of_the_queue_are_counted_under_its_name() -> No
 
 
 def test_preemptions_are_counted_for_each_sequence() -> None:
-    metrics = Metrics(NoQueue(), EngineSnapshot, lambda: 1.0)
+    metrics = Metrics(NoQueue(), lambda: [EngineSnapshot()], lambda: 1.0)
     for count in (0, 2, 7):
         metrics.observe_stats(RequestStats(0.0, 3, 0.0, num_preemptions=count), 1.0)
     text = metrics.text("m", "vllm").decode()
     labels = 'model_name="m",engine="0"'
     assert f"vllm:request_num_preemptions_sum{{{labels}}} 9.0\n" in text
     assert f'vllm:request_num_preemptions_bucket{{{labels},le="2.0"}} 2.0\n' in text
+
+
+def test_each_engine_has_series_of_its_own_and_their_queue_is_of_all() -> None:
+    snapshots = [
+        EngineSnapshot(num_cached_tokens=5, load=EngineLoad(2, 1, 1, 3), num_blocks=5),
+        EngineSnapshot(num_cached_tokens=7, steps_by_size=(4,), num_blocks=5),
+    ]
+    queue = NoQueue()
+    queue.num_waiting = 6
+    metrics = Metrics(queue, lambda: snapshots, lambda: 1.0)
+    metrics.add_engine_counter("deaths", "Ends.", lambda: [0, 3])
+    metrics.rejected.add(1, "queue_full")
+    lines = metrics.text("m", "vllm").decode().splitlines()
+    for line in (
+        'vllm:prefix_cache_hits_total{model_name="m",engine="0"} 5.0',
+        'vllm:prefix_cache_hits_total{model_name="m",engine="1"} 7.0',
+        'vllm:num_requests_running{model_name="m",engine="0"} 2.0',
+        'vllm:num_requests_waiting{model_name="m",engine="0"} 1.0',
+        'vllm:num_requests_waiting{model_name="m",engine="1"} 0.0',
+        'vllm:num_requests_waiting{model_name="m",engine="all"} 6.0',
+        'vllm:num_requests_waiting_by_reason{model_name="m",engine="0",reason="deferred"} 1.0',
+        'vllm:kv_cache_usage_perc{model_name="m",engine="0"} 0.25',
+        'vllm:iteration_tokens_total_count{model_name="m",engine="1"} 4.0',
+        'octavo:deaths_total{model_name="m",engine="1"} 3.0',
+        'octavo:rejected_total{model_name="m",engine="all",reason="queue_full"} 1.0',
+    ):
+        assert line in lines
+    assert metrics.load() == {"kv_cache_usage_perc": 0.625, "num_requests_waiting": 7.0}

@@ -20,6 +20,7 @@ from octavo.adapter_copies.files import SETTINGS
 from octavo.api.async_llm import AsyncLLM
 from octavo.api.control import CommandFailedError
 from octavo.client.inline import InlineClient
+from octavo.client.vitals import EngineVitals
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
 from octavo.core.plan import (
@@ -267,6 +268,11 @@ class FakeEngine(AsyncLLM):
         """Forget an adapter that was loaded."""
         if digest in self.loaded:
             self.loaded.remove(digest)
+
+    @property
+    def vitals(self) -> EngineVitals:
+        """The counts and times of the engine's life."""
+        return self.engines[0].vitals
 
     def is_well(self) -> bool:
         """Return what the test has set."""

@@ -35,8 +35,8 @@ from octavo.client.process import make_client
 from octavo.server.lifecycle import _say_ready, run
 
 arguments = EngineArguments(model="fake?step=0.01", tokenizer=sys.argv[1])
-client = make_client(arguments, ProcessLauncher("tests.client.fake_engine:make"))
-client.engine.start()
+client = make_client(arguments, [ProcessLauncher("tests.client.fake_engine:make")])
+client.start()
 llm = AsyncLLM.over(client, arguments)
 
 def tell(life):

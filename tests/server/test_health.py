@@ -24,6 +24,11 @@ class StuckVitals(EngineVitals):
         pass
 
 
+def client_of(engine: FakeEngine) -> Any:
+    """Return the client of the engine, whose parts a test may replace."""
+    return engine._client
+
+
 async def ready(client: Client) -> tuple[int, Any]:
     """Return the status of /health/ready, and the code of its error."""
     answer = await client.get("/health/ready")
@@ -98,7 +103,7 @@ def test_an_engine_that_is_paused_while_it_is_asked_is_ready(directory: Path) ->
             assert await ready(client) == (503, "engine_not_ready")
             pausing = asyncio.ensure_future(engine.pause())  # once the step has ended
             await asyncio.sleep(0)
-            engine._client.vitals = StuckVitals()  # type: ignore[misc]
+            client_of(engine).vitals = StuckVitals()
             gate.set()
             await pausing
             assert await ready(client) == (200, None)
@@ -112,7 +117,7 @@ def test_an_engine_that_fails_on_the_step_is_not_ready(directory: Path) -> None:
         engine = FakeEngine(directory)
         engine.runner.poisoned = {"canary"}
         async with serving(directory, engine, ready_seconds=LIMIT) as client:
-            engine._client.vitals = StuckVitals()  # type: ignore[misc]
+            client_of(engine).vitals = StuckVitals()
             assert await ready(client) == (503, "engine_not_ready")
 
     asyncio.run(main())

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 def process(llm: AsyncLLM) -> Any:
     """Return the current engine process."""
     client: Any = llm._client
-    return client.engine.supervisor.run.process.popen
+    return client.engines[0].supervisor.run.process.popen
 
 
 @pytest.mark.slow

@@ -38,7 +38,9 @@ _SEVERAL = frozenset({"ignore_patterns"})  # take one value or more
 SHORT = {  # vLLM's short flags
     "tensor_parallel_size": "-tp",
     "pipeline_parallel_size": "-pp",
-    "data_parallel_size": "-dp",
+    "data_parallel_size_local": "-dpl",
+    "data_parallel_start_rank": "-dpr",
+    "data_parallel_backend": "-dpb",
     "decode_context_parallel_size": "-dcp",
     "prefill_context_parallel_size": "-pcp",
     "enable_expert_parallel": "-ep",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from octavo.client.client import Deliver, Died, EngineClient
+from octavo.client.client import Deliver, Died, EngineClient, EngineState
 from octavo.client.commands import COMMAND_SECONDS
 from octavo.client.durable.answer import Answer
 from octavo.client.durable.requests import DurableRequest, DurableRequests
-from octavo.client.vitals import EngineVitals
 from octavo.core.request import Abort, Request, TokenEvent
 from octavo.core.snapshot import EngineSnapshot
 from octavo.wire.commands import Command, Reply
@@ -53,12 +52,15 @@ class RecordingClient:
         return self._inner.facts
 
     @property
-    def vitals(self) -> EngineVitals:
-        return self._inner.vitals
+    def members(self) -> Sequence[EngineState]:
+        return self._inner.members
 
     def attach(self, deliver: Deliver, died: Died) -> None:
         self._deliver = deliver
         self._inner.attach(self._record, died)
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        self._inner.watch(changed)
 
     def send(self, events: Sequence[Request | Abort]) -> None:
         for event in events:
@@ -84,6 +86,9 @@ class RecordingClient:
     @property
     def is_sleeping(self) -> bool:
         return self._inner.is_sleeping
+
+    def restart(self, index: int) -> None:
+        self._inner.restart(index)
 
     def sleep(self) -> None:
         self._inner.sleep()

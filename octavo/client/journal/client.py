@@ -1,7 +1,8 @@
-"""The client that keeps all requests above the engine, so that none ends with an engine.
+"""The client that keeps all requests above its engines, so that none ends with an engine.
 
-Every open request is in the journal. When an engine has ended, its requests are submitted to the
-next one as prompt + emitted tokens, and those in the fatal step become suspect (`Quarantine`).
+Every open request is in the journal. When an engine has ended, its requests are submitted to
+another one that is ready, or to the next one that becomes so, as prompt + emitted tokens, and those
+in the fatal step become suspect (`Quarantine`). One engine is a set of one.
 """
 
 from __future__ import annotations
@@ -10,139 +11,153 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Generic
 
 from octavo.client.client import Deliver, Died, EngineDeadError
-from octavo.client.commands import COMMAND_SECONDS
-from octavo.client.engine import Engine
+from octavo.client.commands import COMMAND_SECONDS, joined
 from octavo.client.journal.journal import Entry, Journal
-from octavo.client.journal.quarantine import Quarantine
-from octavo.client.vitals import EngineVitals
+from octavo.client.journal.member import Member, SomeEngine
+from octavo.client.journal.routing import choose
 from octavo.core.request import FAILURES, Abort, Request, TokenEvent
-from octavo.core.snapshot import EngineSnapshot
-from octavo.wire.codec import in_batches
-from octavo.wire.commands import Command, Reply
+from octavo.core.snapshot import EngineSnapshot, together
+from octavo.wire.commands import Command, Reply, ResetPrefixCache
 from octavo.wire.facts import EngineFacts
-from octavo.wire.message_types import AbortRequests, AddRequests, WireError, WireEvent
+from octavo.wire.message_types import WireError
 
 log = logging.getLogger(__name__)
 
 
-SomeEngine = TypeVar("SomeEngine", bound=Engine)
-
-
 class JournalClient(Generic[SomeEngine]):
-    """Implements `octavo.client.client.EngineClient` over an engine that has been started."""
+    """Implements `octavo.client.client.EngineClient` over engines that have been started."""
 
-    def __init__(self, engine: SomeEngine, clock: Callable[[], float] = time.monotonic) -> None:
-        self.engine = engine
+    def __init__(
+        self, engines: Sequence[SomeEngine], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        assert engines, "a set has one engine at least"
         self._clock = clock
         self._journal = Journal()
-        self._quarantine = Quarantine()
+        self.members: Sequence[Member[SomeEngine]] = tuple(
+            Member(index, engine, self, self._journal, clock)
+            for index, engine in enumerate(engines)
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._deliver: Deliver = lambda events: None
         self._died: Died = lambda error: None
+        self._changed: Callable[[], None] = lambda: None
         self._undelivered: list[TokenEvent] = []  # recorded in the journal already
-        engine.use(self)
+
+    @property
+    def engines(self) -> list[SomeEngine]:
+        """The engines, in the order of their numbers."""
+        return [member.engine for member in self.members]
 
     @property
     def facts(self) -> EngineFacts:
-        return self.engine.facts
-
-    @property
-    def vitals(self) -> EngineVitals:
-        return self.engine.vitals
+        return self.members[0].engine.facts
 
     def attach(self, deliver: Deliver, died: Died) -> None:
         self._deliver, self._died = deliver, died
         self._loop = asyncio.get_running_loop()
-        self.engine.attach()
+        for engine in self.engines:
+            engine.attach()
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
 
     def close(self) -> None:
-        self.engine.close()
+        for engine in self.engines:
+            engine.close()
 
     def is_well(self) -> bool:
-        return self.engine.is_well()
+        return any(engine.is_well() for engine in self.engines)
 
     @property
     def is_sleeping(self) -> bool:
-        return self.engine.is_sleeping
+        engines = [engine for engine in self.engines if not engine.is_closed]
+        return bool(engines) and all(engine.is_sleeping for engine in engines)
 
     def sleep(self) -> None:
-        self.engine.sleep()
+        for engine in self.engines:
+            engine.sleep()
 
     def wake_up(self) -> None:
-        self.engine.wake_up()
+        for engine in self.engines:
+            engine.wake_up()
+
+    def restart(self, index: int) -> None:
+        self.members[index].engine.restart()
 
     def command(self, command: Command, seconds: float = COMMAND_SECONDS) -> asyncio.Future[Reply]:
-        return self.engine.command(command, seconds)
+        if isinstance(command, ResetPrefixCache):
+            for member in self.members:
+                member.prefixes.clear()
+        return joined([engine.command(command, seconds) for engine in self.engines])
 
     def snapshot(self) -> EngineSnapshot:
-        # Requests that the engine has not read yet, in the middle of a step, wait too.
-        load = self.engine.load
-        num_waiting = max(0, len(self._journal) - load.num_running)
-        return replace(self.engine.totals, load=load._replace(num_waiting=num_waiting))
+        whole = together([member.snapshot() for member in self.members])
+        num_waiting = max(0, len(self._journal) - whole.load.num_running)
+        return whole.with_waiting(num_waiting)
 
     # requests
 
     def send(self, events: Sequence[Request | Abort]) -> None:
-        if self.engine.is_closed:
+        if self._is_over():
             if any(isinstance(event, Request) for event in events):
-                raise EngineDeadError(self.engine.closed_reason)
+                raise EngineDeadError(self.members[-1].engine.closed_reason)
             return
         opened: list[Entry] = []
         for event in events:
             if isinstance(event, Request):
                 opened.append(self._journal.open(event))
                 continue
-            self._submit_now_or_later(opened)
+            self._assign(opened)
             opened = []
             self._abort(event.request_id)
-        self._submit_now_or_later(opened)
-        self.engine.flush()
+        self._assign(opened)
+        for member in self.members:
+            member.send()
 
-    def _submit_now_or_later(self, entries: Iterable[Entry]) -> None:
-        if self.engine.is_ready and not self._quarantine.is_active:
-            self._submit(entries)
-            return
-        now = self._clock()
+    def _is_over(self) -> bool:
+        """Return whether there will be no engine any more."""
+        return all(engine.is_closed for engine in self.engines)
+
+    def _assign(self, entries: Iterable[Entry]) -> None:
+        """Give requests to engines that are ready; those for which there is none wait."""
         for entry in entries:
-            entry.timeline.wait(now)
+            member = self._choose(entry)
+            if member is None:
+                entry.timeline.wait(self._clock())
+            else:
+                member.accept(entry)
 
-    def _submit_waiting(self) -> None:
-        """Submit the next suspect alone or, without one, all that wait; the engine is empty."""
-        if not self.engine.is_ready:
-            return
-        suspect = self._quarantine.isolate()
-        waiting = [entry for entry in self._journal if entry.number is None]
-        self._submit([suspect] if suspect is not None else waiting)
+    def _choose(self, entry: Entry) -> Member[SomeEngine] | None:
+        """Return the engine that gets a request; a fork goes where its parent is."""
+        found = [member for member in self.members if member.is_open]
+        if not found:
+            return None
+        parent = self._journal.parent_of(entry)
+        if parent is not None:
+            for member in found:
+                if member.requests is parent.holder:
+                    return member
+        well = [member for member in found if member.is_well()] or found
+        if len(well) == 1:
+            return well[0]
+        num_tokens = len(entry.request.prompt) + len(entry.emitted)
+        return self.members[choose(num_tokens, [each.candidate(entry) for each in well])]
 
-    def _submit(self, entries: Iterable[Entry]) -> None:
-        now, wires = self._clock(), []
-        if not self._journal.num_submitted:
-            self.engine.note_work()
-        for entry in entries:
-            try:
-                wires.append(self._journal.submit(entry, now))
-            except WireError as error:
-                self._refuse(entry, error)
-        for batch in in_batches(wires):
-            self._add(batch)
+    def submit_waiting(self) -> None:
+        """Give requests that no engine has to engines that may have them."""
+        waiting = [entry for entry in self._journal if entry.holder is None]
+        for member in self.members:
+            if member.quarantine.is_active:
+                waiting = [entry for entry in waiting if not member.quarantine.has(entry)]
+        self._assign(waiting)
+        for member in self.members:
+            member.send()
 
-    def _add(self, message: AddRequests) -> None:
-        try:
-            self.engine.write(message)
-        except WireError as error:
-            if len(message.requests) > 1:  # one of them is too large: find it
-                for wire in message.requests:
-                    self._add(AddRequests((wire,)))
-                return
-            entry = self._journal.find_number(message.requests[0].number)
-            assert entry is not None
-            self._refuse(entry, error)
-
-    def _refuse(self, entry: Entry, error: WireError) -> None:
+    def refuse(self, entry: Entry, error: WireError) -> None:
+        """End a request that cannot be sent."""
         self._finish(entry, entry.last_event("refused", str(error)))
 
     def _abort(self, name: str) -> None:
@@ -150,81 +165,57 @@ class JournalClient(Generic[SomeEngine]):
         if entry is None or entry.is_abort_requested:
             return
         entry.is_abort_requested = True
-        if entry.number is None:
-            self._finish(entry, entry.last_event("abort"))
-        else:
-            self.engine.write(AbortRequests((entry.number,)))
+        for member in self.members:
+            if member.requests is entry.holder:
+                member.send()  # the request itself may be unsent
+                member.abort(entry)
+                return
+        self._finish(entry, entry.last_event("abort"))
 
     def _finish(self, entry: Entry, event: TokenEvent) -> None:
         """End a request that no engine has; deliver its last event after the current call."""
         self._journal.close(entry)
-        if self._quarantine.forget(entry):
-            self._submit_waiting()
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon(self._deliver, [event])
+        for member in self.members:
+            if member.quarantine.forget(entry):
+                member.start_next()
 
-    # calls of the engine; see `octavo.client.engine.EngineUser`
+    # calls of the members; see `octavo.client.journal.member.Keeper`
 
-    def has_requests(self) -> bool:
-        return self._journal.num_submitted > 0
-
-    def on_ready(self, epoch: int) -> None:
-        if epoch > 1:
-            log.warning("engine %d is ready; requests that continue: %d", epoch, len(self._journal))
-        self._submit_waiting()
-
-    def on_events(self, events: Sequence[WireEvent]) -> None:
-        now, is_isolation_over = self._clock(), False
-        for wire in events:
-            entry = self._journal.find_number(wire.number)
-            if entry is None:  # a late event of a request that has ended or was withdrawn
-                continue
-            event = self._journal.advance(entry, wire)
-            self._undelivered.append(event)
-            if event.tokens:
-                self.engine.note_progress()
-            if (event.tokens or event.finish_reason) and self._quarantine.clear(entry):
-                is_isolation_over = True
-                if event.finish_reason is None and not entry.is_abort_requested:
-                    # Withdraw it, to submit it again in its order among the others.
-                    self.engine.write(AbortRequests((wire.number,)))
-                    self._journal.withdraw(entry)
-                    entry.lose(now)
-        if is_isolation_over:
-            self._submit_waiting()
+    def record(self, event: TokenEvent) -> None:
+        """Take an event that is to be delivered."""
+        self._undelivered.append(event)
 
     def deliver(self, merge: bool) -> None:
+        """Deliver recorded events to the callers, merged if they came in several frames."""
         events, self._undelivered = self._undelivered, []
         if events:
             self._deliver(coalesce(events) if merge else events)
 
-    def on_end(self, last_step: tuple[int, ...], was_killed: bool, reason: str) -> bool:
-        numbers = dict.fromkeys(last_step)  # each once, in however many steps in flight it is
-        found = map(self._journal.find_number, numbers)
-        suspects = [entry for entry in found if entry is not None]
-        culprit = self._quarantine.suspect(suspects, was_killed)
-        self._journal.lose_engine(self._clock())
-        for entry in self._journal:
-            if entry is culprit:
-                event = entry.last_event("error", _crash_message(reason))
-            elif entry.is_abort_requested:
-                event = entry.last_event("abort")
-            else:
-                continue
-            self._undelivered.append(event)
-            self._journal.close(entry)
-            self._quarantine.forget(entry)
-        return culprit is not None
+    def on_ready(self, index: int, epoch: int) -> None:
+        """Note that an engine has become ready."""
+        if epoch > 1:
+            log.warning(
+                "engine %d.%d is ready; requests that continue: %d",
+                index,
+                epoch,
+                sum(entry.holder is None for entry in self._journal),
+            )
+        self._changed()
+
+    def on_end(self) -> None:
+        """Let the other engines continue what one has lost."""
+        self.submit_waiting()
+        self._changed()
 
     def on_give_up(self, message: str) -> None:
-        self._died(EngineDeadError(message))
-
-
-def _crash_message(reason: str) -> str:
-    return (
-        "this request ended the engine each time it was tried, the last time while it ran alone: "
-        f"{reason}. No other request was harmed; do not send it again"
-    )
+        """Fail all callers if no engine is left; else let the others have what this one had."""
+        self._changed()
+        if self._is_over():
+            self._died(EngineDeadError(message))
+        else:
+            self.submit_waiting()
 
 
 def coalesce(events: Sequence[TokenEvent]) -> list[TokenEvent]:

@@ -1,7 +1,8 @@
 """The journal: everything that is needed to resume any open request in another engine.
 
 For each request that is its prompt, its parameters, its seed and the tokens emitted so far. The KV
-cache of an engine is only a cache; the journal is the source of truth.
+cache of an engine is only a cache; the journal is the source of truth. Which requests an engine
+has, by their numbers, is its `Assignment`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from octavo.client.journal.routing import Prefixes
 from octavo.client.journal.timeline import Timeline
 from octavo.core.request import FinishReason, Request, TokenEvent
 from octavo.wire.codec import event_from_wire, request_to_wire
@@ -26,12 +28,18 @@ class Entry:
 
     request: Request
     emitted: array[int] = field(default_factory=lambda: array("i"))
-    number: int | None = None  # in the current engine; None: it does not have the request
+    holder: Assignment | None = None  # of the engine that has the request
+    number: int | None = None  # in that engine; None: no engine has the request
     was_submitted: bool = False  # to some engine: a full queue must not reject it any more
     is_abort_requested: bool = False
     crash_points: int = 0  # for crashes while it was in a step; see `Quarantine`
     num_tokens_at_crash: int = 0  # tokens emitted when crash_points last grew
     timeline: Timeline = field(default_factory=Timeline)
+    num_to_compute: int = 0  # tokens that its engine has to compute before the first it emits
+    prefixes: Prefixes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prefixes = Prefixes(self.request)
 
     @property
     def name(self) -> str:
@@ -53,7 +61,6 @@ class Journal:
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
-        self._by_number: dict[int, Entry] = {}
         self._next_number = 0
 
     def __len__(self) -> int:
@@ -61,11 +68,6 @@ class Journal:
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(list(self._entries.values()))
-
-    @property
-    def num_submitted(self) -> int:
-        """The number of requests that the current engine has."""
-        return len(self._by_number)
 
     def open(self, request: Request) -> Entry:
         """Add a request, which may already have tokens that it emitted elsewhere."""
@@ -78,37 +80,61 @@ class Journal:
         """Return the open entry of this name, if any."""
         return self._entries.get(name)
 
-    def find_number(self, number: int) -> Entry | None:
-        """Return the entry that has this number in the current engine, if any."""
-        return self._by_number.get(number)
+    def parent_of(self, entry: Entry) -> Entry | None:
+        """Return the open request of which another is a fork, if any."""
+        parent = entry.request.parent_id
+        return None if parent is None else self._entries.get(parent)
 
     def close(self, entry: Entry) -> None:
         """Remove a request that has ended."""
         del self._entries[entry.name]
-        self.withdraw(entry)
+        if entry.holder is not None:
+            entry.holder.withdraw(entry)
+
+    def take_number(self) -> int:
+        """Return a number that no submission of a request has had, to whichever engine."""
+        number, self._next_number = self._next_number, self._next_number + 1
+        return number
+
+
+class Assignment:
+    """The requests that one engine has, by their numbers."""
+
+    def __init__(self, journal: Journal, index: int) -> None:
+        self._journal = journal
+        self._index = index  # of the engine
+        self._by_number: dict[int, Entry] = {}
+        self.num_waiting_tokens = 0  # to be computed before the requests emit their first
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def find(self, number: int) -> Entry | None:
+        """Return the entry that has this number in the engine, if any."""
+        return self._by_number.get(number)
 
     def withdraw(self, entry: Entry) -> None:
-        """Ignore what the current engine still sends about a request."""
-        if entry.number is not None:
-            del self._by_number[entry.number]
-            entry.number = None
+        """Ignore what the engine still sends about a request."""
+        assert entry.number is not None, "the engine does not have this request"
+        self._begin(entry)
+        del self._by_number[entry.number]
+        entry.holder = entry.number = None
 
     def submit(self, entry: Entry, now: float) -> WireRequest:
         """Return the message that resumes a request; raise WireError if it cannot be sent.
 
         Every submission has a new number, so that late events of an earlier one match no entry.
         """
-        assert entry.number is None, "the engine already has this request"
-        request = entry.request
-        parent = None
-        if request.parent_id is not None and (before := self.find(request.parent_id)) is not None:
-            parent = before.number
-        resumed = replace(request, emitted=entry.emitted, resumed=entry.was_submitted)
-        wire = request_to_wire(resumed, self._next_number, parent)
-        entry.number, entry.was_submitted = self._next_number, True
-        self._by_number[self._next_number] = entry
-        self._next_number += 1
-        entry.timeline.submit(now, len(entry.emitted))
+        assert entry.holder is None, "an engine already has this request"
+        parent = self._journal.parent_of(entry)
+        is_here = parent is not None and parent.holder is self
+        resumed = replace(entry.request, emitted=entry.emitted, resumed=entry.was_submitted)
+        number = self._journal.take_number()
+        wire = request_to_wire(resumed, number, parent.number if parent and is_here else None)
+        entry.holder, entry.number, entry.was_submitted = self, number, True
+        self._by_number[number] = entry
+        self.num_waiting_tokens += entry.num_to_compute
+        entry.timeline.submit(now, len(entry.emitted), self._index)
         return wire
 
     def advance(self, entry: Entry, wire: WireEvent) -> TokenEvent:
@@ -119,17 +145,29 @@ class Journal:
                 f"{len(entry.emitted)} tokens"
             )
         event = event_from_wire(wire, entry.request.request_id)
+        if entry.num_to_compute:
+            self._begin(entry)
         entry.emitted.extend(wire.tokens)
         if event.finish_reason is not None:
-            self.close(entry)
+            self._journal.close(entry)
         if event.stats is not None:
             stats = entry.timeline.whole(event.stats, len(entry.emitted))
             event = event._replace(stats=stats)
         return event
 
-    def lose_engine(self, now: float) -> None:
-        """Note that the engine has ended, with everything it had."""
-        for entry in self._by_number.values():
-            entry.number = None
+    def end(self, entry: Entry) -> None:
+        """Remove a request that no engine has, and none continues."""
+        self._journal.close(entry)
+
+    def _begin(self, entry: Entry) -> None:
+        """Note that a request does not wait for its first token here any more."""
+        self.num_waiting_tokens -= entry.num_to_compute
+        entry.num_to_compute = 0
+
+    def lose(self, now: float) -> list[Entry]:
+        """Return all entries, which the engine has no more, since it has ended."""
+        lost = list(self._by_number.values())
+        for entry in lost:
+            self.withdraw(entry)
             entry.lose(now)
-        self._by_number.clear()
+        return lost

@@ -4,7 +4,8 @@ A request that crashes an engine does so every time it reaches the same position
 request in an engine's last step gets crash points, until its next token shows that the position
 was passed. After two crashes without a token in between, a request is isolated: it runs alone,
 while all others wait, until it has produced one token (and is cleared) or has crashed the engine
-once more (and fails, without another try).
+once more (and fails, without another try). Where there are several engines, each has a quarantine
+of its own: a request runs alone in the engine that ended with it, while the others have the rest.
 
 An engine that was ended by a SIGKILL from outside counts half, because operators and tests kill
 engines whose requests did nothing wrong. It still counts, because the kernel ends a process in the
@@ -56,6 +57,15 @@ class Quarantine:
         if isolated not in self._waiting:
             self._waiting.appendleft(isolated)  # the engine ended for another reason
         return None
+
+    def has(self, entry: Entry) -> bool:
+        """Return whether a request runs alone, or is to run alone next."""
+        return entry is self.isolated or entry in self._waiting
+
+    def release(self) -> None:
+        """Let all requests run beside others, since their engine will not run again."""
+        self._waiting.clear()
+        self.isolated = None
 
     def isolate(self) -> Entry | None:
         """Return the next request to run alone, if any; the engine must be empty."""

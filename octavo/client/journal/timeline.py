@@ -11,11 +11,16 @@ from itertools import zip_longest
 
 from octavo.core.stats import RESTART, RequestStats, Restart
 
+MAX_ENGINES = 16  # that are named, the last ones
+
 
 class Timeline:
     """The statistics of one request over all the engines that had it."""
 
-    __slots__ = ("_lost_at", "_num_before", "_past", "_restarts", "_seen", "_submitted_at")
+    __slots__ = (
+        *("_engines", "_lost_at", "_num_before", "_past", "_restarts", "_seen"),
+        "_submitted_at",
+    )
 
     def __init__(self) -> None:
         self._past: RequestStats | None = None  # of the engines that have ended
@@ -23,6 +28,7 @@ class Timeline:
         self._submitted_at: float | None = None  # to the present engine
         self._num_before = 0  # tokens that earlier ones had emitted
         self._restarts: list[Restart] = []
+        self._engines: list[int] = []  # those that had it, by their places in the set
         self._lost_at: float | None = None  # since when it has waited for an engine
 
     def wait(self, now: float) -> None:
@@ -30,8 +36,10 @@ class Timeline:
         if self._lost_at is None:
             self._lost_at = now
 
-    def submit(self, now: float, num_emitted: int) -> None:
+    def submit(self, now: float, num_emitted: int, engine: int) -> None:
         """Note that an engine gets the request, with so many tokens emitted before."""
+        if self._engines[-1:] != [engine]:
+            self._engines = [*self._engines[-MAX_ENGINES + 1 :], engine]
         if self._lost_at is not None:
             self._restarts.append(Restart(self._lost_at, max(self._lost_at, now)))
             self._lost_at = None
@@ -54,6 +62,7 @@ class Timeline:
     def whole(self, stats: RequestStats, num_emitted: int) -> RequestStats:
         """Return what the present engine reports, with what earlier ones had done."""
         self._seen = stats
+        stats.engines = self._engines
         if self._past is None and not self._restarts:
             return stats
         joined = stats if self._past is None else _joined(self._past, stats)
@@ -64,6 +73,7 @@ class Timeline:
             num_output_tokens=num_emitted,
             wait_seconds=waits,
             restarts=list(self._restarts),
+            engines=self._engines,
         )
 
 

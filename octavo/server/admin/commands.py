@@ -96,4 +96,5 @@ async def diagnosis(exchange: Exchange) -> None:
         "admitted_sequences": queue.num_admitted,
         "expected_wait_seconds": round(queue.seconds_to_wait(), 3),
     }
-    await exchange.respond_json(diagnose(exchange.server.llm.snapshot(), admission))
+    snapshots = [engine.snapshot() for engine in exchange.server.llm.engines]
+    await exchange.respond_json(diagnose(snapshots, admission))

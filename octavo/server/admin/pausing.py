@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import get_args
 
-from octavo.api.control import SLEEP_SECONDS, SleepError, SleepLevel
+from octavo.api.control import SLEEP_SECONDS, RestartError, SleepError, SleepLevel
 from octavo.api.outputs import EngineDeadError
 from octavo.core.config import ConfigError
 from octavo.server.admin.commands import command_errors
@@ -96,6 +96,20 @@ async def wake_up(exchange: Exchange) -> None:
     except EngineDeadError as error:
         raise unavailable(f"the engine could not start: {error}", "engine_not_ready") from None
     await exchange.respond_json({"is_sleeping": False})
+
+
+async def restart(exchange: Exchange) -> None:
+    """Restart the engines one after the other, and respond when all are ready again."""
+    query_of(exchange, ())
+    try:
+        count = await exchange.server.llm.restart()
+    except ConfigError as error:
+        raise invalid(str(error)) from None
+    except RestartError as error:
+        raise ApiError(409, str(error), code="interrupted") from None
+    except EngineDeadError as error:
+        raise unavailable(f"the engine could not start: {error}", "engine_not_ready") from None
+    await exchange.respond_json({"restarted": count})
 
 
 async def is_sleeping(exchange: Exchange) -> None:

@@ -26,6 +26,10 @@ ADMIN_ROUTES: Sequence[Route] = (
         query=(pausing.LEVEL, pausing.MODE),
     ),
     Route("POST", "/wake_up", pausing.wake_up, "Start an engine again after /sleep."),
+    Route(
+        *("POST", "/restart_engines", pausing.restart),
+        "Restart the engines, one after the other; their requests continue.",
+    ),
     Route("GET", "/is_sleeping", pausing.is_sleeping, "Whether there is an engine."),
     Route(
         *("POST", "/reset_prefix_cache", commands.reset_prefix_cache),

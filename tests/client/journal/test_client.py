@@ -62,6 +62,9 @@ class Slots:
     def is_well(self) -> bool:
         return self.is_ready
 
+    def restart(self) -> None:
+        self.is_ready = False
+
     def sleep(self) -> None:
         self.is_ready = False
 
@@ -91,7 +94,7 @@ def request(name: str) -> Request:
 def test_requests_continue_in_the_next_engine_behind_what_the_last_one_emitted() -> None:
     async def world() -> None:
         engine = Slots()
-        client = JournalClient(engine)
+        client = JournalClient([engine])
         events: list[TokenEvent] = []
 
         def deliver(new: Sequence[TokenEvent]) -> None:
@@ -130,7 +133,7 @@ def test_requests_continue_in_the_next_engine_behind_what_the_last_one_emitted()
 def test_a_request_in_two_steps_in_flight_is_suspected_once_by_each_end() -> None:
     async def world() -> None:
         engine = Slots()
-        client = JournalClient(engine)
+        client = JournalClient([engine])
         events: list[TokenEvent] = []
 
         def deliver(new: Sequence[TokenEvent]) -> None:

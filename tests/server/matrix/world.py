@@ -90,8 +90,8 @@ class World:
         model = f"matrix?gate={self._gate}&held={self._held}"
         self._adapter = write_adapter(files / ADAPTER, 1)
         arguments = EngineArguments(model=model, tokenizer=str(directory), enable_lora=True)
-        self._client = make_client(arguments, ProcessLauncher(FACTORY), _TIMING)
-        self._client.engine.start()
+        self._client = make_client(arguments, [ProcessLauncher(FACTORY)], _TIMING)
+        self._client.start()
         source = files_of(self._client.facts)
         copies = AdapterCopies(1 << 20, 1 << 18, files / "copies")
         self.llm = TrustingLLM.over(self._client, arguments, source=source, copies=copies)

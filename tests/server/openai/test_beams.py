@@ -466,8 +466,8 @@ def test_with_a_journal_beams_are_answered_and_not_recorded(
 def test_a_search_outlives_its_engine(directory: Path) -> None:
     """The engine is killed in the middle, and the next one continues to the same beams."""
     arguments = EngineArguments(model="fake?step=0.002", tokenizer=str(directory))
-    engine = make_client(arguments, ProcessLauncher(FACTORY))
-    engine.engine.start()
+    engine = make_client(arguments, [ProcessLauncher(FACTORY)])
+    engine.start()
     llm = AsyncLLM.over(engine, arguments, source=files_of(engine.facts))
 
     async def main() -> None:
@@ -480,7 +480,7 @@ def test_a_search_outlives_its_engine(directory: Path) -> None:
             await until(lambda: llm._num_requests > before + 20)
             process_of(engine).kill()
             again = await asked
-            assert llm.vitals.num_deaths == 1
+            assert llm.engines[0].vitals.num_deaths == 1
             assert again["choices"] == whole["choices"]
             await nothing_left(client)
             await client.server.prompt_pool.close()

@@ -20,6 +20,7 @@ from octavo.engine.process import EngineLoop
 from octavo.engine.tensor_files import TensorFiles
 from octavo.exec.inline import InlineExecutor
 from octavo.exec.recording import RecordingExecutor, SuspectRecord
+from octavo.options.engine import EngineArguments
 from octavo.wire.channel import HEARTBEAT_SECONDS, StepProgress
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
@@ -34,6 +35,7 @@ from octavo.wire.message_types import (
     WireError,
     decode_to_engine,
     encode,
+    unpack,
 )
 from tests.client.fake_engine import FakeRunner
 from tests.exec.at_once import AtOnce
@@ -87,6 +89,7 @@ class SimEngine:
         self.is_stopped = False  # as by SIGSTOP
         self.is_hung = False  # in a step that never ends; its pulses continue
         self.is_mad = False  # it sends data that is no message
+        self.is_unwanted = False  # it may be killed although it is healthy
         self.is_closed = False
         self._loop.call_later(self._random.uniform(0, 0.1), self._begin)
 
@@ -109,7 +112,8 @@ class SimEngine:
         self._world.num_dumps += 1
 
     def kill(self) -> None:
-        if self._ending is None and not (self.is_stopped or self.is_hung or self.is_mad):
+        is_faulty = self.is_stopped or self.is_hung or self.is_mad
+        if self._ending is None and not (is_faulty or self.is_unwanted):
             self._world.errors.append(AssertionError("a healthy engine was killed"))
         self.end("its process was ended by SIGKILL")
 
@@ -174,6 +178,7 @@ class SimEngine:
             assert isinstance(message, StartEngine)
             self._cache_key = message.cache_key
             self._world.cache_keys[message.cache_key] = None
+            self._world.arguments.append(unpack(message.arguments, EngineArguments))
             self._loop.call_later(self._random.uniform(0.1, 2.0), self._load)
 
     def _load(self) -> None:
@@ -284,6 +289,7 @@ class SimLauncher:
         self.num_late = 0  # frames of an engine that arrived after its successor's start
         self.is_closed = False
         self.cache_keys: dict[bytes, None] = {}  # that engines have been given
+        self.arguments: list[EngineArguments] = []  # likewise, in order
         self._arrived: deque[Incoming] = deque()
         self._travelling: list[Incoming] = []
         self._latest: dict[tuple[int, bool], float] = {}

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from octavo.client.engine_run import State
 from octavo.client.process import ProcessEngine
-from octavo.client.supervisor import State
 from octavo.engine.commands import HANDLERS
 from octavo.wire.commands import (
     BY_NAME,

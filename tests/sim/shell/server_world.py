@@ -384,7 +384,7 @@ class ServerWorld(World):
             raise AssertionError("a request after the last fault was not served")
         await self._wait_for(lambda: not self.launcher.engines[-1].names())
         require(not self.launcher.engines[-1].names(), "the engine still has sequences")
-        self._count("restarts", self.client.engine.supervisor.restarts.num_restarts)
+        self._count("restarts", self.client.engines[0].supervisor.restarts.num_restarts)
 
     async def _wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait a while for a condition that sends no notification; the caller checks it."""

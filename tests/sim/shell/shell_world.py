@@ -20,6 +20,7 @@ from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.api.requests import FailedRequestError
 from octavo.client.commands import COMMAND_SECONDS
 from octavo.client.journal.client import JournalClient
+from octavo.client.journal.journal import Entry
 from octavo.client.process import ProcessEngine, make_client
 from octavo.client.restart_policy import Timing
 from octavo.core.config import CoreConfig
@@ -95,16 +96,17 @@ class World:
         return [SimLauncher(self.loop, self.seed + 1, config)]
 
     def _make_client(self, arguments: EngineArguments) -> JournalClient[Any]:
-        client = make_client(arguments, self.launcher, TIMING, self.loop.time)
-        client.engine.start()
+        client = make_client(arguments, self.launchers, TIMING, self.loop.time)
+        client.start()
         return client
 
     def _engines(self) -> list[ProcessEngine]:
-        return [self.client.engine]
+        return self.client.engines
 
-    def _engine_now(self) -> SimEngine:
-        """Return the engine that has the requests."""
-        return self.launcher.engines[-1]
+    def _engine_of(self, entry: Entry) -> SimEngine:
+        """Return the engine that has a request."""
+        (index,) = [each.index for each in self.client.members if each.requests is entry.holder]
+        return self.launchers[index].engines[-1]
 
     def _draw_prompt(self, chance: random.Random) -> list[int]:
         return [chance.randrange(POISON_TOKEN) for _ in range(chance.randint(1, 30))]
@@ -263,8 +265,10 @@ class World:
             outcome.ending = "dead"
         finally:
             entries = [e for e in self.client._journal if e.name.startswith(f"{name}#")]
-            outcome.left_as = [str(e.number) for e in entries if e.number is not None]
-            outcome.left_in = self._engine_now()
+            entries = [e for e in entries if e.holder is not None]
+            if entries:
+                outcome.left_as = [str(e.number) for e in entries if e.holder is entries[0].holder]
+                outcome.left_in = self._engine_of(entries[0])
             await stream.aclose()  # type: ignore[attr-defined]
 
     def _note(self, output: RequestOutput, sampling: SamplingParams, outcome: Outcome) -> None:

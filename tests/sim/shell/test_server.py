@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from octavo.client.journal.journal import Entry, Journal
+from octavo.client.journal.journal import Assignment, Entry
 from octavo.server.lifecycle import ServerLifecycle
 from octavo.serving import generation
 from octavo.serving.admission import Ticket
@@ -120,14 +120,14 @@ def _keeps_bytes(patch: pytest.MonkeyPatch) -> None:
 
 
 def _loses_a_token_at_restarts(patch: pytest.MonkeyPatch) -> None:
-    submit = Journal.submit
+    submit = Assignment.submit
 
-    def forgetful(self: Journal, entry: Entry, now: float) -> Any:
+    def forgetful(self: Assignment, entry: Entry, now: float) -> Any:
         if entry.was_submitted:
             del entry.emitted[:1]
         return submit(self, entry, now)
 
-    patch.setattr(Journal, "submit", forgetful)
+    patch.setattr(Assignment, "submit", forgetful)
 
 
 def _drops_output_for_slow_readers(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from octavo.client.commands import CommandsInFlight
 from octavo.client.journal.client import JournalClient
-from octavo.client.journal.journal import Entry, Journal
+from octavo.client.journal.journal import Assignment, Entry
 from octavo.client.journal.quarantine import Quarantine
 from octavo.client.launcher import Incoming
 from octavo.client.liveness import Liveness
@@ -69,14 +69,14 @@ def test_a_seed_determines_a_world() -> None:
 
 def _forgets_tokens(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: a new engine does not get the first emitted token."""
-    submit = Journal.submit
+    submit = Assignment.submit
 
-    def forgetful(self: Journal, entry: Entry, now: float) -> Any:
+    def forgetful(self: Assignment, entry: Entry, now: float) -> Any:
         if entry.was_submitted:
             del entry.emitted[:1]
         return submit(self, entry, now)
 
-    patch.setattr(Journal, "submit", forgetful)
+    patch.setattr(Assignment, "submit", forgetful)
 
 
 def _accepts_late_frames(patch: pytest.MonkeyPatch) -> None:
@@ -93,10 +93,10 @@ def _forgets_a_request(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: the newest request is not resubmitted to a new engine."""
 
     def submit_waiting(self: JournalClient[ProcessEngine]) -> None:
-        if self._quarantine.isolate() is None:
-            self._submit([entry for entry in self._journal if entry.number is None][:-1])
+        self._assign([entry for entry in self._journal if entry.number is None][:-1])
+        self.members[0].send()
 
-    patch.setattr(JournalClient, "_submit_waiting", submit_waiting)
+    patch.setattr(JournalClient, "submit_waiting", submit_waiting)
 
 
 def _never_fails_a_request(patch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,1 @@
-"""Worlds with two engines for one keeper of requests, in which one continues what another began."""
+"""Worlds with several engines of one keeper of requests: one continues what another began."""

@@ -1,9 +1,9 @@
-"""A world with two engines behind `AsyncLLM`: what one has begun the other continues.
+"""A world with several engines behind `AsyncLLM`: what one has begun another continues.
 
-The front end, the keeper of requests (the journal, the quarantine), both engines' supervisors and
-commands in flight, the engine loop, the core and the loading of files are the real ones. An engine
-dies, or hands its requests over although it lives, with commands in flight; every caller knows its
-right output, and gets each token once.
+The front end, the keeper of requests (the journal, the quarantines, the choice of an engine), the
+engines' supervisors and commands in flight, the engine loop, the core and the loading of files are
+the real ones. An engine dies, or is restarted although it lives, with commands in flight; every
+caller knows its right output, and gets each token once.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from octavo.api.control import CommandFailedError
+from octavo.api.outputs import EngineDeadError
 from octavo.client.journal.client import JournalClient
 from octavo.client.journal.quarantine import CRASH_POINTS, FAILURE_POINTS, KILL_POINTS
-from octavo.client.process import ProcessEngine
 from octavo.core.config import CoreConfig, KVGroup
+from octavo.core.engine import EngineCore
 from octavo.core.kv.manager import KVManager
 from octavo.options.engine import EngineArguments
 from octavo.wire.commands import Pause, Resume
@@ -27,10 +29,8 @@ from tests.sim.shell.engine_side import SimEngine, SimLauncher
 from tests.sim.shell.handover.digests import DigestOracle
 from tests.sim.shell.handover.file_operator import FileOperator
 from tests.sim.shell.handover.inside import Launcher
-from tests.sim.shell.handover.pair import Pair
-from tests.sim.shell.shell_world import TIMING, Outcome, World, require
+from tests.sim.shell.shell_world import LIMIT_SECONDS, Outcome, World, require
 
-KEY_BYTES = 32
 NOTICED_SECONDS = 0.1  # in which the end of a process is noticed, behind a sleep of the machine
 # Of the models of these worlds: what their layers keep, with the sizes of their blocks.
 LAYOUTS = (
@@ -43,7 +43,7 @@ LAYOUTS = (
 
 
 class HandoverWorld(World):
-    """The world of one seed, with two engines for one front end."""
+    """The world of one seed, with two or three engines for one front end."""
 
     def _make_launchers(self, config: CoreConfig) -> list[SimLauncher]:
         chance = random.Random(f"{self.seed} handover")
@@ -63,24 +63,37 @@ class HandoverWorld(World):
         self.outcomes: dict[str, Outcome] = {}
         self.most_points = 0  # that faults can have given one request
         self.store = Store(self.seed, chance.choice(["none", "good", "bad"]))
-        self.hands_over_often = chance.random() < 0.5
-        seeds = (self.seed + 1, self.seed + 1_000_001)
-        self._pair_launchers = [
-            Launcher(self.loop, seed, config, self.store, self.oracle.look) for seed in seeds
+        self.restarts_often = chance.random() < 0.5
+        seeds = [self.seed + 1 + 1_000_000 * index for index in range(chance.choice([2, 2, 3]))]
+        self._file_launchers = [
+            Launcher(self.loop, seed, config, self.store, self._look) for seed in seeds
         ]
-        return list(self._pair_launchers)
+        return list(self._file_launchers)
+
+    def _look(self, core: EngineCore) -> None:
+        """Check what holds between any two steps of any engine."""
+        self.oracle.look(core)
+        if hasattr(self, "client"):
+            check_set(self.client)
 
     def _make_client(self, arguments: EngineArguments) -> JournalClient[Any]:
-        key = random.Random(f"{self.seed} key").randbytes(KEY_BYTES)
-        engines = [
-            ProcessEngine(arguments, launcher, TIMING, self.loop.time, key)
-            for launcher in self.launchers
-        ]
-        self.pair = Pair(*engines)
-        client = JournalClient(self.pair, self.loop.time)
-        for engine in engines:
-            engine.start()
+        client = super()._make_client(arguments)
+        restart = client.restart
+
+        def watched(index: int) -> None:
+            self._note_restart(index)
+            restart(index)
+
+        client.restart = watched  # type: ignore[method-assign]
         return client
+
+    def _note_restart(self, index: int) -> None:
+        """Note that an engine is about to be restarted, which may have requests."""
+        self.launchers[index].engines[-1].is_unwanted = True
+        self.has_cause = True
+        has_others = any(member.is_open for member in self.client.members if member.index != index)
+        self._count("restarted", 1)
+        self._count("moved" if has_others else "no other", len(self.client.members[index].requests))
 
     def _make_operators(self) -> None:
         self.operators = self.file_operators = [
@@ -92,16 +105,10 @@ class HandoverWorld(World):
                 num_sleeps=lambda: self.num_events.get("asleep", 0),
                 is_over=lambda: self.is_over,
             )
-            for engine, launcher in zip(self._engines(), self._pair_launchers, strict=True)
+            for engine, launcher in zip(self._engines(), self._file_launchers, strict=True)
         ]
-        for operator, launcher in zip(self.file_operators, self._pair_launchers, strict=True):
+        for operator, launcher in zip(self.file_operators, self._file_launchers, strict=True):
             launcher.is_paused = operator.is_paused
-
-    def _engines(self) -> list[ProcessEngine]:
-        return list(self.pair.engines)
-
-    def _engine_now(self) -> SimEngine:
-        return self.launchers[self.pair.chosen].engines[-1]
 
     def _draw_prompt(self, chance: random.Random) -> list[int]:
         if chance.random() < 0.4:
@@ -126,21 +133,52 @@ class HandoverWorld(World):
 
     # faults and commands
 
-    async def _hand_over(self) -> None:
-        """Let the other engine continue all requests, although this one lives."""
+    async def _restart(self, index: int) -> None:
+        """Restart an engine with all that it has, and perhaps an abort on its way."""
         entries = [entry for entry in self.client._journal if entry.number is not None]
-        if entries and self.random.random() < 0.3:  # an abort is on its way
+        if entries and self.random.random() < 0.3:
             name = self.random.choice(entries).name.rpartition("#")[0]
             self.outcomes[name].ending = "aborted"
+            self._count("aborted on the way")
             await self.engine.abort(name)
-        aborted = [entry for entry in entries if entry.is_abort_requested]
-        has_handed_over = self.pair.hand_over([entry.number or 0 for entry in entries])
-        self._count("handed over" if has_handed_over else "no other")
-        if has_handed_over:
-            self._count("continued", len(entries) - len(aborted))
-            self._count("aborted on the way", len(aborted))
-            kept = [entry.name for entry in aborted if entry in list(self.client._journal)]
-            require(not kept, f"{kept}: aborted, and continued by the other engine")
+        self.client.restart(index)
+
+    async def _roll(self) -> None:
+        """Restart one engine after the other, as an operator does."""
+        restart = self.client.restart
+
+        def watched(index: int) -> None:
+            is_alone = all(engine.is_ready for engine in self.client.engines)
+            require(is_alone, "an engine is restarted while another is not ready")
+            restart(index)
+
+        self.client.restart = watched  # type: ignore[method-assign]
+        try:
+            async with asyncio.timeout(LIMIT_SECONDS / 4):
+                await self.engine.restart()
+            self._count("rolled")
+        except EngineDeadError:
+            require(self.is_over, "no engine came back")
+        finally:
+            self.client.restart = restart  # type: ignore[method-assign]
+
+    async def _pause_all(self) -> None:
+        """Pause the engines, all of which have obeyed when the only reply comes."""
+        ready = [member.index for member in self.client.members if member.engine.is_ready]
+        engines = [self.launchers[index].engines[-1] for index in ready]
+        try:
+            await self.engine.pause()
+        except (EngineDeadError, CommandFailedError):
+            pass
+        else:
+            for index, engine in zip(ready, engines, strict=True):
+                is_same = self.launchers[index].engines[-1] is engine and engine.is_ready
+                if is_same and engine.core is not None and not engine.is_mad:
+                    require(engine.core.scheduler.paused, "an engine was not paused with all")
+            self._count("all paused")
+        await asyncio.sleep(self.random.random())
+        if not self.is_over:
+            await self._operate(self.engine.resume)
 
     async def _faults(self) -> None:
         kinds: dict[str, Callable[[SimEngine], Any]] = {
@@ -152,7 +190,7 @@ class HandoverWorld(World):
         }
         self.engine.attach()  # the end of an engine is not noticed before
         others = (
-            *("commanded", "asleep", "drained", "drained"),
+            *("commanded", "asleep", "drained", "rolled", "all paused"),
             *("paused", "paused and drained", "paused and killed"),
         )
         for _ in range(self.random.randint(1, 8)):
@@ -160,44 +198,59 @@ class HandoverWorld(World):
             if self.is_over:
                 return
             kind = self.random.choice([*kinds, *others])
-            # Most often something happens to the engine that has the requests.
-            side = self.pair.chosen ^ (self.random.random() < 0.3)
-            engine, operator = self.launchers[side].engines[-1], self.file_operators[side]
+            index = self._draw_engine()
+            engine, operator = self.launchers[index].engines[-1], self.file_operators[index]
             if self.random.random() < 0.5:  # in flight when it happens
                 operator.send()
             self._count(kind if engine.is_ready or kind in others else "died young")
             if kind in kinds:
-                self.has_cause = True
-                self.most_points += KILL_POINTS if kind == "killed" else CRASH_POINTS
+                self._note_fault(KILL_POINTS if kind == "killed" else CRASH_POINTS)
                 kinds[kind](engine)
             elif kind == "asleep":  # the whole machine slept: no engine is at fault
                 self.loop.now += 100.0
                 await asyncio.sleep(NOTICED_SECONDS)
             else:
-                await self._command(kind, operator, engine)
-            if self.hands_over_often and self.random.random() < 0.5 and not self.is_over:
-                await self._hand_over()
+                await self._command(kind, index, operator, engine)
+            if self.restarts_often and self.random.random() < 0.5 and not self.is_over:
+                await self._restart(self._draw_engine())
 
-    async def _command(self, kind: str, operator: FileOperator, engine: SimEngine) -> None:
+    def _draw_engine(self) -> int:
+        """Return the index of an engine, most often of one that has requests."""
+        busy = [member.index for member in self.client.members if len(member.requests)]
+        if busy and self.random.random() < 0.7:
+            return self.random.choice(busy)
+        return self.random.randrange(len(self.launchers))
+
+    def _note_fault(self, points: int) -> None:
+        """Note that an engine ends, and how much its requests are blamed for it at most."""
+        self.has_cause = True
+        self.most_points += points
+
+    async def _command(
+        self, kind: str, index: int, operator: FileOperator, engine: SimEngine
+    ) -> None:
         """Carry out what an operator wants."""
         if kind == "commanded":
             operator.send()
         elif kind == "drained":
-            await self._hand_over()
+            await self._restart(index)
+        elif kind == "rolled":
+            await self._roll()
+        elif kind == "all paused":
+            await self._pause_all()
         else:  # one of the engines
             operator.give(Pause())
             if kind == "paused and drained":
                 await asyncio.sleep(self.random.choice([0.0, 0.02]))
                 if not self.is_over:
-                    await self._hand_over()
+                    await self._restart(index)
             elif kind == "paused and killed":  # the next engine must be paused too
                 await asyncio.sleep(self.random.choice([0.0, 0.02]))
-                self.has_cause = True
-                self.most_points += KILL_POINTS
+                self._note_fault(KILL_POINTS)
                 engine.end("its process was ended by SIGKILL", by_others=True)
                 await asyncio.sleep(3 * self.random.random())
                 if not self.is_over:
-                    await self._hand_over()
+                    await self._restart(index)
             await asyncio.sleep(self.random.random())
             if not self.is_over:
                 operator.give(Resume())
@@ -206,23 +259,47 @@ class HandoverWorld(World):
 
     async def _heal(self) -> None:
         await super()._heal()
-        for index in range(len(self.pair.engines)):  # one that hangs is noticed if it has work
+        for index in range(len(self.launchers)):  # one that hangs without work is not noticed
             await self._wait_for_engines()
-            before = self.pair.chosen
-            await self._hand_over()
-            require(self.pair.chosen != before, "it could not hand over")
+            self.client.restart(index)
             await self._serve(f"last {index}")
         await self._wait_for_engines()
         require(not super()._names_left(), "an engine still has sequences")
-        self._count("died for the other", self.pair.num_deaths)
         self._count("same names", self.oracle.num_agreed)
-        self._count("loaded", sum(launcher.num_loaded() for launcher in self._pair_launchers))
+        self._count("loaded", sum(launcher.num_loaded() for launcher in self._file_launchers))
         for operator in self.file_operators:
+            operator.send()  # to engines without a fault, which must reply
+            operator.send()
             await operator.check_files()
 
     async def _wait_for_engines(self) -> None:
         for _ in range(1000):
-            if all(engine.is_ready for engine in self.pair.engines):
+            if all(engine.is_ready for engine in self.client.engines):
                 return
             await asyncio.sleep(0.1)
         raise AssertionError("an engine does not become ready")
+
+    def _check_the_end(self) -> None:
+        super()._check_the_end()
+        sizes = [each for launcher in self.launchers for each in launcher.arguments]
+        blocks = {each.num_gpu_blocks_override for each in sizes[1:]}
+        require(blocks == {self.launcher.config.num_blocks}, f"engines of other sizes: {blocks}")
+
+
+def check_set(client: JournalClient[Any]) -> None:
+    """Require that each request is in one engine, or waits because it can be in none."""
+    members = client.members
+    is_open = any(member.is_open for member in members)
+    for entry in client._journal:
+        if entry.holder is None:
+            is_suspect = any(member.quarantine.has(entry) for member in members)
+            require(is_suspect or not is_open, f"{entry.name} waits, and an engine is ready")
+    for member in members:
+        entries = member.requests._by_number
+        for number, entry in entries.items():
+            is_here = entry.holder is member.requests and entry.number == number
+            require(is_here, f"{entry.name} is in two engines")
+        num_waiting = sum(entry.num_to_compute for entry in entries.values())
+        require(num_waiting == member.requests.num_waiting_tokens, "the tokens that wait")
+        isolated = member.quarantine.isolated
+        require(isolated is None or len(entries) <= 1, "a suspect does not run alone")

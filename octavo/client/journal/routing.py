@@ -1,0 +1,115 @@
+"""The choice of an engine for a request: where its prefix is cached, and how much waits there.
+
+What an engine has cached is known from the requests that it was given. That view is bounded, and
+may be stale: the engine may have evicted what it shows, or still have what it has forgotten. A
+wrong view costs time, and nothing else.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from octavo.core.request import Request
+
+GRAIN_TOKENS = 32  # prefixes are compared in pieces of so many tokens
+# A token that is computed although another engine has it costs the memory of its KV too, and that
+# of the turns to come, so it counts as several tokens that wait.
+LOST_TOKEN_COST = 4
+REQUEST_COST = 64  # of each request that an engine has, in tokens that wait
+
+
+class Candidate(NamedTuple):
+    """An engine that may be given a request, as far as the choice depends on it."""
+
+    engine: int  # its number
+    num_cached: int  # tokens of the request that it probably has
+    num_waiting_tokens: int  # of other prompts, which it computes first
+    num_requests: int
+    num_known: int  # pieces of prefixes that it was given
+
+
+def choose(num_tokens: int, candidates: Iterable[Candidate]) -> int:
+    """Return the number of the engine where a request of so many tokens costs least.
+
+    Among equals it is the one that was given fewest prefixes, so that all fill evenly.
+    """
+
+    def cost(each: Candidate) -> tuple[int, int, int]:
+        lost = LOST_TOKEN_COST * (num_tokens - each.num_cached)
+        waiting = each.num_waiting_tokens + REQUEST_COST * each.num_requests
+        return lost + waiting, each.num_known, each.engine
+
+    return min(candidates, key=cost).engine
+
+
+class Prefixes:
+    """The names of a request's prefixes: one for each whole piece, of it and all before it."""
+
+    __slots__ = ("_request", "keys")
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.keys: list[int] = []
+
+    def extend(self, emitted: array[int]) -> list[int]:
+        """Return the names for the prompt and the tokens behind it, which are only added to."""
+        request, keys = self._request, self.keys
+        prompt = request.prompt
+        num_prompt = len(prompt)
+        last = keys[-1] if keys else _root_of(request)
+        for begin in range(
+            len(keys) * GRAIN_TOKENS,
+            num_prompt + len(emitted) - GRAIN_TOKENS + 1,
+            GRAIN_TOKENS,
+        ):
+            end = begin + GRAIN_TOKENS
+            piece = prompt[begin:end]
+            if end > num_prompt:
+                piece = piece + emitted[max(0, begin - num_prompt) : end - num_prompt]
+            last = hash((last, piece.tobytes()))
+            keys.append(last)
+        return keys
+
+
+def _root_of(request: Request) -> int:
+    """Return the name of what must be equal, beside tokens, for KV to be shared."""
+    encoder = None if request.encoder is None else request.encoder.digest
+    return hash((request.cache_scope, request.lora, encoder, request.salts))
+
+
+class KnownPrefixes:
+    """The prefixes that an engine was given, those used last, and no more than it can keep."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self._most = max(1, num_tokens // GRAIN_TOKENS)
+        self._keys: OrderedDict[int, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def num_tokens(self, keys: Sequence[int]) -> int:
+        """Return for how many tokens, from the first on, the engine was given this prefix."""
+        known = self._keys
+        for index, key in enumerate(keys):
+            if key not in known:
+                return index * GRAIN_TOKENS
+        return len(keys) * GRAIN_TOKENS
+
+    def note(self, keys: Sequence[int]) -> None:
+        """Note a prefix that the engine has, or will have computed.
+
+        Its end is forgotten first, as engines do: the beginning may be of use to others.
+        """
+        known = self._keys
+        for key in reversed(keys[: self._most]):
+            known[key] = None
+            known.move_to_end(key)
+        while len(known) > self._most:
+            known.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget all prefixes, as an engine does that ends."""
+        self._keys.clear()

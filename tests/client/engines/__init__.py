@@ -1,0 +1,1 @@
+"""Tests of several engines behind one client."""
