@@ -1,4 +1,4 @@
-"""`LLM`: a model in this process, for batches of prompts."""
+"""`LLM`: a model in this process, or in several engines' processes, for batches of prompts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from octavo.api.pooling.tasks import (
 )
 from octavo.api.prompts import Input, Prompt, as_many, read_prompt
 from octavo.api.requests import PLAIN, Options, check_request
-from octavo.core.request import ResetPrefixCache
+from octavo.api.set_runner import start_set
 from octavo.core.sampling_params import (
     LogitsProcessor,
     RequestOutputKind,
@@ -80,12 +80,17 @@ class LLM:
         if arguments.itl_goal is None:  # its callers wait for whole outputs, so longer steps cost
             arguments = replace(arguments, itl_goal=0.0)  # them nothing
         arguments, self._copies = open_copies(arguments)
+        self._model: Any  # TextModel; with the engine itself where that is in this process
+        self._runner: Any  # OfflineRunner, or SetRunner for engines in processes of their own
         try:
-            self._model = LocalModel(arguments, named)
+            if arguments.data_parallel_size > 1:
+                self._model, self._runner = start_set(arguments, named)
+            else:
+                local = LocalModel(arguments, named)
+                self._model, self._runner = local, OfflineRunner(local, self._copies)
         except BaseException:
             self._close_copies()
             raise
-        self._runner = OfflineRunner(self._model, self._copies)
 
     def close(self) -> None:
         """Free the model's memory. Later calls raise an error; a second `close` does nothing."""
@@ -118,11 +123,12 @@ class LLM:
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Return the sampling parameters that the model's makers recommend."""
-        return self._model.defaults
+        defaults: SamplingParams = self._model.defaults
+        return defaults
 
     def reset_prefix_cache(self) -> bool:
         """Share no KV computed before now. It always returns True, because it cannot fail."""
-        self._runner.send(ResetPrefixCache())
+        self._runner.reset_prefix_cache()
         return True
 
     def generate(
@@ -362,7 +368,7 @@ class LLM:
                 # Only the end is seen, so that nothing before it need be put together.
                 kind = RequestOutputKind.FINAL_ONLY
                 requests.append(check_request(self._model, read, params, own, kind))
-        outputs = self._runner.run(requests, shows_progress=shows_progress)
+        outputs: list[RequestOutput] = self._runner.run(requests, shows_progress=shows_progress)
         failure = first_error(outputs)
         if failure is not None:
             index, message = failure

@@ -16,7 +16,7 @@ from octavo.adapter_copies.copies import AdapterCopies
 from octavo.api.local_model import LocalModel
 from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.api.requests import CheckedRequest, RequestTable
-from octavo.core.request import Event, Request, TokenEvent
+from octavo.core.request import Request, ResetPrefixCache, TokenEvent
 
 REDRAW_SECONDS = 0.1
 _POLL_SECONDS = 0.001
@@ -133,11 +133,11 @@ class OfflineRunner:
         finally:
             self._busy.release()
 
-    def send(self, event: Event) -> None:
-        """Give the engine a command between two calls."""
+    def reset_prefix_cache(self) -> None:
+        """Share no KV that was computed before now."""
         self._acquire()
         try:
-            self._model.core.on_event(event)
+            self._model.core.on_event(ResetPrefixCache())
         finally:
             self._busy.release()
 
