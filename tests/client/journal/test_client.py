@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 
+from octavo.client.client import EngineDeadError
 from octavo.client.commands import COMMAND_SECONDS, replied
 from octavo.client.engine import EngineUser
 from octavo.client.journal.client import JournalClient
@@ -74,11 +76,11 @@ class Slots:
     def close(self) -> None:
         self.is_ready = False
 
-    def end(self) -> None:
+    def end(self, last_step: tuple[int, ...] = (), *, was_killed: bool = True) -> None:
         """End, and be followed by an engine that has nothing."""
         self.requests.clear()
         self.is_ready = False
-        self.user.on_end((), was_killed=True, reason="it ended")
+        self.user.on_end(last_step, was_killed=was_killed, reason="it ended")
         self.user.deliver(merge=False)
 
     def begin(self, epoch: int) -> None:
@@ -151,5 +153,52 @@ def test_a_request_in_two_steps_in_flight_is_suspected_once_by_each_end() -> Non
             assert len(engine.requests) == (2 if num_alone == 0 else 1)
         engine.user.deliver(merge=False)
         assert [(event.request_id, event.finish_reason) for event in events] == [("bad", "error")]
+
+    run(world)
+
+
+def test_the_others_go_on_without_an_engine_that_does_not_start_again() -> None:
+    async def world() -> None:
+        first, second = Slots(), Slots()
+        client = JournalClient([first, second])
+        deaths: list[EngineDeadError] = []
+        numbers_ready: list[int] = []
+        client.attach(lambda events: None, deaths.append)
+        client.watch(lambda: numbers_ready.append(sum(each.is_ready for each in client.members)))
+        client.send([request("a"), request("b")])
+        assert [len(first.requests), len(second.requests)] == [1, 1]
+
+        first.end((first.requests[0].number,), was_killed=False)
+        assert len(second.requests) == 2  # at once
+        second.end((second.requests[1].number,), was_killed=False)  # again with "a" in its step
+        assert client.snapshot().load.num_waiting == 2
+        first.begin(2)
+        assert [each.number for each in first.requests] == [3]  # "b": "a" is to run alone
+        second.is_closed = True
+        second.user.on_give_up("it does not start")
+        assert len(first.requests) == 2
+        assert not deaths
+        assert numbers_ready == [1, 0, 1, 1]
+
+        first.end()
+        first.is_closed = True
+        first.user.on_give_up("nor does this")
+        assert [str(death) for death in deaths] == ["nor does this"]
+        assert not client.is_sleeping
+
+    run(world)
+
+
+def test_a_fork_goes_where_its_parent_is() -> None:
+    async def world() -> None:
+        first, second = Slots(), Slots()
+        client = JournalClient([first, second])
+        client.attach(lambda events: None, lambda error: None)
+        forks = [replace(request(f"a{place}"), parent_id="a") for place in range(3)]
+        client.send([request("a"), *forks, request("b")])
+        assert [len(first.requests), len(second.requests)] == [4, 1]
+        number = first.requests[0].number
+        assert [each.parent for each in first.requests] == [None, number, number, number]
+        second.is_ready = first.is_ready = False
 
     run(world)

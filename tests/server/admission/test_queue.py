@@ -88,6 +88,28 @@ def test_no_more_sequences_are_admitted_than_the_capacity() -> None:
     asyncio.run(main())
 
 
+def test_as_many_are_admitted_as_the_engines_that_are_ready_can_have() -> None:
+    async def main() -> None:
+        admission = Admission(ServerSettings(), 4, Clock(), lambda reason: None)
+        assert admission.capacity == 8  # a little more than four
+        admission.resize(2)
+        entries = [await enqueue(admission, "a", 5) for _ in range(20)]
+        assert admission.num_admitted == 16
+        admission.resize(3)
+        await asyncio.sleep(0)
+        assert all(task.done() for _, task in entries)
+        for num_engines, capacity in ((1, 8), (0, 8), (2, 16)):
+            admission.resize(num_engines)
+            assert admission.capacity == capacity
+        for ticket, _ in entries:
+            ticket.leave()
+        fixed = make_admission(capacity=2)
+        fixed.resize(3)
+        assert fixed.capacity == 2
+
+    asyncio.run(main())
+
+
 def test_a_key_with_many_requests_does_not_block_others() -> None:
     """The first request of a key is next, though nine of another key came earlier."""
 
