@@ -84,6 +84,7 @@ def python() -> list[Finding]:
 
 
 def processor() -> list[Finding]:
+    from octavo.client.processors import cores as physical_cores
     from octavo.observe import machine
 
     allowed, quota = machine.num_cores()
@@ -94,6 +95,7 @@ def processor() -> list[Finding]:
     return [
         Finding("processor", name or "unknown"),
         Finding("cores", cores),
+        Finding("engines with cores of their own", f"{len(physical_cores())} at most"),
         Finding("instruction sets", ", ".join(sets) or "none that Octavo has kernels for"),
     ]
 

@@ -59,6 +59,8 @@ def divide(
 
 def cores(root: Path = ROOT) -> list[list[int]]:
     """Return the processors of each core that this process may use."""
+    if not hasattr(os, "sched_getaffinity"):  # a system without engines in processes of their own
+        return [[processor] for processor in range(os.cpu_count() or 1)]
     found: dict[str, list[int]] = {}
     for processor in sorted(os.sched_getaffinity(0)):
         path = root / f"sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"

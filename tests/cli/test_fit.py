@@ -42,6 +42,19 @@ def test_as_json(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert halved["kv_token"] == told["kv_token"] / 2
 
 
+def test_engines_divide_the_memory(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (tiny, "--memory", "2GiB", "--max-num-seqs", "100000")
+    one, two = told_of(capsys, *words), told_of(capsys, *words, "-dp", "2")
+    assert "engines" not in one
+    assert (two["engines"], two["fits"]) == (2, True)
+    assert 0 < 2 * two["kv_cache"] < one["kv_cache"]
+    assert main(["fit", *words, "-dp", "2"]) == OK
+    assert "2 engines" in capsys.readouterr().out
+    size = str(one["kv_cache"])
+    assert told_of(capsys, *words, "--kv-cache-memory-bytes", size)["fits"]
+    assert not told_of(capsys, *words, "--kv-cache-memory-bytes", size, "-dp", "2")["fits"]
+
+
 def test_what_does_not_fit(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     assert main(["fit", tiny, "--memory", "100MB"]) == FAILED
