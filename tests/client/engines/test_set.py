@@ -56,6 +56,7 @@ def check(caller: Caller, requests: list[Any], most: int) -> None:
         assert caller.tokens[each.request_id] == whole_output(each, most)[0]
 
 
+@pytest.mark.slow
 def test_what_one_engine_has_begun_the_other_continues_while_it_is_away(tmp_path: Path) -> None:
     gate, loading = tmp_path / "gate", tmp_path / "loading"
     client = start(f"gate={gate}&loading={loading}&slots=64")
@@ -94,6 +95,7 @@ def test_what_one_engine_has_begun_the_other_continues_while_it_is_away(tmp_path
         client.close()
 
 
+@pytest.mark.slow
 def test_engines_are_of_one_size_and_restart_one_after_the_other() -> None:
     client = start("step=0.001&blocks=80")
     before = pids(client)
@@ -120,6 +122,7 @@ def test_engines_are_of_one_size_and_restart_one_after_the_other() -> None:
         client.close()
 
 
+@pytest.mark.slow
 def test_a_command_goes_to_all_engines_and_has_one_reply() -> None:
     client = start()
 
@@ -143,6 +146,7 @@ def test_a_command_goes_to_all_engines_and_has_one_reply() -> None:
         client.close()
 
 
+@pytest.mark.slow
 def test_a_set_with_an_engine_that_cannot_start_is_refused(tmp_path: Path) -> None:
     arguments = EngineArguments(model="fake?", data_parallel_size=2)
     launchers = [ProcessLauncher(FACTORY), ProcessLauncher("tests.client.fake_engine:missing")]
