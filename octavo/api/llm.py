@@ -84,7 +84,7 @@ class LLM:
         self._runner: Any  # OfflineRunner, or SetRunner for engines in processes of their own
         try:
             if arguments.data_parallel_size > 1:
-                self._model, self._runner = start_set(arguments, named)
+                self._model, self._runner = start_set(arguments, named, self._copies)
             else:
                 local = LocalModel(arguments, named)
                 self._model, self._runner = local, OfflineRunner(local, self._copies)

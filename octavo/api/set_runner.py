@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from octavo.adapter_copies.copies import AdapterCopies
 from octavo.api.offline_runner import ProgressLine
 from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.api.requests import CheckedRequest, RequestTable
@@ -33,7 +34,9 @@ Result = TypeVar("Result")
 
 
 def start_set(
-    arguments: EngineArguments, processors: Mapping[str, LogitsProcessor] | None
+    arguments: EngineArguments,
+    processors: Mapping[str, LogitsProcessor] | None,
+    copies: AdapterCopies | None,
 ) -> tuple[TextModel, SetRunner]:
     """Start engines in processes of their own; return the text side of their model, and a runner.
 
@@ -44,7 +47,7 @@ def start_set(
     client = start(arguments, None, processors)
     try:
         model = TextModel(client.facts, arguments)
-        return model, SetRunner(client, model)
+        return model, SetRunner(client, model, copies)
     except BaseException:
         client.close()
         raise
@@ -53,9 +56,11 @@ def start_set(
 class SetRunner:
     """Engines for one call at a time; what it has is what `LLM` uses of `OfflineRunner`."""
 
-    def __init__(self, client: EngineClient, model: TextModel) -> None:
+    def __init__(
+        self, client: EngineClient, model: TextModel, copies: AdapterCopies | None
+    ) -> None:
         self._client = client
-        self._table = RequestTable(model)
+        self._table = RequestTable(model, copies)
         self._num_requests = 0
         self._most_open = OPEN_FOR_EACH * client.facts.max_num_seqs * len(client.members)
         self._death: BaseException | None = None
