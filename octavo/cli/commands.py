@@ -18,7 +18,7 @@ class Command(NamedTuple):
 
 _ALL = (
     Command("serve", "octavo.cli.serve", "serve a model over HTTP, as OpenAI does", "[MODEL]"),
-    Command("run", "octavo.cli.run", "answer a prompt, or hold a chat", "[MODEL] [PROMPT]"),
+    Command("run", "octavo.cli.run", "answer a prompt, or hold a chat", "MODEL [PROMPT]"),
     Command("batch", "octavo.cli.batch", "answer a file of requests, a line each", "IN OUT"),
     Command("pull", "octavo.cli.pull", "fetch a model into the cache", "MODEL"),
     Command("list", "octavo.cli.list_models", "list the models in the caches", ""),

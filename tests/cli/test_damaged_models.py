@@ -111,7 +111,7 @@ def test_the_file_and_the_place_are_named(
     change, message = DAMAGED[name]
     model = write_directory(tmp_path / "m")
     change(model)
-    assert main(["run", "--model", str(model), "hello"]) == MODEL
+    assert main(["run", str(model), "hello"]) == MODEL
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("octavo run: ")
     assert str(model) in line
@@ -124,7 +124,7 @@ def test_a_missing_tensor_of_a_gguf_file_is_named_by_every_command(
     path, mutants = write_gguf_model(tmp_path / "m", "gpt2")
     removed = next(each for each in mutants if each.name == "blk.1.attn_q.weight removed")
     removed.apply(path.parent)
-    for words in (["fit", str(path)], ["run", "-m", str(path), "x"]):
+    for words in (["fit", str(path)], ["run", str(path), "x"]):
         assert main(words) == MODEL
         error = capsys.readouterr().err
         assert f"{path}: 1 of the 20 tensors the model needs are missing: 'blk.1.attn_q" in error
@@ -150,5 +150,5 @@ def test_keys_of_files_are_not_replaced_by_flags(
     """A key of a file may have the name of a setting."""
     model = write_directory(tmp_path / "m")
     changed("tokenizer_config.json", chat_template=5)(model)
-    assert main(["run", "--model", str(model), "x"]) == MODEL
+    assert main(["run", str(model), "x"]) == MODEL
     assert "tokenizer_config.json: chat_template must be a text" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -31,7 +32,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 
 
 def run(tiny: str, *words: str) -> int:
-    return main(["run", "--model", tiny, *SMALL, *FEW, *words])
+    return main(["run", tiny, *SMALL, *FEW, *words])
 
 
 @pytest.mark.usefixtures("pipe")
@@ -56,43 +57,41 @@ def test_the_first_word_is_the_model(
         pipe(piped)
         assert main(["run", *words]) == OK
         messages = [{"role": "user", "content": "The quick"}]
-        told = capsys.readouterr()
-        assert told.out == llm.chat(messages, GREEDY)[0].outputs[0].text + "\n"
-        assert "answers" not in told.err
+        assert capsys.readouterr().out == llm.chat(messages, GREEDY)[0].outputs[0].text + "\n"
 
 
-def test_the_default_model_says_that_it_answers(
-    tiny: str,
-    llm: LLM,
-    pipe: Pipe,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "name a model first, as in: octavo run smollm2"),
+        (["--raw"], "name a model first, as in: octavo run smollm2"),
+        (["smollm2"], "there is no prompt"),
+        (["smolm2", "hi"], "there is no model 'smolm2'; did you mean 'smollm2'?"),
+        (["hello"], "the model is the first word, as in: octavo run smollm2 hello"),
+        (["Why so?"], "the model is the first word, as in: octavo run smollm2 'Why so?'"),
+        (["-m", "smollm2", "hi", "you"], "the first word now: octavo run smollm2 hi you"),
+        (["hi", "--model", "smollm2"], "the first word now: octavo run smollm2 hi"),
+    ],
+)
+def test_the_model_is_never_guessed(
+    words: list[str], message: str, pipe: Pipe, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("octavo.cli.run.DEFAULT_MODEL", tiny)
-    for words, piped, prompt in (
-        (("nosuchmodel", "hi"), b"", "nosuchmodel hi"),
-        ((), b"hi\n", "hi"),
-        (("hi",), b"there", "hi\n\nthere"),
-    ):
-        pipe(piped)
-        assert main(["run", *words, *SMALL, *FEW]) == OK
-        messages = [{"role": "user", "content": prompt}]
-        told = capsys.readouterr()
-        assert told.out == llm.chat(messages, GREEDY)[0].outputs[0].text + "\n"
-        (line,) = told.err.splitlines()
-        assert line == f"{tiny} answers; to ask another model, name it first: octavo run MODEL …"
-
-
-@pytest.mark.usefixtures("pipe")
-@pytest.mark.parametrize("words", [["smollm2"], ["smollm"], ["smolm2", "hi"], ["llama3.2", "hi"]])
-def test_a_model_alone_and_a_mistyped_one_are_no_prompt(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+    pipe(b"")
     assert main(["run", *words]) == USAGE
     told = capsys.readouterr()
     assert told.out == ""
-    expected = "there is no prompt" if words == ["smollm2"] else "there is no model"
-    assert expected in told.err
+    (line,) = told.err.splitlines()
+    assert message in line
+
+
+def test_a_mistyped_model_does_not_take_what_is_piped_in(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(b"a long document"), "utf-8")
+    monkeypatch.setattr("sys.stdin", stream)
+    assert main(["run", "smolm2"]) == USAGE
+    assert "did you mean 'smollm2'" in capsys.readouterr().err
+    assert stream.read() == "a long document"
 
 
 def test_at_a_terminal_a_model_alone_opens_the_conversation(
@@ -164,7 +163,7 @@ def test_mistakes(
     message: str,
 ) -> None:
     pipe(piped)
-    assert main(["run", "--model", tiny, *SMALL, *words]) == code
+    assert main(["run", tiny, *SMALL, *words]) == code
     told = capsys.readouterr()
     assert told.err.startswith("octavo run: ")
     assert message in told.err
@@ -190,7 +189,7 @@ def test_ctrl_c_ends_the_program(tiny: str, tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     config["max_position_embeddings"] = 100_000
     (tmp_path / "config.json").write_text(json.dumps(config))
-    command = [sys.executable, "-W", "ignore", "-m", "octavo", "run", "--model", str(tmp_path)]
+    command = [sys.executable, "-W", "ignore", "-m", "octavo", "run", str(tmp_path)]
     command += ["--raw", "x", "--ignore-eos", "--max-tokens", "99000", "--max-num-seqs", "1"]
     process = subprocess.Popen(
         command,

@@ -67,7 +67,7 @@ def test_it_takes_the_memory_it_was_said_to() -> None:
 def test_it_answers() -> None:
     words = ("--temperature", "0", "--max-tokens", "8", "--max-model-len", "256")
     prompt = "What is the capital of France? Answer in one word."
-    assert "Paris" in run("-m", "octavo", "run", *words, "--model", DEFAULT_MODEL, prompt)
+    assert "Paris" in run("-m", "octavo", "run", DEFAULT_MODEL, *words, prompt)
 
 
 # It ends while the engine's thread computes a step of a second or two.

@@ -1,4 +1,4 @@
-"""The first word of `octavo run`: a model, a prompt, or a mistyped model."""
+"""The first word of `octavo run` is a model: the prompt's words are never taken for one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ def here(caches: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a model, a file of weights and what is neither."""
     (caches / "hub" / "models--Qwen--Qwen3-0.6B").mkdir(parents=True)
     place = caches / "here"
-    for name in ("model/config.json", "docs/page.md", "tests/data.bin"):
+    for name in ("model/config.json", "docs/page.md"):
         (place / name).parent.mkdir(parents=True)
         (place / name).write_text("{}")
     (place / "file.gguf").write_bytes(b"")
-    (place / "notes").write_text("")
     monkeypatch.chdir(place)
     return place
 
@@ -27,42 +26,15 @@ def here(caches: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 MODELS = [
     *("smollm2", "minilm", "model", "./model", "file.gguf", "pypi:some-model", "org/name"),
     *("Qwen/Qwen3-0.6B@main", "org/name:Q4_K_M"),
+    "docs",  # what is wrong with a directory is said when it is opened
 ]
 
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("word", MODELS)
 def test_a_name_of_a_model_is_one(word: str) -> None:
-    assert model_and_prompt([word, "hello", "there"]) == (word, ["hello", "there"])
-    assert model_and_prompt([word]) == (word, [])
-
-
-@pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["nosuchmodel", "hi"],
-        ["hello"],
-        ["Why is the sky blue?"],
-        ["Is 1/2 more than 1:3?"],
-        ["org/name is a model"],
-        ["docs", "are", "good"],  # a directory, and a file, that are no model
-        ["tests", "fail"],
-        ["notes"],
-        ["Explain:", "x"],
-        ["12 o'clock"],
-        ["small", "talk"],
-        ["mini", "golf"],
-        ["llama", "or", "alpaca?"],
-        ["python3", "or", "python2?"],
-        ["covid-19"],
-        [""],
-        ["x" * 5000],
-        [],
-    ],
-)
-def test_other_words_are_the_prompt(words: list[str]) -> None:
-    assert model_and_prompt(words) == (None, words)
+    assert model_and_prompt([word, "hello", "there"], None) == (word, ["hello", "there"])
+    assert model_and_prompt([word], None) == (word, [])
 
 
 @pytest.mark.usefixtures("here")
@@ -77,16 +49,25 @@ def test_other_words_are_the_prompt(words: list[str]) -> None:
         ("qwen3-0.6", "Qwen/Qwen3-0.6B"),
         ("./modell", "modell"),
         ("fil.gguf", "file.gguf"),
-        ("llama3.2", ""),
-        ("mistral:7b", ""),
-        ("phi4", ""),
-        ("a/b/c", ""),
+        *((word, "") for word in ("llama3.2", "mistral:7b", "phi4", "a/b/c", "nosuchmodel")),
+        *((word, "") for word in ("hello", "Is 1/2 more than 1:3?", "12 o'clock", "", "covid-19")),
     ],
 )
-def test_a_word_like_a_model_is_refused_with_the_nearest(word: str, near: str) -> None:
+def test_another_word_is_refused_with_the_nearest_names(word: str, near: str) -> None:
     with pytest.raises(UsageError) as caught:
-        model_and_prompt([word, "hello"])
+        model_and_prompt([word, "there"], None)
     message = str(caught.value)
     assert "there is no model" in message
     assert near in message
-    assert f"octavo run smollm2 {word}" in message
+    assert "the model is the first word, as in: octavo run smollm2" in message
+    assert message.isprintable()
+
+
+@pytest.mark.parametrize("word", ["x" * 5000, "two\nlines", "\x1b[31m"])
+def test_a_word_is_not_repeated_whole(word: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        model_and_prompt([word], None)
+    message = str(caught.value)
+    assert message.endswith("octavo run smollm2 …")
+    assert message.isprintable()
+    assert len(message) < 1000
