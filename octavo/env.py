@@ -159,6 +159,11 @@ def foreign_api_keys() -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
+def shows_colours() -> bool:
+    """Return whether a terminal may be sent styles: NO_COLOR is not set, and TERM not dumb."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
+
 def set_variables() -> list[str]:
     """Return the names of all variables that are set and not empty, in their order."""
     return sorted(name for name, value in os.environ.items() if value)

@@ -3,6 +3,10 @@
 The first word is the model, always; the others are the prompt, as in
 `octavo run smollm2 "Why do cats purr?"`. What is piped in is the prompt, or follows it:
 `cat notes.txt | octavo run smollm2 "Summarise this:"`.
+
+In a conversation lines that begin with a slash are commands, which /help lists: they set the system
+message, sampling parameters, a JSON schema or functions that the model may call, send files, and
+save or load the conversation. Ctrl-C ends an answer, and the conversation goes on; Ctrl-D leaves.
 """
 
 from __future__ import annotations
@@ -14,14 +18,20 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from octavo import env
 from octavo.cli.engine_options import add_engine_options, engine_options
 from octavo.cli.parsing import Parser, UsageError
-from octavo.cli.sampling_options import add_sampling_options, sampling_of
+from octavo.cli.sampling_options import (
+    add_sampling_options,
+    sampling_fields,
+    sampling_of,
+)
 from octavo.loader.source import is_name, unknown_model
 from octavo.options import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from octavo.cli.chat.session import ChatSession
+    from octavo.api.async_llm import AsyncLLM
+    from octavo.cli.chat.endpoint import Endpoint
 
 _SHOWN_CHARACTERS = 60  # of words that a message repeats
 MAX_PROMPT_BYTES = 64 << 20  # of standard input; more than any model's context
@@ -37,6 +47,12 @@ def add_arguments(parser: Parser) -> None:
         help="the model, and the prompt (default: standard input)",
     )
     parser.add_argument("-m", "--model", metavar="MODEL", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        help="ask a server with OpenAI's API, which has the model under this name; OCTAVO_API_KEY "
+        "is its key (default: an engine of this process)",
+    )
     parser.add_argument(
         "--raw", action="store_true", help="continue the prompt as it is, without a chat template"
     )
@@ -55,44 +71,94 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer one prompt, or hold a conversation."""
-    arguments.model, words = model_and_prompt(arguments.words, arguments.model)
+    is_remote = arguments.url is not None
+    model, words = model_and_prompt(arguments.words, arguments.model, is_remote=is_remote)
     prompt = _prompt(words, is_raw=arguments.raw)
     if prompt is None and arguments.raw:
         raise UsageError("--raw continues a prompt, and there is none; write one after it")
     if arguments.raw and (arguments.system or arguments.chat_template):
         raise UsageError("--raw uses no chat template; leave out --system and --chat-template")
-    conversation = _open(arguments)
+    if not is_remote and prompt is not None:
+        return _answer(arguments, model, prompt)
+    return _converse(arguments, model, prompt)
+
+
+def _answer(arguments: argparse.Namespace, model: str, prompt: str) -> int:
+    from octavo.cli.chat.single import answer
+
+    template = _template(arguments)
+    llm = _engine(arguments, model)
+    try:
+        answer(
+            llm,
+            prompt,
+            lambda recommended: sampling_of(arguments, recommended),
+            system=arguments.system,
+            template=template,
+            is_raw=arguments.raw,
+            shows_stats=arguments.stats,
+        )
+    finally:
+        llm.close()
+    return 0
+
+
+def _converse(arguments: argparse.Namespace, model: str, prompt: str | None) -> int:
+    from octavo.cli.chat.conversation import Conversation
+    from octavo.cli.chat.display import Display
+    from octavo.cli.chat.loop import converse
+
+    conversation = Conversation(
+        _endpoint(arguments, model),
+        model,
+        Display(),
+        sampling=sampling_fields(arguments),
+        system=arguments.system or "",
+        shows_stats=arguments.stats,
+    )
     try:
         if prompt is None:
-            from octavo.cli.chat.session import chat
-
-            return chat(conversation)
-        conversation.answer(prompt)
+            return converse(conversation)
+        conversation.ask(prompt)
         return 0
     finally:
         conversation.close()
 
 
-def _open(arguments: argparse.Namespace) -> ChatSession:
+def _endpoint(arguments: argparse.Namespace, model: str) -> Endpoint:
+    """Return the server at --url, or an engine of this process."""
+    if arguments.url is None:
+        from octavo.cli.chat.own_engine import OwnEngine
+
+        template = _template(arguments)
+        return OwnEngine(_engine(arguments, model), template)
+    from octavo.cli.chat.remote import RemoteServer
+
+    given = [*engine_options(arguments), *(("raw",) if arguments.raw else ())]
+    given += ["chat_template"] if arguments.chat_template is not None else []
+    if given:
+        flag = "--" + given[0].replace("_", "-")
+        raise UsageError(f"{flag} is for an engine of this process; leave it out with --url")
+    server = RemoteServer(arguments.url, env.api_keys().partition(",")[0])
+    server.check_model(model)
+    return server
+
+
+def _engine(arguments: argparse.Namespace, model: str) -> AsyncLLM:
     from octavo.api.async_llm import AsyncLLM
-    from octavo.cli.chat.session import ChatSession
 
-    if arguments.chat_template is not None:
-        from octavo.cli.template import read_template
-
-        arguments.chat_template = read_template(arguments.chat_template)
-    logging.getLogger("octavo").debug("loading %s", arguments.model)
+    logging.getLogger("octavo").debug("loading %s", model)
     options = engine_options(arguments)
     options.setdefault("max_num_seqs", 1)
-    llm = AsyncLLM(arguments.model, **options)
-    return ChatSession(
-        llm,
-        lambda recommended: sampling_of(arguments, recommended),
-        system=arguments.system,
-        template=arguments.chat_template,
-        is_raw=arguments.raw,
-        shows_speed=arguments.stats,
-    )
+    return AsyncLLM(model, **options)
+
+
+def _template(arguments: argparse.Namespace) -> str | None:
+    if arguments.chat_template is None:
+        return None
+    from octavo.cli.template import read_template
+
+    return read_template(arguments.chat_template)
 
 
 def _prompt(given: Sequence[str], *, is_raw: bool) -> str | None:
@@ -118,7 +184,9 @@ def _prompt(given: Sequence[str], *, is_raw: bool) -> str | None:
     return words or piped
 
 
-def model_and_prompt(words: Sequence[str], flag: str | None) -> tuple[str, Sequence[str]]:
+def model_and_prompt(
+    words: Sequence[str], flag: str | None, *, is_remote: bool = False
+) -> tuple[str, Sequence[str]]:
     """Return the model, which the first word names, and the words of the prompt.
 
     Raise UsageError, with the command to type, where it names none, or a flag names the model.
@@ -127,7 +195,7 @@ def model_and_prompt(words: Sequence[str], flag: str | None) -> tuple[str, Seque
         raise UsageError(f"the model is the first word now: {_command(flag, *words)}")
     if not words:
         raise UsageError(f"name a model first, as in: {_command(DEFAULT_MODEL)}")
-    if not is_name(words[0]):
+    if not is_remote and not is_name(words[0]):
         new = _command(DEFAULT_MODEL, *words)
         raise UsageError(f"{unknown_model(words[0])}; the model is the first word, as in: {new}")
     return words[0], words[1:]

@@ -10,7 +10,7 @@ from octavo.cli.parsing import Parser
 if TYPE_CHECKING:
     from octavo.core.sampling_params import SamplingParams
 
-_OPTIONS: tuple[tuple[str, type, str, str], ...] = (
+_OPTIONS: tuple[tuple[str, type[int] | type[float], str, str], ...] = (
     (
         "max_tokens",
         int,
@@ -31,6 +31,13 @@ _OPTIONS: tuple[tuple[str, type, str, str], ...] = (
     ("presence_penalty", float, "NUMBER", "above 0: repeat the answer less"),
     ("frequency_penalty", float, "NUMBER", "above 0: repeat a token less the more often it occurs"),
 )
+
+# What the commands of a conversation set, by the names that requests use.
+SETTINGS: dict[str, type[int] | type[float] | type[str]] = {
+    **{name: kind for name, kind, *_ in _OPTIONS},
+    "seed": int,
+    "stop": str,
+}
 
 
 def add_sampling_options(parser: Parser) -> None:
@@ -75,3 +82,12 @@ def sampling_of(arguments: argparse.Namespace, recommended: SamplingParams) -> S
         output_kind=RequestOutputKind.DELTA,
         **asked,
     )
+
+
+def sampling_fields(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the flags that were given, as a request has them."""
+    names = [name for name, *_ in _OPTIONS]
+    given = {name: getattr(arguments, name) for name in (*names, "stop")}
+    given["seed"] = arguments.sampling_seed
+    found = {name: value for name, value in given.items() if value is not None}
+    return {**found, "ignore_eos": True} if arguments.ignore_eos else found

@@ -98,7 +98,11 @@ def test_at_a_terminal_a_model_alone_opens_the_conversation(
     tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr("octavo.cli.chat.session.chat", lambda partner: len(partner.messages))
+    # The engine is the real one; tests/cli/chat/test_own_engine.py asks it.
+    monkeypatch.setattr(
+        "octavo.cli.chat.own_engine.OwnEngine", lambda llm, _: SimpleNamespace(close=llm.close)
+    )
+    monkeypatch.setattr("octavo.cli.chat.loop.converse", lambda made: len(made.messages))
     assert main(["run", tiny, *SMALL, *FEW]) == OK
     assert capsys.readouterr() == ("", "")
 

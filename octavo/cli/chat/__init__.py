@@ -1,1 +1,1 @@
-"""What `octavo run` consists of: the model that it asks, and conversations in the terminal."""
+"""What `octavo run` consists of: one answer, or a conversation with an engine or a server."""
