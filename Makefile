@@ -18,6 +18,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check --quiet
 CODE := $(wildcard octavo tests benchmarks)
+PHASE := .ci/phase
 # For .venv build/native, for .venv-newest build/native-newest.
 NATIVE_BUILD := build/native$(VENV:.venv%=%)
 NATIVE := $(shell find csrc -type f)
@@ -38,27 +39,28 @@ $(VENV)/.venv:
 	    found="$$($(PYTHON) --version 2>/dev/null)" || found="not there, or does not start"; \
 	    echo "Octavo needs Python 3.11 or newer; '$(PYTHON)' is $${found:-older}." \
 	         "Name another one: make setup PYTHON=python3.12" >&2; exit 1; }
-	@echo "creating $(VENV) with $$($(PYTHON) --version)"
-	@$(PYTHON) -m venv --clear $(VENV) || { \
+	@$(PHASE) "creating $(VENV) with $$($(PYTHON) --version)" $(PYTHON) -m venv --clear $(VENV) || { \
 	    echo "Python could not create a virtual environment. On Debian and Ubuntu the module" \
 	         "is a package of its own: apt install python3-venv" >&2; exit 1; }
 	@touch $@
 
+# What is installed before the engine is built: for all environments but that of `make serve` this.
+PACKAGES := -r requirements/dev.txt
+PACKAGES_ARE := the development tools
+
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.venv
-	@echo "installing the development tools"
-	@$(PIP) install -r requirements/dev.txt
+	@$(PHASE) "installing $(PACKAGES_ARE)" $(PIP) install $(PACKAGES)
 	@touch $@
 
 $(VENV)/.octavo: pyproject.toml CMakeLists.txt $(NATIVE) $(VENV)/.dev
 	@mkdir -p build
 	@command -v $${CXX:-c++} >/dev/null || { echo "Octavo's native engine is built from C++, and there is" \
 	    "no C++ compiler here: apt install g++ (or name one: make setup CXX=clang++)" >&2; exit 1; }
-	@echo "building the native engine"
 	@$(VENV)/bin/cmake -S . -B $(NATIVE_BUILD) -G Ninja -DOCTAVO_IN_TREE=ON \
 	    -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) -DPython_EXECUTABLE=$(abspath $(RUN)) > $(NATIVE_BUILD).log
-	@$(VENV)/bin/cmake --build $(NATIVE_BUILD) >> $(NATIVE_BUILD).log || { tail -30 $(NATIVE_BUILD).log >&2; exit 1; }
-	@echo "installing octavo, editable"
-	@$(PIP) install --no-build-isolation --editable .
+	@$(PHASE) "building the native engine (minutes, once)" sh -c '$(VENV)/bin/cmake --build $(NATIVE_BUILD) >> $(NATIVE_BUILD).log' \
+	    || { tail -30 $(NATIVE_BUILD).log >&2; exit 1; }
+	@$(PHASE) "installing octavo, editable" $(PIP) install --no-build-isolation --editable .
 	@# The path is enough. The hook beside it would lead every copy of the tree back to this one, and
 	@# the tests that plant bugs in a copy would test the original.
 	@sed -i.bak '/^import /d' $(VENV)/lib/python3*/site-packages/_editable_skbc_octavo.pth
@@ -73,10 +75,9 @@ NOT_THE_CPU_BUILD = { echo "pip finds a PyTorch built for CUDA here; this set-up
     "much smaller. Name an index that carries it: make clean setup TORCH_INDEX=<address>" >&2; exit 1; }
 
 $(VENV)/.torch: requirements/torch.txt $(VENV)/.dev
-	@echo "installing PyTorch's CPU build (the slowest step, once)"
 	@$(TORCH_INSTALL) --dry-run --report $(VENV)/torch.json
 	@$(RUN) -c '$(HAS_CUDA_LIBRARIES)' $(VENV)/torch.json || $(NOT_THE_CPU_BUILD)
-	@$(TORCH_INSTALL)
+	@$(PHASE) "installing PyTorch's CPU build (once)" $(TORCH_INSTALL)
 	@$(RUN) -W ignore -c 'import torch; raise SystemExit(torch.version.cuda is not None)' || $(NOT_THE_CPU_BUILD)
 	@touch $@
 
@@ -207,8 +208,26 @@ format: $(VENV)/.dev ## ruff format, and the fixes ruff is sure of
 
 # ---- programs ----
 
-serve: setup ## serve a model on this machine (smollm2 unless told): make serve MODEL=… ARGS="--port 8001"
-	@exec $(VENV)/bin/octavo serve $(MODEL) $(ARGS)
+# The product alone, and what builds it, in an environment of its own: no PyTorch, no development tools.
+# The versions are those of requirements/dev.txt. Where `make setup` has been run, its environment is used.
+SERVE_VENV := $(if $(wildcard .venv/.octavo),.venv,.venv-serve)
+BUILD_TOOLS := cmake ninja
+PRODUCT := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); q = p["project"]; \
+    print(*q["dependencies"], *q["optional-dependencies"]["hub"], *p["build-system"]["requires"], sep="\n")
+
+build/product.txt: pyproject.toml
+	@mkdir -p build
+	@$(PYTHON) -c '$(PRODUCT)' > $@.part && printf '%s\n' $(BUILD_TOOLS) >> $@.part && mv $@.part $@
+
+serve: ## serve a model on this machine (smollm2 unless told): make serve MODEL=… ARGS="--port 8001"
+ifeq ($(SERVE_VENV),.venv)
+	@$(MAKE) --no-print-directory .venv/.octavo
+else
+	@$(MAKE) --no-print-directory VENV=$(SERVE_VENV) $(SERVE_VENV)/.venv && $(MAKE) --no-print-directory build/product.txt
+	@$(MAKE) --no-print-directory VENV=$(SERVE_VENV) PACKAGES="-c requirements/dev.txt -r build/product.txt" \
+	    PACKAGES_ARE="what Octavo needs" $(SERVE_VENV)/.octavo
+endif
+	@exec $(SERVE_VENV)/bin/octavo serve $(MODEL) $(ARGS)
 
 sim: $(VENV)/.octavo ## simulated worlds: make sim SEEDS=10000 FROM=0
 	@$(RUN) -m tests.sim --seeds $(SEEDS) --from $(FROM)
@@ -315,6 +334,6 @@ wheel: $(VENV)/.dev ## a wheel for this Python and kind of machine, in dist/
 	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
 
 clean: ## remove everything that was made, .venv included
-	rm -rf .venv .venv-newest build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-newest .venv-serve build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf .coverage .coverage.* *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,79 @@
+"""`make serve` installs the product alone; a phase of a set-up is a line with its seconds."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from octavo.env import child_environment
+from tests.tidy.source import ROOT
+
+
+def planned(tree: Path, target: str) -> str:
+    """Return the commands that make would run in a tree."""
+    done = subprocess.run(
+        ["make", "--dry-run", target],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=child_environment({"MAKEFLAGS": "", "MAKELEVEL": ""}),
+    )
+    return done.stdout
+
+
+def fresh(place: Path) -> Path:
+    """Return a tree with what the set-up looks at, in which nothing has been made."""
+    for name in ("Makefile", "pyproject.toml", "CMakeLists.txt", ".ci/phase", "requirements"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, place / name)
+        else:
+            shutil.copy(ROOT / name, place / name)
+    (place / "csrc").mkdir()
+    return place
+
+
+def test_the_server_needs_no_pytorch_and_no_development_tools(tmp_path: Path) -> None:
+    commands = planned(fresh(tmp_path), "serve")
+    assert "torch" not in commands
+    assert "-r requirements/dev.txt" not in commands
+    assert "install -c requirements/dev.txt -r build/product.txt" in commands
+    assert "exec .venv-serve/bin/octavo serve" in commands
+    assert "-r requirements/torch.txt" in planned(tmp_path, "setup")
+
+
+def test_an_environment_that_is_there_is_used(tmp_path: Path) -> None:
+    tree = fresh(tmp_path)
+    (tree / ".venv").mkdir()
+    for stamp in (".venv", ".dev", ".octavo"):
+        (tree / ".venv" / stamp).touch()
+    commands = planned(tree, "serve")
+    assert "exec .venv/bin/octavo serve" in commands
+    assert ".venv-serve" not in commands
+    assert "pip" not in commands
+
+
+def test_the_product_is_what_pyproject_asks_for(tmp_path: Path) -> None:
+    tree = fresh(tmp_path)
+    subprocess.run(["make", "--silent", "build/product.txt"], cwd=tree, check=True)
+    lines = (tree / "build" / "product.txt").read_text().splitlines()
+    names = {re.split(r"[^\w-]", line)[0] for line in lines}
+    assert {"numpy", "tokenizers", "huggingface_hub", "nanobind", "cmake"} <= names
+    assert not {"torch", "pytest", "mypy", "transformers"} & names
+    pinned = (ROOT / "requirements" / "dev.txt").read_text().lower().replace("_", "-")
+    for name in names:  # every version is known
+        assert f"\n{name.lower().replace('_', '-')}==" in pinned
+
+
+def test_a_phase_has_its_seconds_and_its_exit_code() -> None:
+    phase = str(ROOT / ".ci" / "phase")
+    done = subprocess.run([phase, "looking", "true"], capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"looking … \d+ s\n", done.stdout)
+    done = subprocess.run(
+        [phase, "failing", "sh", "-c", "exit 7"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 7
+    assert re.fullmatch(r"failing … failed after \d+ s\n", done.stdout)
