@@ -90,9 +90,9 @@ _LISTS = ("accepted_at", "steps_by_size")  # totals by place
 
 def together(snapshots: Sequence[EngineSnapshot]) -> EngineSnapshot:
     """Return one snapshot of several engines; its steps are those of the one that is busiest."""
-    whole = max(snapshots, key=lambda each: sum(each.recent_seconds))
+    whole = busiest = max(snapshots, key=lambda each: sum(each.recent_seconds))
     for each in snapshots:
-        if each is not whole:
+        if each is not busiest:
             whole = whole.after(each)
     loads = [each.load for each in snapshots]
     return replace(

@@ -10,6 +10,7 @@ from octavo.core.snapshot import (
     EngineSnapshot,
     take_load,
     take_snapshot,
+    together,
 )
 from tests.core.make import KEY, Wire, Worker, config, request, tokens
 
@@ -131,3 +132,23 @@ def test_totals_continue_after_a_restart_and_the_load_does_not() -> None:
     assert both.steps_by_size == (4, 1, 7)
     assert (both.taken_at, both.load, both.num_blocks) == (2.0, EngineLoad(1), 0)
     assert old.num_finished == {"stop": 1, "abort": 2}, "the old snapshot is unchanged"
+
+
+def test_the_snapshot_of_several_engines_has_their_sums_and_the_steps_of_the_busiest() -> None:
+    quiet = EngineSnapshot(
+        taken_at=1.0, load=EngineLoad(1, 2, 3, 60), num_blocks=64, num_steps=5, is_paused=True
+    )
+    busy = EngineSnapshot(
+        taken_at=2.0,
+        load=EngineLoad(4, 0, 0, 20),
+        num_blocks=64,
+        num_steps=7,
+        recent_seconds=(0.5,),
+    )
+    for snapshots in ((quiet, busy), (busy, quiet)):
+        whole = together(snapshots)
+        assert whole.load == EngineLoad(5, 2, 3, 80)
+        assert (whole.num_blocks, whole.num_steps, whole.is_paused) == (127, 12, False)
+        assert whole.recent_seconds == (0.5,)
+    assert together([quiet]) == quiet
+    assert quiet.with_waiting(9).load == EngineLoad(1, 9, 3, 60)

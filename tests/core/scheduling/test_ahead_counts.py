@@ -20,8 +20,9 @@ from octavo.core.pace.ahead_counts import (
     AheadCounts,
 )
 from octavo.core.plan import StepPlan
+from octavo.core.plan_draft import PlanDraft
 from octavo.core.sequence import Sequence
-from tests.core.make import Rig, counting
+from tests.core.make import Rig, counting, tokens
 
 Drafts = tuple[int, ...]
 
@@ -102,6 +103,33 @@ def test_blocks_for_proposals_are_taken_where_enough_are_free() -> None:
     made.add("a", 7, max_tokens=3)
     assert asked(planned(made)) == [1]
     assert sequence_of(made, "a").num_capacity == 8
+
+
+def test_no_block_is_taken_that_another_sequence_may_need() -> None:
+    made, ahead = rig(block_size=4, num_blocks=4)
+    ahead.rates = [0.99] * 4
+    made.add("a", 7, max_tokens=5)
+    assert asked(planned(made)) == [1]
+    assert sequence_of(made, "a").num_capacity == 8
+
+
+def test_all_blocks_for_proposals_are_taken_or_none() -> None:
+    made, ahead = rig(block_size=1, num_blocks=16)
+    ahead.rates = [0.99] * 4
+    for family, name in enumerate("ab"):
+        made.add(name, tokens(6, family), max_tokens=8)
+    assert asked(planned(made)) == []
+    assert made.scheduler.kv.pool.num_free == 3
+
+
+def test_a_sequence_that_was_taken_out_of_a_plan_is_passed_over() -> None:
+    made, ahead = rig()
+    made.add("a", 6, max_tokens=30)
+    planned(made)
+    draft = PlanDraft()
+    draft.sequences, draft.starts, draft.counts, draft.samples = [None], [0], [6], [True]
+    ahead.choose(draft, 1)
+    assert draft.ahead == []
 
 
 def test_a_sequence_that_is_far_behind_is_not_read() -> None:
@@ -201,6 +229,26 @@ def decoding(step: int, drafts: int) -> StepPlan:
     """Return the plan of a step of one sequence that decodes, with so many drafts."""
     verified = ((0, tuple(range(drafts))),) if drafts else ()
     return StepPlan(step, (), (), (), (), (0,), (5,), (1 + drafts,), (True,), verified)
+
+
+def test_steps_with_drafts_are_compared_once_the_time_of_others_is_known() -> None:
+    made, ahead = rig()
+    made.add("a", 6, max_tokens=30)
+    planned(made)
+    for step in range(NUM_TRIED):
+        ahead.learn(decoding(1 + step, 2), 9.0, 0.0)
+    assert ahead._off_until == {}
+
+
+def test_verified_proposals_are_scored() -> None:
+    made, _ = rig(model=counting, drafter=lambda known: [len(known), 0])
+    made.add("a", 6, max_tokens=30)
+    for _ in range(2):
+        planned(made)
+        made.land()
+    one = sequence_of(made, "a")
+    assert one.rates[0] > FIRST_RATE > one.rates[1]
+    assert one.rates[2] == FIRST_RATE
 
 
 @pytest.mark.parametrize(("seconds", "is_off"), [(1.5, False), (2.5, True)])

@@ -77,3 +77,11 @@ def test_a_dropped_chunk_has_no_sequence() -> None:
     step.drop(one)
     assert step.sequences == [None, other]
     assert step.plan.slots == (0, 1)
+
+
+def test_blocks_are_appended_to_those_that_a_slot_gets_anyway() -> None:
+    draft = PlanDraft()
+    draft.new_blocks = [(1, ((4,), (5,))), (2, ((6,), ()))]
+    draft.add_blocks(2, ((7,), (8,)))
+    draft.add_blocks(3, ((9,), (10,)))
+    assert draft.new_blocks == [(1, ((4,), (5,))), (2, ((6, 7), (8,))), (3, ((9,), (10,)))]
