@@ -303,12 +303,12 @@ def test_numbers_beside_pairs_are_one_for_each_output(
     for key in [key for key in arrays if key.endswith("lora_B.weight")]:
         arrays[key.replace("lora_B.weight", name)] = np.ones(32, np.float32)
     arrays[B + name] = np.ones(size, np.float32)
-    settings: dict[str, Any] = {
+    settings: dict[str, dict[str, Any]] = {
         "base_layer.bias": {"bias": "lora_only"},
         "lora_B.bias": {"lora_bias": True},
         "lora_magnitude_vector": {"use_dora": True},
-    }[name]
-    write_adapter(tmp_path, arrays, **settings)
+    }
+    write_adapter(tmp_path, arrays, **settings[name])
     with pytest.raises(TensorMismatchError) as caught:
         read_adapter(model, tmp_path)
     assert caught.value.tensor == B + name
