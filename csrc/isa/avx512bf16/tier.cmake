@@ -3,6 +3,7 @@ set(tier_order 3)
 set(tier_processors "x86_64|AMD64")
 set(tier_flags -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
     -mprfchw -mprefer-vector-width=512
-    -Wno-maybe-uninitialized  # gcc 12 warns about values that its own intrinsics leave undefined
+    # gcc 12 warns about values that its own intrinsics leave undefined
+    -Wno-maybe-uninitialized -Wno-uninitialized
     -mavx512bf16)
 set(tier_folders avx512bf16 avx512 x86 no_tiles)
