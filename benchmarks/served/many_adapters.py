@@ -1,7 +1,7 @@
 """Measures adapters (LoRA) in a real server: many on disk and few in memory, and a swap of one.
 
-    python benchmarks/adapters_served.py zipf                 SmolLM2, 200 adapters, 16 slots
-    python benchmarks/adapters_served.py swap --model 1b      random weights of a 1B shape
+    python -m benchmarks.served.many_adapters zipf               SmolLM2, 200 adapters, 16 slots
+    python -m benchmarks.served.many_adapters swap --model 1b    random weights of a 1B shape
 
 The adapters are of all projections, with random weights, in a directory of their own.
 
@@ -31,16 +31,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # so that the program can be called by its path
+from benchmarks.peers import http_client
+from benchmarks.peers.cases import Case
+from benchmarks.peers.models import make_random_1b
+from benchmarks.peers.servers import ServerEngine
+from benchmarks.served.adapters import DTYPES, AdapterMaker, spec_of
+from octavo.observe.machine import num_cores, processor
 
-from benchmarks.peers import http_client  # noqa: E402
-from benchmarks.peers.cases import Case  # noqa: E402
-from benchmarks.peers.models import make_random_1b  # noqa: E402
-from benchmarks.peers.servers import ServerEngine  # noqa: E402
-from benchmarks.served.adapters import DTYPES, AdapterMaker, spec_of  # noqa: E402
-from octavo.observe.machine import num_cores, processor  # noqa: E402
-
+ROOT = Path(__file__).resolve().parents[2]
 LARGE = "1b"
 SWAPPED = 4  # adapters that take turns …
 IN_MEMORY = 2  # … in a memory that has room for so many
