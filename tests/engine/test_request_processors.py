@@ -57,7 +57,7 @@ def tokens(llm: LLM, **values: Any) -> list[list[int]]:
 def test_a_wrong_class_is_refused_before_the_model_loads(
     directory: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("octavo.engine.build.open_model", None)
+    monkeypatch.setattr("octavo.engine.build.open_with_drafter", None)
     with pytest.raises(ConfigError, match=r"^logits_processors="):
         LLM(directory, logits_processors=[name])
 
