@@ -3,6 +3,9 @@
 A thread receives what the loader sends, checks it, maps it, and passes it on; nothing of it is
 believed. The engine's own thread sends requests and takes the errors that have come. An answer that
 breaks the protocol ends the connection: the engine goes on without a loader.
+
+While a file is passed on, which may take minutes, the answers behind it lie unread. No request is
+given up meanwhile, and the time of the oldest begins again afterwards.
 """
 
 from __future__ import annotations
@@ -87,6 +90,7 @@ class LoaderConnection:
         # The requests without an answer, oldest first: the loader reads one at a time.
         self._in_flight: dict[int, _Asked] = {}
         self._until = 0.0  # when the oldest is given up
+        self._is_passing_on = False  # answers may lie unread: nothing is given up
         self._errors: deque[tuple[int, FileError]] = deque()
         self._next_number = 0
         self._why_closed: str | None = None
@@ -131,7 +135,8 @@ class LoaderConnection:
     def take(self) -> list[tuple[int, FileError]]:
         """Return the errors that have come, and one for a request that was read too long."""
         with self._lock:
-            if self._in_flight and self._until <= self._clock():
+            is_over = not self._is_passing_on and self._until <= self._clock()
+            if self._in_flight and is_over:
                 self._fail_oldest(TIMED_OUT, f"no answer for {WAIT_SECONDS:g} s")
             taken = list(self._errors)
             self._errors.clear()
@@ -191,10 +196,16 @@ class LoaderConnection:
             return
         answer = _opened(Path(asked.path), message, descriptors)
         with self._lock:
-            if not self._end(number, answer if isinstance(answer, FileError) else None):
+            was_open = self._end(number, answer if isinstance(answer, FileError) else None)
+            if not was_open or isinstance(answer, FileError):
                 return
-        if isinstance(answer, TensorFile):
+            self._is_passing_on = True
+        try:
             asked.then(answer)
+        finally:
+            with self._lock:
+                self._is_passing_on = False
+                self._until = self._clock() + WAIT_SECONDS
 
     def _end(self, number: int, error: FileError | None) -> bool:
         """End a request; return False if it has ended: its loader may have, or its time."""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -294,6 +295,52 @@ def test_the_time_of_a_request_begins_when_it_is_the_oldest(pair: Pair) -> None:
     assert pair.connection.take() == []
     pair.now = 2 * WAIT_SECONDS
     assert [number for number, _ in pair.connection.take()] == [two]
+
+
+@contextmanager
+def passing_on(pair: Pair) -> Iterator[None]:
+    """Let the connection pass a file on that takes until the end of this."""
+    has_begun, gate = threading.Event(), threading.Event()
+
+    def then(_: TensorFile) -> None:
+        has_begun.set()
+        assert gate.wait(300)
+
+    number = pair.connection.request("/files/large", then)
+    receive(pair.loader)
+    passed(pair, number, b"x", table())
+    assert has_begun.wait(300)
+    try:
+        yield
+    finally:
+        gate.set()
+
+
+def test_no_request_is_given_up_while_its_answer_lies_behind_a_file_that_is_passed_on(
+    pair: Pair,
+) -> None:
+    with passing_on(pair):
+        number = pair.request()
+        passed(pair, number, b"x", table())
+        pair.now = 3 * WAIT_SECONDS
+        assert pair.connection.take() == []
+    answered, file = pair.answer()
+    assert answered == number
+    assert isinstance(file, TensorFile)
+
+
+def test_the_time_of_the_oldest_begins_again_when_a_file_has_been_passed_on(pair: Pair) -> None:
+    with passing_on(pair):
+        number = pair.request()
+        pair.now = 3 * WAIT_SECONDS
+    deadline = time.monotonic() + 300
+    while pair.connection._is_passing_on:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    pair.now = 4 * WAIT_SECONDS - 1
+    assert pair.connection.take() == []
+    pair.now = 4 * WAIT_SECONDS
+    assert [(each, error.code) for each, error in pair.connection.take()] == [(number, TIMED_OUT)]
 
 
 def test_a_request_without_an_answer_ends_by_itself(pair: Pair) -> None:
