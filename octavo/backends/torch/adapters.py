@@ -35,7 +35,9 @@ class TorchChange:
     """The changes of an adapter to one product."""
 
     pairs: tuple[TorchPair, ...] = ()
-    growth: Tensor | None = None  # [outputs]: by which sums with the addends in them are multiplied
+    # [outputs], by which sums with the addends in them are multiplied: float32, since in a narrow
+    # type most would be 1.
+    growth: Tensor | None = None
     bias: Tensor | None = None  # [outputs]: is added behind that
 
     @property
@@ -72,8 +74,9 @@ def expand(y: Tensor, bias: Tensor | None, low: Tensor, changes: Changed) -> Non
     for change, factor, rows in changes:
         changed = y[rows]
         if change.growth is not None:
-            sums = changed if bias is None else changed - bias
-            changed = changed + sums * ((change.growth - 1) * factor)
+            whole = changed.float()
+            sums = whole if bias is None else whole - bias
+            changed = (whole + sums * ((change.growth - 1) * factor)).to(y.dtype)
         for pair in change.pairs:
             of_pair = low[rows, pair.first_low : pair.first_low + len(pair.down)]
             addend = ops.linear(of_pair, pair.up, None)
@@ -111,24 +114,27 @@ class TorchAdapters:
             first += outputs
         bias = layer.bias.float().numpy() if layer.has_bias else None
         changes = part_changes(weights, product, partial(_rows_of, layer.weight), bias)
-        growth = self._joined(product, [change.growth for change in changes], 1.0)
-        addend = self._joined(product, [change.addend for change in changes], 0.0)
-        return TorchChange(tuple(pairs), growth, addend)
-
-    def _joined(
-        self, product: Adapters, given: Sequence[Floats | None], otherwise: float
-    ) -> Tensor | None:
-        """Return a number for each output; None if no part has any."""
-        if all(values is None for values in given):
-            return None
-        parts = [
-            np.full(outputs, otherwise, np.float32) if values is None else values
-            for values, outputs in zip(given, product.parts, strict=True)
-        ]
-        return self._tensor(np.concatenate(parts))
+        growth = _joined(product, [change.growth for change in changes], 1.0)
+        addend = _joined(product, [change.addend for change in changes], 0.0)
+        return TorchChange(
+            tuple(pairs),
+            None if growth is None else torch.from_numpy(growth),
+            None if addend is None else self._tensor(addend),
+        )
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(np.array(values, np.float32)).to(self._dtype)
+
+
+def _joined(product: Adapters, given: Sequence[Floats | None], otherwise: float) -> Floats | None:
+    """Return a number for each output; None if no part has any."""
+    if all(values is None for values in given):
+        return None
+    parts = [
+        np.full(outputs, otherwise, np.float32) if values is None else values
+        for values, outputs in zip(given, product.parts, strict=True)
+    ]
+    return np.concatenate(parts)
 
 
 def _rows_of(matrix: TorchMatrix, first: int, stop: int) -> np.ndarray:

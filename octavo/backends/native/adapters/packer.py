@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ class AdapterPacker:
         ups: list[tuple[int, int, int, int]] = []
         known: dict[tuple[int, float], int] = {}
         base = self._layers[product.path]
-        changes = part_changes(weights, product, partial(_rows_of, base.weight), _bias_of(base))
+        changes = part_changes(weights, product, _BaseRows(base.weight), _bias_of(base))
         for pair, change in zip(pairs, changes, strict=True):
             numbers = _address(change.growth, owners), _address(change.addend, owners)
             if pair is None:
@@ -113,20 +113,31 @@ def _bias_of(layer: Any) -> NDArray[np.float32] | None:
     return None if bias is None else bias.values
 
 
-def _rows_of(matrix: Matrix, first: int, stop: int) -> NDArray[np.float32]:
-    """Return the numbers of a matrix for some outputs, each row in the order of its inputs."""
-    found = np.empty((stop - first, matrix.inputs), np.float32)
-    for piece, outputs in zip(matrix.pieces, _outputs_of(matrix), strict=True):
-        wanted = np.flatnonzero((outputs >= first) & (outputs < stop))
-        # Neighbours of a panel are unpacked together.
-        for run in np.split(wanted, np.flatnonzero(np.diff(wanted) != 1) + 1):
-            if not len(run):
-                continue
-            rows = piece.native.rows(int(run[0]), len(run))
-            if piece.order is not None:
-                rows = rows[:, np.argsort(piece.order.inputs)]
-            found[outputs[run] - first] = rows
-    return found
+class _BaseRows:
+    """The numbers of a matrix, whose order is found once, and only if any are asked for."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        self._matrix = matrix
+
+    @cached_property
+    def _orders(self) -> list[tuple[Ints, NDArray[np.intp] | None]]:
+        """The outputs of each piece's rows, and where their inputs are; None: in their order."""
+        pieces, outputs = self._matrix.pieces, _outputs_of(self._matrix)
+        places = [None if p.order is None else np.argsort(p.order.inputs) for p in pieces]
+        return list(zip(outputs, places, strict=True))
+
+    def __call__(self, first: int, stop: int) -> NDArray[np.float32]:
+        """Return the rows of some outputs, each in the order of its inputs."""
+        found = np.empty((stop - first, self._matrix.inputs), np.float32)
+        for piece, (outputs, places) in zip(self._matrix.pieces, self._orders, strict=True):
+            wanted = np.flatnonzero((outputs >= first) & (outputs < stop))
+            # Neighbours of a panel are unpacked together.
+            for run in np.split(wanted, np.flatnonzero(np.diff(wanted) != 1) + 1):
+                if not len(run):
+                    continue
+                rows = piece.native.rows(int(run[0]), len(run))
+                found[outputs[run] - first] = rows if places is None else rows[:, places]
+        return found
 
 
 def _outputs_of(matrix: Matrix) -> list[Ints]:
