@@ -59,6 +59,19 @@ def test_messages_name_the_files_that_were_copied(copies: AdapterCopies, tmp_pat
     assert copies.as_given(unknown) == unknown
 
 
+def test_messages_name_no_path_of_another_user(copies: AdapterCopies, tmp_path: Path) -> None:
+    """Equal content has one copy, of the first user's files."""
+    one, two = (write(tmp_path / name) for name in "ab")
+    place = copies.place(copies.make(one))
+    assert copies.make(two) == place.name
+    message = f"{place / TENSORS}: wrong"
+    for source in (one, two):
+        assert copies.as_given(message, source) == f"{str(source / TENSORS)!r}: wrong"
+    assert copies.as_given(message) == message
+    copies.make(one)
+    assert copies.as_given(message) == message
+
+
 def test_the_same_bytes_in_other_files_are_another_content(
     copies: AdapterCopies, tmp_path: Path
 ) -> None:

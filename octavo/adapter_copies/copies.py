@@ -17,6 +17,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from octavo import env
@@ -44,7 +45,7 @@ class _Copy:
     """A copy on disk."""
 
     num_bytes: int
-    source: Path  # that it was first made from
+    source: Path | None  # that it was made from; None: there were several
     num_pins: int = 0
 
 
@@ -160,18 +161,23 @@ class AdapterCopies:
             gone = self._take_away(digest)
         _remove_all(gone)
 
-    def as_given(self, message: str) -> str:
-        """Return a message in which the users' own paths stand in place of the copies'."""
-        return self._place.sub(self._source_of, message)
+    def as_given(self, message: str, source: Path | None = None) -> str:
+        """Return a message in which the user's own path stands in place of a copy's.
 
-    def _source_of(self, found: re.Match[str]) -> str:
-        with self._guard:
-            copy = self._copies.get(found["digest"])
-        if copy is None:
+        Without a `source` it is the one that the copy was made from; of several, none is named:
+        they may be of different users.
+        """
+        return self._place.sub(partial(self._source_of, source), message)
+
+    def _source_of(self, source: Path | None, found: re.Match[str]) -> str:
+        if source is None:
+            with self._guard:
+                copy = self._copies.get(found["digest"])
+            source = None if copy is None else copy.source
+        if source is None:
             return found[0]
         name = found["name"]
-        whole = copy.source if name in (None, GGUF) else copy.source / name
-        return shown(whole)
+        return shown(source if name in (None, GGUF) else source / name)
 
     def close(self) -> None:
         """Remove everything. A second call does nothing."""
@@ -216,6 +222,8 @@ class AdapterCopies:
             if found is None:
                 part.rename(self.place(digest))
                 found = self._copies[digest] = _Copy(size, source)
+            elif found.source != source:
+                found.source = None
             self._copies.move_to_end(digest)
             found.num_pins += 1
 

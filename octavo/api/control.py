@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from octavo.api.outputs import EngineDeadError
 from octavo.client.client import EngineClient, EngineState
+from octavo.client.commands import COMMAND_SECONDS, LOAD_SECONDS
 from octavo.core.snapshot import EngineSnapshot
 from octavo.loader.file_cache import drop_from_cache
 from octavo.wire.commands import (
@@ -121,20 +122,21 @@ class EngineControl(ABC):
 
         Raise CommandFailedError for what it cannot use.
         """
-        return await self._command(LoadFile(ADAPTER_KIND, digest, str(place))) is not None
+        command = LoadFile(ADAPTER_KIND, digest, str(place))
+        return await self._command(command, LOAD_SECONDS) is not None
 
     async def unload_adapter(self, digest: str) -> None:
         """Let the engine give up an adapter when no request uses it."""
         with contextlib.suppress(CommandFailedError):  # it is not in memory
             await self._command(UnloadFile(ADAPTER_KIND, digest))
 
-    async def _command(self, command: Command) -> Any:
+    async def _command(self, command: Command, seconds: float = COMMAND_SECONDS) -> Any:
         """Return what a command results in, which every engine that starts later is subject to.
 
         Without an engine that is nothing: the next one starts as if it had received the command.
         """
         self.attach()
-        reply = await self._client.command(command)
+        reply = await self._client.command(command, seconds)
         error = reply.error
         if error is None:
             return reply.value

@@ -23,6 +23,9 @@ from octavo.wire.commands import (
 from octavo.wire.message_types import CommandReply, WireError, unpack
 
 COMMAND_SECONDS = 60.0  # for a reply; the engine takes commands between two steps
+# For a reply to LoadFile: several files may come before it, and magnitudes (DoRA) of a large model
+# take a minute or more.
+LOAD_SECONDS = 600.0
 MAX_IN_FLIGHT = 256
 
 

@@ -102,7 +102,7 @@ class AdapterRegistry:
             digest = await self._copied(copies, Path(named.path))
             try:
                 try:
-                    await self._check(copies, digest)
+                    await self._check(copies, digest, Path(named.path))
                 finally:
                     copies.unpin(digest)
             except ApiError:
@@ -164,12 +164,12 @@ class AdapterRegistry:
             TOO_MANY_NAMES,
         )
 
-    async def _check(self, copies: AdapterCopies, digest: str) -> None:
+    async def _check(self, copies: AdapterCopies, digest: str, source: Path) -> None:
         """Let the engine check an adapter; raise ApiError for one that it cannot use."""
         try:
             is_checked = await self._llm.load_adapter(digest, copies.place(digest))
         except CommandFailedError as error:
-            message = copies.as_given(str(error))
+            message = copies.as_given(str(error), source)
             if error.code in FILE_FAULTS:
                 raise invalid(message, "lora_path", error.code) from None
             if error.code in (TIMED_OUT, FAILED):

@@ -11,12 +11,18 @@ from typing import Any
 
 import pytest
 
+from octavo.adapter_copies.files import TENSORS
+from octavo.api.async_llm import AsyncLLM
+from octavo.api.control import CommandFailedError
+from octavo.client.commands import COMMAND_SECONDS, LOAD_SECONDS, failed, replied
+from octavo.client.inline import InlineClient
 from octavo.options.named_adapters import NamedAdapter
 from octavo.options.server import ServerSettings
 from octavo.options.transport import ServerSettingsError, ServerStartError
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.serving.adapters.directory import WatchedDirectory
 from octavo.transport.errors import ApiError
+from octavo.wire.commands import NO_ENGINE, Command, Reply
 from tests.server.adapters.make import text_of, with_adapters, write_adapter
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import Client, serving, until
@@ -139,6 +145,46 @@ def test_what_the_engine_refuses_has_changed_nothing(
             assert len(copies) == 2
 
     asyncio.run(main())
+
+
+def test_an_error_names_the_path_that_was_asked_for(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's path may have equal content, and be the one that was copied."""
+
+    async def refuse(digest: str, place: Path) -> bool:
+        raise CommandFailedError("unfit", f"{place / TENSORS}: wrong")
+
+    async def main() -> None:
+        async with with_adapters(directory, tmp_path) as client:
+            admin = operator(client)
+            assert (await load(admin, write_adapter(tmp_path / "a", 7))).status_code == 200
+            monkeypatch.setattr(client.server.adapters._llm, "load_adapter", refuse)
+            answer = await load(admin, write_adapter(tmp_path / "b", 7), "other")
+            assert answer.json()["error"]["code"] == "unfit"
+            message = answer.json()["error"]["message"]
+            assert str(tmp_path / "b" / TENSORS) in message
+            assert str(tmp_path / "a" / TENSORS) not in message
+
+    asyncio.run(main())
+
+
+def test_loading_an_adapter_has_longer_than_other_commands(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, bounds = FakeEngine(directory, max_loras=2), []
+
+    def command(self: InlineClient, _: Command, seconds: float) -> asyncio.Future[Reply]:
+        bounds.append(seconds)
+        return replied(failed(NO_ENGINE, "none"))
+
+    async def main() -> None:
+        monkeypatch.setattr(InlineClient, "command", command)
+        assert not await AsyncLLM.load_adapter(engine, "0" * 64, tmp_path)
+        await engine.resume()
+
+    asyncio.run(main())
+    assert bounds == [LOAD_SECONDS, COMMAND_SECONDS]
 
 
 @pytest.mark.parametrize(
