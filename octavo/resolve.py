@@ -20,7 +20,7 @@ from octavo.layers import ModelSpec
 from octavo.models.footprint import stored, tensor_sizes
 from octavo.models.load import OpenedModel
 from octavo.observe.machine import Memory
-from octavo.observe.memory_bill import HEADROOM_BYTES, MemoryBill
+from octavo.observe.memory_bill import HEADROOM_BYTES, MAX_SPARE_BYTES, MemoryBill
 from octavo.options.adapters import num_resident
 from octavo.options.backends import Entry
 from octavo.options.cpu_types import CpuWeights
@@ -230,7 +230,7 @@ def with_adapters(
 
     It suffices for as many as may be resident, all of the largest size, unless that is a large part
     of free memory: most are smaller, and what bounds their number then is their real size. Beside
-    these, each slot may have one that had to leave.
+    these, each slot may have one that had to leave, and the loader keeps memory for the next.
     """
     if not arguments.enable_lora:
         return bill
@@ -240,7 +240,8 @@ def with_adapters(
     in_slots = arguments.max_loras * largest
     left = max(0, bill.room_for_kv(free.available)) // _ADAPTER_SHARE
     most = min(num_resident(arguments) * largest, max(in_slots, left))
-    return structs.replace(bill, adapter_bytes=most + in_slots, resident_adapter_bytes=most)
+    whole = most + in_slots + MAX_SPARE_BYTES
+    return structs.replace(bill, adapter_bytes=whole, resident_adapter_bytes=most)
 
 
 def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout) -> MemoryBill:

@@ -37,12 +37,12 @@ from octavo.loader_process.messages import (
 from octavo.loader_process.read import Directories, FileRefusedError, read_file
 from octavo.loader_process.sealed import SpareMemory
 from octavo.observe.log import set_up_log
+from octavo.observe.memory_bill import MAX_SPARE_BYTES
 
 log = logging.getLogger(__name__)
 
 # For the mapped copy, and what is made of its header.
 MEMORY_BYTES = MAX_FILE_BYTES + (2 << 30)
-MAX_SPARE_BYTES = 64 << 20  # for the next file, of an adapter in most cases
 QUIET_SECONDS = 0.05  # without a request, before spare memory is taken
 NO_MEMORY, FAILED = "no_memory", "failed"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Callable
@@ -34,12 +35,13 @@ class SpareMemory:
         """Take memory, unless it is there; where the system has none left, the next file waits."""
         if self.is_there or not 0 < self._last_bytes <= self._most_bytes:
             return
-        descriptor = _new("octavo-tensors")
-        try:
-            os.posix_fallocate(descriptor, 0, self._last_bytes)
-        except OSError:
-            os.close(descriptor)
-        else:
+        with contextlib.suppress(OSError):
+            descriptor = _new("octavo-tensors")
+            try:
+                os.posix_fallocate(descriptor, 0, self._last_bytes)
+            except OSError:
+                os.close(descriptor)
+                raise
             self._descriptor = descriptor
 
     def take(self, num_bytes: int) -> int | None:

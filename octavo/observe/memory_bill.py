@@ -9,6 +9,7 @@ from octavo.observe.stored_bytes import StoredBytes
 
 # Left for other processes when the size of the KV cache is not set.
 HEADROOM_BYTES = 512 << 20
+MAX_SPARE_BYTES = 64 << 20  # that a loader keeps for the next file, of an adapter in most cases
 
 
 class MemoryBill(Struct, frozen=True):
@@ -22,7 +23,7 @@ class MemoryBill(Struct, frozen=True):
     block_size: int  # tokens per block
     groups: tuple[KVGroup, ...]  # of layers
     chunk_tokens: int  # the most tokens of a sequence in one step
-    adapter_bytes: int = 0  # for the adapters in memory and in slots, at most
+    adapter_bytes: int = 0  # in memory and in slots, and kept for the next one, at most
     resident_adapter_bytes: int = 0  # of them, those that requests can be given
     drafter_bytes: int = 0  # the weights of a second model, which drafts
 

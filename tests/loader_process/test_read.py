@@ -75,8 +75,9 @@ def test_memory_that_was_taken_before_has_the_next_file_whatever_its_size(tmp_pa
     assert was_there == [False, True, True, True, True, False]
 
 
+@pytest.mark.parametrize("call", ["memfd_create", "posix_fallocate"])
 def test_a_system_without_memory_leaves_the_next_file_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOMEM, "no memory")
@@ -84,8 +85,9 @@ def test_a_system_without_memory_leaves_the_next_file_as_it_was(
     spare, path = SpareMemory(1 << 20), write_file(tmp_path)
     with no_descriptor_left():
         close_all(read_file(Directories([tmp_path]), path, (), (), spare))
-        monkeypatch.setattr(os, "posix_fallocate", refuse)
-        spare.fill()
+        with monkeypatch.context() as idle:
+            idle.setattr(os, call, refuse)
+            spare.fill()
         assert not spare.is_there
         close_all(read_file(Directories([tmp_path]), path, (), (), spare))
 
