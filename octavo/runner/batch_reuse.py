@@ -50,10 +50,12 @@ class BatchReuse:
             and (plan.counts is self._counts or plan.num_tokens == len(plan.slots))
         ):
             if self._step is None:
-                return self._continued(plan)
-            if not (plan.new_blocks or plan.copies or plan.freed):
+                if self._has_room(plan):
+                    return self._continued(plan)
+            elif not (plan.new_blocks or plan.copies or plan.freed):
                 return self._step
-            return self._only_new(plan, self._step)
+            else:
+                return self._only_new(plan, self._step)
         step = build(plan, self._state, opened)
         self._remember(plan, step)
         return step
@@ -91,6 +93,14 @@ class BatchReuse:
             grown.append((plan.slots.index(slot), int(first), blocks))
         batch = _CONTINUED._replace(copies=plan.copies, continues=tuple(grown))
         return step._replace(batch=batch, draws=self._draws._replace(freed=plan.freed))
+
+    def _has_room(self, plan: StepPlan) -> bool:
+        """Return whether the last step's tables are wide enough for the new blocks of a plan.
+
+        They may not be where a second model writes further ahead than the sequences have come.
+        """
+        width, num_blocks = self._batch.tables[0].shape[1], self._state.num_blocks
+        return all(num_blocks[slot] <= width for slot, _ in plan.new_blocks)
 
     def _continued(self, plan: StepPlan) -> Step:
         token_ids, _, row_starts, tables, logits_rows, hidden_rows, slots = self._batch[:7]

@@ -80,6 +80,17 @@ def test_a_shorter_sequence_s_block_is_written_into_the_existing_tables(monkeypa
     ]
 
 
+def test_tables_that_grow_ahead_of_their_sequences_are_built_anew(monkeypatch: Any) -> None:
+    """A second model writes behind the next token, in a block that the last step's lack."""
+    runner, counted = start_two(monkeypatch)
+    run(runner, on(2, 14, 2, new_blocks=((3, ((11,), (12,))),)))
+    assert counted.count == 3
+    assert [table.tolist()[0][4:] for table in runner._batches._batch.tables] == [[11], [12]]
+    run(runner, on(3, 15, 3, new_blocks=((1, ((13,), (14,))),)))
+    run(runner, on(4, 16, 4))
+    assert counted.count == 3
+
+
 def test_opened_and_freed_slots_and_drafts_prevent_reuse(monkeypatch: Any) -> None:
     runner, counted = start_two(monkeypatch)
     run(runner, on(2, 2, slots=(1,), freed=(3,)))

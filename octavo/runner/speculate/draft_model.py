@@ -107,20 +107,23 @@ class DraftModelProposer:
             return
         first, (full, rest) = text.num_noted // self._size, divmod(text.num_rows, self._size)
         for group, rows in zip(self._groups, self._rows, strict=True):
-            table = self._state.tables[group][slot, : full + 1].tolist()
-            rows.update(dict.fromkeys(table[first:full], self._size))
+            blocks = self._state.tables[group][slot, first : full + 1].tolist()
+            rows.update(dict.fromkeys(blocks[: full - first], self._size))
             if rest:
-                rows[table[full]] = rest
+                rows[blocks[full - first]] = rest
         text.num_noted = text.num_rows
 
     def take_blocks(self, plan: StepPlan) -> None:
         """Follow the blocks of a plan: new ones have no rows, and copies those of their sources."""
         if not (plan.opened or plan.new_blocks or plan.copies or plan.loads):
             return
-        starts = {}
-        if plan.opened:
+        # Blocks that have left a window are still in the tables: what is in them is counted before
+        # another sequence gets them.
+        if plan.opened or self._has_windows:
             for slot, text in self._texts.items():
                 self._note(slot, text)
+        starts = {}
+        if plan.opened:
             starts = dict(zip(plan.slots, plan.starts, strict=True))
         for at, (group, rows) in enumerate(zip(self._groups, self._rows, strict=True)):
             fresh = [block for _, parts in plan.new_blocks for block in parts[group]]

@@ -76,6 +76,24 @@ def test_a_drafter_with_the_weights_of_the_model_is_never_wrong(
     assert stats.num_preemptions > 0 < stats.num_cached_tokens
 
 
+@pytest.mark.slow
+def test_the_first_proposals_need_a_block_more_than_the_tables_have(tmp_path: Path) -> None:
+    """A backend that gets whole tables gets the wider ones, once they are used."""
+    pytest.importorskip("torch")
+    directory = make_model(tmp_path)
+    sampling = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+
+    def near_the_end(self: Any, sampling: list[Any], *_: int) -> list[int]:
+        is_near = [each.num_planned % ENGINE["block_size"] == 14 for each in sampling]
+        return [4 * near for near in is_near]
+
+    with engine(directory, directory, backend="torch") as llm:
+        with mock.patch.object(AheadCounts, "_counts", near_the_end):
+            llm.generate([{"prompt_token_ids": [5, 6, 7]}], sampling, use_tqdm=False)
+        stats = stats_of(llm)
+    assert stats.num_accepted_drafts == stats.num_drafts > 8
+
+
 def test_which_models_can_draft(tmp_path: Path) -> None:
     directory = make_model(tmp_path)
     other = drafter_of(directory, 0.0)
