@@ -99,7 +99,7 @@ class ResultRules:
         if ended:
             self.lifecycle.remove_finished()
         if self._ahead is not None:
-            self._ahead.learn(step.plan, stats.recent_seconds[-1], ahead_seconds)
+            self._ahead.learn(step.plan, stats.own_seconds(1), ahead_seconds)
         return events
 
     def _append(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 
 from octavo.core.config import CoreConfig
+from octavo.core.pace.ahead_counts import AheadCounts
 from octavo.core.pace.learner import Learner
 from octavo.core.pace.step_time import GROWTH, PromptCost
 from octavo.core.plan_draft import PlanDraft
@@ -169,6 +170,7 @@ class StepTime(Limiter):
         self.running: dict[str, Sequence] = {}  # by request id
         self.learner = Learner(stats, config.block_size)
         self.times = self.learner.times
+        self.ahead: AheadCounts | None = None  # if there is a second model
         self._ratio, self._goal, self._first = config.itl_ratio, config.itl_goal, config.ttft_goal
         self._least = config.block_size
         self._cuts = config.chunked_prefill
@@ -182,7 +184,7 @@ class StepTime(Limiter):
         self._is_open = False  # the following are known
         self._room = math.inf  # seconds left for prompts; infinite while no sequence decodes
         self._room_tokens = 0
-        self._base = 0.0  # seconds of the decoding part
+        self._base = 0.0  # seconds of the decoding part, a second model's included
         self._num_prompt = 0  # tokens
         self._cost: PromptCost | None = None  # of the chunk that is planned, if its time counts
         self._is_cut = False
@@ -281,6 +283,8 @@ class StepTime(Limiter):
             self._room = math.inf
             return
         self._base = self.times.decoding_seconds(*decoding)
+        if self.ahead is not None:
+            self._base += self.ahead.expected_seconds
         self._draft.predicted_seconds = self._base
         self._num_blind = 0 if has_learned else self._num_blind + 1
         self._room_tokens = max(self._least, GROWTH * self.times.largest_prompt)

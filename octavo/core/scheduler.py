@@ -82,6 +82,8 @@ class Scheduler:
         learner = Learner(stats, config.block_size) if pace is None else pace.learner
         self._drafts = DraftCounts(config, learner)
         self.ahead = AheadCounts(config, self.kv, self._drafts) if config.max_ahead else None
+        if pace is not None:
+            pace.ahead = self.ahead
         self._fair = FairShare(config, self.kv, self.lifecycle, self._policy, pace)
         self._admission = AdmissionRules(config, self.kv, self.queue, self.limiters)
         rules = ResultRules(config, self.kv, self.lifecycle, self._steady, self.ahead)

@@ -202,6 +202,8 @@ class EngineStats:
     recent: deque[StepStats] = field(default_factory=lambda: deque(maxlen=NUM_RECENT_STEPS))
     # How long each of `recent` took, without those that have not ended.
     recent_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_RECENT_STEPS))
+    # What a second model took of each.
+    recent_ahead: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_RECENT_STEPS))
     ended_at: float = float("-inf")  # the last step that has
     num_ended: int = 0
     num_paced: int = 0  # steps whose time was predicted, since some sequences decoded in them
@@ -229,12 +231,13 @@ class EngineStats:
         return max(0.0, now - max(planned_at, self.ended_at))
 
     def end_step(
-        self, planned_at: float, now: float, predicted: float = 0.0, apart: float = 0.0
+        self, planned_at: float, now: float, predicted: float = 0.0, ahead: float = 0.0
     ) -> None:
-        """Note how long the oldest step that had not ended took, without the seconds `apart`."""
+        """Note how long the oldest step that had not ended took, and a second model in it."""
         ended_at = self.ended_at
-        seconds = max(0.0, now - (planned_at if planned_at > ended_at else ended_at) - apart)
+        seconds = max(0.0, now - (planned_at if planned_at > ended_at else ended_at))
         self.recent_seconds.append(seconds)
+        self.recent_ahead.append(min(seconds, ahead))
         self.ended_at = now
         self.num_ended += 1
         if predicted:
@@ -245,6 +248,7 @@ class EngineStats:
     def ended_after(self, number: int, most: int) -> list[tuple[StepStats, float]]:
         """Return the steps that have ended after the first `number`, with the seconds of each.
 
+        Those that a second model took are left out.
         Of more than twice `most`, return the first and the last ones.
         """
         behind = self.num_steps - self.num_ended
@@ -252,7 +256,11 @@ class EngineStats:
         places = list(range(count, 0, -1))
         if count > 2 * most:
             places = places[:most] + places[-most:]
-        return [(self.recent[-place - behind], self.recent_seconds[-place]) for place in places]
+        return [(self.recent[-place - behind], self.own_seconds(place)) for place in places]
+
+    def own_seconds(self, place: int) -> float:
+        """Return how long the last but `place` - 1 step took without a second model."""
+        return self.recent_seconds[-place] - self.recent_ahead[-place]
 
     def add_accepted(self, count: int) -> None:
         """Count the drafts of a chunk that were accepted: its first `count`."""

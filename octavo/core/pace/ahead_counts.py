@@ -57,6 +57,7 @@ class AheadCounts:
         self.seconds = FIRST_SECONDS  # in the account
         self.is_resting = False
         self.pass_seconds = 0.0  # 0: not measured yet
+        self._num_passes = 0  # in the last step that has ended
         self._pays = True  # it proposed for some sequence when it was last asked
         self._usual_step = -1  # the last one in which passes were of the usual size
         # By the rows of a step without drafts, in powers of two: its seconds for each row; what the
@@ -66,6 +67,11 @@ class AheadCounts:
         self._off_until: dict[int, int] = {}
         # Of the step whose result is applied.
         self._num_verified = self._num_accepted = 0
+
+    @property
+    def expected_seconds(self) -> float:
+        """The seconds that the second model will take in the next step, if texts only grow."""
+        return 0.0 if self.is_resting else self._num_passes * self.pass_seconds
 
     def choose(self, draft: PlanDraft, step: int) -> None:
         """Add to a plan what the second model computes, and give it the blocks for that."""
@@ -218,6 +224,7 @@ class AheadCounts:
     def learn(self, plan: StepPlan, seconds: float, ahead_seconds: float) -> None:
         """Add to the account what a step has saved, and take off what the second model took."""
         num_passes = max([len(chances) for _, chances in plan.ahead], default=0)
+        self._num_passes = num_passes
         if num_passes and (plan.step == self._usual_step or not self.pass_seconds):
             newest = ahead_seconds / num_passes
             before = self.pass_seconds or newest

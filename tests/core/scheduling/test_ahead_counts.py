@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from octavo.core.limits import StepTime
 from octavo.core.pace.ahead_counts import (
     FIRST_RATE,
     FIRST_SECONDS,
@@ -283,12 +284,37 @@ def test_a_step_without_drafts_is_made_now_and_then(is_known: bool, every: int) 
     assert without == [*range(every - 1, 300, every)]
 
 
-def test_a_step_takes_as_long_as_it_did_without_the_second_model() -> None:
-    """The model of steps stays true when the second model rests."""
+def test_steps_are_learned_without_what_the_second_model_takes() -> None:
+    """The model of steps stays true when the second model rests; reports have the whole time."""
     made, _ = rig()
     made.add("a", 6, max_tokens=30)
     planned(made)
     made.now += 3.0
     made.results[0] = made.results[0]._replace(ahead_seconds=2.0)
     made.land()
-    assert list(made.scheduler.stats.recent_seconds) == [pytest.approx(1.0)]
+    stats = made.scheduler.stats
+    assert list(stats.recent_seconds) == [pytest.approx(3.0)]
+    assert [seconds for _, seconds in stats.ended_after(0, 1)] == [pytest.approx(1.0)]
+
+
+def test_prompts_get_what_the_second_model_leaves_of_the_goal(monkeypatch: Any) -> None:
+    made, ahead = rig(max_model_len=200, itl_goal=10.0)
+    monkeypatch.setattr(ahead, "_counts", lambda sampling, *_: [2] * len(sampling))
+    pace = next(each for each in made.scheduler.limiters if isinstance(each, StepTime))
+    made.add("a", 6, max_tokens=180, ignore_eos=True)
+
+    def room(seconds: float, ahead_seconds: float) -> float:
+        for _ in range(8):
+            assert asked(planned(made)) == [2]
+            made.now += seconds
+            made.results[0] = made.results[0]._replace(ahead_seconds=ahead_seconds)
+            made.land()
+            ahead.seconds = MOST_SECONDS  # it does not rest
+        pace.begin(PlanDraft(), made.now)
+        return pace.room
+
+    assert room(1.0, 0.0) == pytest.approx(9.0, abs=0.1)
+    assert room(1.4, 0.4) == pytest.approx(8.6, abs=0.1)
+    ahead.is_resting = True
+    pace.begin(PlanDraft(), made.now)
+    assert pace.room == pytest.approx(9.0, abs=0.1)

@@ -26,8 +26,8 @@ TIME_BUGS = (
     Bug(
         "the time of a step is taken for another's",
         "stats.py",
-        "self.recent_seconds[-place]) for",
-        "self.recent_seconds[-1]) for",
+        "self.own_seconds(place)) for",
+        "self.own_seconds(1)) for",
     ),
     Bug(
         "a stream whose first token is in flight does not count",
