@@ -23,6 +23,7 @@ from octavo.core.request import Request, TokenEvent
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.options.engine import EngineArguments
 from octavo.wire.commands import NO_ENGINE, ResetPrefixCache
+from octavo.wire.facts import EngineFacts
 
 if TYPE_CHECKING:
     from octavo.client.client import EngineClient
@@ -53,6 +54,39 @@ def start_set(
         raise
 
 
+class OpenRequests:
+    """The requests of one call that the engines have, so few that no queue rejects any.
+
+    A queue rejects what it has no room for, and a rejected request is lost. How many of them an
+    engine gets, and which of them wait there, is not known here, so each queue has room for all.
+    """
+
+    def __init__(self, facts: EngineFacts, num_engines: int) -> None:
+        most_useful = OPEN_FOR_EACH * facts.max_num_seqs * num_engines
+        self._most = min(most_useful, facts.max_num_waiting)
+        self._most_tokens = facts.max_waiting_tokens
+        self._longest = facts.longest_tokens
+        self._num_tokens = 0
+        self._open: dict[str, int] = {}  # with the tokens that a queue may have to keep of each
+
+    def take(self, backlog: deque[Request]) -> list[Request]:
+        """Take requests from the front, as many as there is room for, or one if none is open."""
+        taken: list[Request] = []
+        while backlog and len(self._open) < self._most:
+            request = backlog[0]
+            num_tokens = min(request.max_total, self._longest) + len(request.prediction)
+            if self._open and self._num_tokens + num_tokens > self._most_tokens:
+                break
+            self._open[request.request_id] = num_tokens
+            self._num_tokens += num_tokens
+            taken.append(backlog.popleft())
+        return taken
+
+    def end(self, name: str) -> None:
+        """Note that a request has ended."""
+        self._num_tokens -= self._open.pop(name, 0)
+
+
 class SetRunner:
     """Engines for one call at a time; what it has is what `LLM` uses of `OfflineRunner`."""
 
@@ -62,7 +96,6 @@ class SetRunner:
         self._client = client
         self._table = RequestTable(model, copies)
         self._num_requests = 0
-        self._most_open = OPEN_FOR_EACH * client.facts.max_num_seqs * len(client.members)
         self._death: BaseException | None = None
         self._is_closed = False
         self._busy = threading.Lock()
@@ -180,12 +213,10 @@ class SetRunner:
         self, names: Sequence[str], backlog: deque[Request], progress: ProgressLine
     ) -> list[RequestOutput]:
         outputs: dict[str, RequestOutput] = {}
-        open_names: set[str] = set()
+        open_requests = OpenRequests(self._client.facts, len(self._client.members))
         while len(outputs) < len(names):
             self._check_alive()
-            room = self._most_open - len(open_names)
-            started = [backlog.popleft() for _ in range(min(room, len(backlog)))]
-            open_names.update(each.request_id for each in started)
+            started = open_requests.take(backlog)
             if started:
                 self._client.send(started)
             await self._news.wait()
@@ -195,7 +226,7 @@ class SetRunner:
                 event = self._events.popleft()
                 num_tokens += len(event.tokens)
                 if event.finish_reason is not None:
-                    open_names.discard(event.request_id)
+                    open_requests.end(event.request_id)
                 output, aborts = self._table.receive(event)
                 if aborts:
                     self._client.send(aborts)

@@ -272,6 +272,7 @@ def _facts(
         num_blocks=config.core.num_blocks,
         max_num_seqs=config.core.max_num_seqs,
         max_num_waiting=config.core.max_num_waiting,
+        max_waiting_tokens=config.core.max_waiting_tokens,
         dtype=config.dtype,
         device=config.backend.device,
         generation=chosen_defaults(

@@ -21,6 +21,7 @@ class EngineFacts(Struct, frozen=True):
     num_blocks: int
     max_num_seqs: int
     max_num_waiting: int
+    max_waiting_tokens: int
     dtype: str
     generation: GenerationDefaults = field(default_factory=GenerationDefaults)
     memory_bytes: dict[str, int] = field(default_factory=dict)  # by purpose

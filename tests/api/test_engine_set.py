@@ -51,6 +51,14 @@ def test_an_llm_of_two_engines_gives_the_texts_of_one(model: str, expected: list
         llm.generate(PROMPTS[0], SAMPLING)
 
 
+def test_no_prompt_is_lost_where_few_may_wait(model: str) -> None:
+    prompts = [[3 + i % 40, 5, 7 + i // 40] for i in range(60)]
+    sampling = SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True)
+    with LLM(model, data_parallel_size=2, max_num_queued_reqs=2, **OPTIONS) as llm:
+        outputs = llm.generate(prompts, sampling, use_tqdm=False)
+    assert [part.finish_reason for each in outputs for part in each.outputs] == ["length"] * 60
+
+
 def test_streams_go_on_in_the_other_engine_with_equal_tokens(
     model: str, expected: list[Any]
 ) -> None:

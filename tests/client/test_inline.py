@@ -28,6 +28,7 @@ FACTS = EngineFacts(
     num_blocks=40,
     max_num_seqs=8,
     max_num_waiting=100,
+    max_waiting_tokens=10_000,
     dtype="none",
 )
 

@@ -39,6 +39,7 @@ def engine_over_runner(
         num_blocks=config.num_blocks,
         max_num_seqs=config.max_num_seqs,
         max_num_waiting=config.max_num_waiting,
+        max_waiting_tokens=config.max_waiting_tokens,
         dtype="float32",
         accumulation_order=arguments.accumulation_order or "measured",
         fair_share=config.fair_share,

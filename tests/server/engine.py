@@ -59,6 +59,7 @@ FACTS = EngineFacts(
     num_blocks=512,
     max_num_seqs=8,
     max_num_waiting=10_000,
+    max_waiting_tokens=100_000_000,
     dtype="none",
     instruction_set="abacus",
     accumulation_order="fma",

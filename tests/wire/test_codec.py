@@ -228,6 +228,7 @@ FACTS = EngineFacts(
     1000,
     64,
     10_000,
+    100_000_000,
     "float32",
     GenerationDefaults(1, (2, 3), 0.2, None, 5),
     {"weights": 1 << 40},

@@ -377,6 +377,7 @@ class SimLauncher:
             num_blocks=config.num_blocks,
             max_num_seqs=config.max_num_seqs,
             max_num_waiting=config.max_num_waiting,
+            max_waiting_tokens=config.max_waiting_tokens,
             dtype="float32",
             fair_share=config.fair_share,
         )
