@@ -22,6 +22,7 @@ from pathlib import Path
 from octavo import env
 from octavo.client.exit_reason import describe_exit
 from octavo.loader_process.messages import LoaderEnded, printable, send_now
+from octavo.observe.log import level_in_use
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class LoaderKeeper:
         self._started_at = self._clock()
         command = [sys.executable, "-P", "-m", LOADER_PROGRAM]
         command += ["--socket", str(self._loader_end.fileno())]
-        command += ["--log-level", str(logging.getLogger("octavo").getEffectiveLevel())]
+        command += ["--log-level", str(level_in_use())]
         for directory in self._directories:
             command += ["--directory", str(directory)]
         self.popen = subprocess.Popen(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import secrets
 import sys
 import time
@@ -27,9 +26,9 @@ from octavo.client.vitals import EngineVitals
 from octavo.core.config import ConfigError
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.core.snapshot import EngineLoad, EngineSnapshot
-from octavo.observe.log import flags_in_use
+from octavo.observe.log import flags_in_use, level_in_use
 from octavo.options.engine import EngineArguments
-from octavo.wire.commands import NO_ENGINE, Command, Pause, Reply, Resume
+from octavo.wire.commands import NO_ENGINE, Command, Pause, Reply, Resume, SetLogLevel
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
     AbortRequests,
@@ -69,6 +68,7 @@ class ProcessEngine:
         self.load = EngineLoad()
         self.vitals = EngineVitals(clock())
         self._is_paused = False
+        self._start_level = 0  # of the log, in the newest start message
         self.closed_reason = "the engine is closed"
 
     def use(self, user: EngineUser) -> None:
@@ -185,9 +185,13 @@ class ProcessEngine:
         facts = self.supervisor.facts
         if facts is not None and facts.accumulation_order:  # open streams continue with equal bits
             arguments = replace(arguments, accumulation_order=facts.accumulation_order)
-        level = logging.getLogger("octavo").getEffectiveLevel()
+        self._start_level = level_in_use()
         return StartEngine(
-            pack(arguments), level, self._cache_key, flags_in_use(), is_first=facts is None
+            pack(arguments),
+            self._start_level,
+            self._cache_key,
+            flags_in_use(),
+            is_first=facts is None,
         )
 
     def wants_spare(self) -> bool:
@@ -200,6 +204,10 @@ class ProcessEngine:
         self.vitals.note_ready(self._clock())
         if self._is_paused:
             self._commands.send(Pause(), COMMAND_SECONDS, self._write_command)
+        level = level_in_use()
+        # Before there is a loop no command can have set it.
+        if level != self._start_level and self.supervisor.loop is not None:
+            self._commands.send(SetLogLevel(level), COMMAND_SECONDS, self._write_command)
         self.user.on_ready(epoch)
 
     def on_output(self, output: StepOutput) -> None:

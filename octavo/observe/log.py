@@ -61,6 +61,11 @@ def set_up_log(level: int | str, flags: Mapping[str, str] | None = None) -> Call
     return undo
 
 
+def level_in_use() -> int:
+    """Return from which level up this process logs, so that a child process logs alike."""
+    return logging.getLogger("octavo").getEffectiveLevel()
+
+
 def flags_in_use() -> dict[str, str]:
     """Return the flags that `set_up_log` was given, so that a child process logs alike."""
     return next((handler.flags for handler in _our_handlers()), {})

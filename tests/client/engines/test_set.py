@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from pathlib import Path
@@ -26,6 +27,8 @@ from octavo.wire.commands import (
     Resume,
     SetLogLevel,
 )
+from octavo.wire.facts import EngineFacts
+from octavo.wire.message_types import StartEngine
 from tests.client.clients import FACTORY, Caller, eventually, request, run
 from tests.sim.truth import whole_output
 
@@ -143,6 +146,40 @@ def test_a_command_goes_to_all_engines_and_has_one_reply() -> None:
     try:
         run(world)
     finally:
+        client.close()
+
+
+@pytest.mark.slow
+def test_an_engine_that_loaded_meanwhile_has_the_level_that_was_set(tmp_path: Path) -> None:
+    loading = tmp_path / "loading"
+    client = start(f"loading={loading}")
+    ours, engine = logging.getLogger("octavo"), client.engines[1]
+    before = ours.level
+    started: list[int] = []
+    make_message = engine.start_message
+
+    def note_message(like: EngineFacts | None) -> StartEngine:
+        message = make_message(like)
+        started.append(message.log_level)
+        return message
+
+    async def world() -> None:
+        Caller(client)
+        loading.touch()
+        engine.start_message = note_message  # type: ignore[method-assign]
+        os.kill(pids(client)[1], signal.SIGKILL)
+        await eventually(lambda: bool(started))
+        ours.setLevel(17)
+        assert (await client.command(SetLogLevel(17))).error is None  # the reply of the other
+        loading.unlink()
+        await eventually(engine.is_well)
+        assert started != [17]
+        assert await engine.command(SetLogLevel(18)) == Reply(17)
+
+    try:
+        run(world)
+    finally:
+        ours.setLevel(before)
         client.close()
 
 
