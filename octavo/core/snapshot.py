@@ -88,7 +88,7 @@ _BY_REASON = ("num_finished", "preempted_for")
 _LISTS = ("accepted_at", "steps_by_size")  # totals by place
 
 
-def together(snapshots: Sequence[EngineSnapshot]) -> EngineSnapshot:
+def together(snapshots: Sequence[EngineSnapshot], *, is_paused: bool) -> EngineSnapshot:
     """Return one snapshot of several engines; its steps are those of the one that is busiest."""
     whole = busiest = max(snapshots, key=lambda each: sum(each.recent_seconds))
     for each in snapshots:
@@ -99,7 +99,7 @@ def together(snapshots: Sequence[EngineSnapshot]) -> EngineSnapshot:
         whole,
         load=EngineLoad(*map(sum, zip(*loads, strict=True))),
         num_blocks=1 + sum(max(0, each.num_blocks - 1) for each in snapshots),  # one is unused
-        is_paused=all(each.is_paused for each in snapshots),
+        is_paused=is_paused,
     )
 
 

@@ -146,9 +146,9 @@ def test_the_snapshot_of_several_engines_has_their_sums_and_the_steps_of_the_bus
         recent_seconds=(0.5,),
     )
     for snapshots in ((quiet, busy), (busy, quiet)):
-        whole = together(snapshots)
+        whole = together(snapshots, is_paused=False)
         assert whole.load == EngineLoad(5, 2, 3, 80)
         assert (whole.num_blocks, whole.num_steps, whole.is_paused) == (127, 12, False)
         assert whole.recent_seconds == (0.5,)
-    assert together([quiet]) == quiet
+    assert together([quiet], is_paused=True) == quiet
     assert quiet.with_waiting(9).load == EngineLoad(1, 9, 3, 60)

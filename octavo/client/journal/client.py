@@ -37,7 +37,7 @@ class JournalClient(Generic[SomeEngine]):
         self._clock = clock
         self._journal = Journal()
         self.members: Sequence[Member[SomeEngine]] = tuple(
-            Member(index, engine, self, self._journal, clock)
+            Member(index, engine, self, self._journal, clock, has_others=len(engines) > 1)
             for index, engine in enumerate(engines)
         )
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,7 +94,11 @@ class JournalClient(Generic[SomeEngine]):
         return joined([engine.command(command, seconds) for engine in self.engines])
 
     def snapshot(self) -> EngineSnapshot:
-        whole = together([member.snapshot() for member in self.members])
+        snapshots = [member.snapshot() for member in self.members]
+        # One that is away says what it was before, and gets the pause when it is ready.
+        pairs = zip(self.members, snapshots, strict=True)
+        ready = [each for member, each in pairs if member.is_ready] or snapshots
+        whole = together(snapshots, is_paused=all(each.is_paused for each in ready))
         num_waiting = max(0, len(self._journal) - whole.load.num_running)
         return whole.with_waiting(num_waiting)
 
@@ -168,7 +172,8 @@ class JournalClient(Generic[SomeEngine]):
         for member in self.members:
             if member.requests is entry.holder:
                 member.send()  # the request itself may be unsent
-                member.abort(entry)
+                if entry.holder is not None:  # else it could not be sent, and has ended
+                    member.abort(entry)
                 return
         self._finish(entry, entry.last_event("abort"))
 

@@ -64,6 +64,8 @@ class Member(Generic[SomeEngine]):
         keeper: Keeper,
         journal: Journal,
         clock: Callable[[], float],
+        *,
+        has_others: bool,
     ) -> None:
         self.index = index
         self.engine = engine
@@ -71,6 +73,7 @@ class Member(Generic[SomeEngine]):
         self.quarantine = Quarantine()
         self._keeper = keeper
         self._clock = clock
+        self._has_others = has_others  # so that an engine is chosen for each request
         self._unsent: list[WireRequest] = []
         self._known: KnownPrefixes | None = None  # made when the engine's size is known
         engine.use(self)
@@ -125,8 +128,22 @@ class Member(Generic[SomeEngine]):
             num_cached,
             self.requests.num_waiting_tokens,
             len(self.requests),
+            self.engine.facts.max_num_seqs,
             len(self.prefixes),
         )
+
+    def _note_prefix(self, entry: Entry) -> int:
+        """Note what the engine will have of a request; return how many tokens it had not.
+
+        Only the choice of an engine needs that, so where there is one it costs nothing.
+        """
+        if not self._has_others:
+            return 0
+        keys = entry.prefixes.extend(entry.emitted)
+        num_tokens = len(entry.request.prompt) + len(entry.emitted)
+        num_new = max(1, num_tokens - self.prefixes.num_tokens(keys))
+        self.prefixes.note(keys)
+        return num_new
 
     # requests
 
@@ -134,10 +151,7 @@ class Member(Generic[SomeEngine]):
         """Take a request over; `send` then sends it."""
         if not len(self.requests):
             self.engine.note_work()
-        keys = entry.prefixes.extend(entry.emitted)
-        num_tokens = len(entry.request.prompt) + len(entry.emitted)
-        entry.num_to_compute = max(1, num_tokens - self.prefixes.num_tokens(keys))
-        self.prefixes.note(keys)
+        entry.num_to_compute = self._note_prefix(entry)
         try:
             self._unsent.append(self.requests.submit(entry, self._clock()))
         except WireError as error:
@@ -199,7 +213,7 @@ class Member(Generic[SomeEngine]):
             if event.tokens:
                 self.engine.note_progress()
             if event.finish_reason is not None:
-                self.prefixes.note(entry.prefixes.extend(entry.emitted))
+                self._note_prefix(entry)
             if (event.tokens or event.finish_reason) and self.quarantine.clear(entry):
                 is_isolation_over = True
                 if event.finish_reason is None and not entry.is_abort_requested:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from octavo.core.request import Request
@@ -19,6 +19,9 @@ GRAIN_TOKENS = 32  # prefixes are compared in pieces of so many tokens
 # of the turns to come, so it counts as several tokens that wait.
 LOST_TOKEN_COST = 4
 REQUEST_COST = 64  # of each request that an engine has, in tokens that wait
+# Requests that an engine may have more than the one that has fewest. With fewer, conversations that
+# by chance are in the same engine lose their KV: 16 at once in two engines found a twentieth less.
+LEAST_SPREAD = 12
 
 
 class Candidate(NamedTuple):
@@ -28,13 +31,16 @@ class Candidate(NamedTuple):
     num_cached: int  # tokens of the request that it probably has
     num_waiting_tokens: int  # of other prompts, which it computes first
     num_requests: int
+    most_running: int  # of its requests, at once
     num_known: int  # pieces of prefixes that it was given
 
 
-def choose(num_tokens: int, candidates: Iterable[Candidate]) -> int:
+def choose(num_tokens: int, candidates: Sequence[Candidate]) -> int:
     """Return the number of the engine where a request of so many tokens costs least.
 
-    Among equals it is the one that was given fewest prefixes, so that all fill evenly.
+    Among equals it is the one that was given fewest prefixes, so that all fill evenly. An engine
+    with far more requests than another gets none, whatever it has cached: all that share a prefix
+    would otherwise go to the engine that had the first, and leave the others idle.
     """
 
     def cost(each: Candidate) -> tuple[int, int, int]:
@@ -42,7 +48,15 @@ def choose(num_tokens: int, candidates: Iterable[Candidate]) -> int:
         waiting = each.num_waiting_tokens + REQUEST_COST * each.num_requests
         return lost + waiting, each.num_known, each.engine
 
-    return min(candidates, key=cost).engine
+    return min(_not_too_busy(candidates), key=cost).engine
+
+
+def _not_too_busy(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the engines with room for one more, without those that have far more than another."""
+    least = min(each.num_requests for each in candidates)
+    most = least + max(LEAST_SPREAD, least // 2)
+    even = [each for each in candidates if each.num_requests <= most]
+    return [each for each in even if each.num_requests < each.most_running] or even
 
 
 class Prefixes:

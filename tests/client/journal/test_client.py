@@ -16,7 +16,7 @@ from octavo.core.request import Abort, Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.snapshot import EngineLoad, EngineSnapshot
 from octavo.wire.commands import Command, Pause, Reply
-from octavo.wire.message_types import AbortRequests, AddRequests, WireEvent, WireRequest
+from octavo.wire.message_types import AbortRequests, AddRequests, WireError, WireEvent, WireRequest
 from tests.client.clients import run
 from tests.client.test_inline import FACTS
 
@@ -185,6 +185,67 @@ def test_the_others_go_on_without_an_engine_that_does_not_start_again() -> None:
         first.user.on_give_up("nor does this")
         assert [str(death) for death in deaths] == ["nor does this"]
         assert not client.is_sleeping
+
+    run(world)
+
+
+def test_one_engine_notes_no_prefixes_for_a_choice_that_is_not_made() -> None:
+    async def world() -> None:
+        long = replace(request("a"), prompt=array("i", range(100)))
+        for count in (1, 2):
+            engines = [Slots() for _ in range(count)]
+            client = JournalClient(engines)
+            client.attach(lambda events: None, lambda error: None)
+            client.send([long])
+            member = client.members[0]
+            entry = client._journal.find("a")
+            assert entry is not None
+            assert len(entry.prefixes.keys) == (3 if count > 1 else 0)
+            assert member.requests.num_waiting_tokens == (100 if count > 1 else 0)
+            engines[0].user.on_events([WireEvent(0, 0, (7,) * 30, "stop")])
+            assert len(member.prefixes) == (4 if count > 1 else 0)
+            assert member.requests.num_waiting_tokens == 0
+
+    run(world)
+
+
+def test_a_set_is_paused_if_those_that_are_ready_are() -> None:
+    async def world() -> None:
+        first, second = Slots(), Slots()
+        client = JournalClient([first, second])
+        client.attach(lambda events: None, lambda error: None)
+        first.totals = EngineSnapshot(is_paused=True)
+        assert not client.snapshot().is_paused
+        second.is_ready = False  # it loads, or has ended for good
+        assert client.snapshot().is_paused
+        first.is_ready = False
+        assert not client.snapshot().is_paused
+
+    run(world)
+
+
+def test_an_abort_behind_a_request_that_cannot_be_sent_finds_it_ended() -> None:
+    class Strict(Slots):
+        def write(self, message: AddRequests | AbortRequests) -> None:
+            if isinstance(message, AddRequests):
+                raise WireError("it is too large")
+            super().write(message)
+
+    async def world() -> None:
+        engine = Strict()
+        client = JournalClient([engine])
+        events: list[TokenEvent] = []
+
+        def deliver(new: Sequence[TokenEvent]) -> None:
+            events.extend(new)
+
+        client.attach(deliver, lambda error: None)
+        client.send([request("a"), Abort("a")])
+        await asyncio.sleep(0)
+        assert [(each.finish_reason, each.message) for each in events] == [
+            ("refused", "it is too large")
+        ]
+        assert not engine.aborted
 
     run(world)
 

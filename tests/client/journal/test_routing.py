@@ -83,16 +83,88 @@ def test_known_prefixes_are_bounded_and_the_beginning_is_kept_longest() -> None:
 
 def test_the_longest_prefix_attracts_until_too_much_waits_there() -> None:
     def where(cached: int, waiting: int, num_requests: int = 0) -> int:
-        first = Candidate(0, cached, waiting, num_requests, 10)
-        return choose(1000, [first, Candidate(1, 0, 0, 0, 0)])
+        first = Candidate(0, cached, waiting, num_requests, 256, 10)
+        return choose(1000, [first, Candidate(1, 0, 0, 0, 256, 0)])
 
     assert where(800, 0) == 0
     assert where(800, 2000, 4) == 0
     assert where(800, 5000) == 1
     assert where(800, 0, 100) == 1
     assert where(0, 0) == 1  # it was given less
-    equal = [Candidate(index, 64, 0, 0, 5) for index in (2, 0, 1)]
+    equal = [Candidate(index, 64, 0, 0, 256, 5) for index in (2, 0, 1)]
     assert choose(64, equal) == 0
+
+
+@pytest.mark.parametrize(
+    ("nums_requests", "most_running", "expected"),
+    [
+        ([12, 0], 256, 0),
+        ([13, 0], 256, 1),  # twelve more at most, whatever is cached
+        ([13, 0, 1], 256, 1),
+        ([45, 30], 256, 0),
+        ([46, 30], 256, 1),  # or half as many more
+        ([5, 4], 5, 1),  # it would wait there
+        ([5, 5], 5, 0),
+        ([7, 5], 5, 0),
+        ([18, 5], 5, 1),
+    ],
+)
+def test_a_prefix_attracts_to_no_engine_that_is_far_busier(
+    nums_requests: list[int], most_running: int, expected: int
+) -> None:
+    cached = [8000, *[0] * 9]
+    candidates = [
+        Candidate(index, cached[index], 0, number, most_running, 100 - index)
+        for index, number in enumerate(nums_requests)
+    ]
+    assert choose(8032, candidates) == expected
+
+
+@pytest.mark.parametrize("num_engines", [2, 3, 4])
+@pytest.mark.parametrize("most_running", [4, 256])
+def test_all_engines_work_where_all_requests_share_a_prefix(
+    num_engines: int, most_running: int
+) -> None:
+    """Requests that follow one system prompt come, some end, and an engine is away for a time."""
+    chance = random.Random(num_engines)
+    system = [chance.randrange(1000) for _ in range(2000)]
+    views = [KnownPrefixes(1 << 20) for _ in range(num_engines)]
+    running: list[list[int]] = [[] for _ in views]  # when each request ends
+    given = [0] * num_engines
+    for now in range(150):
+        running = [[end for end in ends if end > now] for ends in running]
+        open_places = list(range(num_engines))
+        if 50 <= now < 70:  # the first has ended, and what it had goes on elsewhere
+            del open_places[0]
+            views[0].clear()
+            lost, running[0] = running[0], []
+        else:
+            lost = []
+        new = [now + chance.randrange(4, 12 * num_engines) for _ in range(4)]
+        for end in lost + new:
+            tokens = system + [chance.randrange(1000) for _ in range(chance.randrange(5, 99))]
+            keys = Prefixes(request(tokens)).extend(EMPTY)
+            candidates = [
+                Candidate(
+                    place,
+                    views[place].num_tokens(keys),
+                    0,
+                    len(running[place]),
+                    most_running,
+                    len(views[place]),
+                )
+                for place in open_places
+            ]
+            chosen = choose(len(tokens), candidates)
+            given[chosen] += 1
+            running[chosen].append(end)
+            views[chosen].note(keys)
+        if now in (49, 149):
+            assert min(given) >= 0.5 * max(given), f"{given} at {now}"
+            given = [0] * num_engines
+        if now == 69:
+            assert given[0] == 0
+            given = [0] * num_engines
 
 
 # A simulation: conversations over engines whose caches evict what was used longest ago.
@@ -140,6 +212,7 @@ def hits(
                 view.num_tokens(keys),
                 sum(tokens for where, tokens in list(running)[-4:] if where == place),
                 sum(where == place for where, _ in running),
+                256,
                 len(view),
             )
             for place, view in enumerate(views)
