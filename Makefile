@@ -48,7 +48,8 @@ $(VENV)/.venv:
 PACKAGES := -r requirements/dev.txt
 PACKAGES_ARE := the development tools
 
-$(VENV)/.dev: requirements/dev.txt $(VENV)/.venv
+# The environment of `make serve` installs what pyproject.toml asks for, which Python reads: hence the order.
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.venv $(if $(filter .venv-serve,$(VENV)),build/product.txt)
 	@$(PHASE) "installing $(PACKAGES_ARE)" $(PIP) install $(PACKAGES)
 	@touch $@
 
@@ -223,7 +224,6 @@ serve: ## serve a model on this machine (smollm2 unless told): make serve MODEL=
 ifeq ($(SERVE_VENV),.venv)
 	@$(MAKE) --no-print-directory .venv/.octavo
 else
-	@$(MAKE) --no-print-directory VENV=$(SERVE_VENV) $(SERVE_VENV)/.venv && $(MAKE) --no-print-directory build/product.txt
 	@$(MAKE) --no-print-directory VENV=$(SERVE_VENV) PACKAGES="-c requirements/dev.txt -r build/product.txt" \
 	    PACKAGES_ARE="what Octavo needs" $(SERVE_VENV)/.octavo
 endif

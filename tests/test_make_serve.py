@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -54,6 +55,19 @@ def test_an_environment_that_is_there_is_used(tmp_path: Path) -> None:
     assert "exec .venv/bin/octavo serve" in commands
     assert ".venv-serve" not in commands
     assert "pip" not in commands
+
+
+def test_what_a_changed_pyproject_asks_for_is_installed(tmp_path: Path) -> None:
+    tree = fresh(tmp_path)
+    stamps = [tree / ".venv-serve" / name for name in (".venv", ".dev", ".octavo")]
+    for made in (tree / "build" / "product.txt", *stamps):
+        made.parent.mkdir(exist_ok=True)
+        made.touch()
+    installs = "install -c requirements/dev.txt -r build/product.txt"
+    assert installs not in planned(tree, "serve")
+    late = stamps[-1].stat().st_mtime + 60
+    os.utime(tree / "pyproject.toml", (late, late))
+    assert installs in planned(tree, "serve")
 
 
 def test_the_product_is_what_pyproject_asks_for(tmp_path: Path) -> None:
