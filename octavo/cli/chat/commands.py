@@ -13,7 +13,10 @@ from octavo.cli.chat.files import as_saved, loaded, read_object, read_text, save
 from octavo.cli.chat.tools import ToolFile
 from octavo.cli.sampling_options import SETTINGS
 from octavo.core.sampling_params import RequestError
+from octavo.dialects.common.schema.sampling import CommonRequest
 from octavo.nearest import nearest, nearest_or_all
+from octavo.serving.schema.decode import decode
+from octavo.transport.errors import ApiError
 
 MAX_ATTACHED_CHARACTERS = 4 << 20  # of all files for one message
 
@@ -91,12 +94,16 @@ class Commands:
             number = SETTINGS[name](value)
             if isinstance(number, float) and not math.isfinite(number):
                 raise ValueError
-            sampling[name] = number
         except ValueError:
             kind = SETTINGS[name].__name__.replace("int", "a whole number")
             kind = kind.replace("float", "a number")
             raise RequestError(f"{name} is {kind}, not {value[:40]!r}") from None
-        return f"{name} is {sampling[name]} from the next answer on"
+        try:
+            decode(json.dumps({name: number}).encode(), CommonRequest)
+        except ApiError as error:
+            raise RequestError(error.named_message) from None
+        sampling[name] = number
+        return f"{name} is {number} from the next answer on"
 
     def save(self, name: str) -> str:
         path = _place(name, "/save FILE")

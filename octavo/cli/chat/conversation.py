@@ -12,6 +12,7 @@ from octavo.core.sampling_params import RequestError
 
 MAX_ROUNDS = 8  # of calls in one turn
 MAX_CALLS = 32  # of one answer
+_WHOLE = ("", "stop", "tool_calls", "function_call")  # reasons to end that cut nothing
 _SHOWN_CHARACTERS = 200  # of a call's arguments, and of its result
 
 Message = dict[str, Any]
@@ -51,6 +52,7 @@ class Conversation:
 
     def ask(self, text: str) -> None:
         """Write the answer while it is generated."""
+        self._failed = text  # until there is an answer
         self._turn(text, list(self.messages))
 
     def retry(self) -> None:
@@ -96,9 +98,9 @@ class Conversation:
             self.display.end()
             if is_kept:
                 self.messages.append({"role": "assistant", "content": answer.text})
+                self._failed = ""
             else:
                 self.messages[:] = before
-            self._failed = "" if is_kept else text
             self.stats = answer.statistics()
         if self.shows_stats:
             self.display.note(self.stats)
@@ -123,6 +125,8 @@ class Conversation:
         """Call the functions that an answer asks for; return it with their results."""
         if self.tools is None:
             raise EndpointError("the answer calls functions, and none were offered")
+        if answer.is_cut:  # what has come of a call's arguments may be JSON too
+            raise EndpointError("the call of a function was cut off, so nothing was called")
         made: list[Message] = [
             {"role": "assistant", "content": answer.text, "tool_calls": list(answer.calls.values())}
         ]
@@ -157,11 +161,16 @@ class Answer:
         """The text so far."""
         return "".join(self._pieces)
 
+    @property
+    def is_cut(self) -> bool:
+        """True if the answer was ended before its end."""
+        return self._finish not in _WHOLE
+
     def take(self, chunk: Body) -> None:
         """Add a chunk; raise EndpointError for one of another form."""
         try:
             self._take(chunk)
-        except (TypeError, AttributeError, KeyError, ValueError, IndexError) as error:
+        except (TypeError, AttributeError, LookupError, ValueError, OverflowError) as error:
             raise EndpointError(f"the stream has no chunks as OpenAI's: {error}") from None
 
     def _take(self, chunk: Body) -> None:
@@ -209,9 +218,10 @@ class Answer:
         parts = []
         prompt, generated = self._usage.get("prompt_tokens"), self._usage.get("completion_tokens")
         if isinstance(prompt, int):
-            details = self._usage.get("prompt_tokens_details") or {}
-            cached = details.get("cached_tokens") if isinstance(details, dict) else None
-            parts.append(f"{prompt} prompt tokens ({cached or 0} cached)")
+            details = self._usage.get("prompt_tokens_details")
+            cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+            cached = cached if isinstance(cached, int) else 0
+            parts.append(f"{prompt} prompt tokens ({cached} cached)")
         parts.append(f"first token after {1000 * (self._first - self._began):.0f} ms")
         if isinstance(generated, int):
             parts.append(f"{generated} tokens")

@@ -11,6 +11,8 @@ from octavo import env
 _BOLD, _DIM, _CODE, _OFF = "\x1b[1m", "\x1b[2m", "\x1b[36m", "\x1b[0m"
 # A model's text may contain what a terminal takes for commands.
 _CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+# Beside them half of a pair, which JSON may have, and no stream can write.
+_UNSHOWN = _CONTROLS | dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
 _FENCE = re.compile(r" {0,3}```")
 _MAYBE_FENCE = re.compile(r" {0,3}`{0,2}\Z")
 _HEADING = re.compile(r"#{1,6} ")
@@ -144,6 +146,11 @@ class Display:
         text = text.translate(_CONTROLS) if self._notes.isatty() else text
         self._notes.write(f"{text}\n")
         self._notes.flush()
+
+    def line(self, text: str) -> None:
+        """Write the result of a command, which may show what a file or a server has sent."""
+        self.end()
+        self._write(f"{text.translate(_UNSHOWN)}\n")
 
     def end(self) -> None:
         """End the answer's last line, and its styles."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from octavo.core.sampling_params import RequestError
+from octavo.loader_process.messages import printable
 
 MAX_EVENT_BYTES = 4 << 20
 MAX_ANSWER_BYTES = 64 << 20
@@ -95,4 +96,9 @@ def message_of(body: Body) -> str:
     """Return the message of an error's body, in the form of OpenAI or of others."""
     error = body.get("error", body)
     message = error.get("message", error.get("detail")) if isinstance(error, dict) else error
-    return str(message or "")[:_SHOWN_CHARACTERS]
+    return shown(str(message or ""))
+
+
+def shown(text: str) -> str:
+    """Return a server's text as one line that a terminal shows, and does not obey."""
+    return printable(" ".join(text[:_SHOWN_CHARACTERS].split()))

@@ -56,7 +56,9 @@ def read_object(name: str, limit: int = MAX_TEXT_BYTES) -> dict[str, Any]:
 def as_saved(model: str, system: str, messages: list[dict[str, Any]]) -> bytes:
     """Return the content of a file that `loaded` reads."""
     content = {_FORM: 1, "model": model, "system": system, "messages": messages}
-    return json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n"
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    # Half of a pair, which UTF-8 has no bytes for, becomes JSON's escape.
+    return text.encode(errors="backslashreplace") + b"\n"
 
 
 def loaded(name: str) -> tuple[str, list[dict[str, Any]]]:

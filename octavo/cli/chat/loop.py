@@ -21,7 +21,7 @@ def converse(conversation: Conversation, read: Callable[[str], str] = input) -> 
     """Answer until the user leaves, and return the exit code."""
     _edit_lines()
     commands = Commands(conversation)
-    sys.stdout.write(f"{conversation.model}: ask something; /help lists the commands.\n")
+    conversation.display.line(f"{conversation.model}: ask something; /help lists the commands.")
     is_leaving = False
     while True:
         try:
@@ -36,7 +36,13 @@ def converse(conversation: Conversation, read: Callable[[str], str] = input) -> 
             sys.stdout.write("\n(Ctrl-D, or Ctrl-C again, to leave)\n")
             continue
         except RequestError as error:
-            sys.stderr.write(f"{error}\n")
+            conversation.display.note(str(error))
+            continue
+        except UnicodeDecodeError as error:
+            conversation.display.note(
+                f"what was typed is not {error.encoding.upper()} text (at byte {error.start:,}), "
+                "and is not sent; type it again"
+            )
             continue
         is_leaving = False
         _forget_old_lines()
@@ -54,7 +60,7 @@ def _answer(conversation: Conversation, commands: Commands, text: str, *, is_com
     if is_command:
         line = commands.execute(text)
         if line:
-            sys.stdout.write(f"{line}\n")
+            conversation.display.line(line)
     elif text:
         conversation.ask(commands.with_files(text))  # if it fails, /retry has the files too
 

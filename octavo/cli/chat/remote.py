@@ -16,6 +16,7 @@ from octavo.cli.chat.endpoint import (
     Events,
     Take,
     error_of,
+    shown,
 )
 from octavo.cli.parsing import UsageError
 from octavo.nearest import nearest
@@ -52,7 +53,7 @@ class RemoteServer:
         except (ValueError, TypeError, KeyError, RecursionError):
             return
         if names and model not in names:
-            near = nearest(model, names, most=3) or names[:3]
+            near = [shown(each) for each in nearest(model, names, most=3) or names[:3]]
             raise UsageError(
                 f"the server has no model {model[:100]!r}; did you mean {' or '.join(near)}?"
             )
@@ -115,7 +116,7 @@ class RemoteServer:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return EndpointError(
             f"the server at {self._place.scheme}://{self._place.netloc} cannot be asked: "
-            f"{why.lower()}; is it running there?"
+            f"{shown(why).lower()}; is it running there?"
         )
 
 

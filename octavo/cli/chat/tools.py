@@ -140,7 +140,9 @@ def _described(name: str, key: str, function: Callable[..., Any]) -> dict[str, A
 
 def _schema(hint: Any, where: str) -> dict[str, Any]:
     origin, inner = get_origin(hint), get_args(hint)
-    if hint in _TYPES:
+    if origin in (list, dict) and not inner:  # List and Dict of typing
+        hint = origin
+    if isinstance(hint, type) and hint in _TYPES:  # an annotation may have no hash
         return {"type": _TYPES[hint]}
     if origin is Literal and all(isinstance(each, str | int) for each in inner):
         return {"enum": list(inner)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -62,7 +63,7 @@ class Scripted:
 class Person:
     """A person who types the given lines; an exception replaces a line."""
 
-    def __init__(self, *lines: str | type[BaseException]) -> None:
+    def __init__(self, *lines: str | BaseException | type[BaseException]) -> None:
         self._lines = iter(lines)
 
     def __call__(self, prompt: str) -> str:
@@ -87,6 +88,11 @@ def make(notes: io.StringIO) -> Make:
         return Conversation(Scripted(*scripts), "tiny", display, **options)
 
     return make
+
+
+def ended(reason: str) -> Body:
+    """Return the chunk that ends an answer for this reason."""
+    return {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
 
 
 def bodies(conversation: Conversation) -> list[Body]:
@@ -139,6 +145,15 @@ def test_retry_replaces_the_last_answer_only_if_there_is_another(make: Make) -> 
     assert bodies(made)[1] == bodies(made)[0]
 
 
+def test_a_retry_that_fails_can_be_tried_again(make: Make) -> None:
+    made = make(texts("a"), [RequestError("no room")], texts("b"))
+    made.ask("x")
+    with pytest.raises(RequestError, match="no room"):
+        made.retry()
+    made.retry()
+    assert [each["content"] for each in made.messages] == ["x", "b"]
+
+
 def test_ctrl_c_keeps_what_was_said(make: Make) -> None:
     made = make([delta(content="so far"), KeyboardInterrupt()])
     with pytest.raises(KeyboardInterrupt):
@@ -178,6 +193,18 @@ def test_calls_without_end_are_bounded(make: Make, functions: str) -> None:
     assert made.messages == []
 
 
+@pytest.mark.parametrize("reason", ["length", "content_filter", "repetition"])
+def test_a_call_that_was_cut_off_is_not_made(
+    reason: str, make: Make, tmp_path: Path, notes: io.StringIO
+) -> None:
+    (tmp_path / "functions.py").write_text("def erase(name: str = 'all') -> str: return name")
+    made = make([*call("erase", ""), ended(reason)], texts("b"))
+    converse(made, Person(f"/tools {tmp_path}/functions.py", "x"))
+    assert "the call of a function was cut off, so nothing was called" in notes.getvalue()
+    assert "calls erase" not in notes.getvalue()
+    assert made.messages == []
+
+
 def test_a_call_without_an_offer_calls_nothing(make: Make, notes: io.StringIO) -> None:
     made = make(call("add", "{}"))
     converse(made, Person("x"))
@@ -186,16 +213,18 @@ def test_a_call_without_an_offer_calls_nothing(make: Make, notes: io.StringIO) -
 
 
 @pytest.mark.parametrize(
-    "chunk", [{"choices": [3]}, {"choices": 3}, delta(content=3), delta(tool_calls=[{}, 1])]
+    "chunk",
+    [
+        *({"choices": [3]}, {"choices": 3}, delta(content=3), delta(tool_calls=[{}, 1])),
+        delta(tool_calls=[{"index": math.inf}]),
+    ],
 )
 def test_a_stream_of_another_form_is_refused(chunk: Body, make: Make, notes: io.StringIO) -> None:
     converse(make([chunk]), Person("x"))
     assert "no chunks as OpenAI's" in notes.getvalue()
 
 
-def test_commands_change_the_next_request(
-    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_change_the_next_request(make: Make, tmp_path: Path) -> None:
     (tmp_path / "shape.json").write_text('{"type": "object"}')
     (tmp_path / "notes.txt").write_text("some\n```\ntext")
     lines = (
@@ -214,7 +243,19 @@ def test_commands_change_the_next_request(
     assert [each["content"] for each in second["messages"]][1:] == ["a", "again"]
     assert "response_format" not in second
     assert made.messages == []
-    assert "27 prompt tokens (16 cached)" in capsys.readouterr().out
+    assert "27 prompt tokens (16 cached)" in written(made)
+
+
+def test_what_a_command_shows_controls_no_terminal(make: Make, tmp_path: Path) -> None:
+    usage = {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": "\x1b]0;x\x07"}}
+    made = make([delta(content="a"), {"choices": [], "usage": usage}])
+    file = tmp_path / "saved.json"
+    kept = {"octavo_conversation": 1, "system": "\x1b[2Jb\ud800\nc", "messages": []}
+    file.write_text(json.dumps(kept))
+    converse(made, Person("x", "/stats", f"/load {file}", "/system"))
+    assert "3 prompt tokens (0 cached)" in written(made)
+    assert "\ufffd[2Jb\ufffd\nc\n" in written(made)
+    assert "\x1b" not in written(made)
 
 
 @pytest.mark.parametrize(
@@ -225,6 +266,8 @@ def test_commands_change_the_next_request(
         ("/set temperature warm", "temperature is a number, not 'warm'"),
         ("/set temperature nan", "temperature is a number, not 'nan'"),
         ("/set top_k 1.5", "top_k is a whole number"),
+        ("/set temperature 5", "temperature: expected"),
+        ("/set max_tokens -1", "max_tokens: expected"),
         ("/save", "write /save FILE"),
         ("/load /no/such", "/no/such cannot be read: no such file"),
         ("/file /dev/zero", "/dev/zero is no regular file"),
@@ -240,6 +283,7 @@ def test_commands_change_the_next_request(
         ("/tools {here}/untyped.py", "f(a): annotate it"),
         ("/tools {here}/stars.py", "f(a): only parameters that can be given by name"),
         ("/tools {here}/odd.py", "f(a): annotate it with str"),
+        ("/tools {here}/unhashable.py", "f(a): annotate it with str"),
         ("/stats maybe", "write /stats, /stats on or /stats off"),
     ],
 )
@@ -256,6 +300,7 @@ def test_a_wrong_command_is_one_line_and_changes_nothing(
         "untyped.py": "def f(a): ...",
         "stars.py": "def f(*a: int): ...",
         "odd.py": "def f(a: set): ...",
+        "unhashable.py": "def f(a: [int]): ...",
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
@@ -281,6 +326,36 @@ def test_a_conversation_is_saved_and_loaded(make: Make, tmp_path: Path, notes: i
     assert len(json.loads(file.read_text())["messages"]) == 6
 
 
+def test_half_of_a_pair_is_saved_and_loaded(make: Make, tmp_path: Path) -> None:
+    made = make(texts("a\ud800b"))
+    converse(made, Person("x", f"/save {tmp_path}/kept.json"))
+    other = make(texts("c"))
+    converse(other, Person(f"/load {tmp_path}/kept.json"))
+    assert other.messages == made.messages
+    assert other.messages[1]["content"] == "a\ud800b"
+
+
+def test_bytes_that_are_no_text_lose_nothing(make: Make, notes: io.StringIO) -> None:
+    made = make(texts("a"))
+    person = Person("x", UnicodeDecodeError("utf-8", b"a\xff", 1, 2, "invalid"), "y")
+    assert converse(made, person) == 0
+    assert [each["content"] for each in made.messages] == ["x", "a", "y", "a"]
+    assert "not UTF-8 text (at byte 1)" in notes.getvalue()
+
+
+def test_lists_and_dicts_of_typing_are_annotations(make: Make, tmp_path: Path) -> None:
+    text = "import typing\ndef f(a: typing.List, b: typing.Dict, c: typing.List[int]): ..."
+    (tmp_path / "functions.py").write_text(text)
+    made = make(texts("a"))
+    converse(made, Person(f"/tools {tmp_path}/functions.py", "x"))
+    (function,) = bodies(made)[0]["tools"]
+    assert function["function"]["parameters"]["properties"] == {
+        "a": {"type": "array"},
+        "b": {"type": "object"},
+        "c": {"type": "array", "items": {"type": "integer"}},
+    }
+
+
 def test_lines_and_texts_of_several_lines(make: Make) -> None:
     made = make(texts("a"))
     lines = ("one", "", "  two ", '"""/help', "three", 'four"""', "five\\", "six", '"""seven"""')
@@ -303,6 +378,5 @@ def test_ctrl_c_in_an_answer_never_leaves(
 
 
 def test_a_cut_answer_says_so(make: Make, notes: io.StringIO) -> None:
-    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]}
-    make([delta(content="so"), end]).ask("x")
+    make([delta(content="so"), ended("length")]).ask("x")
     assert "the limit of tokens" in notes.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 from typing import Any
 
@@ -13,6 +14,9 @@ from octavo.cli.chat.remote import RemoteServer
 from octavo.cli.commands import FAILED, OK, USAGE
 from octavo.core.sampling_params import RequestError
 from tests.cli.chat.fake_server import BREAK, FakeServer, delta, serving, texts
+
+# Sets a terminal's title, and what it is sent on a key.
+HOSTILE, HARMLESS = "tiny \x1b]0;title\x07 a\r\nb\x9b5n", "tiny ?]0;title? a b?5n"
 
 
 def run(server: FakeServer, *words: str) -> int:
@@ -54,6 +58,10 @@ def test_what_is_piped_in_follows_the_prompt(pipe: Any) -> None:
         ({}, {"status": 500}, FAILED, "status 500, and no message"),
         ([{"error": {"message": "died"}}], {}, USAGE, "died"),
         ([delta(content="so"), BREAK], {}, FAILED, "broken off before its end"),
+        ({"error": {"message": HOSTILE}}, {"status": 400}, USAGE, HARMLESS),
+        ({"error": {"message": HOSTILE}}, {"status": 500}, FAILED, HARMLESS),
+        ([{"error": {"message": HOSTILE}}], {}, USAGE, HARMLESS),
+        (texts(), {"models": [HOSTILE]}, USAGE, HARMLESS),
         (texts(), {"models": ["tiny2", "other"]}, USAGE, "no model 'tiny'; did you mean tiny2?"),
     ],
 )
@@ -68,6 +76,7 @@ def test_a_failure_is_one_line(
         assert run(server, "x") == code
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+    assert line.isprintable()
 
 
 @pytest.mark.usefixtures("pipe")
@@ -124,6 +133,12 @@ def test_streams_are_bounded_and_checked() -> None:
         Events(never).feed(b"x" * (MAX_EVENT_BYTES + 1))
     with pytest.raises(RequestError, match="too much"):
         Events(never).feed(b'data: {"error": "too much"}\n')
+
+
+def test_what_is_no_http_controls_no_terminal() -> None:
+    error = RemoteServer("http://host")._lost(http.client.BadStatusLine(HOSTILE))
+    assert HARMLESS in str(error)
+    assert str(error).isprintable()
 
 
 def test_a_path_of_the_url_is_kept() -> None:
