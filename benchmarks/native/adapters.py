@@ -47,7 +47,6 @@ from octavo.backends.stored_rows import Floats, StoredRows
 from octavo.layers import Linear, Model
 from octavo.loader_process.connection import open_sealed
 from octavo.loader_process.messages import FileRead, close_all
-from octavo.loader_process.process import MAX_SPARE_BYTES
 from octavo.loader_process.read import Directories, read_file
 from octavo.loader_process.sealed import SpareMemory
 from octavo.models.build import bind
@@ -56,6 +55,7 @@ from octavo.models.kv_layout import place_layers
 from octavo.models.needs import find_needs
 from octavo.models.registry import family_of
 from octavo.observe.machine import processor
+from octavo.observe.memory_bill import MAX_SPARE_BYTES
 from octavo.quant.plain import layout_of
 from tests.backends.native.kernels.test_gemm_quantized import kind_of, random_blocks
 
