@@ -66,6 +66,7 @@ NOT_YET: Mapping[str, str] = {
     "/pause_generation": _OPERATORS,
     "/continue_generation": _OPERATORS,
     "/reset_prefix_cache": _OPERATORS,
+    "/restart_engines": _OPERATORS,
     "/flush_cache": _OPERATORS,
     "/start_profile": _PROFILE,
     "/stop_profile": _PROFILE,

@@ -228,6 +228,8 @@ class NativeBackend:
     def adapter(self, weights: AdapterWeights) -> Value:
         if self._adapters is None:
             raise NoAdaptersError(NO_ADAPTERS)
+        if not self._is_settled:  # magnitudes are measured by the packed weights
+            self.settle()
         return self._adapters.pack(weights)
 
     def _emitted(

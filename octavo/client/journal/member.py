@@ -233,7 +233,8 @@ class Member(Generic[SomeEngine]):
         suspects = [entry for entry in found if entry is not None]
         culprit = self.quarantine.suspect(suspects, was_killed)
         self._end_lost(self.requests.lose(self._clock()), culprit, reason)
-        self.prefixes.clear()
+        if self._known is not None:  # an engine that was never ready has none
+            self._known.clear()
         self._keeper.on_end()
         return culprit is not None
 
