@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import random
 import signal
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from octavo.observe.collection import freeze
 from tests.pairwise import leave_out
 
 # Hypothesis takes its seed from the test's name instead of the clock, keeps no database between
@@ -73,8 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Keep modules and tests, which all stay alive, out of the collections that tests ask for."""
-    gc.collect()
-    gc.freeze()
+    freeze()
 
 
 def _turn(item: pytest.Item) -> tuple[bool, int]:

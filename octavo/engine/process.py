@@ -40,6 +40,7 @@ from octavo.engine.holds import Holds
 from octavo.engine.shortage import describe_shortage, is_shortage
 from octavo.exec.recording import RecordingExecutor, SuspectRecord
 from octavo.loader import CheckpointError
+from octavo.observe.collection import freeze
 from octavo.observe.log import set_up_log
 from octavo.observe.output import never_wait_for_stderr
 from octavo.options.engine import EngineArguments
@@ -422,8 +423,7 @@ def _describe(error: Exception) -> str:
 
 def _tune_garbage_collection() -> None:
     """Freeze what loading has made, which stays for good; scan the rest rarely."""
-    gc.collect()
-    gc.freeze()
+    freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
 
 

@@ -1,10 +1,20 @@
-"""Pauses the garbage collector during imports and loading, whose objects all stay alive."""
+"""Keeps the garbage collector from objects that all stay alive: of imports and of loading."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_has_frozen = False  # asking `gc` would count all that is frozen, one by one
+
+
+def freeze() -> None:
+    """Keep all objects that are alive now out of later collections."""
+    global _has_frozen
+    gc.collect()
+    gc.freeze()
+    _has_frozen = True
 
 
 @contextmanager
@@ -21,7 +31,7 @@ def no_collection() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if not gc.get_freeze_count():  # what another has frozen stays so
+            if not _has_frozen:  # what is frozen stays so
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.dialects.responses.background import recover
+from octavo.observe.collection import freeze
 from octavo.observe.heap import give_large_blocks_back, keep_heap_small
 from octavo.options.server import ServerSettings
 from octavo.options.transport import MIN_KEY_CHARACTERS, ServerStartError
@@ -292,8 +293,7 @@ def settle_memory() -> None:
     Objects of the start-up stay alive, and need not be traversed while clients wait. By default
     Python collects every 700 objects, which is every few tokens.
     """
-    gc.collect()
-    gc.freeze()
+    freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     give_large_blocks_back()
 

@@ -9,7 +9,6 @@ it also reads large bodies of requests, by what the function READER (`module:nam
 
 from __future__ import annotations
 
-import gc
 import importlib
 import signal
 import sys
@@ -23,7 +22,7 @@ from octavo.confine.worker import confine_worker, limit_memory
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.grammar.checked import ShapeJob, check, job_of
 from octavo.named_object import find_object
-from octavo.observe.collection import no_collection
+from octavo.observe.collection import freeze, no_collection
 from octavo.observe.machine import give_back_freed
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.tokenizer import valid_text
@@ -143,8 +142,7 @@ def _why_unusable(error: Exception) -> str:
 
 def _confine(num_bytes: int) -> None:
     """Limit this process to what a job may take; all that was loaded stays."""
-    gc.collect()
-    gc.freeze()
+    freeze()
     give_back_freed()
     confine_worker(num_bytes)
 

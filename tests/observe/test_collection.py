@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from octavo.observe import collection
 from octavo.observe.collection import no_collection
 
 
@@ -23,7 +24,8 @@ def test_the_collector_is_restored(is_on: bool) -> None:
 
 
 @pytest.fixture
-def _nothing_frozen() -> Iterator[None]:
+def _nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(collection, "_has_frozen", False)
     gc.unfreeze()
     yield
     gc.freeze()
@@ -44,7 +46,7 @@ def test_objects_of_the_block_are_not_looked_through_by_the_next_collection() ->
 
 
 def test_frozen_objects_stay_frozen() -> None:
-    gc.freeze()
+    collection.freeze()
     before = gc.get_freeze_count()
     with no_collection():
         pass

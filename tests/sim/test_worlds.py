@@ -16,7 +16,7 @@ WORLDS_A_TEST = 100
 
 
 @pytest.mark.slow
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("first", range(0, NUM_WORLDS, WORLDS_A_TEST))
 def test_worlds_hold(first: int) -> None:
     """Every world of the range holds; a failure names the command that replays it."""
