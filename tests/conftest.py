@@ -114,10 +114,11 @@ def pytest_runtest_makereport(
 def _skip_without_torch(
     report: pytest.CollectReport | pytest.TestReport, node: pytest.Collector | pytest.Item
 ) -> None:
-    reasons = ("No module named 'torch'", "PyTorch is not installed")
+    # peft is installed with torch.
+    missing = ("No module named 'torch'", "No module named 'peft'", "PyTorch is not installed")
     if not node.config.getoption("no_torch") or not report.failed:
         return
-    if any(reason in str(report.longrepr) for reason in reasons):
+    if any(why in str(report.longrepr) for why in missing):
         report.outcome = "skipped"
         report.longrepr = (str(node.path), 1, "Skipped: needs torch")
 
