@@ -11,21 +11,14 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.peers.models import GGUF_NAMES as TENSOR_NAMES
 from octavo.layers import ModelSpec
 from octavo.loader import resolve
 from octavo.models.load import open_model
 
 DTYPES: dict[str, Any] = {"bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
 # The projections of a block of Llama's: in PEFT's names, and in those of GGUF.
-GGUF_NAMES = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
+GGUF_NAMES = {name: kept for name, kept in TENSOR_NAMES.items() if name.endswith("_proj")}
 FACTOR = 2  # alpha by the rank
 Arrays = dict[tuple[int, str, str], NDArray[Any]]  # by layer, projection and half
 
