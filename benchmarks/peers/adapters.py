@@ -98,24 +98,9 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=ROOT / "build" / "models")
     asked = parser.parse_args()
     kinds, streams = asked.peers.split(","), [int(each) for each in asked.streams.split(",")]
-    installed: Path = asked.installed.absolute()
-
-    def python(kind: str) -> Path:
-        return installed / kind / "bin" / "python"
-
     log = ROOT / "build" / "adapters.log"
     log.parent.mkdir(exist_ok=True)
-    places = Places(
-        llama=installed / "llama.cpp",
-        ik=installed / "ik_llama.cpp",
-        models=asked.models.absolute(),
-        log=log,
-        vllm=python("vllm"),
-        zentorch=python("zentorch"),
-        openvino=python("openvino"),
-        transformers=python("transformers"),
-        threads=num_cores()[0],
-    )
+    places = Places.installed_in(asked.installed.absolute(), asked.models, log, num_cores()[0])
     names = {name for pair in PAIRS for name in (pair.ours, pair.peer)}
     engines = {
         each.name: each

@@ -43,6 +43,25 @@ class Places:
     threads: int
     preload: str = ""
 
+    @classmethod
+    def installed_in(cls, directory: Path, models: Path, log: Path, threads: int) -> Places:
+        """Return the places of the peers in a directory, as `make peers` installs them."""
+
+        def python(kind: str) -> Path:
+            return directory / kind / "bin" / "python"
+
+        return cls(
+            llama=directory / "llama.cpp",
+            ik=directory / "ik_llama.cpp",
+            vllm=python("vllm"),
+            zentorch=python("zentorch"),
+            openvino=python("openvino"),
+            transformers=python("transformers"),
+            models=models.absolute(),
+            log=log,
+            threads=threads,
+        )
+
     def has(self, kind: str) -> bool:
         """Return whether a kind of engine is installed."""
         if kind in ("octavo", TIERS):

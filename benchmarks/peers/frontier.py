@@ -33,7 +33,7 @@ from benchmarks import compare  # noqa: E402
 from benchmarks.peers import http_client, rows  # noqa: E402
 from benchmarks.peers.cases import CASES, Case  # noqa: E402
 from benchmarks.peers.engines import EngineError  # noqa: E402
-from benchmarks.peers.found import KINDS, LENGTHS, Places, find  # noqa: E402
+from benchmarks.peers.found import LENGTHS, Places, find  # noqa: E402
 from benchmarks.peers.servers import ServerEngine  # noqa: E402
 from octavo.observe.machine import num_cores  # noqa: E402
 
@@ -251,18 +251,8 @@ def arguments() -> argparse.Namespace:
 
 def places_of(asked: argparse.Namespace) -> Places:
     """Return the places of the peers, as `make peers` installs them."""
-    python = {kind: PEERS / kind / "bin" / "python" for kind in KINDS[3:]}
-    return Places(
-        llama=PEERS / "llama.cpp",
-        ik=PEERS / "ik_llama.cpp",
-        vllm=python["vllm"],
-        zentorch=python["zentorch"],
-        openvino=python["openvino"],
-        transformers=python["transformers"],
-        models=asked.models.absolute(),
-        log=asked.out.absolute().with_suffix(".log"),
-        threads=asked.threads,
-    )
+    log = asked.out.absolute().with_suffix(".log")
+    return Places.installed_in(PEERS, asked.models, log, asked.threads)
 
 
 def main() -> None:

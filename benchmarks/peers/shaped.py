@@ -95,24 +95,9 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=ROOT / "build" / "models")
     asked = parser.parse_args()
     kinds, streams = asked.peers.split(","), [int(each) for each in asked.streams.split(",")]
-    installed: Path = asked.installed.absolute()
-
-    def python(kind: str) -> Path:
-        return installed / kind / "bin" / "python"
-
     log = ROOT / "build" / "shaped.log"
     log.parent.mkdir(exist_ok=True)
-    places = Places(
-        llama=installed / "llama.cpp",
-        ik=installed / "ik_llama.cpp",
-        vllm=python("vllm"),
-        zentorch=python("zentorch"),
-        openvino=python("openvino"),
-        transformers=python("transformers"),
-        models=asked.models.absolute(),
-        log=log,
-        threads=num_cores()[0],
-    )
+    places = Places.installed_in(asked.installed.absolute(), asked.models, log, num_cores()[0])
     names = {name for pair in PAIRS for name in pair[:2]}
     engines = {each.name: each for each in find(places, ["octavo", *kinds], names)}
     found: dict[tuple[str, int, str], list[float]] = {}
