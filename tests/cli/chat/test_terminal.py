@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,18 @@ class Terminal:
             self.shown += data.decode()
         start, self._seen = self._seen, self.shown.index(text, self._seen) + len(text)
         return self.shown[start : self._seen]
+
+    def interrupt_at_prompt(self) -> None:
+        """Press Ctrl-C when the process waits for a key.
+
+        Between the prompt and that wait, Python's line editor would notice it with the next key.
+        """
+        end = time.monotonic() + LIMIT
+        state = Path(f"/proc/{self.process.pid}/stat")
+        while state.read_text().rpartition(")")[2].split()[0] != "S":  # it is not asleep
+            assert time.monotonic() < end
+            time.sleep(0.002)
+        self.type(CTRL_C)
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -115,9 +128,10 @@ def test_a_conversation_at_a_terminal() -> None:
 def test_ctrl_c_twice_at_the_prompt_leaves() -> None:
     with serving(texts("a")) as server, terminal("tiny", "--url", server.url) as user:
         user.wait_for(">>> ")
-        user.type(CTRL_C)
+        user.interrupt_at_prompt()
         user.wait_for("to leave")
-        user.type(CTRL_C)
+        user.wait_for(">>> ")
+        user.interrupt_at_prompt()
         assert user.process.wait(LIMIT) == 130
 
 
