@@ -57,6 +57,9 @@ SETTINGS: dict[str, Any] = {
         "responses_bytes": 4 << 20,
     },
 }
+TOKENS = "generation_tokens_total"
+RESTART_SECONDS = 300.0  # a real model must be loaded
+LEAST_WEIGHTS = 40  # fewer show what is in memory at a moment, not what grows
 MAX_GROWTH_MIB = 16.0  # from the mean of the second quarter to that of the last
 RIGHT_AMID_KILLS = {
     Right.REFUSED: Right.SERVED,
@@ -176,9 +179,15 @@ class Soak:
         self.faults.append(f"request {which} ({name}): {why}")
 
     async def _kill(self) -> None:
-        """Kill the engine again and again, and measure the time until the next is ready."""
+        """Kill the engine again and again, and measure the time until the next is ready.
+
+        Each makes a token first: a server gives up after several engines in a row that make none.
+        """
+        num_tokens = await metric(self.served, TOKENS)
         while not self._over.is_set():
             await self._pause(self.random.uniform(0.5, self.load.kill_seconds))
+            while await metric(self.served, TOKENS) == num_tokens and not self._over.is_set():
+                await self._pause(0.05)
             number = self.served.engine()
             if number is None or self._over.is_set():
                 continue
@@ -186,11 +195,13 @@ class Soak:
                 os.kill(number, signal.SIGKILL)
             self.counts["kills"] += 1
             began = time.monotonic()
-            while self.served.engine() in (None, number):
+            while self.served.engine() in (None, number) or not await metric(self.served, "ready"):
+                if time.monotonic() > began + RESTART_SECONDS:
+                    self.faults.append(f"no engine followed one within {RESTART_SECONDS:g} s")
+                    return
                 await asyncio.sleep(0.02)
-            while not await metric(self.served, "ready"):
-                await asyncio.sleep(0.05)
             self.restart_seconds.append(time.monotonic() - began)
+            num_tokens = await metric(self.served, TOKENS)
 
     async def _weigh(self) -> None:
         while not self._over.is_set():
@@ -210,7 +221,7 @@ class Soak:
 
     def _compare(self, before: dict[str, Any], after: dict[str, Any]) -> None:
         self.faults += leaks(before, after)
-        if self.growth_mib() > MAX_GROWTH_MIB:
+        if len(self.memory) >= LEAST_WEIGHTS and self.growth_mib() > MAX_GROWTH_MIB:
             self.faults.append(f"memory grows: {self.growth_mib():.1f} MiB")
 
     def growth_mib(self) -> float:

@@ -121,6 +121,8 @@ def resolve(
         untimed_holds=(ADAPTER,),  # it may wait for the end of the longest text
     )
     core = limited_depth(with_drafts(core, arguments, opened, layout, sizes))
+    # What a step may need grows with the longest sequence, and that one fits into the cache.
+    largest_step = structs.replace(largest_step, positions=max_len)
     chosen = choice.entry, choice.kind, dtype
     return EngineConfig(arguments, spec, *chosen, core, bill, largest_step, footprint, is_first)
 

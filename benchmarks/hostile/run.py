@@ -74,6 +74,7 @@ class Options:
     baseline_seconds: float = 10.0
     max_seconds: float = 1800.0
     seed: int = 1
+    niceness: int = NICENESS  # of this process, from then on
     kinds: Sequence[Kind] = ALL_KINDS
     model: str | None = None
 
@@ -223,7 +224,7 @@ async def measure(served: Served, options: Options, log: Path) -> dict[str, Any]
     await warm_up(served)
     before = holdings(served)
     watcher = Watcher(served, options)
-    os.nice(NICENESS)
+    os.nice(options.niceness)
     try:
         baseline = await asyncio.to_thread(watcher.report)
         served.held()  # the holds so far

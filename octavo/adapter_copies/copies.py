@@ -100,19 +100,22 @@ class AdapterCopies:
             size = sum(each.num_bytes for each in files)
             self._reserve(size)
             part: Path | None = None
+            is_settled = False
             try:
                 part = Path(tempfile.mkdtemp(prefix=_PART, dir=self.path))
                 digest = _copy(files, part)
                 _check_same(source, before, files)
                 self._settle(digest, part, size, source)
+                is_settled = True
             except OSError as error:
                 code = NO_ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else UNREADABLE
                 raise AdapterFileError(
                     code, f"{shown(source)} cannot be copied: {error.strerror or error}"
                 ) from None
             finally:
-                with self._guard:
-                    self._reserved_bytes -= size
+                if not is_settled:
+                    with self._guard:
+                        self._reserved_bytes -= size
                 if part is not None:
                     shutil.rmtree(part, ignore_errors=True)
         return digest
@@ -215,7 +218,10 @@ class AdapterCopies:
             raise AdapterFileError(NO_ROOM, "the server is ending, and copies no more adapters")
 
     def _settle(self, digest: str, part: Path, size: int, source: Path) -> None:
-        """Give a whole copy its name, and pin it; one with the same content is used instead."""
+        """Give a whole copy its name, and pin it; one with the same content is used instead.
+
+        What was reserved for it is its own then.
+        """
         with self._guard:
             self._check_open()
             found = self._copies.get(digest)
@@ -226,6 +232,7 @@ class AdapterCopies:
                 found.source = None
             self._copies.move_to_end(digest)
             found.num_pins += 1
+            self._reserved_bytes -= size
 
     def _take_away(self, digest: str) -> Path:
         """Give a copy another name, since its own may soon be taken again; return its path.

@@ -39,7 +39,7 @@ from octavo.api.pooling.tasks import (
 )
 from octavo.api.prompts import Input, Prompt, as_many, read_prompt
 from octavo.api.requests import PLAIN, Options, check_request
-from octavo.api.set_runner import start_set
+from octavo.api.set_runner import SetRunner, close_with, start_set
 from octavo.core.sampling_params import (
     LogitsProcessor,
     RequestOutputKind,
@@ -91,6 +91,8 @@ class LLM:
         except BaseException:
             self._close_copies()
             raise
+        if isinstance(self._runner, SetRunner):
+            close_with(self, self._runner, self._copies)
 
     def close(self) -> None:
         """Free the model's memory. Later calls raise an error; a second `close` does nothing."""

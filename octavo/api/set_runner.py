@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -52,6 +53,19 @@ def start_set(
     except BaseException:
         client.close()
         raise
+
+
+def close_with(owner: object, runner: SetRunner, copies: AdapterCopies | None) -> None:
+    """Close a runner once its owner is freed: its own thread would keep it alive."""
+
+    def close() -> None:
+        runner.close()
+        if copies is not None:
+            copies.close()
+
+    # The owner may be freed in any thread, even in that of the engines, which `close` waits for.
+    ending = weakref.finalize(owner, lambda: threading.Thread(target=close).start())
+    ending.atexit = False  # the engines end with this process
 
 
 class OpenRequests:

@@ -65,7 +65,8 @@ def stored_scales(scales: Floats, scale_type: str) -> Floats:
     return np.clip(scales, *limits).astype(kind).astype(np.float32)
 
 
-# The smallest and the largest scale of each type: normal numbers, which no program flushes to 0.
+# The smallest and the largest scale of each type. That of F16 is not a normal number: all programs
+# widen F16 exactly, while some flush such numbers of the two others to 0.
 FINITE: dict[str, tuple[float, float]] = {
     "F32": (2.0**-126, 3.4028234e38),
     "BF16": (2.0**-126, 3.3895314e38),

@@ -61,6 +61,7 @@ class ShapedText:
         self.has_rules = has_rules(sampling)
         self.may_be_forced = may_be_forced(sampling)
         self.matcher: Matcher | None = None
+        self.is_gone = False  # its slot was freed
         self.has_ended = False  # an end token has come: only end tokens may follow
         self.failure: Failure | None = None  # why no further token can be drawn
         self.cost = 0.0  # of its masks, in steps with slow ones
@@ -80,6 +81,8 @@ class ShapedText:
             return self.matcher
         if self.matcher is None:
             self.matcher = supply.matcher(self.name, self.grammar)
+            if self.is_gone:  # meanwhile, so that it must be released here
+                supply.release(self.name)
             self.end_ids = supply.engine().end_ids
         fresh, self.fresh = self.fresh, []
         if not self.has_ended and fresh:
@@ -160,6 +163,7 @@ class Shaping:
         """Forget the sequence of this slot."""
         text = self._texts.pop(slot, None)
         if text is not None:
+            text.is_gone = True
             self._supply.release(text.name)
 
     def work_of(self, draws: Draws, num_unknown: int = 0) -> MaskWork | None:
@@ -367,7 +371,7 @@ class Shaping:
 
         Else return its matcher, whose mask is to be written.
         """
-        if not text.grammar:
+        if not text.grammar or (text.is_gone and text.matcher is None):  # its token is not wanted
             rows[:] = _ALL
             return None
         matcher = text.catch_up(self._supply)

@@ -98,6 +98,14 @@ class _Lane:
         self._news.set()
         self.open()
 
+    def forget(self, job: SentJob) -> None:
+        """Remove a job that waits, if it does: its client has left, and it may be large."""
+        jobs = self._waiting.get(job.owner, deque())
+        if job in jobs:
+            jobs.remove(job)
+            if not jobs:
+                del self._waiting[job.owner]
+
     def next_job(self) -> SentJob | None:
         """Return a job that waits; its owner's next one has its turn after those of the others."""
         while self._waiting:
@@ -291,6 +299,7 @@ class PromptPool:
         except asyncio.CancelledError:
             if sent.worker is not None:
                 sent.worker.limit(sent)
+            lane.forget(sent)
             raise
         finally:
             self._num_waiting -= 1

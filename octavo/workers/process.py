@@ -79,7 +79,7 @@ class WorkerLateError(Exception):
     """A worker that had not answered within a job's limit of time."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SentJob:
     """A job on its way through a worker, which answers it once."""
 

@@ -238,6 +238,8 @@ def test_the_engine_that_follows_a_dead_one_loads_adapters_again(
                 assert await error_code(process.command(command)) is None
         caller.send(*files.requests(12, max_tokens=24).values())
         for number in (1, 2):
+            if caller.is_done():  # before the front end of a busy machine could kill another
+                break
             await caller.another_event()
             os.kill(process_of(process).pid, signal.SIGKILL)
             await caller.until(partial(has_died, process, number))
@@ -266,8 +268,8 @@ def test_two_engines_have_the_same_adapters_and_continue_each_others_requests(
         assert absent.error is not None
         assert absent.error.message.endswith("(engines that did it: none)")
         caller.send(*files.requests(12, max_tokens=24).values())
-        await caller.another_event()
         assert all(len(member.requests) for member in client.members)
+        await caller.another_event()
         os.kill(process_of(client).pid, signal.SIGKILL)
         await caller.all_ended()
         files.check(caller.tokens)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -49,6 +51,17 @@ def test_an_llm_of_two_engines_gives_the_texts_of_one(model: str, expected: list
         assert texts(asyncio.run(inside())) == expected[:2]
     with pytest.raises(EngineDeadError):
         llm.generate(PROMPTS[0], SAMPLING)
+
+
+def test_an_llm_that_is_dropped_ends_its_engines(model: str) -> None:
+    llm = LLM(model, data_parallel_size=2, **OPTIONS)
+    client = llm._runner._client
+    del llm
+    gc.collect()
+    deadline = time.monotonic() + 300
+    while not all(member.engine.is_closed for member in client.members):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_no_prompt_is_lost_where_few_may_wait(model: str) -> None:

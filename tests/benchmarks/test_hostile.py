@@ -187,7 +187,9 @@ def test_a_traceback_is_named_by_its_end() -> None:
 def test_a_short_run_finds_no_fault(tmp_path: Path) -> None:
     """The lengths of pauses are left to `make hostile`: they depend on the machine."""
     light = [kind for kind in ALL_KINDS if kind.share >= 1]
-    options = Options(len(light), num_clients=8, num_streams=4, baseline_seconds=0.5, kinds=light)
+    options = Options(
+        len(light), num_clients=8, num_streams=4, baseline_seconds=0.5, niceness=0, kinds=light
+    )
     log = tmp_path / "log"
     with log.open("w") as file, Served(SETTINGS | {"model": None}, file) as served:
         report = asyncio.run(measure(served, options, log))
@@ -245,7 +247,7 @@ def test_a_refusal_of_an_adapter_that_is_no_clear_line_is_a_fault(
 
 @pytest.mark.slow
 def test_a_few_damaged_adapters_find_no_fault(tmp_path: Path) -> None:
-    options = Options(num_streams=4, baseline_seconds=0.5)
+    options = Options(num_streams=4, baseline_seconds=0.5, niceness=0)
     report = attack_by_files(60, options, tmp_path)
     assert report["files"] == sum(report["outcomes"].values()) == 60
     assert report["outcomes"]["loaded"]

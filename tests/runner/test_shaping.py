@@ -325,6 +325,19 @@ def test_memory_that_grows_while_a_mask_takes_no_time_is_not_its_own() -> None:
     assert [shaping.failure(slot) is None for slot in range(3)] == [True, False, True]
 
 
+def test_a_text_that_was_freed_before_its_first_mask_is_not_open() -> None:
+    """A request may end while the thread has yet to compute the masks of a step in flight."""
+    supply = GrammarSupply(ToyEngine)
+    shaping = Shaping(VOCABULARY, supply, beside=False)
+    shaping.open(new(0, "5 6|8"))
+    work = shaping.work_of(draws_of([0]))
+    assert work is not None
+    shaping.free(0)
+    shaping.start(work, is_running=True)
+    work.masks.when_ready(lambda rows: None)
+    assert not supply._open
+
+
 class BrokenEngine(ToyEngine):
     """A grammar engine that fails in the middle of a step, where no text is to blame."""
 
@@ -351,7 +364,7 @@ def test_an_error_between_texts_fails_those_of_its_step_and_delays_nothing(besid
     work.masks.when_ready(lambda rows: None)
     if shaping._thread is not None:
         shaping._queue.put(None)
-        shaping._thread.join(60)
+        shaping._thread.join(300)
         shaping._thread = None
     assert work.masks._is_ready
     assert not work.masks.rows.any()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from octavo.api.outputs import EngineDeadError
 from octavo.client.client import EngineClient
 from octavo.server.admin.routes import ADMIN_ROUTES
 from tests.server.engine import ChainRunner, FakeEngine
@@ -93,6 +94,18 @@ def test_a_server_that_sleeps_refuses_requests_until_it_wakes(directory: Path) -
         world.engine.is_ready = True
         assert (await woken).json() == {"is_sleeping": False}
         assert (await world.client.complete(max_tokens=1))["usage"]["completion_tokens"] == 1
+
+    run(directory, test)
+
+
+def test_engines_that_were_given_up_cannot_sleep(directory: Path) -> None:
+    async def test(world: World) -> None:
+        def give_up() -> None:
+            raise EngineDeadError("no more are started")
+
+        world.drowsy.sleep = give_up  # type: ignore[method-assign]
+        refused = await world.admin.post("/sleep")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_not_ready")
 
     run(directory, test)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
@@ -13,13 +12,16 @@ from octavo.workers import pool as worker_pool
 from octavo.workers.jobs import Duty
 from octavo.workers.process import Worker, WorkerLimits
 
+# Most tests have a model of their own, so that more workers would never be used again.
+MOST_KEPT = 16
+
 Key = tuple[str, float, float, float, Duty]
 
 
 class KeptWorker(Worker):
     """A real worker; a server that ends leaves it to the next one if it is idle."""
 
-    kept: ClassVar[defaultdict[Key, list[KeptWorker]]] = defaultdict(list)
+    kept: ClassVar[list[KeptWorker]] = []  # the one kept last is the last
     key: Key | None = None
 
     @property
@@ -32,8 +34,10 @@ class KeptWorker(Worker):
     def launch(cls, limits: WorkerLimits, path: str, duty: Duty = "prompts") -> KeptWorker:
         """Return an idle worker of the same tokenizer and limits, or start one."""
         key = (path, limits.template_seconds, limits.tokenize_seconds, limits.shape_seconds, duty)
-        if cls.kept[key]:
-            return cls.kept[key].pop()
+        for worker in reversed(cls.kept):
+            if worker.key == key:
+                cls.kept.remove(worker)
+                return worker
         self = super().launch(limits, path, duty)
         assert isinstance(self, cls)
         self.key = key
@@ -43,7 +47,9 @@ class KeptWorker(Worker):
         """Keep an idle worker, and kill any other."""
         if self.is_idle and self.key is not None:
             self.detach()
-            self.kept[self.key].append(self)
+            self.kept.append(self)
+            if len(self.kept) > MOST_KEPT:
+                end(self.kept.pop(0))
         else:
             super().kill()
 
@@ -52,15 +58,18 @@ class KeptWorker(Worker):
         return 0 if self.is_idle else super().wait()
 
 
+def end(worker: KeptWorker) -> None:
+    """Kill a kept worker."""
+    worker.key = None
+    worker.kill()
+    worker.wait()
+
+
 @contextmanager
 def kept_workers() -> Iterator[None]:
     """Share prompt workers among all servers, and kill them at the end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_pool, "Worker", KeptWorker)
         yield
-    for workers in KeptWorker.kept.values():
-        for worker in workers:
-            worker.key = None
-            worker.kill()
-            worker.wait()
-    KeptWorker.kept.clear()
+    while KeptWorker.kept:
+        end(KeptWorker.kept.pop())

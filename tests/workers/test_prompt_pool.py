@@ -385,6 +385,26 @@ def test_a_client_that_leaves_costs_no_worker(
     asyncio.run(main())
 
 
+def test_a_job_whose_client_has_left_is_not_kept(directory: Path) -> None:
+    """Jobs that count no more could fill the memory while the worker is busy for long."""
+
+    async def main() -> None:
+        async with pool_of(directory) as pool:
+            await pool.start()
+            job, lane = conversation(FOREVER), pool._heavy
+            slow = asyncio.ensure_future(pool.prepare(job))
+            await until(lambda: any(worker.jobs for worker in lane._ready))
+            leaving = [asyncio.ensure_future(pool.prepare(job)) for _ in range(5)]
+            await until(lambda: sum(map(len, lane._waiting.values())) >= 4)
+            for each in leaving:
+                each.cancel()
+            await asyncio.gather(*leaving, return_exceptions=True)
+            assert not lane._waiting
+            slow.cancel()
+
+    asyncio.run(main())
+
+
 def test_the_queue_is_bounded(directory: Path) -> None:
     async def main() -> None:
         async with pool_of(directory, max_waiting_requests=2) as pool:

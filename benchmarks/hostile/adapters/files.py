@@ -27,7 +27,6 @@ from benchmarks.hostile.attack import COMPLETIONS, Attack, Right, post
 from benchmarks.hostile.client import carry_out
 from benchmarks.hostile.run import (
     MAX_GAP_MS,
-    NICENESS,
     SETTINGS,
     Options,
     Watcher,
@@ -197,7 +196,7 @@ async def measure_files(
     processes = served.engine(), loaders(served)
     tally = Tally()
     watcher = Watcher(served, options)
-    os.nice(NICENESS)
+    os.nice(options.niceness)
     with tempfile.TemporaryDirectory(prefix="octavo-damaged-") as name:
         try:
             mutants = await asyncio.to_thread(undamaged, model, Path(name))

@@ -117,10 +117,12 @@ class Display:
         self._is_styled = self.is_terminal and env.shows_colours()
         self._markdown = Markdown()
         self._is_reasoning = False
+        self._half = ""  # the first half of a pair of surrogates, whose second one follows
         self._last = "\n"
 
     def text(self, text: str) -> None:
         """Write more of the answer."""
+        text = self._joined(text)
         if not text:
             return
         if self._is_reasoning:
@@ -136,14 +138,14 @@ class Display:
         if not self.is_terminal or not text:
             return
         self._is_reasoning = True
-        text = text.translate(_CONTROLS)
+        text = text.translate(_UNSHOWN)
         self._write(f"{_DIM}{text}{_OFF}" if self._is_styled else text)
         self._last = text[-1]
 
     def note(self, text: str) -> None:
         """Write a line about the answer."""
         self.end()
-        text = text.translate(_CONTROLS) if self._notes.isatty() else text
+        text = text.translate(_UNSHOWN) if self._notes.isatty() else text
         self._notes.write(f"{text}\n")
         self._notes.flush()
 
@@ -154,6 +156,9 @@ class Display:
 
     def end(self) -> None:
         """End the answer's last line, and its styles."""
+        if self._half:
+            self._half = ""
+            self.text("\ufffd")
         if self._is_styled:
             self._write(self._markdown.feed("", is_last=True))
         self._markdown = Markdown()
@@ -161,6 +166,13 @@ class Display:
         if self._last != "\n":
             self._last = "\n"
             self._write("\n")
+
+    def _joined(self, text: str) -> str:
+        """Return a text with its pairs of surrogates put together, over the ends of pieces too."""
+        text = self._half + text
+        self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        text = text.removesuffix(self._half)
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def _write(self, text: str) -> None:
         self._stream.write(text)

@@ -68,8 +68,8 @@ class Events:
             chunk = None
         if not isinstance(chunk, dict):
             raise EndpointError(f"the stream has what is no JSON object: {value[:80]!r}")
-        if "error" in chunk:
-            raise RequestError(message_of(chunk))
+        if chunk.get("error"):
+            raise RequestError(message_of(chunk) or "the server reports an error without a message")
         self._take(chunk)
 
     def finish(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -88,7 +89,7 @@ def save(name: str, content: bytes, *, may_replace: bool) -> None:
             if may_replace:
                 os.replace(made, path)
             else:
-                os.link(made, path)  # which fails if there is one, unlike a rename
+                _rename_new(made, path)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(made)
@@ -97,3 +98,15 @@ def save(name: str, content: bytes, *, may_replace: bool) -> None:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise RequestError(f"{name} cannot be written: {why.lower()}") from None
+
+
+def _rename_new(made: str, path: Path) -> None:
+    """Give a file its name; raise FileExistsError if there is one of that name."""
+    try:
+        os.link(made, path)  # which fails if there is one, unlike a rename
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        # A file system without hard links: the name is taken first.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.replace(made, path)

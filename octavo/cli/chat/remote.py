@@ -106,7 +106,7 @@ class RemoteServer:
                 connection.sock.settimeout(_SILENCE_SECONDS)
                 connection.request(method, self._root + path, body, self._headers)
                 response = connection.getresponse()
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, http.client.HTTPException, UnicodeError) as error:
                 raise self._lost(error) from None
             yield response
         finally:

@@ -124,7 +124,7 @@ def _number(text: str) -> str:
     if _JSON_NUMBER.fullmatch(text):
         return text
     try:
-        value: float = int(text, 0)
+        return str(int(text, 0))  # which fails too if it has too many digits
     except ValueError:
         try:
             value = float(text)

@@ -75,6 +75,8 @@ async def sleep(exchange: Exchange) -> None:
         raise invalid(str(error)) from None
     except SleepError as error:
         raise _interrupted(error, "/sleep") from None
+    except EngineDeadError as error:
+        raise unavailable(f"there is no engine: {error}", "engine_not_ready") from None
     except TimeoutError:
         raise unavailable(
             f"the engine's process has not ended within {SLEEP_SECONDS:g} s", "engine_not_ready"

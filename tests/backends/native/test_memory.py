@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -112,6 +114,7 @@ def test_a_cache_takes_all_its_memory_at_once_where_that_is_asked_for(
 ) -> None:
     backend = make_native(FULL, 160, 16, kv_dtype=kv_dtype, preallocates_kv=preallocates_kv)
     expected = backend.forward(make_batch((1, 0, 100))).logits.copy()
+    gc.collect()  # so that no other test's memory is freed meanwhile
     num_blocks, before = 80_000, own_bytes()
     backend.make_cache(num_blocks)
     taken = own_bytes() - before

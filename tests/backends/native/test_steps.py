@@ -105,18 +105,18 @@ def test_a_step_continues_only_one_that_has_advanced_each_sequence() -> None:
 def test_a_step_without_a_successor_needs_no_thread() -> None:
     """A step is computed by the thread that collects it, until two are in flight."""
     backend, _ = chain()
-    before = sorted(Path("/proc/self/task").iterdir())
+    before = {*Path("/proc/self/task").iterdir()}  # others may end meanwhile
     for _ in range(5):
         advance(backend).collect()
-    assert sorted(Path("/proc/self/task").iterdir()) == before
+    assert {*Path("/proc/self/task").iterdir()} <= before
     pending = [advance(backend), advance(backend)]
-    assert len([*Path("/proc/self/task").iterdir()]) == len(before) + 1
+    assert len({*Path("/proc/self/task").iterdir()} - before) == 1
     for each in pending:
         each.collect()
 
 
 def wait_until_done(pending: Pending) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not pending.done():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -253,16 +253,14 @@ nothing = Draws((), (), NO_ROWS, NO_ROWS)
 def end(number, frame):
     raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, end)
-pending = [large.step(make_batch((0, 0, 600)), nothing) for _ in range(4)]
+pending = [large.step(make_batch((0, 0, 600)), nothing) for _ in range(30)]
 try:
     signal.setitimer(signal.ITIMER_REAL, 0.0001)
-    for each in pending:
-        each.collect()
+    pending[-1].collect()
     print("not interrupted")
 except KeyboardInterrupt:
     print("interrupted")
-for each in pending:
-    each.collect()
+pending[-1].collect()
 print(len(advance(backend).collect().tokens))
 """
     assert run_alone(PRELUDE + script) == "interrupted\n3\n"

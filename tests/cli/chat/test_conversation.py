@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
+import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from octavo.cli.chat.conversation import MAX_ROUNDS, Conversation
 from octavo.cli.chat.display import Display
 from octavo.cli.chat.endpoint import Body, Take
+from octavo.cli.chat.files import save
 from octavo.cli.chat.loop import converse
 from octavo.core.sampling_params import RequestError
 from tests.cli.chat.fake_server import call, delta, texts
@@ -324,6 +327,18 @@ def test_a_conversation_is_saved_and_loaded(make: Make, tmp_path: Path, notes: i
     converse(other, Person(f"/load {file}", "z", f"/save {file}"))
     assert (other.system, other.messages[:4]) == ("Be", made.messages)
     assert len(json.loads(file.read_text())["messages"]) == 6
+
+
+def test_a_file_system_needs_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*paths: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    path = tmp_path / "saved"
+    save(str(path), b"one", may_replace=False)
+    with pytest.raises(RequestError, match="there already"):
+        save(str(path), b"two", may_replace=False)
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"one"]
 
 
 def test_half_of_a_pair_is_saved_and_loaded(make: Make, tmp_path: Path) -> None:

@@ -80,6 +80,17 @@ def test_a_terminal_gets_no_commands_of_the_model(monkeypatch: pytest.MonkeyPatc
     assert notes.getvalue() == "calls \ufffd[2J\n"
 
 
+def test_pairs_of_surrogates_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some servers send the halves of a character in two pieces."""
+    monkeypatch.setenv("TERM", "dumb")
+    for stream in (io.StringIO(), Terminal()):
+        display = Display(stream, Terminal())
+        for piece in ("a\ud83d", "\ude00b", "\ude00c", "\ud83d"):
+            display.text(piece)
+        display.end()
+        assert stream.getvalue() == "a\U0001f600b\ufffdc\ufffd\n"
+
+
 def test_colours_are_an_option_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for variables, expected in (
         ({"TERM": "xterm"}, True),

@@ -95,6 +95,7 @@ def test_a_server_without_a_list_of_models_is_asked() -> None:
         (["--url", "http://host/v1?x=1"], USAGE, "has a part behind the path"),
         (["--url", "http://host", "--num-threads", "1"], USAGE, "--num-threads is for an engine"),
         (["--url", "http://host", "--raw"], USAGE, "--raw is for an engine"),
+        (["--url", "http://a..b"], FAILED, "cannot be asked: "),
         (["--url", "http://127.0.0.1:{free}"], FAILED, "cannot be asked: connection refused"),
     ],
 )
@@ -133,6 +134,14 @@ def test_streams_are_bounded_and_checked() -> None:
         Events(never).feed(b"x" * (MAX_EVENT_BYTES + 1))
     with pytest.raises(RequestError, match="too much"):
         Events(never).feed(b'data: {"error": "too much"}\n')
+
+
+def test_an_error_that_is_null_is_none() -> None:
+    found: list[Any] = []
+    Events(found.append).feed(b'data: {"choices": [], "error": null}\n')
+    assert found == [{"choices": [], "error": None}]
+    with pytest.raises(RequestError, match="without a message"):
+        Events(found.append).feed(b'data: {"error": {"code": 1}}\n')
 
 
 def test_what_is_no_http_controls_no_terminal() -> None:

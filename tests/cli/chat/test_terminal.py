@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import select
@@ -41,6 +42,7 @@ class Terminal:
         )
         os.close(other)
         self.shown = ""
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode
         self._seen = 0
 
     def type(self, text: str) -> None:
@@ -57,7 +59,7 @@ class Terminal:
             except OSError:  # the process has ended
                 data = b""
             assert data, f"it ended without {text!r}: {self.shown!r}"
-            self.shown += data.decode()
+            self.shown += self._decode(data)
         start, self._seen = self._seen, self.shown.index(text, self._seen) + len(text)
         return self.shown[start : self._seen]
 

@@ -109,7 +109,7 @@ def test_engines_are_of_one_size_and_restart_one_after_the_other() -> None:
         caller.send(*requests)
         await caller.some_tokens("r0")
         changes: list[int] = []
-        client.watch(lambda: changes.append(sum(each.is_well() for each in client.members)))
+        client.watch(lambda: changes.append(sum(each.is_ready for each in client.members)))
         assert await Control(client).restart() == 2
         assert not set(pids(client)) & set(before)
         assert min(changes) == 1, "both were away at once"

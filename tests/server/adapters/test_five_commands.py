@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import re
 import socket
 import subprocess
@@ -41,14 +42,21 @@ model.save_pretrained(sys.argv[sys.argv.index("--out") + 1])
 SECONDS = 300  # until something must have happened
 
 
+def free_port() -> int:
+    """Return a port that is free, and not one that the system gives to others meanwhile."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+
+
 @pytest.fixture
 def commands(tmp_path: Path) -> list[str]:
     """The commands of the page, with the test's own model, programs and port."""
     section = PAGE.read_text("utf-8").partition("## From training to a changed adapter")[2]
     found: list[str] = re.findall(r"^\$ (.+)$", section.partition("\n## ")[0], re.MULTILINE)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     model = make_model(tmp_path)
     more = f"--port {port} --num-gpu-blocks-override 60 --lora-directory-seconds 0.1"
     changes = {

@@ -138,10 +138,14 @@ def test_a_message_has_as_much_time_as_a_body_over_http(tmp_path: Path) -> None:
                 client.send(frame(DATA, 0, stream, framed(b"x" * 100, 1000)))
                 assert client.end_of(stream) == LATE
             assert client.end_of(client.begin(CHECK)) == LATE
-            stream = client.begin(f"{SERVICE}Generate", FIRST)
-            client.send(frame(DATA, 1, stream))
-            assert client.end_of(stream) == INVALID  # there is none
         assert life.server.admission.num_open == 0
+
+
+def test_a_call_without_a_message_is_wrong(tmp_path: Path) -> None:
+    with served(tmp_path) as life, Http2(life.grpc.port) as client:
+        stream = client.begin(f"{SERVICE}Generate", FIRST)
+        client.send(frame(DATA, 1, stream))
+        assert client.end_of(stream) == INVALID
 
 
 def test_a_path_that_is_no_text_does_not_end_the_server(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def ask(directory: Path, **options: Any) -> httpx.Response:
     def step() -> None:
         nonlocal before
         begin = time.monotonic()
-        while SEEN and len(SEEN) == before and time.monotonic() < begin + 0.2:
+        while SEEN and len(SEEN) == before and time.monotonic() < begin + 5:
             time.sleep(0.001)
         before = len(SEEN)
 

@@ -11,7 +11,7 @@ import pytest
 
 from octavo.serving.exchange import Exchange
 from octavo.transport.errors import ApiError, ClientGoneError
-from tests.server.make import serving
+from tests.server.make import serving, until
 
 
 @pytest.fixture
@@ -38,8 +38,6 @@ def test_a_refused_request_is_freed_at_once(directory: Path, size: int) -> None:
         async with serving(directory) as client:
             response = await client.post("/v1/completions", content=body)
             assert response.status_code == 400
-            for _ in range(5):  # tasks end
-                await asyncio.sleep(0)
-            assert not living(ApiError, ClientGoneError, Exchange)
+            await until(lambda: not living(ApiError, ClientGoneError, Exchange))
 
     asyncio.run(main())

@@ -251,7 +251,7 @@ class FairnessOracle:
         if self._takes_part(line, plan):
             return False  # its prompts that were begun earlier get all that it has of the step
         if line.rank and self._is_used_up(plan):
-            return False  # clients leave background work no token to begin with
+            return False  # clients leave background work nothing to begin with
         mine = (line.rank, self._level(line, self._held(line)))
         others = [each for each in self.scheduler.running if each.line is not line]
         return any(mine < (each.line.rank, self._level_before(each)) for each in others)
@@ -298,7 +298,12 @@ class FairnessOracle:
         return has_begun and got[line] >= int(total * line.weight / weight)
 
     def _is_used_up(self, plan: StepPlan) -> bool:
-        """Return whether the sequences of clients take all tokens of a step."""
+        """Return whether the sequences of clients take all of a step, its tokens or its time."""
+        if self.config.bounds_step_time and any(
+            each.catching_up and not each.line.rank and each.num_planned < each.num_expected
+            for each in self.scheduler.running
+        ):
+            return True  # their prompts lack more than the time of the step has room for
         chunks = dict(zip(plan.slots, plan.counts, strict=True))
         of_clients = (each.slot for each in self.scheduler.running if not each.line.rank)
         taken = sum(chunks.get(slot, 0) for slot in of_clients)
