@@ -127,7 +127,7 @@ void AttentionPlan::find_shared(const KernelTable& kernels, const AttentionShape
 
 size_t AttentionPlan::most_partial_floats(const KernelTable& kernels, const AttentionShape& shape,
                                           int sequences, int positions, int threads) {
-  const size_t splits = (positions + kSplit - 1) / kSplit;
+  const size_t splits = (size_t(positions) + kSplit - 1) / kSplit;
   // Only units that cost more than a piece are cut, and these are no more than there are pieces.
   const size_t cut = threads > 1 ? threads * kPiecesPerThread * splits *
                                        kernels.attention_partial_floats(shape, kAttentionRows)

@@ -14,10 +14,12 @@
 #include <sched.h>
 #include <sys/syscall.h>
 
+#include <cerrno>
 #include <climits>
 #include <fstream>
 #include <set>
 #include <string>
+#include <vector>
 #endif
 #if defined(__linux__) && defined(__aarch64__)
 #include <asm/hwcap.h>
@@ -45,20 +47,27 @@ void pin_thread(std::thread& thread, int processor) {
   pthread_setaffinity_np(thread.native_handle(), sizeof one, &one);  // a failure does no harm
 }
 
+// Sets of 1,024 processors each: as many as the largest kernels have by far.
+constexpr size_t kMostCpuSets = 64;
+
 std::vector<int> physical_cores() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
+  // A set that is smaller than the kernel's is refused.
+  std::vector<cpu_set_t> allowed(1);
+  while (sched_getaffinity(0, allowed.size() * sizeof(cpu_set_t), allowed.data()) != 0) {
+    if (errno != EINVAL || allowed.size() >= kMostCpuSets) return {0};
+    allowed.assign(2 * allowed.size(), {});
+  }
+  const size_t bytes = allowed.size() * sizeof(cpu_set_t);
   std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return {0};
   std::set<std::string> seen;
-  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
-    if (!CPU_ISSET(processor, &allowed)) continue;
+  for (size_t processor = 0; processor < 8 * bytes; ++processor) {
+    if (!CPU_ISSET_S(processor, bytes, allowed.data())) continue;
     const std::string path = "/sys/devices/system/cpu/cpu" + std::to_string(processor) +
                              "/topology/thread_siblings_list";
     std::string siblings;
     std::ifstream(path) >> siblings;
     if (siblings.empty()) siblings = "alone " + std::to_string(processor);
-    if (seen.insert(siblings).second) cores.push_back(processor);
+    if (seen.insert(siblings).second) cores.push_back(static_cast<int>(processor));
   }
   return cores.empty() ? std::vector<int>{0} : cores;
 }
