@@ -163,8 +163,12 @@ class StartRules:
         has_slot = bool(self._lifecycle.free_slots)
         # Known from the last time, without matching its prefix again.
         has_blocks = not running or self._kv.pool.num_free >= sequence.num_free_needed
-        if not (has_slot and has_blocks) and not self._make_room(sequence, draft, now, before):
-            return BLOCKS if has_slot else SLOTS, False
+        if not (has_slot and has_blocks):
+            num_waiting = len(sequence.line.waiting)
+            if not self._make_room(sequence, draft, now, before):
+                return BLOCKS if has_slot else SLOTS, False
+            if len(sequence.line.waiting) != num_waiting:
+                return None, True  # one of its line may be before it, which followed a victim
         prefix = self._match(sequence)
         if self._follows(sequence, prefix):
             self._lifecycle.follow(sequence, prefix, now)

@@ -337,6 +337,24 @@ def test_a_new_owner_follows_the_first_sequence_of_another() -> None:
     rig.finish()
 
 
+def test_a_sequence_that_followed_a_victim_is_before_the_next_of_its_owner() -> None:
+    """The victim yields to the later one, but ends a wait of the earlier one, which starts."""
+    rig = Rig(num_blocks=200, max_num_seqs=3, long_prefill_tokens=8)
+    rig.add("source", tokens(60, 5), owner="a", arrival=10.0)
+    rig.step()
+    rig.add("follower", tokens(60, 5), owner="b", weight=2.0, arrival=11.0)
+    rig.step()
+    assert rig.following == ["follower"]
+    rig.add("older a", tokens(4, 1), owner="a", arrival=1.0)
+    rig.add("older b", tokens(4, 2), owner="b", weight=2.0, arrival=2.0)
+    rig.step()
+    assert len(rig.running) == 3
+    rig.add("later", tokens(4, 9), owner="b", weight=2.0, arrival=12.0)
+    rig.step()
+    assert set(rig.running) == {"older a", "older b", "follower"}
+    rig.finish()
+
+
 def test_an_owner_that_got_a_slot_meanwhile_needs_no_turn() -> None:
     rig = Rig(num_blocks=200, max_num_seqs=1, share_quantum=3)
     rig.add("a", tokens(6, 1), owner="a", max_tokens=4)

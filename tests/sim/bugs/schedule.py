@@ -334,6 +334,12 @@ PLACE_BUGS = (
         "        return True\n\n    def _has_room",
         "        return not victims\n\n    def _has_room",
     ),
+    Bug(
+        "a sequence that followed a victim is overtaken by the one that it yielded to",
+        "admission/start.py",
+        "if len(sequence.line.waiting) != num_waiting:",
+        "if len(sequence.line.waiting) < num_waiting:",
+    ),
 )
 SCHEDULE_BUGS = (
     *TIME_BUGS,
