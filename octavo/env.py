@@ -6,11 +6,16 @@ from pathlib import Path
 
 # The variables that a Python process may need to start; none holds a secret.
 _HARMLESS = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME", "TZ")
-_API_KEY = "OCTAVO_API_KEY"
+API_KEY = "OCTAVO_API_KEY"
 # The variables of other servers that have the keys of theirs: vLLM's has one, llama.cpp's a list.
 _ONE_FOREIGN_KEY, _FOREIGN_KEYS = "VLLM_API_KEY", "LLAMA_API_KEY"
-_SECRETS = frozenset({_API_KEY, _ONE_FOREIGN_KEY, _FOREIGN_KEYS})
+_CACHE, _CALIBRATION, _CONFIG = "OCTAVO_CACHE", "OCTAVO_CPU_CALIBRATION", "OCTAVO_CONFIG"
+_SECRETS = frozenset({API_KEY, _ONE_FOREIGN_KEY, _FOREIGN_KEYS})
+LORA_UPDATING = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
 CPU_ISA, CPU_THREADS = "OCTAVO_CPU_ISA", "OCTAVO_CPU_THREADS"
+SETTING = "OCTAVO_"  # the beginning of a variable that has a setting of the server
+# Those with functions of their own here.
+_NO_SETTINGS = frozenset({API_KEY, _CACHE, CPU_THREADS, _CALIBRATION, _CONFIG})
 # How long the threads of numpy's OpenBLAS wait for work before they sleep: 2 ** 4 cycles instead of
 # 2 ** 26, for which they keep cores busy at every start and after every large product.
 _IDLE_THREADS = "OPENBLAS_THREAD_TIMEOUT", "4"
@@ -33,7 +38,7 @@ def _user_cache() -> Path:
 
 def cache_directory() -> Path:
     """Return the directory for downloads: OCTAVO_CACHE, else `octavo` in the user's cache."""
-    return _path("OCTAVO_CACHE") or _user_cache() / "octavo"
+    return _path(_CACHE) or _user_cache() / "octavo"
 
 
 def hub_cache_directory() -> Path:
@@ -59,9 +64,9 @@ def cpu_instruction_set() -> str:
 
 def measures_kernels() -> bool:
     """Return whether kernels are chosen by measurement: unless OCTAVO_CPU_CALIBRATION is off."""
-    text = os.environ.get("OCTAVO_CPU_CALIBRATION", "").strip()
+    text = os.environ.get(_CALIBRATION, "").strip()
     if text not in ("", "on", "off"):
-        raise ValueError(f"OCTAVO_CPU_CALIBRATION={text!r} must be on or off")
+        raise ValueError(f"{_CALIBRATION}={text!r} must be on or off")
     return text != "off"
 
 
@@ -124,7 +129,7 @@ def child_module_path() -> str:
 
 def allows_lora_updating() -> bool:
     """Return VLLM_ALLOW_RUNTIME_LORA_UPDATING, vLLM's switch for clients that add adapters."""
-    return _flag("VLLM_ALLOW_RUNTIME_LORA_UPDATING")
+    return _flag(LORA_UPDATING)
 
 
 def adapters_directory() -> Path:
@@ -144,7 +149,7 @@ def module_path() -> str:
 
 def api_keys() -> str:
     """Return OCTAVO_API_KEY, the keys that the server accepts, separated by commas."""
-    return os.environ.get(_API_KEY, "")
+    return os.environ.get(API_KEY, "")
 
 
 def foreign_api_keys() -> tuple[str, tuple[str, ...]]:
@@ -167,3 +172,14 @@ def shows_colours() -> bool:
 def set_variables() -> list[str]:
     """Return the names of all variables that are set and not empty, in their order."""
     return sorted(name for name, value in os.environ.items() if value)
+
+
+def settings() -> dict[str, str]:
+    """Return the variables that have settings of the server, OCTAVO_PORT for example."""
+    names = sorted(name for name in os.environ if name.startswith(SETTING))
+    return {name: os.environ[name] for name in names if name not in _NO_SETTINGS}
+
+
+def options_file() -> str:
+    """Return OCTAVO_CONFIG, the server's file of options; empty if there is none."""
+    return os.environ.get(_CONFIG, "")

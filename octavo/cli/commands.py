@@ -38,6 +38,12 @@ _ALL = (
         "profile MODEL",
     ),
     Command(
+        "config",
+        "octavo.cli.about.config",
+        "check the options of serve, and show where each is from",
+        "[--show]",
+    ),
+    Command(
         "doctor", "octavo.cli.doctor", "report what this machine offers and what is missing", ""
     ),
     Command("version", "octavo.cli.version", "print the version", ""),

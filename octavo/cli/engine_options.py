@@ -74,6 +74,7 @@ def add_engine_options(parser: Parser) -> None:
     for flag, key, options in _SPECULATION:
         text = f"the key {key} of --speculative-config; by itself, it switches ngram on"
         group.add_argument(flag, dest=f"_{key}", default=argparse.SUPPRESS, help=text, **options)
+    parser.add_wholes({f"_{key}": "speculative_config" for _, key, _ in _SPECULATION})
     add_foreign_flags(parser)
     parser.add_aliases(aliases_of(EngineArguments))
 

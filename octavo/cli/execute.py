@@ -43,6 +43,10 @@ def execute(command: Command, words: list[str]) -> int:
         parser = make_parser(command)
         spellings = parser.spellings(words)
         arguments = parser.parse_args(words)
+        origins: dict[str, str] = getattr(arguments, "origins", {})
+        spellings |= {
+            key: origin for key, origin in origins.items() if origin.startswith(env.SETTING)
+        }
         level = getattr(arguments, "log_level", logging.WARNING)
         undo = set_up_log(logging.DEBUG if is_debugging else level, spellings)
         try:

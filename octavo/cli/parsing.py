@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
-from octavo.cli.flags.config_file import FLAG, without_file, words_of
+from octavo import env
+from octavo.cli.flags import config_file, variables
 from octavo.cli.flags.dotted import joined
 from octavo.nearest import nearest_option
 from octavo.options.foreign import MISSING, SYNONYMS
@@ -22,6 +24,9 @@ _LONG = {
     "-dc": "--diffusion-config",
 }
 
+# Arguments that only the command line has.
+_NO_SETTINGS = frozenset({"help", "debug", "show", "config"})
+
 
 class UsageError(Exception):
     """A mistake in the command line; the message says what to type instead."""
@@ -36,18 +41,27 @@ class Parser(argparse.ArgumentParser):
         )
         self._expansions: dict[str, str] = {}
         self._usual: dict[str, tuple[str, ...]] = {}
+        self._wholes: dict[str, str] = {}
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, allowing options between positional arguments.
 
-        `--max_model_len` means `--max-model-len`, as in vLLM.
+        `--max_model_len` means `--max-model-len`, as in vLLM. Where there are other sources than
+        the command line, `origins` names that of each setting.
         """
-        if args is not None:
-            args = self._prepared(args)
-        found, unknown = self.parse_known_args(args, namespace)
+        if args is None or config_file.FLAG not in self._option_string_actions:
+            return self._parsed(args if args is None else self._plain(args), namespace)
+        words, origins = self._with_sources(args)
+        found = self._parsed(words, namespace)
+        found.origins = origins
+        return found
+
+    def _parsed(self, words: Sequence[str] | None, namespace: Any = None) -> Any:
+        """Return what plain words give; refuse those that are unknown."""
+        found, unknown = self.parse_known_args(words, namespace)
         unknown = self._with_rest(found, unknown)
         if unknown:
-            self.error(self._about_unknown(unknown, args or ()))
+            self.error(self._about_unknown(unknown, words or ()))
         return found
 
     def add_aliases(self, names: Mapping[str, str]) -> None:
@@ -64,43 +78,71 @@ class Parser(argparse.ArgumentParser):
         for flag, usual in values.items():
             self._usual[flag] = tuple(usual)
 
-    def _prepared(self, words: Sequence[str]) -> list[str]:
-        """Return the words of the command line, and of its file of options, as argparse reads them.
+    def add_wholes(self, settings: Mapping[str, str]) -> None:
+        """Add flags that give a part of another one's setting; both count as one setting."""
+        self._wholes.update(settings)
 
-        The command line goes before the file.
+    def _with_sources(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        """Return plain words with those of the variables and the file, and each setting's origin.
+
+        The command line goes before variables, and they go before the file.
         """
-        if FLAG not in self._option_string_actions:
-            return self._plain(words)
+        actions = self._option_string_actions
         try:
-            path, rest = without_file(words)
+            path, rest = config_file.without_file(words)
             own = self._plain(rest)
-            if path is None:
-                return own
-            given = words_of(path, self._option_string_actions)
+            if path is None and env.options_file():
+                path = Path(env.options_file())
+            sources = [variables.words_of(env.settings(), actions)]
+            if path is not None:
+                given = config_file.words_of(path, actions)
+                sources.append({f"{path}: {flag[2:]}": each for flag, each in given.items()})
         except ValueError as error:
             raise UsageError(str(error)) from None
-        try:
-            self.parse_args([word for each in given.values() for word in each])
-        except UsageError as error:
-            raise UsageError(f"{path}: {error}") from None
-        typed = {self._destination(word) for word in own}
+        origins = {self._setting(word): word.partition("=")[0] for word in own}
         if getattr(self.parse_known_args(own)[0], "model_word", None) is not None:
-            typed.add("model")
-        kept = [
-            word
-            for flag, each in given.items()
-            if self._destination(flag) not in typed
-            for word in each
-        ]
+            origins["model"] = "MODEL"
         end = own.index("--") if "--" in own else len(own)
-        return [*own[:end], *self._plain(kept), *own[end:]]
+        kept: list[str] = []
+        for source in sources:
+            new = [each for each in self._checked(source) if each[1] not in origins]
+            kept += self._plain([word for origin, _ in new for word in source[origin]])
+            origins |= {setting: origin for origin, setting in new}
+        origins.pop("", None)  # of words that are no flags
+        return [*own[:end], *kept, *own[end:]], origins
 
-    def _destination(self, word: str) -> str:
-        """Return the name of the setting that a flag is for, "" for another word."""
-        name = word.partition("=")[0]
-        flag = self._expansions.get(name, name).partition(".")[0]
-        action = self._option_string_actions.get(flag)
-        return "" if action is None else action.dest
+    def _checked(self, source: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+        """Return the origin and the setting of each option that a source gives.
+
+        Each is parsed alone, so that an error names its origin.
+        """
+        found = []
+        origins: dict[str, str] = {}
+        for origin, words in source.items():
+            try:
+                plain = self._plain(words)
+                flag = plain[0].partition("=")[0] if plain else ""
+                action = self._option_string_actions.get(flag)
+                if action is not None and action.dest in _NO_SETTINGS:
+                    self.error("it is no setting")
+                self._parsed(plain)
+            except UsageError as error:
+                end = ", or unset it" if origin.startswith(env.SETTING) else ""
+                raise UsageError(f"{origin}: {error}{end}") from None
+            if action is None:  # a value that is the usual one, or an option that is off
+                continue
+            other = origins.setdefault(action.dest, origin)
+            adds = isinstance(action, argparse._AppendAction) or action.nargs == "+"
+            is_key = words[0].partition("=")[0] in self._expansions
+            if other != origin and not (adds or is_key):
+                raise UsageError(f"{other} and {origin} are the same setting; leave one out")
+            found.append((origin, self._setting(flag)))
+        return found
+
+    def _setting(self, word: str) -> str:
+        """Return the name of the setting that a plain flag is for, "" for another word."""
+        action = self._option_string_actions.get(word.partition("=")[0])
+        return "" if action is None else self._wholes.get(action.dest, action.dest)
 
     def _plain(self, words: Sequence[str]) -> list[str]:
         """Return words as plain flags, without underscores, dotted keys or other servers' names."""

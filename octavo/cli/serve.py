@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import logging
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from octavo import env
 from octavo.cli.engine_options import (
     add_engine_options,
     add_model,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from octavo.wire.facts import EngineFacts
     from octavo.workers.process import Worker
 
+log = logging.getLogger("octavo.cli")
 _LEVELS = {"trace": "DEBUG", "critical": "CRITICAL", "error": "ERROR", "warning": "WARNING"}
 _LEVELS |= {"info": "INFO", "debug": "DEBUG"}
 
@@ -51,8 +54,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--config",
         metavar="FILE",
-        help="a file of options, in YAML, TOML or JSON, whose keys are the names of flags; a flag "
-        "on the command line goes before the file's",
+        help="a file of options, in YAML, TOML or JSON, whose keys are the names of flags "
+        "(OCTAVO_CONFIG); a flag on the command line goes before a variable such as OCTAVO_PORT, "
+        "and that before the file",
     )
     parser.add_argument(
         "--engine",
@@ -74,6 +78,26 @@ def add_arguments(parser: Parser) -> None:
     add_other_flags(parser)
 
 
+class Settings(NamedTuple):
+    """The settings of a server and its engines, checked."""
+
+    server: ServerSettings
+    timing: Timing
+    engine: EngineArguments
+    options: dict[str, Any]  # the engine's, as they were given
+
+
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """Return the settings of the command line, the variables and the file."""
+    from octavo.options.engine import read_arguments
+
+    check_other_flags(arguments)
+    server = server_settings(arguments)
+    timing = timing_of(arguments)
+    options = with_adapters(engine_options(arguments), server)
+    return Settings(server, timing, read_arguments(model_of(arguments), options), options)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Check everything that can be checked, load the model, serve."""
     from octavo.observe.machine import process_age
@@ -81,17 +105,15 @@ def run(arguments: argparse.Namespace) -> int:
     start = StartUp(time.monotonic() - (process_age() or 0.0))
     from octavo.loader.source import resolve
     from octavo.observe.output import output_never_blocks
-    from octavo.options.engine import read_arguments
     from octavo.transport.middleware import check_middlewares
     from octavo.transport.sockets import check_addresses
     from octavo.transport.tls import make_context
     from octavo.usable import choose_backend
 
-    check_other_flags(arguments)
-    config = server_settings(arguments)
-    timing = timing_of(arguments)
-    options = with_adapters(engine_options(arguments), config)
-    asked = read_arguments(model_of(arguments), options)
+    config, timing, asked, options = settings_of(arguments)
+    given = [each for each in arguments.origins.values() if each.startswith(env.SETTING)]
+    if given:
+        log.info("options come from variables: %s", ", ".join(sorted(given)))
     choose_backend(asked, is_first=True)
     check_addresses(config)
     if config.ssl_certfile is not None:

@@ -35,8 +35,8 @@ the whole object cannot be mixed.
 `octavo serve --config FILE` reads options from a file whose keys are the names of flags. A `.yaml`
 file has maps and lists, in blocks or in brackets, texts, numbers, `true` and `false`; anchors, tags
 and texts of several lines are refused with their line. `.toml` and `.json` files have the same
-keys. A flag on the command line replaces the file's. A key without a value counts as left out; but
-API keys and the files of TLS must be texts, since the server would be open without them.
+keys. A key without a value counts as left out; but API keys and the files of TLS must be texts,
+since the server would be open without them.
 
 ```yaml
 model: org/name
@@ -46,7 +46,18 @@ api-key: [a-long-key, another-key]
 speculative-config:
   method: ngram
 ```
+
+Each of these options is also a variable: `OCTAVO_MAX_MODEL_LEN=4096` is `--max-model-len 4096`.
+Options without a value take `true` or `false`; those with several take them with commas between
+them, or as a JSON list. `OCTAVO_CONFIG` names the file. A flag goes before a variable, a variable
+before the file, and the file before the default; only API keys add up. A variable that begins with
+`OCTAVO_` and is no option is refused, but for `OCTAVO_CACHE`, `OCTAVO_CPU_THREADS` and
+`OCTAVO_CPU_CALIBRATION`, and for those that Kubernetes and Docker set for a service of this name.
+`octavo config` takes the options of `octavo serve` and checks them in the same way; it prints which
+are given and by what, and with `--show` all settings.
 """
+
+_AS_SERVE = "It takes every option of `octavo serve` too."
 
 
 def page() -> str:
@@ -66,6 +77,9 @@ def section(command: Command) -> str:
     parts = [f"\n## `{words}`\n\n{parser.description}\n"]
     if parser.epilog:
         parts.append(f"\n{parser.epilog}\n")
+    if command.name == "config":  # whose other options are those of another section
+        parts.append(f"\n{_AS_SERVE}\n")
+        return "".join([*parts, options(parser, parser._action_groups[1])])
     parts += [options(parser, group) for group in parser._action_groups]
     return "".join(parts)
 

@@ -15,6 +15,7 @@ def add_cache_types(parser: Parser) -> None:
     """Add the flags, hidden."""
     for flag, short in _SHORT.items():
         parser.add_argument(short, flag, dest=flag, default=None, help=argparse.SUPPRESS)
+    parser.add_wholes(dict.fromkeys(_SHORT, "kv_cache_dtype"))
 
 
 def follow_cache_types(arguments: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ FLAG = "--config"
 _MOST_BYTES = 1 << 20
 # Settings without which a server would be open: an empty one, or one that YAML takes for a number
 # or a truth, is a mistake.
-_PROTECTING = ("api_key", "api_key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
+PROTECTING = ("api_key", "api_key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
 _READERS: Mapping[str, Callable[[str], Any]] = {
     ".yaml": read_yaml,
     ".yml": read_yaml,
@@ -61,7 +61,7 @@ def words_of(path: Path, actions: Mapping[str, argparse.Action]) -> dict[str, li
         if flag == FLAG:
             raise ValueError(f"{path}: a file of options names no other; leave {key!r} out")
         action = actions.get(flag)
-        if action is not None and action.dest in _PROTECTING and not _is_text(value):
+        if action is not None and action.dest in PROTECTING and not _is_text(value):
             raise ValueError(f"{path}: {key!r} needs a text; write it in quotes, or leave it out")
         if value is None:
             continue
@@ -71,7 +71,7 @@ def words_of(path: Path, actions: Mapping[str, argparse.Action]) -> dict[str, li
             raise ValueError(f"{path}: {key!r} is there twice")
         else:
             try:
-                found[flag] = list(_words(flag, value, actions))
+                found[flag] = list(words_for(flag, value, actions))
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from None
     return {flag: joined(words) for flag, words in found.items()}
@@ -103,7 +103,7 @@ def _settings(path: Path) -> dict[str, Any]:
     return found
 
 
-def _words(flag: str, value: Any, actions: Mapping[str, argparse.Action]) -> Iterator[str]:
+def words_for(flag: str, value: Any, actions: Mapping[str, argparse.Action]) -> Iterator[str]:
     """Yield the words by which a flag has this value on the command line."""
     action = actions.get(flag)
     if isinstance(value, bool) and (action is None or action.nargs == 0):

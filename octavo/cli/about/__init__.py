@@ -1,0 +1,1 @@
+"""Commands about the command line itself: settings, completion, manual pages."""
