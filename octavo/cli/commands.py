@@ -5,6 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 OK, FAILED, USAGE, MODEL, INTERRUPTED = 0, 1, 2, 3, 130  # exit codes
+EXIT_CODES = {
+    OK: "done",
+    FAILED: "it failed, as when a file or a port cannot be used",
+    USAGE: "the command line is refused: an option is unknown, or its value cannot work",
+    MODEL: "the model's files are damaged, incomplete or not supported",
+    INTERRUPTED: "ended by Ctrl-C",
+}
 
 
 class Command(NamedTuple):
@@ -46,6 +53,13 @@ _ALL = (
     Command(
         "doctor", "octavo.cli.doctor", "report what this machine offers and what is missing", ""
     ),
+    Command(
+        "completion",
+        "octavo.cli.about.completion",
+        "print the completion of this command line for a shell",
+        "SHELL",
+    ),
+    Command("man", "octavo.cli.about.man", "print a manual page, or write all", "[COMMAND]"),
     Command("version", "octavo.cli.version", "print the version", ""),
 )
 COMMANDS = {command.name: command for command in _ALL}
