@@ -48,6 +48,10 @@ $(VENV)/.venv:
 PACKAGES := -r requirements/dev.txt
 PACKAGES_ARE := the development tools
 
+# What of the native engine is built: all, but for `make serve`, which leaves out what this machine cannot use.
+NATIVE_PARTS :=
+BUILDING := building the native engine (minutes, once)
+
 # The environment of `make serve` installs what pyproject.toml asks for, which Python reads: hence the order.
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.venv $(if $(filter .venv-serve,$(VENV)),build/product.txt)
 	@$(PHASE) "installing $(PACKAGES_ARE)" $(PIP) install $(PACKAGES)
@@ -57,9 +61,9 @@ $(VENV)/.octavo: pyproject.toml CMakeLists.txt $(NATIVE) $(VENV)/.dev
 	@mkdir -p build
 	@command -v $${CXX:-c++} >/dev/null || { echo "Octavo's native engine is built from C++, and there is" \
 	    "no C++ compiler here: apt install g++ (or name one: make setup CXX=clang++)" >&2; exit 1; }
-	@$(VENV)/bin/cmake -S . -B $(NATIVE_BUILD) -G Ninja -DOCTAVO_IN_TREE=ON \
+	@$(VENV)/bin/cmake -S . -B $(NATIVE_BUILD) -G Ninja -DOCTAVO_IN_TREE=ON $(NATIVE_PARTS) \
 	    -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) -DPython_EXECUTABLE=$(abspath $(RUN)) > $(NATIVE_BUILD).log
-	@$(PHASE) "building the native engine (minutes, once)" sh -c '$(VENV)/bin/cmake --build $(NATIVE_BUILD) >> $(NATIVE_BUILD).log' \
+	@$(PHASE) "$(BUILDING)" sh -c '$(VENV)/bin/cmake --build $(NATIVE_BUILD) >> $(NATIVE_BUILD).log' \
 	    || { tail -30 $(NATIVE_BUILD).log >&2; exit 1; }
 	@$(PHASE) "installing octavo, editable" $(PIP) install --no-build-isolation --editable .
 	@# The path is enough. The hook beside it would lead every copy of the tree back to this one, and
@@ -225,7 +229,8 @@ ifeq ($(SERVE_VENV),.venv)
 	@$(MAKE) --no-print-directory .venv/.octavo
 else
 	@$(MAKE) --no-print-directory VENV=$(SERVE_VENV) PACKAGES="-c requirements/dev.txt -r build/product.txt" \
-	    PACKAGES_ARE="what Octavo needs" $(SERVE_VENV)/.octavo
+	    PACKAGES_ARE="what Octavo needs" NATIVE_PARTS="-DOCTAVO_TIERS=native -DOCTAVO_TEST_MODULE=OFF" \
+	    BUILDING="building the native engine for this processor (once)" $(SERVE_VENV)/.octavo
 endif
 	@exec $(SERVE_VENV)/bin/octavo serve $(MODEL) $(ARGS)
 

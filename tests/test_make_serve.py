@@ -6,7 +6,10 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from octavo.env import child_environment
 from tests.tidy.source import ROOT
@@ -44,6 +47,44 @@ def test_the_server_needs_no_pytorch_and_no_development_tools(tmp_path: Path) ->
     assert "install -c requirements/dev.txt -r build/product.txt" in commands
     assert "exec .venv-serve/bin/octavo serve" in commands
     assert "-r requirements/torch.txt" in planned(tmp_path, "setup")
+
+
+def test_the_server_builds_the_engine_for_this_processor_alone(tmp_path: Path) -> None:
+    quick = ("-DOCTAVO_TIERS=native", "-DOCTAVO_TEST_MODULE=OFF")
+    commands = planned(fresh(tmp_path), "serve")
+    assert all(each in commands for each in quick)
+    everything = planned(tmp_path, "setup")
+    assert "-DOCTAVO_IN_TREE=ON" in everything
+    assert not any(each in everything for each in quick)
+
+
+def configured(build: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Configure the native engine as `make serve` does."""
+    programs = Path(sys.executable).parent
+    words = [str(programs / "cmake"), "-S", str(ROOT), "-B", str(build), "-G", "Ninja"]
+    words += [f"-DCMAKE_MAKE_PROGRAM={programs / 'ninja'}", f"-DPython_EXECUTABLE={sys.executable}"]
+    return subprocess.run([*words, *options], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_the_tiers_for_this_processor_are_the_plain_one_and_the_best(tmp_path: Path) -> None:
+    native = pytest.importorskip("octavo.backends.native._native")
+    if not (Path(sys.executable).parent / "cmake").exists():
+        pytest.skip("CMake is not in this environment")
+    done = configured(tmp_path, "-DOCTAVO_TIERS=native")
+    assert done.returncode == 0, done.stderr
+    listed = (tmp_path / "generated" / "ENGINE" / "tiers.inc").read_text()
+    tiers = re.findall(r"OCTAVO_EACH_TIER\((\w+)\)", listed)
+    kernels = set(
+        re.findall(r"csrc/isa/(\w+)/kernels\.cpp", (tmp_path / "build.ninja").read_text())
+    )
+    assert set(tiers) == kernels
+    assert tiers[0] == "scalar"
+    assert native.tiers()[-1] in tiers
+    assert len(tiers) <= 3
+    done = configured(tmp_path, "-DOCTAVO_TIERS=sse9")
+    assert done.returncode != 0
+    assert "there is no tier 'sse9'" in " ".join(done.stderr.split())
 
 
 def test_an_environment_that_is_there_is_used(tmp_path: Path) -> None:
