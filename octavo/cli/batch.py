@@ -185,7 +185,10 @@ def _check_readable(requests: Path) -> None:
             is_file = requests.is_file()
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        raise UsageError(f"the file of requests {requests} cannot be read: {why}") from None
+        raise UsageError(
+            f"the file of requests {requests} cannot be read: {why}; name another, or make "
+            "this one readable"
+        ) from None
     if not is_file:
         raise UsageError(f"{requests} is no file; write the requests to one first")
 

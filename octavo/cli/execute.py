@@ -82,7 +82,8 @@ def fail_to_write(error: OSError) -> int:
     """Say why standard output cannot be written, and return the exit code."""
     _discard(sys.stdout)
     if not isinstance(error, BrokenPipeError):
-        sys.stderr.write(f"octavo: standard output cannot be written: {error.strerror}\n")
+        why = f"{(error.strerror or str(error)).lower()}; free some space, or write elsewhere"
+        sys.stderr.write(f"octavo: standard output cannot be written: {why}\n")
     return FAILED
 
 

@@ -35,7 +35,10 @@ def explain(error: Exception, spellings: Mapping[str, str] | None = None) -> str
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror.lower()}"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return "no space is left for the output, or for a file that this command writes"
+        return (
+            "no space is left for the output, or for a file that this command writes; free some, "
+            "or write elsewhere"
+        )
     if is_of_model(error):  # it names keys of files, which may be the names of settings too
         flag = (spellings or {}).get("tokenizer", "--tokenizer")
         return with_flags(str(error), {"tokenizer": flag})

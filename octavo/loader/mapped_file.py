@@ -65,4 +65,4 @@ class MappedFile:
         for prefix, kind in _KNOWN_STARTS:
             if start.startswith(prefix):
                 return kind
-        return f"a file that starts with the bytes {start[:8].hex(' ')}"
+        return f"a file that starts with the bytes {start[:8].hex(' ')}; download it again"

@@ -45,7 +45,8 @@ def choose_weights(names: Iterable[str], select: str | None = None) -> WeightFil
     for name in found:
         if name.endswith(PICKLE_SUFFIXES):
             raise refuse_pickle(name)
-    raise SourceError("no weights (*.safetensors or *.gguf)", advice=_listing(found))
+    advice = f"{_listing(found)}; name the directory that has the model's files"
+    raise SourceError("no weights (*.safetensors or *.gguf)", advice=advice)
 
 
 def refuse_pickle(name: str) -> UnsupportedFormatError:

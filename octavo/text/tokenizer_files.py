@@ -115,7 +115,7 @@ def _backend(texts: TextsBeside) -> Backend:
         if not is_from_library(error):
             raise
         raise TokenizerError(
-            f"{path}: cannot be used: {_with_field(error, content, path)}"
+            f"{path}: cannot be used: {_with_field(error, content, path)}; download it again"
         ) from error
 
 

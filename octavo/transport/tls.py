@@ -83,7 +83,10 @@ def make_context(config: TransportSettings, protocol: str = HTTP) -> ssl.SSLCont
             if path is not None:
                 path.read_bytes()
         except OSError as error:
-            raise ServerStartError(f"{name}={path} cannot be read: {reason(error)}") from error
+            raise ServerStartError(
+                f"{name}={path} cannot be read: {reason(error)}; name a file in PEM form that this "
+                "user can read"
+            ) from error
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols([protocol])
     key = config.ssl_keyfile or config.ssl_certfile

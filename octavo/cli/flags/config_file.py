@@ -89,7 +89,10 @@ def _settings(path: Path) -> dict[str, Any]:
             raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
         found = reader(data.decode("utf-8"))
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {(error.strerror or '').lower()}") from None
+        why = (error.strerror or str(error)).lower()
+        raise ValueError(
+            f"{path} cannot be read: {why}; name another, or correct the name"
+        ) from None
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8 text") from None
     except ValueError as error:

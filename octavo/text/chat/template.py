@@ -83,7 +83,8 @@ class ChatTemplate:
             self.takes_parts = reads_parts(source)  # otherwise content must be a string
         except TemplateSyntaxError as error:
             raise ChatTemplateError(
-                f"the chat template is not valid in line {error.lineno}: {error.message}"
+                f"the chat template is not valid in line {error.lineno}: {error.message}; correct "
+                "it, or give another chat_template"
             ) from error
         except (SyntaxError, RecursionError, TemplateError) as error:
             raise ChatTemplateError(f"the chat template is not valid: {error}") from error

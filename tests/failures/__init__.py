@@ -1,0 +1,1 @@
+"""The commonest failures, made on purpose, and the page that lists what each prints."""
