@@ -11,7 +11,7 @@ from typing import cast
 
 from msgspec import Struct, structs
 
-from octavo.adapters.memory import largest_bytes
+from octavo.adapters.memory import largest_bytes, whole_bytes
 from octavo.backends.base import FLOAT_TYPES, Footprint, KVLayout, StepSize
 from octavo.backends.kind import BackendKind, Sizes
 from octavo.core.config import ConfigError, CoreConfig
@@ -242,8 +242,15 @@ def with_adapters(
     in_slots = arguments.max_loras * largest
     left = max(0, bill.room_for_kv(free.available)) // _ADAPTER_SHARE
     most = min(num_resident(arguments) * largest, max(in_slots, left))
-    whole = most + in_slots + MAX_SPARE_BYTES
-    return structs.replace(bill, adapter_bytes=whole, resident_adapter_bytes=most)
+    if arguments.max_saved_loras:
+        is_narrow = is_narrow and arguments.lora_dtype == "bfloat16"
+        whole = whole_bytes(opened.model, 2 if is_narrow else 4)
+        saved = arguments.max_saved_loras
+        most += saved * whole
+        in_slots += (min(arguments.max_loras, saved) + 1) * whole  # the next is packed, then copied
+    return structs.replace(
+        bill, adapter_bytes=most + in_slots + MAX_SPARE_BYTES, resident_adapter_bytes=most
+    )
 
 
 def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout) -> MemoryBill:

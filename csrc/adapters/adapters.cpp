@@ -15,7 +15,7 @@ void Adapters::put(int32_t slot, std::shared_ptr<const PackedAdapter> adapter, f
 }
 
 void Adapters::begin(const Step& step) {
-  for (Rows* rows : {&tokens_, &wanted_}) {
+  for (Rows* rows : {&tokens_, &wanted_, &logits_}) {
     rows->slots.clear();
     rows->ups.clear();
     rows->factors.clear();
@@ -34,6 +34,9 @@ void Adapters::begin(const Step& step) {
   if (tokens_.sorted.empty()) return;
   for (const int32_t row : step.wanted_rows()) wanted_.slots.push_back(slots[row]);
   find(wanted_);
+  for (int row = 0; row < step.inputs().num_logits; ++row)
+    logits_.slots.push_back(slots[step.inputs().logits_rows[row]]);
+  find(logits_);
 }
 
 void Adapters::find(Rows& rows) const {

@@ -31,10 +31,15 @@ class Adapters {
   // Whether any row of the step has an adapter.
   bool are_used() const { return !tokens_.sorted.empty(); }
 
-  // The rows of Tokens or Wanted that have an adapter, those of one slot together.
+  // The rows of Tokens, Wanted or Logits that have an adapter, those of one slot together.
   const std::vector<int32_t>& rows(Space space) const { return of(space).sorted; }
+  // The adapter of a row; nullptr: it has none.
+  const PackedAdapter* at(Space space, int row) const {
+    const int32_t slot = of(space).slots[row];
+    return slot < 0 ? nullptr : slots_[slot].adapter.get();
+  }
   const Down& down(Space space, int row, int product) const {
-    return slots_[of(space).slots[row]].adapter->downs()[product];
+    return at(space, row)->downs()[product];
   }
   float scale(Space space, int row) const { return slots_[of(space).slots[row]].scale; }
   // How many of the sorted rows from `at` on have the same slot, up to `end` and kShrinkRows.
@@ -56,11 +61,13 @@ class Adapters {
     std::vector<int32_t> sorted;  // rows with adapters, by slot and then by row
   };
 
-  const Rows& of(Space space) const { return space == Space::Wanted ? wanted_ : tokens_; }
+  const Rows& of(Space space) const {
+    return space == Space::Wanted ? wanted_ : space == Space::Logits ? logits_ : tokens_;
+  }
   void find(Rows& rows) const;
 
   std::vector<Slot> slots_;
-  Rows tokens_, wanted_;
+  Rows tokens_, wanted_, logits_;
 };
 
 }  // namespace octavo

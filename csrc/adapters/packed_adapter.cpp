@@ -131,16 +131,37 @@ void divide(size_t count, int threads, Work work) {
   for (std::thread& other : others) other.join();
 }
 
+// The second matrix of a table's pair as a first one: it makes addends of the rows' low numbers.
+AdaptedProduct turned(const AdaptedProduct& lookup, const AdapterParts& parts) {
+  AdaptedProduct product;
+  product.inputs = parts.downs.empty() ? 0 : parts.downs[0].rank;
+  product.part_ends = lookup.part_ends;
+  return product;
+}
+
+AdapterParts turned_parts(const AdaptedProduct& lookup, const AdapterParts& parts) {
+  AdapterParts made;
+  made.format = parts.format;
+  if (!parts.downs.empty())
+    made.downs.push_back({parts.ups[0].numbers, lookup.part_ends[0], parts.downs[0].scale});
+  return made;
+}
+
 }  // namespace
 
 PackedAdapter::PackedAdapter(const std::vector<AdaptedProduct>& products,
                              const std::vector<AdapterParts>& parts, int threads) {
   for (size_t number = 0; number < products.size(); ++number) {
+    const bool is_lookup = products[number].is_lookup;
+    const AdaptedProduct product =
+        is_lookup ? turned(products[number], parts[number]) : products[number];
+    const AdapterParts of_product =
+        is_lookup ? turned_parts(products[number], parts[number]) : parts[number];
     std::vector<float> scales;
-    for (const AdapterDown& down : parts[number].downs)
+    for (const AdapterDown& down : of_product.downs)
       scales.insert(scales.end(), down.rank, down.scale);
-    Down down{nullptr, products[number].inputs, static_cast<int32_t>(scales.size()),
-              parts[number].format, nullptr};
+    Down down{nullptr, product.inputs, static_cast<int32_t>(scales.size()), of_product.format,
+              nullptr};
     scales.resize(rounded_up(down.ranks, kDownRanks));
     scales_.push_back(std::move(scales));
     down.scales = scales_.back().data();
@@ -149,6 +170,8 @@ PackedAdapter::PackedAdapter(const std::vector<AdaptedProduct>& products,
     for (const std::vector<int32_t>& outputs : products[number].outputs)
       halves_.emplace_back(rounded_up(static_cast<int>(outputs.size()), kPanel) / kHalfPanel);
   }
+  wholes_.resize(products.size());
+  lows_.resize(products.size());
   divide(products.size(), threads, [&](size_t number) {
     Room counted;
     pack_product(products[number], parts[number], number, counted);
@@ -168,7 +191,8 @@ PackedAdapter::PackedAdapter(const std::vector<AdaptedProduct>& products,
 }
 
 size_t PackedAdapter::bytes() const {
-  size_t bytes = memory_.bytes() + downs_.size() * sizeof(Down) + ups_.size() * sizeof(Up);
+  size_t bytes = memory_.bytes() + downs_.size() * sizeof(Down) + ups_.size() * sizeof(Up) +
+                 wholes_.size() * sizeof(AdapterWhole) + lows_.size() * sizeof(Lows);
   for (const std::vector<UpHalf>& halves : halves_) bytes += halves.size() * sizeof(UpHalf);
   for (const std::vector<float>& scales : scales_) bytes += scales.size() * sizeof(float);
   return bytes;
@@ -182,10 +206,37 @@ uint8_t* PackedAdapter::Room::take(size_t bytes) {
 
 void PackedAdapter::pack_product(const AdaptedProduct& product, const AdapterParts& parts,
                                  size_t number, Room& room) {
+  pack_whole(parts.whole, wholes_[number], room);
+  if (product.is_lookup) return pack_lows(product, parts, number, room);
   pack_down(product, parts, downs_[number], room);
   size_t matrix = begins_[number].matrix;
   for (const std::vector<int32_t>& outputs : product.outputs)
     pack_up(product, parts, outputs, halves_[matrix++], room);
+}
+
+void PackedAdapter::pack_lows(const AdaptedProduct& product, const AdapterParts& parts,
+                              size_t number, Room& room) {
+  if (parts.downs.empty()) return;
+  const size_t bytes =
+      static_cast<size_t>(product.inputs) * parts.downs[0].rank * sizeof(float);
+  uint8_t* data = room.take(bytes);
+  if (data) std::memcpy(data, parts.downs[0].numbers, bytes);
+  lows_[number] = {reinterpret_cast<const float*>(data), product.inputs};
+  pack_down(turned(product, parts), turned_parts(product, parts), downs_[number], room);
+}
+
+void PackedAdapter::pack_whole(const AdapterWhole& from, AdapterWhole& to, Room& room) {
+  if (!from.matrix.data) return;
+  const size_t bytes = from.matrix.panel_bytes * num_panels(from.matrix);
+  uint8_t* data = room.take(bytes);
+  if (data) std::memcpy(data, from.matrix.data, bytes);
+  to.matrix = from.matrix;
+  to.matrix.data = data;
+  if (!from.bias) return;
+  const size_t bias_bytes = from.matrix.outputs * sizeof(float);
+  uint8_t* bias = room.take(bias_bytes);
+  if (bias) std::memcpy(bias, from.bias, bias_bytes);
+  to.bias = reinterpret_cast<const float*>(bias);
 }
 
 void PackedAdapter::pack_down(const AdaptedProduct& product, const AdapterParts& parts,

@@ -17,6 +17,22 @@ struct AdaptedProduct {
   std::vector<int32_t> part_ends;  // the first output behind each part
   // Of each packed matrix: which output is in each of its rows; -1: a row of zeros.
   std::vector<std::vector<int32_t>> outputs;
+  // It is a lookup in a table that has a row for each input, and a column for each output. It has
+  // one part, whose first matrix is [rows of the table, rank] in F32.
+  bool is_lookup = false;
+};
+
+// A matrix, or a table, in place of the base's; without data there is none.
+struct AdapterWhole {
+  Matrix matrix{};
+  const float* bias = nullptr;  // [outputs]
+};
+
+// The low numbers of each row of a table, of which an adapter's `Down` makes addends to what is
+// looked up; without data there are none.
+struct Lows {
+  const float* data = nullptr;
+  int32_t rows = 0;
 };
 
 // A first matrix of an adapter, [rank, inputs], row after row.
@@ -39,7 +55,8 @@ struct AdapterUp {
 struct AdapterParts {
   Format format = Format::F32;  // F32, F16 or BF16
   std::vector<AdapterDown> downs;
-  std::vector<AdapterUp> ups;  // of each part; none at all: the adapter leaves the product alone
+  std::vector<AdapterUp> ups;  // of each part; none at all: no pair or bias changes the product
+  AdapterWhole whole;  // which nothing else changes
 };
 
 class PackedAdapter {
@@ -51,6 +68,8 @@ class PackedAdapter {
 
   const std::vector<Down>& downs() const { return downs_; }  // of each product
   const Up* ups() const { return ups_.data(); }  // of each packed matrix of all products, in order
+  const AdapterWhole& whole(int32_t product) const { return wholes_[product]; }
+  const Lows& lows(int32_t product) const { return lows_[product]; }
   size_t bytes() const;
 
  private:
@@ -77,12 +96,17 @@ class PackedAdapter {
   const float* pack_outputs(const AdaptedProduct& product, const AdapterParts& parts,
                             const int32_t* outputs, int count, const float* AdapterUp::*numbers,
                             float otherwise, Room& room);
+  void pack_lows(const AdaptedProduct& product, const AdapterParts& parts, size_t number,
+                 Room& room);
+  void pack_whole(const AdapterWhole& from, AdapterWhole& to, Room& room);
 
   std::vector<Down> downs_;
   std::vector<Up> ups_;
   std::vector<std::vector<UpHalf>> halves_;
   std::vector<std::vector<float>> scales_;
   std::vector<Begin> begins_;  // of each product
+  std::vector<AdapterWhole> wholes_;  // of each product, as are these
+  std::vector<Lows> lows_;
   Pages memory_;
 };
 

@@ -30,8 +30,9 @@ using Second = std::tuple<uintptr_t, int32_t, uintptr_t, uintptr_t>;
 struct AdaptedProducts {
   std::vector<AdaptedProduct> all;
 
-  void add(int32_t inputs, std::vector<int32_t> part_ends, const std::vector<IntArray>& outputs) {
-    AdaptedProduct product{inputs, std::move(part_ends), {}};
+  void add(int32_t inputs, std::vector<int32_t> part_ends, const std::vector<IntArray>& outputs,
+           bool is_lookup) {
+    AdaptedProduct product{inputs, std::move(part_ends), {}, is_lookup};
     for (const IntArray& of_matrix : outputs) {
       product.outputs.emplace_back(of_matrix.data(), of_matrix.data() + of_matrix.size());
       for (const int32_t output : product.outputs.back())
@@ -44,7 +45,7 @@ struct AdaptedProducts {
 
 AdapterParts parts_of(Format format, const std::vector<First>& downs,
                       const std::vector<Second>& ups) {
-  AdapterParts parts{format, {}, {}};
+  AdapterParts parts{format, {}, {}, {}};
   for (const auto& [address, rank, scale] : downs)
     parts.downs.push_back({reinterpret_cast<const uint8_t*>(address), rank, scale});
   for (const auto& [address, down, magnitudes, bias] : ups) {
@@ -64,12 +65,17 @@ void bind_adapters(nb::module_& m) {
       .def("__init__", [](AdapterParts* self, Format format, const std::vector<First>& downs,
                           const std::vector<Second>& ups) {
         new (self) AdapterParts(parts_of(format, downs, ups));
-      }, "format"_a, "downs"_a, "ups"_a);
+      }, "format"_a, "downs"_a, "ups"_a)
+      // The matrix is copied; its bias has an address, or 0.
+      .def("set_whole", [](AdapterParts& self, const Matrix& matrix, uintptr_t bias) {
+        self.whole = {matrix, reinterpret_cast<const float*>(bias)};
+      }, "matrix"_a, "bias"_a);
   nb::class_<OwnedAdapter>(m, "PackedAdapter")
       .def_prop_ro("num_bytes", [](const OwnedAdapter& self) { return self.adapter->bytes(); });
   nb::class_<AdaptedProducts>(m, "AdaptedProducts")
       .def(nb::init<>())
-      .def("add", &AdaptedProducts::add, "inputs"_a, "part_ends"_a, "outputs"_a)
+      .def("add", &AdaptedProducts::add, "inputs"_a, "part_ends"_a, "outputs"_a,
+           "is_lookup"_a = false)
       // The numbers at the addresses are copied; their owners must live until then.
       .def("pack", [](const AdaptedProducts& self, const std::vector<AdapterParts>& parts,
                       int threads) {

@@ -66,11 +66,11 @@ void bind_enums(nb::module_& m) {
   constexpr Op all[] = {Op::RopeTables, Op::Embed, Op::Select, Op::Norm, Op::Prepare, Op::Gemm,
                         Op::Attention, Op::Activate, Op::Gate, Op::Add, Op::Multiply, Op::Scale,
                         Op::SoftCap, Op::Route, Op::SortPairs, Op::ExpertsIn, Op::ExpertsOut,
-                        Op::HeadGemm, Op::Convolve, Op::Shrink};
+                        Op::HeadGemm, Op::Convolve, Op::Shrink, Op::WholeGemm};
   constexpr const char* names[] = {"RopeTables", "Embed", "Select", "Norm", "Prepare", "Gemm",
                                    "Attention", "Activate", "Gate", "Add", "Multiply", "Scale",
                                    "SoftCap", "Route", "SortPairs", "ExpertsIn", "ExpertsOut",
-                                   "HeadGemm", "Convolve", "Shrink"};
+                                   "HeadGemm", "Convolve", "Shrink", "WholeGemm"};
   for (size_t index = 0; index < std::size(all); ++index) ops.value(names[index], all[index]);
 }
 

@@ -35,8 +35,11 @@ struct Prepared {
 
 enum class Op : uint8_t {
   RopeTables, Embed, Select, Norm, Prepare, Gemm, Attention, Activate, Gate, Add, Multiply, Scale,
-  SoftCap, Route, SortPairs, ExpertsIn, ExpertsOut, HeadGemm, Convolve, Shrink,
+  SoftCap, Route, SortPairs, ExpertsIn, ExpertsOut, HeadGemm, Convolve, Shrink, WholeGemm,
 };
+
+// Operations that steps in which no row has an adapter leave out.
+constexpr bool is_for_adapters(Op op) { return op == Op::Shrink || op == Op::WholeGemm; }
 
 struct NormShape {
   const float* weight = nullptr;
@@ -110,7 +113,8 @@ struct Instruction {
   int32_t plan = 0;      // which of the program's attention plans
 
   Ref low;               // Gemm: what Shrink made of its rows
-  int32_t product = 0;   // Shrink: which of the products that adapters change
+  // Shrink, Embed, WholeGemm: which of the products that adapters change; -1: none.
+  int32_t product = -1;
 
   ConvolveShape convolve;  // of x, with states of `group` and `layer`
 

@@ -20,6 +20,8 @@ void prefetch_row(const float* row, int width) {
 
 void Program::execute(const Instruction& i, Shares& shares, int index, Worker& worker) {
   switch (i.op) {
+    case Op::Embed: return embed(i, index, worker);
+    case Op::WholeGemm: return whole_gemm(i, index, worker);
     case Op::Prepare: return prepare(i, index, worker);
     case Op::Gemm: return gemm(i, shares, index, worker);
     case Op::Attention: return attention_.run(i, shares, index, worker);
@@ -45,7 +47,6 @@ void Program::execute_rows(const Instruction& i, int first, int end) {
   switch (i.op) {
     case Op::RopeTables:
       return ropes_.make_tables(context_.step.inputs().positions, first, end);
-    case Op::Embed: return embed(i, first, end);
     case Op::Select: return select(i, first, end);
     case Op::Route: return experts_.route(i, first, end);
     case Op::Norm:
@@ -69,22 +70,50 @@ void Program::execute_rows(const Instruction& i, int first, int end) {
   }
 }
 
-void Program::embed(const Instruction& i, int first, int end) {
+void Program::embed(const Instruction& i, int index, Worker& worker) {
   const StepInputs& in = context_.step.inputs();
   const int32_t* ids = i.by_type ? in.types : i.by_position ? in.positions : in.token_ids;
   const int width = i.out.width;
+  const bool is_adapted = i.product >= 0 && context_.adapters.are_used();
+  int first, end;
+  share_of(index, team_->size(), context_.step.rows(i.space), first, end);
   for (int row = first; row < end; ++row) {
     float* out = context_.at(i.out, row);
-    const Piece* table = i.pieces.data();
-    int32_t id = ids ? ids[row] : 0;
-    // Pieces are consecutive runs of rows. Ids were checked when the request arrived; an id that is
-    // out of range nevertheless must not read beyond the table.
-    while (table + 1 < i.pieces.data() + i.pieces.size() && id >= table->matrix.outputs)
-      id -= (table++)->matrix.outputs;
-    id = std::clamp(id, 0, table->matrix.outputs - 1);
-    kernels_.unpack_row(table->matrix, id, out);
+    const int32_t id = ids ? ids[row] : 0;
+    look_up(i, id, out);
+    if (is_adapted) change_looked_up(i, row, id, worker.row);
     if (i.factor != 1.0f) kernels_.scale(out, width, i.factor, 1, width, out, width);
   }
+}
+
+void Program::look_up(const Instruction& i, int32_t id, float* out) const {
+  const Piece* table = i.pieces.data();
+  // Pieces are consecutive runs of rows. Ids were checked when the request arrived; an id that is
+  // out of range nevertheless must not read beyond the table.
+  while (table + 1 < i.pieces.data() + i.pieces.size() && id >= table->matrix.outputs)
+    id -= (table++)->matrix.outputs;
+  id = std::clamp(id, 0, table->matrix.outputs - 1);
+  kernels_.unpack_row(table->matrix, id, out);
+}
+
+// Changes a looked-up row as its adapter does. `spare` has room for such a row.
+void Program::change_looked_up(const Instruction& i, int row, int32_t id, float* spare) const {
+  const Adapters& adapters = context_.adapters;
+  const PackedAdapter* adapter = adapters.at(i.space, row);
+  if (!adapter) return;
+  const float factor = adapters.scale(i.space, row);
+  float* out = context_.at(i.out, row);
+  const Matrix& own = adapter->whole(i.product).matrix;
+  if (own.data && factor != 0.0f)
+    kernels_.unpack_row(own, std::clamp(id, 0, own.outputs - 1), out);
+  const Lows& lows = adapter->lows(i.product);
+  if (!lows.data) return;
+  const Down& up = adapter->downs()[i.product];
+  const float* low =
+      lows.data + static_cast<size_t>(std::clamp(id, 0, lows.rows - 1)) * up.inputs;
+  const int tiles = (up.ranks + kDownRanks - 1) / kDownRanks;
+  kernels_.shrink(up, &low, &spare, 1, 0, tiles, factor);
+  kernels_.add(out, spare, 0, 0, 1, i.out.width, out, 0);
 }
 
 void Program::select(const Instruction& i, int first, int end) {
@@ -224,6 +253,43 @@ void Program::shrink(const Instruction& i, int index, Worker& worker) {
       low[r] = context_.at(i.out, rows[at + r]);
     }
     kernels_.shrink(down, x, low, some, first_tile, end_tile, adapters.scale(i.space, rows[at]));
+  }
+}
+
+// Rows whose adapters have a matrix in place of the base's are multiplied with that, and what the
+// base's made of them is overwritten.
+void Program::whole_gemm(const Instruction& i, int index, Worker& worker) {
+  const Adapters& adapters = context_.adapters;
+  const std::vector<int32_t>& rows = adapters.rows(i.space);
+  const int count = static_cast<int>(rows.size());
+  const size_t row_floats = shrink_row_floats(i.x.width);
+  for (int at = 0, some; at < count; at += some) {
+    some = adapters.run(i.space, at, count);
+    const AdapterWhole& whole = adapters.at(i.space, rows[at])->whole(i.product);
+    if (!whole.matrix.data || adapters.scale(i.space, rows[at]) == 0.0f) continue;
+    const Matrix& matrix = whole.matrix;
+    int first, end;
+    share_of(index, team_->size(), num_panels(matrix), first, end);
+    if (first == end) continue;
+    const size_t bytes = kernels_.prepared_bytes(matrix.format, matrix.inputs);
+    auto* prepared = reinterpret_cast<uint8_t*>(worker.row + row_floats);
+    for (int r = 0; r < some; ++r) {
+      float* x = context_.at(i.x, rows[at + r]);
+      if (i.norm.heads > 0) {
+        normalise(kernels_, i.norm, x, i.x.stride, 1, i.x.width, worker.row, row_floats);
+        x = worker.row;
+      }
+      kernels_.prepare(matrix.format, x, i.x.stride, 1, matrix.inputs, prepared + r * bytes);
+    }
+    Epilogue epilogue;
+    epilogue.out = context_.at(i.out);
+    epilogue.out_stride = i.out.stride;
+    epilogue.bias = whole.bias;
+    epilogue.scale = i.factor;
+    epilogue.cap = i.cap;
+    epilogue.out_rows = rows.data() + at;
+    kernels_.gemm(matrix, prepared, some, first, end, worker.kernel_scratch, epilogue,
+                  kDefaultAhead);
   }
 }
 

@@ -48,6 +48,8 @@ void Program::append(Instruction i) {
   widest_ = std::max({widest_, row_floats, attention_.widest()});
   if (i.op == Op::Convolve) state_groups_ = std::max(state_groups_, i.group + 1);
   if (i.op == Op::Shrink) widest_ = std::max(widest_, shrink_row_floats(i.x.width) * kShrinkRows);
+  if (i.op == Op::Embed && i.product >= 0)
+    widest_ = std::max(widest_, shrink_row_floats(i.out.width));
   if (i.op == Op::HeadGemm) {
     const Matrix& matrix = i.pieces[0].matrix;
     const size_t bytes = kHeadRows * kernels_.prepared_bytes(matrix.format, matrix.inputs);
@@ -87,6 +89,14 @@ void Program::run(const StepInputs& inputs) {
 void Program::put_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> adapter,
                           float scale) {
   const std::lock_guard<std::mutex> lock(running_);
+  for (const Instruction& i : instructions_) {
+    if (!adapter || i.op != Op::WholeGemm) continue;
+    const Matrix& matrix = adapter->whole(i.product).matrix;
+    if (!matrix.data) continue;
+    kernel_scratch_ = std::max(kernel_scratch_, kernels_.gemm_scratch(matrix));
+    const size_t prepared = kernels_.prepared_bytes(matrix.format, matrix.inputs) / sizeof(float);
+    widest_ = std::max(widest_, shrink_row_floats(i.x.width) + prepared * kShrinkRows);
+  }
   context_.adapters.put(slot, std::move(adapter), scale);
 }
 
@@ -121,7 +131,7 @@ void Program::work(int index) {
   auto began = timed ? Clock::now() : Clock::time_point();
   for (size_t at = 0; at < instructions_.size(); ++at) {
     const Instruction& i = instructions_[at];
-    if (!adapted && i.op == Op::Shrink) continue;
+    if (!adapted && is_for_adapters(i.op)) continue;
     if (adapted ? i.adapted_barrier : i.barrier) team_->barrier(index);
     if (timed) {
       const auto passed = Clock::now();

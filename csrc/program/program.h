@@ -77,12 +77,15 @@ class Program {
   // instructions.cpp
   void execute(const Instruction& i, Shares& shares, int index, Worker& worker);
   void execute_rows(const Instruction& i, int first, int end);
-  void embed(const Instruction& i, int first, int end);
+  void embed(const Instruction& i, int index, Worker& worker);
+  void look_up(const Instruction& i, int32_t id, float* out) const;
+  void change_looked_up(const Instruction& i, int row, int32_t id, float* spare) const;
   void select(const Instruction& i, int first, int end);
   void prepare(const Instruction& i, int index, Worker& worker);
   void gemm(const Instruction& i, Shares& shares, int index, Worker& worker);
   void convolve(const Instruction& i, int index);
   void shrink(const Instruction& i, int index, Worker& worker);
+  void whole_gemm(const Instruction& i, int index, Worker& worker);
   void head_gemm(const Instruction& i, Shares& shares, int index, Worker& worker);
 
   const KernelTable& kernels_;

@@ -40,11 +40,12 @@ def read_gguf_adapter(
         halves = Halves(stem + _DOWN, stem + _UP)
         first = halves.down if halves.down in checkpoint else halves.up
         module, original = _module(checkpoint, table, stem, first)
-        pairs.target(module, first)
+        is_lookup = pairs.target(module, first).is_lookup
         order = None
         if halves.up in checkpoint:
             order = _order(original, checkpoint, halves.up, heads)
-        pairs.add(module, halves, scale_of, order=order)
+        # Of an embedding, these files have a row for each token, where PEFT's have a column.
+        pairs.add(module, halves, scale_of, order=order, is_turned=is_lookup)
     return pairs.finish()
 
 

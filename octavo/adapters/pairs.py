@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from octavo.adapters.module_choice import Names
 from octavo.adapters.targets import Order, Target, Targets
-from octavo.backends.adapter_weights import AdapterWeights, Bias, Pair
+from octavo.backends.adapter_weights import AdapterWeights, Bias, Pair, Whole
 from octavo.loader.checkpoint import Checkpoint
 from octavo.loader.errors import TensorMismatchError, UnsupportedFormatError, quote
+from octavo.quant.plain import tensor_rows
 
 # By the name of a type: integers of its size, with a sign and without, and the bits of infinity.
 # Where a number is not finite, its bits are at least these; they are more than those of any finite
@@ -40,6 +41,7 @@ class Limits(NamedTuple):
 
     max_rank: int
     modules: Names | None = None  # that they may change; None: all projections
+    wholes: bool = False  # they may have a head and an embedding of their own
 
 
 class Halves(NamedTuple):
@@ -61,6 +63,7 @@ class Pairs:
         self._base = base  # the model that it was made for, as its settings name it
         self._pairs: dict[str, list[Pair | None]] = {}
         self._biases: dict[str, list[Bias | None]] = {}
+        self._wholes: dict[str, Whole] = {}
         self._rank = 0
 
     @property
@@ -113,12 +116,13 @@ class Pairs:
         rank: int | None = None,
         order: NDArray[np.int64] | None = None,
         magnitude: str | None = None,
+        is_turned: bool = False,
     ) -> None:
         """Add the pair of a module, whose scale follows from its rank.
 
         `rank` is what settings say; None: whatever the tensors have. `order` has the file's row for
         each row of the module; None: they are the same. `magnitude` names the tensor of the lengths
-        of its rows (DoRA), if there is one.
+        of its rows (DoRA), if there is one. `is_turned`: the first matrix is [inputs, rank].
         """
         for name, other in (halves, halves[::-1]):
             if other not in self._checkpoint:
@@ -131,13 +135,16 @@ class Pairs:
         target = self.target(module, halves.down)
         shape = self._checkpoint.info(halves.down).shape
         if rank is None:
-            rank = shape[0] if len(shape) == 2 else 1
-        self._check_shape(halves.down, (rank, target.inputs))
+            rank = shape[int(is_turned)] if len(shape) == 2 else 1
+        wanted = (rank, target.inputs)
+        self._check_shape(halves.down, wanted[::-1] if is_turned else wanted)
         self._check_shape(halves.up, (target.outputs, rank))
         self._check_rank(halves.down, rank)
         down, up, scale = self._read(halves.down), self._read(halves.up), scale_of(rank)
         if not math.isfinite(scale):
             raise TensorMismatchError(f"its scale is {scale}", path=self.path, tensor=halves.down)
+        if is_turned:
+            down = down.T
         if order is not None:
             up = up[order]
         lengths = None if magnitude is None else self._vector(magnitude, target)
@@ -154,13 +161,8 @@ class Pairs:
     def add_bias(self, module: str, name: str, *, scale: float | None = None) -> None:
         """Add a bias: times a scale to what the module makes; without one in place of its own."""
         target = self.target(module, name)
-        if scale is None and not target.has_bias:
-            raise TensorMismatchError(
-                f"this model's {quote(module)} has no bias",
-                path=self.path,
-                tensor=name,
-                advice=self._advice,
-            )
+        if scale is None:
+            self._check_has_bias(target, module, name)
         values = self._vector(name, target)
         parts = self._biases.setdefault(target.path, [None] * target.num_parts)
         for part, rows in target.shares:
@@ -169,6 +171,66 @@ class Pairs:
                 parts[part] = before._replace(own=share)
             else:
                 parts[part] = before._replace(added=np.float32(scale) * share)
+
+    def add_whole(self, module: str, name: str, bias: str | None = None) -> None:
+        """Add a matrix in place of a module's own, and its bias."""
+        target = self.target(module, name)
+        if not target.can_be_whole:
+            raise UnsupportedFormatError(
+                f"it is a whole layer, {quote(module)}, and only the head and the embedding can be "
+                "replaced",
+                path=self.path,
+                tensor=name,
+                advice="train the adapter without it, or merge it into its base",
+            )
+        if not self._limits.wholes:
+            raise UnsupportedFormatError(
+                "it is a whole matrix, and this engine keeps no memory for such",
+                path=self.path,
+                tensor=name,
+                advice="start it with max_saved_loras, or train without modules_to_save",
+            )
+        sizes = target.outputs, target.inputs
+        self._check_shape(name, sizes[::-1] if target.is_lookup else sizes)
+        self._read(name)
+        if bias is not None:
+            self._check_has_bias(target, module, bias)
+        values = None if bias is None else self._vector(bias, target)
+        self._wholes[target.path] = Whole(tensor_rows(self._checkpoint, name), values)
+
+    def _check_has_bias(self, target: Target, module: str, name: str) -> None:
+        if not target.has_bias:
+            raise TensorMismatchError(
+                f"this model's {quote(module)} has no bias",
+                path=self.path,
+                tensor=name,
+                advice=self._advice,
+            )
+
+    def check_saved(self, names: Names) -> None:
+        """Raise an error if the head or the embedding is named as saved, and the file has none."""
+        for module, target in self._targets.items():
+            if target.can_be_whole and names.match(module) and target.path not in self._wholes:
+                raise TensorMismatchError(
+                    f"modules_to_save names {quote(module)}, and the file has none",
+                    path=self.path,
+                    advice="the file is incomplete",
+                )
+
+    def check_copy(self, module: str, name: str) -> None:
+        """Check a copy of the base's own weight, which PEFT saves beside pairs of embeddings."""
+        target = self.target(module, name)
+        sizes = target.outputs, target.inputs
+        self._check_shape(name, sizes[::-1] if target.is_lookup else sizes)
+
+    def tie(self, head: str, embedding: str) -> None:
+        """Let the head be changed as the embedding is, whose matrix it has."""
+        if embedding in self._wholes:
+            self._wholes.setdefault(head, self._wholes[embedding])
+        (pair,) = self._pairs.get(embedding, [None])
+        if pair is not None:
+            down, up = np.ascontiguousarray(pair.up.T), np.ascontiguousarray(pair.down.T)
+            self._pairs.setdefault(head, [Pair(down, up, pair.scale)])
 
     def _vector(self, name: str, target: Target) -> NDArray[np.float32]:
         """Return a tensor that has a number for each row of a module."""
@@ -219,12 +281,13 @@ class Pairs:
 
     def finish(self) -> AdapterWeights:
         """Return the adapter; raise an error if it has no pair."""
-        if not self._pairs:
+        if not self._pairs and not self._wholes:
             raise TensorMismatchError("the adapter has no pair of matrices", path=self.path)
         return AdapterWeights(
             {path: tuple(parts) for path, parts in self._pairs.items()},
             self._rank,
             {path: tuple(parts) for path, parts in self._biases.items()},
+            self._wholes,
         )
 
 

@@ -7,7 +7,17 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 # What a tensor is of its module's change.
-Role = Literal["A", "B", "bias of B", "magnitude", "bias"]
+Role = Literal[
+    "A",
+    "B",
+    "bias of B",
+    "magnitude",
+    "bias",
+    "embedding A",
+    "embedding B",
+    "whole",
+    "copy of the base",
+]
 
 # The name of the adapter stands behind `lora_A` in files that a trainer wrote without PEFT.
 _NAMES: tuple[tuple[str, Role], ...] = (
@@ -15,8 +25,14 @@ _NAMES: tuple[tuple[str, Role], ...] = (
     (r"lora_B(?:\.[^.]+)?\.weight", "B"),
     (r"lora_B(?:\.[^.]+)?\.bias", "bias of B"),
     (r"lora_magnitude_vector(?:\.[^.]+)?", "magnitude"),
+    (r"lora_embedding_A(?:\.[^.]+)?", "embedding A"),
+    (r"lora_embedding_B(?:\.[^.]+)?", "embedding B"),
+    (r"base_layer\.weight", "copy of the base"),
     (r"base_layer\.bias", "bias"),
+    (r"modules_to_save(?:\.[^.]+)?\.bias", "bias"),
     (r"bias", "bias"),
+    (r"modules_to_save(?:\.[^.]+)?\.weight", "whole"),
+    (r"weight", "whole"),
 )
 _FORMS = tuple((re.compile(rf"(?P<module>.+)\.{name}", re.DOTALL), role) for name, role in _NAMES)
 

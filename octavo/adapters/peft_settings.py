@@ -25,8 +25,6 @@ _NEUTRAL_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 # Fields that must have their usual value, with what to do otherwise.
 _REFUSED: Mapping[str, str] = {
-    "modules_to_save": "whole layers beside the adapter are not supported: train without "
-    "modules_to_save, or merge the adapter into its base",
     "trainable_token_indices": "trained embeddings are not supported: train without "
     "trainable_token_indices, or merge the adapter into its base",
     "target_parameters": "adapters of parameters, such as stacked experts, are not supported: "
@@ -47,7 +45,7 @@ _WITHOUT_EFFECT = frozenset(
         *("task_type", "auto_mapping", "base_model_name_or_path", "revision", "inference_mode"),
         *("peft_version", "lora_dropout", "fan_in_fan_out", "megatron_core", "loftq_config"),
         *("eva_config", "corda_config", "lora_ga_config", "qalora_group_size", "runtime_config"),
-        *("ensure_weight_tying", "bias", "init_lora_weights"),
+        *("bias", "init_lora_weights"),
     )
 )
 
@@ -62,10 +60,12 @@ class PeftSettings(Struct):
     use_rslora: bool = False
     use_dora: bool = False
     lora_bias: bool = False
+    ensure_weight_tying: bool = False
     init_lora_weights: bool | str | None = True
     base_model_name_or_path: str | None = None
     target_modules: list[str] | str | None = None
     exclude_modules: list[str] | str | None = None
+    modules_to_save: list[str] | None = None
     layers_to_transform: list[int] | int | None = None
     layers_pattern: list[str] | str | None = None
     rank_pattern: dict[str, Rank] | None = None

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from octavo.adapters.module_choice import Names
 from octavo.layers import (
@@ -34,8 +35,8 @@ _EXPERTS = (
     "supported"
 )
 _OUTSIDE = (
-    "adapters of embeddings, of the head and of norms are not supported: only those of the blocks' "
-    "projections are"
+    "adapters of norms, and of embeddings of positions and types, are not supported: only those of "
+    "projections and of the tokens' embedding are"
 )
 
 
@@ -55,6 +56,8 @@ class Target(Struct, frozen=True):
     inputs: int
     outputs: int  # rows of the module
     has_bias: bool
+    is_lookup: bool = False  # the embedding: its inputs are the tokens
+    can_be_whole: bool = False  # the head or the embedding
 
 
 class Targets:
@@ -72,13 +75,23 @@ class Targets:
         self._first_words = sorted({name.partition(".")[0] for name in names})
 
     def _add(self, path: str, module: Module, table: Mapping[str, WeightSource]) -> None:
-        if isinstance(module, Linear) and module is not self._model.head:
+        if module is self._model.embed:
+            for each in expand(table[path], "", "", ()):
+                if each != StoredTensor(each.name):
+                    continue
+                sizes = module.vocabulary, module.hidden
+                share = Share(0, slice(0, module.hidden))
+                target = Target(path, 1, (share,), *sizes, False, is_lookup=True, can_be_whole=True)
+                self._targets.setdefault(each.name, target)
+            return
+        if isinstance(module, Linear):
             found = list(_sources(path, table))
             if not found or isinstance(found[0], HeadRows):
                 return
             stored = [each for each in found if isinstance(each, StoredTensor)]
             for source, target in zip(stored, _targets(path, module, stored), strict=True):
-                self._targets.setdefault(source.name, target)
+                is_head = module is self._model.head
+                self._targets.setdefault(source.name, replace(target, can_be_whole=is_head))
             return
         why = _EXPERTS if isinstance(module, MatrixStack) else _OUTSIDE
         for tensor in module.tensors():
@@ -94,6 +107,11 @@ class Targets:
                 if modules is None or modules.match(name)
             )
         )
+
+    @property
+    def is_tied(self) -> bool:
+        """True if the head's matrix is the embedding's."""
+        return self._model.tied
 
     def __len__(self) -> int:
         return len(self._targets)

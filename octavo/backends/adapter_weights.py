@@ -9,6 +9,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from octavo.backends.stored_rows import StoredRows
+
 
 class Pair(NamedTuple):
     """The two matrices of one part of a projection, to which `scale` times `up @ down` is added.
@@ -32,8 +34,17 @@ class Bias(NamedTuple):
     own: NDArray[np.float32] | None = None  # in place of the layer's
 
 
+class Whole(NamedTuple):
+    """A matrix of an adapter's own, in place of that of the head or of the embedding."""
+
+    rows: StoredRows
+    bias: NDArray[np.float32] | None = None  # [outputs]; None: the layer's, if it has one
+
+
 class AdapterWeights(Struct, frozen=True, eq=False):
     """The pairs and the biases of an adapter, for every projection that it changes.
+
+    An embedding is like a projection of as many inputs as there are tokens, one of which is 1.
 
     The arrays may be views of a mapped file, whose numbers are known to be finite. What a backend
     packs holds on to none of them, so that the file is given up.
@@ -44,11 +55,12 @@ class AdapterWeights(Struct, frozen=True, eq=False):
     rank: int  # the largest
     # Likewise a bias, or None.
     biases: Mapping[str, tuple[Bias | None, ...]] = {}
+    wholes: Mapping[str, Whole] = {}
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The paths of all projections that it changes."""
-        return tuple(dict.fromkeys((*self.pairs, *self.biases)))
+        return tuple(dict.fromkeys((*self.pairs, *self.biases, *self.wholes)))
 
 
 class AdapterSettings(Struct, frozen=True):
@@ -56,5 +68,7 @@ class AdapterSettings(Struct, frozen=True):
 
     slots: int  # adapters that rows of one batch may have
     max_rank: int
-    targets: tuple[str, ...] | None = None  # paths of projections; None: all of the blocks
+    # Paths of projections, of the head and of the embedding; None: all of them.
+    targets: tuple[str, ...] | None = None
+    wholes: bool = False  # the head and the embedding may be an adapter's own
     dtype: str = "auto"  # of the packed numbers; auto: the backend's own choice

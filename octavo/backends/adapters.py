@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights, Bias, Pair
 from octavo.backends.step import NoAdaptersError
-from octavo.layers import Linear, Model
+from octavo.layers import Embedding, Linear, Model
 from octavo.layers.moe import ExpertMatrices
 from octavo.program.listing import Listing
 from octavo.program.operands import Adapters
@@ -28,40 +28,50 @@ def adapt(listing: Listing, model: Model, settings: AdapterSettings) -> list[Ada
 
     Raise NoAdaptersError for a target that no adapter can change.
     """
-    layers = dict(model.walk())
+    layers: dict[str, Any] = dict(model.walk())
     targets = settings.targets
     if targets is None:
         targets = tuple(
-            path
-            for path, layer in layers.items()
-            if isinstance(layer, Linear) and path.startswith(_BLOCKS)
+            path for path, layer in layers.items() if _refusal(path, layer, model) is None
         )
-    multiplied = {id(i.matrix) for i in listing if i.op == "Gemm"}
+    used = {id(i.matrix) for i in listing}
     products: list[Adapters] = []
     for path in targets:
         layer = layers.get(path)
-        reason = _refusal(path, layer)
+        reason = _refusal(path, layer, model)
         if reason is not None:
             raise NoAdaptersError(f"adapters cannot change {path!r}: {reason}")
-        assert isinstance(layer, Linear)
-        assert id(layer.weight) in multiplied, path
-        parts = tuple(part.rows for part in layer.parts)
-        width = len(parts) * settings.max_rank
-        products.append(Adapters(path, len(products), layer.inputs, parts, width))
+        assert layer is not None
+        assert id(layer.weight) in used, path
+        products.append(_product(path, layer, len(products), settings, model))
         add_adapters(listing, [(layer.weight, products[-1])])
     return products
 
 
-def _refusal(path: str, layer: Any) -> str | None:
+def _product(
+    path: str, layer: Any, number: int, settings: AdapterSettings, model: Model
+) -> Adapters:
+    most = settings.max_rank
+    if isinstance(layer, Embedding):
+        sizes = layer.vocabulary, (layer.hidden,)
+        return Adapters(path, number, *sizes, most, is_lookup=True, has_wholes=settings.wholes)
+    parts = tuple(part.rows for part in layer.parts)
+    is_head = layer is model.head and settings.wholes
+    return Adapters(path, number, layer.inputs, parts, len(parts) * most, has_wholes=is_head)
+
+
+def _refusal(path: str, layer: Any, model: Model) -> str | None:
     """Return why adapters cannot change a layer; None if they can."""
     if layer is None:
         return "the model has no such layer"
+    if layer is model.embed or layer is model.head:
+        return None
     if isinstance(layer, ExpertMatrices):
         return "its experts share one tensor, for which adapters are not computed yet"
     if not isinstance(layer, Linear):
         return f"it is a {type(layer).__name__}, not a projection"
     if not path.startswith(_BLOCKS):
-        return "only projections of the blocks, not those before or behind them"
+        return "only projections of the blocks and the head, not others before or behind them"
     return None
 
 
@@ -73,9 +83,12 @@ def check_adapter(
     layers = dict(model.walk())
     for path in weights.paths:
         if path not in known:
-            reason = _refusal(path, layers.get(path)) or "it is no target of this engine's adapters"
+            reason = _refusal(path, layers.get(path), model)
+            reason = reason or "it is no target of this engine's adapters"
             raise ValueError(f"the adapter cannot change {path!r}: {reason}")
         product = known[path]
+        if path in weights.wholes:
+            _check_whole(weights, product)
         none = (None,) * len(product.parts)
         pairs, biases = weights.pairs.get(path, none), weights.biases.get(path, none)
         for parts in (pairs, biases):
@@ -89,7 +102,7 @@ def check_adapter(
             if pair is not None:
                 _check_pair(pair, outputs, product, settings.max_rank, where)
             if bias is not None:
-                _check_bias(bias, outputs, layers[path], where)
+                _check_bias(bias, outputs, layers[path], product, where)
 
 
 def _check_pair(pair: Pair, outputs: int, product: Adapters, most: int, where: str) -> None:
@@ -103,13 +116,26 @@ def _check_pair(pair: Pair, outputs: int, product: Adapters, most: int, where: s
             f"{where}: matrices {down} and {up} change a projection of {down[1]} inputs and "
             f"{up[0]} outputs; this one has {product.inputs} and {outputs}"
         )
-    if pair.magnitude is not None and pair.magnitude.shape != (outputs,):
+    if pair.magnitude is not None and (product.is_lookup or pair.magnitude.shape != (outputs,)):
         raise ValueError(f"{where}: magnitudes {pair.magnitude.shape} for {outputs} outputs")
 
 
-def _check_bias(bias: Bias, outputs: int, layer: Any, where: str) -> None:
+def _check_whole(weights: AdapterWeights, product: Adapters) -> None:
+    if not product.has_wholes:
+        raise ValueError(f"{product.path!r} cannot be an adapter's own in this engine")
+    if product.path in weights.pairs or product.path in weights.biases:
+        raise ValueError(f"{product.path!r} is an adapter's own, which nothing else changes")
+    rows = weights.wholes[product.path].rows
+    wanted = (sum(product.parts), product.inputs)
+    if product.is_lookup:
+        wanted = wanted[::-1]
+    if (len(rows), rows.inputs) != wanted:
+        raise ValueError(f"{product.path!r}: a matrix of {len(rows)} rows and {rows.inputs} inputs")
+
+
+def _check_bias(bias: Bias, outputs: int, layer: Any, product: Adapters, where: str) -> None:
     for values in bias:
-        if values is not None and values.shape != (outputs,):
+        if values is not None and (product.is_lookup or values.shape != (outputs,)):
             raise ValueError(f"{where}: a bias {values.shape} for {outputs} outputs")
     if bias.own is not None and not layer.has_bias:
         raise ValueError(f"{where}: a bias in place of one that the model does not have")

@@ -24,11 +24,14 @@ class AdapterParts:
         self._arguments = arguments
         named = arguments.lora_target_modules
         modules = None if named is None else Names(list(named), "lora_target_modules")
-        self._reader = AdapterReader(model, Limits(arguments.max_lora_rank, modules))
+        has_wholes = arguments.max_saved_loras > 0
+        limits = Limits(arguments.max_lora_rank, modules, has_wholes)
+        self._reader = AdapterReader(model, limits)
         self.settings = AdapterSettings(
             slots=arguments.max_loras,
             max_rank=arguments.max_lora_rank,
             targets=self._reader.targets.paths(modules),
+            wholes=has_wholes,
             dtype=arguments.lora_dtype,
         )
 

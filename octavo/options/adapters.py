@@ -38,6 +38,7 @@ def check_adapters(arguments: EngineArguments) -> None:
             "max_loras": MAX_LORAS,
             "max_cpu_loras": None,
             "max_lora_rank": MAX_RANK,
+            "max_saved_loras": 0,
         }
         usual |= {"lora_dtype": "auto", "lora_target_modules": None}
         usual |= {"max_lora_bytes": MAX_ADAPTER_BYTES, "lora_copies_bytes": MAX_COPIES_BYTES}

@@ -293,6 +293,14 @@ class EngineArguments:
         "RANK",
         read=int,
     )
+    max_saved_loras: int = option(
+        0,
+        "most adapters in memory with a head or an embedding of their own (PEFT's "
+        "modules_to_save), for which memory is kept; others of this kind are refused",
+        "COUNT",
+        least=0,
+        most=MOST_ADAPTERS,
+    )
     lora_dtype: LoraType = option(
         "auto", "type of adapters' weights in memory; auto keeps that of the file", "TYPE"
     )

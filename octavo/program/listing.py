@@ -51,6 +51,7 @@ Op = Literal[
     "AllGather",
     "Columns",
     "Shrink",
+    "WholeGemm",
 ]
 
 
@@ -213,7 +214,8 @@ class Instruction(Struct, eq=False):
     cap: float = 0.0
     ids: IdsOf = "Tokens"  # Embed: what the table is looked up by
     first_row: int | None = None  # Embed: the table's first row, if this rank has only some rows
-    adapters: Adapters | None = None  # Shrink, and the Gemm that reads what it makes
+    # Shrink, the Gemm that reads what it makes, WholeGemm; Embed, if adapters change the table.
+    adapters: Adapters | None = None
     low: Value | None = None  # Gemm: of rows with adapters, what makes their addends to the sums
     columns: NDArray[np.int64] | None = None  # Columns: those of x that `out` consists of
     gated: bool = False

@@ -46,7 +46,7 @@ class Experts(Protocol):
 
 
 class Adapters(Struct, frozen=True, eq=False):
-    """The place in every adapter of what it may add to one product, part by part.
+    """The place in every adapter of what it may add to one product or lookup, part by part.
 
     Rows have adapters of their own while a step runs. An adapter makes a few low numbers of a row,
     and addends of them for the outputs of some parts.
@@ -57,3 +57,5 @@ class Adapters(Struct, frozen=True, eq=False):
     inputs: int
     parts: tuple[int, ...]  # outputs of each
     width: int  # the most low numbers of a row
+    is_lookup: bool = False  # of the embedding, which has as many inputs as there are tokens
+    has_wholes: bool = False  # adapters may have a matrix of their own in place of this one

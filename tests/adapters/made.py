@@ -84,10 +84,9 @@ class Projection(NamedTuple):
 
 
 def modules_of(model: Model) -> Iterator[Projection]:
-    """Yield the projections of the blocks, as binding reads them."""
+    """Yield the projections of the blocks and the head, as binding reads them."""
     for need in find_needs(model, ()):
-        is_block = isinstance(need.module, Linear) and need.module is not model.head
-        if not is_block or need.tensor != "weight":
+        if not isinstance(need.module, Linear) or need.tensor != "weight":
             continue
         for source, shape in zip(need.sources, need.shapes(), strict=True):
             assert isinstance(source, StoredTensor)
@@ -164,7 +163,7 @@ def matrices(model: Model, weights: MadeUpWeights) -> dict[str, NDArray[Any]]:
     bind(model, backend, weights)
     found = {}
     for path, module in model.walk():
-        if isinstance(module, Linear) and module is not model.head:
+        if isinstance(module, Linear) and not (model.tied and module is model.head):
             found[path] = module.weight
     return found
 

@@ -208,6 +208,36 @@ def test_one_that_cannot_be_loaded_fails_its_own_request(files: Files, tmp_path:
     with_client(inline.start(files.arguments(adapter_directory=str(adapters)), None, None), world)
 
 
+@pytest.mark.parametrize("backend", ["torch", "native"])
+def test_saved_matrices_take_the_places_of_the_models(
+    backend: str, files: Files, tmp_path: Path
+) -> None:
+    names = ("model.embed_tokens.weight", "lm_head.weight")
+    weights = load_file(files.model / "model.safetensors")
+    saved = {name: np.ascontiguousarray(weights[name][::-1]) for name in names}
+    shutil.copytree(files.model, tmp_path / "merged")
+    save_file({**weights, **saved}, str(tmp_path / "merged" / "model.safetensors"))
+    adapters = tmp_path / "adapters"
+    arrays = {f"base_model.model.{name}": array for name, array in saved.items()}
+    write_adapter(adapters / name_of(1), arrays, modules_to_save=["embed_tokens", "lm_head"])
+    mixed = {"saved": request("saved", name_of(1)), "plain": request("plain", None)}
+    more: dict[str, Any] = {"backend": backend, "adapter_directory": str(adapters)}
+    found = run_inline(files.arguments(max_saved_loras=1, **more), mixed)
+    for model, name in ((files.model, "plain"), (tmp_path / "merged", "saved")):
+        arguments = EngineArguments(model=str(model), **{**settings(), "backend": backend})
+        assert run_inline(arguments, {name: request(name, None)})[name] == found[name]
+    assert found["saved"] != found["plain"]
+
+    async def world(caller: Caller) -> None:
+        caller.send(*mixed.values())
+        await caller.all_ended()
+        assert caller.ends["saved"].finish_reason == "impossible"
+        assert "max_saved_loras" in str(caller.ends["saved"].message)
+        assert caller.tokens["plain"] == found["plain"]
+
+    with_client(inline.start(files.arguments(**more), None, None), world)
+
+
 @pytest.fixture
 def process(files: Files) -> Iterator[ProcessClient]:
     if why_unavailable() is not None:

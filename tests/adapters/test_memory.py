@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.adapters.memory import largest_bytes
-from octavo.backends.adapter_weights import AdapterWeights, Bias, Pair
+from octavo.adapters.memory import largest_bytes, whole_bytes
+from octavo.backends.adapter_weights import AdapterWeights, Bias, Pair, Whole
 from octavo.backends.native.backend import NativeBackend, NativeOptions
+from octavo.backends.stored_rows import StoredRows
 from octavo.core.stats import ADAPTER
 from octavo.layers import Linear
 from octavo.loader import resolve as find_source
@@ -121,7 +122,7 @@ def test_the_largest_adapter_fits(shape: str, rank: int) -> None:
                 for part in layer.parts
             )
             for path, layer in made.model.walk()
-            if isinstance(layer, Linear) and path.startswith("blocks.")
+            if isinstance(layer, Linear)
         }
         biases = {
             path: tuple(
@@ -129,6 +130,33 @@ def test_the_largest_adapter_fits(shape: str, rank: int) -> None:
             )
             for path, of_parts in pairs.items()
         }
+        embed = made.model.embed
+        pairs["embed"] = (
+            Pair(
+                np.ones((rank, embed.vocabulary), dtype), np.ones((embed.hidden, rank), dtype), 1.0
+            ),
+        )
         (packed,) = made.pack(AdapterWeights(pairs, rank, biases))
         largest = largest_bytes(made.model, rank, np.dtype(dtype).itemsize)
         assert packed.num_bytes <= largest < 2 * packed.num_bytes
+
+
+def test_memory_for_whole_matrices_is_kept_if_there_may_be_some(opened: OpenedModel) -> None:
+    plain = configured(opened, enable_lora=True).bill
+    saved = configured(opened, enable_lora=True, max_saved_loras=2).bill
+    whole = whole_bytes(opened.model, 4)
+    assert saved.resident_adapter_bytes - plain.resident_adapter_bytes == 2 * whole
+    assert saved.adapter_bytes - plain.adapter_bytes == (2 + 2 + 1) * whole
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_whole_matrices_fit(*, tied: bool) -> None:
+    options = NativeOptions(**EXACT, num_threads=1)
+    model = {"tie_word_embeddings": tied}
+    made = Adapted(NativeBackend(options), "MistralForCausalLM", wholes=True, **model)
+    rows = StoredRows.of(
+        np.ones((made.model.embed.vocabulary, made.model.embed.hidden), np.float32)
+    )
+    (packed,) = made.pack(AdapterWeights({}, 0, {}, {"embed": Whole(rows), "head": Whole(rows)}))
+    assert 2 * rows.num_bytes <= packed.num_bytes
+    assert packed.num_bytes <= whole_bytes(made.model, 4) + largest_bytes(made.model, 1, 4)

@@ -139,7 +139,7 @@ def test_numbers_are_views_of_the_file_in_its_own_type(
 
 REFUSED: list[dict[str, Any]] = [
     {"bias": "some"},
-    {"modules_to_save": ["lm_head"]},
+    {"modules_to_save": "lm_head"},
     {"trainable_token_indices": [1]},
     {"target_parameters": ["experts.gate_up_proj"]},
     {"layer_replication": [[0, 1]]},

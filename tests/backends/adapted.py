@@ -44,14 +44,20 @@ class Adapted:
     """A model with made-up weights, on a backend that has room for adapters unless `bare`."""
 
     def __init__(
-        self, backend: AnyBackend, architecture: str, *, bare: bool = False, **more: Any
+        self,
+        backend: AnyBackend,
+        architecture: str,
+        *,
+        bare: bool = False,
+        wholes: bool = False,
+        **more: Any,
     ) -> None:
         self.backend = backend
         self.model = make_model(architecture, **{**MORE, **more})
         layout = place_layers(self.model)
         self._groups = len(layout.windows)
         bind(self.model, backend, MadeUpWeights(self.model))
-        settings = None if bare else AdapterSettings(SLOTS, MAX_RANK)
+        settings = None if bare else AdapterSettings(SLOTS, MAX_RANK, wholes=wholes)
         backend.prepare(self.model, layout, BLOCK_SIZE, adapters=settings)
         backend.make_cache(1 + 64 * _BLOCKS)
 

@@ -14,6 +14,11 @@ _RANKS = (1, 3, 4, 7, 8)
 _STEP = 1 / 64  # numbers are multiples, so that every type of floats has them
 
 
+def is_adapted(model: Model, path: str) -> bool:
+    """Return whether adapters may change a projection."""
+    return path.startswith("blocks.") or path == "head"
+
+
 def made_up_adapter(
     model: Model, seed: int, dtype: Any = np.float32, *, some: bool = True
 ) -> AdapterWeights:
@@ -29,7 +34,9 @@ def made_up_adapter(
 
     pairs: dict[str, tuple[Pair | None, ...]] = {}
     for path, layer in model.walk():
-        if not isinstance(layer, Linear) or not path.startswith("blocks."):
+        if layer is model.embed:
+            pairs[path] = (pair(model.embed.hidden, model.embed.vocabulary),)
+        if not isinstance(layer, Linear) or not is_adapted(model, path):
             continue
         if some and random.random() < 0.15:
             continue
@@ -49,10 +56,13 @@ def with_more(model: Model, adapter: AdapterWeights, seed: int) -> AdapterWeight
     def numbers(count: int, middle: float) -> NDArray[np.float32]:
         return (middle + random.integers(-12, 13, count) * _STEP).astype(np.float32)
 
-    pairs, biases = {}, {}
+    pairs: dict[str, tuple[Pair | None, ...]] = {}
+    biases: dict[str, tuple[Bias | None, ...]] = {}
     for path, parts in adapter.pairs.items():
         layer = layers[path]
-        assert isinstance(layer, Linear)
+        if not isinstance(layer, Linear):
+            pairs[path] = parts
+            continue
         made: list[Bias | None] = []
         for part in layer.parts:
             own = numbers(part.rows, 0.0) if layer.has_bias and random.random() < 0.5 else None

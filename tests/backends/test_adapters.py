@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights, Bias, Pair
+from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights, Bias, Pair, Whole
 from octavo.backends.native import _native
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.step import (
@@ -22,6 +22,7 @@ from octavo.backends.step import (
     SlotSampling,
     batch_of_copies,
 )
+from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch.backend import TorchBackend
 from octavo.models.kv_layout import place_layers
 from tests.backends.adapted import MAX_RANK, SLOTS, Adapted, Text, native
@@ -260,6 +261,80 @@ def test_a_slot_changes_between_steps_in_flight(name: str) -> None:
     assert not np.array_equal(expected[0], expected[2])
 
 
+def a_matrix(made: Adapted, seed: int) -> Whole:
+    """Make a matrix in place of the head's or the embedding's."""
+    size = made.model.embed.vocabulary, made.model.embed.hidden
+    numbers = np.random.default_rng(seed).standard_normal(size, np.float32)
+    return Whole(StoredRows.of(numbers / np.float32(8)))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_rows_whose_logits_are_wanted_have_their_own_adapters(name: str) -> None:
+    """A step counts the rows behind the last block among themselves."""
+    made = Adapted(BACKENDS[name](), "LlamaForCausalLM", wholes=True)
+    own = a_matrix(made, 1)
+    pairs = made_up_adapter(made.model, 1, some=False).pairs
+    made.fill(
+        AdapterWeights({}, 0, {}, {"head": own}),
+        AdapterWeights({"head": pairs["head"], "embed": pairs["embed"]}, MAX_RANK),
+    )
+    batch = made.batch([Text(n, 0, 5, slot) for n, slot in enumerate((-1, 1, 0, 1, -1, 0))])
+    expected = made.backend.forward(batch).logits.copy()
+    rows = np.array([4, 9, 14, 19, 24, 29, 11], np.int32)
+    last = batch._replace(logits_rows=rows, hidden_rows=rows[:1])
+    assert np.array_equal(made.backend.forward(last).logits, expected[rows])
+    assert len(np.unique(expected[rows].round(2), axis=0)) == len(rows)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_factor_leaves_matrices_of_their_own_as_they_are(name: str) -> None:
+    made = Adapted(BACKENDS[name](), "Gemma2ForCausalLM", wholes=True)
+    own = a_matrix(made, 1)
+    text, found = [Text(0, 0, 9, 0)], []
+    for path in ("head", "embed"):
+        for factor in (0.0, 0.5, 1.0):
+            made.fill(AdapterWeights({}, 0, {}, {path: own}), factor=factor)
+            found.append(made.run(text).logits)
+    plain = made.run([text[0]._replace(slot=-1)]).logits
+    for nothing, half, full in (found[:3], found[3:]):
+        assert np.array_equal(nothing, plain)
+        assert np.array_equal(half, full)
+        assert not np.isclose(full, plain).all(axis=1).any()
+
+
+@pytest.mark.parametrize("tier", _native.tiers())
+@pytest.mark.parametrize("weights", ["float32", "bf16", "int8"])
+def test_rows_with_matrices_of_their_own_disturb_no_others(tier: str, weights: str) -> None:
+    """Each row has the bits that it has alone, with any number of threads."""
+    options: dict[str, Any] = {**EXACT, "instruction_set": tier, "weights": weights}
+    bare = native(bare=True, instruction_set=tier, weights=weights)
+    alone, together = (
+        Adapted(
+            NativeBackend(NativeOptions(**options, num_threads=threads)),
+            "LlamaForCausalLM",
+            wholes=True,
+        )
+        for threads in (1, 3)
+    )
+    own = [a_matrix(alone, seed) for seed in range(3)]
+    adapters = [
+        AdapterWeights({}, 0, {}, {"head": own[0], "embed": own[1]}),
+        made_up_adapter(alone.model, 1),
+        AdapterWeights({}, 0, {}, {"head": own[2]}),
+    ]
+    for made in (alone, together):
+        made.fill(*adapters)
+    slots = (0, -1, 2, 1, 0)
+    texts = [Text(name, 0, 3 + 9 * name, slot) for name, slot in enumerate(slots)]
+    found = together.run(texts).logits
+    for name, text in enumerate(texts):
+        rows = rows_of(tuple(texts), name)
+        expected = (bare if text.slot < 0 else alone).run([text]).logits
+        assert np.array_equal(found[rows], expected)
+    without = bare.run([texts[2]._replace(slot=-1)]).logits
+    assert not np.isclose(found[rows_of(tuple(texts), 2)], without).all(axis=1).any()
+
+
 def drawn_tokens(made: Adapted, slots: tuple[int, ...], *, continues: bool) -> list[Any]:
     """Draw eight tokens greedily for sequences with these adapters, which begin anew."""
     names = np.arange(len(slots), dtype=np.int32)
@@ -332,9 +407,11 @@ def biased(path: str, bias: Bias) -> AdapterWeights:
     return AdapterWeights({}, 0, {path: (bias,)})
 
 
+WHOLE = Whole(StoredRows.of(np.ones((96, 32), np.float32)))
 REFUSED = {
-    "the head": (ones("head", (1, 32, 96)), "only projections of the blocks"),
-    "the embedding": (ones("embed", (1, 32, 96)), "not a projection"),
+    "the embedding": (ones("embed", (1, 96, 33)), "33 outputs"),
+    "a whole head": (AdapterWeights({}, 0, {}, {"head": WHOLE}), "cannot be an adapter's own"),
+    "magnitudes of an embedding": (ones("embed", (1, 96, 32), magnitude=32), "magnitudes"),
     "experts": (ones("blocks.0.mlp.experts", (1, 32, 16)), "experts share one tensor"),
     "no layer": (ones("blocks.7.attn.out", (1, 32, 32)), "no such layer"),
     "parts": (ones("blocks.0.attn.qkv", (1, 32, 32)), "1 parts"),
@@ -360,7 +437,7 @@ def test_what_cannot_be_computed_is_refused_with_its_path(new: New, what: str) -
     assert path in str(refused.value)
 
 
-@pytest.mark.parametrize("target", ["head", "embed", "blocks.0.mlp.experts", "blocks.9.attn.out"])
+@pytest.mark.parametrize("target", ["norm", "blocks.0.mlp.experts", "blocks.9.attn.out"])
 def test_targets_that_no_adapter_can_change_are_refused(new: New, target: str) -> None:
     made = Adapted(new(), "Qwen2MoeForCausalLM")
     settings = AdapterSettings(SLOTS, MAX_RANK, (target,))

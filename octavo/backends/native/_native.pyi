@@ -261,6 +261,7 @@ class AdapterParts:
         downs: Sequence[tuple[int, int, float]],
         ups: Sequence[tuple[int, int, int, int]],
     ) -> None: ...
+    def set_whole(self, matrix: Matrix, bias: int) -> None: ...
 
 class PackedAdapter:
     num_bytes: int
@@ -268,7 +269,11 @@ class PackedAdapter:
 class AdaptedProducts:
     def __init__(self) -> None: ...
     def add(
-        self, inputs: int, part_ends: Sequence[int], outputs: Sequence[NDArray[np.int32]]
+        self,
+        inputs: int,
+        part_ends: Sequence[int],
+        outputs: Sequence[NDArray[np.int32]],
+        is_lookup: bool = False,
     ) -> None: ...
     def pack(self, parts: Sequence[AdapterParts], threads: int) -> PackedAdapter: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -255,7 +256,10 @@ class NativeBackend:
     ) -> Mapping[int, int]:
         """Let adapters change the products; return the number of each packed matrix, by its id."""
         products = adapt(listing, model, settings)
-        self._adapters = AdapterPacker(model, products, settings, self.num_threads)
+        options = self._options
+        weights = "bf16" if settings.dtype == "bfloat16" else options.weights
+        new_packer = partial(Packer, self._team, weights, activations=options.activations)
+        self._adapters = AdapterPacker(model, products, settings, self.num_threads, new_packer)
         return self._adapters.numbers
 
     def _measure(self) -> None:

@@ -65,7 +65,8 @@ class Emitter:
         for number, instruction in enumerate(listing):
             made = self._made(instruction)
             made.barrier = number in barriers
-            made.adapted_barrier = number in adapted_barriers
+            # It overwrites what the product before it has written, perhaps by other threads.
+            made.adapted_barrier = number in adapted_barriers or instruction.op == "WholeGemm"
             self._program.append(made)
         return barriers
 
@@ -100,8 +101,7 @@ class Emitter:
             made.by_type = True
         if i.matrix is not None and i.op != "Prepare":
             made.pieces = self._pieces(i.matrix, i.bias, i.gated)
-        if i.op == "Shrink":
-            assert i.adapters is not None
+        if i.adapters is not None:
             made.product = i.adapters.number
         if i.experts is not None and i.op != "SortPairs":
             made.pieces, made.passed = self._expert_pieces(i), i.passed

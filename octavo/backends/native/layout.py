@@ -30,6 +30,10 @@ _BY_ROWS = frozenset(
 )
 
 
+# Steps in which no row has an adapter leave these out.
+_OF_ADAPTERS = ("Shrink", "WholeGemm")
+
+
 class Extent(Struct, frozen=True):
     """A run of bytes a row."""
 
@@ -182,7 +186,7 @@ def place_barriers(
     since: list[_Access] = []
     barriers = set()
     for number, instruction in enumerate(listing):
-        if instruction.op == "Shrink" and not with_adapters:
+        if instruction.op in _OF_ADAPTERS and not with_adapters:
             continue
         mine = list(_accesses(instruction, layout))
         lasting = [access for access in mine if not access.is_fenced]

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from octavo.backends.native.packing import Matrix
 from octavo.program.listing import Instruction, Listing, Prepared
+from octavo.program.passes.adapters import split_whole_products
 from octavo.program.passes.fusion import FUSION, Pass
 from octavo.program.passes.prepare import (
     norm_while_preparing,
@@ -49,5 +50,6 @@ PASSES: tuple[Pass, ...] = (
     norm_while_preparing,
     read_floats_in_place,
     prepare_experts,
+    split_whole_products,
     make_rope_tables,
 )

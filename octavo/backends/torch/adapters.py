@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.backends.adapter_weights import AdapterWeights
+from octavo.backends.adapter_weights import AdapterWeights, Whole
 from octavo.backends.adapters import Floats, part_changes
 from octavo.backends.torch import ops
 from octavo.backends.torch.weights import TorchMatrix
@@ -39,12 +39,14 @@ class TorchChange:
     # type most would be 1.
     growth: Tensor | None = None
     bias: Tensor | None = None  # [outputs]: is added behind that
+    whole: Tensor | None = None  # in place of the layer's matrix or table
+    whole_bias: Tensor | None = None
 
     @property
     def num_bytes(self) -> int:
-        whole = [each for each in (self.growth, self.bias) if each is not None]
+        others = (self.growth, self.bias, self.whole, self.whole_bias)
         tensors = [each for pair in self.pairs for each in (pair.down, pair.up)]
-        return sum(each.nbytes for each in (*whole, *tensors))
+        return sum(each.nbytes for each in (*others, *tensors) if each is not None)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -89,6 +91,23 @@ def expand(y: Tensor, bias: Tensor | None, low: Tensor, changes: Changed) -> Non
         y[rows] = changed
 
 
+def replace_products(y: Tensor, x: Tensor, changes: Changed) -> None:
+    """Multiply rows with their adapters' own matrices, where they have any, instead."""
+    for change, factor, rows in changes:
+        if change.whole is not None and factor:
+            y[rows] = ops.linear(x[rows], change.whole, change.whole_bias)
+
+
+def change_looked_up(found: Tensor, ids: Tensor, changes: Changed) -> None:
+    """Change rows that were looked up by token as their adapters do."""
+    for change, factor, rows in changes:
+        if change.whole is not None and factor:
+            found[rows] = change.whole[ids[rows]]
+        for pair in change.pairs:
+            low = pair.down.T[ids[rows]] * (pair.scale * factor)
+            found[rows] += ops.linear(low, pair.up, None)
+
+
 class TorchAdapters:
     """Makes adapters of one model, in the type that the backend computes in."""
 
@@ -105,6 +124,8 @@ class TorchAdapters:
         if product.path not in weights.paths:
             return TorchChange()
         layer, pairs, first, first_low = self._layers[product.path], [], 0, 0
+        if product.path in weights.wholes:
+            return self._of_whole(weights.wholes[product.path], layer)
         of_parts = weights.pairs.get(product.path, (None,) * len(product.parts))
         for pair, outputs in zip(of_parts, product.parts, strict=True):
             if pair is not None:
@@ -112,7 +133,7 @@ class TorchAdapters:
                 pairs.append(TorchPair(down, up, pair.scale, first, first_low))
                 first_low += len(down)
             first += outputs
-        bias = layer.bias.float().numpy() if layer.has_bias else None
+        bias = None if product.is_lookup or not layer.has_bias else layer.bias.float().numpy()
         changes = part_changes(weights, product, partial(_rows_of, layer.weight), bias)
         growth = _joined(product, [change.growth for change in changes], 1.0)
         addend = _joined(product, [change.addend for change in changes], 0.0)
@@ -121,6 +142,10 @@ class TorchAdapters:
             None if growth is None else torch.from_numpy(growth),
             None if addend is None else self._tensor(addend),
         )
+
+    def _of_whole(self, whole: Whole, layer: Any) -> TorchChange:
+        bias = getattr(layer, "bias", None) if whole.bias is None else self._tensor(whole.bias)
+        return TorchChange(whole=self._tensor(whole.rows.floats()), whole_bias=bias)
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(np.array(values, np.float32)).to(self._dtype)

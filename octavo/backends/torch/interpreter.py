@@ -16,7 +16,13 @@ from torch.nn import functional
 
 from octavo.backends.step import NO_ADAPTER
 from octavo.backends.torch import experts, ops, states
-from octavo.backends.torch.adapters import Changed, expand, shrink
+from octavo.backends.torch.adapters import (
+    Changed,
+    change_looked_up,
+    expand,
+    replace_products,
+    shrink,
+)
 from octavo.backends.torch.attention import TorchBatch, attend
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.distributed.communicator import Communicator, Floats
@@ -159,6 +165,8 @@ def _embed(run: Run, i: Instruction) -> None:
         is_own = (own >= 0) & (own < len(table))
         found = functional.embedding(own.clamp(0, len(table) - 1), table)
         found = found * is_own[:, None]
+    if i.adapters is not None:
+        change_looked_up(found, ids, run.changes(i))
     run[i.out] = _scaled(found, i.factor)
 
 
@@ -188,6 +196,9 @@ def _gemm(run: Run, i: Instruction) -> None:
     y = ops.linear(x, _values(i.matrix), i.bias)
     if i.low is not None:
         expand(y, i.bias, run[i.low], run.changes(i))
+        assert i.adapters is not None
+        if i.adapters.has_wholes:
+            replace_products(y, x, run.changes(i))
     y = _scaled(y, i.factor)
     y = ops.soft_cap(y, i.cap) if i.cap else y
     if i.gated:
@@ -196,6 +207,18 @@ def _gemm(run: Run, i: Instruction) -> None:
     elif i.activation is not None:
         y = ops.ACTIVATIONS[i.activation](y)
     run[i.out] = y if i.y is None else run[i.y] + y
+
+
+def _whole_gemm(run: Run, i: Instruction) -> None:
+    x, y = run[i.x], run[i.out]
+    x = x if i.norm is None else ops.norm(x, i.norm)
+    own = torch.zeros_like(y)
+    replace_products(own, x, run.changes(i))
+    own = _scaled(own, i.factor)
+    own = ops.soft_cap(own, i.cap) if i.cap else own
+    for change, factor, rows in run.changes(i):
+        if change.whole is not None and factor:
+            y[rows] = own[rows]
 
 
 def _head_gemm(run: Run, i: Instruction) -> None:
@@ -363,4 +386,5 @@ MEANINGS: dict[Op, Callable[[Run, Instruction], None]] = {
     "AllGather": _all_gather,
     "Columns": _columns,
     "Shrink": _shrink,
+    "WholeGemm": _whole_gemm,
 }

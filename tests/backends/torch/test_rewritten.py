@@ -66,6 +66,11 @@ def in_slots(
 def merged(model: Model, adapter: AdapterWeights, factor: float) -> Listing:
     """Record the model with weights that contain an adapter: W + scale · B A."""
     weights: dict[Matrix | None, TorchMatrix] = {}
+    table: TorchMatrix = model.model.embed.weight
+    (pair,) = adapter.pairs["embed"]
+    assert pair is not None
+    change = np.float32(pair.scale * factor) * (pair.up @ pair.down).T
+    changed = replace(table, values=torch.from_numpy(table.values.numpy() + change))
     for path, layer in model.model.walk():
         if isinstance(layer, Linear) and path in adapter.pairs:
             matrix: TorchMatrix = layer.weight
@@ -75,6 +80,8 @@ def merged(model: Model, adapter: AdapterWeights, factor: float) -> Listing:
     for instruction in listing:
         if instruction.op == "Gemm":
             instruction.matrix = weights.get(instruction.matrix, instruction.matrix)
+        elif instruction.op == "Embed" and instruction.matrix is table:
+            instruction.matrix = changed
     return listing
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights, Pair
+from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights, Pair, Whole
 from octavo.backends.adapters import check_adapter, part_changes
 from octavo.backends.base import Ints
 from octavo.backends.native import _native
-from octavo.backends.native.packing import Matrix, Vector, interleaved
-from octavo.layers import Model
+from octavo.backends.native.packing import Matrix, Packer, Vector, interleaved
+from octavo.layers import Embedding, Model
 from octavo.program.operands import Adapters
 
 _MOST_THREADS = 4  # that pack, beside the steps, whose threads they take processors from
@@ -30,8 +30,10 @@ class AdapterPacker:
         products: Sequence[Adapters],
         settings: AdapterSettings,
         num_threads: int,
+        new_packer: Callable[[], Packer],
     ) -> None:
         self._num_threads = min(num_threads, _MOST_THREADS)
+        self._new_packer = new_packer  # of matrices in place of the model's
         self._model = model
         self._settings = settings
         self._products = products
@@ -40,6 +42,9 @@ class AdapterPacker:
         self.numbers: dict[int, int] = {}
         self._layers: dict[str, Any] = dict(model.walk())
         for product in products:
+            if product.is_lookup:
+                self._native.add(product.inputs, list(product.parts), [], is_lookup=True)
+                continue
             matrix: Matrix = self._layers[product.path].weight
             for piece in matrix.pieces:
                 self.numbers[id(piece.native)] = len(self.numbers)
@@ -49,16 +54,22 @@ class AdapterPacker:
     def pack(self, weights: AdapterWeights) -> _native.PackedAdapter:
         """Copy an adapter's numbers; raise ValueError for what cannot be computed."""
         check_adapter(weights, self._products, self._settings, self._model)
-        owners: list[NDArray[Any]] = []  # of the numbers, until they are copied
+        owners: list[Any] = []  # of the numbers, until they are copied
         parts = [self._parts(weights, each, owners) for each in self._products]
         return self._native.pack(parts, self._num_threads)
 
     def _parts(
-        self, weights: AdapterWeights, product: Adapters, owners: list[NDArray[Any]]
+        self, weights: AdapterWeights, product: Adapters, owners: list[Any]
     ) -> _native.AdapterParts:
         """Describe what an adapter has for one product; equal first matrices count once."""
-        if product.path not in weights.paths:
-            return _native.AdapterParts(_native.Format.F32, [], [])
+        whole = weights.wholes.get(product.path)
+        if product.path not in weights.paths or whole is not None:
+            parts = _native.AdapterParts(_native.Format.F32, [], [])
+            if whole is not None:
+                self._set_whole(parts, whole, self._layers[product.path], owners)
+            return parts
+        if product.is_lookup:
+            return self._lookup(weights.pairs[product.path][0], owners)
         pairs = weights.pairs.get(product.path, (None,) * len(product.parts))
         dtype = self._dtype(pairs)
         downs: list[tuple[int, int, float]] = []
@@ -82,6 +93,32 @@ class AdapterPacker:
             ups.append((up.ctypes.data, known[key], *numbers))
         return _native.AdapterParts(getattr(_native.Format, _FORMATS[dtype.name]), downs, ups)
 
+    def _set_whole(
+        self, parts: _native.AdapterParts, whole: Whole, layer: Any, owners: list[Any]
+    ) -> None:
+        """Pack a matrix in place of a layer's as that was packed."""
+        packer = self._new_packer()
+        (piece,) = packer.matrix([whole.rows], layer).pieces
+        packer.finish()
+        owners.append(packer)
+        base = None if isinstance(layer, Embedding) else _bias_of(layer)
+        bias = base if whole.bias is None else whole.bias
+        parts.set_whole(piece.native, _address(bias, owners))
+
+    def _lookup(self, pair: Pair | None, owners: list[Any]) -> _native.AdapterParts:
+        """Describe what an adapter adds to looked-up rows: low numbers of each token, and addends.
+
+        The kernels make addends as other products' low numbers.
+        """
+        assert pair is not None
+        dtype = self._dtype([pair])
+        lows = np.ascontiguousarray(pair.down.T, np.float32)
+        up = np.ascontiguousarray(pair.up, dtype)
+        owners += [lows, up]
+        first = (lows.ctypes.data, lows.shape[1], pair.scale)
+        format_ = getattr(_native.Format, _FORMATS[dtype.name])
+        return _native.AdapterParts(format_, [first], [(up.ctypes.data, 0, 0, 0)])
+
     def _dtype(self, pairs: Sequence[Pair | None]) -> np.dtype[Any]:
         """Return the type in which a product's pairs are kept: their own, unless it is set."""
         if self._settings.dtype != "auto":
@@ -100,11 +137,12 @@ def _numpy_name(name: str) -> Any:
     return ml_dtypes.bfloat16
 
 
-def _address(values: NDArray[np.float32] | None, owners: list[NDArray[Any]]) -> int:
+def _address(values: NDArray[np.float32] | None, owners: list[Any]) -> int:
     if values is None:
         return 0
-    owners.append(np.ascontiguousarray(values, np.float32))
-    address: int = owners[-1].ctypes.data
+    kept = np.ascontiguousarray(values, np.float32)
+    owners.append(kept)
+    address: int = kept.ctypes.data
     return address
 
 
