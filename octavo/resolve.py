@@ -247,7 +247,8 @@ def with_adapters(
         whole = whole_bytes(opened.model, 2 if is_narrow else 4)
         saved = arguments.max_saved_loras
         most += saved * whole
-        in_slots += (min(arguments.max_loras, saved) + 1) * whole  # the next is packed, then copied
+        # The next one is in its file's copy and in what is packed of that, before it is copied.
+        in_slots += (min(arguments.max_loras, saved) + 2) * whole
     return structs.replace(
         bill, adapter_bytes=most + in_slots + MAX_SPARE_BYTES, resident_adapter_bytes=most
     )

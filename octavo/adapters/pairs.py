@@ -196,6 +196,10 @@ class Pairs:
         if bias is not None:
             self._check_has_bias(target, module, bias)
         values = None if bias is None else self._vector(bias, target)
+        if target.path in self._wholes:
+            raise TensorMismatchError(
+                f"another matrix is in place of {quote(module)} too", path=self.path, tensor=name
+            )
         self._wholes[target.path] = Whole(tensor_rows(self._checkpoint, name), values)
 
     def _check_has_bias(self, target: Target, module: str, name: str) -> None:

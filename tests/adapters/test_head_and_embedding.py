@@ -202,6 +202,15 @@ def test_a_matrix_beside_a_pair_of_the_same_module_is_refused(model: Model, tmp_
             read_adapter(model, tmp_path, WHOLES)
 
 
+def test_two_matrices_for_one_place_are_refused(model: Model, tmp_path: Path) -> None:
+    arrays = wholes_of(model)
+    again = f"{PEFT}embed_tokens.weight"  # as in a base that was saved without its head
+    write_adapter(tmp_path, arrays | {again: arrays[f"{EMBED}weight"]})
+    with pytest.raises(TensorMismatchError, match="another matrix") as caught:
+        read_adapter(model, tmp_path, WHOLES)
+    assert "embed_tokens" in str(caught.value.tensor)
+
+
 def test_magnitudes_of_an_embedding_are_refused_by_name(model: Model, tmp_path: Path) -> None:
     arrays = pairs_of(model) | {f"{EMBED}lora_magnitude_vector": np.ones(32, np.float32)}
     arrays |= {f"{HEAD}lora_magnitude_vector": np.ones(96, np.float32)}

@@ -15,12 +15,14 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import uvloop
+from numpy.typing import NDArray
 
 from benchmarks.hostile.adapters.routes import LOAD, UNLOAD
 from benchmarks.hostile.attack import COMPLETIONS, Attack, Right, post
@@ -36,6 +38,7 @@ from benchmarks.hostile.run import (
 from benchmarks.served.adapters import GGUF_NAMES, AdapterMaker, spec_of
 from benchmarks.served.client import LostError, Served
 from octavo.adapter_copies.errors import MISSING, NOT_AN_ADAPTER, UNREADABLE
+from octavo.layers import ModelSpec
 from octavo.wire.commands import FILE_FAULTS
 from tests.adapters.made import SETTINGS as PEFT_SETTINGS
 from tests.api.tiny import SIZES, make_model
@@ -50,6 +53,7 @@ SETTINGS_NAME, TENSORS_NAME, GGUF_NAME = (
     "adapter.gguf",
 )
 RANK, NUM_LAYERS = 4, 2
+_EMBED = "base_model.model.model.embed_tokens.lora_embedding"
 NUM_CLIENTS = 4
 MAX_LINE = 2000  # characters
 LONGER = {"max_position_embeddings": 2048}  # the watched streams have more tokens than a test
@@ -72,14 +76,21 @@ class Tally:
 
 def undamaged(model: str, directory: Path) -> list[Mutant]:
     """Write an adapter in both forms, each in a directory; return all mutants of them."""
-    maker = AdapterMaker(spec_of(model), RANK, "float32", NUM_LAYERS)
+    spec = spec_of(model)
+    maker = AdapterMaker(spec, RANK, "float32", NUM_LAYERS)
     peft = maker.write(directory / "peft", 0)
+    outside = _outside_the_blocks(spec)
+    _add_to(peft / TENSORS_NAME, outside)
     settings = {**PEFT_SETTINGS, "r": RANK, "base_model_name_or_path": "base"}
+    settings |= {"modules_to_save": ["lm_head"]}
     (peft / SETTINGS_NAME).write_text(json.dumps(settings))
     tensors = [
         f32_tensor(f"blk.{layer}.{GGUF_NAMES[name]}.weight.lora_{half.lower()}", array)
         for layer, name, half, array in maker.tensors(0)
     ]
+    table = np.ascontiguousarray(outside[f"{_EMBED}_A"].T)
+    tensors.append(f32_tensor("token_embd.weight.lora_a", table))
+    tensors.append(f32_tensor("token_embd.weight.lora_b", outside[f"{_EMBED}_B"]))
     pairs: list[tuple[str, int, Any]] = [
         ("general.architecture", STRING, "llama"),
         ("general.type", STRING, "adapter"),
@@ -98,6 +109,24 @@ def undamaged(model: str, directory: Path) -> list[Mutant]:
         mutants += of_file(file, (peft / file).read_bytes())
     mutants += byte_mutants(GGUF_NAME, (gguf / GGUF_NAME).read_bytes())
     return [*mutants, *gguf_mutants(GGUF_NAME, pairs, tensors)]
+
+
+def _outside_the_blocks(spec: ModelSpec) -> dict[str, NDArray[np.float32]]:
+    """Return a pair of the embedding, and a head in place of the model's."""
+    random = np.random.default_rng(RANK)
+    shapes = {
+        f"{_EMBED}_A": (RANK, spec.vocabulary),
+        f"{_EMBED}_B": (spec.hidden, RANK),
+        "base_model.model.lm_head.weight": (spec.vocabulary, spec.hidden),
+    }
+    small = np.float32(0.02)
+    return {name: random.standard_normal(size, np.float32) * small for name, size in shapes.items()}
+
+
+def _add_to(path: Path, tensors: Mapping[str, NDArray[np.float32]]) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    save_file({**load_file(path), **tensors}, path, metadata={"format": "pt"})
 
 
 def damages(mutants: Sequence[Mutant], count: int, seed: int) -> Iterator[Mutant]:
@@ -228,6 +257,7 @@ async def measure_files(
 def settings_of(model: str) -> dict[str, Any]:
     """Return the settings of a server whose real engine takes adapters."""
     options = {"max_model_len": 1024, "max_num_seqs": 64, "enable_lora": True}
+    options |= {"max_saved_loras": 4}
     return SETTINGS | {"model": model, "options": options}
 
 
