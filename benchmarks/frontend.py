@@ -34,6 +34,7 @@ from octavo.loader import ModelFiles
 from octavo.options.engine import EngineArguments
 from octavo.options.server import ServerSettings
 from octavo.server.lifecycle import ServerLifecycle, settle_memory
+from octavo.server.site import OneModel
 from octavo.serving.server import Server
 from octavo.text.tokenizer_files import load_tokenizer_at
 from tests.api.tiny import make_tokenizer_files
@@ -90,7 +91,7 @@ async def serve(client: ProcessClient, arguments: EngineArguments, *, keeps_jour
     def ready(life: ServerLifecycle) -> None:
         print(life.port, resident_mib(), engine_process(client), flush=True)
 
-    await ServerLifecycle(server).run(ready)
+    await ServerLifecycle(OneModel(server)).run(ready)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     memory = {"resident_mib": resident_mib(), "peak_mib": peak}
     print(json.dumps({**memory, "first_byte_ms": first_byte_ms(server)}), flush=True)

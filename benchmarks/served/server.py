@@ -31,6 +31,7 @@ from octavo.client.process import make_client
 from octavo.options.engine import EngineArguments
 from octavo.options.server import ServerSettings
 from octavo.server.lifecycle import ServerLifecycle, settle_memory
+from octavo.server.site import OneModel
 from octavo.serving.server import Server
 from tests.api.tiny import make_model
 
@@ -80,7 +81,7 @@ async def serve(settings: dict[str, Any], llm: AsyncLLM) -> None:
     loop.add_signal_handler(signal.SIGUSR1, report)
     facts = server.llm.facts
     settle_memory()
-    await ServerLifecycle(server).run(
+    await ServerLifecycle(OneModel(server)).run(
         lambda life: report(
             port=life.port,
             grpc_port=None if life.grpc is None else life.grpc.port,

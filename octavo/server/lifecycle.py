@@ -21,7 +21,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from octavo.api.async_llm import AsyncLLM
-from octavo.dialects.responses.background import recover
 from octavo.observe.collection import freeze
 from octavo.observe.heap import give_large_blocks_back, keep_heap_small
 from octavo.options.server import ServerSettings
@@ -29,12 +28,8 @@ from octavo.options.transport import MIN_KEY_CHARACTERS, ServerStartError
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.application import application
 from octavo.server.ready_text import ready_text
-from octavo.server.routes import DEFAULT_DIALECT, served
-from octavo.serving.adapters.service import AdapterService
-from octavo.serving.batches.calls import Calls
-from octavo.serving.batches.service import Batches
-from octavo.serving.batches.store import Store
-from octavo.serving.durable.service import Durability
+from octavo.server.routes import DEFAULT_DIALECT
+from octavo.server.site import OneModel, Site
 from octavo.serving.server import Server
 from octavo.transport.app import Application
 from octavo.transport.connection import Connection
@@ -62,18 +57,17 @@ _GC_THRESHOLDS = (10_000, 20, 100)  # between two collections of each generation
 class ServerLifecycle:
     """The sockets and the shutdown of one server."""
 
-    def __init__(self, server: Server, *, handles_signals: bool = True) -> None:
+    def __init__(self, site: Site, *, handles_signals: bool = True) -> None:
         self._signals = SIGNALS if handles_signals else ()
-        self.server = server
-        self.config = server.config
+        self.site = site
+        self.config = site.config
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
         self._listeners: list[Listener] = []
         self._lifespan: Lifespan | None = None
         self._connections = self._make_connections(max_connections=descriptors_for(self.config))
-        server.metrics.num_connections = lambda: self._connections.num_open
+        site.metrics.num_connections = lambda: self._connections.num_open
         self._certificates = Certificates(self.config) if self.config.ssl_certfile else None
-        self._adapters = AdapterService(server)
         self._grpc_certificates: Certificates | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.port = 0
@@ -83,19 +77,14 @@ class ServerLifecycle:
         """Serve until `end` is called."""
         if self.config.grpc_port is not None:
             self.grpc = self._make_grpc()
-        answer = self._wrapped(application(self.server))
-        if self.config.journal is not None:
-            self.server.durability = Durability.open(self.server)
-        if self.config.batch_dir is not None:
-            store = Store(self.config.batch_dir)
-            calls = Calls(self.server, served(self.config), DEFAULT_DIALECT)
-            self.server.batches = Batches(self.server, store, calls)
+        answer = self._wrapped(self.site.application())
+        self.site.open()
         main_socket = bind(self.config)
         self.port = main_socket.getsockname()[1] if self.config.uds is None else 0
         self._loop = loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(NUM_THREADS, "octavo"))
-        self.server.llm.attach()  # so that it is well before the first request
-        self.server.loop_lag.start()
+        self.site.attach()  # so that it is well before the first request
+        self.site.loop_lag.start()
         accept: Accept | None = None
         if self._certificates is not None:
             accept = partial(self._accept_securely, self._certificates)
@@ -107,20 +96,15 @@ class ServerLifecycle:
         for number in self._signals:
             loop.add_signal_handler(number, self.end)
         try:
-            await self._adapters.start()
-            await self.server.prompt_pool.start()
+            await self.site.start()
             await self._begin_lifespan()
             await self._listen(answer, main_socket, self._connections, accept)
             if listening is not None:
                 admin = application(self.server, ADMIN_ROUTES, checks_access=False)
                 await self._listen(admin.serve, listening, self._make_connections())
-            if self.server.durability is not None:
-                self.server.durability.start()
-            await recover(self.server)
+            await self.site.begin()
             if self.grpc is not None:
                 await self.grpc.start()
-            if self.server.batches is not None:
-                self.server.batches.start()
             if on_ready is not None:
                 on_ready(self)
             await self._ending.wait()
@@ -131,15 +115,21 @@ class ServerLifecycle:
             for watch in watches:
                 watch.cancel()
             await self._close()
-            self.server.loop_lag.stop()
+            self.site.loop_lag.stop()
             main_socket.close()
 
     def end(self) -> None:
         """Drain at the first call, and stop at once at the second; the handler of signals."""
         if self._ending.is_set():
             self._hurry.set()
-        self.server.is_draining = True
+        self.site.drain()
         self._ending.set()
+
+    @property
+    def server(self) -> Server:
+        """The server of the only model; a site of several has one for each that was used."""
+        assert isinstance(self.site, OneModel), "there are several models"
+        return self.site.server
 
     @property
     def num_connections(self) -> int:
@@ -167,7 +157,7 @@ class ServerLifecycle:
 
     def _make_connections(self, **options: Any) -> Connections:
         error_body = DEFAULT_DIALECT.error_body
-        return Connections(self.config, self.server.metrics, error_body, **options)
+        return Connections(self.config, self.site.metrics, error_body, **options)
 
     async def _accept_securely(
         self, certificates: Certificates, listening: socket.socket, make: Callable[[], Connection]
@@ -207,22 +197,22 @@ class ServerLifecycle:
         """Wait until all requests ended, `drain_seconds` passed or a second signal came."""
         log.info(
             "draining; open requests: %d, which end within %g s, or at a second signal",
-            self.server.admission.num_open,
+            self.site.num_open,
             self.config.drain_seconds,
         )
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.drain_seconds):
                 await self._first_of(self._idle(), self._hurry.wait())
         error = unavailable("the server is shutting down", "server_shutdown")
-        for request in list(self.server.active.values()):
+        for request in self.site.active():
             request.stop(error)
         for _ in range(_END_TICKS):
-            if not self.server.active:
+            if not self.site.active():
                 break
             await asyncio.sleep(_TICK_SECONDS)
 
     async def _idle(self) -> None:
-        while self.server.admission.num_open:
+        while self.site.num_open:
             await asyncio.sleep(_TICK_SECONDS)
 
     async def _first_of(self, *waits: Awaitable[object]) -> None:
@@ -241,14 +231,7 @@ class ServerLifecycle:
         await asyncio.gather(*(each.stop(self._hurry.is_set) for each in self._listeners))
         if self._lifespan is not None:
             await self._lifespan.stop()
-        if self.server.batches is not None:
-            await self.server.batches.close()
-        await self.server.releases.finish()
-        await self.server.responses.close()
-        if self.server.durability is not None:
-            await self.server.durability.close()
-        self._adapters.close()
-        await self.server.prompt_pool.close()
+        await self.site.close()
         for path in (self.config.uds, self.config.admin_socket):
             if path is not None:
                 path.unlink(missing_ok=True)
@@ -260,11 +243,21 @@ def run(
     on_ready: Callable[[ServerLifecycle], None] | None = None,
     workers: Sequence[Worker] = (),
 ) -> int:
-    """Serve until a signal ends the server; return the exit code of the process.
+    """Serve one model until a signal ends the server; return the exit code of the process.
 
     `workers` are prompt workers that have been launched already.
     """
+    return run_site(
+        config, lambda: OneModel(Server(engine, config, workers=workers)), on_ready or _say_ready
+    )
 
+
+def run_site(
+    config: ServerSettings,
+    make: Callable[[], Site],
+    on_ready: Callable[[ServerLifecycle], None],
+) -> int:
+    """Serve what is made in the event loop, until a signal ends it; return the exit code."""
     if config.has_short_key:
         log.warning(
             "an API key has fewer than %d characters and can be guessed; it is accepted because "
@@ -274,7 +267,7 @@ def run(
 
     async def main() -> None:
         settle_memory()
-        await ServerLifecycle(Server(engine, config, workers=workers)).run(on_ready or _say_ready)
+        await ServerLifecycle(make()).run(on_ready)
 
     import uvloop
 

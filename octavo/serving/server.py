@@ -28,6 +28,7 @@ from octavo.serving.bounds.sessions import Sessions
 from octavo.serving.bounds.shares import Shares
 from octavo.serving.bounds.turns import Releases
 from octavo.serving.canary import Canary
+from octavo.serving.store.responses import ResponseStore
 from octavo.serving.store.sqlite_shelf import open_store
 from octavo.serving.translation import TranslationContext
 from octavo.transport.auth import AccessControl
@@ -56,6 +57,18 @@ def _child_memory() -> list[tuple[Labels, float]]:
     return [((("process", kind),), size) for kind, size in child_bytes(_CHILDREN).items()]
 
 
+def add_shared_metrics(metrics: Metrics, responses: ResponseStore) -> None:
+    """Add the metrics of the whole process, and of what its models have in common."""
+    metrics.add_counter(
+        "dropped_log_lines", "Lines of output that were not written.", num_dropped_lines
+    )
+    metrics.add_gauge(
+        "child_memory_bytes", "Resident memory of the processes started.", _child_memory
+    )
+    metrics.add_gauge("responses_kept", "Responses that are kept.", lambda: len(responses))
+    metrics.add_gauge("responses_bytes", "Bytes of those.", lambda: responses.num_bytes)
+
+
 @dataclass(slots=True)
 class ActiveRequest:
     """One request that is being answered."""
@@ -67,8 +80,24 @@ class ActiveRequest:
     is_background: bool = False  # of a batch, which keeps no part of an answer
 
 
+class Shared:
+    """What all models of a server have in common: keys, kept responses, recent requests."""
+
+    def __init__(self, config: ServerSettings, clock: Callable[[], float]) -> None:
+        self.started_at = wall_time()  # shown as `created`; decides nothing
+        self.access = AccessControl(config)
+        self.shares = Shares(len(config.api_keys), self.access.knows)
+        self.responses = open_store(config, clock, wall_time, self.shares)
+        self.recent = Recent(config.num_explained if config.enable_explain else 0)
+
+
+def wall_time() -> int:
+    """Return the time for `created`, and for what survives the server: the end of batches."""
+    return int(time.time())
+
+
 class Server:
-    """The engine, the admission queue, the statistics and what else all requests share."""
+    """One model: its engines, its admission queue, and what else its requests share."""
 
     def __init__(
         self,
@@ -76,13 +105,15 @@ class Server:
         config: ServerSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
         workers: Sequence[Worker] = (),  # prompt workers that have been launched already
+        shared: Shared | None = None,  # with other models; None: there is one
     ) -> None:
         self.config = config = config or ServerSettings()
         self.llm = llm
         self.clock = clock
-        self.started_at = int(time.time())  # shown as `created`; decides nothing
-        self.access = AccessControl(config)
-        self.shares = Shares(len(config.api_keys), self.access.knows)
+        common = shared or Shared(config, clock)
+        self.started_at = common.started_at
+        self.access, self.shares = common.access, common.shares
+        self.responses, self.recent = common.responses, common.recent
         self.admission = self._make_admission()
         self.canary = Canary(llm, clock, config.ready_seconds)
         self.metrics = Metrics(
@@ -93,8 +124,9 @@ class Server:
             self._num_without_engine,
         )
         self.sessions = Sessions(clock)
-        self.responses = open_store(config, clock, self.wall_time, self.shares)
         self._add_metrics()
+        if shared is None:
+            add_shared_metrics(self.metrics, self.responses)
         self.loop_lag = LoopLag(self.metrics.loop_lag.observe)
         self.model_names = config.served_names or (llm.facts.name,)  # what requests may name
         self.model_name = self.model_names[0]  # the name in answers of the model itself
@@ -123,7 +155,6 @@ class Server:
             workers,
         )
         self.checked_shapes = CheckedShapes()
-        self.recent = Recent(config.num_explained if config.enable_explain else 0)
         self.active: dict[str, ActiveRequest] = {}
         self.releases = Releases()  # of requests that have ended
         self.is_draining = False
@@ -178,27 +209,16 @@ class Server:
             of_engines(lambda vitals: vitals.down_seconds(time.monotonic())),
         )
         self.metrics.add_gauge("engines_ready", "Engines that are ready.", self.llm.num_ready)
-        self.metrics.add_counter(
-            "dropped_log_lines", "Lines of output that were not written.", num_dropped_lines
-        )
         self.metrics.add_shared_gauge(
             "lora_requests_info",
             "The adapters of requests that run and wait; the value is the time.",
             lambda: lora_requests(self),
         )
-        self.metrics.add_gauge(
-            "child_memory_bytes", "Resident memory of the processes started.", _child_memory
-        )
-        self.metrics.add_gauge(
-            "responses_kept", "Responses that are kept.", lambda: len(self.responses)
-        )
-        self.metrics.add_gauge(
-            "responses_bytes", "Bytes of those.", lambda: self.responses.num_bytes
-        )
 
-    def wall_time(self) -> int:
-        """Return the time for `created`, and for what survives the server: the end of batches."""
-        return int(time.time())
+    @property
+    def wall_time(self) -> Callable[[], int]:
+        """The seconds since 1970."""
+        return wall_time
 
     @property
     def digests_bodies(self) -> bool:

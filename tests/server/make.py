@@ -19,6 +19,7 @@ from octavo.options.server import ServerSettings
 from octavo.server.application import application
 from octavo.server.lifecycle import ServerLifecycle
 from octavo.server.routes import ROUTES
+from octavo.server.site import OneModel
 from octavo.serving.adapters.service import AdapterService
 from octavo.serving.answers.formats import AnswerFormats
 from octavo.serving.server import Server
@@ -93,7 +94,7 @@ def listening(
 
     async def main() -> None:
         server = Server(engine, ServerSettings(port=0, **options))
-        life.append(ServerLifecycle(server, handles_signals=False))
+        life.append(ServerLifecycle(OneModel(server), handles_signals=False))
         await life[0].run(lambda _: ready.set())
 
     # Engine and server share an interpreter here, and must switch more often than by default.

@@ -14,6 +14,7 @@ import pytest
 from octavo.options.server import ServerSettings
 from octavo.options.transport import ServerSettingsError
 from octavo.server.lifecycle import ServerLifecycle
+from octavo.server.site import OneModel
 from octavo.serving.server import Server
 from octavo.transport.middleware import ASGI, check_middlewares, wrap
 from tests.server.engine import ChainRunner, FakeEngine
@@ -145,8 +146,9 @@ def test_a_middleware_whose_startup_fails_ends_the_server(directory: Path) -> No
     engine = FakeEngine(directory)
     settings = ServerSettings(port=0, middleware=(f"{HERE}:never_starts",))
     try:
+        site = OneModel(Server(engine, settings))
         with pytest.raises(ServerSettingsError):
-            asyncio.run(ServerLifecycle(Server(engine, settings), handles_signals=False).run())
+            asyncio.run(ServerLifecycle(site, handles_signals=False).run())
     finally:
         engine.close()
 

@@ -22,6 +22,7 @@ from octavo.options.server import ServerSettings
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.server.application import application
 from octavo.server.lifecycle import ServerLifecycle
+from octavo.server.site import OneModel
 from octavo.serving.exchange import Exchange
 from octavo.serving.server import Server
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN
@@ -144,7 +145,7 @@ class ServerWorld(World):
     async def _end_in_order(self) -> None:
         """End the server as SIGTERM does, and perhaps as a second one does."""
         self._count("ended")
-        life = ServerLifecycle(self.server, handles_signals=False)
+        life = ServerLifecycle(OneModel(self.server), handles_signals=False)
         began, slept = self.loop.time(), self.num_events.get("asleep", 0)
         self.is_drained = True
         life.end()

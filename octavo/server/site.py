@@ -1,0 +1,119 @@
+"""What a server serves, as its lifecycle sees it: one model, or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from octavo.dialects.responses.background import recover
+from octavo.observe.loop_lag import LoopLag
+from octavo.observe.metrics import Metrics
+from octavo.options.server import ServerSettings
+from octavo.server.application import application
+from octavo.server.routes import DEFAULT_DIALECT, served
+from octavo.serving.adapters.service import AdapterService
+from octavo.serving.batches.calls import Calls
+from octavo.serving.batches.service import Batches
+from octavo.serving.batches.store import Store
+from octavo.serving.durable.service import Durability
+from octavo.serving.server import ActiveRequest, Server
+from octavo.transport.app import Application
+
+
+class Site(Protocol):
+    """The models behind one address, from the start of the server to its end."""
+
+    @property
+    def config(self) -> ServerSettings:
+        """The settings of the server."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics that connections count on."""
+
+    @property
+    def loop_lag(self) -> LoopLag:
+        """The timer that measures the event loop."""
+
+    @property
+    def num_open(self) -> int:
+        """The number of requests that have come and have not left."""
+
+    def application(self) -> Application:
+        """Return what answers requests."""
+
+    def open(self) -> None:
+        """Open the files that the settings name; raise an error before anything listens."""
+
+    def attach(self) -> None:
+        """Bind the engines to the running event loop."""
+
+    async def start(self) -> None:
+        """Make everything ready that requests need."""
+
+    async def begin(self) -> None:
+        """Continue what an earlier server has left, now that requests are accepted."""
+
+    def drain(self) -> None:
+        """Refuse new requests from now on."""
+
+    def active(self) -> Sequence[ActiveRequest]:
+        """Return the requests that are being answered."""
+
+    async def close(self) -> None:
+        """Keep what must be kept, and end what `open` and `start` have begun."""
+
+
+class OneModel:
+    """The site of a single model."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.config, self.metrics, self.loop_lag = server.config, server.metrics, server.loop_lag
+        self._adapters = AdapterService(server)
+
+    @property
+    def num_open(self) -> int:
+        return self.server.admission.num_open
+
+    def application(self) -> Application:
+        return application(self.server)
+
+    def open(self) -> None:
+        server, config = self.server, self.config
+        if config.journal is not None:
+            server.durability = Durability.open(server)
+        if config.batch_dir is not None:
+            calls = Calls(server, served(config), DEFAULT_DIALECT)
+            server.batches = Batches(server, Store(config.batch_dir), calls)
+
+    def attach(self) -> None:
+        self.server.llm.attach()
+
+    async def start(self) -> None:
+        await self._adapters.start()
+        await self.server.prompt_pool.start()
+
+    async def begin(self) -> None:
+        if self.server.durability is not None:
+            self.server.durability.start()
+        await recover(self.server)
+        if self.server.batches is not None:
+            self.server.batches.start()
+
+    def drain(self) -> None:
+        self.server.is_draining = True
+
+    def active(self) -> Sequence[ActiveRequest]:
+        return list(self.server.active.values())
+
+    async def close(self) -> None:
+        server = self.server
+        if server.batches is not None:
+            await server.batches.close()
+        await server.releases.finish()
+        await server.responses.close()
+        if server.durability is not None:
+            await server.durability.close()
+        self._adapters.close()
+        await server.prompt_pool.close()
