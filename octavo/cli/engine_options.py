@@ -24,12 +24,13 @@ from octavo.options.speculation import METHODS
 _TAKE_SEVERAL = ("api_key", "ignore_patterns", "logits_processors", "lora_target_modules")
 
 
-def add_model(parser: Parser, *, has_default: bool = True) -> None:
-    """Add the model, as a word or, where there is a default, as --model."""
+def add_model(parser: Parser, *, has_default: bool = True, several: bool = False) -> None:
+    """Add the model, as a word or, where there is a default, as --model; or any number of words."""
     if has_default:
-        parser.add_argument(
-            "model_word", metavar="MODEL", nargs="?", help=f"the model (default: {DEFAULT_MODEL})"
-        )
+        default = f"(default: {DEFAULT_MODEL})"
+        text = f"the model, or several {default}" if several else f"the model {default}"
+        nargs = "*" if several else "?"
+        parser.add_argument("model_word", metavar="MODEL", nargs=nargs, help=text)
         parser.add_argument("--model", metavar="MODEL", help=argparse.SUPPRESS)
     else:
         parser.add_argument("model_word", metavar="MODEL", help="the model")
@@ -37,7 +38,10 @@ def add_model(parser: Parser, *, has_default: bool = True) -> None:
 
 def model_of(arguments: argparse.Namespace) -> str:
     """Return the model that the user named."""
-    word, flag = arguments.model_word, getattr(arguments, "model", None)
+    words, flag = arguments.model_word, getattr(arguments, "model", None)
+    if isinstance(words, list):  # of a command that takes several
+        words = words[0] if words else None
+    word: str | None = words
     if word is not None and flag not in (None, word):
         hint = ""
         if getattr(arguments, "packed_cache", None) == "auto":

@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
     def _parsed(self, words: Sequence[str] | None, namespace: Any = None) -> Any:
         """Return what plain words give; refuse those that are unknown."""
         found, unknown = self.parse_known_args(words, namespace)
-        unknown = self._with_rest(found, unknown)
+        unknown = [*self._flags_taken(found, words or ()), *self._with_rest(found, unknown)]
         if unknown:
             self.error(self._about_unknown(unknown, words or ()))
         return found
@@ -100,7 +100,7 @@ class Parser(argparse.ArgumentParser):
         except ValueError as error:
             raise UsageError(str(error)) from None
         origins = {self._setting(word): word.partition("=")[0] for word in own}
-        if getattr(self.parse_known_args(own)[0], "model_word", None) is not None:
+        if getattr(self.parse_known_args(own)[0], "model_word", None):
             origins["model"] = "MODEL"
         end = own.index("--") if "--" in own else len(own)
         kept: list[str] = []
@@ -198,6 +198,14 @@ class Parser(argparse.ArgumentParser):
     def visible_actions(self) -> list[argparse.Action]:
         """Return the arguments that `--help` shows."""
         return [action for action in self._actions if action.help != argparse.SUPPRESS]
+
+    def _flags_taken(self, found: Any, words: Sequence[str]) -> list[str]:
+        """Return what argparse has taken for models: unknown flags whose value has a space."""
+        models = getattr(found, "model_word", None)
+        end = words.index("--") if "--" in words else len(words)
+        if not isinstance(models, list):
+            return []
+        return [word for word in models if word.startswith("-") and word in words[:end]]
 
     def _with_rest(self, found: Any, unknown: list[str]) -> list[str]:
         """Add words behind an option to the argument that takes any number; return the others.

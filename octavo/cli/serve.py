@@ -26,9 +26,12 @@ from octavo.cli.engine_options import (
 )
 from octavo.cli.flags.other_servers import add_other_flags, check_other_flags
 from octavo.cli.output import size, table
-from octavo.cli.parsing import Parser
+from octavo.cli.parsing import Parser, UsageError
 from octavo.cli.server_options import add_server_options, server_settings, with_adapters
+from octavo.cli.several_models import check_several, names_several, run_several
+from octavo.options.declare import add_flags, given_in
 from octavo.options.engines import ENGINES
+from octavo.options.models import ModelsSettings
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -50,7 +53,7 @@ _LEVELS |= {"info": "INFO", "debug": "DEBUG"}
 
 def add_arguments(parser: Parser) -> None:
     """Add the flags of the model, the server and the engine."""
-    add_model(parser)
+    add_model(parser, several=True)
     parser.add_argument(
         "--config",
         metavar="FILE",
@@ -73,6 +76,7 @@ def add_arguments(parser: Parser) -> None:
         help="debug, info, warning or error (info)",
     )
     add_server_options(parser)
+    add_flags(parser.add_argument_group("several models"), ModelsSettings)
     add_engine_options(parser)
     add_timing_options(parser)
     add_other_flags(parser)
@@ -83,8 +87,9 @@ class Settings(NamedTuple):
 
     server: ServerSettings
     timing: Timing
-    engine: EngineArguments
+    engine: EngineArguments  # of the first model
     options: dict[str, Any]  # the engine's, as they were given
+    several: ModelsSettings | None  # None: it has one model
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
@@ -95,7 +100,13 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     server = server_settings(arguments)
     timing = timing_of(arguments)
     options = with_adapters(engine_options(arguments), server)
-    return Settings(server, timing, read_arguments(model_of(arguments), options), options)
+    several = _several(arguments)
+    if several is None:
+        asked = read_arguments(model_of(arguments), options)
+    else:
+        asked = read_arguments((*arguments.model_word, str(several.models_dir))[0], options)
+        check_several(arguments, server, asked)
+    return Settings(server, timing, asked, options, several)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -105,12 +116,13 @@ def run(arguments: argparse.Namespace) -> int:
     start = StartUp(time.monotonic() - (process_age() or 0.0))
     from octavo.loader.source import resolve
     from octavo.observe.output import output_never_blocks
+    from octavo.options.engine import read_arguments
     from octavo.transport.middleware import check_middlewares
     from octavo.transport.sockets import check_addresses
     from octavo.transport.tls import make_context
     from octavo.usable import choose_backend
 
-    config, timing, asked, options = settings_of(arguments)
+    config, timing, asked, options, several = settings_of(arguments)
     given = [each for each in arguments.origins.values() if each.startswith(env.SETTING)]
     if given:
         log.info("options come from variables: %s", ", ".join(sorted(given)))
@@ -123,6 +135,12 @@ def run(arguments: argparse.Namespace) -> int:
 
         messages()
     check_middlewares(config.middleware)
+    if several is not None:
+
+        def arguments_of(model: str) -> EngineArguments:
+            return read_arguments(model, options)
+
+        return run_several(arguments, config, several, timing, arguments_of)
     if config.journal is not None:
         _check_journal(config.journal)
     if config.responses_store is not None:
@@ -145,6 +163,18 @@ def run(arguments: argparse.Namespace) -> int:
         stack.callback(llm.close)
         start.add_engine(llm.facts, len(llm.engines))
         return _serve(config, llm, start, workers)
+
+
+def _several(arguments: argparse.Namespace) -> ModelsSettings | None:
+    """Return the settings of several models; None for one."""
+    settings = ModelsSettings(**given_in(arguments, ModelsSettings))
+    if names_several(arguments):
+        return settings
+    given = list(given_in(arguments, ModelsSettings))
+    if given:
+        flag = "--" + given[0].replace("_", "-")
+        raise UsageError(f"{flag} is for several models; name them: octavo serve A B, --models-dir")
+    return None
 
 
 def _check_journal(path: Path) -> None:

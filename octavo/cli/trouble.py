@@ -102,8 +102,9 @@ def _settings() -> list[str]:
     from octavo.client.restart_policy import Timing
     from octavo.options.engine import EngineArguments
     from octavo.options.foreign import FIXED, INERT
+    from octavo.options.models import ModelsSettings
     from octavo.options.server import ServerSettings
 
-    kinds = (EngineArguments, ServerSettings, Timing)
+    kinds = (EngineArguments, ServerSettings, ModelsSettings, Timing)
     own = [field.name for kind in kinds for field in fields(kind)]
     return [name for name in (*own, *INERT, *FIXED) if name != "model"]

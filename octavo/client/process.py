@@ -269,6 +269,12 @@ class ProcessClient(JournalClient[ProcessEngine]):
             self.close()
             raise
 
+    def interrupt(self) -> None:
+        """End the processes, so that `start` fails soon; for another thread than the one in it."""
+        for engine in self.engines:
+            if engine.supervisor.run is not None:
+                engine.supervisor.run.process.kill()
+
 
 def make_client(
     arguments: EngineArguments,

@@ -142,6 +142,28 @@ def expose(metrics: Iterable[tuple[str, Metric, Labels]]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+def merged(texts: Sequence[bytes]) -> bytes:
+    """Return one text of several, each metric once with the series of all.
+
+    A series that several have is that of the first.
+    """
+    families: dict[str, tuple[list[str], dict[str, str]]] = {}
+    for text in texts:
+        heads: list[str] = []
+        series: dict[str, str] = {}
+        for line in text.decode().splitlines():
+            if line.startswith("# HELP "):
+                name = line.split(" ", 3)[2]
+                heads, series = families.setdefault(name, ([line], {}))
+            elif line.startswith("# TYPE "):
+                if line not in heads:
+                    heads.append(line)
+            else:
+                series.setdefault(line.rpartition(" ")[0], line)
+    lines = [line for heads, series in families.values() for line in (*heads, *series.values())]
+    return ("\n".join(lines) + "\n").encode()
+
+
 def _written(labels: Labels) -> str:
     if not labels:
         return ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from octavo.options.server import ServerSettings
 
@@ -18,9 +19,16 @@ _TRIALS = {
 
 
 def ready_text(
-    config: ServerSettings, port: int, model: str, tasks: Collection[str] = ("generate",)
+    config: ServerSettings,
+    port: int,
+    model: str,
+    tasks: Collection[str] = ("generate",),
+    others: Sequence[str] = (),
 ) -> str:
-    """Return the text of a started server: its address and commands to try one of its tasks."""
+    """Return the text of a started server: its address and commands to try one of its tasks.
+
+    `others` are the names of further models; requests then name theirs.
+    """
     host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
     scheme = "http" if config.ssl_certfile is None else "https"
     url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -35,12 +43,16 @@ def ready_text(
     api_key = "'none'"
     if config.api_keys:
         api_key, imports = "os.environ['OCTAVO_API_KEY']", "import os\n  " + imports
-    text = f"Octavo serves {model} at {where}\n"
+    text = f"Octavo serves {', '.join((model, *others))} at {where}\n"
     task = next((each for each in _TRIALS if each in tasks), None)
     if task is None:
         return text
     route, body = _TRIALS[task]
-    text += f"\n  {curl} {url}{route}{key} -H 'Content-Type: application/json' -d '{body}'\n"
+    if others:
+        body = body.replace("{", "{" + f'"model": {json.dumps(model)}, ', 1)
+    text += (
+        f"\n  {curl} {url}{route}{key} -H 'Content-Type: application/json' -d {shlex.quote(body)}\n"
+    )
     use = _use(task, model)
     if not use:  # OpenAI's client has no such route
         return text

@@ -19,6 +19,7 @@ from octavo.cli.output import table
 from octavo.cli.parsing import Parser
 from octavo.options.declare import declared_in
 from octavo.options.engine import NOT_OPTIONS
+from octavo.options.models import ModelsSettings
 
 _DEFAULT, _FOLLOWS = "default", "follows from others"
 _OWN = ("engine", "log_level", "download_dir")  # flags of `octavo serve` that are in no struct
@@ -51,10 +52,12 @@ def _rows(arguments: argparse.Namespace) -> Iterator[Row]:
     origins = {**_origins_of_keys(arguments.origins), **arguments.origins}
     if env.allows_lora_updating():
         origins.setdefault("allow_runtime_lora_updating", env.LORA_UPDATING)
-    yield "model", origins.get("model", _DEFAULT), _text(settings.engine.model)
+    model = settings.engine.model if settings.several is None else ", ".join(arguments.model_word)
+    yield "model", origins.get("model", _DEFAULT), _text(model)
     for name in _OWN:
         yield _key(name), origins.get(name, _DEFAULT), _text(getattr(arguments, name))
-    structs: tuple[Any, ...] = (settings.server, settings.engine, settings.timing)
+    several = settings.several or ModelsSettings()
+    structs: tuple[Any, ...] = (settings.server, several, settings.engine, settings.timing)
     for struct in structs:
         kind: type = type(struct)
         for each in declared_in(kind):

@@ -14,6 +14,7 @@ from octavo.client.restart_policy import Timing
 from octavo.loader.pinned import ALIASES
 from octavo.options.declare import declared_in
 from octavo.options.engine import EngineArguments
+from octavo.options.models import ModelsSettings
 from octavo.options.server import ServerSettings
 
 _FILES = frozenset({"FILE", "PATH", "PLACE", "TEMPLATE", "IN", "OUT", "MODEL", "MODEL PROMPT"})
@@ -91,7 +92,7 @@ def _argument(action: argparse.Action, group: str) -> Argument:
 @cache
 def _declared() -> dict[str, tuple[object, ...]]:
     """Return the values of settings that have a list of them."""
-    structs: tuple[type, ...] = (EngineArguments, ServerSettings, Timing)
+    structs: tuple[type, ...] = (EngineArguments, ServerSettings, ModelsSettings, Timing)
     return {
         each.name: each.choices
         for struct in structs

@@ -99,7 +99,7 @@ _LOOKUP = "--spec-method suffix keeps earlier answers in memory"
 _ALGORITHM = "a draft model (STANDALONE) and the methods of --spec-method propose drafts"
 _SAMPLER = "there is no such sampler"
 _UI = "there is no web page to chat in"
-_ROUTER = "a server has one model"
+_ROUTER = "all models have the same settings; name them, or see --models-dir"
 _HERE = "requests describe the shape of their answers themselves"
 _ROPE = "positions are the model's; see --hf-overrides"
 _PLACES = "threads are placed by the system; start it under numactl or taskset"
@@ -193,8 +193,12 @@ OTHERS: tuple[Other, ...] = (
     Other(("--no-jinja", "--no-cont-batching", "-nocb"), "there is no other way", is_alone=True),
     Other(("--slots", "--props"), "see /metrics, and --admin-socket", is_alone=True),
     Other(("--slot-save-path",), "KV is not written to files"),
-    Other(("--sleep-idle-seconds",), "POST /sleep on the --admin-socket", ("-1",)),
-    Other(("--models-dir", "--models-preset", "--models-max"), _ROUTER),
+    Other(
+        ("--sleep-idle-seconds",),
+        "POST /sleep on the --admin-socket; for several models, see --models-idle-seconds",
+        ("-1",),
+    ),
+    Other(("--models-preset",), _ROUTER),
     Other(("--reuse-port",), "a port has one server", is_alone=True),
     Other(("-sp", "--special"), "requests set skip_special_tokens themselves", is_alone=True),
     Other(("--log-file", "--log-prompts-dir"), _LOGS),

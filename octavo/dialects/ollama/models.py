@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -107,27 +108,55 @@ def _loaded(exchange: Exchange, peeked: _Peeked, *, is_chat: bool) -> OllamaAnsw
 
 async def tags(exchange: Exchange) -> None:
     """Handle GET /api/tags: list the model under all its names."""
-    weights = await _weights(exchange.server)
-    server, at = exchange.server, instant(weights.modified_at)
+    await exchange.respond_json(OllamaModels(models=await cards_of(exchange.server)))
+
+
+async def cards_of(server: Server) -> list[OllamaCard]:
+    """Return what /api/tags says of a model, under each of its names."""
+    weights = await _weights(server)
+    at = instant(weights.modified_at)
     names = [*server.model_names, *(each.name for each in server.adapters)]
-    cards = [_card(server, name, weights, modified_at=at) for name in names]
-    await exchange.respond_json(OllamaModels(models=cards))
+    return [_card(server, name, weights, modified_at=at) for name in names]
+
+
+async def card_of_files(name: str, files: Sequence[str], started_at: float) -> OllamaCard:
+    """Return what is known of a model that has not been loaded."""
+    weights = await asyncio.to_thread(_read_weights, tuple(files), started_at)
+    is_gguf = any(each.endswith(".gguf") for each in files)
+    return OllamaCard(
+        name=name,
+        model=name,
+        size=weights.num_bytes,
+        digest=weights.digest,
+        modified_at=instant(weights.modified_at),
+        details=OllamaDetails(
+            format="gguf" if is_gguf else "safetensors",
+            family="",
+            families=[],
+            parameter_size="",
+            quantization_level="",
+        ),
+    )
 
 
 async def loaded(exchange: Exchange) -> None:
     """Handle GET /api/ps: list the model, which is loaded."""
-    server = exchange.server
+    await exchange.respond_json(OllamaModels(models=[await loaded_card(exchange.server)]))
+
+
+async def loaded_card(server: Server, expires_at: float | None = None) -> OllamaCard:
+    """Return what /api/ps says of a model that is loaded; None: it stays so."""
     facts = server.llm.facts
     card = _card(
         server,
         server.model_name,
         await _weights(server),
         size_vram=0,
-        expires_at=_FOREVER,
+        expires_at=_FOREVER if expires_at is None else instant(expires_at),
         context_length=facts.longest_tokens,
     )
     card.size = sum(facts.memory_bytes.values()) or card.size
-    await exchange.respond_json(OllamaModels(models=[card]))
+    return card
 
 
 async def show(exchange: Exchange) -> None:
@@ -188,6 +217,11 @@ async def pull(exchange: Exchange) -> None:
         raise ApiError(400, "model is missing", param="model")
     if known(exchange.server, asked_model(request)) is None:
         raise _fixed(exchange, "ask for that one, or start another server: octavo serve MODEL")
+    await respond_pulled(exchange, request)
+
+
+async def respond_pulled(exchange: Exchange, request: PullRequest) -> None:
+    """Respond that a model is there."""
     if request.stream is False:
         await exchange.respond_json(OllamaStatus())
     else:
@@ -257,7 +291,7 @@ async def _weights(server: Server) -> _Weights:
     return await asyncio.to_thread(_read_weights, server.llm.facts.weights, server.started_at)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
 def _read_weights(paths: tuple[str, ...], started_at: float) -> _Weights:
     """Return the size, the time and a name of the weights; other files have another name."""
     num_bytes, modified_at, digest = 0, 0.0, hashlib.sha256()

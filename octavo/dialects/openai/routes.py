@@ -5,7 +5,7 @@ Anthropic's clients ask for the models at the same path, so that answers have th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,7 +34,7 @@ from octavo.serving.server import Server
 from octavo.transport.route import Route
 
 
-def _card(server: Server, name: str, adapter: Adapter | None = None) -> dict[str, Any]:
+def card(server: Server, name: str, adapter: Adapter | None = None) -> dict[str, Any]:
     """Return what a list says of one name; an adapter has a place and a parent of its own."""
     root, parent = server.llm.facts.name, None
     if adapter is not None:
@@ -60,20 +60,23 @@ def _card(server: Server, name: str, adapter: Adapter | None = None) -> dict[str
 async def _models(exchange: Exchange) -> None:
     """Handle GET /v1/models: list the model under all its names, and the adapters."""
     server = exchange.server
-    cards = [_card(server, name) for name in server.model_names]
+    cards = [card(server, name) for name in server.model_names]
     turns = Turns()
     for adapter in server.adapters:
         await turns.take()
-        cards.append(_card(server, adapter.name, adapter))
-    await exchange.respond_json(
-        {
-            "object": "list",
-            "data": cards,
-            "has_more": False,
-            "first_id": cards[0]["id"],
-            "last_id": cards[-1]["id"],
-        }
-    )
+        cards.append(card(server, adapter.name, adapter))
+    await exchange.respond_json(listed(cards))
+
+
+def listed(cards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a list of models with all of them."""
+    return {
+        "object": "list",
+        "data": cards,
+        "has_more": False,
+        "first_id": cards[0]["id"],
+        "last_id": cards[-1]["id"],
+    }
 
 
 async def _model(exchange: Exchange) -> None:
@@ -84,7 +87,7 @@ async def _model(exchange: Exchange) -> None:
         raise unknown(server, asked)
     is_adapter = selected.name == exchange.parameter
     adapter = selected.adapter if is_adapter else None
-    await exchange.respond_json(_card(server, exchange.parameter, adapter))
+    await exchange.respond_json(card(server, exchange.parameter, adapter))
 
 
 OPENAI_ROUTES: Sequence[Route] = (

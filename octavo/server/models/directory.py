@@ -1,0 +1,48 @@
+"""The models in a directory: its sub-directories and GGUF files, each under its own name."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from octavo.loader.errors import CheckpointError
+from octavo.loader.source import PathSource
+from octavo.options.transport import ServerStartError
+from octavo.server.models.model import Model
+
+log = logging.getLogger(__name__)
+
+MOST_MODELS = 1000
+
+
+def models_in(directory: Path) -> list[Model]:
+    """Return the models of a directory, in the order of their names.
+
+    Raise ServerStartError for a directory without any. What is no model is named in the log.
+    """
+    try:
+        paths = sorted(each for each in directory.iterdir() if not each.name.startswith("."))
+    except OSError as error:
+        reason = error.strerror or error
+        raise ServerStartError(f"models_dir={str(directory)!r} cannot be read: {reason}") from None
+    found: list[Model] = []
+    for path in paths:
+        if not (path.is_dir() or path.suffix == ".gguf"):
+            continue
+        try:
+            files = PathSource().find(str(path))
+        except CheckpointError as error:
+            log.warning("%s is left out: %s", path, error)
+            continue
+        name = path.name if path.is_dir() else path.stem
+        found.append(Model(name, str(path), tuple(map(str, files.weights))))
+    if not found:
+        raise ServerStartError(
+            f"models_dir={str(directory)!r} has no models: it needs sub-directories with a "
+            "config.json and weights, or GGUF files"
+        )
+    if len(found) > MOST_MODELS:
+        raise ServerStartError(
+            f"models_dir={str(directory)!r} has {len(found):,} models, of at most {MOST_MODELS:,}"
+        )
+    return found

@@ -1,0 +1,145 @@
+"""`octavo serve A B`: real engines of two models, the death of one, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from octavo.cli import main
+from octavo.cli.commands import COMMANDS, FAILED, OK, USAGE
+from octavo.cli.execute import make_parser
+from octavo.cli.parsing import UsageError
+from octavo.client.client import ENGINE_PROGRAM
+from tests.api.tiny import make_model
+from tests.cli.test_serve import ask, read_until, server
+
+pytest.importorskip("octavo.backends.native._native")
+
+LIMIT_SECONDS = 300.0
+
+
+def engines(parent: int) -> set[int]:
+    """Return the engines' processes of a server."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return {
+        int(each)
+        for each in children
+        if ENGINE_PROGRAM.encode() in Path(f"/proc/{each}/cmdline").read_bytes()
+    }
+
+
+def stream(url: str, body: dict[str, object], after_first: list[int]) -> str:
+    """Return the text of a stream; kill processes when its first part has come."""
+    data = json.dumps({**body, "stream": True}).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    text = ""
+    with urllib.request.urlopen(request, timeout=LIMIT_SECONDS) as response:
+        for line in response:
+            if line.startswith(b"data: {"):
+                text += json.loads(line[6:])["choices"][0]["text"]
+                while after_first:
+                    os.kill(after_first.pop(), signal.SIGKILL)
+    return text
+
+
+@pytest.mark.slow
+def test_three_models_of_which_two_have_room(tmp_path: Path) -> None:
+    """One is killed, and its next request is answered; the stream of the other is as it was."""
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        make_model(tmp_path / name)
+    words = ("--port", "0", "--models-max", "2", "--num-threads", "1", "--backend", "native")
+    more = (str(tmp_path / "b"), "--models-dir", str(tmp_path), "--served-model-name", "A", "B")
+    with server(str(tmp_path / "a"), *more, *words) as process:
+        text = read_until(process, "room for")
+        found = re.search(r"http://127.0.0.1:\d+", text)
+        assert found is not None
+        url = f"{found[0]}/v1/completions"
+        body: dict[str, object] = {"prompt": "Hi", "max_tokens": 90, "temperature": 0}
+        body["ignore_eos"] = True
+        assert not engines(process.pid)
+        whole = stream(url, {**body, "model": "A"}, [])
+        first = engines(process.pid)
+        assert ask(url, {**body, "model": "B"})["model"] == "B"
+        second = engines(process.pid) - first
+        assert (len(first), len(second)) == (1, 1)
+        assert stream(url, {**body, "model": "A"}, [*second]) == whole
+        told = ask(url, {**body, "model": "B"})
+        assert told["choices"][0]["text"] == whole  # type: ignore[index]
+        assert ask(url, {**body, "model": "c"})["model"] == "c"
+        assert not first & engines(process.pid)  # used longest ago
+        assert ask(url, {**body, "model": "A"})["choices"][0]["text"] == whole  # type: ignore[index]
+        assert len(engines(process.pid)) == 2
+        with urllib.request.urlopen(f"{found[0]}/v1/models", timeout=LIMIT_SECONDS) as response:
+            cards = {each["id"]: each["status"]["value"] for each in json.load(response)["data"]}
+        assert cards == {
+            "A": "loaded",
+            "B": "sleeping",
+            "c": "loaded",
+            "a": "unloaded",
+            "b": "unloaded",
+        }
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=LIMIT_SECONDS)
+        assert process.returncode == OK
+        assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--journal", "x"), "--journal"),
+        (("--admin-socket", "x"), "--admin-socket"),
+        (("--grpc-port", "1"), "--grpc-port"),
+        (("--lora-modules", "x=y"), "--lora-modules"),
+        (("--tokenizer", "x"), "--tokenizer"),
+        (("--spare-engine",), "--spare-engine"),
+        (("--engine", "inline"), "--engine"),
+        (("--model", "x"), "--model"),
+        (("--served-model-name", "x"), "--served-model-name"),
+        (("--models-max", "0"), "--models-max"),
+    ],
+)
+def test_what_several_models_cannot_have(
+    words: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "a", "b", *words]) == USAGE
+    assert named in capsys.readouterr().err
+
+
+def test_one_model_has_no_limits_of_several(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "a", "--models-max", "2"]) == USAGE
+    assert "--models-max" in capsys.readouterr().err
+
+
+def test_a_directory_without_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--models-dir", str(tmp_path)]) == FAILED
+    assert "--models-dir" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_model_that_never_fits_ends_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        make_model(tmp_path / name)
+    models = [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert main(["serve", *models, "--port", "0", "--models-memory", "1MiB"]) == FAILED
+    assert "memory" in capsys.readouterr().err
+
+
+def test_an_unknown_flag_is_no_model() -> None:
+    """Not even with a value that has spaces, which argparse takes for an argument."""
+    parser = make_parser(COMMANDS["serve"])
+    for words in (["a", "--nonsense=a b"], ["--nonsense=a b", "c"], ["a", "b", "--nonsense"]):
+        with pytest.raises(UsageError, match="there is no option --nonsense"):
+            parser.parse_args(words)
+    assert parser.parse_args(["--port", "1", "a", "b", "--host", "x", "c"]).model_word == [*"abc"]
