@@ -14,6 +14,7 @@ from torch import Tensor
 from octavo.backends.adapter_weights import AdapterWeights, Whole
 from octavo.backends.adapters import Floats, part_changes
 from octavo.backends.torch import ops
+from octavo.backends.torch.device import HOST, TensorDevice
 from octavo.backends.torch.weights import TorchMatrix
 from octavo.layers import Model
 from octavo.program.operands import Adapters
@@ -111,10 +112,17 @@ def change_looked_up(found: Tensor, ids: Tensor, changes: Changed) -> None:
 class TorchAdapters:
     """Makes adapters of one model, in the type that the backend computes in."""
 
-    def __init__(self, model: Model, products: Sequence[Adapters], dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        model: Model,
+        products: Sequence[Adapters],
+        dtype: torch.dtype,
+        home: TensorDevice = HOST,
+    ) -> None:
         self._layers: dict[str, Any] = dict(model.walk())
         self._products = products
         self._dtype = dtype
+        self._home = home
 
     def make(self, weights: AdapterWeights) -> TorchAdapter:
         """Copy an adapter's numbers."""
@@ -133,13 +141,14 @@ class TorchAdapters:
                 pairs.append(TorchPair(down, up, pair.scale, first, first_low))
                 first_low += len(down)
             first += outputs
-        bias = None if product.is_lookup or not layer.has_bias else layer.bias.float().numpy()
-        changes = part_changes(weights, product, partial(_rows_of, layer.weight), bias)
+        has_bias = not product.is_lookup and layer.has_bias
+        bias = self._home.fetch([layer.bias.float()])[0] if has_bias else None
+        changes = part_changes(weights, product, partial(self._rows_of, layer.weight), bias)
         growth = _joined(product, [change.growth for change in changes], 1.0)
         addend = _joined(product, [change.addend for change in changes], 0.0)
         return TorchChange(
             tuple(pairs),
-            None if growth is None else torch.from_numpy(growth),
+            None if growth is None else self._home.upload([growth])[0],
             None if addend is None else self._tensor(addend),
         )
 
@@ -148,7 +157,15 @@ class TorchAdapters:
         return TorchChange(whole=self._tensor(whole.rows.floats()), whole_bias=bias)
 
     def _tensor(self, values: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.array(values, np.float32)).to(self._dtype)
+        (made,) = self._home.upload([np.array(values, np.float32)])
+        made = made.to(self._dtype)
+        if made.dim() == 2:
+            ops.prove_shapes(made)
+        return made
+
+    def _rows_of(self, matrix: TorchMatrix, first: int, stop: int) -> np.ndarray:
+        (found,) = self._home.fetch([matrix.values[first:stop].float()])
+        return found
 
 
 def _joined(product: Adapters, given: Sequence[Floats | None], otherwise: float) -> Floats | None:
@@ -160,8 +177,3 @@ def _joined(product: Adapters, given: Sequence[Floats | None], otherwise: float)
         for values, outputs in zip(given, product.parts, strict=True)
     ]
     return np.concatenate(parts)
-
-
-def _rows_of(matrix: TorchMatrix, first: int, stop: int) -> np.ndarray:
-    found: np.ndarray = matrix.values[first:stop].float().numpy()
-    return found

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.backends.base import KVLayout
+from octavo.backends.base import KVLayout, Longs
 from octavo.backends.step import Bytes, HostBatch
 from octavo.backends.torch.adapters import TorchAdapter
+from octavo.backends.torch.device import HOST, TensorDevice
 from octavo.backends.torch.footprint import kv_pages
 from octavo.program.listing import Attend, Distances
 
@@ -44,6 +45,7 @@ class Buffers:
     block_size: int
     layers: list[list[LayerCells]]  # by group
     blocks: list[Tensor]  # for each group [blocks, bytes]
+    home: TensorDevice = HOST  # the device of these tensors
 
     def copy(self, source: int, destination: int, group: int) -> None:
         """Copy one block of a group."""
@@ -55,7 +57,7 @@ class Buffers:
 
     def save(self, block: int, group: int) -> Bytes:
         """Return the bytes of a block."""
-        return self.blocks[group][block].numpy().copy()
+        return self.home.fetch([self.blocks[group][block]])[0].copy()
 
     def load(self, block: int, group: int, content: Bytes) -> None:
         """Write what was saved of a block into one."""
@@ -63,7 +65,7 @@ class Buffers:
             raise ValueError(
                 f"a block has {self.block_bytes(group)} bytes; {content.nbytes} cannot be loaded"
             )
-        self.blocks[group][block] = torch.from_numpy(content)
+        (self.blocks[group][block],) = self.home.upload([content])
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Tile:
 class TorchBatch:
     """A HostBatch as tensors, with the indices for attention, computed once a step."""
 
+    host: HostBatch
     token_ids: Tensor
     positions: Tensor
     logits_rows: Tensor
@@ -90,16 +93,13 @@ class TorchBatch:
     item_tables: list[Tensor]  # for each group [items, blocks]
     row_cells: list[tuple[Tensor, Tensor]]  # for each group the cells of the rows' K and V
     row_places: Tensor  # [rows]: the index of each row in item_rows
-    firsts: Tensor  # [items]: the smallest position
-    lasts: Tensor  # [items]: the largest
     ends: Tensor  # [items]: the last position of the item's sequence
     types: Tensor  # [rows]
-    row_starts: list[int]  # of each sequence, and the number of rows
-    tables: tuple[np.ndarray, ...]  # for each group [sequences, blocks]
-    spans: dict[tuple[int, bool], tuple[Tensor, Tensor, range]] = field(default_factory=dict)
+    # Of each item on the host: its smallest and largest position, and its sequence's last.
+    bounds: tuple[Longs, Longs, Longs]
+    spans: dict[tuple[int, bool], tuple[Longs, Longs, range]] = field(default_factory=dict)
     tiles: dict[tuple[int, int, bool, int], Tile | None] = field(default_factory=dict)
     num_kept: int = 0  # cells in `tiles`
-    adapters: Tensor | None = None  # [rows]: the slot of each row's adapter, or NO_ADAPTER
     # What the slots have, each with the factor of what it adds.
     adapter_slots: AdapterSlots = field(default_factory=dict)
 
@@ -111,46 +111,52 @@ class TorchBatch:
         rows, owners, fill = _items(batch.row_starts)
         positions = np.where(fill, -1, batch.positions[rows])
         row_owner = np.repeat(np.arange(len(batch.row_starts) - 1), np.diff(batch.row_starts))
-        size = buffers.block_size
-        at, offset = np.divmod(batch.positions, size)
-        inside = torch.from_numpy(offset).long()
+        at, inside = np.divmod(batch.positions, buffers.block_size)
+        ends = batch.positions[batch.row_starts[1:] - 1][owners]
+        types = batch.types if len(batch.types) else np.zeros_like(batch.token_ids)
+        arrays = (
+            *(batch.token_ids, batch.positions, batch.logits_rows, batch.hidden_rows),
+            *(rows, positions, np.flatnonzero(~fill), ends, types, inside),
+            *(table[owners] for table in batch.tables),
+            *(table[row_owner, at] for table in batch.tables),
+        )
+        on_device = buffers.home.upload([each.astype(np.int64) for each in arrays])
+        tables, cells = on_device[10 : 10 + len(batch.tables)], on_device[10 + len(batch.tables) :]
         return cls(
-            token_ids=torch.from_numpy(batch.token_ids).long(),
-            positions=torch.from_numpy(batch.positions).long(),
-            logits_rows=torch.from_numpy(batch.logits_rows).long(),
-            hidden_rows=torch.from_numpy(batch.hidden_rows).long(),
+            host=batch,
+            token_ids=on_device[0],
+            positions=on_device[1],
+            logits_rows=on_device[2],
+            hidden_rows=on_device[3],
             buffers=buffers,
-            item_rows=torch.from_numpy(rows),
-            item_positions=torch.from_numpy(positions),
-            item_tables=[torch.from_numpy(table[owners]).long() for table in batch.tables],
-            row_cells=[
-                (torch.from_numpy(table[row_owner, at]).long(), inside) for table in batch.tables
-            ],
-            row_places=torch.from_numpy(np.flatnonzero(~fill)),
-            firsts=torch.from_numpy(positions[:, 0].copy()),
-            lasts=torch.from_numpy(positions.max(axis=1)),
-            row_starts=batch.row_starts.tolist(),
-            tables=batch.tables,
-            adapters=torch.from_numpy(batch.adapters).long() if len(batch.adapters) else None,
+            item_rows=on_device[4],
+            item_positions=on_device[5],
+            item_tables=tables,
+            row_cells=[(blocks, on_device[9]) for blocks in cells],
+            row_places=on_device[6],
+            ends=on_device[7],
+            types=on_device[8],
+            bounds=(positions[:, 0], positions.max(axis=1), ends.astype(np.int64)),
             adapter_slots=adapter_slots or {},
-            ends=torch.from_numpy(batch.positions[batch.row_starts[1:] - 1][owners]).long(),
-            types=torch.from_numpy(
-                batch.types if len(batch.types) else np.zeros_like(batch.token_ids)
-            ).long(),
         )
 
-    def span(self, window: int, both_ways: bool) -> tuple[Tensor, Tensor, range]:
+    @property
+    def device(self) -> torch.device:
+        """The device of all tensors."""
+        return self.buffers.home.device
+
+    def span(self, window: int, both_ways: bool) -> tuple[Longs, Longs, range]:
         """Return the first and the last tile that each item sees, and the range of all tiles."""
         key = window, both_ways
         if key not in self.spans:
-            seen, until = torch.zeros_like(self.firsts), self.lasts
+            firsts, lasts, ends = self.bounds
+            seen, until = np.zeros_like(firsts), lasts
             if window:
-                seen = (self.firsts - window + 1).clamp(min=0)
+                seen = (firsts - window + 1).clip(min=0)
             if both_ways:
-                until = torch.minimum(self.ends, self.lasts + window - 1) if window else self.ends
+                until = np.minimum(ends, lasts + window - 1) if window else ends
             first, last = seen // KEY_TILE, until // KEY_TILE
-            tiles = range(int(first.min()), int(last.max()) + 1)
-            self.spans[key] = first, last, tiles
+            self.spans[key] = first, last, range(int(first.min()), int(last.max()) + 1)
         return self.spans[key]
 
     def tile(self, group: int, window: int, both_ways: bool, number: int) -> Tile | None:
@@ -170,11 +176,24 @@ class TorchBatch:
 
     def _tile(self, group: int, window: int, both_ways: bool, number: int) -> Tile | None:
         first, last, _ = self.span(window, both_ways)
-        active = ((first <= number) & (number <= last)).nonzero().squeeze(1)
+        active = np.flatnonzero((first <= number) & (number <= last))
         if not len(active):
             return None
-        items = slice(None) if len(active) == len(first) else active
-        positions = torch.arange(number * KEY_TILE, (number + 1) * KEY_TILE)
+        items = slice(None) if len(active) == len(first) else torch.from_numpy(active)
+        cells, seen = self.cells_and_seen(items, group, window, both_ways, number)
+        unseen = ~seen.any(1)
+        return Tile(
+            items,
+            cells,
+            None if seen.all() else ~seen[:, None, :, None],
+            unseen[:, :, None, None] if unseen.any() else None,
+        )
+
+    def cells_and_seen(
+        self, items: Tensor | slice, group: int, window: int, both_ways: bool, number: int
+    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """Return the cells of a tile, and what each query sees: [items, QUERY_TILE, KEY_TILE]."""
+        positions = torch.arange(number * KEY_TILE, (number + 1) * KEY_TILE, device=self.device)
         size = self.buffers.block_size
         table = self.item_tables[group][items]
         blocks = table[:, (positions // size).clamp(max=table.shape[1] - 1)]
@@ -182,13 +201,7 @@ class TorchBatch:
         seen = positions <= (self.ends[items][:, None, None] if both_ways else at)
         if window:
             seen = seen & (positions > at - window) & (positions < at + window)
-        unseen = ~seen.any(1)
-        return Tile(
-            items,
-            (blocks, positions % size),
-            None if seen.all() else ~seen[:, None, :, None],
-            unseen[:, :, None, None] if unseen.any() else None,
-        )
+        return (blocks, positions % size), seen
 
 
 def _items(row_starts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -219,8 +232,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) ->
     per_kv = layer.heads // layer.kv_heads
     queries = q[batch.item_rows].float().reshape(items, QUERY_TILE, layer.kv_heads, per_kv, -1)
     queries = queries.permute(0, 2, 1, 3, 4).reshape(items, layer.kv_heads, -1, layer.head_dim)
-    state = _begin(layer, items, per_kv)
-    by_distance = None if layer.distances is None else _values_by_distance(layer.distances)
+    state = _begin(layer, items, per_kv, queries.device)
+    by_distance = None
+    if layer.distances is not None:
+        by_distance = _values_by_distance(layer.distances, batch.buffers.home)
     for number in batch.span(layer.window, layer.both_ways)[2]:
         tile = batch.tile(group, layer.window, layer.both_ways, number)
         if tile is None:
@@ -236,16 +251,19 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) ->
     return out[batch.row_places].to(q.dtype)
 
 
-def _values_by_distance(distances: Distances) -> Tensor:
+def _values_by_distance(distances: Distances, home: TensorDevice) -> Tensor:
     """Return what each head adds for each distance: [heads, 2 · reach + 1]."""
-    values: Tensor = distances.weight.float()[list(distances.buckets)].T
+    buckets = home.constant(
+        ("distances", distances.buckets), lambda: np.array(distances.buckets, np.int64)
+    )
+    values: Tensor = distances.weight.float()[buckets].T
     return values
 
 
 def _bias(by_distance: Tensor, number: int, at: Tensor, kv_heads: int) -> Tensor:
     """Return what is added to a tile's scores: [items, kv_heads, queries, KEY_TILE]."""
     reach = by_distance.shape[1] // 2
-    positions = torch.arange(number * KEY_TILE, (number + 1) * KEY_TILE)
+    positions = torch.arange(number * KEY_TILE, (number + 1) * KEY_TILE, device=at.device)
     steps = (positions - at[:, :, None]).clamp(-reach, reach) + reach
     added = by_distance[:, steps]  # [heads, items, QUERY_TILE, KEY_TILE]
     items = added.shape[1]
@@ -261,14 +279,16 @@ class _State:
     sums: Tensor
 
 
-def _begin(layer: Attend, items: int, per_kv: int) -> _State:
+def _begin(layer: Attend, items: int, per_kv: int, device: torch.device) -> _State:
     shape = (items, layer.kv_heads, QUERY_TILE, per_kv)
     if layer.sinks is not None:  # a sink is a key that every query sees and that has no value
         sinks = layer.sinks.float().reshape(1, layer.kv_heads, 1, per_kv).expand(shape)
-        maxima, weights = sinks.flatten(2).clone(), torch.ones(shape).flatten(2)
+        maxima = sinks.flatten(2).clone()
+        weights = torch.ones_like(maxima)
     else:
-        maxima, weights = torch.full(shape, -torch.inf).flatten(2), torch.zeros(shape).flatten(2)
-    return _State(maxima, weights, torch.zeros(*maxima.shape, layer.value_dim))
+        maxima = torch.full(shape, -torch.inf, device=device).flatten(2)
+        weights = torch.zeros_like(maxima)
+    return _State(maxima, weights, maxima.new_zeros(*maxima.shape, layer.value_dim))
 
 
 def _add_tile(
@@ -318,8 +338,19 @@ def make_buffers(layout: KVLayout, num_pages: int, block_size: int, dtype: torch
     """
     pages = kv_pages(layout, block_size, _NAMES[dtype])
     memory = mmap(-1, num_pages * pages.page_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
-    pool = torch.frombuffer(memory, dtype=torch.uint8)
-    made = Buffers(block_size, [], [])
+    return buffers_in(torch.frombuffer(memory, dtype=torch.uint8), layout, block_size, dtype)
+
+
+def buffers_in(
+    pool: Tensor,
+    layout: KVLayout,
+    block_size: int,
+    dtype: torch.dtype,
+    home: TensorDevice = HOST,
+) -> Buffers:
+    """Make a cache in a pool of bytes, whatever device has it."""
+    pages = kv_pages(layout, block_size, _NAMES[dtype])
+    made = Buffers(block_size, [], [], home)
     for number, (spec, num_layers, _) in enumerate(layout.groups):
         block_bytes = pages.block_bytes(number)
         made.blocks.append(pool.view(-1, block_bytes))

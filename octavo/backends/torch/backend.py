@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -29,14 +29,16 @@ from octavo.backends.step import (
 from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch.adapters import TorchAdapter, TorchAdapters
 from octavo.backends.torch.attention import AdapterSlots, Buffers, TorchBatch, make_buffers
+from octavo.backends.torch.device import HOST, TensorDevice
 from octavo.backends.torch.footprint import TorchFootprint, kept_bytes
-from octavo.backends.torch.interpreter import Interpreter
+from octavo.backends.torch.interpreter import MEANINGS, Interpreter, Meaning, Outputs
 from octavo.backends.torch.largest_step import largest_batch, peak_growth
 from octavo.backends.torch.sampling.ahead import propose
 from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.distributed.communicator import Communicator
 from octavo.layers import GateUpLinear, Model, Module
+from octavo.program.listing import Op
 from octavo.program.operands import Adapters
 from octavo.program.passes.collectives import insert_collectives
 from octavo.program.passes.kept_hidden import keep_hidden
@@ -79,6 +81,9 @@ class TorchBackend:
     """
 
     can_continue = False
+    # Another device may give these another form.
+    _batches = TorchBatch
+    _meanings: Mapping[Op, Meaning] = MEANINGS
 
     def __init__(self, dtype: str = "float32", communicator: Communicator | None = None) -> None:
         if dtype not in DTYPES:
@@ -87,6 +92,7 @@ class TorchBackend:
         self.weight_bytes = 0
         self.arithmetic = Arithmetic()  # torch chooses by itself
         self._communicator = communicator  # if several ranks share the model
+        self._home: TensorDevice = HOST
         self._model: Model | None = None
         self._interpreter: Interpreter | None = None
         self._further: dict[str, Interpreter] = {}  # by owner
@@ -133,7 +139,7 @@ class TorchBackend:
             raise NoAdaptersError(NO_ADAPTERS)
         assert self._model is not None
         check_adapter(weights, self._adapted, self._adapters, self._model)
-        return TorchAdapters(self._model, self._adapted, self.dtype).make(weights)
+        return TorchAdapters(self._model, self._adapted, self.dtype, self._home).make(weights)
 
     def add_program(self, model: Model, owner: str) -> None:
         assert self._layout is not None, "prepare must be called first"
@@ -153,7 +159,7 @@ class TorchBackend:
             self._adapted = adapt(listing, model, adapters)
         if self._communicator is not None:
             insert_collectives(listing, model, self._communicator.context)
-        return Interpreter(listing, self._communicator)
+        return Interpreter(listing, self._communicator, self._meanings)
 
     def settle(self) -> None:
         pass  # weights are loaded synchronously
@@ -217,10 +223,21 @@ class TorchBackend:
     def _compute(self, program: Interpreter, batch: HostBatch) -> Floats:
         """Write the KV of a further program's rows; return the logits of the wanted ones."""
         _, buffers = self._ready
-        return program.run(TorchBatch.of(batch, buffers)).logits.float().numpy()
+        logits = program.run(self._batches.of(batch, buffers)).logits.float()
+        (found,) = self._home.fetch([logits])
+        return found
 
     @torch.inference_mode()
     def forward(self, batch: HostBatch) -> ForwardResult:
+        outputs = self._outputs(batch)
+        if outputs is None:
+            return ForwardResult(_NO_FLOATS, _NO_FLOATS)
+        every = (outputs.logits, outputs.hidden, *outputs.kept)
+        logits, hidden, *kept = self._home.fetch([each.float() for each in every])
+        return ForwardResult(logits, hidden, tuple(kept))
+
+    def _outputs(self, batch: HostBatch) -> Outputs | None:
+        """Change slots and blocks, and run the program, unless the batch has no rows."""
         interpreter, buffers = self._ready
         self._change_slots(batch)
         for copied in batch.copies:
@@ -228,12 +245,8 @@ class TorchBackend:
         for loaded in batch.loads:
             buffers.load(*loaded)
         if not len(batch.token_ids):
-            return ForwardResult(_NO_FLOATS, _NO_FLOATS)
-        outputs = interpreter.run(TorchBatch.of(batch, buffers, self._adapter_slots))
-        logits, hidden, *kept = (
-            each.float().numpy() for each in (outputs.logits, outputs.hidden, *outputs.kept)
-        )
-        return ForwardResult(logits, hidden, tuple(kept))
+            return None
+        return interpreter.run(self._batches.of(batch, buffers, self._adapter_slots))
 
     def _change_slots(self, batch: HostBatch) -> None:
         """Put adapters into their slots; steps run one after the other."""

@@ -6,14 +6,16 @@ too, and its results tell whether the passes changed what it computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from octavo.backends.base import Longs
 from octavo.backends.step import NO_ADAPTER
 from octavo.backends.torch import experts, ops, states
 from octavo.backends.torch.adapters import (
@@ -50,6 +52,7 @@ class Run:
     pairs: list[experts.Chosen] = field(default_factory=list)  # SortPairs writes both
     pair_weights: Tensor | None = None
     wanted: Tensor | None = None
+    adapted: dict[Space, dict[int, Tensor]] = field(default_factory=dict)
 
     def __getitem__(self, value: Value | None) -> Tensor:
         assert value is not None
@@ -72,7 +75,8 @@ class Run:
         """Rotate x by the tokens' positions; all layers with one rotation share its tables."""
         key = (rope, x.dtype)
         if key not in self.turns:
-            self.turns[key] = ops.rope_tables(self.batch.positions, rope, x.dtype)
+            positions, home = self.batch.positions, self.batch.buffers.home
+            self.turns[key] = ops.rope_tables(positions, rope, x.dtype, home)
         return ops.rotate(x, self.turns[key], rope, head_dim)
 
     def rows(self, space: Space) -> Tensor:
@@ -82,33 +86,54 @@ class Run:
         if space == "Hidden":
             return self.batch.hidden_rows
         if space == "Tokens":
-            return torch.arange(len(self.batch.positions))
+            return torch.arange(len(self.batch.positions), device=self.batch.device)
         assert space == "Wanted"
         if self.wanted is None:
-            both = torch.cat((self.batch.logits_rows, self.batch.hidden_rows))
-            self.wanted = torch.unique(both)  # sorted
+            (self.wanted,) = self.batch.buffers.home.upload([self._host_rows(space)])
         return self.wanted
 
     def changes(self, i: Instruction) -> Changed:
         """Yield what adapters do to a product, its slot's factor, and the rows."""
         assert i.out is not None
         assert i.adapters is not None
-        if self.batch.adapters is None:
-            return
-        slots = self.batch.adapters[self.rows(i.out.buffer.space)]
-        for slot in sorted({*slots.tolist()} - {NO_ADAPTER}):
+        for slot, rows in self._adapted_rows(i.out.buffer.space).items():
             if slot not in self.batch.adapter_slots:
                 raise ValueError(f"rows have the adapter of slot {slot}, in which there is none")
             adapter, factor = self.batch.adapter_slots[slot]
-            rows = (slots == slot).nonzero().squeeze(1)
             yield adapter.products[i.adapters.number], factor, rows
+
+    def _adapted_rows(self, space: Space) -> dict[int, Tensor]:
+        """Return the rows of a space that have each slot's adapter, by the slot."""
+        if not len(self.batch.host.adapters):
+            return {}
+        if space not in self.adapted:
+            slots = self.batch.host.adapters[self._host_rows(space)]
+            used = sorted({*slots.tolist()} - {NO_ADAPTER})
+            rows = self.batch.buffers.home.upload([np.flatnonzero(slots == s) for s in used])
+            self.adapted[space] = dict(zip(used, rows, strict=True))
+        return self.adapted[space]
+
+    def _host_rows(self, space: Space) -> Longs:
+        """Return the rows that a space consists of, as the host has them."""
+        host = self.batch.host
+        if space == "Tokens":
+            return np.arange(len(host.positions))
+        if space == "Wanted":
+            return np.unique(np.concatenate((host.logits_rows, host.hidden_rows))).astype(np.int64)
+        return (host.logits_rows if space == "Logits" else host.hidden_rows).astype(np.int64)
 
 
 class Interpreter:
     """A listing, ready to be run."""
 
-    def __init__(self, listing: Listing, communicator: Communicator | None = None) -> None:
+    def __init__(
+        self,
+        listing: Listing,
+        communicator: Communicator | None = None,
+        meanings: Mapping[Op, Meaning] | None = None,
+    ) -> None:
         self._communicator = communicator
+        meanings = meanings or MEANINGS
         outputs = [value.buffer for i in listing for value in i.writes]
         self._places = {buffer.place: buffer for buffer in outputs}
         self._kept = [buffer for buffer in outputs if buffer.place == "KeptOut"]
@@ -122,7 +147,7 @@ class Interpreter:
         for buffer, number in last_reads.items():
             done[number].append(buffer)
         self._steps = [
-            (MEANINGS[instruction.op], instruction, tuple(buffers))
+            (meanings[instruction.op], instruction, tuple(buffers))
             for instruction, buffers in zip(listing, done, strict=True)
         ]
 
@@ -360,7 +385,9 @@ def _rope_tables(run: Run, i: Instruction) -> None:
     """Leave the tables to the first rotation of the step."""
 
 
-MEANINGS: dict[Op, Callable[[Run, Instruction], None]] = {
+Meaning = Callable[[Run, Instruction], None]
+
+MEANINGS: dict[Op, Meaning] = {
     "Embed": _embed,
     "Select": _select,
     "Norm": _norm,

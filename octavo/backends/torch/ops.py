@@ -19,16 +19,20 @@ import math
 from collections.abc import Callable
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from octavo.backends.torch.device import HOST, TensorDevice
 from octavo.layers import Rope, Routing
 from octavo.program.listing import Norm
 
 # Rows of a matrix product. One row costs nearly as much as eight; with more rows in a tile,
 # single-stream decoding would become slower and prompts no faster.
 TILE_ROWS = 8
+# A GPU multiplies so many rows in the time in which it reads the weights.
+CUDA_TILE_ROWS = 64
 # Libraries sum rows differently if they begin at unaligned addresses. Rows of other lengths are
 # padded with zeros.
 ROW_ALIGNMENT_BYTES = 64
@@ -44,18 +48,32 @@ _ORDERED_TERMS = 1 << 17  # of a row, multiplied at once: 4 MB for a tile
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows, columns = x.shape
-    missing, odd = -rows % TILE_ROWS, -columns % (ROW_ALIGNMENT_BYTES // x.element_size())
+    tile_rows, odd = _tile_rows(x.device), -columns % (ROW_ALIGNMENT_BYTES // x.element_size())
+    missing = -rows % tile_rows
     padded = functional.pad(x, (0, odd, 0, missing)) if odd or missing else x.contiguous()
     parts = []
     for start in range(0, len(weight), MOST_TILED_OUTPUTS):
         part = weight[start : start + MOST_TILED_OUTPUTS]
-        if _place_matters(len(part), columns + odd, x.dtype):
+        if _place_matters(len(part), columns + odd, x.dtype, x.device):
             parts.append(_ordered_product(x, part))
         else:
             part = functional.pad(part, (0, odd)) if odd else part
             parts.append(_tiled_product(padded, part)[:rows])
     y = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
     return y if bias is None else y + bias
+
+
+def prove_shapes(weight: Tensor) -> None:
+    """Test the shapes of a matrix's products now: it takes a wait, which no step may have."""
+    outputs, columns = weight.shape
+    columns += -columns % (ROW_ALIGNMENT_BYTES // weight.element_size())
+    for start in range(0, outputs, MOST_TILED_OUTPUTS):
+        part = min(MOST_TILED_OUTPUTS, outputs - start)
+        _place_matters(part, columns, weight.dtype, weight.device)
+
+
+def _tile_rows(device: torch.device) -> int:
+    return CUDA_TILE_ROWS if device.type == "cuda" else TILE_ROWS
 
 
 def norm(x: Tensor, kind: Norm) -> Tensor:
@@ -80,10 +98,14 @@ def _norm(x: Tensor, kind: Norm) -> Tensor:
     return wide.to(x.dtype) * weight
 
 
-def rope_tables(positions: Tensor, rope: Rope, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def rope_tables(
+    positions: Tensor, rope: Rope, dtype: torch.dtype, home: TensorDevice = HOST
+) -> tuple[Tensor, Tensor]:
     """Return the cosines and sines [rows, 1, pairs] of these positions."""
-    frequencies = torch.tensor(rope.frequencies, dtype=torch.float32)
-    angles = positions.float()[:, None] * frequencies.to(positions.device)
+    frequencies = home.constant(
+        ("rope", rope.frequencies), lambda: np.array(rope.frequencies, np.float32)
+    )
+    angles = positions.float()[:, None] * frequencies
     cos, sin = angles.cos() * rope.magnitude, angles.sin() * rope.magnitude
     return cos[:, None].to(dtype), sin[:, None].to(dtype)
 
@@ -203,9 +225,9 @@ def _of_best_groups(scores: Tensor, routing: Routing) -> Tensor:
 def _tiled_product(x: Tensor, weight: Tensor) -> Tensor:
     """Return `x @ weight.T`, computed by a library in tiles of one shape."""
     y = x.new_empty(len(x), len(weight))
-    transposed = weight.t()
-    for start in range(0, len(x), TILE_ROWS):
-        tile = slice(start, start + TILE_ROWS)
+    transposed, tile_rows = weight.t(), _tile_rows(x.device)
+    for start in range(0, len(x), tile_rows):
+        tile = slice(start, start + tile_rows)
         torch.mm(x[tile], transposed, out=y[tile])
     return y
 
@@ -228,7 +250,9 @@ def _ordered_product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 @cache
-def _place_matters(outputs: int, columns: int, dtype: torch.dtype) -> bool:
+def _place_matters(
+    outputs: int, columns: int, dtype: torch.dtype, device: torch.device = HOST.device
+) -> bool:
     """Return whether the bits of a row of a tile may depend on its place, or on the threads.
 
     The test multiplies a tile of equal rows. Each sum has terms of very different size, in two
@@ -247,7 +271,8 @@ def _place_matters(outputs: int, columns: int, dtype: torch.dtype) -> bool:
     other_half = half[:, torch.randperm(columns // 2, generator=generator)]
     other_half[0] *= -1
     both = torch.cat((half, other_half), 1).to(dtype)
-    x, weight = both[:1].repeat(TILE_ROWS, 1), both[1:].contiguous()
+    both = both.to(device)
+    x, weight = both[:1].repeat(_tile_rows(device), 1), both[1:].contiguous()
     num_threads = torch.get_num_threads()
     results = []
     try:

@@ -22,8 +22,9 @@ def convolve(x: Tensor, layer: Convolve, batch: TorchBatch) -> Tensor:
     states, size = batch.buffers.layers[group][index].keys, batch.buffers.block_size
     weights = layer.weight.float().reshape(x.shape[1], -1).T  # [kernel, channels]
     kept, out = len(weights) - 1, torch.empty_like(x)
-    for owner, (start, stop) in enumerate(pairwise(batch.row_starts)):
-        first, table = int(batch.positions[start]), batch.tables[group][owner]
+    host = batch.host
+    for owner, (start, stop) in enumerate(pairwise(host.row_starts.tolist())):
+        first, table = int(host.positions[start]), host.tables[group][owner]
         before = states.new_zeros(kept, x.shape[1])
         if first:
             before = states[int(table[(first - 1) // size])]

@@ -106,7 +106,7 @@ class StepSampler:
             if all_masks is not None:  # it has a row for each sample and each draft
                 masks = all_masks[chosen + first_drafts[chosen] + index]
             slots = [self.slots[numbers[sample]] for sample in chosen]
-            drawn, failed = self._sampler.draw(logits[rows], slots, masks)
+            drawn, failed = self._draw_rows(logits, rows, slots, masks)
             for sample, slot, token in zip(chosen.tolist(), slots, drawn.tolist(), strict=True):
                 tokens[sample].append(token)
                 slot.append(token)
@@ -122,6 +122,12 @@ class StepSampler:
             if not len(chosen):
                 break
         return tuple(map(tuple, tokens))
+
+    def _draw_rows(
+        self, logits: Floats, rows: Ints, slots: Sequence[Slot], masks: Words | None
+    ) -> tuple[Ints, dict[int, str]]:
+        """Draw a token from each of these rows; return also the failures, by their place."""
+        return self._sampler.draw(logits[rows], slots, masks)
 
     def _logprobs(
         self,
