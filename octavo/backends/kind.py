@@ -95,6 +95,9 @@ class BackendKind(Protocol):
     def may_read(self) -> bool:
         """True if a process with this backend must still open files once it is confined."""
 
+    def at(self, device: str) -> BackendKind:
+        """Return the kind on one device of several; one that has a single device returns itself."""
+
     def caps(self, block_size: int | None = None) -> Caps:
         """Find out whether it can run here, with blocks of this size if one is given.
 
@@ -123,9 +126,10 @@ class BackendKind(Protocol):
         """Make a backend for a model whose weights are in these files."""
 
 
-def kind_of(entry: Entry) -> BackendKind:
-    """Return a backend's kind, which is KIND in `octavo/backends/NAME/kind.py`.
+def kind_of(entry: Entry, device: str = "auto") -> BackendKind:
+    """Return a backend's kind on a device; `KIND` is in `octavo/backends/NAME/kind.py`.
 
     That module imports nothing that the backend needs to compute.
     """
-    return cast("BackendKind", import_module(f"octavo.backends.{entry.name}.kind").KIND)
+    kind = cast("BackendKind", import_module(f"octavo.backends.{entry.name}.kind").KIND)
+    return kind.at(entry.device if device == "auto" else device)

@@ -25,15 +25,21 @@ class NoBackendError(ValueError):
 def select(asked: str = "auto", *, device: str = "auto", block_size: int | None = None) -> Choice:
     """Choose the backend that was asked for; for "auto" the first one that can run here.
 
-    A device that is asked for leaves the backends that compute there.
+    A device that is asked for leaves the backends that compute there. Some backends are chosen only
+    if they, or their device, are named.
     """
     refused: list[tuple[Entry, Caps]] = []
     for entry in backends.BACKENDS:
-        if asked not in ("auto", entry.name) or device not in ("auto", entry.device):
+        if asked not in ("auto", entry.name):
             continue
-        caps = kind_of(entry).caps(block_size)
+        if device != "auto" and not backends.computes_on(entry, device):
+            continue
+        if entry.only_asked and (asked, device) == ("auto", "auto"):
+            continue
+        kind = kind_of(entry, device)
+        caps = kind.caps(block_size)
         if not caps.refusal:
-            return _choose(entry, asked, refused)
+            return _choose(entry, kind, asked, refused)
         if asked != "auto":
             raise NoBackendError(f"backend={asked!r} cannot run: {caps.why}")
         if caps.is_old:  # a slower backend in its place would hide what is wrong
@@ -43,9 +49,10 @@ def select(asked: str = "auto", *, device: str = "auto", block_size: int | None 
     raise NoBackendError(f"no backend can run{where}: {_reasons(refused)}")
 
 
-def _choose(entry: Entry, asked: str, refused: list[tuple[Entry, Caps]]) -> Choice:
+def _choose(
+    entry: Entry, kind: BackendKind, asked: str, refused: list[tuple[Entry, Caps]]
+) -> Choice:
     """Return the choice of a backend before which these were refused."""
-    kind = kind_of(entry)
     if asked != "auto":
         return Choice(entry, kind, "asked for")
     if not refused:

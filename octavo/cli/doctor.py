@@ -181,12 +181,13 @@ def backends() -> list[Finding]:
     from octavo.backends.kind import kind_of
     from octavo.options.backends import BACKENDS
 
-    kinds = [(entry.name, kind_of(entry)) for entry in BACKENDS]
-    every = [(name, kind, kind.caps()) for name, kind in kinds]
-    first = next((name for name, _, caps in every if not caps.refusal), None)
+    entries = list({entry.name: entry for entry in reversed(BACKENDS)}.values())[::-1]
+    kinds = [(entry, kind_of(entry)) for entry in entries]
+    every = [(entry.name, kind, kind.caps(), entry.only_asked) for entry, kind in kinds]
+    first = next((name for name, _, caps, only in every if not (caps.refusal or only)), None)
     findings, is_needed = [], True
-    for name, kind, caps in every:
-        is_needed = is_needed and name != first
+    for name, kind, caps, only_asked in every:
+        is_needed = is_needed and name != first and not only_asked
         if not caps.refusal:
             findings += kind.report()
         elif is_needed:

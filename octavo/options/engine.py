@@ -103,7 +103,8 @@ class EngineArguments:
     )
     device: str = option(
         "auto",
-        f"where it computes: {', '.join(('auto', *backends.devices()))}; others are refused",
+        "where it computes: auto, cpu, cuda or cuda:NUMBER, which is experimental (docs/gpu.md); "
+        "fake is a device for tests and rehearsals, whose numbers the CPU computes slowly",
         "NAME",
     )
     cpu_weights: CpuWeights = option(
@@ -448,14 +449,15 @@ def _check_device(device: str, backend: str) -> None:
     """Refuse a device that no backend has, or that the one which is asked for has not."""
     if device == "auto":
         return
-    if device not in backends.devices():
+    there = [each.name for each in backends.BACKENDS if backends.computes_on(each, device)]
+    if not there:
         raise ConfigError(f"device={device!r} is not possible: {DEVICES}; leave it out")
-    for entry in backends.BACKENDS:
-        if entry.name == backend and entry.device != device:
-            raise ConfigError(
-                f"device={device!r} is not possible beside backend={backend!r}, which computes on "
-                f"{entry.device}; leave one of them out"
-            )
+    if backend not in ("auto", *there):
+        where = [each.device for each in backends.BACKENDS if each.name == backend]
+        raise ConfigError(
+            f"device={device!r} is not possible beside backend={backend!r}, which computes on "
+            f"{' and '.join(where)}; leave one of them out"
+        )
 
 
 def _read_dtype(name: str) -> str:

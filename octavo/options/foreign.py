@@ -56,7 +56,8 @@ WITHOUT_EFFECT = {
 }
 # Every variable of llama-server's is a flag of its own.
 _PREFIX = "LLAMA_ARG_"
-DEVICES = f"the backends compute on {' and '.join(devices())} alone"
+DEVICES = f"the backends compute on {', '.join(devices())} alone"
+ONE_DEVICE = "a model is on one device as a whole, which --device names"
 _GPU_MEMORY = "the model is in the CPU's memory already"
 _GRAPHS = "no backend captures graphs"
 _KERNELS = "the backend chooses its kernels"
@@ -338,7 +339,7 @@ MISSING: Mapping[str, str] = {
         "all engines run on this machine; on others, start servers behind a balancer",
     ),
     **dict.fromkeys(("numa_bind", "numa_bind_nodes", "numa_bind_cpus"), "start it under numactl"),
-    "device_ids": DEVICES,
+    "device_ids": ONE_DEVICE,
     **dict.fromkeys(
         (
             *("mm_processor_kwargs", "media_io_kwargs", "enable_mm_embeds", "mm_encoder_only"),

@@ -76,7 +76,7 @@ def far_first(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("far_first")
 def test_a_device_leaves_the_backends_that_compute_there() -> None:
     pytest.importorskip("torch")
-    assert backends.devices() == ("card", "cpu")
+    assert backends.devices() == ("card", "cpu", "cuda", "fake")
     assert select(device="cpu").reason == "the first that runs here"
     with pytest.raises(NoBackendError, match=r"on device='card': far: there is no such card$"):
         select(device="card")

@@ -83,7 +83,7 @@ def test_the_list_of_vllms_flags_is_whole() -> None:
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        (["--device", "cuda"], "device"),
+        (["--device", "tpu"], "device"),
         (["--load-format", "dummy"], "load_format"),
         (["--tokenizer-mode", "mistral"], "tokenizer_mode"),
         (["--api-server-count", "4"], "api_server_count"),
@@ -332,8 +332,8 @@ def test_no_flag_without_a_setting_is_in_two_tables() -> None:
 def test_a_command_that_cannot_be_followed_fails_before_it_loads(
     tiny: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["serve", tiny, "--device", "cuda", "--port", "0"]) == USAGE
-    assert "--device='cuda' is not possible" in capsys.readouterr().err
+    assert main(["serve", tiny, "--device", "tpu", "--port", "0"]) == USAGE
+    assert "--device='tpu' is not possible" in capsys.readouterr().err
     assert main(["serve", tiny, "-ngl", "33", "--port", "0"]) == USAGE
     assert "-ngl 33 is not supported" in capsys.readouterr().err
     assert main(["fit", tiny, "--quantization", "mxfp8"]) == USAGE

@@ -17,7 +17,7 @@ MAP = "Arrows point down"
 DATA_PLANE = "What a model is knows nothing of the core"
 CORE = "The core stands on the standard library alone"
 BORDER = "The core's inside is its own"
-TORCH = "Only the torch backend imports torch"
+TORCH = "Only the torch and CUDA backends import torch"
 DIALECTS = "A dialect does not know another"
 CONTRACTS = (MAP, DIALECTS, DATA_PLANE, CORE, BORDER, TORCH)
 

@@ -42,6 +42,9 @@ class NativeKind:
     sizes = Sizes(block_size=16, max_num_seqs=64, max_num_batched_tokens=512)
     may_read = False
 
+    def at(self, device: str) -> NativeKind:
+        return self
+
     def caps(self, block_size: int | None = None) -> Caps:
         try:
             from octavo.backends.native import _native

@@ -8,6 +8,7 @@ maximum. A tile that a query does not see at all changes no bit of its sums or i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
@@ -55,9 +56,10 @@ class Buffers:
         """Return the size of a block of a group."""
         return self.blocks[group].shape[1]
 
-    def save(self, block: int, group: int) -> Bytes:
-        """Return the bytes of a block."""
-        return self.home.fetch([self.blocks[group][block]])[0].copy()
+    def save(self, places: Sequence[tuple[int, int]]) -> tuple[Bytes, ...]:
+        """Return the bytes of blocks, each given with its group."""
+        blocks = [self.blocks[group][block] for block, group in places]
+        return tuple([content.copy() for content in self.home.fetch(blocks)])
 
     def load(self, block: int, group: int, content: Bytes) -> None:
         """Write what was saved of a block into one."""

@@ -50,7 +50,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # A step is not measured if its estimate times this factor fits in the memory that is left over:
 # the measurement would decide nothing.
 _ESTIMATE_FACTOR = 2
-_NO_FLOATS = np.zeros((0, 0), np.float32)
+NO_FLOATS = np.zeros((0, 0), np.float32)
 
 
 def _take_number_of_threads() -> None:
@@ -88,7 +88,7 @@ class TorchBackend:
     def __init__(self, dtype: str = "float32", communicator: Communicator | None = None) -> None:
         if dtype not in DTYPES:
             raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-        self.dtype = DTYPES[dtype]
+        self.dtype, self._dtype_name = DTYPES[dtype], dtype
         self.weight_bytes = 0
         self.arithmetic = Arithmetic()  # torch chooses by itself
         self._communicator = communicator  # if several ranks share the model
@@ -165,8 +165,7 @@ class TorchBackend:
         pass  # weights are loaded synchronously
 
     def reserve(self, size: StepSize, spare_bytes: int) -> int:
-        dtype = "float32" if self.dtype == torch.float32 else "bfloat16"
-        estimate = TorchFootprint(dtype).step_bytes(size)
+        estimate = TorchFootprint(self._dtype_name).step_bytes(size)
         if _ESTIMATE_FACTOR * estimate <= spare_bytes:
             return estimate
         assert self._layout is not None, "prepare must be called first"
@@ -203,15 +202,18 @@ class TorchBackend:
         return TorchPending(self._thread.submit(self._run, batch, draws))
 
     def _run(self, batch: HostBatch, draws: Draws) -> StepOutput:
+        with self._home.step():
+            return self._step(batch, draws)
+
+    def _step(self, batch: HostBatch, draws: Draws) -> StepOutput:
         self._sampler.change(draws)
-        saved = tuple([self._ready[1].save(*place) for place in batch.saves])
+        saved = self._ready[1].save(batch.saves) if batch.saves else ()
         output = self._draw(self._sampler.with_tokens(batch), draws)
         return output._replace(saved=saved) if saved else output
 
     def _draw(self, batch: HostBatch, draws: Draws) -> StepOutput:
         """Compute a batch with all its tokens, draw, and propose."""
-        logits, hidden, _ = self.forward(batch)
-        output = self._sampler.finish(draws, logits, hidden)
+        output = self._drawn(batch, draws)
         if draws.ahead is None or not len(batch.token_ids):
             return output
         begun = time.perf_counter()
@@ -219,22 +221,27 @@ class TorchBackend:
         proposals = propose(batch, draws, output, self._sampler, run)
         return output._replace(proposals=proposals, ahead_seconds=time.perf_counter() - begun)
 
-    @torch.inference_mode()
+    def _drawn(self, batch: HostBatch, draws: Draws) -> StepOutput:
+        """Compute a batch and draw."""
+        logits, hidden, _ = self.forward(batch)
+        return self._sampler.finish(draws, logits, hidden)
+
     def _compute(self, program: Interpreter, batch: HostBatch) -> Floats:
         """Write the KV of a further program's rows; return the logits of the wanted ones."""
         _, buffers = self._ready
-        logits = program.run(self._batches.of(batch, buffers)).logits.float()
-        (found,) = self._home.fetch([logits])
-        return found
+        with self._home.step():
+            logits = program.run(self._batches.of(batch, buffers)).logits.float()
+            (found,) = self._home.fetch([logits])
+            return found
 
-    @torch.inference_mode()
     def forward(self, batch: HostBatch) -> ForwardResult:
-        outputs = self._outputs(batch)
-        if outputs is None:
-            return ForwardResult(_NO_FLOATS, _NO_FLOATS)
-        every = (outputs.logits, outputs.hidden, *outputs.kept)
-        logits, hidden, *kept = self._home.fetch([each.float() for each in every])
-        return ForwardResult(logits, hidden, tuple(kept))
+        with self._home.step():
+            outputs = self._outputs(batch)
+            if outputs is None:
+                return ForwardResult(NO_FLOATS, NO_FLOATS)
+            every = (outputs.logits, outputs.hidden, *outputs.kept)
+            logits, hidden, *kept = self._home.fetch([each.float() for each in every])
+            return ForwardResult(logits, hidden, tuple(kept))
 
     def _outputs(self, batch: HostBatch) -> Outputs | None:
         """Change slots and blocks, and run the program, unless the batch has no rows."""

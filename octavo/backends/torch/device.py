@@ -7,6 +7,7 @@ The operations are the same on every device. What differs is here, and in the ba
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +24,9 @@ class TensorDevice(Protocol):
     @property
     def device(self) -> torch.device:
         """The device by torch's name, for tensors that are made there."""
+
+    def step(self) -> AbstractContextManager[object]:
+        """Send the work of this thread, which is a step, to the device; only `fetch` may wait."""
 
     def upload(self, arrays: Sequence[Array]) -> list[Tensor]:
         """Return arrays of the host as tensors of the device, all of them in one copy."""
@@ -41,6 +45,9 @@ class HostDevice:
 
     def __init__(self) -> None:
         self._constants: dict[Hashable, Tensor] = {}
+
+    def step(self) -> AbstractContextManager[object]:
+        return torch.inference_mode()
 
     def upload(self, arrays: Sequence[Array]) -> list[Tensor]:
         return [torch.from_numpy(np.ascontiguousarray(each)) for each in arrays]

@@ -26,6 +26,9 @@ class TorchKind:
     sizes = Sizes(block_size=16, max_num_seqs=64, max_num_batched_tokens=512)
     may_read = True  # modules and kernels, when torch uses them first
 
+    def at(self, device: str) -> TorchKind:
+        return self
+
     def caps(self, block_size: int | None = None) -> Caps:
         if find_spec("torch") is None:
             return Caps("PyTorch is not installed", "pip install 'octavo[torch]'")

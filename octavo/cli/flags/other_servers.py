@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from octavo.cli.flags.cache_types import add_cache_types, follow_cache_types
 from octavo.cli.parsing import Parser, UsageError
-from octavo.options.foreign import DEVICES
+from octavo.options.foreign import ONE_DEVICE
 
 log = logging.getLogger("octavo.cli")
 
@@ -131,9 +131,9 @@ OTHERS: tuple[Other, ...] = (
     Other(("--log-colors", "--tags"), "nothing here reads it", None),
     Other(("--defrag-thold", "-dt", "--poll", "--prio"), "the backend needs none", None),
     # llama-server, accepted with some values
-    Other(("-ngl", "--gpu-layers", "--n-gpu-layers"), DEVICES, ("0", "auto")),
-    Other(("-sm", "--split-mode"), DEVICES, ("none", "layer")),
-    Other(("-mg", "--main-gpu"), DEVICES, ("0",)),
+    Other(("-ngl", "--gpu-layers", "--n-gpu-layers"), ONE_DEVICE, ("0", "auto")),
+    Other(("-sm", "--split-mode"), ONE_DEVICE, ("none", "layer")),
+    Other(("-mg", "--main-gpu"), ONE_DEVICE, ("0",)),
     Other(("--numa",), _PLACES, ("numactl",)),
     Other(
         ("--reasoning-format",),
@@ -165,7 +165,7 @@ OTHERS: tuple[Other, ...] = (
     Other(("-hff", "--hf-file"), "the file is a part of the model's name: ORG/NAME:FILE"),
     Other(("-hft",), "other users could see it in the list of processes; set HF_TOKEN instead"),
     Other(("--offline",), "set HF_HUB_OFFLINE=1 instead", is_alone=True),
-    Other(("-ts", "--tensor-split", "-ot", "--override-tensor"), DEVICES),
+    Other(("-ts", "--tensor-split", "-ot", "--override-tensor"), ONE_DEVICE),
     Other(("--list-devices",), "see octavo doctor", is_alone=True),
     Other(("--rpc",), "there is one process"),
     Other(("--control-vector",), "only adapters change what a layer computes"),
@@ -173,8 +173,8 @@ OTHERS: tuple[Other, ...] = (
     Other(("--draft-min", "--draft-n-min", "--draft-p-min", "--spec-draft-n-min"), _CHOSEN),
     Other(("--spec-draft-p-min", "--spec-draft-p-split", "--draft-p-split"), _CHOSEN),
     Other(("-cd", "--ctx-size-draft", "-ctkd", "-ctvd"), "it shares the model's KV memory"),
-    Other(("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"), DEVICES, ("0", "auto")),
-    Other(("-devd", "--device-draft"), DEVICES, ("none",)),
+    Other(("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"), ONE_DEVICE, ("0", "auto")),
+    Other(("-devd", "--device-draft"), ONE_DEVICE, ("none",)),
     Other(("-td", "--threads-draft", "-tbd"), "--num-threads counts for both models", None),
     Other(("--spec-type",), "see --spec-method"),
     Other(("-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"), _LOOKUP),

@@ -32,30 +32,30 @@ Integers = NDArray[np.int64]
 Unsigned = NDArray[np.uint64]
 
 _MASK = 2**64 - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_FIRST = 0xBF58476D1CE4E5B9
-_SECOND = 0x94D049BB133111EB
+GOLDEN = 0x9E3779B97F4A7C15
+FIRST = 0xBF58476D1CE4E5B9
+SECOND = 0x94D049BB133111EB
 _APART = 0x6A09E667F3BCC909  # the root of two: the second key differs from the first
 
 _SHIFT_30, _SHIFT_27, _SHIFT_31, _SHIFT_12 = (np.uint64(shift) for shift in (30, 27, 31, 12))
-_TIMES_FIRST, _TIMES_SECOND = np.uint64(_FIRST), np.uint64(_SECOND)
+_TIMES_FIRST, _TIMES_SECOND = np.uint64(FIRST), np.uint64(SECOND)
 
 
 def keys(seed: int, position: int) -> tuple[int, int]:
     """Return the two keys of one draw."""
-    one = _mix(_mix((seed + _GOLDEN) & _MASK) + position * _GOLDEN & _MASK)
+    one = _mix(_mix((seed + GOLDEN) & _MASK) + position * GOLDEN & _MASK)
     return one, _mix(one ^ _APART)
 
 
 def _mix(x: int) -> int:
-    x = (x ^ x >> 30) * _FIRST & _MASK
-    x = (x ^ x >> 27) * _SECOND & _MASK
+    x = (x ^ x >> 30) * FIRST & _MASK
+    x = (x ^ x >> 27) * SECOND & _MASK
     return x ^ x >> 31
 
 
 def spread(token_ids: Integers) -> Unsigned:
     """Return token · G, which is the same for all draws: computed once for a vocabulary."""
-    return token_ids.astype(np.uint64) * np.uint64(_GOLDEN)
+    return token_ids.astype(np.uint64) * np.uint64(GOLDEN)
 
 
 def bits(pairs: list[tuple[int, int]], spread_ids: Unsigned) -> Unsigned:

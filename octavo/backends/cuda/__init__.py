@@ -1,0 +1,1 @@
+"""The CUDA backend: the reference's operations on a card. No card has run it yet."""

@@ -1,0 +1,117 @@
+"""The interface of a card, as the CUDA backend uses it; nothing else names torch.cuda.
+
+All work goes to the device's one queue, in the order in which it is submitted. The host waits for
+it in `fetch` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.backends.torch.device import Array, TensorDevice
+from octavo.observe.machine import Memory
+
+_ALIGNMENT = 64  # bytes: where each array begins in a buffer that many share
+
+
+class Accelerator(TensorDevice, Protocol):
+    """A card with a queue of work, memory of its own, and copies from and to the host."""
+
+    @property
+    def name(self) -> str:
+        """The name of the card, for people."""
+
+    def working(self) -> AbstractContextManager[None]:
+        """Send the work of this thread to the card, with waits wherever they are needed."""
+
+    def memory(self) -> Memory:
+        """Return the memory of the card, and what of it is free for tensors."""
+
+    def forget_peak(self) -> int:
+        """Wait for all work; return the bytes of all tensors, and begin to note the most."""
+
+    def peak_bytes(self) -> int:
+        """Wait for all work; return the most bytes of all tensors since `forget_peak`."""
+
+
+class Copies:
+    """The copies of an accelerator: each is one buffer for many arrays, in pinned memory.
+
+    A copy from pinned memory does not wait. Torch keeps freed pinned buffers, and uses one again
+    only when the copies that read it have ended, so that a step allocates nothing from the system.
+    """
+
+    def __init__(
+        self, device: torch.device, pinned: Callable[[int], Tensor], wait: Callable[[], None]
+    ) -> None:
+        self.device = device
+        self._pinned = pinned  # makes a buffer of bytes in pinned memory
+        self._wait = wait  # until all copies to the host have ended
+        self._constants: dict[Hashable, Tensor] = {}
+
+    def upload(self, arrays: Sequence[Array]) -> list[Tensor]:
+        """Copy arrays to the device; they may change as soon as this returns."""
+        places, size = _places([each.nbytes for each in arrays])
+        buffer = self._pinned(size)
+        content = buffer.numpy()
+        for place, each in zip(places, arrays, strict=True):
+            content[place : place + each.nbytes] = (
+                np.ascontiguousarray(each).reshape(-1).view(np.uint8)
+            )
+        copied = buffer.to(self.device, non_blocking=True)
+        return [
+            copied[place : place + each.nbytes].view(_TYPES[each.dtype.name]).view(each.shape)
+            for place, each in zip(places, arrays, strict=True)
+        ]
+
+    def fetch(self, tensors: Sequence[Tensor]) -> list[Array]:
+        """Copy tensors to the host, and wait once for all of them."""
+        places, size = _places([each.nbytes for each in tensors])
+        joined = torch.empty(size, dtype=torch.uint8, device=self.device)
+        for place, each in zip(places, tensors, strict=True):
+            flat = each.contiguous().view(-1).view(torch.uint8)
+            joined[place : place + each.nbytes].copy_(flat)
+        buffer = self._pinned(size)
+        buffer.copy_(joined, non_blocking=True)
+        self._wait()
+        content = buffer.numpy()
+        return [
+            content[place : place + each.nbytes].view(_NAMES[each.dtype]).reshape(each.shape)
+            for place, each in zip(places, tensors, strict=True)
+        ]
+
+    def constant(self, key: Hashable, make: Callable[[], Array]) -> Tensor:
+        """Return what was uploaded once under a key."""
+        if key not in self._constants:
+            (self._constants[key],) = self.upload([make()])
+        return self._constants[key]
+
+
+def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Return where arrays of these sizes begin in one buffer, and its size."""
+    places, end = [], 0
+    for size in sizes:
+        places.append(end)
+        end += -(-size // _ALIGNMENT) * _ALIGNMENT
+    return places, end
+
+
+_TYPES = {
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+_NAMES = {
+    each: np.dtype(name) for name, each in _TYPES.items() if name != "bfloat16"
+}  # what numpy has

@@ -1,0 +1,19 @@
+"""The batch of a step on a device, whose host may not ask what is computed there."""
+
+from __future__ import annotations
+
+from octavo.backends.torch.attention import Tile, TorchBatch
+
+
+class DeviceBatch(TorchBatch):
+    """A batch whose tiles have all items, and masks whether they are needed or not.
+
+    A tile that an item does not see changes no bit of its sums. Which tiles there are follows from
+    positions, which the host knows.
+    """
+
+    def _tile(self, group: int, window: int, both_ways: bool, number: int) -> Tile | None:
+        every = slice(None)
+        cells, seen = self.cells_and_seen(every, group, window, both_ways, number)
+        unseen = ~seen.any(1)
+        return Tile(every, cells, ~seen[:, None, :, None], unseen[:, :, None, None])

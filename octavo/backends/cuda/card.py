@@ -1,0 +1,71 @@
+"""A card that torch.cuda drives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from octavo.backends.cuda.accelerator import Copies
+from octavo.backends.select import NoBackendError
+from octavo.observe.machine import Memory
+
+
+class CudaAccelerator(Copies):
+    """One NVIDIA card; implements `octavo.backends.cuda.accelerator.Accelerator`."""
+
+    def __init__(self, index: int = 0) -> None:
+        if not torch.cuda.is_available():
+            raise NoBackendError(
+                f"device='cuda:{index}' cannot be used: PyTorch {torch.__version__} finds no card; "
+                "install the build of PyTorch for CUDA and a driver that is new enough for it, or "
+                "leave device out"
+            )
+        if index >= torch.cuda.device_count():
+            raise NoBackendError(
+                f"device='cuda:{index}' cannot be used: PyTorch finds "
+                f"{torch.cuda.device_count()} cards, and their numbers begin at 0"
+            )
+        self._index = index
+        # Sums of products in full precision: the bits of a type are all that it rounds to.
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        super().__init__(torch.device("cuda", index), self._pin, self._wait_for_copies)
+
+    @property
+    def name(self) -> str:
+        return torch.cuda.get_device_name(self._index)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        with torch.cuda.device(self._index), torch.inference_mode():
+            yield
+
+    step = working
+
+    def memory(self) -> Memory:
+        free, total = torch.cuda.mem_get_info(self._index)
+        # What torch has taken from the driver, and no tensor uses, is free for tensors.
+        reserved = torch.cuda.memory_reserved(self._index)
+        kept = reserved - torch.cuda.memory_allocated(self._index)
+        return Memory(total, free + kept, "")
+
+    def forget_peak(self) -> int:
+        torch.cuda.synchronize(self._index)
+        torch.cuda.reset_peak_memory_stats(self._index)
+        return torch.cuda.memory_allocated(self._index)
+
+    def peak_bytes(self) -> int:
+        torch.cuda.synchronize(self._index)
+        return torch.cuda.max_memory_allocated(self._index)
+
+    def _pin(self, num_bytes: int) -> Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def _wait_for_copies(self) -> None:
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._index))
+        event.synchronize()

@@ -1,0 +1,1 @@
+"""A device that is no card, and behaves like one to the program: for tests and rehearsals."""

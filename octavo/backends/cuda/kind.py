@@ -1,0 +1,102 @@
+"""The CUDA backend, as it is known before torch is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from octavo.backends.kind import BackendSettings, Caps, Sizes, WeightFile
+from octavo.observe.finding import Finding
+from octavo.observe.machine import Memory
+
+if TYPE_CHECKING:
+    from octavo.backends.cuda.accelerator import Accelerator
+    from octavo.backends.cuda.backend import CudaBackend
+    from octavo.backends.cuda.footprint import CudaFootprint
+
+_CARDS = Path("/proc/driver/nvidia/gpus")  # a directory for each, where there is a driver
+_FAKE = "fake"
+UNTRIED = "experimental: not yet run on a GPU"
+
+
+class CudaKind:
+    """The kind of `CudaBackend` on one device; implements `octavo.backends.kind.BackendKind`."""
+
+    options: tuple[str, ...] = ()
+    instead: Mapping[str, str] = {
+        "num_threads": "leave it out: the card computes",
+        "cpu_weights": "leave it out: the card has the weights in dtype",
+        "cpu_activations": "leave it out: the card has activations in dtype",
+    }
+    sizes = Sizes(block_size=16, max_num_seqs=128, max_num_batched_tokens=2048)
+    may_read = True  # modules and kernels, when torch uses them first
+
+    def __init__(self, device: str = "cuda") -> None:
+        self._device = device
+
+    def at(self, device: str) -> CudaKind:
+        return CudaKind(device)
+
+    @property
+    def _index(self) -> int:
+        return int(self._device.partition(":")[2] or 0)
+
+    def caps(self, block_size: int | None = None) -> Caps:
+        spec = find_spec("torch")
+        if spec is None or spec.origin is None:
+            return Caps("PyTorch is not installed", "pip install 'octavo[cuda]'")
+        if self._device == _FAKE:
+            return Caps()
+        number = len(list(_CARDS.iterdir())) if _CARDS.is_dir() else 0
+        if not number:
+            return Caps("no NVIDIA card is found", "install its driver, or leave device='cuda' out")
+        if "cuda: Optional[str] = None" in Path(spec.origin).with_name("version.py").read_text():
+            return Caps(
+                f"PyTorch {version('torch')} was built without CUDA",
+                "install its build for CUDA: pip install 'octavo[cuda]'",
+            )
+        if self._index >= number:
+            return Caps(
+                f"there is no card {self._index} among {number}, whose numbers begin at 0",
+                "take one of them",
+            )
+        return Caps()
+
+    def report(self) -> list[Finding]:
+        return [Finding("cuda backend", f"PyTorch {version('torch')}; {UNTRIED} (docs/gpu.md)")]
+
+    def check(self, settings: BackendSettings, *, is_first: bool) -> None:
+        pass  # it follows all arguments that are not options of others
+
+    def dtype(self, settings: BackendSettings) -> str:
+        return "bfloat16" if settings.dtype == "auto" else settings.dtype
+
+    def footprint(self, settings: BackendSettings) -> CudaFootprint:
+        from octavo.backends.cuda.footprint import CudaFootprint
+
+        return CudaFootprint(self.dtype(settings))
+
+    @cached_property
+    def _accelerator(self) -> Accelerator:
+        if self._device == _FAKE:
+            from octavo.backends.cuda.fake.accelerator import FakeAccelerator
+
+            return FakeAccelerator()
+        from octavo.backends.cuda.card import CudaAccelerator
+
+        return CudaAccelerator(self._index)
+
+    def memory(self) -> Memory:
+        return self._accelerator.memory()
+
+    def make(self, settings: BackendSettings, files: Iterable[WeightFile]) -> CudaBackend:
+        from octavo.backends.cuda.backend import CudaBackend
+
+        return CudaBackend(self._accelerator, self.dtype(settings))
+
+
+KIND = CudaKind()

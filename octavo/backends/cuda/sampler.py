@@ -1,0 +1,138 @@
+"""Draws on the device: most tokens are drawn there, and only they cross to the host.
+
+Rows whose slots have rules, filters or log-probabilities go to the host, with the tokens and in the
+same copy, and the reference draws from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.backends.base import Floats, Ints
+from octavo.backends.cuda.footprint import MOST_AT_ONCE
+from octavo.backends.cuda.noise import gumbel, signed
+from octavo.backends.step import NO_LOGPROBS, NO_TOKEN_LEFT, NOT_FINITE, Draws, StepOutput, Words
+from octavo.backends.torch.device import Array, TensorDevice
+from octavo.backends.torch.sampling import noise
+from octavo.backends.torch.sampling.slot import Slot
+from octavo.backends.torch.sampling.step_sampler import StepSampler
+
+_NOT_FINITE, _NONE_LEFT = -1, -2  # in place of a token
+_FAILURES = {_NOT_FINITE: NOT_FINITE, _NONE_LEFT: NO_TOKEN_LEFT}
+
+
+class DeviceRows(NamedTuple):
+    """The rows of logits that the device draws from, and those that the host needs."""
+
+    rows: list[int]  # drawn there
+    temperatures: list[float]
+    keys: list[tuple[int, int]]
+    fetched: list[int]  # ascending
+
+
+class DeviceSampler(StepSampler):
+    """A sampler whose plain rows are drawn on the device."""
+
+    def __init__(self, home: TensorDevice) -> None:
+        super().__init__()
+        self._home = home
+        self._drawn: dict[int, int] = {}  # by row of logits: the token, or a failure
+
+    def split(self, draws: Draws) -> DeviceRows:
+        """Decide which rows are drawn on the device; a mask makes none of them special."""
+        found, fetched = DeviceRows([], [], [], []), set[int]()
+        for part in draws.prompts:
+            fetched.update(range(part.first_row, part.first_row + len(part.targets)))
+        num_drafts = draws.num_drafts
+        for sample, number in enumerate(draws.slots.tolist()):
+            first = int(draws.first_rows[sample])
+            count = 1 if num_drafts is None else 1 + int(num_drafts[sample])
+            slot = self.slots[number]
+            if slot.sampling.logprobs != NO_LOGPROBS or not slot.is_plain:
+                fetched.update(range(first, first + count))
+                continue
+            found.rows.extend(range(first, first + count))
+            found.temperatures.extend([slot.sampling.temperature] * count)
+            position = len(slot.tokens) - slot.sampling.num_prompt
+            seed = slot.sampling.seed
+            found.keys.extend(noise.keys(seed, position + index) for index in range(count))
+        return found._replace(fetched=sorted(fetched))
+
+    def draw_there(self, logits: Tensor, found: DeviceRows, draws: Draws) -> Tensor:
+        """Submit the draws; return the tokens on the device. Wait for masks, if there are any."""
+        size = logits.shape[1]
+        temperatures = np.array(found.temperatures, np.float64)
+        is_warm = temperatures > 0
+        keys = np.array([list(map(signed, pair)) for pair in found.keys], np.int64)
+        arrays: list[Array] = [
+            np.array(found.rows, np.int64),
+            np.flatnonzero(is_warm),
+            temperatures[is_warm],
+            keys.reshape(-1, 2)[is_warm],
+        ]
+        if draws.masks is not None:
+            arrays.append(_words_of(draws, found.rows, draws.masks.wait()))
+        rows, warm, temperatures_there, keys_there, *words = self._home.upload(arrays)
+        raw = logits[rows]
+        allowed = raw if not words else raw.masked_fill(~_bits(words[0], size), -torch.inf)
+        tokens = allowed.argmax(1)
+        step = max(1, MOST_AT_ONCE // size)
+        for begin in range(0, int(is_warm.sum()), step):
+            part = slice(begin, begin + step)
+            scores = allowed[warm[part]].double() / temperatures_there[part, None]
+            scores += gumbel(keys_there[part], size)
+            tokens[warm[part]] = scores.argmax(1)
+        if words:
+            tokens.masked_fill_(allowed.amax(1) == -torch.inf, _NONE_LEFT)
+        return tokens.masked_fill_(~torch.isfinite(raw).all(1), _NOT_FINITE)
+
+    def finish_with(
+        self, draws: Draws, logits: Floats, hidden: Floats, found: DeviceRows, drawn: Sequence[int]
+    ) -> StepOutput:
+        """Compute what follows, from the device's tokens and the rows that were fetched."""
+        self._drawn = dict(zip(found.rows, drawn, strict=True))
+        return self.finish(draws, logits, hidden)
+
+    def _draw_rows(
+        self, logits: Floats, rows: Ints, slots: Sequence[Slot], masks: Words | None
+    ) -> tuple[Ints, dict[int, str]]:
+        tokens, failures = np.zeros(len(rows), np.int32), dict[int, str]()
+        others = []
+        for place, row in enumerate(rows.tolist()):
+            token = self._drawn.get(row)
+            if token is None:
+                others.append(place)
+            elif token < 0:
+                failures[place] = _FAILURES[token]
+            else:
+                tokens[place] = token
+        if others:
+            some = None if masks is None else masks[others]
+            of_others = [slots[place] for place in others]
+            drawn, failed = super()._draw_rows(logits, rows[others], of_others, some)
+            tokens[others] = drawn
+            failures.update((others[place], message) for place, message in failed.items())
+        return tokens, failures
+
+
+def _words_of(draws: Draws, rows: Sequence[int], masks: Words) -> Ints:
+    """Return the masks of these rows of logits, which have theirs in the order of the samples."""
+    num_rows = np.ones(len(draws.slots), np.int64)
+    if draws.num_drafts is not None:
+        num_rows += draws.num_drafts
+    place, found = 0, dict[int, int]()
+    for first, count in zip(draws.first_rows.tolist(), num_rows.tolist(), strict=True):
+        found.update((first + index, place + index) for index in range(count))
+        place += count
+    return masks[[found[row] for row in rows]].view(np.int32)
+
+
+def _bits(words: Tensor, size: int) -> Tensor:
+    """Return which tokens packed bits allow: [rows, tokens]."""
+    ids = torch.arange(size, device=words.device)
+    return ((words[:, ids // 32] >> (ids % 32)) & 1).bool()

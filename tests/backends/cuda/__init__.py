@@ -1,0 +1,1 @@
+"""Tests of the CUDA backend on the fake device."""
