@@ -28,7 +28,8 @@ from octavo.cli.flags.other_servers import add_other_flags, check_other_flags
 from octavo.cli.output import size, table
 from octavo.cli.parsing import Parser, UsageError
 from octavo.cli.server_options import add_server_options, server_settings, with_adapters
-from octavo.cli.several_models import check_several, names_several, run_several
+from octavo.cli.several.check import check_several, names_several
+from octavo.cli.several.run import run_several
 from octavo.options.declare import add_flags, given_in
 from octavo.options.engines import ENGINES
 from octavo.options.models import ModelsSettings

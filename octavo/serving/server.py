@@ -81,7 +81,7 @@ class ActiveRequest:
 
 
 class Shared:
-    """What all models of a server have in common: keys, kept responses, recent requests."""
+    """The things that all models of a server have in common: keys, responses, recent requests."""
 
     def __init__(self, config: ServerSettings, clock: Callable[[], float]) -> None:
         self.started_at = wall_time()  # shown as `created`; decides nothing

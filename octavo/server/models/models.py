@@ -29,7 +29,7 @@ from octavo.transport.errors import ApiError, unavailable
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1  # between two looks at what is answered in the background
-WATCH_SECONDS = 1.0  # between two looks at models that nobody has used for long
+WATCH_SECONDS = 1.0  # between two looks at models that were not used for long
 RETRY_SECONDS = 10  # for which a model that could not be loaded is not tried again
 MOST_KEPT = 16  # models that sleep: each keeps its prompt worker and the table of its tokens
 _MOST_SHOWN = 8  # names in an error
@@ -89,7 +89,7 @@ class Models:
         return [each.context for each in self if each.context is not None]
 
     def start(self) -> None:
-        """Begin to watch for models that nobody uses, and whose time is over."""
+        """Begin to watch for models that are not used, and whose time is over."""
         self._watch = asyncio.get_running_loop().create_task(self._watch_idle())
 
     @asynccontextmanager
@@ -256,7 +256,7 @@ class Models:
                 log.exception("the model %r could not be closed in order", model.name)
 
     async def _watch_idle(self) -> None:
-        """Put models to sleep that nobody has used for as long as they are kept."""
+        """Put models to sleep that were not used for as long as they are kept."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             if any(self._is_over(each) for each in self):
@@ -277,7 +277,7 @@ class Models:
         tasks = [each.task for each in self if each.task is not None]
         for task in tasks:
             task.cancel()
-        for each in self:  # a task that has not begun yet refuses nobody
+        for each in self:  # a task that has not begun yet refuses no request
             each.refuse(_stopping())
         return tasks
 

@@ -66,7 +66,7 @@ class Opener(Protocol):
         """Load a model, which is served under a name; raise an error if that fails."""
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads that open models."""
 
 
 class EngineContext:
@@ -174,7 +174,7 @@ async def _settled(future: asyncio.Future[T]) -> None:
     """Wait until a thread has ended, however it has."""
     await asyncio.wait([future])
     if not future.cancelled():
-        future.exception()  # which nobody else looks at
+        future.exception()  # which is not looked at elsewhere
 
 
 def sized(arguments: EngineArguments, need: Need) -> EngineArguments:

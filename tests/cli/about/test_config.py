@@ -58,7 +58,7 @@ def test_variables_are_options(monkeypatch: pytest.MonkeyPatch) -> None:
         "OCTAVO_JOURNAL": "",  # as good as unset
     }.items():
         monkeypatch.setenv(name, value)
-    server, timing, engine, _ = settings()
+    server, timing, engine, *_ = settings()
     assert (engine.model, engine.max_model_len) == ("some/model", 32_000)
     assert (engine.enable_prefix_caching, engine.enable_lora) == (False, True)
     assert engine.speculative_config == SpeculativeConfig("ngram")
@@ -77,13 +77,13 @@ def test_flags_go_before_variables_and_those_before_the_file(
     monkeypatch.setenv("OCTAVO_CONFIG", str(file))
     monkeypatch.setenv("OCTAVO_MAX_NUM_SEQS", "4")
     monkeypatch.setenv("OCTAVO_PORT", "5")
-    server, _, engine, _ = settings("--port", "6")
+    server, _, engine, *_ = settings("--port", "6")
     found = (server.port, engine.max_num_seqs, server.idle_seconds, engine.model)
     assert found == (6, 4, 3, "file")
     assert settings("word").engine.model == "word"
     other = tmp_path / "other.yaml"
     other.write_text("idle-seconds: 8")
-    server, _, engine, _ = settings("--config", str(other))
+    server, _, engine, *_ = settings("--config", str(other))
     assert (server.idle_seconds, server.port, engine.model) == (8, 5, "smollm2")
 
 

@@ -116,7 +116,7 @@ def test_malformed_bodies_load_nothing(directory: Path, body: bytes) -> None:
 
 
 def test_the_lists_have_all_models(directory: Path) -> None:
-    """Those that were not used yet are listed too, and nothing is loaded for a list."""
+    """A list has those that were not used yet too, and nothing is loaded for it."""
 
     async def work(site: Site, client: httpx.AsyncClient) -> None:
         await client.post("/v1/completions", json={"prompt": "Hi", "model": "b", "max_tokens": 1})

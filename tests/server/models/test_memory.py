@@ -34,7 +34,7 @@ def test_one_that_is_too_small_to_help_stays() -> None:
 
 
 def test_what_leaves_suffices_and_is_needed() -> None:
-    """For random models, the rest has room, and would not if one of the leaving stayed."""
+    """The rest of random models has room, and would not if one of the leaving stayed."""
     for seed in range(300):
         chance = random.Random(seed)
         room = Room(chance.randint(1, 50), chance.randint(1, 4))

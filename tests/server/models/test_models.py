@@ -122,7 +122,7 @@ def test_a_model_that_answers_is_waited_for(directory: Path) -> None:
 
 
 def test_a_request_waits_no_longer_than_it_may(directory: Path) -> None:
-    """It gets a 503 with the time after which to try again, and the others go on as before."""
+    """A 503 says after which time to try again, and the others go on as before."""
 
     async def work(site: Site) -> None:
         first, other = Use(site, "a"), Use(site, "b")
@@ -145,7 +145,7 @@ def test_a_request_waits_no_longer_than_it_may(directory: Path) -> None:
 
 
 def test_whoever_leaves_takes_no_room(directory: Path) -> None:
-    """If all who wait for a model have left, no other makes room for it."""
+    """No model makes room for one whose requests have all left."""
 
     async def work(site: Site) -> None:
         first, other = Use(site, "a"), Use(site, "b")

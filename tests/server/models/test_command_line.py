@@ -75,7 +75,8 @@ def test_three_models_of_which_two_have_room(tmp_path: Path) -> None:
         assert told["choices"][0]["text"] == whole  # type: ignore[index]
         assert ask(url, {**body, "model": "c"})["model"] == "c"
         assert not first & engines(process.pid)  # used longest ago
-        assert ask(url, {**body, "model": "A"})["choices"][0]["text"] == whole  # type: ignore[index]
+        told = ask(url, {**body, "model": "A"})
+        assert told["choices"][0]["text"] == whole  # type: ignore[index]
         assert len(engines(process.pid)) == 2
         with urllib.request.urlopen(f"{found[0]}/v1/models", timeout=LIMIT_SECONDS) as response:
             cards = {each["id"]: each["status"]["value"] for each in json.load(response)["data"]}
@@ -137,7 +138,7 @@ def test_a_model_that_never_fits_ends_the_start(
 
 
 def test_an_unknown_flag_is_no_model() -> None:
-    """Not even with a value that has spaces, which argparse takes for an argument."""
+    """An unknown flag is refused, also with a value that has spaces."""
     parser = make_parser(COMMANDS["serve"])
     for words in (["a", "--nonsense=a b"], ["--nonsense=a b", "c"], ["a", "b", "--nonsense"]):
         with pytest.raises(UsageError, match="there is no option --nonsense"):

@@ -1,6 +1,6 @@
 """Measures several models on one server: how long a switch takes, and what the front costs.
 
-    chrt -r 50 python -m benchmarks.models [MODEL MODEL]
+    chrt -r 50 python -m benchmarks.served.models [MODEL MODEL]
 
 `switch` lets two models of which one has room be asked for in turns, one token each. `front` sends
 the same requests to a server with one model and to one with two, in turns. Without models they are

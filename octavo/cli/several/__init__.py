@@ -1,0 +1,1 @@
+"""The part of `octavo serve` that several models need."""
