@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from octavo.backends.torch import experts, ops
+from octavo.backends.torch.device import HOST
 from octavo.backends.torch.interpreter import Run
 from octavo.backends.torch.ops import LEAST_TILED_OUTPUTS, MOST_TILED_OUTPUTS, TILE_ROWS
 from octavo.backends.torch.weights import TorchExperts
@@ -213,7 +214,7 @@ def test_cached_rope_tables_match_their_rope_and_positions() -> None:
     """The tables of a step's positions are kept by rope and data type, and never mixed up."""
     ropes = [Rope(plain(16, 100.0)), Rope(plain(16, 50.0)), Rope(plain(16, 100.0), True, 1.5)]
     for positions in (torch.arange(ROWS), torch.arange(ROWS) + 5):
-        batch: Any = SimpleNamespace(positions=positions)
+        batch: Any = SimpleNamespace(positions=positions, buffers=SimpleNamespace(home=HOST))
         run = Run(batch)
         for _ in range(2):
             for dtype in DTYPES:
