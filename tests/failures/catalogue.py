@@ -85,7 +85,7 @@ FAILURES: tuple[Failure, ...] = (
     _line("a size that is none", serve("--kv-cache-memory", "4XB"), USAGE, "4XB"),
     _line("no JSON", serve("--hf-overrides", "{"), USAGE, "--hf-overrides"),
     _line("two models", serve("--model", "another"), USAGE, "another"),
-    _line("a word too many", serve("word"), USAGE, "word"),
+    _line("a second model that is none", serve("word"), FAILED, "word"),
     _line("an option of vLLM that is not possible", serve("--headless"), USAGE, "--headless"),
     _line("parallel tensors", serve("-tp", "2"), USAGE, "-tp=2"),
     _line("a type of llama-server's KV cache", serve("-ctk", "q5_1"), USAGE, "q5_1"),
