@@ -15,7 +15,7 @@ LORA_UPDATING = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
 CPU_ISA, CPU_THREADS = "OCTAVO_CPU_ISA", "OCTAVO_CPU_THREADS"
 SETTING = "OCTAVO_"  # the beginning of a variable that has a setting of the server
 # Those with functions of their own here.
-_NO_SETTINGS = frozenset({API_KEY, _CACHE, CPU_THREADS, _CALIBRATION, _CONFIG})
+_NO_SETTINGS = frozenset({API_KEY, _CACHE, CPU_ISA, CPU_THREADS, _CALIBRATION, _CONFIG})
 # How long the threads of numpy's OpenBLAS wait for work before they sleep: 2 ** 4 cycles instead of
 # 2 ** 26, for which they keep cores busy at every start and after every large product.
 _IDLE_THREADS = "OPENBLAS_THREAD_TIMEOUT", "4"

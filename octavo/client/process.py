@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from octavo.client.client import EngineStartError
 from octavo.client.commands import COMMAND_SECONDS, CommandsInFlight, failed, replied
 from octavo.client.engine import EngineUser
 from octavo.client.engine_run import State
@@ -240,6 +241,8 @@ class ProcessEngine:
 class ProcessClient(JournalClient[ProcessEngine]):
     """The client of engines in processes of their own, which are to be started."""
 
+    _is_interrupted = False
+
     def launch(self) -> None:
         """Start the first engine's process; `start` then waits for all engines."""
         try:
@@ -262,7 +265,9 @@ class ProcessClient(JournalClient[ProcessEngine]):
             for engine in self.engines:
                 engine.follow(first.facts)
             for engine in others:
+                self._check_wanted()
                 engine.launch()
+            self._check_wanted()
             for engine in others:
                 engine.start()
         except BaseException:
@@ -271,9 +276,15 @@ class ProcessClient(JournalClient[ProcessEngine]):
 
     def interrupt(self) -> None:
         """End the processes, so that `start` fails soon; for another thread than the one in it."""
+        self._is_interrupted = True
         for engine in self.engines:
             if engine.supervisor.run is not None:
                 engine.supervisor.run.process.kill()
+
+    def _check_wanted(self) -> None:
+        """Raise EngineStartError after `interrupt`, which ends only what has been started."""
+        if self._is_interrupted:
+            raise EngineStartError("the start was interrupted")
 
 
 def make_client(

@@ -296,8 +296,8 @@ class EngineArguments:
     )
     max_saved_loras: int = option(
         0,
-        "most adapters in memory with a head or an embedding of their own (PEFT's "
-        "modules_to_save), for which memory is kept; others of this kind are refused",
+        "for how many adapters with a head or an embedding of their own (PEFT's modules_to_save) "
+        "memory is kept; 0: such adapters are refused",
         "COUNT",
         least=0,
         most=MOST_ADAPTERS,

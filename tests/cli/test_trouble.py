@@ -83,7 +83,7 @@ def test_options_are_named_as_they_are_typed(text: str, told: str) -> None:
         (["serve", "-tp", "2"], "-tp=2 is not possible: there is one process"),
         (["serve", "--tensor-parallel-size=2"], "--tensor-parallel-size=2 is not possible"),
         (["serve", "-asc", "4"], "-asc=4 is not possible: there is one front end"),
-        (["serve", "--device", "cuda"], "--device='cuda' is not possible: the backends compute"),
+        (["serve", "--device", "tpu"], "--device='tpu' is not possible: the backends compute"),
         (["serve", "-ep"], "-ep=True is not possible"),
         (["serve", "--kv-cache-memory", "0"], "--kv-cache-memory=0 must be at least 1"),
         (["serve", "--port", "-1"], "--port=-1 must be between"),

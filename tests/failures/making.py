@@ -86,7 +86,8 @@ def outcome(failure: Failure, path: Path) -> Outcome:
     errors = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         place = Place(path, patch)
-        for name in (*env.settings(), env.API_KEY, "VLLM_API_KEY", "LLAMA_API_KEY"):
+        others = ("VLLM_API_KEY", "LLAMA_API_KEY", "TRANSFORMERS_OFFLINE", env.LORA_UPDATING)
+        for name in (*env.settings(), env.API_KEY, "OCTAVO_CONFIG", *others):
             patch.delenv(name, raising=False)
         patch.setenv("OCTAVO_CACHE", str(path / "cache"))
         patch.setenv("HF_HUB_CACHE", str(path / "hub"))

@@ -267,9 +267,10 @@ def states_of_the_chunks_end(patch: pytest.MonkeyPatch) -> None:
         out = convolve(x, layer, batch)
         group, index = layer.place
         cells, size = batch.buffers.layers[group][index].keys, batch.buffers.block_size
-        for owner, (start, stop) in enumerate(pairwise(batch.row_starts)):
-            table, last = batch.tables[group][owner], int(batch.positions[stop - 1]) // size
-            for entry in range(int(batch.positions[start]) // size, last):
+        host = batch.host
+        for owner, (start, stop) in enumerate(pairwise(host.row_starts)):
+            table, last = host.tables[group][owner], int(host.positions[stop - 1]) // size
+            for entry in range(int(host.positions[start]) // size, last):
                 if table[entry]:
                     cells[int(table[entry])] = cells[int(table[last])]
         return out

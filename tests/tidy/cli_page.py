@@ -51,8 +51,9 @@ Each of these options is also a variable: `OCTAVO_MAX_MODEL_LEN=4096` is `--max-
 Options without a value take `true` or `false`; those with several take them with commas between
 them, or as a JSON list. `OCTAVO_CONFIG` names the file. A flag goes before a variable, a variable
 before the file, and the file before the default; only API keys add up. A variable that begins with
-`OCTAVO_` and is no option is refused, but for `OCTAVO_CACHE`, `OCTAVO_CPU_THREADS` and
-`OCTAVO_CPU_CALIBRATION`, and for those that Kubernetes and Docker set for a service of this name.
+`OCTAVO_` and is no option is refused, but for `OCTAVO_CACHE`, `OCTAVO_CPU_ISA`,
+`OCTAVO_CPU_THREADS` and `OCTAVO_CPU_CALIBRATION`, and for those that Kubernetes and Docker set for
+a service of this name.
 `octavo config` takes the options of `octavo serve` and checks them in the same way; it prints which
 are given and by what, and with `--show` all settings.
 """

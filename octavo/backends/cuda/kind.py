@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from octavo.backends.cuda.footprint import CudaFootprint
 
 _CARDS = Path("/proc/driver/nvidia/gpus")  # a directory for each, where there is a driver
+_DRIVERS = Path("/dev/nvidiactl"), Path("/dev/dxg")
 _FAKE = "fake"
+_FAKE_MAKER = "def _setup_privateuseone_for_python_backend("  # newer PyTorch has it
 UNTRIED = "experimental: not yet run on a GPU"
 
 
@@ -50,16 +52,20 @@ class CudaKind:
         if spec is None or spec.origin is None:
             return Caps("PyTorch is not installed", "pip install 'octavo[cuda]'")
         if self._device == _FAKE:
+            maker = Path(spec.origin).with_name("utils") / "backend_registration.py"
+            if _FAKE_MAKER not in maker.read_text():
+                return Caps(f"PyTorch {version('torch')} makes no fake devices", "install 2.13")
             return Caps()
-        number = len(list(_CARDS.iterdir())) if _CARDS.is_dir() else 0
-        if not number:
+        # Without that directory, as under WSL2, the card is looked for when it is opened.
+        number = len(list(_CARDS.iterdir())) if _CARDS.is_dir() else None
+        if not number and not any(each.exists() for each in _DRIVERS):
             return Caps("no NVIDIA card is found", "install its driver, or leave device='cuda' out")
         if "cuda: Optional[str] = None" in Path(spec.origin).with_name("version.py").read_text():
             return Caps(
                 f"PyTorch {version('torch')} was built without CUDA",
                 "install its build for CUDA: pip install 'octavo[cuda]'",
             )
-        if self._index >= number:
+        if number and self._index >= number:
             return Caps(
                 f"there is no card {self._index} among {number}, whose numbers begin at 0",
                 "take one of them",

@@ -159,7 +159,7 @@ class TorchAdapters:
     def _tensor(self, values: np.ndarray) -> Tensor:
         (made,) = self._home.upload([np.array(values, np.float32)])
         made = made.to(self._dtype)
-        if made.dim() == 2:
+        if made.dim() == 2 and self._home is not HOST:  # where no step may wait for that test
             ops.prove_shapes(made)
         return made
 

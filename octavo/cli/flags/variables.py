@@ -21,7 +21,9 @@ _TRUTHS = {
 # What Kubernetes and Docker set in a container beside a service whose name begins with "octavo".
 _LINK = re.compile(
     rf"{SETTING}(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
+    rf"|{SETTING}ENV_\w+"
 )
+_LINK_NAME = f"{SETTING}NAME"
 _LINK_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 
@@ -31,8 +33,9 @@ def words_of(
     """Return the words of each variable's flag; raise ValueError for a value that is none."""
     found: dict[str, list[str]] = {}
     for name, text in variables.items():
-        is_link = name.endswith("_PORT") and _LINK_ADDRESS.match(text)
-        if is_link or _LINK.fullmatch(name):
+        is_address = name.endswith("_PORT") and _LINK_ADDRESS.match(text)
+        is_link_name = name == _LINK_NAME and text.startswith("/")
+        if is_address or is_link_name or _LINK.fullmatch(name):
             continue
         flag = "--" + name.removeprefix(SETTING).lower().replace("_", "-")
         action = actions.get(flag)

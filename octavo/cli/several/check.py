@@ -32,7 +32,8 @@ def check_several(
         raise UsageError("--model names one model; write all of them as words, or leave it out")
     if arguments.engine != "process":
         raise UsageError(f"--engine {arguments.engine} runs one model; leave it out")
-    found = [name for name in _OF_ONE if getattr(config, name)]
+    found = [name for name in _OF_ONE if getattr(config, name) not in (None, ())]
+    found = [name for name in found if getattr(config, name) is not False]
     found += [name for name in _OF_ONE_ENGINE if getattr(asked, name)]
     if asked.speculative_config is not None and asked.speculative_config.model is not None:
         found.append("speculative_config")

@@ -26,7 +26,8 @@ def models_in(directory: Path) -> list[Model]:
         reason = error.strerror or error
         raise ServerStartError(f"models_dir={str(directory)!r} cannot be read: {reason}") from None
     found: list[Model] = []
-    for path in paths:
+    for relative in paths:
+        path = relative.absolute()  # a bare name could be that of another source
         if not (path.is_dir() or path.suffix == ".gguf"):
             continue
         try:

@@ -49,6 +49,7 @@ class Front:
         self.metrics.add_gauge("model_loads", "Times that each was loaded.", self._loads)
         self.loop_lag = LoopLag(self.metrics.loop_lag.observe)
         self.is_draining = False
+        self._any_server: Server | None = None
         self.openapi = b""  # the document of the routes, once it was asked for
 
     @property
@@ -59,6 +60,16 @@ class Front:
     def servers(self) -> list[Server]:
         """Return the servers of the models that have been used, loaded or asleep."""
         return [each.server for each in self.models.contexts()]
+
+    def any_server(self) -> Server | None:
+        """Return the server of a model for what all share, one that is closed if there is no other.
+
+        None if no model was loaded yet.
+        """
+        servers = self.servers()
+        if servers:
+            self._any_server = servers[0]
+        return self._any_server
 
     def refusal(self) -> ApiError | None:
         """Return the reason why requests are not served now; None if they are."""

@@ -123,7 +123,8 @@ class Models:
         future = asyncio.get_running_loop().create_future()
         model.waiting.append(future)
         if model.task is None:
-            model.task = asyncio.get_running_loop().create_task(self._load(model))
+            end = self._clock() + self._wait_seconds
+            model.task = asyncio.get_running_loop().create_task(self._load(model, end))
         try:
             await future
         except BaseException:
@@ -132,12 +133,12 @@ class Models:
             self._news.set()
             raise
 
-    async def _load(self, model: Model) -> None:
+    async def _load(self, model: Model, end: float) -> None:
         """Make a model ready when it is its turn, and then the requests that wait for it."""
         try:
             async with self._turn:
                 if not model.is_ready:
-                    await self._make_ready(model)
+                    await self._make_ready(model, end)
                 model.failure = None
                 model.last_used = self._clock()
                 model.admit()
@@ -156,15 +157,16 @@ class Models:
         finally:
             model.task = None
 
-    async def _make_ready(self, model: Model) -> None:
+    async def _make_ready(self, model: Model, end: float) -> None:
         """Load a model, or wake it, once there is room; raise an error if that fails."""
-        end = self._clock() + self._wait_seconds
+        _check_wanted(model)
         if model.context is not None and model.context.is_dead:
             while not model.is_idle:  # its requests are about to fail
                 await self._wait_for_news(model, end)
             await self._close(model)
         if model.need is None:
             model.need = await self._opener.need(model.source)
+            _check_wanted(model)
         await self._make_room(model, model.need, end)
         began, model.state = self._clock(), State.LOADING
         try:
@@ -217,8 +219,7 @@ class Models:
 
     async def _wait_for_news(self, model: Model, end: float) -> None:
         """Wait until a request may have ended; raise an error at the end of the time."""
-        if all(each.done() for each in model.waiting):
-            raise NobodyWaitsError
+        _check_wanted(model)
         if self._clock() >= end:
             raise unavailable(
                 f"the model {model.name!r} has no room beside the models that are answering: "
@@ -276,7 +277,8 @@ class Models:
         self._is_stopping = True
         tasks = [each.task for each in self if each.task is not None]
         for task in tasks:
-            task.cancel()
+            if not task.cancelling():  # a second time would end its wait for a thread
+                task.cancel()
         for each in self:  # a task that has not begun yet refuses no request
             each.refuse(_stopping())
         return tasks
@@ -291,6 +293,12 @@ class Models:
         for each in self:
             await self._close(each)
         self._opener.close()
+
+
+def _check_wanted(model: Model) -> None:
+    """Raise an error if all requests that waited for a model have left."""
+    if all(each.done() for each in model.waiting):
+        raise NobodyWaitsError
 
 
 def _stopping() -> ApiError:

@@ -19,6 +19,7 @@ from octavo.transport.errors import ApiError, invalid
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"([+-]?)((?:\d{1,9}(?:\.\d{1,9})?(?:ns|us|µs|ms|s|m|h)){1,8})")
 _PART = re.compile(r"([\d.]+)([a-zµ]+)")
+_FOR_EVER = 100 * 365 * 86_400.0  # so many seconds, and no date would be shown for more
 _MOST_CHARACTERS = 64  # of a duration
 _MOST_BYTES = 4096  # of a name, as the body writes it
 
@@ -78,7 +79,10 @@ class Bodies:
             return Wanted(name)
         if len(bytes(named.keep_alive)) > _MOST_CHARACTERS:
             raise invalid("keep_alive is too long for a duration", "keep_alive")
-        given = msgspec.json.decode(named.keep_alive)
+        try:
+            given = msgspec.json.decode(named.keep_alive)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise invalid("keep_alive is no duration", "keep_alive") from None
         return Wanted(name, None if given is None else seconds_of(given), given is not None)
 
 
@@ -107,7 +111,7 @@ def seconds_of(given: Any) -> float | None:
             seconds = -seconds if match[1] == "-" else seconds
     else:
         seconds = float(given)
-    return None if seconds < 0 else seconds
+    return None if seconds < 0 or seconds > _FOR_EVER else seconds
 
 
 def _no_duration(given: Any) -> ApiError:

@@ -92,10 +92,11 @@ class EngineContext:
 
     async def close(self) -> None:
         server = self.server
-        await server.releases.finish()
-        await server.prompt_pool.close()
-        server.adapters.close()
-        server.llm.close()
+        async with contextlib.AsyncExitStack() as stack:  # the last one first, whatever fails
+            stack.callback(server.llm.close)
+            stack.callback(server.adapters.close)
+            stack.push_async_callback(server.prompt_pool.close)
+            await server.releases.finish()
 
 
 class ProcessOpener:

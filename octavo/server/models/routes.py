@@ -16,7 +16,7 @@ from octavo.dialects.ollama.model_schema import OllamaModels, PullRequest
 from octavo.dialects.openai.routes import card, listed
 from octavo.observe.exposition import CONTENT_TYPE, merged
 from octavo.server.models.model import Model, State
-from octavo.server.models.naming import Bodies, without_tag
+from octavo.server.models.naming import Bodies, Wanted, without_tag
 from octavo.server.routes import served
 from octavo.serving.exchange import Exchange
 from octavo.serving.server import VERSION, Server
@@ -107,13 +107,15 @@ class _EachModel:
         async with AsyncExitStack() as stack:
             ticket = front.admission.register(exchange.owner, _num_bytes(exchange))
             try:
-                model = await self._model_of(exchange)
+                model, wanted = await self._model_of(exchange)
                 exchange.server = await self._loaded(model, exchange, stack)
+                if wanted.keeps:
+                    model.idle_seconds = wanted.keep_seconds
             finally:
                 ticket.leave()
             await handler(exchange)
 
-    async def _model_of(self, exchange: Exchange) -> Model:
+    async def _model_of(self, exchange: Exchange) -> tuple[Model, Wanted]:
         models = self._front.models
         wanted = await self._bodies.wanted(exchange, models.listed())
         found = models.get(wanted.name)
@@ -121,9 +123,7 @@ class _EachModel:
             found = models.get(without_tag(wanted.name))
         if found is None:
             raise models.unknown(wanted.name)
-        if wanted.keeps:
-            found.idle_seconds = wanted.keep_seconds
-        return found
+        return found, wanted
 
     async def _loaded(self, model: Model, exchange: Exchange, stack: AsyncExitStack) -> Server:
         """Return the server of a model, which stays loaded until the stack ends."""
@@ -141,10 +141,10 @@ class _EachModel:
 
     async def answer_any(self, handler: Handler, exchange: Exchange) -> None:
         """Answer a request about what all models share, with the server of any of them."""
-        servers = self._front.servers()
-        if not servers:
+        server = self._front.any_server()
+        if server is None:
             raise ApiError(404, "no model has answered anything yet", code="not_found")
-        exchange.server = servers[0]
+        exchange.server = server
         await handler(exchange)
 
 

@@ -26,12 +26,16 @@ def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "gpus"
     folder.mkdir()
     monkeypatch.setattr(module, "_CARDS", folder)
+    monkeypatch.setattr(module, "_DRIVERS", ())
     return folder
 
 
 def install_torch(monkeypatch: pytest.MonkeyPatch, folder: Path, version: str) -> None:
     """Let a build of torch be found whose version.py is this."""
     (folder / "version.py").write_text(version)
+    (folder / "utils").mkdir(exist_ok=True)
+    maker = folder / "utils" / "backend_registration.py"
+    maker.write_text(module._FAKE_MAKER)
 
     class Spec:
         origin = str(folder / "__init__.py")
@@ -51,6 +55,9 @@ def test_it_is_chosen_only_if_it_is_named(
             KIND.at("cuda:1").memory()
     assert select(device="cuda:1").entry == select("cuda").entry
     assert select(device="fake").entry.device == "fake"
+    (tmp_path / "utils" / "backend_registration.py").write_text("")
+    with pytest.raises(NoBackendError, match="makes no fake devices"):
+        select(device="fake")
     with pytest.raises(NoBackendError, match="there is no card 2 among 2"):
         select(device="cuda:2")
     (found,) = (each.found for each in backends() if each.what == "cuda backend")

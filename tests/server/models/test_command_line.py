@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -27,12 +28,12 @@ LIMIT_SECONDS = 300.0
 
 def engines(parent: int) -> set[int]:
     """Return the engines' processes of a server."""
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return {
-        int(each)
-        for each in children
-        if ENGINE_PROGRAM.encode() in Path(f"/proc/{each}/cmdline").read_bytes()
-    }
+    found: set[int] = set()
+    for each in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        with contextlib.suppress(OSError):  # it has just ended
+            if ENGINE_PROGRAM.encode() in Path(f"/proc/{each}/cmdline").read_bytes():
+                found.add(int(each))
+    return found
 
 
 def stream(url: str, body: dict[str, object], after_first: list[int]) -> str:

@@ -153,6 +153,12 @@ def test_keep_alive(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for wrong in ("soon", [1] * 100_000):
             response = await client.post("/api/chat", json={"model": "a", "keep_alive": wrong})
             assert response.status_code == 400
+        body = b'{"model": "a", "keep_alive": 1e400}'
+        assert (await client.post("/api/chat", content=body)).status_code == 400
+        for long in (1e12, "999999999h"):
+            await client.post("/api/chat", json={"model": "a", "keep_alive": long})
+            (card,) = (await client.get("/api/ps")).json()["models"]
+            assert card["expires_at"].startswith("9999")
 
     run(directory, work)
 

@@ -163,6 +163,23 @@ def test_whoever_leaves_takes_no_room(directory: Path) -> None:
     in_loop(directory, work)
 
 
+def test_whoever_leaves_before_their_turn_loads_nothing(directory: Path) -> None:
+    async def work(site: Site) -> None:
+        site.opener.gate.clear()
+        first = Use(site, "a")
+        await until(lambda: site.opener.opened == ["a"])
+        leaving = Use(site, "b")
+        await until(lambda: bool(site["b"].waiting))
+        leaving.task.cancel()
+        site.opener.gate.set()
+        await first.finish()
+        await until(lambda: site["b"].task is None)
+        assert site.opener.opened == ["a"]
+        await used(site, "b")
+
+    in_loop(directory, work)
+
+
 def test_many_requests_for_many_models_all_end(directory: Path) -> None:
     async def work(site: Site) -> None:
         uses = [Use(site, "abcacbbca"[index % 9]) for index in range(45)]
@@ -264,5 +281,23 @@ def test_the_end_of_the_server_refuses_those_who_wait(directory: Path) -> None:
             with pytest.raises(ApiError) as caught:
                 await use.task
             assert caught.value.code == "server_shutdown"
+
+    in_loop(directory, work)
+
+
+def test_a_load_is_cancelled_once_however_often_the_server_is_ended(directory: Path) -> None:
+    """A second time would end its wait for a thread that has the engine's socket."""
+
+    async def work(site: Site) -> None:
+        site.opener.gate.clear()
+        waiting = Use(site, "a")
+        await until(lambda: site.opener.opened == ["a"])
+        task = site["a"].task
+        assert task is not None
+        site.site.drain()
+        site.models.stop_loading()
+        assert task.cancelling() == 1
+        with pytest.raises(ApiError):
+            await waiting.task
 
     in_loop(directory, work)
