@@ -155,7 +155,7 @@ test: setup build/openai-1 ## everything; the last line is pytest's own summary
 	@$(MAKE) --no-print-directory check & check=$$!; \
 	    $(MAKE) --no-print-directory coverage; coverage=$$?; \
 	    wait $$check && exit $$coverage
-	@$(RUN) -m pytest $(SPREAD) --ignore tests/tidy
+	@$(RUN) -m pytest $(SPREAD) --ignore tests/tidy $(COVERAGE_TESTS:%=--covered %)
 
 test-newest: ## quick tests without PyTorch under the newest Python here, if it is newer than PYTHON
 	@newest="$$(.ci/newest-python $(PYTHON))" || exit 1; \

@@ -2,6 +2,7 @@
 
 `--shuffle SEED` runs the tests in a random order, to find those that depend on their order.
 `--no-torch` skips the tests that need PyTorch, for a Python that has no CPU build of it.
+`--covered PATH` leaves out the quick tests of a directory or file, which `make coverage` has run.
 `--whole` runs all cases of the tests marked `matrix` or `sample`, of which other runs choose a few.
 """
 
@@ -43,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run in an order of this seed")
     parser.addoption("--no-torch", action="store_true", help="skip the tests that need torch")
     parser.addoption("--whole", action="store_true", help="run all cases of marked tests")
+    parser.addoption("--covered", action="append", default=[], help="leave out its quick tests")
 
 
 def pytest_configure() -> None:
@@ -58,12 +60,24 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _is_quick(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the tests so that a broken rule or unit test shows in the first second."""
     if not config.getoption("whole"):
         left_out = leave_out(items)
         config.hook.pytest_deselected(items=list(left_out.values()))
         items[:] = [each for each in items if each.nodeid not in left_out]
+    covered = [config.rootpath / each for each in config.getoption("covered")]
+    ran = [
+        each for each in items if _is_quick(each) and any(map(each.path.is_relative_to, covered))
+    ]
+    if ran:
+        config.hook.pytest_deselected(items=ran)
+        names = {each.nodeid for each in ran}
+        items[:] = [each for each in items if each.nodeid not in names]
     seed = config.getoption("shuffle")
     if seed is None:
         items.sort(key=_turn)
