@@ -6,6 +6,7 @@ import argparse
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from octavo.dialects.adapters.dialect import SGLANG
 from octavo.dialects.adapters.schema import (
     AdapterChange,
     LoadAdapterRequest,
@@ -97,11 +98,13 @@ def adapter_routes(origin: Origin) -> Sequence[Route]:
             *("POST", "/load_lora_adapter", _as_json(_load, origin)),
             "Load an adapter, for SGLang's clients.",
             *(LoadAdapterRequest, AdapterChange),
+            dialect=SGLANG,
         ),
         Route(
             *("POST", "/unload_lora_adapter", _as_json(_unload, origin)),
             "Unload an adapter, for SGLang's clients.",
             *(UnloadAdapterRequest, AdapterChange),
+            dialect=SGLANG,
         ),
     )
 
