@@ -97,11 +97,15 @@ def _turn(item: pytest.Item) -> tuple[bool, int]:
     return item.get_closest_marker("slow") is not None, rank
 
 
+_WITH_TORCH = ("import torch", "from tests.backends.torch.")
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skip a folder whose conftest.py imports torch, with --no-torch."""
     conftest = collection_path / "conftest.py"
     if config.getoption("no_torch") and conftest.is_file():
-        return True if "\nimport torch" in conftest.read_text() else None
+        lines = conftest.read_text().splitlines()
+        return True if any(each.startswith(_WITH_TORCH) for each in lines) else None
     return None
 
 
