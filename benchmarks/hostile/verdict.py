@@ -69,7 +69,8 @@ def _fault_of_error(body: bytes) -> str | None:
         if words in body:
             return f"an error with {words!r} in it: {body[:200]!r}"
     try:
-        error = json.loads(body)["error"]
+        found = json.loads(body)
+        error = found["error_message"] if "error_message" in found else found["error"]
     except (ValueError, TypeError, KeyError):
         return f"an error that is not in JSON: {body[:200]!r}"
     # Some APIs have the message itself there.

