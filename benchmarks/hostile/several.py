@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from benchmarks.hostile.attack import (
     request,
 )
 from benchmarks.hostile.client import carry_out
+from benchmarks.served.command import port_of
 from octavo.env import child_environment
 from tests.api.tiny import make_model
 
@@ -73,13 +73,7 @@ def _serving(directory: Path, log: int) -> Iterator[tuple[subprocess.Popen[str],
         command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
     )
     try:
-        assert process.stdout is not None
-        found = None
-        while found is None:
-            line = process.stdout.readline()
-            assert line, "the server has not started"
-            found = re.search(r" at http://127.0.0.1:(\d+)", line)
-        yield process, int(found[1])
+        yield process, port_of(process)
     finally:
         process.kill()
         process.wait()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
+from benchmarks.served.command import port_of
 from octavo.env import child_environment
 from tests.api.tiny import make_model
 
@@ -42,13 +42,7 @@ def serving(*words: str) -> Iterator[http.client.HTTPConnection]:
         env=child_environment({"OCTAVO_API_KEY": ""}),
     )
     try:
-        assert process.stdout is not None
-        found = None
-        while found is None:
-            line = process.stdout.readline()
-            assert line, "the server has not started"
-            found = re.search(r" at http://([\d.:]+)", line)
-        yield http.client.HTTPConnection(found[1])
+        yield http.client.HTTPConnection("127.0.0.1", port_of(process))
     finally:
         process.terminate()
         process.wait()

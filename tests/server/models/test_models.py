@@ -56,6 +56,16 @@ class Use:
         await self.task
 
 
+async def waits_for_room(site: Site) -> tuple[Use, Use, Use]:
+    """Use two models, and ask for a third, for which one of them is to leave."""
+    first, other = Use(site, "a"), Use(site, "b")
+    await first.has_begun.wait()
+    await other.has_begun.wait()
+    third = Use(site, "c")
+    await until(lambda: site["a"].is_leaving or site["b"].is_leaving)
+    return first, other, third
+
+
 async def used(site: Site, names: str) -> None:
     """Use models one after the other."""
     for name in names:
@@ -99,11 +109,7 @@ def test_a_model_that_answers_is_waited_for(directory: Path) -> None:
     """
 
     async def work(site: Site) -> None:
-        first, other = Use(site, "a"), Use(site, "b")
-        await first.has_begun.wait()
-        await other.has_begun.wait()
-        third = Use(site, "c")
-        await until(lambda: site["a"].is_leaving or site["b"].is_leaving)
+        first, other, third = await waits_for_room(site)
         leaving, staying = ("a", "b") if site["a"].is_leaving else ("b", "a")
         late = Use(site, leaving)
         beside = Use(site, staying)
@@ -125,11 +131,7 @@ def test_a_request_waits_no_longer_than_it_may(directory: Path) -> None:
     """A 503 says after which time to try again, and the others go on as before."""
 
     async def work(site: Site) -> None:
-        first, other = Use(site, "a"), Use(site, "b")
-        await first.has_begun.wait()
-        await other.has_begun.wait()
-        third = Use(site, "c")
-        await until(lambda: site["a"].is_leaving or site["b"].is_leaving)
+        first, other, third = await waits_for_room(site)
         late = Use(site, "a" if site["a"].is_leaving else "b")
         site.clock.now += 1000
         with pytest.raises(ApiError) as caught:
@@ -148,11 +150,7 @@ def test_whoever_leaves_takes_no_room(directory: Path) -> None:
     """No model makes room for one whose requests have all left."""
 
     async def work(site: Site) -> None:
-        first, other = Use(site, "a"), Use(site, "b")
-        await first.has_begun.wait()
-        await other.has_begun.wait()
-        third = Use(site, "c")
-        await until(lambda: site["a"].is_leaving or site["b"].is_leaving)
+        first, other, third = await waits_for_room(site)
         third.task.cancel()
         await until(lambda: site["c"].task is None)
         assert not any(each.is_leaving for each in site.list)
