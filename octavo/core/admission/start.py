@@ -162,7 +162,8 @@ class StartRules:
             return BLOCKS, False
         has_slot = bool(self._lifecycle.free_slots)
         # Known from the last time, without matching its prefix again.
-        has_blocks = not running or self._kv.pool.num_free >= sequence.num_free_needed
+        needed = sequence.num_free_needed + self._spare()
+        has_blocks = not running or self._kv.pool.num_free >= needed
         if not (has_slot and has_blocks):
             num_waiting = len(sequence.line.waiting)
             if not self._make_room(sequence, draft, now, before):
@@ -237,7 +238,7 @@ class StartRules:
         if not self._kv.fits(sequence, prefix, self._spare()):
             pool, holders = self._kv.pool, [victim.tables for victim, _ in victims]
             num_free = pool.num_free + pool.pages_freed_by(holders, prefix.tables)
-            if sequence.num_free_needed > num_free:
+            if sequence.num_free_needed + self._spare() > num_free:
                 return False
         while victims and not self._has_room(sequence):
             self.preempt(*victims.pop(0), draft, now)

@@ -211,7 +211,8 @@ class KVManager:
     def fits(self, sequence: Sequence, prefix: Prefix, spare: int) -> bool:
         """Return whether all known tokens could be computed now with `spare` pages left over.
 
-        Store the number needed in the sequence, so that later steps need not match it again.
+        Store the number needed in the sequence, without the spare ones, which others may need less
+        later, so that later steps need not match it again.
         """
         pool = self.pool
         blocks = self._blocks(len(sequence.tokens))
@@ -221,9 +222,9 @@ class KVManager:
             max(0, policy.most_held(blocks, num_encoder) - len(table) + table.count(NULL_BLOCK))
             for policy, table in zip(self.policies, prefix.tables, strict=True)
         ]
-        needed = spare + pool.pages_for(missing) + pool.pages_taken_by(prefix.tables)
+        needed = pool.pages_for(missing) + pool.pages_taken_by(prefix.tables)
         sequence.num_free_needed = needed
-        return needed <= pool.num_free
+        return needed + spare <= pool.num_free
 
     def lacking_pages(self, sequence: Sequence) -> int:
         """Return how many pages a running sequence still lacks for its known tokens."""
