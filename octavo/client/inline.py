@@ -166,13 +166,13 @@ class InlineClient:
 
     def _work(self, core: EngineCore) -> None:
         snapshot_at, num_seen = 0.0, 0
+        self._snapshot = take_snapshot(core, time.monotonic())
         while True:
             with self._wake:
                 while not (self._inbox or self._is_closing or core.has_work):
                     seconds = core.seconds_to_deadline()
                     if seconds <= 0.0:
                         break
-                    self._snapshot = take_snapshot(core, time.monotonic())
                     if self._awaits_files:
                         self._wake.wait(min(seconds, POLL_SECONDS))
                         break
@@ -189,7 +189,7 @@ class InlineClient:
                 num_seen = num_computed
                 self.vitals.note_step(now)
             self._load = take_load(core)
-            if now >= snapshot_at:
+            if now >= snapshot_at or not core.has_work:  # the last one before its events
                 snapshot_at = now + SNAPSHOT_SECONDS
                 self._snapshot = take_snapshot(core, now)
             if events and not self._call_soon(self._deliver, events):
