@@ -164,6 +164,11 @@ def foreign_api_keys() -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
+def client_api_key() -> str:
+    """Return OPENAI_API_KEY, with which a client asks a server; empty if it is unset."""
+    return os.environ.get("OPENAI_API_KEY", "")
+
+
 def shows_colours() -> bool:
     """Return whether a terminal may be sent styles: NO_COLOR is not set, and TERM not dumb."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"

@@ -1,1 +1,1 @@
-"""Measures the engine from inside: where a step's time goes."""
+"""Measures the engine from inside, where a step's time goes, and a server from outside."""

@@ -46,7 +46,9 @@ def _dispatch(rest: list[str]) -> int:
     if not rest or rest[0] in ("-h", "--help"):
         return _show_overview()
     if rest[0] == "help":
-        return _dispatch([rest[1], "--help"] if rest[1:] else [])
+        return _dispatch([*rest[1:], "--help"] if rest[1:] else [])
+    if "-".join(rest[:2]) in COMMANDS:  # as in `octavo bench serve`
+        rest[:2] = ["-".join(rest[:2])]
     name = _FLAG_COMMANDS.get(rest[0], rest[0])
     command = COMMANDS.get(name)
     if command is None:

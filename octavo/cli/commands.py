@@ -22,6 +22,11 @@ class Command(NamedTuple):
     summary: str
     synopsis: str  # the arguments, as the overview shows them
 
+    @property
+    def words(self) -> str:
+        """The command as it is typed: `bench-serve` may be two words."""
+        return self.name.replace("-", " ")
+
 
 _ALL = (
     Command("serve", "octavo.cli.serve", "serve a model over HTTP, as OpenAI does", "[MODEL]"),
@@ -40,9 +45,15 @@ _ALL = (
     ),
     Command(
         "bench",
-        "octavo.cli.bench",
+        "octavo.cli.bench.engine",
         "measure where a step spends its time, or what drafts gain",
         "profile MODEL",
+    ),
+    Command(
+        "bench-serve",
+        "octavo.cli.bench.serve",
+        "measure a running server, as its clients see it",
+        "[URL]",
     ),
     Command(
         "config",
@@ -67,7 +78,7 @@ COMMANDS = {command.name: command for command in _ALL}
 
 def overview() -> str:
     """Return the text of `octavo --help`."""
-    heads = {command.name: f"{command.name} {command.synopsis}" for command in _ALL}
+    heads = {command.name: f"{command.words} {command.synopsis}" for command in _ALL}
     width = max(map(len, heads.values()))
     lines = [f"  octavo {heads[each.name]:{width}}   {each.summary}" for each in _ALL]
     return "\n".join(

@@ -21,7 +21,7 @@ def make_parser(command: Command) -> Parser:
     module = importlib.import_module(command.module)
     description, _, more = (module.__doc__ or "").partition("\n\n")
     parser = Parser(
-        prog=f"octavo {command.name}",
+        prog=f"octavo {command.words}",
         description=" ".join(description.split()),
         epilog=more.strip() or None,
     )
@@ -55,7 +55,7 @@ def execute(command: Command, words: list[str]) -> int:
         finally:
             undo()  # a program that calls `main` keeps its own logging
     except UsageError as error:
-        sys.stderr.write(f"octavo {command.name}: {error}\n")
+        sys.stderr.write(f"octavo {command.words}: {error}\n")
         return USAGE
     except SystemExit as error:  # argparse, after --help
         return error.code if isinstance(error.code, int) else OK
@@ -67,7 +67,7 @@ def execute(command: Command, words: list[str]) -> int:
     except Exception as error:
         if is_debugging:
             traceback.print_exc()
-        sys.stderr.write(f"octavo {command.name}: {explain(error, spellings)}\n")
+        sys.stderr.write(f"octavo {command.words}: {explain(error, spellings)}\n")
         try:
             sys.stdout.flush()
         except OSError:  # it is why the command has failed, or fails too

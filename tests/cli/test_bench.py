@@ -12,7 +12,7 @@ from octavo.backends.native.backend import PeakRates
 from octavo.bench.profile import Line, Profile
 from octavo.bench.speculation import Gain
 from octavo.cli import main
-from octavo.cli.bench import as_gains, as_text
+from octavo.cli.bench.engine import as_gains, as_text
 from octavo.cli.commands import OK, USAGE
 from octavo.observe import machine
 
@@ -122,8 +122,8 @@ def test_more_memory_than_there_is_is_refused(
 
 def test_there_is_nothing_else_to_measure(capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
-        (["everything", "tiny"], "'everything' is not a measurement: there are profile and"),
-        (["tiny"], "profile and speculation; write: octavo bench profile tiny"),
+        (["everything", "tiny"], "'everything' is not a measurement: there are profile,"),
+        (["tiny"], "profile, speculation and serve; write: octavo bench profile tiny"),
         (["profile"], "the model is not named; write: octavo bench profile MODEL"),
         ([], "neither the measurement nor the model is named; write: octavo bench profile MODEL"),
     ):

@@ -49,7 +49,7 @@ def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) ->
     for words in ([], ["-h"], ["--help"], ["help"], ["--debug"]):
         assert main(words) == OK
         text = capsys.readouterr().out
-        assert all(f"octavo {name}" in text for name in COMMANDS)
+        assert all(f"octavo {each.words}" in text for each in COMMANDS.values())
 
 
 def test_help_on_a_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,7 +65,7 @@ def page() -> str:
     """Return the whole page."""
     parts = [_OPENING, "\n| command | what it does |\n| --- | --- |\n"]
     for command in COMMANDS.values():
-        words = f"octavo {command.name} {command.synopsis}".strip()
+        words = f"octavo {command.words} {command.synopsis}".strip()
         parts.append(f"| `{words}` | {command.summary} |\n")
     parts += [section(command) for command in COMMANDS.values()]
     return "".join(parts)
@@ -74,7 +74,7 @@ def page() -> str:
 def section(command: Command) -> str:
     """Describe one command, with a table for each group of its options."""
     parser = make_parser(command)
-    words = f"octavo {command.name} {command.synopsis}".strip()
+    words = f"octavo {command.words} {command.synopsis}".strip()
     parts = [f"\n## `{words}`\n\n{parser.description}\n"]
     if parser.epilog:
         parts.append(f"\n{parser.epilog}\n")

@@ -22,7 +22,7 @@ def overview_page() -> str:
     lines = [*_head("octavo", "serve large language models"), ".SH SYNOPSIS", ".B octavo"]
     lines += [".I COMMAND", "[arguments]", ".SH COMMANDS"]
     for command in COMMANDS.values():
-        lines += [".TP", f".B {_escaped(f'{command.name} {command.synopsis}'.strip())}"]
+        lines += [".TP", f".B {_escaped(f'{command.words} {command.synopsis}'.strip())}"]
         lines.append(_line(command.summary))
     return _text([*lines, *_exit_codes(), *_see_also(None)])
 
@@ -31,7 +31,7 @@ def command_page(command: Command) -> str:
     """Return the page of one command."""
     described = page(command)
     lines = _head(f"octavo-{command.name}", command.summary)
-    lines += [".SH SYNOPSIS", f".B octavo {command.name}"]
+    lines += [".SH SYNOPSIS", f".B octavo {command.words}"]
     words = [each for each in command.synopsis.split() if each]
     lines += [_line(" ".join([*words, "[options]"])), ".SH DESCRIPTION", _line(described.text)]
     for paragraph in described.more.split("\n\n"):

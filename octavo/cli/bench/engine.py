@@ -177,7 +177,8 @@ def _check_words(what: str | None, model: str | None) -> None:
         raise UsageError(f"the model is not named; {usage}")
     if model is None:
         usage = f"write: octavo bench profile {what}"
-    raise UsageError(f"{what!r} is not a measurement: there are profile and speculation; {usage}")
+    known = "there are profile, speculation and serve"
+    raise UsageError(f"{what!r} is not a measurement: {known}; {usage}")
 
 
 def as_text(model: str, found: Profile) -> str:

@@ -1,0 +1,1 @@
+"""Measures a server from outside, as its clients see it."""

@@ -1,0 +1,1 @@
+"""The commands that measure: an engine from inside, and a server from outside."""

@@ -1,0 +1,1 @@
+"""Tests of what measures: engines from inside, and servers from outside."""
