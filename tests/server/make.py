@@ -28,6 +28,18 @@ from octavo.transport.route import Route
 from tests.server.engine import FACTS, FakeEngine
 
 LIMIT = 300.0  # seconds that a test waits at most; no test depends on it
+# Limits that a worker or an engine exceeds by a pause of the machine, where no test means them.
+PATIENT: dict[str, Any] = {
+    "template_seconds": LIMIT,
+    "tokenize_seconds": LIMIT,
+    "shape_seconds": LIMIT,
+    "ready_seconds": LIMIT,
+}
+
+
+def patient(**options: Any) -> ServerSettings:
+    """Return settings whose limits of time no slow machine exceeds, but for those in `options`."""
+    return ServerSettings(**{**PATIENT, **options})
 
 
 class Client(httpx.AsyncClient):
@@ -57,7 +69,7 @@ async def serving(
 ) -> AsyncIterator[Client]:
     """Serve without a socket: the client calls the ASGI application."""
     engine = engine or FakeEngine(directory)
-    server = Server(engine, ServerSettings(**options))
+    server = Server(engine, patient(**options))
     adapters = AdapterService(server)
     async with Client(server) as client:
         try:
@@ -93,7 +105,7 @@ def listening(
     life: list[ServerLifecycle] = []
 
     async def main() -> None:
-        server = Server(engine, ServerSettings(port=0, **options))
+        server = Server(engine, patient(port=0, **options))
         life.append(ServerLifecycle(OneModel(server), handles_signals=False))
         await life[0].run(lambda _: ready.set())
 

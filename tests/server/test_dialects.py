@@ -16,7 +16,6 @@ from octavo.api.outputs import RequestOutput
 from octavo.api.reading import Reading
 from octavo.api.requests import TOO_LONG
 from octavo.formats.deltas import Delta, FinishDelta, ReasoningDelta, TextDelta
-from octavo.options.server import ServerSettings
 from octavo.server.openapi import document
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from octavo.serving.exchange import Exchange
@@ -30,7 +29,7 @@ from octavo.transport.exchange import encode
 from octavo.transport.route import Route
 from octavo.workers.jobs import PromptJob
 from tests.server.engine import FakeEngine
-from tests.server.make import LIMIT, Client, events, once_written
+from tests.server.make import LIMIT, Client, events, once_written, patient
 
 PATH = "/lines/say"
 
@@ -146,7 +145,7 @@ SAY = Route("POST", PATH, generating(Say, translate), "Say something.", Say, dia
 
 def client_of(engine: FakeEngine, **options: Any) -> Client:
     """Return a client of a server with both dialects."""
-    return Client(Server(engine, ServerSettings(**options)), [*ROUTES, SAY])
+    return Client(Server(engine, patient(**options)), [*ROUTES, SAY])
 
 
 def run(directory: Path, test: Any, **options: Any) -> None:

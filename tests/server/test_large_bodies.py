@@ -20,10 +20,9 @@ from octavo.serving.schema.decode import (
     is_large,
 )
 from tests.server.engine import FakeEngine
-from tests.server.make import LIMIT, Client, events, serving
+from tests.server.make import Client, events, serving
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-PATIENT: Any = {"template_seconds": LIMIT, "tokenize_seconds": LIMIT}
 GREEDY = {"temperature": 0, "max_tokens": 4}
 MESSAGES = [{"role": "user", "content": "The quick"}, {"role": "assistant", "content": "brown"}]
 LONG = "quick brown fox " * 40_000
@@ -99,7 +98,7 @@ def test_a_worker_reads_a_body_as_the_server_does(
     directory: Path, monkeypatch: pytest.MonkeyPatch, path: str, body: Any
 ) -> None:
     async def ask() -> Any:
-        async with serving(directory, FakeEngine(directory), **PATIENT) as client:
+        async with serving(directory, FakeEngine(directory)) as client:
             response = await client.post(path, json=body, headers={"x-request-id": "same"})
             unknown = response.headers.get("x-octavo-unknown-fields")
             return response.status_code, unknown, contents(response.text)
@@ -186,7 +185,7 @@ def test_a_hostile_body_is_refused_and_never_decoded_in_the_server(
     path = CHAT if b"messages" in body[:20] else COMPLETIONS
 
     async def main() -> None:
-        async with serving(directory, **PATIENT) as client:
+        async with serving(directory) as client:
             kind = {"content-type": "application/json"}
             response = await client.post(path, content=body, headers=kind)
             assert response.status_code == 400

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from octavo import AsyncLLM
-from octavo.options.server import ServerSettings
 from octavo.serving import large_bodies
 from octavo.serving.server import Server
 from tests.api.tiny import TEMPLATE, make_model
 from tests.server.durable.make import in_loop
 from tests.server.engine import FakeEngine
-from tests.server.make import Client, events, serving
+from tests.server.make import Client, events, patient, serving
 
 CHAT, TOKENS = "/v1/chat/completions", "/inference/v1/generate"
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -34,7 +33,7 @@ async def real_server(directory: Path, **settings: Any) -> AsyncIterator[Client]
     """Serve a real model, which follows a prediction."""
     llm = AsyncLLM(str(make_model(directory, TEMPLATE)), engine="inline", num_threads=1)
     llm.attach()
-    server = Server(llm, ServerSettings(**settings))
+    server = Server(llm, patient(**settings))
     async with Client(server) as client:
         try:
             yield client

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec
 
-from octavo.options.server import ServerSettings
 from octavo.serving.durable.service import Durability
 from octavo.serving.server import Server
 from tests.server.engine import ChainRunner, FakeEngine
-from tests.server.make import Client, until
+from tests.server.make import Client, patient, until
 
 P = ParamSpec("P")
 
@@ -63,7 +62,7 @@ async def durable(
 ) -> AsyncIterator[Client]:
     """Serve with a journal, without a socket; at the end leave the file as a kill would."""
     engine = FakeEngine(directory, runner=runner, **(engine_options or {}))
-    config = ServerSettings(journal=journal, **{"api_keys": (KEY, OTHER_KEY), **options})
+    config = patient(journal=journal, **{"api_keys": (KEY, OTHER_KEY), **options})
     server = Server(engine, config)
     service = server.durability = Durability.open(server)
     engine.attach()

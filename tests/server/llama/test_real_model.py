@@ -12,7 +12,7 @@ from octavo.api.async_llm import AsyncLLM
 from octavo.serving.server import Server
 from tests.api.tiny import make_model
 from tests.server.llama.test_llama import answer
-from tests.server.make import Client
+from tests.server.make import Client, patient
 
 pytest.importorskip("torch")
 
@@ -23,7 +23,7 @@ def test_biases_bans_and_shapes_change_what_is_drawn(tmp_path: Path) -> None:
 
     async def main() -> None:
         llm.attach()
-        async with Client(Server(llm)) as client:
+        async with Client(Server(llm, patient())) as client:
             await check(client, llm)
             await client.server.prompt_pool.close()
 

@@ -24,7 +24,6 @@ from octavo.dialects.grpc.routes import GRPC_ROUTES
 from octavo.observe.loop_lag import LoopLag
 from octavo.options.engine import EngineArguments
 from octavo.options.named_adapters import NamedAdapter
-from octavo.options.server import ServerSettings
 from octavo.server.application import application
 from octavo.server.routes import DEFAULT_DIALECT, ROUTES
 from octavo.serving.batches.calls import Calls
@@ -38,7 +37,7 @@ from octavo.serving.server import Server
 from tests.client.clients import process_of
 from tests.server.adapters.make import write_adapter
 from tests.server.batches.make import begin, ended, lines_of
-from tests.server.make import LIMIT, Client, until
+from tests.server.make import LIMIT, Client, patient, until
 from tests.server.matrix.cells import (
     ADAPTER,
     FURTHER_PLACES,
@@ -95,12 +94,12 @@ class World:
         source = files_of(self._client.facts)
         copies = AdapterCopies(1 << 20, 1 << 18, files / "copies")
         self.llm = TrustingLLM.over(self._client, arguments, source=source, copies=copies)
-        limits: dict[str, Any] = {"template_seconds": LIMIT, "tokenize_seconds": LIMIT}
+        limits: dict[str, Any] = {}
         if has_journal:
             limits["journal"] = files / "journal"
         else:
             limits["batch_dir"] = files
-        self.server = Server(self.llm, ServerSettings(**limits))
+        self.server = Server(self.llm, patient(**limits))
         self._applications = {
             True: application(self.server, GRPC_ROUTES, GRPC),
             False: application(self.server, ROUTES),

@@ -13,6 +13,7 @@ from octavo.server.models.model import Model
 from octavo.server.models.models import Models
 from octavo.serving.server import Server, Shared
 from tests.server.engine import FakeEngine
+from tests.server.make import patient
 
 
 class FakeContext:
@@ -90,7 +91,7 @@ class Site:
     """A front with models a, b and c, of which two have room at once."""
 
     def __init__(self, directory: Path, *, wait_seconds: float = 300.0, **options: object) -> None:
-        config = ServerSettings(**options)  # type: ignore[arg-type]
+        config = patient(**options)
         self.clock = Clock()
         shared = Shared(config, self.clock)
         self.opener = FakeOpener(directory, config, shared)

@@ -22,7 +22,6 @@ from octavo.dialects.common.schema.chat import ChatRequest
 from octavo.dialects.common.schema.completion import CompletionRequest
 from octavo.dialects.common.schema.shapes import ShapeFields
 from octavo.options.engine import EngineArguments
-from octavo.options.server import ServerSettings
 from octavo.serving import large_bodies
 from octavo.serving.beams.generation import BeamGeneration
 from octavo.serving.operation import PreparedRequest
@@ -31,7 +30,7 @@ from tests.api.tiny import make_model
 from tests.client.clients import FACTORY, process_of
 from tests.server.durable.make import KEY, Gate, durable
 from tests.server.engine import END, ChainRunner, FakeEngine, extended, logprobs_of
-from tests.server.make import LIMIT, Client, serving, until
+from tests.server.make import Client, patient, serving, until
 from tests.server.openai.calls import error_of
 
 PROMPT = [5, 6, 7]
@@ -237,8 +236,7 @@ def test_a_large_body_gives_the_same_beams(
     """A worker translates it, and the settings of the search are not lost on the way."""
 
     async def main() -> None:
-        patient: Any = {"template_seconds": LIMIT, "tokenize_seconds": LIMIT}
-        async with serving(directory, **patient) as client:
+        async with serving(directory) as client:
             fields = {"prompt": "The quick", **BEAMS, "n": 8, "length_penalty": -1.0}
             small = await client.complete(**fields)
             monkeypatch.setattr(large_bodies, "is_large", lambda body: True)
@@ -472,7 +470,7 @@ def test_a_search_outlives_its_engine(directory: Path) -> None:
 
     async def main() -> None:
         llm.attach()
-        async with Client(Server(llm, ServerSettings())) as client:
+        async with Client(Server(llm, patient())) as client:
             body = {"prompt": PROMPT, **BEAMS, "ignore_eos": True, "max_tokens": 60}
             whole = await client.complete(**body)
             before = llm._num_requests

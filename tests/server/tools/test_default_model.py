@@ -16,10 +16,9 @@ from jsonschema import Draft202012Validator
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.loader.errors import DownloadError
-from octavo.options.server import ServerSettings
 from octavo.serving.server import Server
 from tests.server.anthropic import test_messages as anthropic
-from tests.server.make import Client
+from tests.server.make import Client, patient
 from tests.server.openai.scripted import message_of
 from tests.server.responses import make as responses
 
@@ -267,7 +266,7 @@ def test_every_choice_in_every_dialect_gives_valid_calls() -> None:
 
     async def main() -> None:
         llm.attach()
-        async with Client(Server(llm, ServerSettings())) as client:
+        async with Client(Server(llm, patient())) as client:
             try:
                 await asyncio.gather(
                     *(
