@@ -11,9 +11,14 @@ import pytest
 from octavo.api.async_llm import AsyncLLM
 from octavo.serving.server import Server
 from tests.api.tiny import make_model
-from tests.server.make import Client, events
+from tests.server.make import Client, events, patient, until
 
 pytest.importorskip("torch")
+
+
+def has_begun(client: Client) -> bool:
+    """Return whether the engine has the only request."""
+    return any(each.record.entered_at for each in client.server.active.values())
 
 
 def process(llm: AsyncLLM) -> Any:
@@ -31,18 +36,22 @@ def test_a_stream_outlives_its_engine(tmp_path: Path) -> None:
     async def main() -> None:
         llm.attach()
         assert llm.is_well()
-        async with Client(Server(llm)) as client:
+        async with Client(Server(llm, patient())) as client:
             fields = {"max_tokens": 100, "temperature": 0, "ignore_eos": True}
             whole = await client.complete(**fields)
             body = {"prompt": "The quick", "stream": True, **fields}
-            asked = asyncio.ensure_future(client.post("/v1/completions", json=body))
-            active = client.server.active
-            while not any(flight.record.entered_at for flight in active.values()):
-                await asyncio.sleep(0.002)
-            process(llm).kill()
-            response = await asked
-            text = "".join(c["text"] for e in events(response.text) for c in e["choices"])
-            assert text == whole["choices"][0]["text"]
+            (engine,) = llm.engines
+            while not engine.vitals.num_deaths:  # once more if the stream ended before the kill
+                asked = asyncio.ensure_future(client.post("/v1/completions", json=body))
+                while not (asked.done() or has_begun(client)):
+                    await asyncio.sleep(0.002)
+                if not asked.done():
+                    process(llm).kill()
+                    await until(lambda: bool(engine.vitals.num_deaths))
+                response = await asked
+                text = "".join(c["text"] for e in events(response.text) for c in e["choices"])
+                assert text == whole["choices"][0]["text"]
+                await until(llm.is_well)  # the kill may have come behind the last token
             ready = await client.get("/health/ready")
             assert ready.status_code == 200
             assert (await client.get("/metrics")).status_code == 200

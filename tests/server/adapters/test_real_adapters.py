@@ -13,14 +13,13 @@ from safetensors.numpy import load_file
 
 from octavo import LLM, AsyncLLM, LoRARequest, SamplingParams
 from octavo.options.named_adapters import NamedAdapter
-from octavo.options.server import ServerSettings
 from octavo.server.admin.routes import ADMIN_ROUTES
 from octavo.serving.adapters.service import AdapterService
 from octavo.serving.server import Server
 from tests.adapters.made import Projection, make_arrays, write_adapter
 from tests.api.tiny import make_model
 from tests.client.clients import process_of
-from tests.server.make import Client, until
+from tests.server.make import Client, patient, until
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +71,7 @@ def test_adapters_answer_change_and_outlive_their_engine(
 
     async def main(llm: AsyncLLM) -> None:
         named = tuple(NamedAdapter(name, str(places[name])) for name in "ab")
-        server = Server(llm, ServerSettings(lora_modules=named))
+        server = Server(llm, patient(lora_modules=named))
         llm.attach()
         service = AdapterService(server)
         await service.start()
@@ -85,6 +84,7 @@ def test_adapters_answer_change_and_outlive_their_engine(
             await until(lambda: bool(server.active))
             os.kill(process_of(cast(Any, llm._client)).pid, signal.SIGKILL)
             assert await running == texts[0]
+            await until(lambda: llm.engines[0].vitals.num_deaths == 1 and llm.is_well())
             for file in places["c"].iterdir():
                 (places["a"] / file.name).write_bytes(file.read_bytes())
             assert await say(client, "a") == texts[0]

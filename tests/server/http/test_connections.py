@@ -28,13 +28,15 @@ HEALTH = ("/health", "/health/live", "/health/ready")
 
 @contextlib.contextmanager
 def full(
-    directory: Path, options: dict[str, Any]
+    directory: Path, options: dict[str, Any], reserved_seconds: float = LIMIT
 ) -> Iterator[tuple[ServerLifecycle, list[socket.socket]]]:
     """Serve with all places taken by connections that send nothing."""
     with (
+        pytest.MonkeyPatch.context() as patch,
         listening(directory, header_seconds=LIMIT, **options) as life,
         contextlib.ExitStack() as held,
     ):
+        patch.setattr("octavo.transport.connection.RESERVED_SECONDS", reserved_seconds)
         connect = socket.create_connection
         taken = [held.enter_context(connect(("127.0.0.1", life.port))) for _ in range(2)]
         wait_until(lambda: life.num_connections == 2)
@@ -74,7 +76,6 @@ def test_idle_connections_do_not_fill_the_reserve(
 ) -> None:
     """A full reserve closes its oldest connection; that one learns why."""
     monkeypatch.setattr(connections, "NUM_RESERVED", 3)
-    monkeypatch.setattr("octavo.transport.connection.RESERVED_SECONDS", LIMIT)
     with full(directory, {"max_connections": 2}) as (life, _), contextlib.ExitStack() as held:
         idle = [
             held.enter_context(socket.create_connection(("127.0.0.1", life.port), timeout=LIMIT))
@@ -86,11 +87,8 @@ def test_idle_connections_do_not_fill_the_reserve(
         assert idle[7].recv(65536).startswith(b"HTTP/1.1 503 ")
 
 
-def test_an_idle_connection_in_the_reserve_is_refused_soon(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("octavo.transport.connection.RESERVED_SECONDS", 0.01)
-    with full(directory, {"max_connections": 2}) as (life, _):
+def test_an_idle_connection_in_the_reserve_is_refused_soon(directory: Path) -> None:
+    with full(directory, {"max_connections": 2}, reserved_seconds=0.01) as (life, _):
         assert talk(life.port, b"").startswith(b"HTTP/1.1 503 ")
 
 
@@ -98,6 +96,7 @@ def test_connections_are_counted_in_the_metrics(directory: Path) -> None:
     with full(directory, {"max_connections": 3}) as (life, _):
         text = get(life.port, "/metrics").text
         assert 'octavo:connections{model_name="tiny",engine="0"} 3' in text
+        wait_until(lambda: life.num_connections == 2)
         talk(life.port, b"NONSENSE\r\n\r\n")
         text = get(life.port, "/metrics").text
         assert 'octavo:protocol_refusals_total{model_name="tiny",engine="0",status="400"} 1' in text

@@ -18,7 +18,7 @@ from octavo.server.site import OneModel
 from octavo.serving.server import Server
 from octavo.transport.middleware import ASGI, check_middlewares, wrap
 from tests.server.engine import ChainRunner, FakeEngine
-from tests.server.make import events, listening
+from tests.server.make import LIMIT, events, listening
 
 HERE = __name__
 SEEN: list[tuple[str, str, MutableMapping[str, Any]]] = []
@@ -95,7 +95,7 @@ def ask(directory: Path, **options: Any) -> httpx.Response:
     def step() -> None:
         nonlocal before
         begin = time.monotonic()
-        while SEEN and len(SEEN) == before and time.monotonic() < begin + 5:
+        while SEEN and len(SEEN) == before and time.monotonic() < begin + LIMIT:
             time.sleep(0.001)
         before = len(SEEN)
 
@@ -103,7 +103,7 @@ def ask(directory: Path, **options: Any) -> httpx.Response:
     with listening(directory, engine, **options) as life:
         body = {"prompt": "The quick", "max_tokens": 8, "stream": True}
         url = f"http://127.0.0.1:{life.port}/v1/completions"
-        return httpx.post(url, json=body, timeout=300)
+        return httpx.post(url, json=body, timeout=LIMIT)
 
 
 def text_of(chunks: list[Any]) -> str:
@@ -137,8 +137,8 @@ def test_operators_reach_the_admin_socket_without_middlewares(
 ) -> None:
     path = tmp_path / "admin"
     with listening(directory, admin_socket=path, middleware=(f"{HERE}:refusing",)):
-        transport = httpx.HTTPTransport(uds=str(path))
-        with httpx.Client(transport=transport, base_url="http://localhost") as client:
+        transport, base = httpx.HTTPTransport(uds=str(path)), "http://localhost"
+        with httpx.Client(transport=transport, base_url=base, timeout=LIMIT) as client:
             assert client.get("/in_flight").status_code == 200
 
 

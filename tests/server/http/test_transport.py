@@ -38,9 +38,10 @@ CHUNKED = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chu
     ],
 )
 def test_a_client_that_still_sends_reads_its_error(
-    directory: Path, sent: bytes, status: int
+    directory: Path, sent: bytes, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server goes on to read after its response; to close would reset the connection."""
+    monkeypatch.setattr("octavo.transport.safe_transport.LINGER_SECONDS", LIMIT)
     with listening(directory, max_body_bytes=100_000) as life:
         with socket.create_connection(("127.0.0.1", life.port), timeout=LIMIT) as client:
             client.sendall(sent)
@@ -67,7 +68,10 @@ def test_a_connection_does_not_linger_for_ever(
         assert client.recv(65536).startswith(b"HTTP/1.1 400 ")
 
 
-def test_the_end_of_the_server_ends_lingering_connections(directory: Path) -> None:
+def test_the_end_of_the_server_ends_lingering_connections(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.transport.safe_transport.LINGER_SECONDS", LIMIT)
     with listening(directory) as life:
         client = socket.create_connection(("127.0.0.1", life.port), timeout=LIMIT)
         client.sendall(CHUNKED + b"nonsense\r\n")
