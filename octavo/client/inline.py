@@ -189,7 +189,7 @@ class InlineClient:
                 num_seen = num_computed
                 self.vitals.note_step(now)
             self._load = take_load(core)
-            if now >= snapshot_at or not core.has_work:  # the last one before its events
+            if now >= snapshot_at or not self._load.num_running:  # the last before its events
                 snapshot_at = now + SNAPSHOT_SECONDS
                 self._snapshot = take_snapshot(core, now)
             if events and not self._call_soon(self._deliver, events):

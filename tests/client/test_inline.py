@@ -67,3 +67,32 @@ def test_a_held_request_costs_a_step_at_its_deadline_and_none_before() -> None:
     assert [event.finish_reason for event in events] == ["error"]
     # One when it is added, one at the deadline, and one more if a wait ends early.
     assert 2 <= core.num_steps <= 4
+
+
+def test_the_last_snapshot_is_published_before_its_events() -> None:
+    """Totals that are read right after the last token have all that was computed."""
+    config = CoreConfig(num_blocks=40, max_model_len=64)
+    core = EngineCore(config, Wire(Worker(config)), time.monotonic, KEY)
+
+    async def main() -> None:
+        client = InlineClient(core, FACTS)
+        for number in range(20):
+            seen: list[int] = []
+            has_ended = asyncio.Event()
+
+            def deliver(
+                new: Sequence[TokenEvent], seen: list[int] = seen, ended: asyncio.Event = has_ended
+            ) -> None:
+                if any(event.finish_reason for event in new):
+                    seen.append(client.snapshot().num_tokens)
+                    ended.set()
+
+            client.attach(deliver, lambda error: None)
+            sampling = SamplingParams(max_tokens=3, ignore_eos=True, seed=1)
+            prompt = array("i", [1, 2, 3 + number])
+            client.send([Request(str(number), prompt, sampling, time.monotonic())])
+            await has_ended.wait()
+            assert seen == [5 * (number + 1)]
+        client.close()
+
+    asyncio.run(main())
