@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import json
 import os
@@ -16,13 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-import octavo
 from tests.api.tiny import make_model
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.http.test_socket import Gate, get, post, wait_until
 from tests.server.make import LIMIT, Client, events, serving
 
-WALL_CLOCKS = ("time.time", "time.time_ns", "datetime.now", "datetime.utcnow")
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import logging, sys
@@ -124,17 +121,6 @@ def test_a_clock_that_jumps_by_hours_changes_nothing(
             assert client.server.metrics.disconnects.value() == 0
 
     asyncio.run(main())
-
-
-def test_nothing_is_decided_by_the_wall_clock() -> None:
-    """The clock is read only for `created` and for templates that ask for the date."""
-    readers = set()
-    home = Path(octavo.__path__[0])
-    for path in home.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and ast.unparse(node) in WALL_CLOCKS:
-                readers.add(str(path.relative_to(home)))
-    assert readers == {"serving/server.py", "text/chat/template.py"}
 
 
 # overload
