@@ -1,6 +1,6 @@
 """The number of Python calls in one streamed chat request, from the socket to its first token.
 
-    python benchmarks/request_calls.py [--list] [--json]
+    python -m benchmarks.served.request_calls [--list] [--json]
 
 The server, the core and the connection are real; the model is the tests' stand-in. Requests are
 sent one after the other, and the third is counted with `sys.setprofile`, so that what is built
@@ -17,7 +17,6 @@ import argparse
 import asyncio
 import json
 import re
-import sys
 import tempfile
 import threading
 import time
@@ -26,12 +25,10 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+from tests.server.engine import ChainRunner, FakeEngine, make_directory
+from tests.server.make import listening
 
-from tests.server.engine import ChainRunner, FakeEngine, make_directory  # noqa: E402
-from tests.server.make import listening  # noqa: E402
-
+ROOT = Path(__file__).parents[2]
 PACKAGE = f"{ROOT / 'octavo'}/"
 TEXT = re.compile(rb'"content":"[^"]')
 COUNTED = 3  # which request
