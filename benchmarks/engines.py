@@ -31,12 +31,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from octavo import AsyncLLM, RequestOutputKind, SamplingParams
 from octavo.client.journal import client as journal_client
-from octavo.client.journal.routing import Candidate
 from octavo.client.launcher import Launcher, ProcessLauncher
 from octavo.client.process import make_client
 from octavo.client.processors import divided
 from octavo.observe.machine import processor
 from octavo.options.engine import EngineArguments, read_arguments
+from octavo.routing import Candidate
 from tests.api.tiny import make_model
 
 FAKE = "tests.client.fake_engine:make"

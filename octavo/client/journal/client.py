@@ -17,9 +17,9 @@ from octavo.client.client import Deliver, Died, EngineDeadError
 from octavo.client.commands import COMMAND_SECONDS, joined
 from octavo.client.journal.journal import Entry, Journal
 from octavo.client.journal.member import Member, SomeEngine
-from octavo.client.journal.routing import choose
 from octavo.core.request import FAILURES, Abort, Request, TokenEvent
 from octavo.core.snapshot import EngineSnapshot, together
+from octavo.routing import choose
 from octavo.wire.commands import Command, Reply, ResetPrefixCache
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import WireError

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from octavo.client.journal.routing import Prefixes
+from octavo.client.journal.prefixes import Prefixes
 from octavo.client.journal.timeline import Timeline
 from octavo.core.request import FinishReason, Request, TokenEvent
 from octavo.wire.codec import event_from_wire, request_to_wire

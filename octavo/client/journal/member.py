@@ -13,10 +13,10 @@ from typing import Generic, Protocol, TypeVar
 from octavo.client.engine import Engine
 from octavo.client.journal.journal import Assignment, Entry, Journal
 from octavo.client.journal.quarantine import Quarantine
-from octavo.client.journal.routing import Candidate, KnownPrefixes
 from octavo.client.vitals import EngineVitals
 from octavo.core.request import TokenEvent
 from octavo.core.snapshot import EngineSnapshot
+from octavo.routing import Candidate, KnownPrefixes
 from octavo.wire.codec import in_batches
 from octavo.wire.message_types import (
     AbortRequests,

@@ -11,15 +11,10 @@ from typing import Any
 
 import pytest
 
-from octavo.client.journal.routing import (
-    GRAIN_TOKENS,
-    Candidate,
-    KnownPrefixes,
-    Prefixes,
-    choose,
-)
+from octavo.client.journal.prefixes import Prefixes
 from octavo.core.request import EncoderInput, Request
 from octavo.core.sampling_params import SamplingParams
+from octavo.routing import GRAIN_TOKENS, Candidate, KnownPrefixes, choose
 
 EMPTY = array("i")
 

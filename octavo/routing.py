@@ -1,18 +1,16 @@
 """The choice of an engine for a request: where its prefix is cached, and how much waits there.
 
-What an engine has cached is known from the requests that it was given. That view is bounded, and
-may be stale: the engine may have evicted what it shows, or still have what it has forgotten. A
-wrong view costs time, and nothing else.
+An engine is one of a set behind a front end, or a whole server behind a router. What it has cached
+is known from the requests that it was given. That view is bounded, and may be stale: the engine may
+have evicted what it shows, or still have what it has forgotten. A wrong view costs time, and
+nothing else.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
-
-from octavo.core.request import Request
 
 GRAIN_TOKENS = 32  # prefixes are compared in pieces of so many tokens
 # A token that is computed although another engine has it costs the memory of its KV too, and that
@@ -48,50 +46,15 @@ def choose(num_tokens: int, candidates: Sequence[Candidate]) -> int:
         waiting = each.num_waiting_tokens + REQUEST_COST * each.num_requests
         return lost + waiting, each.num_known, each.engine
 
-    return min(_not_too_busy(candidates), key=cost).engine
+    return min(not_too_busy(candidates), key=cost).engine
 
 
-def _not_too_busy(candidates: Sequence[Candidate]) -> list[Candidate]:
+def not_too_busy(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the engines with room for one more, without those that have far more than another."""
     least = min(each.num_requests for each in candidates)
     most = least + max(LEAST_SPREAD, least // 2)
     even = [each for each in candidates if each.num_requests <= most]
     return [each for each in even if each.num_requests < each.most_running] or even
-
-
-class Prefixes:
-    """The names of a request's prefixes: one for each whole piece, of it and all before it."""
-
-    __slots__ = ("_request", "keys")
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self.keys: list[int] = []
-
-    def extend(self, emitted: array[int]) -> list[int]:
-        """Return the names for the prompt and the tokens behind it, which are only added to."""
-        request, keys = self._request, self.keys
-        prompt = request.prompt
-        num_prompt = len(prompt)
-        last = keys[-1] if keys else _root_of(request)
-        for begin in range(
-            len(keys) * GRAIN_TOKENS,
-            num_prompt + len(emitted) - GRAIN_TOKENS + 1,
-            GRAIN_TOKENS,
-        ):
-            end = begin + GRAIN_TOKENS
-            piece = prompt[begin:end]
-            if end > num_prompt:
-                piece = piece + emitted[max(0, begin - num_prompt) : end - num_prompt]
-            last = hash((last, piece.tobytes()))
-            keys.append(last)
-        return keys
-
-
-def _root_of(request: Request) -> int:
-    """Return the name of what must be equal, beside tokens, for KV to be shared."""
-    encoder = None if request.encoder is None else request.encoder.digest
-    return hash((request.cache_scope, request.lora, encoder, request.salts))
 
 
 class KnownPrefixes:
