@@ -31,9 +31,10 @@ from octavo.core.config import CoreConfig
 from octavo.core.plan import NO_TOKEN, StepPlan, StepResult
 from octavo.engine.process import CoreAndFacts, Wrap
 from octavo.loader import ModelFiles
+from octavo.observe.collection import settle_memory
 from octavo.options.engine import EngineArguments
 from octavo.options.server import ServerSettings
-from octavo.server.lifecycle import ServerLifecycle, settle_memory
+from octavo.server.lifecycle import ServerLifecycle
 from octavo.server.site import OneModel
 from octavo.serving.server import Server
 from octavo.text.tokenizer_files import load_tokenizer_at

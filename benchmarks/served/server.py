@@ -28,9 +28,10 @@ from octavo.adapter_copies.opening import open_copies
 from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import make_client
+from octavo.observe.collection import settle_memory
 from octavo.options.engine import EngineArguments
 from octavo.options.server import ServerSettings
-from octavo.server.lifecycle import ServerLifecycle, settle_memory
+from octavo.server.lifecycle import ServerLifecycle
 from octavo.server.site import OneModel
 from octavo.serving.server import Server
 from tests.api.tiny import make_model

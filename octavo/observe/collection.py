@@ -6,6 +6,10 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from octavo.observe.heap import give_large_blocks_back
+
+_GC_THRESHOLDS = (10_000, 20, 100)  # between two collections of each generation
+
 _has_frozen = False  # asking `gc` would count all that is frozen, one by one
 
 
@@ -35,3 +39,16 @@ def no_collection() -> Iterator[None]:
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
+
+
+def settle_memory() -> None:
+    """Keep the objects made so far out of garbage collection, and make collections rare.
+
+    Large blocks are given back when they are freed, since bodies of clients may be large.
+
+    Objects of the start-up stay alive, and need not be traversed while clients wait. By default
+    Python collects every 700 objects, which is every few tokens.
+    """
+    freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+    give_large_blocks_back()

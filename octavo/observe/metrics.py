@@ -6,7 +6,6 @@ other metrics have our prefix in either mode.
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
@@ -23,13 +22,7 @@ from octavo.observe.exposition import (
     Metric,
     expose,
 )
-from octavo.observe.machine import (
-    max_open_files,
-    num_open_files,
-    process_start,
-    resident_bytes,
-    virtual_bytes,
-)
+from octavo.observe.http_metrics import HttpMetrics
 
 _FIRST_TOKEN = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
@@ -48,7 +41,6 @@ _N = (1, 2, 5, 10, 20)
 _PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
 # vLLM's names of the limits, by the reasons of our admission queue.
 _LIMITS = {"queue_full": "max_num_queued_reqs", "tokens": "max_num_queued_tokens"}
-_LAG = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 ENGINE = "engine"  # the label that names an engine
 _OF_ALL: Labels = ((ENGINE, "all"),)
 _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -66,7 +58,7 @@ class Queue(Protocol):
     def by_owner(self) -> Iterable[tuple[str, int, int]]: ...
 
 
-class Metrics:
+class Metrics(HttpMetrics):
     """The metrics of one server, as attributes that its parts count on."""
 
     def __init__(
@@ -77,13 +69,13 @@ class Metrics:
         cache_config: Labels = (),  # the settings of the KV cache
         num_without: Callable[[], int] = lambda: 0,  # admitted requests that no engine has
     ) -> None:
+        super().__init__()
         self._queue = queue
         self._snapshots = snapshots
         self._readiness = readiness
         self._num_without = num_without
         self._cache_config = cache_config
         self._shared: list[Metric] = []  # with vLLM
-        self._own: list[Metric] = []
         # Those whose series have the number of the engine; the others are of all together.
         self._of_engines: set[Metric] = set()
         self._read_totals: list[tuple[Counter, Callable[[], float]]] = []
@@ -93,8 +85,6 @@ class Metrics:
         self._add_latencies()
         self._add_own()
         self._add_pace()
-        self._add_connections()
-        self._add_process()
 
     def _add_engine(self) -> None:
         each, engine = self._of_each, (ENGINE,)
@@ -190,20 +180,14 @@ class Metrics:
         self._shared += [self.queue, self.inference, self.prefill, self.decode]
 
     def _add_own(self) -> None:
-        self.responses = Counter("http_responses", "Responses.", ("route", "status"))
         self.rejected = Counter(
             "rejected", "Requests rejected by the admission queue.", ("reason",)
         )
         self.unknown_fields = Counter("unknown_fields", "Unknown fields in requests.")
-        self.disconnects = Counter("disconnects", "Clients that disconnected before the end.")
-        self.slow_readers = Counter(
-            "slow_readers", "Clients that were disconnected because they read nothing."
-        )
         self.prompt_workers_killed = Counter(
             "prompt_workers_killed", "Prompt workers that exceeded a limit or died."
         )
-        self._own += [self.responses, self.rejected, self.unknown_fields, self.disconnects]
-        self._own += [self.slow_readers, self.prompt_workers_killed]
+        self._own += [self.rejected, self.unknown_fields, self.prompt_workers_killed]
         queue = self._queue
         self._own.append(
             Gauge("queue_requests", "Requests waiting for admission.", lambda: queue.num_waiting)
@@ -227,10 +211,7 @@ class Metrics:
         self.held = Histogram(
             "request_held_seconds", "Waiting of a request for a new engine, if any.", _WHOLE
         )
-        self.loop_lag = Histogram(
-            "event_loop_lag_seconds", "Lateness of a regular timer of the event loop.", _LAG
-        )
-        self._own += [self.held, self.loop_lag]
+        self._own.append(self.held)
 
     def _add_pace(self) -> None:
         """Add totals of the steps whose time was predicted, to bound it (itl_goal)."""
@@ -278,31 +259,6 @@ class Metrics:
     ) -> None:
         """Add a value that vLLM has too, likewise."""
         self._shared.append(Gauge(name, meaning, read))
-
-    def _add_connections(self) -> None:
-        self.refused_connections = Counter(
-            "refused_connections",
-            "Connections beyond a limit (503, 429), and failed handshakes (tls).",
-            ("reason",),
-        )
-        self.protocol_refusals = Counter(
-            "protocol_refusals", "Requests refused before their route was known.", ("status",)
-        )
-        self._own += [self.refused_connections, self.protocol_refusals]
-        self.num_connections: Callable[[], float] = lambda: 0.0  # the lifecycle replaces it
-        self._own.append(Gauge("connections", "Open connections.", lambda: self.num_connections()))
-
-    def _add_process(self) -> None:
-        """Add Prometheus's metrics of a process, for the front end's."""
-        self._cpu_seconds = Counter("cpu_seconds", "Processor time, of user and system.")
-        self._process: list[Metric] = [
-            self._cpu_seconds,
-            Gauge("resident_memory_bytes", "Resident memory.", resident_bytes),
-            Gauge("virtual_memory_bytes", "Address space in use.", virtual_bytes),
-            Gauge("open_fds", "Open file descriptors.", num_open_files),
-            Gauge("max_fds", "File descriptors that may be open.", max_open_files),
-            Gauge("start_time_seconds", "Start of the process, since 1970.", process_start),
-        ]
 
     def _numbered(self) -> list[tuple[Labels, EngineSnapshot]]:
         """Return the statistics of each engine, with its label."""
@@ -383,7 +339,6 @@ class Metrics:
         for counter, read_each in self._read_of_engines:
             for index, total in enumerate(read_each()):
                 counter.raise_to(total, str(index))
-        self._cpu_seconds.raise_to(time.process_time())
         base: Labels = (("model_name", model_name),)
         of_all = (*base, *self._label_of_all())
         named = [(f"{prefix}:{metric.name}", metric) for metric in self._shared]
@@ -391,8 +346,7 @@ class Metrics:
         labelled = [
             (name, metric, base if metric in self._of_engines else of_all) for name, metric in named
         ]
-        labelled += [(f"process_{metric.name}", metric, ()) for metric in self._process]
-        return expose(labelled)
+        return expose([*labelled, *self.of_process()])
 
     def _take(self, engine: str, snapshot: EngineSnapshot) -> None:
         """Take over the totals of one engine."""

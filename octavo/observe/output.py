@@ -298,3 +298,14 @@ def _flush(stream: TextIO | None) -> None:
     with contextlib.suppress(OSError, ValueError):
         if stream is not None:
             stream.flush()
+
+
+def discard_output() -> None:
+    """Drop output that cannot be written, on which the interpreter would fail at exit."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, stream.fileno())
+            os.close(devnull)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
-import os
 import signal
 import socket
 import sys
@@ -21,8 +19,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from octavo.api.async_llm import AsyncLLM
-from octavo.observe.collection import freeze
-from octavo.observe.heap import give_large_blocks_back, keep_heap_small
+from octavo.observe.collection import settle_memory
+from octavo.observe.heap import keep_heap_small
+from octavo.observe.output import discard_output
 from octavo.options.server import ServerSettings
 from octavo.options.transport import MIN_KEY_CHARACTERS, ServerStartError
 from octavo.server.admin.routes import ADMIN_ROUTES
@@ -51,7 +50,6 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _TICK_SECONDS = 0.02
 _END_TICKS = 100  # to wait for the last frames to be written
 NUM_THREADS = 2  # for what would hold the event loop: files, compression; they live to the end
-_GC_THRESHOLDS = (10_000, 20, 100)  # between two collections of each generation
 
 
 class ServerLifecycle:
@@ -274,21 +272,8 @@ def run_site(
     try:
         uvloop.run(main())
     finally:
-        _discard_output()
+        discard_output()
     return 0
-
-
-def settle_memory() -> None:
-    """Keep the objects made so far out of garbage collection, and make collections rare.
-
-    Large blocks are given back when they are freed, since bodies of clients may be large.
-
-    Objects of the start-up stay alive, and need not be traversed while clients wait. By default
-    Python collects every 700 objects, which is every few tokens.
-    """
-    freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
-    give_large_blocks_back()
 
 
 def _say_ready(life: ServerLifecycle) -> None:
@@ -296,14 +281,3 @@ def _say_ready(life: ServerLifecycle) -> None:
     with contextlib.suppress(OSError):  # a closed pipe or a full disk must not stop it
         sys.stdout.write(ready_text(life.config, life.port, life.server.model_name, tasks))
         sys.stdout.flush()
-
-
-def _discard_output() -> None:
-    """Drop output that cannot be written, on which the interpreter would fail at exit."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            devnull = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(devnull, stream.fileno())
-            os.close(devnull)

@@ -19,7 +19,7 @@ from octavo.transport.auth import HEALTH
 from octavo.transport.errors import ApiError, too_many, unavailable
 
 if TYPE_CHECKING:
-    from octavo.observe.metrics import Metrics
+    from octavo.observe.http_metrics import HttpMetrics
     from octavo.transport.connection import Connection
 
 NUM_RESERVED = 32
@@ -43,7 +43,7 @@ class Connections:
     def __init__(
         self,
         config: TransportSettings,
-        metrics: Metrics,
+        metrics: HttpMetrics,
         error_body: Callable[[ApiError], bytes],
         *,
         max_connections: int | None = None,

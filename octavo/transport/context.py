@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from octavo.observe.metrics import Metrics
+    from octavo.observe.http_metrics import HttpMetrics
     from octavo.options.transport import TransportSettings
     from octavo.transport.auth import AccessControl
 
@@ -23,7 +23,7 @@ class HttpContext(Protocol):
         """The rules of keys, hosts and origins."""
 
     @property
-    def metrics(self) -> Metrics:
+    def metrics(self) -> HttpMetrics:
         """The counts of responses, disconnects and slow readers."""
 
     @property
