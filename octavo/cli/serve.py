@@ -24,6 +24,7 @@ from octavo.cli.engine_options import (
     model_of,
     timing_of,
 )
+from octavo.cli.flags.log_level import add_log_level
 from octavo.cli.flags.other_servers import add_other_flags, check_other_flags
 from octavo.cli.output import size, table
 from octavo.cli.parsing import Parser, UsageError
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     from octavo.workers.process import Worker
 
 log = logging.getLogger("octavo.cli")
-_LEVELS = {"trace": "DEBUG", "critical": "CRITICAL", "error": "ERROR", "warning": "WARNING"}
-_LEVELS |= {"info": "INFO", "debug": "DEBUG"}
 
 
 def add_arguments(parser: Parser) -> None:
@@ -68,14 +67,7 @@ def add_arguments(parser: Parser) -> None:
         default="process",
         help="where engines run: in a process of its own, or in this one, for debugging",
     )
-    parser.add_argument(
-        "--log-level",
-        "--uvicorn-log-level",
-        type=_level,
-        default="INFO",
-        metavar="LEVEL",
-        help="debug, info, warning or error (info)",
-    )
+    add_log_level(parser)
     add_server_options(parser)
     add_flags(parser.add_argument_group("several models"), ModelsSettings)
     add_engine_options(parser)
@@ -292,12 +284,3 @@ def _memory_text(llm: AsyncLLM) -> str:
     sizes = ", ".join(f"{name} {size(count)}" for name, count in found)
     where = "" if len(llm.engines) == 1 else f" of each of {len(llm.engines)} engines"
     return f"  memory{where}: {sizes}\n" if sizes else ""
-
-
-def _level(text: str) -> str:
-    level = _LEVELS.get(text.lower())
-    if level is None:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a level; use one of: {', '.join(_LEVELS)}"
-        )
-    return level

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-from pathlib import Path
 from typing import Any
 
+from octavo.cli.flags.access import add_keys, keys_of, words
 from octavo.cli.flags.adapters import add_adapter_flags, applied
 from octavo.cli.parsing import Parser, UsageError
 from octavo.options.declare import add_flags, aliases_of, given_in
 from octavo.options.server import ServerSettings
-from octavo.options.transport import read_keys
 
 log = logging.getLogger("octavo.cli")
 
@@ -34,17 +33,8 @@ def add_server_options(parser: Parser) -> None:
 
 
 def _add_keys(group: argparse._ArgumentGroup) -> None:
-    """Add the flags of keys, which are read from several places."""
-    group.add_argument(
-        "--api-key",
-        nargs="+",
-        action="extend",
-        metavar="KEY",
-        help="keys, one of which clients must send; other users of this machine can see them in "
-        "the list of processes, unlike --api-key-file and OCTAVO_API_KEY; where no key is given, "
-        "those of VLLM_API_KEY or LLAMA_API_KEY count",
-    )
-    group.add_argument("--api-key-file", type=Path, metavar="FILE", help="keys, one per line")
+    """Add the flags of keys, and of the shares of keys."""
+    add_keys(group)
     group.add_argument(
         "--key-weight",
         dest="key_weights",
@@ -60,18 +50,12 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
     from octavo import env
 
     asked = given_in(arguments, ServerSettings)
-    typed = tuple(arguments.api_key or ())
-    keys = tuple(dict.fromkeys((*typed, *read_keys(arguments.api_key_file, env.api_keys()))))
-    if not keys:
-        variable, keys = env.foreign_api_keys()
-        if keys:
-            log.info("the API keys are those of %s", variable)
     if "chat_template" in asked:
         from octavo.cli.template import read_template
 
         asked["chat_template"] = read_template(asked["chat_template"])
     for name in ("allowed_hosts", "allowed_origins"):
-        asked[name] = _words(asked.get(name))
+        asked[name] = words(asked.get(name))
     for name in ("served_model_name", "middleware", "lora_modules"):
         if name in asked:
             asked[name] = tuple(asked[name])
@@ -79,7 +63,7 @@ def server_settings(arguments: argparse.Namespace) -> ServerSettings:
         asked.setdefault("allow_runtime_lora_updating", True)
     asked["lora_modules"] = applied(asked.get("lora_modules", ()), arguments)
     asked["key_weights"] = dict(map(_weight, asked.get("key_weights", ())))
-    config = ServerSettings(api_keys=keys, **asked)
+    config = ServerSettings(api_keys=keys_of(arguments), **asked)
     _check_variables(config)
     names_formats = config.tool_call_parser or config.reasoning_parser or config.reasoning_config
     if names_formats or config.tool_parser_plugin:
@@ -121,22 +105,3 @@ def _weight(text: str) -> tuple[str, float]:
         raise UsageError(
             f"--key-weight {text!r} must be NAME=WEIGHT with a number, as in 0123456789abcdef=2"
         ) from None
-
-
-def _words(given: list[str] | None) -> tuple[str, ...]:
-    """Return names that were given one by one, or in a JSON list as vLLM takes them."""
-    import json
-
-    found: list[str] = []
-    for text in given or ():
-        if not text.startswith("["):
-            found.append(text)
-            continue
-        try:
-            names = json.loads(text)
-        except json.JSONDecodeError:
-            raise UsageError(f"{text!r} is not a JSON list of names") from None
-        if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
-            raise UsageError(f"{text!r} is not a JSON list of names")
-        found += names
-    return tuple(found)
