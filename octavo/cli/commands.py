@@ -32,6 +32,12 @@ _ALL = (
     Command("serve", "octavo.cli.serve", "serve a model over HTTP, as OpenAI does", "[MODEL]"),
     Command("run", "octavo.cli.run", "answer a prompt, or hold a chat", "MODEL [PROMPT]"),
     Command("batch", "octavo.cli.batch", "answer a file of requests, a line each", "IN OUT"),
+    Command(
+        "route",
+        "octavo.cli.routing.route",
+        "share requests among several servers, by prefix and load",
+        "URL...",
+    ),
     Command("pull", "octavo.cli.pull", "fetch a model into the cache", "MODEL"),
     Command("list", "octavo.cli.list_models", "list the models in the caches", ""),
     Command(

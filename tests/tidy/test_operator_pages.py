@@ -37,7 +37,8 @@ def test_settings_are_named_by_their_flags(page: str) -> None:
 
 @pytest.mark.parametrize("page", ["operations.md", "security.md", "durable.md"])
 def test_each_flag_exists(page: str) -> None:
-    known = set(make_parser(COMMANDS["config"]).flags()) | _OTHER_PROGRAMS  # and serve's
+    commands = (COMMANDS["config"], COMMANDS["route"])  # the former has serve's
+    known = {flag for each in commands for flag in make_parser(each).flags()} | _OTHER_PROGRAMS
     quoted = " ".join(words_of((DOCS / page).read_text()))
     unknown = set(_FLAG.findall(quoted)) - known
     assert not unknown, f"octavo serve has no such flags: {sorted(unknown)}"

@@ -1,0 +1,1 @@
+"""Tests of the router: fake servers in this process, whose bytes each test chooses."""
