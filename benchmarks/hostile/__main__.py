@@ -9,9 +9,10 @@ longer than it does undisturbed, the front end stays below 300 MB, and nothing m
 Without `--only`, another server's gRPC interface is attacked too, with `--calls` calls in each way,
 and one key makes a third server keep files, batches and responses (`keeping`).
 In the end one key takes all that it can get, and another key's request must start nevertheless.
-A server of several models has them all asked for by one key (`several`). Then a server with a real
-engine loads damaged adapters beside streams (`adapters.files`).
-With 0 requests, calls, models or adapters that part is left out.
+A server of several models has them all asked for by one key (`several`), and a router stands in
+front of servers that lie (`router`). Then a server with a real engine loads damaged adapters beside
+streams (`adapters.files`).
+With 0 requests, calls, models, routed or adapters that part is left out.
 The exit code is 1 if any of this fails.
 
 `--only WORDS --list` prints the names of the kinds. `--attack N` carries out one attack of the mix
@@ -33,6 +34,7 @@ import uvloop
 from benchmarks.hostile.adapters.files import attack_by_files
 from benchmarks.hostile.calls import attack_calls
 from benchmarks.hostile.keeping import faults_of_keeping, pauses_of_keeping, settings_in
+from benchmarks.hostile.router.attack import attack_router
 from benchmarks.hostile.run import ALL_KINDS, SETTINGS, Options, log_faults, measure, show
 from benchmarks.hostile.several import attack_models
 from benchmarks.served.client import Served
@@ -45,6 +47,7 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=4000, help="in each attack on gRPC; 0: none")
     parser.add_argument("--adapters", type=int, default=400, help="damaged ones; 0: none")
     parser.add_argument("--models", type=int, default=200, help="for several models; 0: none")
+    parser.add_argument("--routed", type=int, default=600, help="for a router; 0: none")
     parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--baseline", type=float, default=10.0, help="seconds without attacks")
     parser.add_argument("--seed", type=int, default=1)
@@ -82,6 +85,8 @@ def main() -> int:
             keep_much(report, Path(name))
         if given.models and not given.only:
             report["faults"] += attack_models(given.models, Path(name) / "models", given.seed)
+        if given.routed and not given.only:
+            report["faults"] += attack_router(given.routed, Path(name) / "router", given.seed)
         if given.adapters and not given.only:
             report["adapters"] = attack_by_files(given.adapters, options, Path(name))
             for kind in ("faults", "pauses"):

@@ -22,6 +22,8 @@ from benchmarks.hostile.answers import Answer, AnswerReader, MalformedError
 from benchmarks.hostile.attack import ATTACK_KEY, COMPLETIONS, LIVE, Attack, Ending, Right, post
 from benchmarks.hostile.client import Outcome
 from benchmarks.hostile.keeping import faults_of_keeping, settings_in
+from benchmarks.hostile.router.attack import attack_router
+from benchmarks.hostile.router.liars import LIES
 from benchmarks.hostile.run import (
     ALL_KINDS,
     SETTINGS,
@@ -253,3 +255,10 @@ def test_a_few_damaged_adapters_find_no_fault(tmp_path: Path) -> None:
     assert report["outcomes"]["loaded"]
     assert report["attacked"]["reads"]
     assert not report["faults"]
+
+
+@pytest.mark.slow
+def test_a_router_in_front_of_servers_that_lie(tmp_path: Path) -> None:
+    """An honest answer and each lie go through it once, beside a watched stream."""
+    faults = attack_router(1 + len(LIES), tmp_path / "log", seed=1, silent_seconds=300.0)
+    assert faults == []
