@@ -7,6 +7,7 @@ a conversation again with another turn writes the same bytes before it.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ class Asked(NamedTuple):
 
     model: str  # empty: the request names none
     session: bytes  # empty: it belongs to none
-    keys: list[int]  # the names of the prompt's prefixes, one for each piece
+    keys: array[int]  # the names of the prompt's prefixes, one for each piece
     num_tokens: int  # of the prompt, about
 
 
@@ -112,7 +113,7 @@ def _session(headers: Mapping[str, str], body: _Body) -> bytes:
     return b""
 
 
-def _names(root: int, prompt: list[memoryview]) -> list[int]:
+def _names(root: int, prompt: list[memoryview]) -> array[int]:
     """Return the name of each whole piece of a prompt, and of all pieces before it."""
     left = MAX_COMPARED_BYTES
     parts = []
@@ -120,7 +121,7 @@ def _names(root: int, prompt: list[memoryview]) -> list[int]:
         parts.append(each[:left])
         left -= len(parts[-1])
     text = b"".join(parts)
-    names, last = [], root
+    names, last = array("q"), root
     for begin in range(0, len(text) - PIECE_BYTES + 1, PIECE_BYTES):
         last = hash((last, text[begin : begin + PIECE_BYTES]))
         names.append(last)

@@ -21,6 +21,7 @@ from octavo.observe.loop_lag import LoopLag
 from octavo.observe.output import discard_output
 from octavo.options.route import RouteSettings
 from octavo.options.transport import MIN_KEY_CHARACTERS
+from octavo.route.pool import MAX_IDLE
 from octavo.route.router import Router
 from octavo.route.routes import admin_application, application
 from octavo.transport.app import Application
@@ -48,7 +49,8 @@ class RouterLifecycle:
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
         self._listeners: list[Listener] = []
-        self._connections = self._make_connections(descriptors_for(self.config))
+        num_beside = self.config.max_open_requests + len(router.upstreams) * (MAX_IDLE + 1)
+        self._connections = self._make_connections(descriptors_for(self.config, num_beside))
         router.metrics.num_connections = lambda: self._connections.num_open
         self._certificates = Certificates(self.config) if self.config.ssl_certfile else None
         self._loop_lag = LoopLag(router.metrics.loop_lag.observe)

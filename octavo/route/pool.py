@@ -8,7 +8,7 @@ import ssl
 from octavo.route.address import Address
 from octavo.route.client import UpstreamConnection, UpstreamError
 
-MAX_IDLE = 128  # connections of one server that are kept
+MAX_IDLE = 32  # connections of one server that are kept
 # Many servers close a connection that was idle for 5 s. A request that is sent at that moment is
 # lost, and may not be sent again, since it may have begun.
 IDLE_SECONDS = 2.0

@@ -97,10 +97,13 @@ def bind_unix(path: Path, mode: int, what: str, flag: str) -> socket.socket:
     return listening
 
 
-def descriptors_for(config: TransportSettings) -> int:
-    """Raise this process's limit of open files if necessary; return how many connections fit."""
+def descriptors_for(config: TransportSettings, num_beside: int = 0) -> int:
+    """Raise this process's limit of open files if necessary; return how many connections fit.
+
+    `num_beside` is how many connections it makes itself.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most, others = config.max_connections, _OTHER_FILES
+    most, others = config.max_connections, _OTHER_FILES + num_beside
     files_of_grpc = 0
     if config.grpc_port is not None:
         files_of_grpc = _FILES_OF_RELAYED * grpc_connections(most)

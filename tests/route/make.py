@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import uvloop
 
 from octavo.options.route import RouteSettings
 from octavo.route.lifecycle import RouterLifecycle
@@ -68,15 +70,16 @@ class FakeServer:
     num_left: int = 0  # connections with such requests that were closed at the other end
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
     port: int = 0
+    tls: ssl.SSLContext | None = None
     _server: Any = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
         """Listen, on the same port as before if it has listened before."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def stop(self) -> None:
@@ -208,4 +211,4 @@ def run(work: Callable[[Site], Awaitable[None]], *servers: FakeServer, **options
         async with asyncio.timeout(LIMIT), routing(*servers, **options) as site:
             await work(site)
 
-    asyncio.run(main())
+    uvloop.run(main())  # the loop of the real router

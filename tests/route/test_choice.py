@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 
 import pytest
 
@@ -21,6 +22,8 @@ from tests.route.make import (
     response,
     run,
 )
+
+EMPTY = array("q")
 
 
 def long_text(name: str) -> str:
@@ -131,7 +134,7 @@ def test_few_sessions_move_when_a_server_leaves() -> None:
     for router in (first, second):
         for each in router.upstreams:
             each.note_well()
-    asked = [Asked("", f"{number}".encode(), [], 1) for number in range(200)]
+    asked = [Asked("", f"{number}".encode(), EMPTY, 1) for number in range(200)]
 
     def places(router: Router) -> list[str]:
         return [router.chosen(each, router.usable(each)).name for each in asked]
@@ -148,7 +151,7 @@ def test_a_session_leaves_a_server_that_has_far_more_than_others() -> None:
     router = Router(RouteSettings(servers=("one:1", "two:2")))
     for each in router.upstreams:
         each.note_well()
-    asked = Asked("", b"session", [], 1)
+    asked = Asked("", b"session", EMPTY, 1)
     first = router.chosen(asked, router.upstreams)
     first.num_requests = 50
     assert router.chosen(asked, router.upstreams) is not first

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 import pytest
+import uvloop
 
 from tests.route.make import FakeServer, Request, Script, Site, response, routing, run
 
@@ -201,4 +202,4 @@ def test_a_server_that_accepts_and_is_silent_is_not_well() -> None:
             assert (upstream.state(), bool(upstream.trouble)) == ("down", True)
         listening.close()
 
-    asyncio.run(main())
+    uvloop.run(main())
