@@ -179,11 +179,14 @@ class _Passage:
         """Send a server's response to the client, each part when the client has read the last."""
         exchange = self._exchange
         await exchange.start(head.status, response_headers(head.headers, head.length))
-        last = b""
+        last, is_chunked = b"", head.length is None
         try:
             while part := await connection.part():
                 begin()
-                await exchange.write(part, more=True)
+                if is_chunked and not exchange.must_wait():  # as for nearly each token
+                    exchange.write_now(part)
+                else:
+                    await exchange.write(part, more=True)
                 last = (last + part[-len(_END_OF_EVENT) :])[-len(_END_OF_EVENT) :]
         except UpstreamError as error:
             log.warning("request %s: its answer has broken off: %s", exchange.request_id, error)

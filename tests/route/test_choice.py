@@ -284,3 +284,47 @@ def test_prompts_without_an_answer_count_as_waiting() -> None:
         await sending.__aexit__(None, None, None)
 
     run(work, FakeServer(script=script))
+
+
+def test_servers_are_asked_again_and_again() -> None:
+    server = FakeServer()
+
+    async def work(site: Site) -> None:
+        (upstream,) = site.router.upstreams
+        server.health = 503
+        while upstream.is_ready:
+            await asyncio.sleep(0.001)
+        server.health, server.models = 404, ("n",)  # it answers, and has no such route
+        while not upstream.is_ready:
+            await asyncio.sleep(0.001)
+        assert site.router.model_names() == ["n"]
+
+    run(work, server, health_seconds=0.01)
+
+
+def test_a_list_of_models_is_read_again() -> None:
+    """A list is read again after a time, and kept where a server names none any more."""
+    server = FakeServer()
+
+    async def work(site: Site) -> None:
+        server.models = ("n", "o")
+        await site.look()
+        assert site.router.model_names() == ["n", "o"]
+        server.names_models = False
+        await site.look()
+        assert site.router.model_names() == ["n", "o"]
+        site.router.upstreams[0].is_out = True
+        assert site.router.model_names() == []
+
+    run(work, server, models_seconds=1e-9)
+
+
+def test_a_server_that_is_late_keeps_its_prefixes() -> None:
+    router = Router(RouteSettings(servers=("one:1",)))
+    (upstream,) = router.upstreams
+    upstream.note_well()
+    upstream.known.note([1, 2, 3])
+    upstream.note_trouble("no answer within 5 s", keeps_cache=True)
+    assert (upstream.is_ready, len(upstream.known)) == (False, 3)
+    upstream.note_trouble("no connection", keeps_cache=False)
+    assert len(upstream.known) == 0
