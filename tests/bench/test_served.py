@@ -17,14 +17,16 @@ import pytest
 
 from octavo.bench.served import measure, prompts
 from octavo.bench.served.answer import Answer, Asked
-from octavo.bench.served.client import Address, Client
+from octavo.bench.served.client import Client
 from octavo.bench.served.figures import figures, read_goals
 from octavo.bench.served.measure import Plan
 from octavo.cli import main
 from octavo.cli.commands import FAILED, OK, USAGE
 from octavo.core.config import ConfigError
+from octavo.route.address import read_address
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+LIMIT = 300.0  # seconds that no test needs
 PLAN = Plan("/v1/completions", {"model": "m"})
 
 
@@ -66,7 +68,8 @@ async def client_of(talk: Talk) -> AsyncIterator[Client]:
             await writer.wait_closed()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    client = Client(Address("127.0.0.1", server.sockets[0].getsockname()[1], False, ""), {})
+    port = server.sockets[0].getsockname()[1]
+    client = Client(read_address(f"127.0.0.1:{port}"), {}, LIMIT)
     try:
         yield client
     finally:
@@ -307,15 +310,6 @@ def test_files_that_have_no_prompts(text: str, tmp_path: Path) -> None:
         prompts.read_sharegpt(path, None)
     with pytest.raises(ConfigError):
         prompts.read_lines(tmp_path / "none", 9)
-
-
-def test_addresses() -> None:
-    assert Address.of("host:90") == Address("host", 90, False, "")
-    assert Address.of("https://host/v/") == Address("host", 443, True, "/v")
-    assert Address.of("http://[::1]:5").name == "[::1]:5"
-    for wrong in ("ftp://x", "http://", "http://h:x", "http://h:99999", "http://h?a"):
-        with pytest.raises(ConfigError):
-            Address.of(wrong)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.bench.served.answer import Answer, Asked, Reader
-from octavo.bench.served.client import Client, LostError
+from octavo.bench.served.client import Client
 from octavo.core.config import ConfigError
+from octavo.route.client import UpstreamError
 
+REQUEST_SECONDS = 6 * 3600.0  # for one request, as vLLM's command has it
 _FIRST_WAIT = 0.1  # between two attempts to reach a server that starts
 
 
@@ -31,7 +33,7 @@ class Plan:
     rate: float = math.inf  # requests a second
     burstiness: float = 1.0  # 1 as by a Poisson process; less is in bursts, more is even
     most_at_once: int | None = None
-    seconds: float = 6 * 3600.0  # for one request
+    seconds: float = REQUEST_SECONDS
 
     def body(self, asked: Asked) -> bytes:
         """Return the body of a request."""
@@ -122,7 +124,7 @@ async def ask(client: Client, plan: Plan, asked: Asked) -> Answer:
             status = await client.send("POST", plan.endpoint, plan.body(asked), reader.take)
     except TimeoutError:
         answer.error = f"no whole answer within {plan.seconds:g} s"
-    except (OSError, LostError) as error:
+    except (OSError, UpstreamError) as error:
         answer.error = str(error) or type(error).__name__
     else:
         reader.end(status, time.perf_counter())
@@ -140,7 +142,7 @@ async def reach(client: Client, seconds: float) -> list[str]:
             if status == 200:
                 return [str(each["id"]) for each in json.loads(body)["data"]]
             why = f"/v1/models has the status {status}"
-        except (OSError, LostError) as error:
+        except (OSError, UpstreamError) as error:
             why = str(error)
         except (ValueError, KeyError, TypeError, RecursionError):
             why = "its /v1/models is not as OpenAI's"
@@ -159,7 +161,7 @@ async def words_per_token(client: Client, model: str, words: Sequence[str]) -> f
             status, told = await client.read("POST", "/tokenize", body)
             if status == 200 and (tokens := json.loads(told)["tokens"]):
                 return len(words) / len(tokens)
-        except (OSError, LostError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, UpstreamError, ValueError, KeyError, TypeError, RecursionError):
             break
     return 1.0
 

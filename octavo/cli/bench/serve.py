@@ -48,18 +48,20 @@ def run(arguments: argparse.Namespace) -> int:
     check(arguments)
     import asyncio
 
-    from octavo.bench.served.client import Address, Client
+    from octavo.bench.served.client import Client
     from octavo.bench.served.figures import figures, read_goals
+    from octavo.bench.served.measure import REQUEST_SECONDS
+    from octavo.route.address import read_address
 
     names = names_of(arguments.percentile_metrics)
     percentiles = percentiles_of(arguments.metric_percentiles)
     goals = read_goals(arguments.goodput)
-    address = Address.of(url_of(arguments))
+    address = read_address(url_of(arguments))
     headers = pairs_of("header", arguments.header)
     metadata = pairs_of("metadata", arguments.metadata)
     if key := env.client_api_key():
         headers.setdefault("Authorization", f"Bearer {key}")
-    client = Client(address, headers)
+    client = Client(address, headers, REQUEST_SECONDS)
     plan, done = asyncio.run(_measured(arguments, client, url_of(arguments)))
     found = figures(done.answers, max(done.ended - done.began, 1e-9), percentiles, goals)
     told = _told(arguments, plan, done, found) | metadata
