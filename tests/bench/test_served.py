@@ -123,6 +123,12 @@ def test_tokens_are_counted_by_parts_if_the_server_does_not() -> None:
     assert (answer.error, answer.tokens, answer.num_prompt_tokens) == ("", 3, None)
 
 
+def test_tokens_may_have_no_text() -> None:
+    answer = answer_to(response(USAGE_EVENT + b"data: [DONE]\n\n"))
+    assert (answer.error, answer.tokens, answer.text) == ("", 4, "")
+    assert answer.first_seconds == answer.seconds
+
+
 def test_a_chat_begins_with_its_first_text() -> None:
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}, {"reasoning": "hm"}]
     deltas += [{"content": "a"}, {"tool_calls": [{"index": 0}]}, {}]
@@ -138,7 +144,7 @@ WRONG = {
     "plain": response(b"oops", "500 Internal Server Error"),
     "empty": response(b"", "503 Service Unavailable"),
     "no end": response(event("a")),
-    "no tokens": response(USAGE_EVENT + b"data: [DONE]\n\n"),
+    "no tokens": response(event("") + b"data: [DONE]\n\n"),
     "an error inside": response(event("a") + b'data: {"error":{"message":"died"}}\n\n'),
     "no JSON": response(b"data: {\n\n" + WHOLE),
     "a list": response(b"data: [1]\n\n" + WHOLE),

@@ -84,10 +84,12 @@ class Reader:
             answer.error = f"status {status}: {_message(self._rest)}"
         elif not answer.error and not self._has_ended:
             answer.error = "the stream ended without its last event"
-        elif not answer.error and not answer.num_parts:
+        elif not answer.error and not answer.tokens:
             answer.error = "the answer has no tokens"
-        elif not answer.error:
+        elif not answer.error and answer.num_parts:
             answer.ended = self._last
+        elif not answer.error:  # tokens without a text, such as halves of a character
+            answer.first = at
 
     def _events(self) -> Iterator[bytes]:
         """Yield the data of each whole event; what is none stays."""
