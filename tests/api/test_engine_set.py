@@ -14,6 +14,7 @@ import pytest
 from octavo import LLM, AsyncLLM, SamplingParams
 from octavo.api.outputs import EngineDeadError
 from tests.api.tiny import make_model
+from tests.client.clients import patient
 
 pytestmark = pytest.mark.slow
 OPTIONS: dict[str, Any] = {"backend": "native", "num_gpu_blocks_override": 60}
@@ -75,7 +76,7 @@ def test_no_prompt_is_lost_where_few_may_wait(model: str) -> None:
 def test_streams_go_on_in_the_other_engine_with_equal_tokens(
     model: str, expected: list[Any]
 ) -> None:
-    llm = AsyncLLM(model, engine="process", data_parallel_size=2, **OPTIONS)
+    llm = AsyncLLM(model, engine="process", timing=patient(), data_parallel_size=2, **OPTIONS)
     client: Any = llm._client
 
     async def main() -> None:

@@ -13,7 +13,7 @@ import pytest
 from octavo import AsyncLLM, SamplingParams
 from octavo.api.outputs import RequestOutput
 from tests.api.tiny import make_model
-from tests.client.clients import process_of
+from tests.client.clients import patient, process_of
 
 pytestmark = pytest.mark.slow
 
@@ -24,6 +24,7 @@ def test_a_prediction_survives_kill_9(tmp_path: Path, method: str | None) -> Non
     llm = AsyncLLM(
         str(make_model(tmp_path)),
         engine="process",
+        timing=patient(),
         backend="native",
         num_threads=1,
         speculative_config=config,

@@ -22,10 +22,15 @@ FACTORY = "tests.client.fake_engine:make"
 LIMIT = 300.0  # seconds for anything that a test waits for; never part of what it checks
 
 
+def patient(**options: Any) -> Timing:
+    """Return limits that no pause of an engine on a busy machine exceeds, and these."""
+    return Timing(**{"silence_seconds": LIMIT, "watchdog_seconds": LIMIT, **options})
+
+
 def start(settings: str = "", timing: Timing | None = None, **options: Any) -> ProcessClient:
     """Return a client whose engine is ready."""
     arguments = EngineArguments(model=f"fake?{settings}", **options)
-    client = make_client(arguments, [ProcessLauncher(FACTORY)], timing)
+    client = make_client(arguments, [ProcessLauncher(FACTORY)], timing or patient())
     client.start()
     return client
 

@@ -18,7 +18,6 @@ from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.client.client import EngineStartError
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient, make_client
-from octavo.client.restart_policy import Timing
 from octavo.core.config import ConfigError
 from octavo.options.engine import EngineArguments
 from tests.api.tiny import make_model
@@ -26,7 +25,7 @@ from tests.client import clients
 from tests.client.clients import FACTORY, LIMIT
 
 LONG = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
-ENDLESS = replace(LONG, max_tokens=4000)  # long enough to be ended by something else
+ENDLESS = replace(LONG, max_tokens=4000)  # with a closed gate, ended by something else
 SEEDED = SamplingParams(
     n=2, seed=3, max_tokens=40, ignore_eos=True, output_kind=RequestOutputKind.DELTA
 )
@@ -54,7 +53,7 @@ def fake(directory: Path, gate: Path) -> Iterator[AsyncLLM]:
 
 def over_fake(directory: Path, settings: str = "step=0.002", timing: Any = None) -> AsyncLLM:
     arguments = EngineArguments(model=f"fake?{settings}", tokenizer=str(directory))
-    client = make_client(arguments, [ProcessLauncher(FACTORY)], timing)
+    client = make_client(arguments, [ProcessLauncher(FACTORY)], timing or clients.patient())
     client.start()
     return AsyncLLM.over(client, arguments)
 
@@ -102,7 +101,7 @@ def test_a_real_model_gives_the_same_text_inline_and_in_a_killed_process(
     inline = AsyncLLM(directory, **SIZES)
     expected = run(all_streams(inline, kills=False))
     inline.close()
-    outside = AsyncLLM(directory, engine="process", **SIZES)
+    outside = AsyncLLM(directory, engine="process", timing=clients.patient(), **SIZES)
     try:
         assert run(all_streams(outside, kills=True)) == expected
         facts = outside.facts
@@ -186,8 +185,9 @@ def test_an_engine_outlives_an_event_loop(fake: AsyncLLM) -> None:
     assert len(fake._table) == 0
 
 
-def test_closing_wakes_the_callers_that_wait(directory: Path) -> None:
-    engine = over_fake(directory)
+def test_closing_wakes_the_callers_that_wait(directory: Path, gate: Path) -> None:
+    gate.touch()  # no stream ends by itself
+    engine = over_fake(directory, f"gate={gate}")
     process = process_of(engine)
 
     async def world() -> None:
@@ -204,8 +204,10 @@ def test_closing_wakes_the_callers_that_wait(directory: Path) -> None:
     assert process.poll() is not None
 
 
-def test_every_caller_gets_the_reason_when_no_engine_can_start(directory: Path) -> None:
-    engine = over_fake(directory, timing=Timing(max_failed_engines=2, restart_delay_seconds=0.01))
+def test_every_caller_gets_the_reason_when_no_engine_can_start(directory: Path, gate: Path) -> None:
+    gate.touch()  # no stream ends by itself
+    timing = clients.patient(max_failed_engines=2, restart_delay_seconds=0.01)
+    engine = over_fake(directory, f"gate={gate}", timing)
     client: Any = engine._client
 
     async def world() -> None:

@@ -25,20 +25,29 @@ from octavo.client.client import EngineStartError
 from octavo.client.engine_run import State
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import make_client
-from octavo.client.restart_policy import Timing
 from octavo.client.socket_directory import remove_abandoned_sockets
 from octavo.core.request import Abort, Request
 from octavo.core.stats import RESTART
 from octavo.options.engine import EngineArguments
 from octavo.wire.commands import NO_ENGINE, Pause, Resume
 from tests.client import clients
-from tests.client.clients import Caller, error_code, eventually, process_of, request, run, running
+from tests.client.clients import (
+    Caller,
+    error_code,
+    eventually,
+    patient,
+    process_of,
+    request,
+    run,
+    running,
+)
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN, jump_clock
 from tests.sim.truth import whole_output
 
 # One short limit each: an engine that waits for a busy machine must not come near the other.
-SHORT_SILENCE = Timing(silence_seconds=1.5, restart_delay_seconds=0.01)
-SHORT_STEPS = Timing(watchdog_seconds=0.3, restart_delay_seconds=0.01)
+OFTEN = {"restart_delay_seconds": 0.01, "max_failed_engines": 1000}
+SHORT_SILENCE = patient(silence_seconds=1.5, **OFTEN)
+SHORT_STEPS = patient(watchdog_seconds=0.3, **OFTEN)
 NUM_KILLS = 10
 
 
@@ -69,8 +78,10 @@ def test_ten_kills_under_fifty_streams_lose_no_token_and_repeat_none() -> None:
             if waits:  # else every engine might be killed before it has produced a token
                 await caller.until(lambda: len(caller.events) > num_events or caller.is_done())
             await asyncio.sleep(seed.random() * 0.12)
+            vitals = client.members[0].vitals
+            num_deaths = vitals.num_deaths
             process_of(client).kill()
-            await eventually(lambda: client.engines[0].supervisor.state is not State.READY)
+            await eventually(lambda: vitals.num_deaths > num_deaths)
 
         async def world() -> None:
             caller = Caller(client)
@@ -103,7 +114,7 @@ HANGS = {"hang": SHORT_SILENCE, "sleep": SHORT_STEPS, "spin": SHORT_STEPS}
 def test_a_poisoned_request_fails_alone_and_others_continue(how: str, gate: Path) -> None:
     poison = request("poison", [1, POISON_TOKEN], max_tokens=50)
     others = [request(f"r{index}", [index], max_tokens=60) for index in range(6)]
-    timing = HANGS.get(how, Timing(restart_delay_seconds=0.01))
+    timing = HANGS.get(how, patient(restart_delay_seconds=0.01))
     with running(f"step=0.002&poison=1&how={how}&gate={gate}", timing) as client:
 
         async def world() -> None:
@@ -141,7 +152,8 @@ def test_a_stopped_engine_is_silent_and_replaced(gate: Path) -> None:
             caller.send(one)
             await caller.some_tokens("r")
             process_of(client).send_signal(signal.SIGSTOP)
-            await eventually(lambda: not client.is_well())
+            restarts = client.engines[0].supervisor.restarts
+            await eventually(lambda: restarts.num_restarts > 0 or not client.is_well())
             gate.unlink()
             await caller.all_ended()
             check(caller, one)
@@ -150,12 +162,14 @@ def test_a_stopped_engine_is_silent_and_replaced(gate: Path) -> None:
         run(world)
 
 
-def test_jumps_of_the_system_clock_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jumps_of_the_system_clock_change_nothing(
+    gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The jumps are hours long: at each step in the engine, and at each event in the front end."""
     requests = [request(f"r{index}", [index], max_tokens=100) for index in range(10)]
     monkeypatch.setattr(time, "time", time.time)  # restored at the end
     monkeypatch.setattr(time, "time_ns", time.time_ns)
-    with running("step=0.001&clock=jumps", Timing(restart_delay_seconds=0.01)) as client:
+    with running(f"clock=jumps&gate={gate}", patient(restart_delay_seconds=0.01)) as client:
 
         async def world() -> None:
             caller = Caller(client)
@@ -165,8 +179,9 @@ def test_jumps_of_the_system_clock_change_nothing(monkeypatch: pytest.MonkeyPatc
                 turn += 1
                 jump_clock(turn)
                 await caller.another_event()
-                if turn == 5:
+                if turn == 1:  # no request has more than two tokens yet
                     process_of(client).kill()
+                    gate.unlink()
             check(caller, *requests)
             assert client.engines[0].supervisor.restarts.num_restarts == 1
 
@@ -220,7 +235,7 @@ def test_an_engine_that_cannot_start_says_why() -> None:
 
 
 def test_a_crash_loop_ends_with_a_clear_error_for_every_caller() -> None:
-    timing = Timing(max_failed_engines=4, restart_delay_seconds=0.01)
+    timing = patient(max_failed_engines=4, restart_delay_seconds=0.01)
     with running("step=0.05", timing) as client:
 
         async def world() -> None:
@@ -238,20 +253,23 @@ def test_a_crash_loop_ends_with_a_clear_error_for_every_caller() -> None:
         run(world)
 
 
-def test_requests_aborts_and_commands_while_there_is_no_engine() -> None:
+def test_requests_aborts_and_commands_while_there_is_no_engine(tmp_path: Path) -> None:
     old, gone, late = request("old", max_tokens=60), request("gone"), request("late")
-    with running("step=0.01") as client:
+    loading = tmp_path / "loading"
+    with running(f"step=0.01&loading={loading}") as client:
 
         async def world() -> None:
             caller = Caller(client)
             caller.send(old)
             await caller.some_tokens("old")
+            loading.touch()  # no other engine becomes ready
             process_of(client).kill()
             await eventually(lambda: client.engines[0].supervisor.state is not State.READY)
             assert await error_code(client.command(Pause())) == NO_ENGINE
             caller.send(gone, Abort("gone"), late)
             await caller.until(lambda: "gone" in caller.ends)
             assert caller.ends["gone"].finish_reason == "abort"
+            loading.unlink()
             await eventually(lambda: client.snapshot().is_paused)
             assert not caller.tokens["late"]
             assert await error_code(client.command(Resume())) is None
@@ -437,11 +455,11 @@ def test_closing_from_another_thread_does_not_wait_for_a_loop_that_does_not_answ
         loop.call_soon_threadsafe = lambda *_: None  # type: ignore[assignment, method-assign]
         closing.start()
         if not does_stop:  # but is blocked
-            closing.join(30)
+            closing.join(clients.LIMIT)
             assert not closing.is_alive()
 
     loop.run_until_complete(world())
-    closing.join(30)
+    closing.join(clients.LIMIT)
     assert not closing.is_alive()
     assert client.engines[0].supervisor.state is State.CLOSED
     loop.close()
@@ -482,7 +500,7 @@ def test_a_client_may_be_closed_before_it_was_attached() -> None:
 
 def test_a_launched_engine_can_be_awaited_or_closed() -> None:
     arguments = EngineArguments(model="fake?")
-    client = make_client(arguments, [ProcessLauncher(clients.FACTORY)])
+    client = make_client(arguments, [ProcessLauncher(clients.FACTORY)], patient())
     client.launch()
     process = process_of(client)
     client.start()

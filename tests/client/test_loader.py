@@ -28,6 +28,7 @@ from tests.client.clients import (
     Caller,
     error_code,
     eventually,
+    patient,
     process_of,
     request,
     run,
@@ -46,7 +47,7 @@ pytestmark = pytest.mark.skipif(
 def loading_from(directory: Path, settings: str = "sums=1") -> Iterator[ProcessClient]:
     """Yield a client whose engine may load files below a directory."""
     launcher = ProcessLauncher(FACTORY, [directory])
-    client = make_client(EngineArguments(model=f"fake?{settings}"), [launcher])
+    client = make_client(EngineArguments(model=f"fake?{settings}"), [launcher], patient())
     client.start()
     try:
         yield client

@@ -280,7 +280,8 @@ def test_the_load_is_right_while_a_step_runs(tmp_path: Path) -> None:
     """The engine is held in a step: what it cannot report now is known all the same."""
     gate = tmp_path / "gate"
     gate.touch()
-    with running(f"gate={gate}&slots=2") as client:
+    loading = tmp_path / "loading"
+    with running(f"gate={gate}&slots=2&loading={loading}") as client:
 
         async def world() -> None:
             caller = Caller(client)
@@ -289,10 +290,12 @@ def test_the_load_is_right_while_a_step_runs(tmp_path: Path) -> None:
             assert client.snapshot().load[:2] == (2, 1)
             caller.send(request("d"))
             assert client.snapshot().load[:2] == (2, 2)
+            loading.touch()  # the next engine takes no request before the load is read
             process_of(client).kill()
             await eventually(lambda: client.members[0].vitals.num_deaths == 1)
             assert client.snapshot().load[:2] == (0, 4)
             gate.unlink()
+            loading.unlink()
             await caller.all_ended()
             assert client.snapshot().load[:2] == (0, 0)
 

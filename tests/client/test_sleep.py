@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from octavo.client.engine_run import State
-from octavo.client.restart_policy import Timing
 from octavo.core.request import Abort
-from tests.client.clients import Caller, eventually, process_of, request, run, running
+from tests.client.clients import Caller, eventually, patient, process_of, request, run, running
 from tests.sim.truth import whole_output
 
-QUICK = Timing(restart_delay_seconds=0.01, spare_delay_seconds=0.0)
+QUICK = patient(restart_delay_seconds=0.01, spare_delay_seconds=0.0)
 
 
 @pytest.mark.parametrize("spare", [False, True])

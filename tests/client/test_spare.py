@@ -14,16 +14,24 @@ import pytest
 from octavo.client.engine_run import State
 from octavo.client.launcher import ChildProcess
 from octavo.client.process import ProcessClient
-from octavo.client.restart_policy import Timing
 from octavo.client.spare import Spare
 from octavo.core.request import Request
 from octavo.options.engine import EngineArguments
 from octavo.wire.message_types import StartEngine, unpack
-from tests.client.clients import Caller, eventually, process_of, request, run, running, start
+from tests.client.clients import (
+    Caller,
+    eventually,
+    patient,
+    process_of,
+    request,
+    run,
+    running,
+    start,
+)
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN
 from tests.sim.truth import whole_output
 
-AT_ONCE = Timing(spare_delay_seconds=0.0, restart_delay_seconds=0.01)
+AT_ONCE = patient(spare_delay_seconds=0.0, restart_delay_seconds=0.01)
 
 
 def check(caller: Caller, *requests: Request) -> None:
@@ -147,7 +155,7 @@ def test_a_spare_engine_that_ends_is_replaced_unnoticed() -> None:
 
 
 def test_a_stopped_spare_engine_is_replaced() -> None:
-    timing = Timing(spare_delay_seconds=0.0, silence_seconds=1.5)
+    timing = patient(spare_delay_seconds=0.0, silence_seconds=1.5, max_failed_engines=1000)
     with running("", timing, spare_engine=True) as client:
 
         async def world() -> None:
@@ -185,7 +193,7 @@ def test_an_engine_that_still_loads_takes_over_too(tmp_path: Path) -> None:
 
 
 def test_spare_engines_that_cannot_start_harm_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    timing = Timing(spare_delay_seconds=0.0, restart_delay_seconds=0.01, max_failed_engines=3)
+    timing = patient(spare_delay_seconds=0.0, restart_delay_seconds=0.01, max_failed_engines=3)
     one = request("r")
     with running("", timing, spare_engine=True) as client:
         client.engines[0]._arguments = EngineArguments(
@@ -206,7 +214,7 @@ def test_spare_engines_that_cannot_start_harm_nothing(capfd: pytest.CaptureFixtu
 
 
 def test_spare_engines_that_end_again_and_again_are_replaced_only_so_often() -> None:
-    timing = Timing(spare_delay_seconds=0.0, restart_delay_seconds=0.01, max_failed_engines=3)
+    timing = patient(spare_delay_seconds=0.0, restart_delay_seconds=0.01, max_failed_engines=3)
     one = request("r")
     with running("", timing, spare_engine=True) as client:
 

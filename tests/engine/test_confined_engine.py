@@ -11,6 +11,7 @@ import pytest
 from octavo import AsyncLLM, SamplingParams, StructuredOutputsParams
 from octavo.api.outputs import RequestOutput
 from tests.api.tiny import make_model
+from tests.client.clients import patient
 
 pytestmark = pytest.mark.slow
 
@@ -37,6 +38,7 @@ def test_a_confined_engine_serves_every_kind_of_request(
     llm = AsyncLLM(
         str(make_model(tmp_path)),
         engine="process",
+        timing=patient(),
         backend=backend,
         max_model_len=128,
         max_num_batched_tokens=16,

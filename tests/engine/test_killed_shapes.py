@@ -11,7 +11,7 @@ import pytest
 
 from octavo import AsyncLLM, SamplingParams, StructuredOutputsParams
 from tests.api.tiny import TEMPLATE, make_model
-from tests.client.clients import process_of
+from tests.client.clients import patient, process_of
 
 pytestmark = pytest.mark.slow
 CLOSE, BUDGET = 3, 40
@@ -27,6 +27,7 @@ def test_shaped_texts_survive_kill_9(tmp_path: Path, forcing: str) -> None:
     llm = AsyncLLM(
         str(make_model(tmp_path, f"{TEMPLATE}{{# <think> #}}", SPECIAL)),
         engine="process",
+        timing=patient(),
         backend="native",
         num_threads=1,
         forced_tokens=forcing,

@@ -17,11 +17,10 @@ from octavo.backends.native.packed_cache import sources
 from octavo.backends.native.packed_cache.directory import PackedDirectory
 from octavo.cli.engine_options import add_engine_options, add_model, engine_arguments
 from octavo.cli.parsing import Parser
-from octavo.client.restart_policy import Timing
 from octavo.engine.build import build_engine
 from octavo.options.engine import EngineArguments, read_arguments
 from tests.api.tiny import make_model
-from tests.client.clients import eventually
+from tests.client.clients import eventually, patient
 
 SAMPLING = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=3)
 PROMPT = [3, 4, 5, 6] * 5
@@ -197,7 +196,7 @@ def test_an_engine_its_spare_and_its_successor_map_the_same_file(tmp_path: Path)
     llm = AsyncLLM(
         str(model),
         engine="process",
-        timing=Timing(spare_delay_seconds=0.1),
+        timing=patient(spare_delay_seconds=0.1),
         max_model_len=64,
         packed_cache=place,
         spare_engine=True,

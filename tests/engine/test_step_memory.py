@@ -22,7 +22,7 @@ from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import make_client
 from octavo.options.engine import EngineArguments
 from tests.api.tiny import make_model
-from tests.client.clients import LIMIT
+from tests.client.clients import LIMIT, patient
 from tests.engine import short_memory as short
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -86,7 +86,7 @@ def test_in_its_own_process_only_the_request_that_needs_too_much_fails(directory
     with LLM(directory, **OPTIONS) as llm:
         expected = [output.outputs[0].token_ids for output in llm.generate(SHORT, GREEDY)]
     arguments = EngineArguments(str(directory), **OPTIONS)
-    client = make_client(arguments, [ProcessLauncher("tests.engine.short_memory:make")])
+    client = make_client(arguments, [ProcessLauncher("tests.engine.short_memory:make")], patient())
     client.start()
     engine = AsyncLLM.over(client, arguments)
 

@@ -13,14 +13,15 @@ from octavo import AsyncLLM, SamplingParams
 from octavo.client.client import EngineStartError
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import make_client
-from octavo.client.restart_policy import Timing
 from octavo.options.engine import EngineArguments
 from tests.api.tiny import make_model
-from tests.client.clients import eventually
+from tests.client.clients import eventually, patient
 
 pytestmark = pytest.mark.slow
 
-TIMING = Timing(restart_delay_seconds=0.05, max_restart_delay_seconds=0.05, max_failed_engines=1000)
+TIMING = patient(
+    restart_delay_seconds=0.05, max_restart_delay_seconds=0.05, max_failed_engines=1000
+)
 SAMPLING = SamplingParams(temperature=0.0, max_tokens=90, ignore_eos=True)
 PROMPT = [3, 4, 5, 6]
 

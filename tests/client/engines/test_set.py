@@ -29,14 +29,15 @@ from octavo.wire.commands import (
 )
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import StartEngine
-from tests.client.clients import FACTORY, Caller, eventually, request, run
+from tests.client.clients import FACTORY, Caller, eventually, patient, request, run
 from tests.sim.truth import whole_output
 
 
 def start(settings: str = "", count: int = 2, **options: Any) -> ProcessClient:
     """Return a client whose engines are ready."""
     arguments = EngineArguments(model=f"fake?{settings}", data_parallel_size=count, **options)
-    client = make_client(arguments, [ProcessLauncher(FACTORY) for _ in range(count)])
+    launchers = [ProcessLauncher(FACTORY) for _ in range(count)]
+    client = make_client(arguments, launchers, patient())
     client.start()
     return client
 
