@@ -34,7 +34,7 @@ from octavo.options.engine import EngineArguments
 from octavo.wire.commands import LoadFile
 from tests.adapters.made import Projection, make_arrays, write_adapter
 from tests.api.tiny import make_model
-from tests.client.clients import Caller, error_code, process_of, run
+from tests.client.clients import Caller, error_code, eventually, patient, process_of, run
 
 pytestmark = pytest.mark.slow
 
@@ -242,7 +242,9 @@ def test_saved_matrices_take_the_places_of_the_models(
 def process(files: Files) -> Iterator[ProcessClient]:
     if why_unavailable() is not None:
         pytest.skip("this kernel has no filters of system calls")
-    client = make_client(files.arguments(), [ProcessLauncher(directories=[files.adapters])])
+    client = make_client(
+        files.arguments(), [ProcessLauncher(directories=[files.adapters])], patient()
+    )
     client.start()
     try:
         yield client
@@ -272,7 +274,7 @@ def test_the_engine_that_follows_a_dead_one_loads_adapters_again(
                 break
             await caller.another_event()
             os.kill(process_of(process).pid, signal.SIGKILL)
-            await caller.until(partial(has_died, process, number))
+            await eventually(partial(has_died, process, number))
         await caller.all_ended()
         files.check(caller.tokens)
 
@@ -285,7 +287,7 @@ def test_two_engines_have_the_same_adapters_and_continue_each_others_requests(
     if why_unavailable() is not None:
         pytest.skip("this kernel has no filters of system calls")
     launchers = [ProcessLauncher(directories=[files.adapters]) for _ in range(2)]
-    client = make_client(files.arguments(), launchers)
+    client = make_client(files.arguments(), launchers, patient())
     client.start()
 
     async def world() -> None:

@@ -17,7 +17,7 @@ from octavo.core.snapshot import take_snapshot
 from octavo.options.engine import read_arguments
 from octavo.serving.server import Server
 from tests.api.tiny import make_model
-from tests.server.make import Client, events
+from tests.server.make import Client, events, patient, until
 
 HERE = "tests.engine.processor_classes"
 BAN, FAULTY = f"{HERE}:Ban", f"{HERE}:Faulty"
@@ -204,19 +204,26 @@ def test_an_engine_in_a_process_makes_them_before_it_is_confined(directory: Path
 
     async def main() -> None:
         llm.attach()
-        async with Client(Server(llm)) as client:
+        async with Client(Server(llm, patient())) as client:
             fields: dict[str, Any] = {"max_tokens": 100, "temperature": 0, "ignore_eos": True}
             fields["vllm_xargs"] = {"ban": [5, 6, 7, 8], "after": 5}
             whole = await client.complete(**fields)
             body = {"prompt": "The quick", "stream": True, **fields}
-            asked = asyncio.ensure_future(client.post("/v1/completions", json=body))
-            while not any(each.record.entered_at for each in client.server.active.values()):
-                await asyncio.sleep(0.002)
             inner: Any = llm._client
-            inner.engines[0].supervisor.run.process.popen.kill()
-            response = await asked
-            text = "".join(c["text"] for e in events(response.text) for c in e["choices"])
-            assert text == whole["choices"][0]["text"]
+
+            def has_begun() -> bool:
+                return any(each.record.entered_at for each in client.server.active.values())
+
+            while not llm.engines[0].vitals.num_deaths:  # again if it ended before the kill
+                asked = asyncio.ensure_future(client.post("/v1/completions", json=body))
+                await until(lambda: asked.done() or has_begun())  # noqa: B023
+                if not asked.done():
+                    inner.engines[0].supervisor.run.process.popen.kill()
+                    await until(lambda: bool(llm.engines[0].vitals.num_deaths))
+                response = await asked
+                text = "".join(c["text"] for e in events(response.text) for c in e["choices"])
+                assert text == whole["choices"][0]["text"]
+            await until(llm.is_well)
             for stream in (False, True):
                 wrong = {**body, "stream": stream, "vllm_xargs": {"ban": 5}}
                 response = await client.post("/v1/completions", json=wrong)
