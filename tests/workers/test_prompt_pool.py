@@ -73,7 +73,8 @@ async def pool_of(
     directory: Path, killed: list[float] | None = None, **options: Any
 ) -> AsyncIterator[PromptPool]:
     """Run a pool that waits as long as it takes, unless `options` set limits."""
-    settings = {"template_seconds": LIMIT, "tokenize_seconds": LIMIT, **options}
+    limits = dict.fromkeys(("template_seconds", "tokenize_seconds", "shape_seconds"), LIMIT)
+    settings: dict[str, Any] = {**limits, **options}
     deaths = [] if killed is None else killed
     pool = PromptPool(ServerSettings(**settings), str(directory), lambda: deaths.append(1))
     try:
@@ -258,6 +259,7 @@ def test_a_key_that_costs_a_worker_delays_no_other_key_for_a_while(directory: Pa
             for _ in range(2):
                 with pytest.raises(ApiError):
                     await pool.prepare(conversation(FOREVER), "first")
+            await until(lambda: bool(pool._heavy._ready))  # its first worker is being replaced
             (worker,) = pool._heavy._ready
             assert (await pool.prepare(long, "second")).token_ids
             assert pool._heavy._ready == [worker], "these endings have not been its own"
@@ -440,6 +442,8 @@ async def main():
     config = ServerSettings(template_seconds=limit, tokenize_seconds=limit)
     pool = PromptPool(config, sys.argv[1], lambda: None)
     await pool.start()
+    while not pool._workers:  # the first took too long, and is being replaced
+        await asyncio.sleep(0.01)
     (worker,) = pool._workers
     print(worker._process.pid, flush=True)
     messages = [{"role": "user", "content": "x"}]
