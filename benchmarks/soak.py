@@ -84,6 +84,7 @@ class Load:
     num_clients: int = 24
     num_hostile: int = 3
     kill_seconds: float = 7.5  # the longest time from an engine's start to its kill
+    least_kills: int = 0  # a run on a slow machine takes longer until there were so many
 
 
 REAL = Load(num_kinds=12, num_clients=6, num_hostile=1, kill_seconds=40.0)
@@ -116,6 +117,7 @@ class Soak:
         await warm_up(served)
         await self._settle()
         before = holdings(served)
+        self._began = time.monotonic()
         others = [asyncio.ensure_future(each) for each in (self._kill(), self._weigh())]
         clients = [
             self._client(random.Random(f"{index}")) for index in range(self.load.num_clients)
@@ -129,11 +131,15 @@ class Soak:
         self._compare(before, after)
         return self._report(before, after)
 
+    def _goes_on(self) -> bool:
+        """Return whether clients send further requests."""
+        has_time = time.monotonic() < self._began + self.seconds
+        return has_time or (self.counts["kills"] < self.load.least_kills and not self.faults)
+
     async def _client(self, chance: random.Random) -> None:
-        until = time.monotonic() + self.seconds
         names = list(MANNERS)
         weights = [share for _, share in MANNERS.values()]
-        while time.monotonic() < until:
+        while self._goes_on():
             which = chance.randrange(self.load.num_kinds)
             (name,) = chance.choices(names, weights)
             await self._one(which, name)
@@ -141,9 +147,8 @@ class Soak:
 
     async def _attack(self, number: int) -> None:
         """Send hostile requests of all kinds; while engines die, any may be refused with a 503."""
-        until = time.monotonic() + self.seconds
         index = number
-        while time.monotonic() < until:
+        while self._goes_on():
             kind, attack = attack_number(index, seed=2, kinds=ALL_KINDS)
             index += self.load.num_hostile
             attack = replace(attack, right=RIGHT_AMID_KILLS[attack.right])

@@ -225,7 +225,7 @@ class Served:
     def end(self) -> int:
         """Terminate it; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=300)
         return self.process.returncode
 
 

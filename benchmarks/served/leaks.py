@@ -20,8 +20,8 @@ def holdings(served: Served) -> dict[str, Any]:
 
 
 async def settle(served: Served) -> str | None:
-    """Wait until nothing runs; return what is still running after half a minute."""
-    for _ in range(300):
+    """Wait until nothing runs; return what is still running after five minutes."""
+    for _ in range(3000):
         held = served.held()
         running = await metric(served, "num_requests") + await metric(served, "kv_cache_usage_perc")
         if not (held["tickets"] or held["active_requests"] or running):
@@ -31,11 +31,11 @@ async def settle(served: Served) -> str | None:
 
 
 async def holdings_in_the_end(served: Served, before: dict[str, Any]) -> dict[str, Any]:
-    """Return what the server holds once nothing has grown, or after ten seconds.
+    """Return what the server holds once nothing has grown, or after five minutes.
 
     A prompt worker that was killed last, with much memory to give back, may live on for a moment.
     """
-    for _ in range(100):
+    for _ in range(3000):
         after = holdings(served)
         if not leaks(before, after):
             break

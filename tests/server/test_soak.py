@@ -25,7 +25,9 @@ def served() -> Iterator[Served]:
 
 @pytest.mark.slow
 def test_a_short_soak_loses_and_leaks_nothing(served: Served) -> None:
-    soak = Soak(served, seconds=3.0, seed=1, load=Load(num_kinds=12, kill_seconds=1.0))
+    soak = Soak(
+        served, seconds=3.0, seed=1, load=Load(num_kinds=12, kill_seconds=1.0, least_kills=1)
+    )
     report = asyncio.run(soak.run())
     assert not report["faults"]
     assert report["counts"]["kills"] >= 1
