@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import Iterable
 
-DATA, HEADERS, SETTINGS, PING, CONTINUATION = 0, 1, 4, 6, 9
+DATA, HEADERS, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 4, 6, 8, 9
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 _FRAME_BYTES = 1 << 14  # at most
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -64,6 +64,8 @@ class Http2:
         self.statuses: dict[int, int] = {}  # of calls that have ended, by stream
         self.num_bytes: dict[int, int] = {}  # of answers, by stream
         self.is_closed = False  # by the server
+        self._window = 65_535  # the server's, of a new stream
+        self._granted: dict[int, int] = {}  # bytes beyond it, by stream; 0 is the connection
         settings = struct.pack(">HIHI", _TABLE_SIZE, 0, _WINDOW, window)
         self.send(_PREFACE + frame(SETTINGS, 0, 0, settings))
 
@@ -97,6 +99,20 @@ class Http2:
         stream = self.begin(path, key)
         self.send(frame(DATA, END_STREAM, stream, message(payload)))
         return stream
+
+    def send_data(self, stream: int, data: bytes, seconds: float) -> bool:
+        """Send the first data of a call as far as the server lets it; return whether it was all."""
+        num_sent = 0
+        while num_sent < len(data) and stream not in self.statuses and not self.is_closed:
+            whole = 65_000 + self._granted.get(0, 0)  # small messages have taken some of it
+            own = self._window + self._granted.get(stream, 0)
+            part = data[num_sent : min(whole, own, num_sent + _FRAME_BYTES)]
+            if part:
+                self.send(frame(DATA, 0, stream, part))
+                num_sent += len(part)
+            elif not self.read(seconds):
+                break
+        return num_sent == len(data)
 
     def read(self, seconds: float) -> bool:
         """Read what comes first; return whether there was anything within this time."""
@@ -133,6 +149,13 @@ class Http2:
         return self.is_closed
 
     def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == SETTINGS and not flags & ACK:
+            for name, value in struct.iter_unpack(">HI", payload):
+                if name == _WINDOW:
+                    self._window = value
+        elif kind == WINDOW_UPDATE:
+            (more,) = _HEAD.unpack(payload)
+            self._granted[stream] = self._granted.get(stream, 0) + more
         if kind in (SETTINGS, PING) and not flags & ACK:
             self.send(frame(kind, ACK, 0, payload if kind == PING else b""))
         elif kind == DATA:
