@@ -54,7 +54,10 @@ def test_other_headers_in_a_trailer_are_ignored_too(directory: Path) -> None:
         assert talk(life.port, sent).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_trailers_are_bounded_as_heads_are(directory: Path) -> None:
+def test_trailers_are_bounded_as_heads_are(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.transport.safe_transport.LINGER_SECONDS", LIMIT)
     with listening(directory, body_seconds=LIMIT) as life:
         for trailers in (
             b"x: y\r\n" * 80,

@@ -74,7 +74,11 @@ MALFORMED = (
 
 @pytest.fixture(scope="module")
 def port(directory: Path) -> Iterator[int]:
-    with listening(directory, header_seconds=LIMIT, body_seconds=LIMIT) as life:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        listening(directory, header_seconds=LIMIT, body_seconds=LIMIT) as life,
+    ):
+        patch.setattr("octavo.transport.safe_transport.LINGER_SECONDS", LIMIT)
         yield life.port
 
 

@@ -132,8 +132,10 @@ def test_what_does_not_apply_is_null_and_not_missing(directory: Path) -> None:
     """Clients of vLLM read these fields without asking whether they are there."""
     with listening(directory) as life:
         url = f"http://127.0.0.1:{life.port}/v1"
-        chat = httpx.post(f"{url}/chat/completions", json={"messages": MESSAGES, "max_tokens": 1})
-        completion = httpx.post(f"{url}/completions", json={"prompt": "x", "max_tokens": 1})
+        body = {"messages": MESSAGES, "max_tokens": 1}
+        chat = httpx.post(f"{url}/chat/completions", json=body, timeout=LIMIT)
+        body = {"prompt": "x", "max_tokens": 1}
+        completion = httpx.post(f"{url}/completions", json=body, timeout=LIMIT)
     whole = chat.json()
     assert whole.keys() == CHAT_FIELDS
     (choice,) = whole["choices"]
