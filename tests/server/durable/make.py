@@ -40,14 +40,15 @@ class Gate:
         self._permits = threading.Semaphore(num_steps)
         self.num_passes = num_steps
         self.num_arrived = 0
-        self.runner = ChainRunner(self._wait)
+        self.runner = ChainRunner(self.wait)
 
     def open(self, num_steps: int = 100_000) -> None:
         """Let further steps pass."""
         self.num_passes += num_steps
         self._permits.release(num_steps)
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Wait until one more step may pass."""
         self.num_arrived += 1
         self._permits.acquire()
 

@@ -39,7 +39,7 @@ async def test_the_message_is_the_same_wherever_it_continues(
     """Events come one step at a time, or several tokens at once."""
     directory = make_files(tmp_path / "model")
     gate = Gate(0)
-    runner = Script(directory, AGENT, gate._wait)
+    runner = Script(directory, AGENT, gate.wait)
     async with durable(directory, tmp_path / "journal", runner, ROOM) as client:
         headers = {"x-request-id": "one"}
         body = {**BODY, **WAYS[way]}
@@ -69,7 +69,7 @@ async def test_the_events_are_the_same_however_the_tokens_come(tmp_path: Path) -
     found: list[list[tuple[str | None, Any]]] = []
     for is_stepwise in (True, False):
         gate = Gate(0)
-        runner = Script(directory, AGENT, gate._wait)
+        runner = Script(directory, AGENT, gate.wait)
         async with durable(directory, tmp_path / f"{is_stepwise}", runner, ROOM) as client:
             headers = {"x-request-id": "one"}
             post = asyncio.ensure_future(client.post(PATH, json=BODY, headers=headers))

@@ -122,7 +122,7 @@ async def test_the_journal_continues_a_stream_behind_every_number(tmp_path: Path
     """The numbers are the same, one step at a time and when many tokens come at once."""
     directory = make_files(tmp_path / "model")
     gate = Gate(0)
-    runner = Script(directory, AGENT, gate._wait)
+    runner = Script(directory, AGENT, gate.wait)
     body = {"input": "How warm is it in Oslo?", "tools": TOOLS, "stream": True}
     async with durable(directory, tmp_path / "journal", runner, ROOM) as client:
         headers = {"x-request-id": "one"}
