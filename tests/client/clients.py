@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -17,6 +19,7 @@ from octavo.core.request import Abort, Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
 from octavo.options.engine import EngineArguments
 from octavo.wire.commands import Reply
+from tests.sim.truth import whole_output
 
 FACTORY = "tests.client.fake_engine:make"
 LIMIT = 300.0  # seconds for anything that a test waits for; never part of what it checks
@@ -138,3 +141,20 @@ def run(world: Callable[[], Awaitable[None]]) -> None:
         assert not others, f"left behind: {others}"
 
     asyncio.run(whole())
+
+
+def check(caller: Caller, *requests: Request) -> None:
+    """Check that each request got exactly the output of an undisturbed engine."""
+    for one in requests:
+        tokens, reason = whole_output(one, 4096)
+        assert caller.tokens[one.request_id] == tokens, one.request_id
+        assert caller.ends[one.request_id].finish_reason == reason
+
+
+def open_files() -> set[str]:
+    """Return what the open descriptors of this process lead to."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
+            found.add(os.readlink(f"/proc/self/fd/{name}"))
+    return found
