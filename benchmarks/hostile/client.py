@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
 from benchmarks.hostile.answers import Answer, AnswerReader, MalformedError
 from benchmarks.hostile.attack import Attack, Ending
 
+NUM_CLIENTS = 8  # that attack at once
 HOLD_SECONDS = 4.0  # of a client that never reads
 ANSWER_SECONDS = 300.0  # a response that has not come by then is missing
 SLOW_READ_SECONDS = 0.05
@@ -144,3 +146,26 @@ async def _converse(attack: Attack, wire: _Wire) -> Outcome:
         except MalformedError as error:
             wire.malformed = wire.malformed or str(error)
     return Outcome(wire.reader.answers, wire.malformed, is_closed=wire.is_closed)
+
+
+async def attack_beside(
+    port: int,
+    attacks: Iterator[tuple[str, Attack]],
+    fault_of: Callable[[str, Attack, Outcome], str | None],
+    watch: Callable[[int, list[asyncio.Task[None]], list[str]], Awaitable[None]],
+) -> list[str]:
+    """Carry out named attacks, several at once, beside a client that watches; return the faults.
+
+    `watch` gets the tasks of the attackers and goes on until all are done; it adds to the faults.
+    """
+    faults: list[str] = []
+
+    async def attack_on() -> None:
+        for name, attack in attacks:
+            fault = fault_of(name, attack, await carry_out(attack, port))
+            if fault:
+                faults.append(f"{name}: {fault}")
+
+    clients = [asyncio.create_task(attack_on()) for _ in range(NUM_CLIENTS)]
+    await asyncio.gather(*clients, watch(port, clients, faults))
+    return faults

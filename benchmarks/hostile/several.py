@@ -11,7 +11,6 @@ import json
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,13 +25,11 @@ from benchmarks.hostile.attack import (
     Right,
     request,
 )
-from benchmarks.hostile.client import carry_out
-from benchmarks.served.command import port_of
-from octavo.env import child_environment
+from benchmarks.hostile.client import Outcome, attack_beside, carry_out
+from benchmarks.served.command import port_of, running
 from tests.api.tiny import make_model
 
 NAMES = ("a", "b", "c")
-NUM_CLIENTS = 8
 LARGE_BYTES = 8_000_000
 LIMIT_SECONDS = 300.0
 _WATCHED = {"model": "a", "prompt": "Hi", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
@@ -43,9 +40,9 @@ def attack_models(num_requests: int, directory: Path, seed: int) -> list[str]:
     for name in NAMES:
         (directory / name).mkdir(parents=True)
         make_model(directory / name)
-    log = directory / "log"
+    log, attacks = directory / "log", _attacks(num_requests, random.Random(seed))
     with log.open("w") as file, _serving(directory, file.fileno()) as (process, port):
-        faults = asyncio.run(_attack(port, num_requests, seed))
+        faults = asyncio.run(attack_beside(port, attacks, _fault_of, _watch))
         process.send_signal(signal.SIGTERM)
         code = process.wait(LIMIT_SECONDS)
     if code:
@@ -58,51 +55,23 @@ def attack_models(num_requests: int, directory: Path, seed: int) -> list[str]:
 @contextmanager
 def _serving(directory: Path, log: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
     words = ["serve", "--models-dir", str(directory), "--models-max", "2", "--port", "0"]
-    words += [
-        "--num-threads",
-        "1",
-        "--models-wait-seconds",
-        "2",
-        "--api-key",
-        WATCH_KEY,
-        ATTACK_KEY,
-    ]
-    environment = child_environment({"OMP_NUM_THREADS": "1"})
-    command = [sys.executable, "-W", "ignore", "-m", "octavo", *words]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
-    )
-    try:
+    words += ["--num-threads", "1", "--models-wait-seconds", "2"]
+    words += ["--api-key", WATCH_KEY, ATTACK_KEY]
+    with running(*words, log=log, environment={"OMP_NUM_THREADS": "1"}) as process:
         yield process, port_of(process)
-    finally:
-        process.kill()
-        process.wait()
 
 
-async def _attack(port: int, num_requests: int, seed: int) -> list[str]:
-    faults: list[str] = []
-    attacks = _attacks(num_requests, random.Random(seed))
-    clients = [asyncio.create_task(_client(port, attacks, faults)) for _ in range(NUM_CLIENTS)]
-    watch = asyncio.create_task(_watch(port, clients, faults))
-    await asyncio.gather(*clients)
-    await watch
-    return faults
-
-
-async def _client(port: int, attacks: Iterator[tuple[str, Attack]], faults: list[str]) -> None:
-    for name, attack in attacks:
-        outcome = await carry_out(attack, port)
-        if attack.right is Right.LEFT:
-            continue
-        if outcome.malformed or outcome.is_late or len(outcome.answers) != 1:
-            faults.append(f"{name}: {outcome}")
-            continue
-        status = outcome.answers[0].status
-        is_right = 400 <= status < 500
-        if attack.right is Right.SERVED:
-            is_right = status in (200, 429, 503)
-        if not is_right:
-            faults.append(f"{name}: {status} {bytes(outcome.answers[0].body[:200])!r}")
+def _fault_of(name: str, attack: Attack, outcome: Outcome) -> str | None:
+    """Return what is wrong with what an attack has got."""
+    if attack.right is Right.LEFT:
+        return None
+    if outcome.malformed or outcome.is_late or len(outcome.answers) != 1:
+        return str(outcome)
+    status = outcome.answers[0].status
+    is_right = 400 <= status < 500
+    if attack.right is Right.SERVED:
+        is_right = status in (200, 429, 503)
+    return None if is_right else f"{status} {bytes(outcome.answers[0].body[:200])!r}"
 
 
 async def _watch(port: int, clients: list[asyncio.Task[None]], faults: list[str]) -> None:

@@ -12,9 +12,8 @@ import json
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,13 +30,11 @@ from benchmarks.hostile.attack import (
     Right,
     request,
 )
-from benchmarks.hostile.client import Outcome, carry_out
+from benchmarks.hostile.client import Outcome, attack_beside, carry_out
 from benchmarks.hostile.router.liars import DRIPPING, FLOODING, HONEST, MODELS, TEXT, Liar
 from benchmarks.hostile.verdict import fault_of
-from benchmarks.served.command import port_of
-from octavo.env import child_environment
+from benchmarks.served.command import port_of, running
 
-NUM_CLIENTS = 8
 LIMIT_SECONDS = 300.0
 _KINDS: tuple[Kind, ...] = (*framing.KINDS, *heads.KINDS)
 _WATCHED = {"model": HONEST, "messages": [], "stream": True}
@@ -67,7 +64,8 @@ async def _run(log: int, num_requests: int, seed: int, silent_seconds: float) ->
         await each.start()
     with _routing([each.url for each in servers], silent_seconds, log) as process:
         port = await asyncio.to_thread(port_of, process)
-        faults = await _attack(port, num_requests, seed)
+        attacks = _attacks(num_requests, random.Random(seed))
+        faults = await attack_beside(port, attacks, _fault_of, _watch)
         faults += await _left(port, servers)
         process.send_signal(signal.SIGTERM)
         code = await asyncio.to_thread(process.wait, LIMIT_SECONDS)
@@ -76,45 +74,19 @@ async def _run(log: int, num_requests: int, seed: int, silent_seconds: float) ->
     return faults + ([f"the exit code is {code}"] if code else [])
 
 
-@contextmanager
-def _routing(urls: list[str], silent_seconds: float, log: int) -> Iterator[subprocess.Popen[str]]:
+def _routing(
+    urls: list[str], silent_seconds: float, log: int
+) -> AbstractContextManager[subprocess.Popen[str]]:
     words = ["route", *urls, "--port", "0", "--api-key", WATCH_KEY, ATTACK_KEY]
-    words += [
-        "--silent-seconds",
-        str(silent_seconds),
-        "--max-request-seconds",
-        "60",
-        "--header-seconds",
-        "3",
-    ]
-    words += ["--body-seconds", "3", "--stall-seconds", "3", "--health-seconds", "0.5"]
-    command = [sys.executable, "-W", "ignore", "-m", "octavo", *words]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=log, text=True, env=child_environment({})
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()  # which closes the pipe too
+    words += ["--silent-seconds", str(silent_seconds), "--max-request-seconds", "60"]
+    words += ["--header-seconds", "3", "--body-seconds", "3", "--stall-seconds", "3"]
+    words += ["--health-seconds", "0.5"]
+    return running(*words, log=log, environment={})
 
 
-async def _attack(port: int, num_requests: int, seed: int) -> list[str]:
-    faults: list[str] = []
-    attacks = _attacks(num_requests, random.Random(seed))
-    clients = [asyncio.create_task(_client(port, attacks, faults)) for _ in range(NUM_CLIENTS)]
-    watch = asyncio.create_task(_watch(port, clients, faults))
-    await asyncio.gather(*clients)
-    await watch
-    return faults
-
-
-async def _client(port: int, attacks: Iterator[tuple[str, Attack]], faults: list[str]) -> None:
-    for name, attack in attacks:
-        outcome = await carry_out(attack, port)
-        fault = _fault_of_lie(outcome) if name in MODELS else fault_of(attack, outcome)
-        if fault:
-            faults.append(f"{name}: {fault}")
+def _fault_of(name: str, attack: Attack, outcome: Outcome) -> str | None:
+    """Return what is wrong with what an attack, or a request whose server lies, has got."""
+    return _fault_of_lie(outcome) if name in MODELS else fault_of(attack, outcome)
 
 
 def _fault_of_lie(outcome: Outcome) -> str | None:
