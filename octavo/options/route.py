@@ -47,9 +47,6 @@ class RouteSettings(TransportSettings):
         "SIZE",
         group="limits",
     )
-    drain_seconds: float = option(
-        30.0, "time for open requests to end after the first signal", "SECONDS", group="times"
-    )
     max_request_seconds: float = option(
         3600.0, "the longest time of a request", "SECONDS", group="times"
     )

@@ -172,14 +172,6 @@ class ServerSettings(TransportSettings):
     num_explained: int = option(
         512, "recent requests that /explain knows", "COUNT", group="limits", least=0
     )
-    drain_seconds: float = option(
-        30.0,
-        "time for running requests to finish after SIGTERM; 0: they end at once",
-        "SECONDS",
-        group="times",
-        least=0,
-        aliases=("--shutdown-timeout",),
-    )
     ready_seconds: float = option(
         2.0,
         "how old the engine's last step may be, and how long a test step may take, to be ready",

@@ -137,6 +137,14 @@ class TransportSettings:
         least=0,
         aliases=("--sse-keep-alive-interval",),
     )
+    drain_seconds: float = option(
+        30.0,
+        "time for running requests to finish after SIGTERM; 0: they end at once",
+        "SECONDS",
+        group="times",
+        least=0,
+        aliases=("--shutdown-timeout",),
+    )
 
     @property
     def is_local(self) -> bool:

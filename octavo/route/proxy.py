@@ -52,13 +52,13 @@ class Proxy:
             place.hold(len(body))  # its length may not have been announced
             asked = await router.bodies.read(body, exchange.headers, self._tenant(exchange))
             task = RequestTask(exchange)
-            router.active.add(task)
+            router.tasks.add(task)
             try:
                 work = _Passage(router, exchange, asked, body, place).run()
                 del body  # the passage lets go of it when the answer has begun
                 await task.run(work, config.max_request_seconds)
             finally:
-                router.active.discard(task)
+                router.tasks.discard(task)
 
     def _tenant(self, exchange: HttpExchange) -> str:
         """Return by whom servers know the client; theirs share no prefixes with others'."""

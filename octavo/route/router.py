@@ -27,7 +27,7 @@ MOST_NAMED = 20  # models that an error names
 
 
 class Router:
-    """Implements `octavo.transport.context.HttpContext` in front of several servers."""
+    """Implements `transport.context.HttpContext` and `Service` in front of several servers."""
 
     digests_bodies = False  # no request can be continued here
 
@@ -43,7 +43,7 @@ class Router:
         self.places = Places(config)
         self.bodies = BodyReader()
         self.metrics = RouterMetrics(self.upstreams, self.places)
-        self.active: set[RequestTask] = set()
+        self.tasks: set[RequestTask] = set()  # of the requests that are being answered
         self.is_draining = False
         self._changed = asyncio.Event()  # set when a server may have become ready
         self.watches = [Watch(each, config, clock, self.note_change) for each in self.upstreams]
@@ -70,8 +70,14 @@ class Router:
         for each in self.upstreams:
             each.pool.close()
 
+    @property
+    def num_open(self) -> int:
+        return self.places.num_open
+
+    def active(self) -> Collection[RequestTask]:
+        return self.tasks
+
     def drain(self) -> None:
-        """Refuse new requests from now on."""
         self.is_draining = True
 
     def note_change(self) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from octavo.dialects.responses.background import recover
-from octavo.observe.loop_lag import LoopLag
 from octavo.observe.metrics import Metrics
 from octavo.options.server import ServerSettings
 from octavo.server.application import application
@@ -18,9 +17,10 @@ from octavo.serving.batches.store import Store
 from octavo.serving.durable.service import Durability
 from octavo.serving.server import ActiveRequest, Server
 from octavo.transport.app import Application
+from octavo.transport.lifecycle import Service
 
 
-class Site(Protocol):
+class Site(Service, Protocol):
     """The models behind one address, from the start of the server to its end."""
 
     @property
@@ -30,14 +30,6 @@ class Site(Protocol):
     @property
     def metrics(self) -> Metrics:
         """The metrics that connections count on."""
-
-    @property
-    def loop_lag(self) -> LoopLag:
-        """The timer that measures the event loop."""
-
-    @property
-    def num_open(self) -> int:
-        """The number of requests that have come and have not left."""
 
     def application(self) -> Application:
         """Return what answers requests."""
@@ -54,12 +46,6 @@ class Site(Protocol):
     async def begin(self) -> None:
         """Continue what an earlier server has left, now that requests are accepted."""
 
-    def drain(self) -> None:
-        """Refuse new requests from now on."""
-
-    def active(self) -> Sequence[ActiveRequest]:
-        """Return the requests that are being answered."""
-
     async def close(self) -> None:
         """Keep what must be kept, and end what `open` and `start` have begun."""
 
@@ -69,7 +55,7 @@ class OneModel:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.config, self.metrics, self.loop_lag = server.config, server.metrics, server.loop_lag
+        self.config, self.metrics = server.config, server.metrics
         self._adapters = AdapterService(server)
 
     @property

@@ -14,7 +14,6 @@ from octavo.client.vitals import EngineVitals
 from octavo.grammar.checked import CheckedShapes
 from octavo.observe.explain import Recent, Record
 from octavo.observe.exposition import Labels
-from octavo.observe.loop_lag import LoopLag
 from octavo.observe.machine import child_bytes
 from octavo.observe.metrics import Metrics
 from octavo.observe.output import num_dropped_lines
@@ -127,7 +126,6 @@ class Server:
         self._add_metrics()
         if shared is None:
             add_shared_metrics(self.metrics, self.responses)
-        self.loop_lag = LoopLag(self.metrics.loop_lag.observe)
         self.model_names = config.served_names or (llm.facts.name,)  # what requests may name
         self.model_name = self.model_names[0]  # the name in answers of the model itself
         self.adapters = AdapterRegistry(llm, self.model_names, config.max_lora_names)

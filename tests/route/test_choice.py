@@ -216,7 +216,7 @@ def test_a_request_waits_for_a_server() -> None:
 
     async def work(site: Site) -> None:
         asking = asyncio.ensure_future(site.post())
-        while not site.router.active:
+        while not site.router.active():
             await asyncio.sleep(0.001)
         server.health = 200
         await site.look()

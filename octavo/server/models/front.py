@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from octavo.observe.exposition import Labels
-from octavo.observe.loop_lag import LoopLag
 from octavo.observe.metrics import Metrics
 from octavo.options.server import ServerSettings
 from octavo.server.known_routes import missing_feature
@@ -47,7 +46,6 @@ class Front:
         add_shared_metrics(self.metrics, shared.responses)
         self.metrics.add_gauge("models", "Models, by state.", self._by_state)
         self.metrics.add_gauge("model_loads", "Times that each was loaded.", self._loads)
-        self.loop_lag = LoopLag(self.metrics.loop_lag.observe)
         self.is_draining = False
         self._any_server: Server | None = None
         self.openapi = b""  # the document of the routes, once it was asked for
@@ -95,7 +93,7 @@ class ManyModels:
 
     def __init__(self, front: Front) -> None:
         self.front = front
-        self.config, self.metrics, self.loop_lag = front.config, front.metrics, front.loop_lag
+        self.config, self.metrics = front.config, front.metrics
 
     @property
     def num_open(self) -> int:

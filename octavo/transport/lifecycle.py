@@ -1,0 +1,228 @@
+"""The sockets of a service from its start to its end, for which a signal asks.
+
+The first SIGTERM or SIGINT drains: readiness fails at once, new requests get a 503, and running
+ones may finish within `drain_seconds`. After that they end with the error `server_shutdown`. A
+second signal skips the wait. The exit code is 0 in both cases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from typing import Any, ClassVar, Protocol, Self
+
+from octavo.observe.collection import settle_memory
+from octavo.observe.heap import keep_heap_small
+from octavo.observe.http_metrics import HttpMetrics
+from octavo.observe.loop_lag import LoopLag
+from octavo.observe.output import discard_output
+from octavo.options.transport import MIN_KEY_CHARACTERS, TransportSettings
+from octavo.transport.connection import Connection
+from octavo.transport.connections import Connections
+from octavo.transport.errors import ApiError, unavailable
+from octavo.transport.listener import Listener
+from octavo.transport.response import Response
+from octavo.transport.sockets import bind, bind_admin
+from octavo.transport.tls import Certificates, accept_securely
+
+log = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_TICK_SECONDS = 0.02
+_END_TICKS = 100  # to wait for the last parts to be written
+
+
+class Stoppable(Protocol):
+    """A request that is being answered."""
+
+    @property
+    def stop(self) -> Callable[[Exception], None]:
+        """End it now, with this error."""
+
+
+class Service(Protocol):
+    """A server or router, as its lifecycle sees it."""
+
+    @property
+    def config(self) -> TransportSettings:
+        """The addresses, limits and times of its connections."""
+
+    @property
+    def metrics(self) -> HttpMetrics:
+        """The metrics that connections count on."""
+
+    @property
+    def num_open(self) -> int:
+        """The number of requests that have come and have not left."""
+
+    def drain(self) -> None:
+        """Refuse new requests from now on."""
+
+    def active(self) -> Collection[Stoppable]:
+        """Return the requests that are being answered."""
+
+
+class Lifecycle(ABC):
+    """The sockets and the shutdown of one service."""
+
+    noun: ClassVar[str]  # what an error says that is shutting down
+
+    def __init__(
+        self,
+        service: Service,
+        error_body: Callable[[ApiError], bytes],
+        max_connections: int,
+        *,
+        handles_signals: bool,
+    ) -> None:
+        self._signals = SIGNALS if handles_signals else ()
+        self._service = service
+        self._error_body = error_body
+        self._ending = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._listeners: list[Listener] = []
+        self._connections = self._make_connections(max_connections=max_connections)
+        service.metrics.num_connections = lambda: self._connections.num_open
+        is_secure = service.config.ssl_certfile is not None
+        self._certificates = Certificates(service.config) if is_secure else None
+        self.port = 0
+
+    async def run(self, on_ready: Callable[[Self], None] | None = None) -> None:
+        """Serve until `end` is called."""
+        config, loop = self._service.config, asyncio.get_running_loop()
+        self._open()
+        listening = bind(config)
+        self.port = listening.getsockname()[1] if config.uds is None else 0
+        admin = None if config.admin_socket is None else bind_admin(config.admin_socket)
+        loop_lag = LoopLag(self._service.metrics.loop_lag.observe)
+        watches = [loop.create_task(each) for each in (keep_heap_small(), *self._watches())]
+        for number in self._signals:
+            loop.add_signal_handler(number, self.end)
+        loop_lag.start()
+        try:
+            await self._start(listening, admin)
+            if on_ready is not None:
+                on_ready(self)
+            await self._ending.wait()
+            await self._drain()
+        finally:
+            for number in self._signals:
+                loop.remove_signal_handler(number)
+            for watch in watches:
+                watch.cancel()
+            await self._close()
+            for path in (config.uds, config.admin_socket):
+                if path is not None:
+                    path.unlink(missing_ok=True)
+            loop_lag.stop()
+            listening.close()
+
+    def end(self) -> None:
+        """Drain at the first call, and stop at once at the second; the handler of signals."""
+        if self._ending.is_set():
+            self._hurry.set()
+        self._service.drain()
+        self._ending.set()
+
+    @property
+    def num_connections(self) -> int:
+        """The number of open connections of clients, without operators'."""
+        return self._connections.num_open
+
+    # what a service does besides
+
+    def _open(self) -> None:  # noqa: B027 (a router has nothing of the kind)
+        """Open what must be there before anything listens; raise an error if it cannot be."""
+
+    @abstractmethod
+    async def _start(self, listening: socket.socket, admin: socket.socket | None) -> None:
+        """Make the service ready, and listen at the sockets."""
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """End what was begun; `_stop_listening` ends the connections."""
+
+    def _watches(self) -> list[Coroutine[Any, Any, None]]:
+        """Return the work that goes on beside requests until the end."""
+        return [] if self._certificates is None else [self._certificates.watch()]
+
+    # the sockets
+
+    def _make_connections(self, **options: Any) -> Connections:
+        service = self._service
+        return Connections(service.config, service.metrics, self._error_body, **options)
+
+    async def _listen(
+        self, answer: Callable[[Response], Awaitable[None]], listening: socket.socket
+    ) -> None:
+        """Answer clients at their socket, under TLS if there are certificates."""
+        accept = None if self._certificates is None else self._accept_securely
+        listener = Listener(self._connections, answer)
+        self._listeners.append(listener)
+        await listener.start(listening, accept)
+
+    async def _listen_to_operators(
+        self, answer: Callable[[Response], Awaitable[None]], listening: socket.socket
+    ) -> None:
+        """Answer operators at a socket of their own, whose connections have no limit."""
+        listener = Listener(self._make_connections(), answer)
+        self._listeners.append(listener)
+        await listener.start(listening)
+
+    async def _accept_securely(
+        self, listening: socket.socket, make: Callable[[], Connection]
+    ) -> None:
+        assert self._certificates is not None
+        await accept_securely(listening, self._connections, self._certificates, make)
+
+    async def _stop_listening(self) -> None:
+        """Accept nothing more, and end the connections when what is due was written."""
+        for place in list(self._connections.handshakes):
+            place.close()
+        await asyncio.gather(*(each.stop(self._hurry.is_set) for each in self._listeners))
+
+    async def _drain(self) -> None:
+        """Wait until all requests ended, `drain_seconds` passed or a second signal came."""
+        service, seconds = self._service, self._service.config.drain_seconds
+        log.info(
+            "draining; open requests: %d, which end within %g s, or at a second signal",
+            *(service.num_open, seconds),
+        )
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while service.num_open and not self._hurry.is_set():
+                    await asyncio.sleep(_TICK_SECONDS)
+        error = unavailable(f"the {self.noun} is shutting down", "server_shutdown")
+        for request in list(service.active()):
+            request.stop(error)
+        for _ in range(_END_TICKS):
+            if not service.active():
+                break
+            await asyncio.sleep(_TICK_SECONDS)
+
+
+def run_to_end(config: TransportSettings, serve: Callable[[], Awaitable[None]]) -> int:
+    """Serve in a new event loop until a signal ends it; return the exit code of the process."""
+    if config.has_short_key:
+        log.warning(
+            "an API key has fewer than %d characters and can be guessed; it is accepted because "
+            "only this machine can connect",
+            MIN_KEY_CHARACTERS,
+        )
+
+    async def main() -> None:
+        settle_memory()
+        await serve()
+
+    import uvloop
+
+    try:
+        uvloop.run(main())
+    finally:
+        discard_output()
+    return 0
