@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,14 +18,8 @@ from octavo.transport.route import RouteTable
 
 log = logging.getLogger(__name__)
 
-_PREFLIGHT = (
-    (b"access-control-allow-methods", b"GET, POST, DELETE"),
-    (
-        b"access-control-allow-headers",
-        b"authorization, content-type, x-api-key, x-request-id, last-event-id",
-    ),
-    (b"access-control-max-age", b"600"),
-)
+_NAMES = re.compile(r"[a-z0-9_-]+( *, *[a-z0-9_-]+)*", re.IGNORECASE)  # of headers
+_USUAL_NAMES = "authorization, content-type, x-api-key, x-request-id, last-event-id"
 
 
 class Application:
@@ -85,7 +80,7 @@ class Application:
                 asked = exchange.path, exchange.headers, exchange.method
                 self.server.access.check_address(*asked)
                 if "origin" in exchange.headers and self._is_preflight(exchange):
-                    await exchange.respond(b"", headers=_PREFLIGHT)
+                    await exchange.respond(b"", headers=_preflight(exchange))
                     return
                 exchange.owner = self.server.access.check_key(*asked)
             if route is None:
@@ -124,6 +119,20 @@ class Application:
             # repr: a path may contain control characters for a terminal or a log reader.
             values = (exchange.method[:16], exchange.path[:200], status, took, exchange.request_id)
             log.info("%s %r %s %.1f ms %s", *values)
+
+
+def _preflight(exchange: HttpExchange) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the headers of the answer to a preflight.
+
+    A page that may call may send any headers: each library has some of its own.
+    """
+    asked = exchange.headers.get("access-control-request-headers", "")
+    names = asked if _NAMES.fullmatch(asked) else _USUAL_NAMES
+    return (
+        (b"access-control-allow-methods", b"GET, POST, DELETE"),
+        (b"access-control-allow-headers", names.encode("latin-1")),
+        (b"access-control-max-age", b"600"),
+    )
 
 
 def _forget_frames(error: Exception) -> None:

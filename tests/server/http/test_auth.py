@@ -258,6 +258,14 @@ def test_only_allowed_origins_get_an_answer_to_a_preflight(directory: Path) -> N
     assert response.status_code == 200
     assert "authorization" in response.headers["access-control-allow-headers"]
     assert "x-octavo-unknown-fields" in response.headers["access-control-expose-headers"]
+    for names in ("x-stainless-lang,anthropic-version", "Authorization, X-Session-ID"):
+        more = {**asks, "access-control-request-headers": names}
+        response = request(directory, "OPTIONS", "/v1/completions", options, more)
+        assert response.headers["access-control-allow-headers"] == names
+    for wrong in ("*", "a b", "a,,b", "x: y", ""):
+        more = {**asks, "access-control-request-headers": wrong}
+        response = request(directory, "OPTIONS", "/v1/completions", options, more)
+        assert response.headers["access-control-allow-headers"].startswith("authorization, ")
     evil = {**asks, "origin": "https://evil.example"}
     assert request(directory, "OPTIONS", "/v1/completions", options, evil).status_code == 403
 
