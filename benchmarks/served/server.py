@@ -28,6 +28,7 @@ from octavo.adapter_copies.opening import open_copies
 from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import make_client
+from octavo.client.restart_policy import Timing
 from octavo.observe.collection import settle_memory
 from octavo.options.engine import EngineArguments
 from octavo.options.server import ServerSettings
@@ -39,8 +40,9 @@ from tests.api.tiny import make_model
 
 def start(settings: dict[str, Any], directory: Path) -> AsyncLLM:
     """Start the engine with a fake runner, or with a real model if one is named."""
+    timing = Timing(**settings.get("timing", {}))
     if settings["model"]:
-        return AsyncLLM(settings["model"], engine="process", **settings["options"])
+        return AsyncLLM(settings["model"], engine="process", timing=timing, **settings["options"])
     arguments, copies = open_copies(
         EngineArguments(
             model=settings["engine"],
@@ -48,7 +50,7 @@ def start(settings: dict[str, Any], directory: Path) -> AsyncLLM:
             enable_lora=settings.get("has_adapters", False),
         )
     )
-    client = make_client(arguments, [ProcessLauncher("tests.client.fake_engine:make")])
+    client = make_client(arguments, [ProcessLauncher("tests.client.fake_engine:make")], timing)
     client.start()
     return AsyncLLM.over(client, arguments, copies=copies)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -27,12 +28,13 @@ logging.basicConfig(level="DEBUG", format="%(message)s")
 from octavo.options.engine import EngineArguments
 from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
-from octavo.options.server import ServerSettings
 from octavo.client.process import make_client
 from octavo.server.lifecycle import _say_ready, run
+from tests.client import clients
+from tests.server.make import patient
 
 arguments = EngineArguments(model="fake?step=0.01", tokenizer=sys.argv[1])
-client = make_client(arguments, [ProcessLauncher("tests.client.fake_engine:make")])
+client = make_client(arguments, [ProcessLauncher(clients.FACTORY)], clients.patient())
 client.start()
 llm = AsyncLLM.over(client, arguments)
 
@@ -41,7 +43,7 @@ def tell(life):
         print(life.port, file=file)
     _say_ready(life)
 
-code = run(ServerSettings(port=0), llm, tell)
+code = run(patient(port=0), llm, tell)
 llm.close()
 sys.exit(code)
 """
@@ -55,10 +57,13 @@ def is_ready(port: int) -> bool:
 def engine_of(number: int) -> int:
     """Return the engine's process among the children of a server, or 0 if there is none."""
     for task in Path(f"/proc/{number}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
-            command = Path(f"/proc/{child}/cmdline")
-            if command.exists() and b"octavo.engine.process" in command.read_bytes():
-                return child
+        children: list[str] = []
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            children = (task / "children").read_text().split()
+        for child in map(int, children):
+            with contextlib.suppress(OSError):  # a process that has just ended
+                if b"octavo.engine.process" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return child
     return 0
 
 

@@ -40,7 +40,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         "num_gpu_blocks_override": NUM_STREAMS * 512 // 16,
         "max_num_seqs": 64,
     }
-    made = Served({"model": str(directory), "options": options, "engine": None, "server": {}})
+    settings: dict[str, Any] = {"model": str(directory), "options": options, "engine": None}
+    # An engine that the machine pauses is not silent: nothing else may kill one.
+    timing = {"silence_seconds": LIMIT_SECONDS, "watchdog_seconds": LIMIT_SECONDS}
+    made = Served({**settings, "server": {}, "timing": timing})
     try:
         yield made
     finally:

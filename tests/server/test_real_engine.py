@@ -11,6 +11,7 @@ import pytest
 from octavo.api.async_llm import AsyncLLM
 from octavo.serving.server import Server
 from tests.api.tiny import make_model
+from tests.client import clients
 from tests.server.make import Client, events, patient, until
 
 pytest.importorskip("torch")
@@ -31,7 +32,7 @@ def process(llm: AsyncLLM) -> Any:
 def test_a_stream_outlives_its_engine(tmp_path: Path) -> None:
     """The client sees a pause when the engine is killed, and then the same text."""
     options: Any = {"block_size": 4, "num_gpu_blocks_override": 200}
-    llm = AsyncLLM(str(make_model(tmp_path)), engine="process", **options)
+    llm = AsyncLLM(str(make_model(tmp_path)), engine="process", timing=clients.patient(), **options)
 
     async def main() -> None:
         llm.attach()

@@ -18,7 +18,7 @@ from octavo.serving.adapters.service import AdapterService
 from octavo.serving.server import Server
 from tests.adapters.made import Projection, make_arrays, write_adapter
 from tests.api.tiny import make_model
-from tests.client.clients import process_of
+from tests.client import clients
 from tests.server.make import Client, patient, until
 
 pytestmark = pytest.mark.slow
@@ -82,7 +82,7 @@ def test_adapters_answer_change_and_outlive_their_engine(
             assert found == [base, *texts[:2]]
             running = asyncio.create_task(say(client, "a"))
             await until(lambda: bool(server.active))
-            os.kill(process_of(cast(Any, llm._client)).pid, signal.SIGKILL)
+            os.kill(clients.process_of(cast(Any, llm._client)).pid, signal.SIGKILL)
             assert await running == texts[0]
             await until(lambda: llm.engines[0].vitals.num_deaths == 1 and llm.is_well())
             for file in places["c"].iterdir():
@@ -103,7 +103,7 @@ def test_adapters_answer_change_and_outlive_their_engine(
         service.close()
         await server.prompt_pool.close()
 
-    server = AsyncLLM(str(model), engine="process", **SETTINGS)
+    server = AsyncLLM(str(model), engine="process", timing=clients.patient(), **SETTINGS)
     try:
         asyncio.run(main(server))
     finally:

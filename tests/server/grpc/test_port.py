@@ -119,8 +119,11 @@ def get(port: int, path: str, body: Any = None) -> int:
 @pytest.mark.slow
 def test_idle_connections_leave_descriptors_for_others() -> None:
     """The server may have 400 open files, and clients open 600 connections of gRPC."""
-    server = SETTINGS["server"] | {"grpc_port": 0, "header_seconds": LIMIT, "max_connections": 4096}
-    settings = SETTINGS | {"model": None, "server": server, "max_files": 400}
+    times = [*make.PATIENT, "header_seconds", "body_seconds", "stall_seconds"]
+    server = SETTINGS["server"] | dict.fromkeys(times, LIMIT)
+    server |= {"grpc_port": 0, "max_connections": 4096}
+    timing = dict.fromkeys(("silence_seconds", "watchdog_seconds"), LIMIT)
+    settings = SETTINGS | {"model": None, "server": server, "max_files": 400, "timing": timing}
     with Served(settings) as served, contextlib.ExitStack() as stack:
         port = int(served.start["grpc_port"])
         for number in range(600):

@@ -16,7 +16,6 @@ from octavo.api.async_llm import AsyncLLM
 from octavo.api.text_model import files_of
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import make_client
-from octavo.client.restart_policy import Timing
 from octavo.dialects.common.dialect import OPENAI
 from octavo.dialects.grpc.dialect import GRPC, SERVICE, frames_in
 from octavo.dialects.grpc.messages import messages
@@ -34,7 +33,7 @@ from octavo.serving.exchange import Exchange
 from octavo.serving.operation import GenerationRequest, PreparedRequest
 from octavo.serving.schema.decode import MAX_FAST_BYTES
 from octavo.serving.server import Server
-from tests.client.clients import process_of
+from tests.client import clients
 from tests.server.adapters.make import write_adapter
 from tests.server.batches.make import begin, ended, lines_of
 from tests.server.make import LIMIT, Client, patient, until
@@ -68,7 +67,7 @@ _HOME = str(Path(octavo.__path__[0]))
 NOT_HELD = b"\0"
 _UNFINISHED = ("queued", "in_progress")
 # Engines are killed one after the other; some have produced no token, only vectors.
-_TIMING = Timing(max_failed_engines=1 << 30, restart_delay_seconds=0.0)
+_TIMING = clients.patient(max_failed_engines=1 << 30, restart_delay_seconds=0.0)
 _UNLIMITED = 1 << 30
 
 
@@ -249,7 +248,7 @@ class World:
         await self._until_held()
         if not self._has_died:
             self._has_died = True
-            process_of(self._client).kill()
+            clients.process_of(self._client).kill()
             self._open()
 
     @property
