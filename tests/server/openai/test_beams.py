@@ -27,7 +27,7 @@ from octavo.serving.beams.generation import BeamGeneration
 from octavo.serving.operation import PreparedRequest
 from octavo.serving.server import Server
 from tests.api.tiny import make_model
-from tests.client.clients import FACTORY, process_of
+from tests.client import clients
 from tests.server.durable.make import KEY, Gate, durable
 from tests.server.engine import END, ChainRunner, FakeEngine, extended, logprobs_of
 from tests.server.make import Client, patient, serving, until
@@ -153,7 +153,7 @@ def test_http_finds_what_the_library_finds(tmp_path: Path) -> None:
 
     async def main() -> None:
         llm_of_server.attach()
-        async with Client(Server(llm_of_server)) as client:
+        async with Client(Server(llm_of_server, patient())) as client:
             answer = await client.complete(prompt=PROMPT, **BEAMS, length_penalty=0.5)
             assert [each["token_ids"] for each in answer["choices"]] == [
                 each.token_ids for each in plain.outputs
@@ -351,8 +351,7 @@ def test_a_search_is_freed_without_a_collection(directory: Path) -> None:
         return sum(type(each) in kinds for each in gc.get_objects())
 
     async def main() -> None:
-        gate = Gate(20)
-        engine = FakeEngine(directory, runner=gate.runner)
+        gate, engine = Gate(20), FakeEngine(directory)
         async with serving(directory, engine) as client:
             body = {"prompt": [PROMPT, [8]], **BEAMS}
             gc.collect()
@@ -361,6 +360,7 @@ def test_a_search_is_freed_without_a_collection(directory: Path) -> None:
                 assert len((await client.complete(**body))["choices"]) == 8
                 await until(lambda: not alive())
                 body["max_tokens"] = 200
+                engine.runner.before_step = gate.wait  # a search has no certain number of steps
                 post = asyncio.ensure_future(client.post("/v1/completions", json=body))
                 await until(lambda: gate.num_arrived > 20)
                 assert alive()
@@ -464,7 +464,7 @@ def test_with_a_journal_beams_are_answered_and_not_recorded(
 def test_a_search_outlives_its_engine(directory: Path) -> None:
     """The engine is killed in the middle, and the next one continues to the same beams."""
     arguments = EngineArguments(model="fake?step=0.002", tokenizer=str(directory))
-    engine = make_client(arguments, [ProcessLauncher(FACTORY)])
+    engine = make_client(arguments, [ProcessLauncher(clients.FACTORY)], clients.patient())
     engine.start()
     llm = AsyncLLM.over(engine, arguments, source=files_of(engine.facts))
 
@@ -476,7 +476,7 @@ def test_a_search_outlives_its_engine(directory: Path) -> None:
             before = llm._num_requests
             asked = asyncio.ensure_future(client.complete(**body))
             await until(lambda: llm._num_requests > before + 20)
-            process_of(engine).kill()
+            clients.process_of(engine).kill()
             again = await asked
             assert llm.engines[0].vitals.num_deaths == 1
             assert again["choices"] == whole["choices"]
