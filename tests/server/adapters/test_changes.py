@@ -269,8 +269,9 @@ def test_a_request_finishes_on_the_adapter_with_which_it_began(
         gate.set()
 
         def wait() -> None:
-            begun.set()
-            assert gate.wait(300)
+            if engine.core.scheduler.sequences:  # else it frees what the request before had
+                begun.set()
+                assert gate.wait(300)
 
         engine = FakeEngine(directory, max_loras=2, runner=ChainRunner(wait))
         async with with_adapters(directory, tmp_path, engine) as client:

@@ -15,7 +15,7 @@ from octavo.serving.adapters import resolver as resolving
 from octavo.transport.errors import ApiError
 from tests.server.adapters.make import text_of, write_adapter
 from tests.server.engine import FakeEngine
-from tests.server.make import serving
+from tests.server.make import serving, until
 
 ASKED: list[tuple[str, str]] = []
 PLACES: dict[str, Any] = {}
@@ -160,11 +160,12 @@ def test_clients_that_leave_have_no_more_calls_of_the_resolver_made(
                     await asyncio.sleep(0)
                 task.cancel()
                 await asyncio.wait({task})
-            assert not resolver._threads._work_queue.qsize()
+            await until(lambda: not resolver._threads._work_queue.qsize())  # they have begun
             PLACES["late"] = str(write_adapter(tmp_path / "late", 2))
             late = asyncio.create_task(text_of(client, "late"))
             RETURNING.set()
             assert await late
+            await asyncio.to_thread(resolver._threads.shutdown)  # all that was called has returned
             assert len(ASKED) == resolving.MOST_AT_ONCE + 1
 
     asyncio.run(main())

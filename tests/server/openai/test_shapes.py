@@ -15,7 +15,7 @@ from octavo.dialects.common.schema.chat import ChatRequest, Message
 from octavo.dialects.common.shapes import own_places
 from octavo.transport.errors import invalid
 from tests.server.engine import ChainRunner, FakeEngine
-from tests.server.make import Client, once_written, serving
+from tests.server.make import LIMIT, Client, once_written, serving
 from tests.server.openai.calls import error_of, streamed
 
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -342,9 +342,11 @@ def test_a_text_that_cannot_go_on_is_the_request_s_fault(
 ) -> None:
     """The answer is a 400 with the field; a stream that has begun ends with the same error."""
     runner = ImpossibleRunner()
+    engine = FakeEngine(directory, runner=runner)
 
     async def main() -> None:
-        async with serving(directory, FakeEngine(directory, runner=runner)) as client:
+        # The status of a stream is that of its first token, however late it comes.
+        async with serving(directory, engine, status_seconds=LIMIT) as client:
             body = {"messages": MESSAGES, "max_tokens": 200, **fields}
             for streams in (False, True):
                 answer = await client.post("/v1/chat/completions", json={**body, "stream": streams})
@@ -402,9 +404,11 @@ def test_each_dialect_with_shapes_says_that_a_text_cannot_keep_its_shape(
 ) -> None:
     """The status is 400, and the next request without a shape is answered."""
     runner = ImpossibleRunner()
+    engine = FakeEngine(directory, runner=runner)
 
     async def main() -> None:
-        async with serving(directory, FakeEngine(directory, runner=runner)) as client:
+        # The status of a stream is that of its first token, however late it comes.
+        async with serving(directory, engine, status_seconds=LIMIT) as client:
             model = (await client.get("/v1/models")).json()["data"][0]["id"]
             body = {"model": model, **ASKED_ELSEWHERE[path], "stream": streams}
             answer = await client.post(path, json=body)

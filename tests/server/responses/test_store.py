@@ -207,7 +207,8 @@ async def test_more_responses_than_there_is_room_for_wait_in_the_next_server(
         await closing
     refused: list[str] = []
     options |= {"max_waiting_requests": 1, "max_running_sequences": 1}
-    async with durable(directory, journal, **options) as client:
+    gate = Gate(0)
+    async with durable(directory, journal, gate.runner, **options) as client:
         admission = client.server.admission
         rejected = admission.rejected
 
@@ -219,8 +220,9 @@ async def test_more_responses_than_there_is_room_for_wait_in_the_next_server(
             patch.setattr(admission, "rejected", noted)
             patch.setattr("octavo.dialects.responses.background._FIRST_DELAY", 0.001)
             await recover(client.server)
+            await until(lambda: "queue_full" in refused)
+            gate.open()
             texts = {text_of(await ended(client, name)) for name in names}
-        assert "queue_full" in refused
         whole = await client.post(PATH, json={**LONG, "store": False})
         assert texts == {text_of(whole.json())}
         await client.server.responses.close()
