@@ -149,7 +149,7 @@ class Relay:
             poll.register(self._wake, select.POLLIN)
             for stream in self._streams:
                 stream.register(poll)
-            ready = dict(poll.poll(int(1000 * CLOSE_SECONDS) if self._is_closing else None))
+            ready = dict(poll.poll(self._poll_milliseconds()))
             if self._wake in ready:
                 os.read(self._wake, 1)
                 given_up_at = time.monotonic() + CLOSE_SECONDS
@@ -161,6 +161,13 @@ class Relay:
                 is_done = not any(stream.has_bytes for stream in self._streams)
                 if is_done or time.monotonic() >= given_up_at:
                     return
+
+    def _poll_milliseconds(self) -> int | None:
+        """Return how long to wait at most: at the end only for what waits to be written."""
+        if not self._is_closing:
+            return None
+        has_bytes = any(stream.has_bytes for stream in self._streams)
+        return int(1000 * CLOSE_SECONDS) if has_bytes else 0
 
     def _report(self) -> None:
         """Write how many lines were dropped, once standard error takes lines again."""

@@ -119,6 +119,7 @@ def test_everything_arrives_where_the_streams_led(tmp_path: Path) -> None:
         HEAD
         + """
 import faulthandler
+output.CLOSE_SECONDS = 300.0  # everything is written, however late its thread runs
 print("before", file=sys.stderr)
 with output.output_never_blocks():
     print("python \\udcff", file=sys.stderr)
