@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 import signal
@@ -139,6 +140,26 @@ def _skip_without_torch(
     if any(why in str(report.longrepr) for why in missing):
         report.outcome = "skipped"
         report.longrepr = (str(node.path), 1, "Skipped: needs torch")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patient_shapes() -> Iterator[None]:
+    """Let the check of a shape outside of a server take as long as a pause of the machine."""
+    from octavo.workers.shape_checker import SHARED  # not by those that only collect
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SHARED, "_seconds", 300.0)
+        yield
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """Return the records of a test without those about what earlier tests have left.
+
+    asyncio logs an error that was not looked at when its task is collected.
+    """
+    gc.collect()
+    return caplog
 
 
 @pytest.fixture(autouse=True)

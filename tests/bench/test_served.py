@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import random
+import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -406,8 +407,9 @@ def test_what_the_command_refuses(url: str, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_no_server_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        port = server.server_address[1]
-    assert main(["bench", "serve", "--port", str(port)]) == FAILED
+    with socket.socket() as taken:  # bound, but it does not listen
+        taken.bind(("127.0.0.1", 0))
+        port = str(taken.getsockname()[1])
+        assert main(["bench", "serve", "--port", port]) == FAILED
     (line,) = capsys.readouterr().err.splitlines()
     assert "octavo serve" in line

@@ -383,4 +383,4 @@ def test_a_connection_that_is_closed_leaves_no_thread() -> None:
     pair.connection.close()
     assert pair.loader.recv(100) == b""
     pair.loader.close()
-    assert not any(each.name == "octavo files" for each in threading.enumerate())
+    assert not pair.connection._thread.is_alive()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -182,6 +183,7 @@ def test_the_memory_in_huge_pages(tmp_path: Path) -> None:
 
 
 def test_this_process() -> None:
+    gc.collect()  # so that what other tests left is not freed meanwhile
     machine.give_back_freed()  # or the allocation below may reuse freed memory
     before = machine.own_bytes()
     held = bytearray(b"x" * (64 << 20))
