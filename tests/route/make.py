@@ -18,6 +18,8 @@ from octavo.route.lifecycle import RouterLifecycle
 from octavo.route.router import Router
 
 LIMIT = 300.0  # seconds that a test waits at most; no test depends on it
+# Limits that a pause of the machine exceeds, where no test means them.
+PATIENT: dict[str, Any] = {"connect_seconds": LIMIT, "health_timeout_seconds": LIMIT}
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Hello"}]
 
@@ -182,7 +184,7 @@ async def routing(*servers: FakeServer, **options: Any) -> AsyncIterator[Site]:
         await each.start()
     urls = options.pop("servers", None) or tuple(each.url for each in servers)
     settings: dict[str, Any] = {"port": 0, "health_seconds": 3600.0, "drain_seconds": 0.01}
-    router = Router(RouteSettings(servers=urls, **(settings | options)))
+    router = Router(RouteSettings(servers=urls, **(PATIENT | settings | options)))
     life = RouterLifecycle(router, handles_signals=False)
     ready = asyncio.Event()
     serving = asyncio.ensure_future(life.run(lambda _: ready.set()))

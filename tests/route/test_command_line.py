@@ -24,6 +24,8 @@ from tests.api.tiny import make_model
 from tests.cli.test_serve import ask, read_until, server
 
 LIMIT_SECONDS = 300.0
+# So that no pause of the machine takes a server out, or replaces an engine.
+PATIENT = ("--health-timeout-seconds", "300", "--connect-seconds", "300")
 
 
 def settings(*words: str) -> RouteSettings:
@@ -108,7 +110,8 @@ def test_two_real_servers(tmp_path: Path) -> None:
     """Requests find their models, streams are whole, and one server goes on without the other."""
     pytest.importorskip("octavo.backends.native._native")
     make_model(tmp_path)
-    words = ("--port", "0", "--num-threads", "1", "--backend", "native", "--served-model-name")
+    words = ["--port", "0", "--silence-seconds", "300", "--num-threads", "1"]
+    words += ["--backend", "native", "--served-model-name"]
     with (
         server(str(tmp_path), *words, "one", "both") as first,
         server(str(tmp_path), *words, "two", "both") as second,
@@ -116,7 +119,7 @@ def test_two_real_servers(tmp_path: Path) -> None:
         urls = [address_in(read_until(each, "Octavo serves")) for each in (first, second)]
         read_until(first, "ready after")
         read_until(second, "ready after")
-        with router(*urls) as process:
+        with router(*urls, *PATIENT) as process:
             text = read_until(process, urls[1])
             url = address_in(text)
             assert "curl" in text
