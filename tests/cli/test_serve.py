@@ -21,12 +21,18 @@ from octavo.env import child_environment
 from octavo.transport.sockets import bind_admin
 
 SMALL = ("--num-gpu-blocks-override", "20")
+# Limits that a pause of the machine exceeds, where no test means them.
+PATIENT = [
+    *("--template-seconds", "300", "--tokenize-seconds", "300"),
+    *("--shape-seconds", "300", "--ready-seconds", "300"),
+]
 
 
 @contextlib.contextmanager
 def server(tiny: str, *words: str) -> Iterator[subprocess.Popen[str]]:
     """Run the real program, and end it in any case."""
-    command = [sys.executable, "-W", "ignore", "-m", "octavo", "serve", tiny, *SMALL, *words]
+    command = [sys.executable, "-W", "ignore", "-m", "octavo", "serve", tiny, *SMALL]
+    command += [*PATIENT, *words]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -64,7 +70,8 @@ def ask(url: str, body: dict[str, object]) -> dict[str, object]:
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["process", "inline"])
 def test_it_serves(tiny: str, engine: str) -> None:
-    words = ("--port", "0", "--engine", engine, "--served-model-name", "it")
+    words = ["--port", "0", "--engine", engine, "--served-model-name", "it"]
+    words += ["--silence-seconds", "300"] if engine == "process" else []
     with server(tiny, *words) as process:
         text = read_until(process, "memory:")
         assert "Octavo serves it at http://127.0.0.1:" in text

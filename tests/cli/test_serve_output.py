@@ -27,7 +27,7 @@ def server(tiny: str, stdout: int, stderr: int, *words: str) -> Iterator[subproc
     """Run the real program, and end it in any case."""
     command = [sys.executable, "-W", "ignore", "-m", "octavo", "serve", tiny, "--port", "0"]
     process = subprocess.Popen(
-        [*command, "--num-gpu-blocks-override", "20", *words],
+        [*command, "--num-gpu-blocks-override", "20", "--silence-seconds", "300", *words],
         stdout=stdout,
         stderr=stderr,
         env=child_environment({"OMP_NUM_THREADS": "1", "OCTAVO_API_KEY": ""}),

@@ -17,6 +17,7 @@ from octavo.core.snapshot import take_snapshot
 from octavo.options.engine import read_arguments
 from octavo.serving.server import Server
 from tests.api.tiny import make_model
+from tests.client import clients
 from tests.server.make import Client, events, patient, until
 
 HERE = "tests.engine.processor_classes"
@@ -153,7 +154,7 @@ def test_arguments_over_http(directory: Path, path: str, names: list[str]) -> No
 
     async def main() -> None:
         llm.attach()
-        async with Client(Server(llm)) as client:
+        async with Client(Server(llm, patient())) as client:
             wrong = [{"ban": "x"}, {str(n): 1 for n in range(17)}, {"n": "x" * 5000}]
             for arguments in [*wrong, {"a": {"b": 1}}, {"a" * 65: 1}]:
                 response = await client.post(path, json=body_of(path, arguments))
@@ -181,7 +182,7 @@ def test_a_rendered_request_keeps_its_arguments(directory: Path) -> None:
 
     async def main() -> None:
         llm.attach()
-        async with Client(Server(llm)) as client:
+        async with Client(Server(llm, patient())) as client:
             body = {"prompt": "x", "temperature": 0, "vllm_xargs": {"ban": [5, 6], "after": 1}}
             (rendered,) = (await client.post("/v1/completions/render", json=body)).json()
             assert rendered["sampling_params"]["extra_args"] == body["vllm_xargs"]
@@ -200,6 +201,7 @@ def test_a_rendered_request_keeps_its_arguments(directory: Path) -> None:
 def test_an_engine_in_a_process_makes_them_before_it_is_confined(directory: Path) -> None:
     """An engine that replaces it makes them again, and continues the same text."""
     options: dict[str, Any] = {"engine": "process", "num_gpu_blocks_override": 200}
+    options["timing"] = clients.patient()
     llm = AsyncLLM(directory, logits_processors=[BAN], **options)
 
     async def main() -> None:

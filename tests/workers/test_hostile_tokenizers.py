@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import tokenizers
 
-from octavo.options.server import ServerSettings
 from octavo.text.token_bytes import TokenizerError
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.tokenizer_files import load_tokenizer_at
@@ -24,7 +23,7 @@ from octavo.workers.jobs import PromptJob
 from octavo.workers.pool import MAX_OVERRUNS
 from octavo.workers.process import Worker
 from tests.server.engine import FakeEngine
-from tests.server.make import LIMIT, events, serving
+from tests.server.make import LIMIT, events, patient, serving
 from tests.workers.test_prompt_pool import FOREVER, conversation, pool_of
 
 Json = dict[str, Any]
@@ -122,9 +121,14 @@ def growing_decoder(content: Json) -> None:
     ],
 )
 def test_a_tokenizer_that_cannot_be_read_within_the_limits_is_refused_in_one_line(
-    directory: Path, tmp_path: Path, change: Callable[[Json], object], words: str
+    directory: Path,
+    tmp_path: Path,
+    change: Callable[[Json], object],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    worker = Worker.launch(ServerSettings(), str(changed(directory, tmp_path, change)))
+    monkeypatch.setattr("octavo.workers.process.END_SECONDS", LIMIT)
+    worker = Worker.launch(patient(), str(changed(directory, tmp_path, change)))
     with pytest.raises(TokenizerError) as refused:
         worker.read_table()
     worker.end()
@@ -238,7 +242,7 @@ def test_the_server_answers_everything_without_the_models_tokenizer(
 
     usual = asyncio.run(ask(FakeEngine(directory)))
     engine = FakeEngine(directory)
-    worker = Worker.launch(ServerSettings(), str(directory))
+    worker = Worker.launch(patient(), str(directory))
     engine.model.tokenizer = worker.read_table()
     worker.end()
 

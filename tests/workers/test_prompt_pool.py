@@ -32,7 +32,7 @@ from octavo.workers.pool import (
     PromptPool,
 )
 from octavo.workers.process import SentJob, Worker
-from tests.server.make import LIMIT, until
+from tests.server.make import LIMIT, patient, until
 
 HELLO = PromptJob(text="The quick brown fox")
 FOREVER = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
@@ -357,7 +357,7 @@ def test_a_worker_runs_no_code_of_the_current_directory_and_has_no_keys(
     monkeypatch.setenv("OCTAVO_API_KEY", "a-secret-key")
 
     async def main() -> None:
-        worker = Worker.launch(ServerSettings(), str(directory))
+        worker = Worker.launch(patient(), str(directory))
         await worker.become_ready(lambda worker: None)
         environment = Path(f"/proc/{worker._process.pid}/environ").read_bytes()
         worker.end()
@@ -445,11 +445,14 @@ async def main():
     while not pool._workers:  # the first took too long, and is being replaced
         await asyncio.sleep(0.01)
     (worker,) = pool._workers
-    print(worker._process.pid, flush=True)
     messages = [{"role": "user", "content": "x"}]
     if sys.argv[3]:
         talk = Conversation(messages=messages, template=sys.argv[3])
         asyncio.ensure_future(pool.prepare(PromptJob(conversation=talk)))
+        while not any(each.jobs for each in pool._workers):  # one of its own is started
+            await asyncio.sleep(0.01)
+        (worker,) = [each for each in pool._workers if each.jobs]
+    print(worker._process.pid, flush=True)
     await asyncio.sleep(0.1)
     print("busy", flush=True)
     await asyncio.sleep(600)
@@ -482,7 +485,7 @@ def _runs(number: int) -> bool:
 def test_a_worker_is_silent_and_can_be_killed_in_any_state(directory: Path) -> None:
 
     async def main() -> None:
-        worker = Worker.launch(ServerSettings(), str(directory))
+        worker = Worker.launch(patient(), str(directory))
         await worker.become_ready(lambda worker: None)
         assert _runs(worker._process.pid)
         # A stack that it prints when it crashes could hold a prompt.

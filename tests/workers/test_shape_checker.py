@@ -16,13 +16,14 @@ from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.grammar.checked import CheckedShapes, job_of
 from octavo.workers.frames import AnswerFrames
 from octavo.workers.shape_checker import ShapeChecker
+from tests.server.make import LIMIT
 
 RIGHT = job_of(StructuredOutputsParams(regex="a+"), 300)
 WRONG = job_of(StructuredOutputsParams(regex="(?=a)"), 300)
 
 
 def test_a_shape_that_takes_too_much_is_refused_and_the_next_one_is_checked() -> None:
-    checker = ShapeChecker()
+    checker = ShapeChecker(LIMIT)
     assert checker.check(RIGHT).grammar == "start: /a+/"
     assert checker.check(WRONG).what
     checker._seconds = 0.01
@@ -30,7 +31,7 @@ def test_a_shape_that_takes_too_much_is_refused_and_the_next_one_is_checked() ->
     late = checker.check(RIGHT)
     assert (late.field, late.grammar) == ("regex", "")
     assert "takes more than 0.01 s, the limit" in late.what
-    checker._seconds = 60.0
+    checker._seconds = LIMIT
     assert checker.check(RIGHT).grammar == "start: /a+/"
     os.kill(process_of(checker).pid, signal.SIGKILL)
     assert "ended with its process" in checker.check(RIGHT).what
@@ -57,7 +58,7 @@ def test_a_process_that_does_not_start_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_a_check_that_is_interrupted_leaves_no_answer_to_the_next(
     monkeypatch: pytest.MonkeyPatch, place: int
 ) -> None:
-    checker, answer = ShapeChecker(), AnswerFrames.wait
+    checker, answer = ShapeChecker(LIMIT), AnswerFrames.wait
     calls = 0
 
     def interrupted(*given: Any) -> Any:
@@ -77,7 +78,7 @@ def test_a_check_that_is_interrupted_leaves_no_answer_to_the_next(
 
 def test_only_what_the_process_answers_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octavo.workers.launch.PROGRAM", "octavo.no_such_program")
-    checker = ShapeChecker()
+    checker = ShapeChecker(LIMIT)
     monkeypatch.setattr("octavo.workers.shape_checker.SHARED", checker)
     model: Any = SimpleNamespace(
         checked_shapes=CheckedShapes(), facts=SimpleNamespace(vocabulary=300)

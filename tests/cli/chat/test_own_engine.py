@@ -17,6 +17,7 @@ from octavo.cli.chat.display import Display
 from octavo.cli.chat.own_engine import OwnEngine
 from octavo.model_facts import PoolingFacts
 from tests.server.engine import FakeEngine, make_directory
+from tests.server.make import patient
 from tests.workers.kept_workers import kept_workers
 
 GREEDY = {"temperature": 0.0, "max_tokens": 5, "ignore_eos": True}
@@ -26,6 +27,12 @@ GREEDY = {"temperature": 0.0, "max_tokens": 5, "ignore_eos": True}
 def _shared_prompt_workers() -> Iterator[None]:
     with kept_workers():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a prompt take as long as a pause of the machine."""
+    monkeypatch.setattr("octavo.cli.chat.own_engine.ServerSettings", patient)
 
 
 def conversation(engine: OwnEngine, **sampling: Any) -> Conversation:

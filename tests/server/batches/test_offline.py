@@ -22,6 +22,7 @@ from octavo.serving.batches.results import ResultsError, ResultsFile
 from tests.server.adapters.make import write_adapter
 from tests.server.batches.make import ids, read, request, write
 from tests.server.engine import FakeEngine
+from tests.server.make import patient
 
 Show = Callable[[int, int, int], None]
 
@@ -39,7 +40,7 @@ def answer(
     """Answer a file with an engine that is closed behind it."""
     file = open_requests(paths)
     try:
-        return asyncio.run(answer_file(engine, config or ServerSettings(), file, paths, show))
+        return asyncio.run(answer_file(engine, config or patient(), file, paths, show))
     finally:
         file.close()
         engine.close()
@@ -67,7 +68,7 @@ def interrupted_after(
         task.set_name("main")
         file = open_requests(paths)
         try:
-            await answer_file(engine, ServerSettings(), file, paths, stop)
+            await answer_file(engine, patient(), file, paths, stop)
         finally:
             file.close()
 
@@ -119,7 +120,7 @@ def test_requests_may_name_adapters(directory: Path, tmp_path: Path) -> None:
     write(paths.requests, [{**line, "custom_id": f"{n}"} for n, line in enumerate(lines)])
     places = [write_adapter(tmp_path / name, seed) for seed, name in enumerate(("sql", "law"))]
     named = tuple(NamedAdapter(place.name, str(place)) for place in places)
-    config = ServerSettings(lora_modules=named)
+    config = patient(lora_modules=named)
     outcome = answer(FakeEngine(directory, max_loras=2), paths, config=config)
     assert outcome == Outcome(num_lines=3, num_errors=0, num_before=0)
     bodies = [line["response"]["body"] for line in read(paths.output)]

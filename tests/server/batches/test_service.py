@@ -7,7 +7,6 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from tests.server.batches.make import (
     upload,
 )
 from tests.server.durable.make import Gate
-from tests.server.engine import ChainRunner, FakeEngine
+from tests.server.engine import FakeEngine
 from tests.server.make import Client, serving, until
 
 Test = Callable[[Client], Awaitable[None]]
@@ -141,11 +140,6 @@ def test_what_a_stop_behind_the_end_has_left_is_removed(directory: Path, tmp_pat
     run(directory, where, later)
     assert not any(each.exists() for each in left)
     assert all(each.exists() for each in kept)
-
-
-def slow_engine(directory: Path) -> FakeEngine:
-    """Return an engine that lets the event loop run between its steps."""
-    return FakeEngine(directory, runner=ChainRunner(partial(time.sleep, 0.002)))
 
 
 def test_a_cancelled_batch_keeps_what_was_answered(directory: Path, tmp_path: Path) -> None:
