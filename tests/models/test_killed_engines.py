@@ -15,7 +15,7 @@ import pytest
 from octavo import LLM, AsyncLLM, SamplingParams
 from octavo.api.outputs import RequestOutput
 from tests.api.tiny import make_tokenizer_files
-from tests.client.clients import process_of
+from tests.client.clients import patient, process_of
 
 pytestmark = pytest.mark.slow
 NUM_REQUESTS = 12
@@ -100,7 +100,12 @@ def test_texts_survive_kill_9(tmp_path: Path, kind: str, backend: str) -> None:
     assert len({tuple(tokens) for tokens in expected}) == NUM_REQUESTS
     del alone
     llm = AsyncLLM(
-        model, engine="process", max_num_batched_tokens=24, num_gpu_blocks_override=36, **usual
+        model,
+        engine="process",
+        timing=patient(),
+        max_num_batched_tokens=24,
+        num_gpu_blocks_override=36,
+        **usual,
     )
     client: Any = llm._client
     restarts = client.engines[0].supervisor.restarts

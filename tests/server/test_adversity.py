@@ -29,6 +29,7 @@ from octavo.options.engine import EngineArguments
 from octavo.api.async_llm import AsyncLLM
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import make_client
+from octavo.client.restart_policy import Timing
 from octavo.server.lifecycle import _say_ready, run
 from tests.client import clients
 from tests.server.make import patient

@@ -15,7 +15,7 @@ STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encodi
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    made = Served(SETTINGS)
+    made = Served(SETTINGS | {"timing": {"silence_seconds": 300.0}})
     try:
         yield made
     finally:

@@ -403,7 +403,7 @@ def test_a_request_that_fails_in_the_engine_fails_alone(directory: Path, stream:
     async def main() -> None:
         engine = FakeEngine(directory)
         engine.runner.poisoned.add("bad-")
-        async with serving(directory, engine) as client:
+        async with serving(directory, engine, status_seconds=LIMIT) as client:
             body = {"prompt": "x", "max_tokens": 5, "stream": stream}
             headers = {"x-request-id": "bad"}
             bad, good = await asyncio.gather(

@@ -126,7 +126,7 @@ def test_a_late_body_gets_a_408(directory: Path) -> None:
         head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"
         answer = talk(life.port, head)
         assert answer.startswith(b"HTTP/1.1 408 ")
-        assert life.server.admission.num_open == 0
+        wait_until(lambda: life.server.admission.num_open == 0)
 
 
 def test_the_size_of_a_body_is_limited_with_and_without_a_length(directory: Path) -> None:
@@ -270,14 +270,19 @@ def test_draining_ends_every_stream_with_an_error(directory: Path, drain_seconds
     with listening(directory, engine, drain_seconds=drain_seconds, status_seconds=0.01) as life:
         body = {"prompt": "x", "max_tokens": 5, "stream": True}
         received: list[Any] = []
+        has_begun = threading.Event()
 
         def ask() -> None:
-            response = post(life.port, "/v1/completions", body)
+            where = url(life.port, "/v1/completions")
+            with httpx.stream("POST", where, json=body, timeout=LIMIT) as response:
+                has_begun.set()
+                response.read()
             received.append(events(response.text))
 
         thread = threading.Thread(target=ask)
         thread.start()
         wait_until(lambda: gate.num_steps == 1)
+        assert has_begun.wait(LIMIT)  # later its error has a status of its own
         life.server.is_draining = True  # as the first signal does
         assert get(life.port, "/health/ready").status_code == 503
         assert get(life.port, "/health/live").status_code == 200

@@ -207,8 +207,11 @@ def test_what_is_not_tls_is_closed_and_counted(
 
 
 @pytest.mark.parametrize("loop", [uvloop.run, asyncio.run])
-def test_a_request_without_tls_is_answered(directory: Path, files: Path, loop: Any) -> None:
+def test_a_request_without_tls_is_answered(
+    directory: Path, files: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answer arrives though the client has sent more than the server reads."""
+    monkeypatch.setattr("octavo.transport.tls._SHUTDOWN_SECONDS", LIMIT)
     request = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
     request += b"Content-Length: 300000\r\n\r\n" + b"x" * 300_000
     with make.listening(directory, run=loop, **settings(files)) as life:
@@ -239,6 +242,8 @@ def test_connections_in_their_handshake_have_places(
     directory: Path, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Handshakes are limited, leave the health routes reachable, and do not delay the end."""
+    for module in ("connection", "tls"):
+        monkeypatch.setattr(f"octavo.transport.{module}.RESERVED_SECONDS", LIMIT)
     options = settings(files, max_connections=2, header_seconds=LIMIT)
     with contextlib.ExitStack() as held, listening(directory, **options) as life:
         address = ("127.0.0.1", life.port)

@@ -68,7 +68,8 @@ def test_three_models_of_which_two_have_room(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
         make_model(tmp_path / name)
-    words = ("--port", "0", "--models-max", "2", "--num-threads", "1", "--backend", "native")
+    words = ["--port", "0", "--models-max", "2", "--num-threads", "1", "--backend", "native"]
+    words += ["--silence-seconds", "300"]
     more = (str(tmp_path / "b"), "--models-dir", str(tmp_path), "--served-model-name", "A", "B")
     with server(str(tmp_path / "a"), *more, *words) as process:
         text = read_until(process, "room for")
