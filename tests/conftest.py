@@ -143,12 +143,14 @@ def _skip_without_torch(
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _patient_shapes() -> Iterator[None]:
-    """Let the check of a shape outside of a server take as long as a pause of the machine."""
-    from octavo.workers.shape_checker import SHARED  # not by those that only collect
+def _patient_workers() -> Iterator[None]:
+    """Let workers start, and shapes outside of a server be checked, as slowly as they do."""
+    from octavo.workers import process, shape_checker  # not by those that only collect
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SHARED, "_seconds", 300.0)
+        patch.setattr(process, "START_SECONDS", 300.0)
+        patch.setattr(shape_checker, "START_SECONDS", 300.0)
+        patch.setattr(shape_checker.SHARED, "_seconds", 300.0)
         yield
 
 
