@@ -66,11 +66,13 @@ void bind_enums(nb::module_& m) {
   constexpr Op all[] = {Op::RopeTables, Op::Embed, Op::Select, Op::Norm, Op::Prepare, Op::Gemm,
                         Op::Attention, Op::Activate, Op::Gate, Op::Add, Op::Multiply, Op::Scale,
                         Op::SoftCap, Op::Route, Op::SortPairs, Op::ExpertsIn, Op::ExpertsOut,
-                        Op::HeadGemm, Op::Convolve, Op::Shrink, Op::WholeGemm};
+                        Op::HeadGemm, Op::Convolve, Op::Shrink, Op::WholeGemm, Op::Keep,
+                        Op::Recall, Op::Spread};
   constexpr const char* names[] = {"RopeTables", "Embed", "Select", "Norm", "Prepare", "Gemm",
                                    "Attention", "Activate", "Gate", "Add", "Multiply", "Scale",
                                    "SoftCap", "Route", "SortPairs", "ExpertsIn", "ExpertsOut",
-                                   "HeadGemm", "Convolve", "Shrink", "WholeGemm"};
+                                   "HeadGemm", "Convolve", "Shrink", "WholeGemm", "Keep", "Recall",
+                                   "Spread"};
   for (size_t index = 0; index < std::size(all); ++index) ops.value(names[index], all[index]);
 }
 
@@ -119,6 +121,7 @@ void bind_structs(nb::module_& m) {
                                   reinterpret_cast<const float*>(sinks), false, nullptr, 0, 0};
       })
       .def_rw("latent", &AttentionShape::latent)
+      .def_rw("skipped", &AttentionShape::skipped)
       .def_rw("both_ways", &AttentionShape::both_ways)
       .def_prop_rw("distances", address(&AttentionShape::distances),
                    pointer(&AttentionShape::distances))

@@ -103,7 +103,7 @@ struct Range {
 inline Range seen_by(const Item& item, int query, int split) {
   const int position = item.sequence.first_position + query / item.group;
   const int window = item.shape.window;
-  const int first = window > 0 ? position - window + 1 : 0;
+  const int first = first_seen(item.shape, position);
   int end = position + 1;
   if (item.shape.both_ways) {
     end = item.sequence.end;

@@ -174,10 +174,17 @@ struct AttentionShape {
   const float* distances;
   int32_t reach;
   int32_t latent;       // the last numbers of a key that are its value; 0: values are apart
+  int32_t skipped = 0;  // leading positions that no later one sees
 };
 
 inline int value_dim(const AttentionShape& shape) {
   return shape.latent ? shape.latent : shape.head_dim;
+}
+
+// The first position that a row at this position sees, which may be negative.
+inline int first_seen(const AttentionShape& shape, int position) {
+  if (shape.window > 0) return position - shape.window + 1;
+  return shape.skipped < position ? shape.skipped : position;
 }
 
 // A sequence's rows in this step: rows first_row … first_row+rows-1 stand at positions

@@ -11,7 +11,8 @@ namespace {
 bool have_one_plan(const AttentionShape& one, const AttentionShape& other) {
   return one.heads == other.heads && one.kv_heads == other.kv_heads &&
          one.head_dim == other.head_dim && one.latent == other.latent &&
-         one.window == other.window && one.both_ways == other.both_ways;
+         one.window == other.window && one.skipped == other.skipped &&
+         one.both_ways == other.both_ways;
 }
 
 // All heads read the same latent row. For the plan they are groups of at most so many, as if each

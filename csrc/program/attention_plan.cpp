@@ -26,10 +26,6 @@ constexpr int64_t kUnevenPart = 8;
 // few of the groups that kernels multiply at once.
 constexpr int kFewRows = kAttentionRows / 4;
 
-int first_seen(const AttentionShape& shape, int position) {
-  return shape.window > 0 ? std::max(0, position - shape.window + 1) : 0;
-}
-
 // The end of the positions that a row at this position sees.
 int end_seen(const AttentionShape& shape, const SequenceRows& sequence, int position) {
   if (!shape.both_ways) return position + 1;
@@ -82,7 +78,7 @@ void AttentionPlan::find_shared(const KernelTable& kernels, const AttentionShape
                                 int block_size) {
   num_shared_.assign(count, 0);
   shared_.clear();
-  if (shape.window > 0 || shape.both_ways || kSplit % block_size != 0) return;
+  if (shape.window > 0 || shape.skipped > 0 || shape.both_ways || kSplit % block_size != 0) return;
   size_t room = kMostSharedBytes / sizeof(float);
   std::vector<std::vector<int32_t>> branches(1), next;
   for (int s = 0; s < count; ++s)

@@ -35,7 +35,8 @@ struct Prepared {
 
 enum class Op : uint8_t {
   RopeTables, Embed, Select, Norm, Prepare, Gemm, Attention, Activate, Gate, Add, Multiply, Scale,
-  SoftCap, Route, SortPairs, ExpertsIn, ExpertsOut, HeadGemm, Convolve, Shrink, WholeGemm,
+  SoftCap, Route, SortPairs, ExpertsIn, ExpertsOut, HeadGemm, Convolve, Shrink, WholeGemm, Keep,
+  Recall, Spread,
 };
 
 // Operations that steps in which no row has an adapter leave out.
@@ -90,7 +91,8 @@ struct Instruction {
   NormShape norm;        // Norm; Prepare, Shrink: of x, before it is prepared or shrunk
   Prepared prepared;     // Prepare writes it, Gemm and experts read it; a Gemm with x reads x,
                          // whose rows have this form and distance
-  // Prepare: the number of x that each prepared one is; empty: they keep their order.
+  // Prepare: the number of x that each prepared one is; empty: they keep their order. Spread: the
+  // number of out that each of x becomes.
   std::vector<int32_t> order;
   Activation activation = Activation::None;
   float factor = 1.0f;   // Scale, Gemm, Embed
@@ -117,6 +119,8 @@ struct Instruction {
   int32_t product = -1;
 
   ConvolveShape convolve;  // of x, with states of `group` and `layer`
+  // Keep: each row of x goes to the place of its position in `group` and `layer`. Recall: each row
+  // of out comes from that of the position before it; the first position's is zero.
 
   RouteShape route;
   Ref chosen;            // Route writes it, SortPairs reads it

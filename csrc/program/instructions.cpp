@@ -11,6 +11,8 @@ namespace {
 
 // How many rows ahead a row is prefetched; another thread wrote much of it last.
 constexpr int kRowsAhead = 2;
+// The score of a token that a smaller vocabulary lacks; a finite one, as those of all others.
+constexpr float kUnlikely = -1e30f;
 
 void prefetch_row(const float* row, int width) {
   for (int column = 0; column < width; column += kAlign / 4) __builtin_prefetch(row + column, 0, 2);
@@ -48,6 +50,9 @@ void Program::execute_rows(const Instruction& i, int first, int end) {
     case Op::RopeTables:
       return ropes_.make_tables(context_.step.inputs().positions, first, end);
     case Op::Select: return select(i, first, end);
+    case Op::Keep: return keep(i, first, end);
+    case Op::Recall: return recall(i, first, end);
+    case Op::Spread: return spread(i, first, end);
     case Op::Route: return experts_.route(i, first, end);
     case Op::Norm:
       return normalise(kernels_, i.norm, x, i.x.stride, count, width, out, i.out.stride);
@@ -120,6 +125,47 @@ void Program::select(const Instruction& i, int first, int end) {
   const int32_t* rows = context_.step.selected(i.space, i.x.space);
   for (int row = first; row < end; ++row)
     std::memcpy(context_.at(i.out, row), context_.at(i.x, rows[row]), i.x.width * sizeof(float));
+}
+
+// The place of the row kept `before` positions ahead of a row of the step; nullptr: there is none.
+float* Program::kept_row(const Instruction& i, int32_t row, int before, int width) const {
+  const StepInputs& in = context_.step.inputs();
+  const int32_t position = in.positions[row] - before;
+  if (position < 0) return nullptr;
+  const int32_t* after = std::upper_bound(in.row_starts, in.row_starts + in.sequences + 1, row);
+  const int64_t sequence = after - in.row_starts - 1;
+  const int32_t* table = in.tables[i.group] + sequence * in.table_width;
+  const int size = context_.cache->block_size();
+  return context_.cache->state(i.group, i.layer, table[position / size]) +
+         static_cast<int64_t>(position % size) * width;
+}
+
+void Program::keep(const Instruction& i, int first, int end) {
+  const int32_t* rows = i.space == Space::Tokens ? nullptr
+                                                 : context_.step.selected(i.space, Space::Tokens);
+  for (int row = first; row < end; ++row)
+    std::memcpy(kept_row(i, rows ? rows[row] : row, 0, i.x.width), context_.at(i.x, row),
+                i.x.width * sizeof(float));
+}
+
+void Program::recall(const Instruction& i, int first, int end) {
+  for (int row = first; row < end; ++row) {
+    const float* kept = kept_row(i, row, 1, i.out.width);
+    float* out = context_.at(i.out, row);
+    if (kept)
+      std::memcpy(out, kept, i.out.width * sizeof(float));
+    else
+      std::fill_n(out, i.out.width, 0.0f);
+  }
+}
+
+void Program::spread(const Instruction& i, int first, int end) {
+  for (int row = first; row < end; ++row) {
+    const float* x = context_.at(i.x, row);
+    float* out = context_.at(i.out, row);
+    std::fill_n(out, i.out.width, kUnlikely);
+    for (size_t column = 0; column < i.order.size(); ++column) out[i.order[column]] = x[column];
+  }
 }
 
 void Program::prepare(const Instruction& i, int index, Worker& worker) {

@@ -38,15 +38,19 @@ void Program::append(Instruction i) {
   if (i.out.where == Ref::Where::KeptOut) kept_strides_.push_back(i.out.stride);
   kernel_scratch_ = std::max(kernel_scratch_, kernel_scratch_of(kernels_, i));
   const int across = i.x.width + i.y.width + i.values.width;
-  for (const int32_t from : i.order) {
-    if (from < 0 || from >= i.x.width)
-      throw std::invalid_argument("an order of inputs names one that does not exist");
+  const bool spreads = i.op == Op::Spread;
+  const int32_t most = spreads ? i.out.width : i.x.width;
+  const int32_t count = spreads ? i.x.width : i.prepared.inputs;
+  for (const int32_t each : i.order) {
+    if (each < 0 || each >= most)
+      throw std::invalid_argument("an order of numbers names one that does not exist");
   }
-  if (!i.order.empty() && i.order.size() != static_cast<size_t>(i.prepared.inputs))
-    throw std::invalid_argument("an order of inputs has another length than prepared rows");
+  if ((spreads || !i.order.empty()) && i.order.size() != static_cast<size_t>(count))
+    throw std::invalid_argument("an order of numbers has another length than rows");
   const size_t row_floats = static_cast<size_t>(across + 64) + i.order.size();
   widest_ = std::max({widest_, row_floats, attention_.widest()});
-  if (i.op == Op::Convolve) state_groups_ = std::max(state_groups_, i.group + 1);
+  if (i.op == Op::Convolve || i.op == Op::Keep || i.op == Op::Recall)
+    state_groups_ = std::max(state_groups_, i.group + 1);
   if (i.op == Op::Shrink) widest_ = std::max(widest_, shrink_row_floats(i.x.width) * kShrinkRows);
   if (i.op == Op::Embed && i.product >= 0)
     widest_ = std::max(widest_, shrink_row_floats(i.out.width));

@@ -81,6 +81,10 @@ class Program {
   void look_up(const Instruction& i, int32_t id, float* out) const;
   void change_looked_up(const Instruction& i, int row, int32_t id, float* spare) const;
   void select(const Instruction& i, int first, int end);
+  float* kept_row(const Instruction& i, int32_t row, int before, int width) const;
+  void keep(const Instruction& i, int first, int end);
+  void recall(const Instruction& i, int first, int end);
+  void spread(const Instruction& i, int first, int end);
   void prepare(const Instruction& i, int index, Worker& worker);
   void gemm(const Instruction& i, Shares& shares, int index, Worker& worker);
   void convolve(const Instruction& i, int index);

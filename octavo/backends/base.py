@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights
 from octavo.backends.stored_rows import StoredRows
-from octavo.layers import KVSpec, Model, Module, Value
+from octavo.layers import Features, KVSpec, Model, Module, Value
 
 if TYPE_CHECKING:
     from octavo.backends.step import Draws, HostBatch, Pending
@@ -240,10 +240,12 @@ class Backend(Protocol):
         block_size: int,
         kept_layers: Sequence[int] = (),
         adapters: AdapterSettings | None = None,
+        features: Features | None = None,
     ) -> None:
         """Take a bound model and the form of its cache. Weights may still be loading.
 
-        What the kept layers read is an output for the rows whose hidden states are wanted. With
+        What the kept layers read is an output for the rows whose hidden states are wanted. The
+        features of every row are kept for a further program, if there are any. With
         `adapters`, rows may have one; without, every row has the bits of a model that has none.
         Raise NoAdaptersError if this backend cannot have adapters of these settings.
         """

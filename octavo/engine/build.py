@@ -18,7 +18,7 @@ from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.engine.cache_size import final_blocks, reserve_step
-from octavo.engine.drafter import layout_of, open_with_drafter, weight_files
+from octavo.engine.drafter import bind_drafter, layout_of, open_with_drafter, weight_files
 from octavo.engine.grammars import prepare_grammars
 from octavo.engine.memory_check import MemoryCheck
 from octavo.engine.pooling_facts import with_settings
@@ -36,6 +36,7 @@ from octavo.observe.machine import num_cores
 from octavo.options.engine import EngineArguments
 from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
+from octavo.runner.speculate.draft_model import DraftModelProposer
 from octavo.runner.speculate.proposer import Proposer
 from octavo.usable import choose_backend
 from octavo.wire.facts import EngineFacts
@@ -160,7 +161,7 @@ def _build(
         config.core,
         processors=processors,
         request_processors=request_processors,
-        proposer=_make_proposer(config),
+        proposer=_make_proposer(config, opened),
         grammars=grammars,
         heads=opened.heads,
         masks_beside=backend.num_threads < num_cores()[0],
@@ -199,13 +200,14 @@ def _bind(
         adapters = AdapterParts(config.arguments, opened.model)
         settings = adapters.settings
     bind(opened.model, backend, opened.weights)
+    features = bind_drafter(opened, backend)
     parts.begin("record the model's program")
+    size = config.core.block_size
     try:
-        backend.prepare(opened.model, layout, config.core.block_size, adapters=settings)
+        backend.prepare(opened.model, layout, size, adapters=settings, features=features)
     except NoAdaptersError as error:
         raise ConfigError(f"enable_lora: {error}; leave it out") from error
     if opened.drafter is not None:
-        bind(opened.drafter.model, backend, opened.drafter.weights)
         backend.add_program(opened.drafter.model, DRAFTER)
     if adapters is None:
         return None
@@ -242,10 +244,13 @@ def _warn_if_short(longest_tokens: int, config: EngineConfig) -> None:
         )
 
 
-def _make_proposer(config: EngineConfig) -> Proposer | None:
+def _make_proposer(config: EngineConfig, opened: OpenedModel) -> Proposer | None:
     speculation = config.arguments.speculative_config
     if speculation is None or speculation.method == "off":
         return None
+    if opened.drafter is not None:
+        most = speculation.num_speculative_tokens
+        return DraftModelProposer(most, reads_hidden=opened.drafter.model.features is not None)
     module = import_module(f"octavo.runner.speculate.{speculation.method}")
     proposer: Proposer = module.make(speculation, config.core.max_model_len)
     return proposer

@@ -6,14 +6,17 @@ import logging
 
 from msgspec import structs
 
-from octavo.backends.base import KVLayout
+from octavo.backends.base import Backend, KVLayout
 from octavo.backends.kind import WeightFile
 from octavo.core.config import ConfigError
+from octavo.layers import Features
 from octavo.loader import ModelFiles
 from octavo.loader import resolve as resolve_source
+from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.options.engine import EngineArguments
+from octavo.options.speculation import AUTO, DRAFT_MODEL
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +38,12 @@ def open_with_drafter(arguments: EngineArguments) -> tuple[ModelFiles, OpenedMod
     if not opened.spec.has_head:
         raise _error(name, f"{arguments.model!r} draws no tokens for which it could draft")
     other = resolve_source(name)
+    kind = _kind_of(name, other, speculation.method)
+    if kind != DRAFT_MODEL:
+        # Here, since other models need none of it.
+        from octavo.models.drafters.kinds import open_drafter
+
+        return source, structs.replace(opened, drafter=open_drafter(other, kind, opened))
     drafter = open_model(other, arguments.max_model_len or opened.spec.max_len)
     if not drafter.spec.has_head:
         raise _error(name, "it draws no tokens: it has no head for them")
@@ -42,6 +51,36 @@ def open_with_drafter(arguments: EngineArguments) -> tuple[ModelFiles, OpenedMod
     _check_tokens(name, (source, opened), (other, drafter))
     _check_layers(name, place_layers(drafter.model))
     return source, structs.replace(opened, drafter=drafter)
+
+
+def _kind_of(name: str, source: ModelFiles, method: str) -> str:
+    """Return how the files of a drafter draft; refuse files for another method than asked for."""
+    from octavo.models.drafters.kinds import KINDS, kind_of_files
+
+    found = kind_of_files(source) or DRAFT_MODEL
+    if found not in (DRAFT_MODEL, *KINDS):
+        raise _error(
+            name, f"its files are for the method {found!r}, and there is {', '.join(KINDS)}"
+        )
+    if method not in (AUTO, found):
+        what = "a model that drafts by itself" if found == DRAFT_MODEL else f"for {found!r}"
+        raise _error(name, f"method={method!r}, and its files are {what}; leave the method out")
+    return found
+
+
+def bind_drafter(opened: OpenedModel, backend: Backend) -> Features | None:
+    """Give the drafter its weights; return what it reads of the model, which has its own already.
+
+    Nothing is done if there is none.
+    """
+    drafter = opened.drafter
+    if drafter is None:
+        return None
+    from octavo.models.drafters.shared import take_shared
+
+    bind(drafter.model, backend, drafter.weights)
+    take_shared(drafter.model, opened.model)
+    return drafter.model.features
 
 
 def layout_of(opened: OpenedModel) -> KVLayout:

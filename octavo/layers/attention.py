@@ -70,6 +70,7 @@ class Attention(KVLayer):
     sinks: Value | None
     both_ways: ClassVar[bool] = False  # later tokens are read as well
     latent: int = 0  # the last numbers of a key that are its value; 0: values are kept apart
+    skipped: int = 0  # leading positions that no later one reads
 
     def __init__(
         self,

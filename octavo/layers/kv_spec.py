@@ -9,7 +9,7 @@ from msgspec import Struct
 from octavo.layers.module import Module
 
 # The core knows one more, keys and values of an encoder, which no layer keeps.
-KVKind = Literal["full", "latent", "state", "none"]
+KVKind = Literal["full", "latent", "row", "state", "none"]
 
 
 class KVSpec(Struct, frozen=True):
@@ -17,6 +17,7 @@ class KVSpec(Struct, frozen=True):
 
     full    keys and values of each position, or of the last `window` ones
     latent  one row for each position, from which keys and values are computed (heads is 1)
+    row     one row for each position, of floats as they are (heads is 1)
     state   one state for the whole sequence, of `heads` parts, kept every `checkpoint_blocks`
     none    nothing: keys and values of one layer at a time, of the running step alone
     """
@@ -27,6 +28,11 @@ class KVSpec(Struct, frozen=True):
     window: int | None = None
     latent: int = 0  # of a latent row, the last numbers, which are its value
     checkpoint_blocks: int = 1
+
+    @property
+    def is_exact(self) -> bool:
+        """True if what is kept are floats, whatever type keys and values have."""
+        return self.kind in ("row", "state")
 
     @property
     def vectors(self) -> int:

@@ -15,8 +15,9 @@ from octavo.layers import KVLayer, KVSpec, Model
 def place_layers(model: Model, drafter: Model | None = None) -> KVLayout:
     """Set every layer's (group, index), and return the layout of the groups.
 
-    The groups of a drafter, a second model over the same tokens, follow those of the model. Layers
-    that keep nothing have no place, unless no layer keeps anything.
+    The groups of a drafter, a second model over the same tokens, follow those of the model. Rows
+    that it reads of the model's hidden states are the model's: it computes them with its own.
+    Layers that keep nothing have no place, unless no layer keeps anything.
     """
     groups = _place(model, "", 0)
     if drafter is not None:
@@ -44,7 +45,7 @@ def _place(model: Model, owner: str, first_group: int) -> list[KVLayers]:
             part = members[begin : begin + per_group]
             for number, layer in enumerate(part):
                 layer.place = (first_group + len(groups), number)
-            groups.append(KVLayers(spec, len(part), owner))
+            groups.append(KVLayers(spec, len(part), "" if spec.kind == "row" else owner))
     return groups
 
 

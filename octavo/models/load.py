@@ -65,7 +65,7 @@ def open_model(
     else:
         values = merged(_read_config(source.directory), overrides or {})
         with errors_at(source.directory / "config.json"):
-            weights = CheckpointWeights(checkpoint, _formats(values))
+            weights = CheckpointWeights(checkpoint, formats_in(values))
     sentence = None if source.is_gguf else sentence_model_in(source.directory)
     stated_in = checkpoint.path if source.is_gguf else source.directory / "config.json"
     with errors_at(stated_in):
@@ -146,7 +146,7 @@ def _method(values: Mapping[str, Any]) -> str | None:
     return settings.string("quant_method")
 
 
-def _formats(values: Mapping[str, Any]) -> Sequence[WeightFormat]:
+def formats_in(values: Mapping[str, Any]) -> Sequence[WeightFormat]:
     """Return the formats in which the weights may be stored."""
     config = Config(values)
     key = "quantization_config"

@@ -15,9 +15,12 @@ METHODS = (
     "ngram",  # prompt lookup
     "suffix",  # what most often followed, in the sequence and in earlier answers
     "draft_model",  # a second model of the same vocabulary
+    "eagle3",  # a layer that reads hidden states of several depths
+    "auto",  # as the files of `model` are for
     "off",  # no drafts at all, not even those of a request's own prediction
 )
-DRAFT_MODEL = "draft_model"
+DRAFT_MODEL, AUTO = "draft_model", "auto"
+WITH_MODEL = (DRAFT_MODEL, "eagle3", AUTO)  # methods for which `model` has weights
 # Drafts of a sequence from its request's prediction in one step, at most; and those of all
 # sequences that an engine without a proposer has room for. Each needs a row of logits.
 PREDICTED_TOKENS = 16
@@ -34,7 +37,7 @@ TREE_DEPTH = 24  # the default, vLLM's
 class SpeculativeConfig:
     """The proposal of drafts. Each draft is verified, so no text depends on these settings."""
 
-    method: str  # one of METHODS
+    method: str  # one of METHODS; "auto" if there is a `model` and nothing else is given
     num_speculative_tokens: int = 5  # most drafts of a sequence in one step
     prompt_lookup_max: int = LOOKUP_MAX  # the longest n-gram that is looked up
     prompt_lookup_min: int = LOOKUP_MIN  # the shortest
@@ -42,7 +45,7 @@ class SpeculativeConfig:
     suffix_decoding_max_cached_requests: int = 10_000  # answers kept of a cache scope; 0: none
     suffix_decoding_max_spec_factor: float = 1.0  # drafts for each token that matches, at most
     suffix_decoding_min_token_prob: float = 0.1  # of a draft: less probable ones are not proposed
-    model: str | None = None  # the draft model: a directory, a file, or a name on the hub
+    model: str | None = None  # what drafts: a directory, a file, or a name on the hub
 
     def __post_init__(self) -> None:
         _check_method(self.method)
@@ -63,15 +66,16 @@ class SpeculativeConfig:
             )
 
     def _check_model(self) -> None:
-        if self.method != DRAFT_MODEL:
+        if self.method not in WITH_MODEL:
             if self.model is not None:
                 raise _error(
-                    f"model={self.model!r} drafts with method='draft_model', and "
+                    f"model={self.model!r} drafts with a method of its own, and "
                     f"method={self.method!r} needs no model; leave one of them out"
                 )
         elif not self.model:
             raise _error(
-                "method='draft_model' needs the key 'model': a smaller model of the same vocabulary"
+                f"method={self.method!r} needs the key 'model': a smaller model of the same "
+                "vocabulary, or what was trained to draft for this one"
             )
 
 
@@ -86,7 +90,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 }
 _FRACTIONS = ("suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob")
 _DRAFTER = "a draft model is loaded, placed and run as the model is"
-_NO_HEADS = "no trained head drafts yet; see the method 'draft_model'"
+_AS_TRAINED = "what a drafter computes follows from its files"
 _VERIFIED = "every draft is verified exactly, so that no text depends on it"
 # vLLM's keys of other methods.
 _OF_OTHER_METHODS = {
@@ -102,11 +106,12 @@ _OF_OTHER_METHODS = {
     **dict.fromkeys(
         (
             *("index_share_for_mtp_iteration", "disable_padded_drafter_batch"),
-            *("disable_eagle_block_drop", "use_local_argmax_reduction", "parallel_drafting"),
-            *("dspark_draft_topk", "xpress_topc"),
+            *("use_local_argmax_reduction", "parallel_drafting", "dspark_draft_topk"),
+            "xpress_topc",
         ),
-        _NO_HEADS,
+        _AS_TRAINED,
     ),
+    "disable_eagle_block_drop": "no cached block is dropped: its rows depend on no later token",
     "draft_model": "the key is 'model'",
     "use_heterogeneous_vocab": "a draft model must have the same vocabulary",
     "draft_sample_method": "it draws as the request does, with the same noise",
@@ -153,7 +158,7 @@ def read_speculative_config(given: object) -> SpeculativeConfig:
     if "model" in chosen:  # as in vLLM
         if not isinstance(chosen["model"], str):
             raise _error(f"model={chosen['model']!r} must be the name or the path of a model")
-        chosen.setdefault("method", DRAFT_MODEL)
+        chosen.setdefault("method", AUTO)
     if "method" not in chosen:
         raise _error(f"the key 'method' is missing; write it {_EXAMPLE}")
     shortest, longest = chosen.get("prompt_lookup_min"), chosen.get("prompt_lookup_max")

@@ -41,6 +41,9 @@ Op = Literal[
     "SoftCap",
     "Route",
     "Experts",
+    "Keep",
+    "Recall",
+    "Spread",
     # inserted by passes
     "RopeTables",
     "Prepare",
@@ -161,6 +164,7 @@ class Attend(Struct, frozen=True):
     # them. 0: values are stored apart from keys.
     latent: int = 0
     distances: Distances | None = None
+    skipped: int = 0  # leading positions that no later one sees
 
     @property
     def value_dim(self) -> int:
@@ -217,7 +221,10 @@ class Instruction(Struct, eq=False):
     # Shrink, the Gemm that reads what it makes, WholeGemm; Embed, if adapters change the table.
     adapters: Adapters | None = None
     low: Value | None = None  # Gemm: of rows with adapters, what makes their addends to the sums
-    columns: NDArray[np.int64] | None = None  # Columns: those of x that `out` consists of
+    # Columns: those of x that `out` consists of; Spread: those of `out` that x becomes.
+    columns: NDArray[np.int64] | None = None
+    # Keep: where the layer's rows are; Recall: … of which each gets the one of the position before.
+    place: tuple[int, int] = (0, 0)
     gated: bool = False
     attend: Attend | None = None
     convolve: Convolve | None = None
@@ -242,7 +249,7 @@ class Instruction(Struct, eq=False):
         """The kind of rows that the instruction processes."""
         if self.op in ("RopeTables", *ACROSS_ROWS):  # every token is kept for others
             return "Tokens"
-        if self.op in ("SortPairs", "ExpertsIn"):
+        if self.op in ("SortPairs", "ExpertsIn", "Keep"):
             assert self.x is not None
             return self.x.buffer.space
         if self.out is not None:

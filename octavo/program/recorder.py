@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import cast
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from octavo.layers import (
     Attention,
+    FeatureRows,
     LayerNorm,
     Model,
     Module,
@@ -184,6 +187,7 @@ class Recorder:
             both_ways=layer.both_ways,
             latent=layer.latent,
             distances=_distances(layer),
+            skipped=layer.skipped,
         )
         out = self._new("Tokens", layer.heads * attend.value_dim)
         return self._append(Instruction("Attention", q, k, out, v, attend=attend))
@@ -225,6 +229,21 @@ class Recorder:
             Instruction("Route", scores, out=weights, chosen=chosen, routing=routing, bias=bias)
         )
         return weights, chosen
+
+    def keep(self, x: Value, layer: FeatureRows) -> None:
+        if x.width != layer.width:
+            raise RecordingError(f"rows of {x.width} columns in a place for {layer.width}")
+        self.instructions.append(Instruction("Keep", x, place=layer.place))
+
+    def recall(self, layer: FeatureRows) -> Value:
+        out = self._new("Tokens", layer.width)
+        return self._append(Instruction("Recall", out=out, place=layer.place))
+
+    def spread(self, x: Value, columns: NDArray[np.int64], width: int) -> Value:
+        if x.width != len(columns):
+            raise RecordingError(f"places for {len(columns)} of {x.width} columns")
+        out = self._new(x.buffer.space, width)
+        return self._append(Instruction("Spread", x, out=out, columns=columns))
 
     def experts(self, x: Value, weights: Value, chosen: Value, layer: ExpertMatrices) -> Value:
         mixture = Mixture(

@@ -19,7 +19,7 @@ def groups_of(layout: KVLayout, pages: KVPages) -> tuple[KVGroup, ...]:
     return tuple(
         KVGroup(
             each.spec.window,
-            each.spec.kind,
+            "latent" if each.spec.kind == "row" else each.spec.kind,
             whole // per_page,
             each.spec.checkpoint_blocks,
             each.owner,

@@ -64,7 +64,6 @@ def run(runner: ModelRunner, plan: StepPlan) -> StepResult:
 class Fixed:
     """A proposer that returns fixed tokens, and records what it is shown."""
 
-    hidden_layers = ()
     most = 64
 
     def __init__(self, *drafts: int) -> None:

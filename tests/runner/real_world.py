@@ -223,7 +223,6 @@ def _arrays_of(batch: HostBatch, draws: Draws) -> tuple[np.ndarray, ...]:
 class Draft:
     """A proposer of the likeliest tokens, or of what followed the last token earlier."""
 
-    hidden_layers = ()
     most = 64
 
     def __init__(self, truth: Truth) -> None:

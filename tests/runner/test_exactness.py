@@ -237,7 +237,6 @@ def forked(shape: str, way: str) -> list[TokenEvent]:
 class NearlyRight:
     """A proposer that proposes the right text with a mistake now and then."""
 
-    hidden_layers = ()
     most = 64
 
     def __init__(self, right: list[int]) -> None:

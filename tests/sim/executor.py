@@ -43,6 +43,7 @@ class Slot:
         self.salts = request.salts
         self.num_encoder = 0 if request.encoder is None else request.encoder.num_positions
         self.position = 0  # positions computed; set by the first chunk
+        self.num_cached = 0  # … before that chunk
         self.is_new = True
         self.cells: list[list[int]] = [[] for _ in new.tables]  # the right content of rows
         self.states = prefix_hashes(self.tokens, request)
@@ -217,7 +218,7 @@ class Worker:
         """Let each group write and read what a chunk writes and reads."""
         if slot.is_new:
             slot.is_new = False
-            slot.position = first
+            slot.position = slot.num_cached = first
             for group in self.groups:
                 group.start(slot, first)
         require(

@@ -12,8 +12,10 @@ class DeviceBatch(TorchBatch):
     positions, which the host knows.
     """
 
-    def _tile(self, group: int, window: int, both_ways: bool, number: int) -> Tile | None:
+    def _tile(
+        self, group: int, window: int, skipped: int, both_ways: bool, number: int
+    ) -> Tile | None:
         every = slice(None)
-        cells, seen = self.cells_and_seen(every, group, window, both_ways, number)
+        cells, seen = self.cells_and_seen(every, group, window, skipped, both_ways, number)
         unseen = ~seen.any(1)
         return Tile(every, cells, ~seen[:, None, :, None], unseen[:, :, None, None])

@@ -54,11 +54,12 @@ from octavo.backends.step import (
     refuse_adapters,
 )
 from octavo.backends.stored_rows import StoredRows
-from octavo.layers import Model, Module, Value
+from octavo.layers import Features, Model, Module, Value
 from octavo.observe.machine import ROOT, num_cores
 from octavo.options.cpu_types import CpuActivations
 from octavo.program.describe import describe
 from octavo.program.listing import Instruction, Listing
+from octavo.program.passes.features import keep_features
 from octavo.program.passes.fusion import rewrite
 from octavo.program.passes.kept_hidden import keep_hidden
 from octavo.program.recorder import record
@@ -205,6 +206,7 @@ class NativeBackend:
         block_size: int,
         kept_layers: Sequence[int] = (),
         adapters: AdapterSettings | None = None,
+        features: Features | None = None,
     ) -> None:
         self._packer.begin()
         self._is_settled = False
@@ -213,7 +215,7 @@ class NativeBackend:
                 f"block_size={block_size}: the native engine takes multiples of {BLOCK_TOKENS}"
             )
         self._adapters = None
-        made = self._emitted(model, kept_layers, adapters)
+        made = self._emitted(model, kept_layers, adapters, features)
         self._programs, self._layout = {"": made}, (layout, block_size)
         self._runner = _native.StepRunner(
             self.tier,
@@ -238,9 +240,12 @@ class NativeBackend:
         model: Model,
         kept_layers: Sequence[int] = (),
         adapters: AdapterSettings | None = None,
+        features: Features | None = None,
     ) -> _Emitted:
         listing = record(model)
         keep_hidden(listing, kept_layers)
+        if features is not None:
+            keep_features(listing, features)
         program = _native.Program(self.tier, self._team)
         adapted = None
         if adapters is not None:
@@ -320,7 +325,7 @@ class NativeBackend:
         for number, (spec, num_layers, _) in enumerate(layout.groups):
             group = _native.CacheGroup(num_layers, spec.heads, spec.dim, pages.block_bytes(number))
             group.latent = spec.latent
-            group.state = spec.heads if spec.kind == "state" else 0
+            group.state = spec.block_vectors(block_size) if spec.is_exact else 0
             groups.append(group)
         kept_as = getattr(_native.CacheFormat, KV_FORMATS[self._options.kv_dtype].name)
         cache = _native.KvCache(kept_as, groups, num_blocks, pages.page_bytes, block_size)

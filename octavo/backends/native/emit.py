@@ -107,6 +107,11 @@ class Emitter:
             made.pieces, made.passed = self._expert_pieces(i), i.passed
         if i.attend is not None:
             self._attend(i, made)
+        if i.op in ("Keep", "Recall"):
+            made.group, made.layer = i.place
+        if i.op == "Spread":
+            assert i.columns is not None
+            made.order = np.ascontiguousarray(i.columns, np.int32)
         if i.convolve is not None:
             made.convolve = self._convolve(i.convolve)
             made.group, made.layer = i.convolve.place
@@ -197,7 +202,7 @@ class Emitter:
             attend.window,
             attend.sinks.address if attend.sinks is not None else 0,
         )
-        shape.latent = attend.latent
+        shape.latent, shape.skipped = attend.latent, attend.skipped
         if attend.both_ways:
             shape.both_ways = True
         if attend.distances is not None:

@@ -32,7 +32,7 @@ def kv_pages(layout: KVLayout, block_size: int, kv_dtype: KvDtype) -> KVPages:
             "row for all heads, which 4 bits would spoil; give 'int8', or leave it out"
         )
     vector, exact = KV_FORMATS[kv_dtype].size, KV_FORMATS["float32"].size
-    return layout.pages(block_size, lambda spec: exact if spec.kind == "state" else vector)
+    return layout.pages(block_size, lambda spec: exact if spec.is_exact else vector)
 
 
 class NativeFootprint(Struct, frozen=True):

@@ -26,7 +26,10 @@ _IN_PLACE = {
 }
 # Every thread processes its even share of the rows: two of these on the same rows need no barrier.
 _BY_ROWS = frozenset(
-    ("Embed", "Norm", "Activate", "Gate", "Add", "Multiply", "Scale", "SoftCap", "Route")
+    (
+        *("Embed", "Norm", "Activate", "Gate", "Add", "Multiply", "Scale", "SoftCap", "Route"),
+        *("Keep", "Recall", "Spread"),
+    )
 )
 
 

@@ -35,7 +35,8 @@ _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 class LayerCells:
     """Views of the pool that have one layer's cells; its part of a block is contiguous."""
 
-    keys: Tensor  # [blocks, block_size, kv_heads, head_dim]; of states [blocks, parts, numbers]
+    # [blocks, block_size, kv_heads, head_dim]; of rows and states [blocks, parts, numbers]
+    keys: Tensor
     values: Tensor  # the same cells, where values are a part of the keys
 
 
@@ -47,6 +48,7 @@ class Buffers:
     layers: list[list[LayerCells]]  # by group
     blocks: list[Tensor]  # for each group [blocks, bytes]
     home: TensorDevice = HOST  # the device of these tensors
+    dtype: torch.dtype = torch.float32  # of the values that are computed
 
     def copy(self, source: int, destination: int, group: int) -> None:
         """Copy one block of a group."""
@@ -100,7 +102,7 @@ class TorchBatch:
     # Of each item on the host: its smallest and largest position, and its sequence's last.
     bounds: tuple[Longs, Longs, Longs]
     spans: dict[tuple[int, bool], tuple[Longs, Longs, range]] = field(default_factory=dict)
-    tiles: dict[tuple[int, int, bool, int], Tile | None] = field(default_factory=dict)
+    tiles: dict[tuple[int, int, int, bool, int], Tile | None] = field(default_factory=dict)
     num_kept: int = 0  # cells in `tiles`
     # What the slots have, each with the factor of what it adds.
     adapter_slots: AdapterSlots = field(default_factory=dict)
@@ -161,28 +163,32 @@ class TorchBatch:
             self.spans[key] = first, last, range(int(first.min()), int(last.max()) + 1)
         return self.spans[key]
 
-    def tile(self, group: int, window: int, both_ways: bool, number: int) -> Tile | None:
+    def tile(
+        self, group: int, window: int, skipped: int, both_ways: bool, number: int
+    ) -> Tile | None:
         """Return one tile for the layers of a group; None if no item sees it.
 
         All layers of the group use the same tile, so it is cached unless the batch is very large.
         """
-        key = (group, window, both_ways, number)
+        key = (group, window, skipped, both_ways, number)
         if key in self.tiles:
             return self.tiles[key]
-        tile = self._tile(group, window, both_ways, number)
+        tile = self._tile(*key)
         num_cells = 0 if tile is None else tile.cells[0].numel()
         if self.num_kept + num_cells <= MOST_KEPT_CELLS:
             self.tiles[key] = tile
             self.num_kept += num_cells
         return tile
 
-    def _tile(self, group: int, window: int, both_ways: bool, number: int) -> Tile | None:
+    def _tile(
+        self, group: int, window: int, skipped: int, both_ways: bool, number: int
+    ) -> Tile | None:
         first, last, _ = self.span(window, both_ways)
         active = np.flatnonzero((first <= number) & (number <= last))
         if not len(active):
             return None
         items = slice(None) if len(active) == len(first) else torch.from_numpy(active)
-        cells, seen = self.cells_and_seen(items, group, window, both_ways, number)
+        cells, seen = self.cells_and_seen(items, group, window, skipped, both_ways, number)
         unseen = ~seen.any(1)
         return Tile(
             items,
@@ -192,7 +198,13 @@ class TorchBatch:
         )
 
     def cells_and_seen(
-        self, items: Tensor | slice, group: int, window: int, both_ways: bool, number: int
+        self,
+        items: Tensor | slice,
+        group: int,
+        window: int,
+        skipped: int,
+        both_ways: bool,
+        number: int,
     ) -> tuple[tuple[Tensor, Tensor], Tensor]:
         """Return the cells of a tile, and what each query sees: [items, QUERY_TILE, KEY_TILE]."""
         positions = torch.arange(number * KEY_TILE, (number + 1) * KEY_TILE, device=self.device)
@@ -203,6 +215,8 @@ class TorchBatch:
         seen = positions <= (self.ends[items][:, None, None] if both_ways else at)
         if window:
             seen = seen & (positions > at - window) & (positions < at + window)
+        if skipped:
+            seen = seen & ((positions >= skipped) | (positions == at))
         return (blocks, positions % size), seen
 
 
@@ -239,7 +253,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) ->
     if layer.distances is not None:
         by_distance = _values_by_distance(layer.distances, batch.buffers.home)
     for number in batch.span(layer.window, layer.both_ways)[2]:
-        tile = batch.tile(group, layer.window, layer.both_ways, number)
+        tile = batch.tile(group, layer.window, layer.skipped, layer.both_ways, number)
         if tile is None:
             continue
         bias = None
@@ -352,14 +366,15 @@ def buffers_in(
 ) -> Buffers:
     """Make a cache in a pool of bytes, whatever device has it."""
     pages = kv_pages(layout, block_size, _NAMES[dtype])
-    made = Buffers(block_size, [], [], home)
+    made = Buffers(block_size, [], [], home, dtype)
     for number, (spec, num_layers, _) in enumerate(layout.groups):
         block_bytes = pages.block_bytes(number)
         made.blocks.append(pool.view(-1, block_bytes))
-        if spec.kind == "state":
-            own = num_layers * spec.heads * spec.dim * torch.float32.itemsize
+        if spec.is_exact:
+            count = spec.block_vectors(block_size)
+            own = num_layers * count * spec.dim * torch.float32.itemsize
             kept = made.blocks[-1][:, :own].view(torch.float32)
-            parts = kept.view(-1, num_layers, spec.heads, spec.dim).unbind(1)
+            parts = kept.view(-1, num_layers, count, spec.dim).unbind(1)
             made.layers.append([LayerCells(part, part) for part in parts])
             continue
         blocks = made.blocks[-1].view(dtype)

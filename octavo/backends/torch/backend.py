@@ -37,10 +37,11 @@ from octavo.backends.torch.sampling.ahead import propose
 from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.distributed.communicator import Communicator
-from octavo.layers import GateUpLinear, Model, Module
+from octavo.layers import Features, GateUpLinear, Model, Module
 from octavo.program.listing import Op
 from octavo.program.operands import Adapters
 from octavo.program.passes.collectives import insert_collectives
+from octavo.program.passes.features import keep_features
 from octavo.program.passes.kept_hidden import keep_hidden
 from octavo.program.recorder import record
 
@@ -126,11 +127,12 @@ class TorchBackend:
         block_size: int,
         kept_layers: Sequence[int] = (),
         adapters: AdapterSettings | None = None,
+        features: Features | None = None,
     ) -> None:
         if adapters is not None and self._communicator is not None:
             raise NoAdaptersError(f"{NO_ADAPTERS} where several ranks share a model")
         self._adapters, self._adapter_slots = adapters, {}
-        self._interpreter = self._program(model, kept_layers, adapters)
+        self._interpreter = self._program(model, kept_layers, adapters, features)
         self._model, self._further = model, {}
         self._layout, self._block_size = layout, block_size
 
@@ -152,9 +154,12 @@ class TorchBackend:
         model: Model,
         kept_layers: Sequence[int] = (),
         adapters: AdapterSettings | None = None,
+        features: Features | None = None,
     ) -> Interpreter:
         listing = record(model)
         keep_hidden(listing, kept_layers)
+        if features is not None:
+            keep_features(listing, features)
         if adapters is not None:
             self._adapted = adapt(listing, model, adapters)
         if self._communicator is not None:

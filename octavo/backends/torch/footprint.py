@@ -31,7 +31,7 @@ _MOST_KV_BYTES = 4 << 30
 def kv_pages(layout: KVLayout, block_size: int, dtype: str) -> KVPages:
     """Return the pages of a cache of this type."""
     vector, exact = (VectorSize(8 * ELEMENT_BYTES[each]) for each in (dtype, "float32"))
-    return layout.pages(block_size, lambda spec: exact if spec.kind == "state" else vector)
+    return layout.pages(block_size, lambda spec: exact if spec.is_exact else vector)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,9 @@ from octavo.layers import Rope
 from octavo.program.listing import Buffer, Instruction, Listing, Op, Prepared, Space, Value
 from octavo.program.operands import Matrix
 
+# The score of a token that a smaller vocabulary lacks; a finite one, as those of all others.
+UNLIKELY = -1e30
+
 
 class Outputs(NamedTuple):
     """The values that a listing computes for the caller."""
@@ -357,6 +360,38 @@ def _shrink(run: Run, i: Instruction) -> None:
     run[i.out] = low
 
 
+def _keep(run: Run, i: Instruction) -> None:
+    """Keep rows in the places of their positions."""
+    assert i.x is not None
+    (group, index), rows = i.place, run.rows(i.x.buffer.space)
+    blocks, inside = run.batch.row_cells[group]
+    run.batch.buffers.layers[group][index].keys[blocks[rows], inside[rows]] = run[i.x].float()
+
+
+def _recall(run: Run, i: Instruction) -> None:
+    """Read the rows of the positions before; the first position has none."""
+    (group, index), host, buffers = i.place, run.batch.host, run.batch.buffers
+    before = host.positions.astype(np.int64) - 1
+    owners = np.repeat(np.arange(len(host.row_starts) - 1), np.diff(host.row_starts))
+    at, inside = np.divmod(np.maximum(before, 0), buffers.block_size)
+    blocks = host.tables[group][owners, at].astype(np.int64)
+    arrays = [blocks, inside, np.flatnonzero(before < 0)]
+    on_device = buffers.home.upload(arrays)
+    found = buffers.layers[group][index].keys[on_device[0], on_device[1]]
+    found[on_device[2]] = 0.0
+    run[i.out] = found.to(buffers.dtype)
+
+
+def _spread(run: Run, i: Instruction) -> None:
+    assert i.columns is not None
+    assert i.out is not None
+    x = run[i.x]
+    (columns,) = run.batch.buffers.home.upload([i.columns])
+    out = x.new_full((len(x), i.out.width), UNLIKELY)
+    out[:, columns] = x
+    run[i.out] = out
+
+
 def _through(exchange: Callable[[Floats], Floats], values: Tensor) -> Tensor:
     """Exchange values as float32, so that sums of shorter types are rounded once."""
     return torch.from_numpy(exchange(values.float().numpy())).to(values.dtype)
@@ -414,4 +449,7 @@ MEANINGS: dict[Op, Meaning] = {
     "Columns": _columns,
     "Shrink": _shrink,
     "WholeGemm": _whole_gemm,
+    "Keep": _keep,
+    "Recall": _recall,
+    "Spread": _spread,
 }

@@ -53,7 +53,11 @@ class RecordingBackend(TorchBackend):
         return found
 
     def _program(
-        self, model: Model, kept_layers: object = (), adapters: object = None
+        self,
+        model: Model,
+        kept_layers: object = (),
+        adapters: object = None,
+        features: object = None,
     ) -> Interpreter:
         return _RecordingInterpreter(record(model), self._take)
 

@@ -141,16 +141,16 @@ def _drafter(given: object) -> dict[str, Any] | None:
     """Return the settings of a draft model; every other way is measured without any."""
     if given is None:
         return None
-    from octavo.options.speculation import DRAFT_MODEL, read_speculative_config
+    from octavo.options.speculation import WITH_MODEL, read_speculative_config
 
     settings = read_speculative_config(given)
-    if settings.method != DRAFT_MODEL:
+    if settings.method not in WITH_MODEL:
         raise UsageError(
             "every way to draft is measured; leave out the flags of speculation, but those of a "
             "draft model: --model-draft MODEL, --draft-max COUNT"
         )
     count = settings.num_speculative_tokens
-    return {"method": DRAFT_MODEL, "model": settings.model, "num_speculative_tokens": count}
+    return {"method": settings.method, "model": settings.model, "num_speculative_tokens": count}
 
 
 def as_gains(gains: Sequence[Gain]) -> str:

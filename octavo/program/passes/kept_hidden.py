@@ -15,13 +15,13 @@ def keep_hidden(listing: Listing, layers: Iterable[int]) -> None:
     """
     mixers = [i for i in listing if i.op in ACROSS_ROWS]
     for number in sorted(set(layers)):
-        value, reader = _input_of(listing, mixers[number])
+        value, reader = input_of(listing, mixers[number])
         buffer = Buffer("Hidden", value.width, "KeptOut")
         out = Value(buffer, 0, value.width, value.recorder)
         listing.insert(listing.index(reader), Instruction("Select", value, out=out))
 
 
-def _input_of(listing: Listing, mixer: Instruction) -> tuple[Value, Instruction]:
+def input_of(listing: Listing, mixer: Instruction) -> tuple[Value, Instruction]:
     """Return the residual stream that a layer reads, and what first reads it.
 
     Values are not rotated, and normalised only if they are latents. A convolution's input is gated.

@@ -15,6 +15,8 @@ def leave_out_unwanted_rows(listing: Listing) -> None:
         return
     last = across[-1]
     behind = listing.instructions[listing.index(last) :]
+    if any(i.op == "Keep" and i.space == "Tokens" for i in behind):
+        return  # it needs the results of all rows
     for instruction in behind:
         for value in instruction.writes:
             if value.buffer.space == "Tokens":

@@ -4,7 +4,8 @@ The plan says for which slots the second model computes, and how much it propose
 Here is kept how far it has computed each text, so that a step names exactly the rows that it lacks:
 those of a prompt's chunk, or one or two behind a step in which it proposed, or many where it has
 not been used for a while. Rows of drafts that were accepted are kept: they are what it would
-compute again. Those of refused drafts are overwritten before anything reads them.
+compute again. Those of refused drafts are overwritten before anything reads them. A second model
+that reads the first one's hidden states computes all rows of drafts again.
 
 A block of a cached prefix has rows of the second model as far as a sequence has computed them
 there, which may be none. So the rows of each block are counted. A count is made final when another
@@ -24,7 +25,7 @@ from octavo.core.config import CoreConfig
 from octavo.core.plan import NewSlot, StepPlan
 from octavo.runner.batch import Step
 from octavo.runner.slots import SlotState
-from octavo.runner.speculate.proposer import NOTHING, DraftSettings, Proposal, Turn
+from octavo.runner.speculate.proposer import NOTHING, Proposal, Turn
 
 CATCH_UP_TOKENS = 256  # that it computes in one step for sequences that it has not followed
 
@@ -53,10 +54,11 @@ class AheadWork(NamedTuple):
 class DraftModelProposer:
     """The rows and the proposals of a second model; implements `Proposer`."""
 
-    hidden_layers: tuple[int, ...] = ()
-
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, *, reads_hidden: bool = False) -> None:
         self.most = most
+        # It reads what the first model computes of the tokens before. Of proposals that is known
+        # only once they are verified: until then it reads its own guess, and no row is right.
+        self._reads_hidden = reads_hidden
         self._texts: dict[int, _Text] = {}
         self._drafting: set[int] = set()
         self._state: SlotState
@@ -201,7 +203,9 @@ class DraftModelProposer:
 
     def _num_written(self, plan: StepPlan) -> dict[int, int]:
         """Return how many leading drafts of a plan are those that the second model went on from."""
-        found = {}
+        found: dict[int, int] = {}
+        if self._reads_hidden:
+            return found
         for slot, drafts in plan.drafts:
             text = self._texts.get(slot)
             if text is None:
@@ -231,8 +235,3 @@ class DraftModelProposer:
                 text.num_rows = known + len(drawn)
             elif text.num_rows == known:
                 text.num_rows += min(len(drawn) - 1, work.num_written.get(slot, 0))
-
-
-def make(settings: DraftSettings, max_model_len: int) -> DraftModelProposer:
-    """Make the proposer of a second model, which the backend has been given."""
-    return DraftModelProposer(settings.num_speculative_tokens)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from octavo.backends.base import Ints
-from octavo.core.config import ConfigError, CoreConfig
+from octavo.core.config import CoreConfig
 from octavo.core.plan import NewSlot, StepResult
 from octavo.runner.speculate.prediction import PredictedTexts, Prediction
 from octavo.runner.speculate.proposer import NOTHING, Proposal, Proposer, Turn
@@ -20,11 +20,6 @@ class Drafting:
     """The open slots that may get drafts, and where these come from."""
 
     def __init__(self, proposer: Proposer | None, vocabulary: int, config: CoreConfig) -> None:
-        if proposer is not None and proposer.hidden_layers:
-            raise ConfigError(
-                f"the proposer needs hidden states of the layers {proposer.hidden_layers}, and no "
-                "backend keeps hidden states for proposers; choose a proposer that needs none"
-            )
         self._proposer = proposer
         self._vocabulary = vocabulary
         self._most = config.max_drafts

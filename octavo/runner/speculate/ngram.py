@@ -31,8 +31,6 @@ _MULTIPLIER, _SPREAD, _WORD = 0x9E3779B1, 0x85EBCA6B, 0xFFFFFFFF
 class NgramProposer:
     """A proposer that needs no model: it keeps the places of earlier n-grams of each slot."""
 
-    hidden_layers: tuple[int, ...] = ()
-
     def __init__(self, shortest: int, longest: int, most: int, max_model_len: int) -> None:
         self.most = most
         self._shortest, self._longest = shortest, longest

@@ -1,8 +1,8 @@
 """The interface of proposers: each proposes drafts of the tokens that come next.
 
-A proposer runs after a step's results are collected. It knows the tokens of each slot, and, if it
-asks for them when it is made, hidden states that the backend has kept. Whatever it proposes, the
-text is the same: the next step verifies each draft against the token that it would have drawn.
+A proposer runs after a step's results are collected, and knows the tokens of each slot. Whatever it
+proposes, the text is the same: the next step verifies each draft against the token that it would
+have drawn.
 """
 
 from __future__ import annotations
@@ -57,10 +57,6 @@ class DraftSettings(Protocol):
 
 class Proposer(Protocol):
     """A source of drafts. It keeps what it knows of a slot from `open` until `free`."""
-
-    @property
-    def hidden_layers(self) -> tuple[int, ...]:
-        """The layers whose output the backend keeps for it, row by row; none: ()."""
 
     @property
     def most(self) -> int:

@@ -186,8 +186,6 @@ class _Slot:
 class SuffixProposer:
     """A proposer that needs no model; implements `octavo.runner.speculate.proposer.Proposer`."""
 
-    hidden_layers: tuple[int, ...] = ()
-
     def __init__(self, settings: DraftSettings, max_model_len: int) -> None:
         self.most = settings.num_speculative_tokens
         self._longest = settings.suffix_decoding_max_tree_depth

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.core.config import ConfigError, CoreConfig
+from octavo.core.config import CoreConfig
 from octavo.core.plan import NewSlot, StepResult
 from octavo.runner.speculate.drafting import Drafting
 from octavo.runner.speculate.proposer import Proposal, Turn
@@ -22,7 +22,6 @@ TOKENS = np.array([3, 4, 5], np.int32)
 class OneByOne:
     """A proposer that calls `guess` for each slot; it fails unless `open` and `free` alternate."""
 
-    hidden_layers: tuple[int, ...] = ()
     most = 64
     chances: tuple[float, ...] = ()
 
@@ -59,12 +58,6 @@ class Counting(OneByOne):
         assert tokens is TOKENS
         self.asked.append(most)
         return tuple(range(10))
-
-
-class WithHiddenStates(Counting):
-    """A proposer that needs the output of two layers."""
-
-    hidden_layers = (2, 5)
 
 
 def drafting(proposer: OneByOne, num_open: int = 2, **settings: int) -> Drafting:
@@ -135,11 +128,6 @@ def test_without_sampled_slots_nothing_is_asked() -> None:
     proposer = Counting()
     assert drafted(drafting(proposer)) == ()
     assert proposer.asked == []
-
-
-def test_a_proposer_that_needs_hidden_states_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"the layers \(2, 5\), and no backend keeps"):
-        drafting(WithHiddenStates())
 
 
 def test_a_slot_without_drafts_is_not_proposed_to() -> None:

@@ -27,6 +27,7 @@ class Rows:
         self.group = group
         self.size = config.block_size
         self.window = config.groups[group].window
+        self.kind = config.groups[group].kind
         self.is_owned = bool(config.groups[group].owner)  # by another model than the first
         self.num_groups = len(config.groups)
         self.memory = memory

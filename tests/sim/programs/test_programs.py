@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from tests.sim.executor import Slot
@@ -28,13 +30,14 @@ def test_worlds_hold(first: int) -> None:
 
 @pytest.mark.slow
 def test_the_worlds_reach_what_they_are_for() -> None:
-    names = ("proposed", "behind", "accepted", "refused", "cached", "preempted", "restarted")
-    seen = dict.fromkeys(names, 0)
+    names = "proposed guessed behind accepted refused cached preempted restarted"
+    seen = dict.fromkeys(names.split(), 0)
     for seed in range(120):
         simulation = Simulation(draw_programs(seed)).run()
         program, stats = simulation.executor.workers[0].program, simulation.engine.scheduler.stats
         assert program is not None
         seen["proposed"] += program.num_proposed
+        seen["guessed"] += program.num_guessed
         seen["behind"] += program.num_behind
         seen["accepted"] += stats.num_accepted_drafts
         seen["refused"] += stats.num_drafts - stats.num_accepted_drafts
@@ -80,7 +83,46 @@ def _skips_a_row_behind(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Program, "_first_lacking", later)
 
 
-@pytest.mark.parametrize("plant", [_keeps_rows_of_proposals, _skips_a_row_behind])
+def _reads_the_next_token(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: the last row of a block follows from the token behind it, if that is known."""
+    compute, codes = Rows.compute, Rows.codes_of
+
+    def shifted(self: Rows, slot: Slot, position: int, token: int) -> int:
+        is_last = self.is_owned and position % self.size == self.size - 1
+        known = slot.tokens[position + 1 : position + 2]
+        return known[0] if is_last and known else token
+
+    def of_next(self: Rows, slot: Slot, end: int) -> list[int]:
+        tokens = [shifted(self, slot, at, token) for at, token in enumerate(slot.tokens[:end])]
+        return self._codes(slot, 0, tokens) if self.is_owned else codes(self, slot, end)
+
+    def computing(self: Rows, slot: Slot, first: int, end: int, tokens: list[int]) -> None:
+        tokens = [shifted(self, slot, at, token) for at, token in enumerate(tokens, first)]
+        compute(self, slot, first, end, tokens)
+
+    patch.setattr(Rows, "codes_of", of_next)
+    patch.setattr(Rows, "compute", computing)
+
+
+def _guesses_too_early(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a guess replaces the first model's last row."""
+    guess = Program._guess
+
+    def before(self: Program, slot: Slot, position: int, slots: Iterable[Slot]) -> None:
+        guess(self, slot, max(0, position - 1), slots)
+
+    patch.setattr(Program, "_guess", before)
+
+
+_PLANTED = (
+    _keeps_rows_of_proposals,
+    _skips_a_row_behind,
+    _reads_the_next_token,
+    _guesses_too_early,
+)
+
+
+@pytest.mark.parametrize("plant", _PLANTED)
 def test_planted_bugs_of_workers_are_found(plant: object, monkeypatch: pytest.MonkeyPatch) -> None:
     assert callable(plant)
     plant(monkeypatch)

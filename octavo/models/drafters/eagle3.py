@@ -1,0 +1,167 @@
+"""EAGLE-3: a layer over tokens and what the model has made of the ones before them.
+
+The model's hidden states of some layers are projected to one row for each position, the feature.
+The drafter's row of a position reads its own token and the feature of the position before. In
+published code that row has the position of the feature: scores depend on distances alone, so it is
+the same here, a position later. The first position has no feature before it and is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.layers import (
+    Batch,
+    Embedding,
+    Features,
+    GatedMLP,
+    Linear,
+    Model,
+    ModelSpec,
+    PagedAttention,
+    QKVLinear,
+    RMSNorm,
+    Value,
+    WeightSource,
+)
+from octavo.loader import Checkpoint
+from octavo.models.checkpoint_weights import Weights
+from octavo.models.config_reader import Config, ConfigurationError
+from octavo.models.drafters.reading import checked_spec
+from octavo.models.drafters.shared import SharedEmbedding
+from octavo.models.drafters.side_by_side import SideBySide, part
+from octavo.models.drafters.small_vocabulary import IS_PROPOSED, OFFSETS, read_tokens
+
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+FIRST_POSITION = 1  # that has a feature before it
+_QKV = ("q_proj", "k_proj", "v_proj")
+
+
+class Eagle3(Model):
+    """A drafter of one layer, with a head over its own vocabulary."""
+
+    ignored = (OFFSETS, IS_PROPOSED, "*rotary_emb.inv_freq")
+    renames = (
+        ("model.layers.0.", "midlayer."),
+        ("layers.0.", "midlayer."),
+        ("model.midlayer.", "midlayer."),
+        ("model.", ""),
+    )
+    features: Features
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        features: Features,
+        tokens: NDArray[np.int64] | None,
+        *,
+        has_embedding: bool,
+        norm_before_residual: bool,
+    ) -> None:
+        hidden, eps = spec.hidden, spec.eps
+        sizes = hidden, spec.heads, spec.kv_heads, spec.head_dim
+        embedding = Embedding if has_embedding else SharedEmbedding
+        self.spec = spec
+        self.features = features
+        self.embed = embedding(spec.vocabulary, hidden)
+        self.embed_norm, self.feature_norm = RMSNorm(hidden, eps), RMSNorm(hidden, eps)
+        self.qkv_embed = QKVLinear(*sizes, bias=spec.qkv_bias)
+        self.qkv_feature = QKVLinear(*sizes)
+        self.attend = PagedAttention(*sizes[1:], scale=spec.attention_scale, rope=spec.ropes[0])
+        self.attend.skipped = FIRST_POSITION
+        self.out = Linear(spec.heads * spec.head_dim, hidden, bias=spec.out_bias)
+        self.mlp_norm = RMSNorm(hidden, eps)
+        self.mlp = GatedMLP(hidden, spec.ffn, spec.activation, bias=spec.mlp_bias)
+        self.norm = RMSNorm(hidden, eps)
+        self.tokens = tokens  # the model's ids of its own; None: they are the same
+        self.head = Linear(hidden, spec.vocabulary if tokens is None else len(tokens))
+        self.norm_before_residual = norm_before_residual
+
+    def weights(self) -> Mapping[str, WeightSource]:
+        attention, mlp = "midlayer.self_attn.", "midlayer.mlp."
+        return {
+            "embed": "embed_tokens",
+            "embed_norm": "midlayer.input_layernorm",
+            "feature_norm": "midlayer.hidden_norm",
+            "qkv_embed": tuple(part(attention + name, 0) for name in _QKV),
+            "qkv_feature": tuple(part(attention + name, 1) for name in _QKV),
+            "out": attention + "o_proj",
+            "mlp_norm": "midlayer.post_attention_layernorm",
+            "mlp.gate_up": (mlp + "gate_proj", mlp + "up_proj"),
+            "mlp.down": mlp + "down_proj",
+            "features.projections.*": "fc/*",
+            "norm": "norm",
+            "head": "lm_head",
+        }
+
+    def hidden(self, batch: Batch) -> Value:
+        feature = self.features.rows.before()
+        normed = self.feature_norm(feature)
+        residual = normed if self.norm_before_residual else feature
+        qkv = self.qkv_embed(self.embed_norm(self.embed(batch.token_ids)))
+        x = self.out(self.attend(qkv + self.qkv_feature(normed), batch))
+        x, residual = self.mlp_norm.add(x, residual)
+        normed, total = self.norm.add(self.mlp(x), residual)
+        # What it proposes next is behind a token of which the model has no hidden state yet.
+        self.features.rows.keep(self.ops.select_rows(total, batch.logits_rows))
+        return normed
+
+    def logits(self, hidden: Value) -> Value:
+        assert self.head is not None
+        scores = self.head(hidden)
+        if self.tokens is None:
+            return scores
+        return self.ops.spread(scores, self.tokens, self.spec.vocabulary)
+
+
+def declare(
+    config: Config, target: ModelSpec, weights: Weights, checkpoint: Checkpoint
+) -> tuple[Eagle3, Weights]:
+    """Declare the drafter of a checkpoint, and return its weights as the layers have them."""
+    spec = checked_spec(config, target, mlp_bias=config.boolean("mlp_bias", False))
+    layers = _layers(config, target)
+    has_embedding = any(name.endswith("embed_tokens.weight") for name in weights.shapes())
+    if not has_embedding and spec.hidden != target.hidden:
+        raise ConfigurationError(
+            f"config: hidden_size is {spec.hidden:,}, and the model's embedding has "
+            f"{target.hidden:,} numbers, which embed_tokens.weight would have to replace"
+        )
+    count = config.positive("draft_vocab_size", spec.vocabulary)
+    tokens = read_tokens(checkpoint, count, spec.vocabulary)
+    model = Eagle3(
+        spec,
+        Features(spec.hidden, layers, target.hidden),
+        tokens,
+        has_embedding=has_embedding,
+        norm_before_residual=config.boolean("norm_before_residual", False),
+    )
+    ends = dict.fromkeys([f"self_attn.{name}" for name in _QKV], 2) | {"fc": len(layers)}
+    return model, SideBySide(weights, ends)
+
+
+def _layers(config: Config, target: ModelSpec) -> tuple[int, ...]:
+    """Read the layers of the model whose inputs are the feature's."""
+    layers: tuple[int, ...]
+    if not config.has(LAYER_IDS):
+        layers = (2, target.layers // 2, target.layers - 3)
+        if not 2 < layers[1] < layers[2]:
+            raise ConfigurationError(
+                f"config: {LAYER_IDS} is missing, and has no default for a model of "
+                f"{target.layers} layers; name the layers that were trained with"
+            )
+        return layers
+    found = config.numbers(LAYER_IDS)
+    if not found or any(each != int(each) or not 0 <= each < target.layers for each in found):
+        raise ConfigurationError(
+            f"config: {LAYER_IDS} must be layers of the model, from 0 to {target.layers - 1}, and "
+            f"is {list(found)}"
+        )
+    layers = tuple(map(int, found))
+    if sorted(set(layers)) != list(layers):
+        raise ConfigurationError(
+            f"config: {LAYER_IDS} is {list(layers)}; its layers must come in their order, each once"
+        )
+    return layers

@@ -1,0 +1,59 @@
+"""The kinds of drafters that read hidden states, and how their files are recognised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from octavo.layers import Model, ModelSpec
+from octavo.loader import Checkpoint, ModelFiles
+from octavo.loader.errors import errors_at
+from octavo.loader.strict_json import read_object
+from octavo.models.build import checked_needs
+from octavo.models.checkpoint_weights import CheckpointWeights, Weights, named_as_declared
+from octavo.models.config_reader import Config
+from octavo.models.drafters import eagle3
+from octavo.models.drafters.reading import SPECULATORS, plain_values
+from octavo.models.load import OpenedModel, formats_in
+
+Declare = Callable[[Config, ModelSpec, Weights, Checkpoint], tuple[Model, Weights]]
+
+# By the method that uses them.
+KINDS: dict[str, Declare] = {"eagle3": eagle3.declare}
+_PREFIXES = ("", "model.")
+_LAYERS = ("midlayer.", "layers.0.")
+
+
+def kind_of_files(source: ModelFiles) -> str | None:
+    """Return the method for which a model's files are; None for a model that drafts by itself."""
+    if source.is_gguf:
+        return None
+    values = read_object(source.directory / "config.json")
+    stated = values.get(SPECULATORS)
+    if isinstance(stated, str):
+        return stated
+    return _kind_of(source.open().tensors)
+
+
+def _kind_of(names: Collection[str]) -> str | None:
+    if any(name.startswith("medusa_heads.") for name in names):
+        return "medusa"
+    if not any(f"{prefix}fc.weight" in names for prefix in _PREFIXES):
+        return None
+    places = [prefix + layer for prefix in _PREFIXES for layer in _LAYERS]
+    return "eagle3" if any(f"{each}hidden_norm.weight" in names for each in places) else "eagle"
+
+
+def open_drafter(source: ModelFiles, method: str, target: OpenedModel) -> OpenedModel:
+    """Declare the drafter, map its weights, and check that they belong together and to the model.
+
+    As with `open_model`, no weight is read.
+    """
+    checkpoint, path = source.open(), source.directory / "config.json"
+    with errors_at(path):
+        values = plain_values(read_object(path))
+        config = Config(values)
+        stored = CheckpointWeights(checkpoint, formats_in(values))
+        model, weights = KINDS[method](config, target.spec, stored, checkpoint)
+        checked_needs(model, named_as_declared(weights, model))
+    facts = target.generation, checkpoint, target.pooling
+    return OpenedModel(method, model, model.spec, weights, *facts, heads={})

@@ -1,0 +1,50 @@
+"""What the configurations of all drafters have in common, however they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.layers import ModelSpec
+from octavo.models.config_reader import Config, ConfigurationError
+
+SPECULATORS = "speculators_model_type"  # of the form that the library of this name writes
+
+
+def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a drafter's config.json, those of nested parts beside the others."""
+    found: dict[str, Any] = {}
+    for key in ("transformer_layer_config", "eagle_config"):
+        nested = values.get(key)
+        if nested is not None and not isinstance(nested, Mapping):
+            raise ConfigurationError(f"config: {key} must be an object, is {nested!r:.100}")
+        found |= nested or {}
+    return found | {key: value for key, value in values.items() if value is not None}
+
+
+def checked_spec(config: Config, target: ModelSpec, **own: Any) -> ModelSpec:
+    """Read a drafter of one layer; refuse one that was made for another model."""
+    layers = config.layers()
+    if layers != 1:
+        raise ConfigurationError(
+            f"config: num_hidden_layers is {layers}; drafters that read hidden states have one"
+        )
+    vocabulary = config.positive("vocab_size", target.vocabulary)
+    check_target(config, target)
+    if vocabulary != target.vocabulary:
+        raise ConfigurationError(
+            f"config: vocab_size is {vocabulary:,}, and the model has {target.vocabulary:,} "
+            "tokens: it was made for another one"
+        )
+    return config.standard_spec(layers=1, vocabulary=vocabulary, tied=False, **own)
+
+
+def check_target(config: Config, target: ModelSpec) -> None:
+    """Refuse a drafter for hidden states of another width than the model's."""
+    width = config.positive("target_hidden_size", config.positive("hidden_size", target.hidden))
+    if width != target.hidden:
+        key = "target_hidden_size" if config.has("target_hidden_size") else "hidden_size"
+        raise ConfigurationError(
+            f"config: {key} is {width:,}, and the model's hidden states have {target.hidden:,} "
+            "numbers: it was made for another one"
+        )

@@ -1,0 +1,18 @@
+"""Layers that a drafter shares with the model for which it drafts."""
+
+from __future__ import annotations
+
+from octavo.layers import Embedding, Model, TensorDeclaration
+
+
+class SharedEmbedding(Embedding):
+    """The model's own table, which the drafter's files do not have."""
+
+    def tensors(self) -> dict[str, TensorDeclaration]:
+        return {}
+
+
+def take_shared(drafter: Model, model: Model) -> None:
+    """Give a drafter the bound weights that it shares with the model."""
+    if isinstance(drafter.embed, SharedEmbedding):
+        drafter.embed.weight = model.embed.weight

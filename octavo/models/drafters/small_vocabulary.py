@@ -1,0 +1,48 @@
+"""The tokens that a drafter with a vocabulary of its own can propose, by the model's ids."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.loader import Checkpoint
+from octavo.loader.errors import TensorMismatchError
+
+OFFSETS, IS_PROPOSED = "d2t", "t2d"
+
+
+def read_tokens(checkpoint: Checkpoint, count: int, vocabulary: int) -> NDArray[np.int64] | None:
+    """Return the model's id of each of the drafter's tokens; None if they are the same.
+
+    A file has for each the offset of the model's id, and perhaps a mask of these ids.
+    """
+    if OFFSETS not in checkpoint and count == vocabulary:
+        return None
+    offsets = _read(checkpoint, OFFSETS, count)
+    if offsets.dtype.kind not in "iu":
+        raise _error(checkpoint, OFFSETS, f"has the type {offsets.dtype}, and offsets are integers")
+    tokens = np.arange(count, dtype=np.int64) + offsets.astype(np.int64)
+    wrong = np.flatnonzero((tokens < 0) | (tokens >= vocabulary))
+    if len(wrong):
+        at = int(wrong[0])
+        raise _error(
+            checkpoint, OFFSETS, f"leads from {at} to token {tokens[at]} of {vocabulary:,}"
+        )
+    if len(np.unique(tokens)) != count:
+        raise _error(checkpoint, OFFSETS, "leads from several tokens to the same one")
+    if IS_PROPOSED in checkpoint:
+        mask = _read(checkpoint, IS_PROPOSED, vocabulary)
+        if not np.array_equal(np.flatnonzero(mask), np.sort(tokens)):
+            raise _error(checkpoint, IS_PROPOSED, f"names other tokens than {OFFSETS!r}")
+    return tokens
+
+
+def _read(checkpoint: Checkpoint, name: str, count: int) -> NDArray[np.generic]:
+    values = checkpoint.read(name)
+    if values.shape != (count,):
+        raise _error(checkpoint, name, f"has the shape {values.shape} instead of ({count},)")
+    return values
+
+
+def _error(checkpoint: Checkpoint, name: str, why: str) -> TensorMismatchError:
+    return TensorMismatchError(why, path=checkpoint.path, tensor=name)

@@ -1,0 +1,36 @@
+"""What a model computes and keeps for a drafter that reads its hidden states."""
+
+from __future__ import annotations
+
+from octavo.layers import Features
+from octavo.program.listing import ACROSS_ROWS, Buffer, Instruction, Listing, Value
+from octavo.program.passes.kept_hidden import input_of
+
+
+def keep_features(listing: Listing, features: Features) -> None:
+    """Keep the features of every token; the pass comes before fusion, as `keep_hidden` does."""
+    if not features.layers:
+        (last,) = [i for i in listing if i.out is not None and i.out.buffer.place == "HiddenOut"]
+        assert last.x is not None
+        _keep(listing, last.x, features, listing.index(last))
+        return
+    mixers = [i for i in listing if i.op in ACROSS_ROWS]
+    total: Value | None = None
+    for number, projection in zip(features.layers, features.projections, strict=True):
+        x, reader = input_of(listing, mixers[number])
+        at = listing.index(reader)
+        out = Value(Buffer("Tokens", features.rows.width), 0, features.rows.width, x.recorder)
+        listing.insert(at, Instruction("Gemm", x, out=out, matrix=projection.weight))
+        if total is not None:
+            both = x.recorder.new_like(out)
+            listing.insert(at + 1, Instruction("Add", total, out, both))
+            out = both
+        total = out
+    assert total is not None
+    maker = listing.maker(total)
+    assert maker is not None
+    _keep(listing, total, features, listing.index(maker) + 1)
+
+
+def _keep(listing: Listing, x: Value, features: Features, at: int) -> None:
+    listing.insert(at, Instruction("Keep", x, place=features.rows.place))

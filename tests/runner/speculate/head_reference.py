@@ -1,0 +1,99 @@
+"""The forward passes of drafters that read hidden states, written out in torch from their layouts.
+
+Rows are those of published code: row i has the hidden states of position i and token i + 1.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from torch.nn import functional
+
+from tests.runner.speculate.head_files import LAYERS, load
+
+EPS = 1e-5
+
+
+class Target:
+    """The model that is drafted for, as transformers computes it."""
+
+    def __init__(self, directory: Path) -> None:
+        kind: Any = transformers.LlamaForCausalLM
+        model = kind.from_pretrained(directory, dtype=torch.float32)
+        self._model = model
+        self.embedding: Tensor = model.get_input_embeddings().weight.detach()
+        self.head: Tensor = model.get_output_embeddings().weight.detach()
+
+    @torch.no_grad()
+    def states(self, tokens: list[int]) -> tuple[Tensor, ...]:
+        """Return the input of each layer, and the last state, normalised."""
+        found = self._model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+        return tuple([each[0] for each in found])
+
+
+class Drafter:
+    """The parts of a drafter of one layer."""
+
+    def __init__(self, directory: Path, layer: str) -> None:
+        self.config, tensors = load(directory)
+        self.tensors = {
+            name.replace(f"{layer}.", ""): torch.from_numpy(each) for name, each in tensors.items()
+        }
+        self.config |= self.config.get("transformer_layer_config", {})
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        scaled = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS)
+        return scaled * self.tensors[f"{name}.weight"]
+
+    def linear(self, x: Tensor, name: str) -> Tensor:
+        return functional.linear(
+            x, self.tensors[f"{name}.weight"], self.tensors.get(f"{name}.bias")
+        )
+
+    def attention(self, x: Tensor) -> Tensor:
+        """Return causal attention of all rows, with rotated queries and keys."""
+        heads, kv_heads = self.config["num_attention_heads"], self.config["num_key_value_heads"]
+        parts = [self.linear(x, f"self_attn.{name}_proj") for name in "qkv"]
+        dim = parts[0].shape[-1] // heads
+        q, k, v = (part.reshape(len(x), -1, dim).transpose(0, 1) for part in parts)
+        q, k = _rotated(q), _rotated(k)
+        k, v = (each.repeat_interleave(heads // kv_heads, 0) for each in (k, v))
+        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.linear(seen.transpose(0, 1).reshape(len(x), -1), "self_attn.o_proj")
+
+    def mlp(self, x: Tensor) -> Tensor:
+        gate, up = self.linear(x, "mlp.gate_proj"), self.linear(x, "mlp.up_proj")
+        return self.linear(functional.silu(gate) * up, "mlp.down_proj")
+
+
+def _rotated(x: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    angles = torch.outer(torch.arange(x.shape[1]), 10_000.0 ** (-torch.arange(half) / half))
+    cos, sin = angles.cos(), angles.sin()
+    first, second = x[..., :half], x[..., half:]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
+def eagle3(
+    directory: Path, target: Target, tokens: list[int], count: int, layer: str = "midlayer"
+) -> list[int]:
+    """Return what EAGLE-3 proposes behind tokens, the last of which has no hidden state yet."""
+    drafter, known, states = Drafter(directory, layer), [*tokens], target.states(tokens[:-1])
+    features = drafter.linear(torch.cat([states[each] for each in LAYERS], -1), "fc")
+    proposed = []
+    for _ in range(count):
+        embedded = drafter.norm(target.embedding[known[1:]], "input_layernorm")
+        normed = drafter.norm(features, "hidden_norm")
+        residual = normed if drafter.config.get("norm_before_residual") else features
+        x = residual + drafter.attention(torch.cat((embedded, normed), -1))
+        x = x + drafter.mlp(drafter.norm(x, "post_attention_layernorm"))
+        scores = drafter.linear(drafter.norm(x[-1], "norm"), "lm_head")
+        place = int(scores.argmax())
+        proposed.append(place + int(drafter.tensors["d2t"][place]))
+        known.append(proposed[-1])
+        features = torch.cat((features, x[-1:]))
+    return proposed

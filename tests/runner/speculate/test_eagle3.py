@@ -1,0 +1,168 @@
+"""EAGLE-3: its drafts are those of the published forward pass, and wrong files are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from octavo import LLM, SamplingParams
+from octavo.core.config import ConfigError
+from octavo.core.pace.ahead_counts import AheadCounts
+from octavo.core.pace.draft_counts import DraftCounts
+from octavo.core.sequence import Sequence as CoreSequence
+from octavo.loader.errors import CheckpointError
+from octavo.runner.speculate.draft_model import DraftModelProposer
+from octavo.runner.speculate.proposer import Proposal, Turn
+from tests.api.tiny import make_model
+from tests.runner.speculate.head_files import as_speculators, load, make_eagle3, save
+from tests.runner.speculate.mixed_requests import ENGINE
+
+Proposals = dict[tuple[int, ...], tuple[int, ...]]
+PROMPTS = ([5, 6, 7, 8, 9], [11], [*range(20, 100)], [*range(20, 84), 9, 4, 7])
+MOST = 3
+
+
+@contextmanager
+def recorded(directory: Path, drafter: Path, backend: str) -> Iterator[tuple[LLM, Proposals]]:
+    """Make an engine, and keep what is proposed behind each text.
+
+    Nothing is proposed in some steps, so that the drafter has to catch up later.
+    """
+    found: Proposals = {}
+    propose = DraftModelProposer.propose
+
+    def recording(self: DraftModelProposer, turns: Sequence[Turn]) -> Sequence[Proposal]:
+        proposals = propose(self, turns)
+        for turn, proposal in zip(turns, proposals, strict=True):
+            if proposal.tokens:
+                found[(*turn.tokens.tolist(),)] = (*proposal.tokens,)
+        return proposals
+
+    def counts(self: AheadCounts, sampling: list[CoreSequence], *_: int) -> list[int]:
+        wanted = [MOST * (len(each.tokens) // 4 % 3 < 2) for each in sampling]
+        return [min(each, self._useful(one)) for each, one in zip(wanted, sampling, strict=True)]
+
+    settings = {"model": str(drafter), "num_speculative_tokens": MOST}
+    options = {**ENGINE, "backend": backend, "dtype": "float32", "speculative_config": settings}
+    with (
+        mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)),
+        mock.patch.object(AheadCounts, "_counts", counts),
+        mock.patch.object(AheadCounts, "learn"),
+        mock.patch.object(DraftModelProposer, "propose", recording),
+        LLM(str(directory), **options) as llm,
+    ):
+        yield llm, found
+
+
+def proposals_of(directory: Path, drafter: Path, backend: str) -> Proposals:
+    """Return what is proposed behind the texts of some requests, of which some share blocks."""
+    sampling = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    with recorded(directory, drafter, backend) as (llm, found):
+        for prompt in PROMPTS:
+            llm.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("form", ["plain", "speculators"])
+def test_drafts_are_those_of_the_published_forward_pass(
+    tmp_path: Path, backend: str, form: str
+) -> None:
+    pytest.importorskip("torch")
+    from tests.runner.speculate.head_reference import Target, eagle3
+
+    directory, drafter = make_model(tmp_path), make_eagle3(tmp_path / "head")
+    layer = "midlayer"
+    if form == "speculators":
+        drafter, layer = as_speculators(drafter, norm_before_residual=True), "layers.0"
+    found = proposals_of(directory, drafter, backend)
+    assert len(found) > 20
+    target = Target(directory)
+    for text, proposed in found.items():
+        assert [*proposed] == eagle3(drafter, target, [*text], len(proposed), layer), text
+
+
+Change = Callable[[dict[str, Any], dict[str, np.ndarray]], Any]
+
+WRONG: tuple[tuple[Change, str], ...] = (
+    (lambda config, tensors: tensors.pop("fc.weight"), "'fc.weight'"),
+    (lambda config, tensors: tensors.pop("midlayer.self_attn.k_proj.weight"), "k_proj.weight"),
+    (
+        lambda config, tensors: tensors.update({"fc.weight": tensors["fc.weight"][:, :48]}),
+        r"'fc.weight': has shape \[32, 48\] but the model needs \[32, 64\]",
+    ),
+    (
+        lambda config, tensors: tensors.update({"norm.weight": tensors["norm.weight"][:30]}),
+        "'norm.weight'",
+    ),
+    (lambda config, tensors: tensors.update({"more": tensors["norm.weight"]}), "'more'"),
+    (lambda config, tensors: tensors.pop("d2t"), "'d2t'"),
+    (
+        lambda config, tensors: tensors.update({"d2t": tensors["d2t"] + 200}),
+        "'d2t': leads from .* of 300",
+    ),
+    (
+        lambda config, tensors: tensors.update({"d2t": -np.arange(220)}),
+        "'d2t': leads from several tokens to the same one",
+    ),
+    (
+        lambda config, tensors: tensors.update({"d2t": tensors["d2t"].astype(np.float32)}),
+        "'d2t': has the type float32",
+    ),
+    (
+        lambda config, tensors: tensors.update({"t2d": ~tensors["t2d"]}),
+        "'t2d': names other tokens than 'd2t'",
+    ),
+    (lambda config, tensors: config.update(vocab_size=310), "vocab_size is 310, and the model"),
+    (lambda config, tensors: config.update(target_hidden_size=64), "target_hidden_size is 64, and"),
+    (lambda config, tensors: config.update(hidden_size=64), "hidden_size is 64, and the model"),
+    (lambda config, tensors: config.update(num_hidden_layers=2), "num_hidden_layers is 2; draft"),
+    (
+        lambda config, tensors: config.pop("eagle_aux_hidden_state_layer_ids"),
+        "layer_ids is missing, and has no default for a model of 2 layers",
+    ),
+    (
+        lambda config, tensors: config.update(eagle_aux_hidden_state_layer_ids=[0, 2]),
+        "must be layers of the model, from 0 to 1",
+    ),
+    (
+        lambda config, tensors: config.update(eagle_aux_hidden_state_layer_ids=[1, 0]),
+        "must come in their order",
+    ),
+)
+
+
+def test_wrong_files_are_refused_with_what_is_wrong(tmp_path: Path) -> None:
+    directory, drafter = make_model(tmp_path), make_eagle3(tmp_path / "head")
+    for number, (change, match) in enumerate(WRONG):
+        config, tensors = load(drafter)
+        change(config, tensors)
+        made = save(tmp_path / f"wrong {number}", config, tensors)
+        settings = {"method": "eagle3", "model": str(made)}
+        if number == 0:  # which files these are shows in this tensor
+            settings["method"] = "auto"
+            config["speculators_model_type"] = "eagle3"
+            save(made, config, tensors)
+        with pytest.raises((CheckpointError, ConfigError), match=match):
+            LLM(str(directory), speculative_config=settings)
+
+
+def test_files_for_another_method_are_refused(tmp_path: Path) -> None:
+    directory, drafter = make_model(tmp_path), make_eagle3(tmp_path / "head")
+    for model, method, match in (
+        (drafter, "draft_model", "method='draft_model', and its files are for 'eagle3'"),
+        (directory, "eagle3", "method='eagle3', and its files are a model that drafts by itself"),
+    ):
+        with pytest.raises(ConfigError, match=match):
+            LLM(str(directory), speculative_config={"method": method, "model": str(model)})
+    config, tensors = load(drafter)
+    save(drafter, {**config, "speculators_model_type": "mlp"}, tensors)
+    with pytest.raises(ConfigError, match="its files are for the method 'mlp', and there is"):
+        LLM(str(directory), speculative_config={"model": str(drafter)})
