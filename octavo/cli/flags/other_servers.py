@@ -96,7 +96,7 @@ class Other(NamedTuple):
 _TEXT = "models read text alone"
 _CHOSEN = "how many drafts are made follows from how often they are right, and what they cost"
 _LOOKUP = "--spec-method suffix keeps earlier answers in memory"
-_ALGORITHM = "a draft model (STANDALONE), EAGLE3 and the methods of --spec-method propose drafts"
+_ALGORITHM = "STANDALONE (a draft model), EAGLE3, EAGLE and the methods of --spec-method draft"
 _SAMPLER = "there is no such sampler"
 _UI = "there is no web page to chat in"
 _ROUTER = "all models have the same settings; name them, or see --models-dir"
@@ -217,7 +217,7 @@ OTHERS: tuple[Other, ...] = (
     Other(("--cuda-graph-max-bs", "--cuda-graph-bs"), "no backend captures graphs", None),
     Other(("--max-total-tokens",), "see --kv-cache-memory-bytes and --max-model-len"),
     Other(("--max-prefill-tokens",), _BATCH),
-    Other(("--speculative-algorithm",), _ALGORITHM, ("STANDALONE", "EAGLE3")),
+    Other(("--speculative-algorithm",), _ALGORITHM, ("STANDALONE", "EAGLE3", "EAGLE")),
     Other(("--speculative-num-draft-tokens",), "see --speculative-num-steps", None),
     Other(("--speculative-eagle-topk",), "each draft follows the one before", ("1",)),
     Other(("--speculative-token-map",), "the files of a drafter have its tokens (d2t)"),

@@ -11,14 +11,14 @@ from octavo.loader.strict_json import read_object
 from octavo.models.build import checked_needs
 from octavo.models.checkpoint_weights import CheckpointWeights, Weights, named_as_declared
 from octavo.models.config_reader import Config
-from octavo.models.drafters import eagle3
+from octavo.models.drafters import eagle, eagle3
 from octavo.models.drafters.reading import SPECULATORS, plain_values
 from octavo.models.load import OpenedModel, formats_in
 
 Declare = Callable[[Config, ModelSpec, Weights, Checkpoint], tuple[Model, Weights]]
 
 # By the method that uses them.
-KINDS: dict[str, Declare] = {"eagle3": eagle3.declare}
+KINDS: dict[str, Declare] = {"eagle3": eagle3.declare, "eagle": eagle.declare}
 _PREFIXES = ("", "model.")
 _LAYERS = ("midlayer.", "layers.0.")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.layers import Embedding, Model, TensorDeclaration
+from octavo.layers import Embedding, Linear, Model, TensorDeclaration
 
 
 class SharedEmbedding(Embedding):
@@ -12,7 +12,19 @@ class SharedEmbedding(Embedding):
         return {}
 
 
+class SharedHead(Linear):
+    """The model's own head, which the drafter's files do not have."""
+
+    def tensors(self) -> dict[str, TensorDeclaration]:
+        return {}
+
+
 def take_shared(drafter: Model, model: Model) -> None:
     """Give a drafter the bound weights that it shares with the model."""
     if isinstance(drafter.embed, SharedEmbedding):
         drafter.embed.weight = model.embed.weight
+    if isinstance(drafter.head, SharedHead):
+        assert model.head is not None, "only a model with a head has a drafter"
+        if model.head.has_bias:
+            drafter.head.has_bias, drafter.head.bias = True, model.head.bias
+        drafter.head.weight = model.head.weight

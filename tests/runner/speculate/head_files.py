@@ -65,8 +65,13 @@ def _layer(prefix: str, inputs: int) -> dict[str, tuple[int, int]]:
     }
 
 
-def make_eagle3(directory: Path, *, layer: str = "midlayer", own: int = NUM_DRAFTED) -> Path:
-    """Write an EAGLE-3 drafter for the tiny model, with a vocabulary of its own."""
+def make_eagle3(
+    directory: Path, *, layer: str = "midlayer", own: int = NUM_DRAFTED, scale: float = 1.0
+) -> Path:
+    """Write an EAGLE-3 drafter for the tiny model, with a vocabulary of its own.
+
+    With a small scale its scores are nearly even, so that the noise of a draw decides.
+    """
     generator = np.random.default_rng(17)
     shapes = {
         **_layer(layer, 2 * HIDDEN),
@@ -79,6 +84,7 @@ def make_eagle3(directory: Path, *, layer: str = "midlayer", own: int = NUM_DRAF
         f"{layer}.post_attention_layernorm",
         "norm",
     )
+    tensors["lm_head.weight"] *= np.float32(scale)
     tokens = np.sort(generator.permutation(VOCABULARY)[:own])
     mask = np.zeros(VOCABULARY, bool)
     mask[tokens] = True
@@ -105,3 +111,24 @@ def as_speculators(directory: Path, **own: Any) -> Path:
     }
     renamed = {name.replace("midlayer.", "layers.0."): each for name, each in tensors.items()}
     return save(directory, made, renamed)
+
+
+def make_eagle(
+    directory: Path, *, bias: bool = True, embeds: bool = False, scale: float = 1.0
+) -> Path:
+    """Write an EAGLE drafter for the tiny model, whose head and embedding it uses.
+
+    With a small scale its scores are nearly even, so that the noise of a draw decides.
+    """
+    generator = np.random.default_rng(23)
+    shapes = {**_layer("layers.0", HIDDEN), "fc": (HIDDEN, 2 * HIDDEN)}
+    if embeds:
+        shapes["embed_tokens"] = (VOCABULARY, HIDDEN)
+    tensors = _matrices(generator, shapes)
+    tensors |= _norms(generator, "layers.0.post_attention_layernorm")
+    tensors["fc.weight"] *= np.float32(scale)
+    tensors["layers.0.self_attn.o_proj.weight"] *= np.float32(scale)
+    tensors["layers.0.mlp.down_proj.weight"] *= np.float32(scale)
+    if bias:
+        tensors["fc.bias"] = generator.standard_normal(HIDDEN).astype(np.float32)
+    return save(directory, config_of(architectures=["LlamaForCausalLM"], bias=bias), tensors)

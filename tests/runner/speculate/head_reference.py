@@ -97,3 +97,19 @@ def eagle3(
         known.append(proposed[-1])
         features = torch.cat((features, x[-1:]))
     return proposed
+
+
+def eagle(directory: Path, target: Target, tokens: list[int], count: int) -> list[int]:
+    """Return what EAGLE proposes behind tokens, the last of which has no hidden state yet."""
+    drafter, known = Drafter(directory, "layers.0"), [*tokens]
+    table = drafter.tensors.get("embed_tokens.weight", target.embedding)
+    features = target.states(tokens[:-1])[-1]
+    proposed = []
+    for _ in range(count):
+        x = drafter.linear(torch.cat((table[known[1:]], features), -1), "fc")
+        x = x + drafter.attention(x)
+        x = x + drafter.mlp(drafter.norm(x, "post_attention_layernorm"))
+        proposed.append(int(functional.linear(x[-1], target.head).argmax()))
+        known.append(proposed[-1])
+        features = torch.cat((features, x[-1:]))
+    return proposed

@@ -3,7 +3,7 @@
     python -m tests.runner.speculate.mixed_requests [--requests 1000] [--way suffix] [--seed 0]
 
 The tiny model answers all of them in one engine without drafts, and in one for each way to draft:
-n-grams, suffixes, a second model, one that reads hidden states, and predictions that are right or
+n-grams, suffixes, a second model, two that read hidden states, and predictions that are right or
 were edited. Blocks and slots are few, so sequences are preempted, and prompts share prefixes. Some
 have logits processors, of which some fail after a few tokens; some have a grammar, some ask for a
 vector. Tokens, texts, finish reasons, errors, vectors and log-probabilities must be equal.
@@ -33,7 +33,7 @@ from octavo.core.pace.draft_counts import DraftCounts
 from octavo.core.pooling import POOLINGS, Pooling
 from octavo.core.sequence import Sequence as CoreSequence
 from octavo.core.stats import EngineStats
-from tests.runner.speculate.head_files import make_eagle3
+from tests.runner.speculate.head_files import make_eagle, make_eagle3
 
 VOCABULARY = 300
 NUM_SHARED = 6  # prefixes that prompts have in common
@@ -51,6 +51,7 @@ WAYS: dict[str, dict[str, Any] | None] = {
     "suffix": {"method": "suffix", "suffix_decoding_min_token_prob": 0.0},
     "draft_model": {"method": "draft_model", "num_speculative_tokens": 4},
     "eagle3": {"method": "eagle3", "num_speculative_tokens": 4},
+    "eagle": {"method": "eagle", "num_speculative_tokens": 4},
     "prediction": None,
 }
 NOISE = 0.03  # of the draft model's weights, so that it is right in part
@@ -220,8 +221,13 @@ def engine(directory: Path, backend: str, way: str | None) -> Iterator[LLM]:
     config = {"method": "off"} if way is None else WAYS[way]
     if config is not None and way == "draft_model":
         config = {**config, "model": str(drafter_of(directory, NOISE))}
-    if config is not None and way == "eagle3":
-        config = {**config, "model": str(make_eagle3(directory / way))}
+    if config is not None and way in ("eagle3", "eagle"):
+        made_in = directory / way
+        if way == "eagle3":
+            make_eagle3(made_in, own=290, scale=0.02)
+        else:
+            make_eagle(made_in, bias=False, scale=0.02)
+        config = {**config, "model": str(made_in)}
     options = {**ENGINE, "backend": backend, "dtype": "float32", "speculative_config": config}
     with (
         mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)),

@@ -1,9 +1,10 @@
-"""EAGLE-3: its drafts are those of the published forward pass, and wrong files are refused."""
+"""EAGLE: its drafts are those of the published forward pass, and wrong files are refused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,7 +21,7 @@ from octavo.loader.errors import CheckpointError
 from octavo.runner.speculate.draft_model import DraftModelProposer
 from octavo.runner.speculate.proposer import Proposal, Turn
 from tests.api.tiny import make_model
-from tests.runner.speculate.head_files import as_speculators, load, make_eagle3, save
+from tests.runner.speculate.head_files import as_speculators, load, make_eagle, make_eagle3, save
 from tests.runner.speculate.mixed_requests import ENGINE
 
 Proposals = dict[tuple[int, ...], tuple[int, ...]]
@@ -71,22 +72,28 @@ def proposals_of(directory: Path, drafter: Path, backend: str) -> Proposals:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["native", "torch"])
-@pytest.mark.parametrize("form", ["plain", "speculators"])
+@pytest.mark.parametrize("form", ["plain", "speculators", "eagle", "eagle with an embedding"])
 def test_drafts_are_those_of_the_published_forward_pass(
     tmp_path: Path, backend: str, form: str
 ) -> None:
     pytest.importorskip("torch")
-    from tests.runner.speculate.head_reference import Target, eagle3
+    from tests.runner.speculate import head_reference as reference
 
-    directory, drafter = make_model(tmp_path), make_eagle3(tmp_path / "head")
-    layer = "midlayer"
-    if form == "speculators":
-        drafter, layer = as_speculators(drafter, norm_before_residual=True), "layers.0"
+    directory, head = make_model(tmp_path), tmp_path / "head"
+    drafts: Callable[..., list[int]] = reference.eagle3
+    if form == "plain":
+        drafter = make_eagle3(head)
+    elif form == "speculators":
+        drafter = as_speculators(make_eagle3(head), norm_before_residual=True)
+        drafts = partial(reference.eagle3, layer="layers.0")
+    else:
+        drafter = make_eagle(head, bias=form == "eagle", embeds=form != "eagle")
+        drafts = reference.eagle
     found = proposals_of(directory, drafter, backend)
     assert len(found) > 20
-    target = Target(directory)
+    target = reference.Target(directory)
     for text, proposed in found.items():
-        assert [*proposed] == eagle3(drafter, target, [*text], len(proposed), layer), text
+        assert [*proposed] == drafts(drafter, target, [*text], len(proposed)), text
 
 
 Change = Callable[[dict[str, Any], dict[str, np.ndarray]], Any]
@@ -166,3 +173,23 @@ def test_files_for_another_method_are_refused(tmp_path: Path) -> None:
     save(drafter, {**config, "speculators_model_type": "mlp"}, tensors)
     with pytest.raises(ConfigError, match="its files are for the method 'mlp', and there is"):
         LLM(str(directory), speculative_config={"model": str(drafter)})
+
+
+def test_wrong_files_of_the_first_eagle_are_refused(tmp_path: Path) -> None:
+    directory, drafter = make_model(tmp_path), make_eagle(tmp_path / "head")
+    changes: tuple[tuple[Change, str], ...] = (
+        (lambda config, tensors: tensors.pop("layers.0.mlp.up_proj.weight"), "up_proj.weight"),
+        (
+            lambda config, tensors: tensors.update({"fc.weight": tensors["fc.weight"][:, :60]}),
+            r"'fc.weight': has shape \[32, 60\] but the model needs \[32, 64\]",
+        ),
+        (lambda config, tensors: tensors.update({"norm.weight": np.ones(32)}), "'norm.weight'"),
+        (lambda config, tensors: config.update(vocab_size=310), "vocab_size is 310, and the model"),
+        (lambda config, tensors: config.update(hidden_size=64), "hidden_size is 64, and the mod"),
+    )
+    for number, (change, match) in enumerate(changes):
+        config, tensors = load(drafter)
+        change(config, tensors)
+        made = save(tmp_path / f"wrong {number}", config, tensors)
+        with pytest.raises(CheckpointError, match=match):
+            LLM(str(directory), speculative_config={"model": str(made)})
