@@ -13,7 +13,7 @@ from tests.api.tiny import SIZES
 
 Tensors = dict[str, np.ndarray]
 
-HIDDEN, FFN, KV_WIDTH, VOCABULARY = 32, 48, 16, 300  # of the tiny model
+HIDDEN, FFN, HEAD_DIM, VOCABULARY = 32, 48, 8, 300  # of the tiny model
 NUM_DRAFTED = 220  # tokens of a drafter's own vocabulary
 LAYERS = (0, 1)  # of the tiny model, whose inputs are read
 
@@ -53,11 +53,11 @@ def _norms(generator: np.random.Generator, *names: str) -> Tensors:
     }
 
 
-def _layer(prefix: str, inputs: int) -> dict[str, tuple[int, int]]:
+def _layer(prefix: str, inputs: int, kv_heads: int = 2) -> dict[str, tuple[int, int]]:
     return {
         f"{prefix}.self_attn.q_proj": (HIDDEN, inputs),
-        f"{prefix}.self_attn.k_proj": (KV_WIDTH, inputs),
-        f"{prefix}.self_attn.v_proj": (KV_WIDTH, inputs),
+        f"{prefix}.self_attn.k_proj": (kv_heads * HEAD_DIM, inputs),
+        f"{prefix}.self_attn.v_proj": (kv_heads * HEAD_DIM, inputs),
         f"{prefix}.self_attn.o_proj": (HIDDEN, HIDDEN),
         f"{prefix}.mlp.gate_proj": (FFN, HIDDEN),
         f"{prefix}.mlp.up_proj": (FFN, HIDDEN),
@@ -66,15 +66,12 @@ def _layer(prefix: str, inputs: int) -> dict[str, tuple[int, int]]:
 
 
 def make_eagle3(
-    directory: Path, *, layer: str = "midlayer", own: int = NUM_DRAFTED, scale: float = 1.0
+    directory: Path, *, layer: str = "midlayer", own: int = NUM_DRAFTED, kv_heads: int = 2
 ) -> Path:
-    """Write an EAGLE-3 drafter for the tiny model, with a vocabulary of its own.
-
-    With a small scale its scores are nearly even, so that the noise of a draw decides.
-    """
+    """Write an EAGLE-3 drafter for the tiny model, with a vocabulary of its own."""
     generator = np.random.default_rng(17)
     shapes = {
-        **_layer(layer, 2 * HIDDEN),
+        **_layer(layer, 2 * HIDDEN, kv_heads),
         "fc": (HIDDEN, len(LAYERS) * HIDDEN),
         "lm_head": (own, HIDDEN),
     }
@@ -84,13 +81,13 @@ def make_eagle3(
         f"{layer}.post_attention_layernorm",
         "norm",
     )
-    tensors["lm_head.weight"] *= np.float32(scale)
     tokens = np.sort(generator.permutation(VOCABULARY)[:own])
     mask = np.zeros(VOCABULARY, bool)
     mask[tokens] = True
     tensors |= {"d2t": tokens - np.arange(own), "t2d": mask}
     config = config_of(
         architectures=["LlamaForCausalLMEagle3"],
+        num_key_value_heads=kv_heads,
         draft_vocab_size=own,
         eagle_aux_hidden_state_layer_ids=list(LAYERS),
     )

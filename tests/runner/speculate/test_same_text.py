@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.tiny import make_model
+from tests.runner.speculate.fitted_heads import FITTED
 from tests.runner.speculate.mixed_requests import (
     WAYS,
     answers,
     answers_by,
     engine,
+    make_calm_model,
     make_cases,
     stats_of,
     summary,
@@ -27,7 +28,7 @@ def test_mixed_requests_give_equal_answers(tmp_path: Path, backend: str) -> None
     if backend == "torch":
         pytest.importorskip("torch")
     cases = make_cases(NUM_CASES, seed=1)
-    directory = make_model(tmp_path)
+    directory = make_calm_model(tmp_path)
     with engine(directory, backend, None) as plain:
         right = answers(plain, cases)
         assert stats_of(plain).num_drafts == 0
@@ -37,7 +38,7 @@ def test_mixed_requests_give_equal_answers(tmp_path: Path, backend: str) -> None
     for way in WAYS:
         found, stats = answers_by(way, directory, backend, cases, right, seed=1)
         assert found == right, way
-        least = 5 if way in ("eagle3", "eagle") else 15  # they were not trained
-        assert stats.num_drafts > stats.num_accepted_drafts > least, way
+        assert stats.num_drafts > stats.num_accepted_drafts > (50 if way in FITTED else 15), way
+        assert stats.accepted_at[1] > 4, way
         assert stats.num_preemptions > 0 < stats.num_cached_tokens
         assert sum(stats.accepted_at) == stats.num_accepted_drafts
