@@ -181,10 +181,11 @@ inline int value_dim(const AttentionShape& shape) {
   return shape.latent ? shape.latent : shape.head_dim;
 }
 
-// The first position that a row at this position sees, which may be negative.
+// The first position that a row at this position sees.
 inline int first_seen(const AttentionShape& shape, int position) {
-  if (shape.window > 0) return position - shape.window + 1;
-  return shape.skipped < position ? shape.skipped : position;
+  const int skipped = shape.skipped < position ? shape.skipped : position;
+  const int first = shape.window > 0 ? position - shape.window + 1 : 0;
+  return first > skipped ? first : skipped;
 }
 
 // A sequence's rows in this step: rows first_row … first_row+rows-1 stand at positions

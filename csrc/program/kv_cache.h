@@ -28,7 +28,8 @@ struct CacheGroup {
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
   int32_t latent = 0;  // the last numbers of a key that are its value; 0: values are apart
-  int32_t state = 0;   // a block has so many rows of head_dim floats, a state, and no tokens' cells
+  // A block has so many rows of head_dim floats, a state or a row for each token, and no cells.
+  int32_t state = 0;
   int64_t block_bytes = 0;  // from a block to the next, in whole cells; pages are multiples of it
 };
 
@@ -40,7 +41,7 @@ class KvCache {
           int64_t page_bytes, int block_size);
 
   const Cache& layer(int group, int layer) const { return groups_[group].layers[layer]; }
-  // The state that a block of a layer has.
+  // The state, or the rows of tokens, that a block of a layer has.
   float* state(int group, int layer, int64_t block) {
     const CacheGroup& shape = groups_[group].shape;
     return reinterpret_cast<float*>(pages_.data() + block * shape.block_bytes) +

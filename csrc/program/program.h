@@ -98,7 +98,7 @@ class Program {
   Ropes ropes_;
   Attention attention_;
   Experts experts_;
-  int state_groups_ = 0;  // one more than the last group that keeps states
+  int state_groups_ = 0;  // one more than the last group that keeps floats
   std::vector<Instruction> instructions_;
   std::vector<std::unique_ptr<Shares>> shares_;  // of each instruction
   std::vector<Worker> workers_;

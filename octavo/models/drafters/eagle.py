@@ -53,7 +53,10 @@ class Eagle(Model):
         self.of_embed = Linear(hidden, hidden, bias=has_bias)
         self.of_feature = Linear(hidden, hidden)
         attend = PagedAttention(
-            heads, kv_heads, dim, scale=spec.attention_scale, rope=spec.ropes[0]
+            *(heads, kv_heads, dim),
+            scale=spec.attention_scale,
+            rope=spec.ropes[0],
+            window=spec.windows[0],
         )
         attend.skipped = FIRST_POSITION
         self.attn = SelfAttention(

@@ -30,12 +30,11 @@ from octavo.layers import (
 from octavo.loader import Checkpoint
 from octavo.models.checkpoint_weights import Weights
 from octavo.models.config_reader import Config, ConfigurationError
-from octavo.models.drafters.reading import checked_spec
+from octavo.models.drafters.reading import INPUT_IDS, OUTPUT_IDS, checked_spec
 from octavo.models.drafters.shared import SharedEmbedding
 from octavo.models.drafters.side_by_side import SideBySide, part
 from octavo.models.drafters.small_vocabulary import IS_PROPOSED, OFFSETS, read_tokens
 
-LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 FIRST_POSITION = 1  # that has a feature before it
 _QKV = ("q_proj", "k_proj", "v_proj")
 
@@ -70,7 +69,9 @@ class Eagle3(Model):
         self.embed_norm, self.feature_norm = RMSNorm(hidden, eps), RMSNorm(hidden, eps)
         self.qkv_embed = QKVLinear(*sizes, bias=spec.qkv_bias)
         self.qkv_feature = QKVLinear(*sizes)
-        self.attend = PagedAttention(*sizes[1:], scale=spec.attention_scale, rope=spec.ropes[0])
+        self.attend = PagedAttention(
+            *sizes[1:], scale=spec.attention_scale, rope=spec.ropes[0], window=spec.windows[0]
+        )
         self.attend.skipped = FIRST_POSITION
         self.out = Linear(spec.heads * spec.head_dim, hidden, bias=spec.out_bias)
         self.mlp_norm = RMSNorm(hidden, eps)
@@ -144,24 +145,33 @@ def declare(
 
 def _layers(config: Config, target: ModelSpec) -> tuple[int, ...]:
     """Read the layers of the model whose inputs are the feature's."""
-    layers: tuple[int, ...]
-    if not config.has(LAYER_IDS):
-        layers = (2, target.layers // 2, target.layers - 3)
-        if not 2 < layers[1] < layers[2]:
-            raise ConfigurationError(
-                f"config: {LAYER_IDS} is missing, and has no default for a model of "
-                f"{target.layers} layers; name the layers that were trained with"
-            )
-        return layers
-    found = config.numbers(LAYER_IDS)
-    if not found or any(each != int(each) or not 0 <= each < target.layers for each in found):
+    key, later = INPUT_IDS, 0
+    if config.has(OUTPUT_IDS) and not config.has(INPUT_IDS):
+        key, later = OUTPUT_IDS, 1
+    if not config.has(key):
+        return _usual_layers(target)
+    found = config.numbers(key)
+    most = target.layers - 1 - later
+    if not found or any(each != int(each) or not 0 <= each <= most for each in found):
         raise ConfigurationError(
-            f"config: {LAYER_IDS} must be layers of the model, from 0 to {target.layers - 1}, and "
-            f"is {list(found)}"
+            f"{config.name_of(key)} must be layers of the model, from 0 to {most}, and is "
+            f"{list(found)}"
         )
-    layers = tuple(map(int, found))
-    if sorted(set(layers)) != list(layers):
+    layers = [int(each) + later for each in found]
+    if sorted(set(layers)) != layers:
         raise ConfigurationError(
-            f"config: {LAYER_IDS} is {list(layers)}; its layers must come in their order, each once"
+            f"{config.name_of(key)} is {list(found)}; its layers must come in their order, each "
+            "once"
+        )
+    return tuple(layers)
+
+
+def _usual_layers(target: ModelSpec) -> tuple[int, ...]:
+    """Return the layers that are read where a file names none."""
+    layers = (2, target.layers // 2, target.layers - 3)
+    if not 2 < layers[1] < layers[2]:
+        raise ConfigurationError(
+            f"config: {INPUT_IDS} is missing, and has no default for a model of {target.layers} "
+            "layers; name the layers that were trained with"
         )
     return layers

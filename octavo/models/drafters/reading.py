@@ -9,16 +9,23 @@ from octavo.layers import ModelSpec
 from octavo.models.config_reader import Config, ConfigurationError
 
 SPECULATORS = "speculators_model_type"  # of the form that the library of this name writes
+EAGLE_CONFIG = "eagle_config"
+# Layers of the model whose inputs are read; inside `eagle_config` those whose outputs are, which
+# the layers behind them read.
+INPUT_IDS = "eagle_aux_hidden_state_layer_ids"
+OUTPUT_IDS = f"{EAGLE_CONFIG}.{INPUT_IDS}"
 
 
 def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a drafter's config.json, those of nested parts beside the others."""
     found: dict[str, Any] = {}
-    for key in ("transformer_layer_config", "eagle_config"):
+    for key in ("transformer_layer_config", EAGLE_CONFIG):
         nested = values.get(key)
         if nested is not None and not isinstance(nested, Mapping):
             raise ConfigurationError(f"config: {key} must be an object, is {nested!r:.100}")
         found |= nested or {}
+        if key == EAGLE_CONFIG and INPUT_IDS in found:
+            found[OUTPUT_IDS] = found.pop(INPUT_IDS)
     return found | {key: value for key, value in values.items() if value is not None}
 
 
@@ -36,7 +43,9 @@ def checked_spec(config: Config, target: ModelSpec, **own: Any) -> ModelSpec:
             f"config: vocab_size is {vocabulary:,}, and the model has {target.vocabulary:,} "
             "tokens: it was made for another one"
         )
-    return config.standard_spec(layers=1, vocabulary=vocabulary, tied=False, **own)
+    return config.standard_spec(
+        layers=1, vocabulary=vocabulary, windows=config.windows(1), tied=False, **own
+    )
 
 
 def check_target(config: Config, target: ModelSpec) -> None:

@@ -55,14 +55,16 @@ class Drafter:
         )
 
     def attention(self, x: Tensor) -> Tensor:
-        """Return causal attention of all rows, with rotated queries and keys."""
+        """Return causal attention of all rows, with rotated queries and keys; windows hold."""
         heads, kv_heads = self.config["num_attention_heads"], self.config["num_key_value_heads"]
         parts = [self.linear(x, f"self_attn.{name}_proj") for name in "qkv"]
         dim = parts[0].shape[-1] // heads
         q, k, v = (part.reshape(len(x), -1, dim).transpose(0, 1) for part in parts)
         q, k = _rotated(q), _rotated(k)
         k, v = (each.repeat_interleave(heads // kv_heads, 0) for each in (k, v))
-        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        ages = torch.arange(len(x))[:, None] - torch.arange(len(x))
+        sees = (ages >= 0) & (ages < self.config.get("sliding_window", len(x)))
+        seen = functional.scaled_dot_product_attention(q, k, v, attn_mask=sees)
         return self.linear(seen.transpose(0, 1).reshape(len(x), -1), "self_attn.o_proj")
 
     def mlp(self, x: Tensor) -> Tensor:

@@ -17,7 +17,10 @@ from octavo.core.config import ConfigError
 from octavo.core.pace.ahead_counts import AheadCounts
 from octavo.core.pace.draft_counts import DraftCounts
 from octavo.core.sequence import Sequence as CoreSequence
+from octavo.loader import resolve
 from octavo.loader.errors import CheckpointError
+from octavo.models.drafters.kinds import open_drafter
+from octavo.models.load import open_model
 from octavo.runner.speculate.draft_model import DraftModelProposer
 from octavo.runner.speculate.proposer import Proposal, Turn
 from tests.api.tiny import make_model
@@ -72,7 +75,7 @@ def proposals_of(directory: Path, drafter: Path, backend: str) -> Proposals:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["native", "torch"])
-@pytest.mark.parametrize("form", ["plain", "speculators", "eagle", "eagle with an embedding"])
+@pytest.mark.parametrize("form", ["plain", "speculators", "window", "eagle", "embeds"])
 def test_drafts_are_those_of_the_published_forward_pass(
     tmp_path: Path, backend: str, form: str
 ) -> None:
@@ -81,16 +84,20 @@ def test_drafts_are_those_of_the_published_forward_pass(
 
     directory, head = make_model(tmp_path), tmp_path / "head"
     drafts: Callable[..., list[int]] = reference.eagle3
-    if form == "plain":
+    if form in ("plain", "window"):
         drafter = make_eagle3(head)
+        if form == "window":
+            config, tensors = load(drafter)
+            save(drafter, {**config, "sliding_window": 3}, tensors)
     elif form == "speculators":
         drafter = as_speculators(make_eagle3(head), norm_before_residual=True)
         drafts = partial(reference.eagle3, layer="layers.0")
     else:
-        drafter = make_eagle(head, bias=form == "eagle", embeds=form != "eagle")
+        drafter = make_eagle(head, bias=form == "eagle", embeds=form == "embeds")
         drafts = reference.eagle
     found = proposals_of(directory, drafter, backend)
-    assert len(found) > 20
+    # A drafter with a window cannot catch up: what it would have to read is gone.
+    assert len(found) > (5 if form == "window" else 20)
     target = reference.Target(directory)
     for text, proposed in found.items():
         assert [*proposed] == drafts(drafter, target, [*text], len(proposed)), text
@@ -159,6 +166,26 @@ def test_wrong_files_are_refused_with_what_is_wrong(tmp_path: Path) -> None:
             save(made, config, tensors)
         with pytest.raises((CheckpointError, ConfigError), match=match):
             LLM(str(directory), speculative_config=settings)
+
+
+def test_layers_may_be_named_by_what_they_read_or_by_what_they_give(tmp_path: Path) -> None:
+    """Inside `eagle_config`, the ids are those of the layers before."""
+    target = open_model(resolve(str(make_model(tmp_path))), None)
+    config, tensors = load(make_eagle3(tmp_path / "head"))
+    tensors["fc.weight"] = tensors["fc.weight"][:, :32].copy()
+    key = "eagle_aux_hidden_state_layer_ids"
+    config.pop(key)
+
+    def layers_of(**ids: Any) -> tuple[int, ...]:
+        made = save(tmp_path / "made", {**config, **ids}, tensors)
+        features = open_drafter(resolve(str(made)), "eagle3", target).model.features
+        assert features is not None
+        return features.layers
+
+    assert layers_of(eagle_config={key: [0]}) == layers_of(**{key: [1]}) == (1,)
+    assert layers_of(eagle_config={key: [0]}, **{key: [0]}) == (0,)
+    with pytest.raises(CheckpointError, match="must be layers of the model, from 0 to 0"):
+        layers_of(eagle_config={key: [1]})
 
 
 def test_files_for_another_method_are_refused(tmp_path: Path) -> None:
