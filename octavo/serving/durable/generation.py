@@ -68,6 +68,7 @@ class DurableGeneration(Generation):
         finally:
             for replay in self._replays:
                 replay.cancel()
+            self._replays.clear()  # their frames refer to this object
             for name in self._ids:
                 self._service.client.leave(name)
             if self._request is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import pytest
 
 from octavo.client.durable.answer import MOST_TOKENS
 from octavo.core.request import TokenEvent
+from octavo.serving.durable import generation
+from octavo.serving.durable.generation import DurableGeneration
 from octavo.transport.errors import unavailable
 from tests.server.durable.make import (
     OTHER_KEY,
@@ -71,6 +75,43 @@ async def test_a_client_that_left_gets_the_rest(
         assert rest.is_ended
         assert rest.tokens() == whole.tokens()[3:]
         assert request.rested_at is not None
+
+
+@in_loop
+async def test_an_attempt_that_ends_in_its_replay_is_free_without_a_collection(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, replaying = Gate(6), asyncio.Event()
+    made: list[weakref.ref[DurableGeneration]] = []
+
+    async def never_ends(*_: Any) -> None:
+        replaying.set()
+        await asyncio.Event().wait()
+
+    begin_attempt = DurableGeneration.__init__
+
+    def noting(self: DurableGeneration, *arguments: Any, **named: Any) -> None:
+        begin_attempt(self, *arguments, **named)
+        made.append(weakref.ref(self))
+
+    async with durable(directory, tmp_path / "journal", gate.runner) as client:
+        (await begin(client, 3, **NAMED)).cancel()
+        (request,) = service_of(client).requests
+        gate.open()
+        await until(lambda: request.rested_at is not None and not client.server.active)
+        monkeypatch.setattr(generation, "resubmit", never_ends)
+        monkeypatch.setattr(DurableGeneration, "__init__", noting)
+        gc.collect()
+        gc.disable()
+        try:
+            leaving = asyncio.ensure_future(client.get("/v1/streams/one"))
+            await replaying.wait()
+            leaving.cancel()
+            await until(lambda: not client.server.active)
+            (attempt,) = made
+            await until(lambda: attempt() is None)
+        finally:
+            gc.enable()
 
 
 @in_loop
