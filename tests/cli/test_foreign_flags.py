@@ -214,7 +214,7 @@ def test_servers_settings_have_other_names_too() -> None:
         ("-n", "5"),
         ("--grammar", "root ::= x"),
         ("--reasoning-budget", "0"),
-        ("--speculative-algorithm", "EAGLE"),
+        ("--speculative-algorithm", "NEXTN"),
     ],
 )
 def test_what_other_servers_would_do_is_refused_by_name(words: tuple[str, ...]) -> None:
