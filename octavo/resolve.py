@@ -309,7 +309,8 @@ def _bill(
     drafter, step_bytes, drafter_bytes = opened.drafter, footprint.step_bytes(largest_step), 0
     if drafter is not None:
         drafter_bytes = sum(map(footprint.weight_bytes, tensor_sizes(drafter)))
-        step_bytes += footprint.step_bytes(step_of_drafter(largest_step, drafter.spec))
+        for each in drafter.model.programs:
+            step_bytes += footprint.step_bytes(step_of_drafter(largest_step, each))
     return MemoryBill(
         stored=stored(opened),
         weights_bytes=sum(map(footprint.weight_bytes, tensor_sizes(opened))),

@@ -11,7 +11,7 @@ from msgspec import structs
 from octavo.backends.base import KVLayout, StepSize
 from octavo.backends.kind import Sizes
 from octavo.core.config import ConfigError, CoreConfig
-from octavo.layers import ModelSpec
+from octavo.layers import LastStates, Model
 from octavo.models.load import OpenedModel
 from octavo.options.engine import EngineArguments
 from octavo.options.speculation import PREDICTED_STEP_TOKENS, PREDICTED_TOKENS
@@ -64,7 +64,11 @@ def with_drafts(
         log.warning(
             "the draft model was made for %d tokens: nothing is drafted behind them", longest
         )
-    return replace(core, max_ahead=speculation.num_speculative_tokens, max_ahead_len=longest)
+    drafter, most = opened.drafter.model, speculation.num_speculative_tokens
+    if isinstance(drafter.features, LastStates):  # each head proposes one, and lacks nothing
+        most = min(most, len(drafter.programs))
+        core = replace(core, max_ahead_lag=core.max_model_len)
+    return replace(core, max_ahead=most, max_ahead_len=longest)
 
 
 def most_drafts(arguments: EngineArguments, layout: KVLayout, sizes: Sizes) -> Drafts:
@@ -92,11 +96,14 @@ def most_drafts(arguments: EngineArguments, layout: KVLayout, sizes: Sizes) -> D
     return Drafts(PREDICTED_TOKENS, PREDICTED_STEP_TOKENS)
 
 
-def step_of_drafter(largest: StepSize, spec: ModelSpec) -> StepSize:
-    """Return the largest step of a second model over the same sequences."""
+def step_of_drafter(largest: StepSize, program: Model) -> StepSize:
+    """Return the largest step of a further program over the same sequences."""
+    spec, rows = program.spec, largest.rows + largest.sequences
+    if isinstance(program.features, LastStates):
+        rows = largest.sequences
     return structs.replace(
         largest,
-        rows=largest.rows + largest.sequences,
+        rows=rows,
         wanted_rows=largest.sequences,
         hidden=spec.hidden,
         ffn=spec.ffn,

@@ -47,7 +47,7 @@ void bind_enums(nb::module_& m) {
   nb::enum_<Ref::Where>(m, "Where")
       .value("Nothing", Ref::Where::Nothing).value("Scratch", Ref::Where::Scratch)
       .value("LogitsOut", Ref::Where::LogitsOut).value("HiddenOut", Ref::Where::HiddenOut)
-      .value("KeptOut", Ref::Where::KeptOut);
+      .value("KeptOut", Ref::Where::KeptOut).value("StateOut", Ref::Where::StateOut);
   nb::enum_<Activation>(m, "Activation")
       .value("None_", Activation::None).value("Silu", Activation::Silu)
       .value("GeluErf", Activation::GeluErf).value("GeluTanh", Activation::GeluTanh)
@@ -67,12 +67,12 @@ void bind_enums(nb::module_& m) {
                         Op::Attention, Op::Activate, Op::Gate, Op::Add, Op::Multiply, Op::Scale,
                         Op::SoftCap, Op::Route, Op::SortPairs, Op::ExpertsIn, Op::ExpertsOut,
                         Op::HeadGemm, Op::Convolve, Op::Shrink, Op::WholeGemm, Op::Keep,
-                        Op::Recall, Op::Spread};
+                        Op::Recall, Op::Spread, Op::Given};
   constexpr const char* names[] = {"RopeTables", "Embed", "Select", "Norm", "Prepare", "Gemm",
                                    "Attention", "Activate", "Gate", "Add", "Multiply", "Scale",
                                    "SoftCap", "Route", "SortPairs", "ExpertsIn", "ExpertsOut",
                                    "HeadGemm", "Convolve", "Shrink", "WholeGemm", "Keep", "Recall",
-                                   "Spread"};
+                                   "Spread", "Given"};
   for (size_t index = 0; index < std::size(all); ++index) ops.value(names[index], all[index]);
 }
 

@@ -15,7 +15,7 @@ constexpr int kSpaces = 5;
 
 // Columns of a buffer: where its rows begin, and how far apart they are.
 struct Ref {
-  enum class Where : uint8_t { Nothing, Scratch, LogitsOut, HiddenOut, KeptOut };
+  enum class Where : uint8_t { Nothing, Scratch, LogitsOut, HiddenOut, KeptOut, StateOut };
   Where where = Where::Nothing;
   Space space = Space::Tokens;
   // Bytes a row before it, in the scratch of its space; or the number of a kept output.
@@ -36,7 +36,7 @@ struct Prepared {
 enum class Op : uint8_t {
   RopeTables, Embed, Select, Norm, Prepare, Gemm, Attention, Activate, Gate, Add, Multiply, Scale,
   SoftCap, Route, SortPairs, ExpertsIn, ExpertsOut, HeadGemm, Convolve, Shrink, WholeGemm, Keep,
-  Recall, Spread,
+  Recall, Spread, Given,
 };
 
 // Operations that steps in which no row has an adapter leave out.
@@ -121,6 +121,7 @@ struct Instruction {
   ConvolveShape convolve;  // of x, with states of `group` and `layer`
   // Keep: each row of x goes to the place of its position in `group` and `layer`. Recall: each row
   // of out comes from that of the position before it; the first position's is zero.
+  // Given: the rows of out come from the caller.
 
   RouteShape route;
   Ref chosen;            // Route writes it, SortPairs reads it

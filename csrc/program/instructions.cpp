@@ -53,6 +53,7 @@ void Program::execute_rows(const Instruction& i, int first, int end) {
     case Op::Keep: return keep(i, first, end);
     case Op::Recall: return recall(i, first, end);
     case Op::Spread: return spread(i, first, end);
+    case Op::Given: return take_given(i, first, end);
     case Op::Route: return experts_.route(i, first, end);
     case Op::Norm:
       return normalise(kernels_, i.norm, x, i.x.stride, count, width, out, i.out.stride);
@@ -166,6 +167,13 @@ void Program::spread(const Instruction& i, int first, int end) {
     std::fill_n(out, i.out.width, kUnlikely);
     for (size_t column = 0; column < i.order.size(); ++column) out[i.order[column]] = x[column];
   }
+}
+
+void Program::take_given(const Instruction& i, int first, int end) {
+  const StepInputs& in = context_.step.inputs();
+  for (int row = first; row < end; ++row)
+    std::memcpy(context_.at(i.out, row), in.given + row * in.state_stride,
+                i.out.width * sizeof(float));
 }
 
 void Program::prepare(const Instruction& i, int index, Worker& worker) {

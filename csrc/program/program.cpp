@@ -36,6 +36,8 @@ void Program::append(Instruction i) {
   if (i.out.where == Ref::Where::LogitsOut) logits_stride_ = i.out.stride;
   if (i.out.where == Ref::Where::HiddenOut) hidden_stride_ = i.out.stride;
   if (i.out.where == Ref::Where::KeptOut) kept_strides_.push_back(i.out.stride);
+  if (i.out.where == Ref::Where::StateOut) state_stride_ = i.out.stride;
+  if (i.op == Op::Given) reads_states_ = true;
   kernel_scratch_ = std::max(kernel_scratch_, kernel_scratch_of(kernels_, i));
   const int across = i.x.width + i.y.width + i.values.width;
   const bool spreads = i.op == Op::Spread;
@@ -80,6 +82,8 @@ void Program::use_cache(std::shared_ptr<KvCache> cache) {
 
 void Program::run(const StepInputs& inputs) {
   const std::lock_guard<std::mutex> lock(running_);
+  if (reads_states_ && !inputs.given)
+    throw std::invalid_argument("a program reads states, and is given none");
   const Activity::Step step(*activity_);
   context_.step.begin(inputs, *context_.cache, std::max(attention_.groups(), state_groups_),
                       experts_.top_k());

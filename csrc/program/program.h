@@ -52,6 +52,8 @@ class Program {
   int64_t logits_stride() const { return logits_stride_; }
   int64_t hidden_stride() const { return hidden_stride_; }
   const std::vector<int64_t>& kept_strides() const { return kept_strides_; }
+  int64_t state_stride() const { return state_stride_; }  // 0: it gives no states
+  bool reads_states() const { return reads_states_; }
 
   // Computes the products of a format, for one class of rows, by these kernels from the next step
   // on, with this prefetch distance. The bits stay the same; throws std::invalid_argument if they
@@ -85,6 +87,7 @@ class Program {
   void keep(const Instruction& i, int first, int end);
   void recall(const Instruction& i, int first, int end);
   void spread(const Instruction& i, int first, int end);
+  void take_given(const Instruction& i, int first, int end);
   void prepare(const Instruction& i, int index, Worker& worker);
   void gemm(const Instruction& i, Shares& shares, int index, Worker& worker);
   void convolve(const Instruction& i, int index);
@@ -105,6 +108,8 @@ class Program {
   int64_t logits_stride_ = 0;
   int64_t hidden_stride_ = 0;
   std::vector<int64_t> kept_strides_;
+  int64_t state_stride_ = 0;
+  bool reads_states_ = false;
   size_t kernel_scratch_ = 0;
   size_t widest_ = 0;  // floats of the widest row that a thread normalises in its own memory
 

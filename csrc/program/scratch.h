@@ -33,6 +33,7 @@ class Scratch {
       case Ref::Where::LogitsOut: return step.inputs().logits_out + column;
       case Ref::Where::HiddenOut: return step.inputs().hidden_out + column;
       case Ref::Where::KeptOut: return step.inputs().kept_out[ref.offset] + column;
+      case Ref::Where::StateOut: return step.inputs().state_out + column;
       case Ref::Where::Scratch: break;
     }
     const int space = static_cast<int>(ref.space);

@@ -27,6 +27,9 @@ struct StepInputs {
   float* logits_out = nullptr;
   float* hidden_out = nullptr;
   std::vector<float*> kept_out;  // of each kept layer, for the rows of hidden_out
+  float* state_out = nullptr;    // the last hidden states of the rows of logits_out, if wanted
+  const float* given = nullptr;  // such states of another program, one for each row of this step
+  int64_t state_stride = 0;      // floats from one state to the next
 };
 
 class Step {

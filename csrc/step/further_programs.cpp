@@ -20,33 +20,41 @@ void make_room(Pages& pages, int64_t stride, int32_t rows) {
 }  // namespace
 
 void FurtherPrograms::add(std::string owner, std::shared_ptr<Program> program) {
-  programs_.push_back({std::move(owner), std::move(program)});
+  const auto is_its = [&](const Named& each) { return each.owner == owner; };
+  const auto found = std::find_if(owners_.begin(), owners_.end(), is_its);
+  if (found != owners_.end())
+    found->programs.push_back(std::move(program));
+  else
+    owners_.push_back({std::move(owner), {std::move(program)}});
 }
 
 void FurtherPrograms::use_cache(const std::shared_ptr<KvCache>& cache) {
-  for (const Named& each : programs_) each.program->use_cache(cache);
+  for (const Named& each : owners_)
+    for (const auto& program : each.programs) program->use_cache(cache);
 }
 
 size_t FurtherPrograms::reserve(int32_t rows, int32_t sequences, int32_t positions) {
   size_t bytes = 0;
-  for (const Named& each : programs_) {
-    // Beside the rows of a step, each sequence has the one of the token that it has just drawn.
-    bytes += each.program->reserve(rows + sequences, sequences, 0, sequences, positions);
-    make_room(logits_, each.program->logits_stride(), sequences);
-  }
+  for (const Named& each : owners_)
+    for (const auto& program : each.programs) {
+      // Beside the rows of a step, each sequence has the one of the token that it has just drawn.
+      const int32_t most = program->reads_states() ? sequences : rows + sequences;
+      bytes += program->reserve(most, sequences, 0, sequences, positions);
+      make_room(logits_, program->logits_stride(), sequences);
+    }
   return bytes + logits_.bytes();
 }
 
-Program& FurtherPrograms::program_of(const std::string& owner) const {
-  for (const Named& each : programs_)
-    if (each.owner == owner) return *each.program;
+const FurtherPrograms::Named& FurtherPrograms::named(const std::string& owner) const {
+  for (const Named& each : owners_)
+    if (each.owner == owner) return each;
   throw std::invalid_argument("there is no further program " + owner);
 }
 
 void FurtherPrograms::check(const Draws& draws, size_t sequences) const {
   const Ahead& ahead = draws.ahead;
   if (ahead.owner.empty()) return;
-  program_of(ahead.owner);
+  const bool reads_states = named(ahead.owner).programs[0]->reads_states();
   const size_t samples = draws.slots.size(), rows = ahead.token_ids.size();
   if (ahead.num_steps.size() != samples || ahead.num_written.size() != samples)
     throw std::invalid_argument("every sample needs a number of tokens to propose");
@@ -54,25 +62,31 @@ void FurtherPrograms::check(const Draws& draws, size_t sequences) const {
       ahead.row_starts.front() != 0 || ahead.row_starts.back() != static_cast<int32_t>(rows) ||
       !std::is_sorted(ahead.row_starts.begin(), ahead.row_starts.end()))
     throw std::invalid_argument("the sizes of a further program's rows do not agree");
+  if (reads_states && rows > 0)
+    throw std::invalid_argument("a program that reads states has no rows of known tokens");
 }
 
 void FurtherPrograms::run(const StepInputs& step, const Draws& draws, Sampler& sampler,
                           DrawOutput& output) {
   if (draws.ahead.owner.empty()) return;
   const auto begun = std::chrono::steady_clock::now();
-  Program& program = program_of(draws.ahead.owner);
+  const auto& programs = named(draws.ahead.owner).programs;
+  const auto of_step = [&](size_t number) -> Program& {
+    return *programs[std::min(number, programs.size() - 1)];
+  };
   output.proposals.resize(draws.slots.size());
   std::vector<Turn> turns = turns_of(step, draws, sampler, output);
   const Rows first = lacking(step, draws, turns, output);
-  if (!first.sequences.empty()) go_on(turns, compute(program, step, first, turns, sampler), output);
-  while (!turns.empty()) {
+  if (!first.sequences.empty())
+    go_on(turns, compute(of_step(0), step, first, turns, sampler), output);
+  for (size_t number = 1; !turns.empty(); ++number) {
     Rows rows;
     for (const Turn& turn : turns) {
       rows.add(turn.slot.last(), turn.position);
       rows.end(turn.sequence);
       rows.wanted.push_back(static_cast<int32_t>(rows.token_ids.size()) - 1);
     }
-    go_on(turns, compute(program, step, rows, turns, sampler), output);
+    go_on(turns, compute(of_step(number), step, rows, turns, sampler), output);
   }
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun;
   output.further_seconds = taken.count();
@@ -114,9 +128,10 @@ std::vector<FurtherPrograms::Turn> FurtherPrograms::turns_of(const StepInputs& s
     const int32_t* starts = step.row_starts;
     const int32_t* after = std::upper_bound(starts, starts + step.sequences + 1, row);
     // The last token known before, the drafts that were accepted, and the token behind them.
-    const int32_t position = step.positions[row] + output.num_tokens[sample];
+    const int32_t count = output.num_tokens[sample];
     turns.push_back({static_cast<int32_t>(sample), static_cast<int32_t>(after - starts) - 1,
-                     position, wanted, sampler.slot(slot)});
+                     step.positions[row] + count, draws.first_rows[sample] + count - 1, wanted,
+                     sampler.slot(slot)});
   }
   return turns;
 }
@@ -171,6 +186,17 @@ std::vector<int32_t> FurtherPrograms::compute(Program& program, const StepInputs
   in.logits_rows = in.hidden_rows = rows.wanted.data();
   in.num_logits = count;
   in.logits_out = reinterpret_cast<float*>(logits_.data());
+  if (program.reads_states()) {
+    if (!step.state_stride || rows.token_ids.size() != turns.size())
+      throw std::invalid_argument("a program reads one state for each sample, as the step gives");
+    states_.clear();
+    for (const Turn& turn : turns) {
+      const float* state = step.state_out + turn.state * step.state_stride;
+      states_.insert(states_.end(), state, state + step.state_stride);
+    }
+    in.given = states_.data();
+    in.state_stride = step.state_stride;
+  }
   program.run(in);
   return sampler.draw_apart(slots, {in.logits_out, program.logits_stride(), count, vocabulary_});
 }

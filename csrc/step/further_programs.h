@@ -1,5 +1,6 @@
-// Further programs over the slots of a backend. In a step, one of them computes what it lacks of
-// the sequences, and proposes tokens behind the draws: k steps, each on the token before.
+// Further programs over the slots of a backend. In a step, those of one owner compute what they
+// lack of the sequences, and propose tokens behind the draws: k steps, each on the token before; or
+// each by a program of its own, which reads the state from which the last token was drawn.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ class FurtherPrograms {
  public:
   explicit FurtherPrograms(int vocabulary) : vocabulary_(vocabulary) {}
 
-  // A program whose KV is in groups of its own, which `owner` names.
+  // A program whose KV is in groups of its own, which `owner` names; further ones of an owner are
+  // for its next steps.
   void add(std::string owner, std::shared_ptr<Program> program);
   void use_cache(const std::shared_ptr<KvCache>& cache);
 
@@ -34,13 +36,14 @@ class FurtherPrograms {
  private:
   struct Named {
     std::string owner;
-    std::shared_ptr<Program> program;
+    std::vector<std::shared_ptr<Program>> programs;  // for its steps; the last goes on
   };
   // A sample for which tokens are proposed.
   struct Turn {
     int32_t sample;
     int32_t sequence;
     int32_t position;  // of its last token
+    int32_t state;     // the row of logits from which that was drawn
     int32_t steps_left;
     Slot slot;  // goes on by itself
   };
@@ -56,7 +59,7 @@ class FurtherPrograms {
     void end(int32_t sequence);
   };
 
-  Program& program_of(const std::string& owner) const;
+  const Named& named(const std::string& owner) const;
   std::vector<Turn> turns_of(const StepInputs& step, const Draws& draws, const Sampler& sampler,
                              const DrawOutput& output) const;
   // What the program lacks: known tokens, and those that the turns have got in this step.
@@ -70,8 +73,9 @@ class FurtherPrograms {
                     DrawOutput& output);
 
   const int vocabulary_;
-  std::vector<Named> programs_;
+  std::vector<Named> owners_;
   Pages logits_;
+  std::vector<float> states_;  // that a program reads: a row for each turn
 };
 
 }  // namespace octavo

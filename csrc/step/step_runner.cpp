@@ -111,7 +111,8 @@ void StepRunner::resolve(StepJob& job) const {
 
 size_t StepRunner::reserve(int32_t logits_rows, int32_t hidden_rows) {
   make_room(logits_memory_, program_->logits_stride(), logits_rows);
-  size_t bytes = logits_memory_->bytes();
+  make_room(state_memory_, program_->state_stride(), logits_rows);
+  size_t bytes = logits_memory_->bytes() + state_memory_->bytes();
   for (size_t output = 0; output < hidden_.size(); ++output) {
     make_room(hidden_memory_[output], hidden_stride(output), hidden_rows);
     bytes += hidden_memory_[output]->bytes();
@@ -141,6 +142,8 @@ StepInputs StepRunner::forward(StepJob& job) {
   const auto floats_of = [&](size_t output) {
     return reinterpret_cast<float*>(hidden_memory_[output]->data());
   };
+  in.state_out = reinterpret_cast<float*>(state_memory_->data());
+  in.state_stride = program_->state_stride();
   in.hidden_out = floats_of(0);
   for (size_t output = 1; output < hidden_.size(); ++output)
     in.kept_out.push_back(floats_of(output));

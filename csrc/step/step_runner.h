@@ -140,6 +140,7 @@ class StepRunner {
   const int hidden_size_;
   std::shared_ptr<Pages> logits_memory_ = std::make_shared<Pages>();
   std::vector<std::shared_ptr<Pages>> hidden_memory_;
+  std::shared_ptr<Pages> state_memory_ = std::make_shared<Pages>();  // of the rows of logits
   Rows logits_;
   std::vector<Rows> hidden_;
   JobQueue queue_;  // last, so that it ends before what its jobs use

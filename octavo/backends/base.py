@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights
 from octavo.backends.stored_rows import StoredRows
-from octavo.layers import Features, KVSpec, Model, Module, Value
+from octavo.layers import HiddenStates, KVSpec, Model, Module, Value
 
 if TYPE_CHECKING:
     from octavo.backends.step import Draws, HostBatch, Pending
@@ -240,12 +240,13 @@ class Backend(Protocol):
         block_size: int,
         kept_layers: Sequence[int] = (),
         adapters: AdapterSettings | None = None,
-        features: Features | None = None,
+        features: HiddenStates | None = None,
     ) -> None:
         """Take a bound model and the form of its cache. Weights may still be loading.
 
         What the kept layers read is an output for the rows whose hidden states are wanted. The
-        features of every row are kept for a further program, if there are any. With
+        features of every row are kept for a further program, if there are any, or the last states
+        of the rows from which tokens are drawn are passed to one. With
         `adapters`, rows may have one; without, every row has the bits of a model that has none.
         Raise NoAdaptersError if this backend cannot have adapters of these settings.
         """
@@ -260,9 +261,9 @@ class Backend(Protocol):
     def add_program(self, model: Model, owner: str) -> None:
         """Take a further bound model over the same slots; `prepare` has been called.
 
-        Its KV is in the layout's groups of this owner. It computes what `Draws.ahead` asks for, and
-        no text depends on that. Raise ValueError if the layout has no such groups, or the
-        vocabularies differ.
+        Its KV is in the layout's groups of this owner, unless it reads the last states alone. It
+        computes what `Draws.ahead` asks for, and no text depends on that. Raise ValueError if the
+        layout has no such groups, or the vocabularies differ.
         """
 
     def settle(self) -> None:

@@ -100,6 +100,7 @@ class CoreConfig:
     proposes: bool = True  # False: only sequences with a prediction have drafts
     max_ahead: int = 0  # tokens that a second model proposes behind a sample; 0: there is none
     max_ahead_len: int = 0  # tokens of a sequence that it can read; 0: as many as the first
+    max_ahead_lag: int = 2048  # tokens that it may lack of a sequence and still catch up with
     policy: str = "fcfs"  # or "priority": the lower number goes first
     ageing_seconds: float = 0.0  # waiting so long gains one step of priority; 0: no ageing
     max_num_waiting: int = 10_000  # requests in the queue
@@ -199,6 +200,7 @@ _LEAST = {
     "max_step_drafts": 0,
     "max_ahead": 0,
     "max_ahead_len": 0,
+    "max_ahead_lag": 0,
     "max_num_waiting": 1,
     "max_waiting_tokens": 1,
     "max_loras": 0,

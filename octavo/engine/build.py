@@ -26,6 +26,7 @@ from octavo.engine.request_processors import make_processors
 from octavo.engine.shortage import describe_shortage
 from octavo.exec.inline import InlineExecutor
 from octavo.grammar.supply import GrammarSupply
+from octavo.layers import LastStates
 from octavo.loader import ModelFiles
 from octavo.models.build import bind
 from octavo.models.footprint import most_stored_type, num_parameters
@@ -37,6 +38,7 @@ from octavo.options.engine import EngineArguments
 from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
 from octavo.runner.speculate.draft_model import DraftModelProposer
+from octavo.runner.speculate.heads import HeadsProposer
 from octavo.runner.speculate.proposer import Proposer
 from octavo.usable import choose_backend
 from octavo.wire.facts import EngineFacts
@@ -249,8 +251,10 @@ def _make_proposer(config: EngineConfig, opened: OpenedModel) -> Proposer | None
     if speculation is None or speculation.method == "off":
         return None
     if opened.drafter is not None:
-        most = speculation.num_speculative_tokens
-        return DraftModelProposer(most, reads_hidden=opened.drafter.model.features is not None)
+        most, features = speculation.num_speculative_tokens, opened.drafter.model.features
+        if isinstance(features, LastStates):
+            return HeadsProposer(most)
+        return DraftModelProposer(most, reads_hidden=features is not None)
     module = import_module(f"octavo.runner.speculate.{speculation.method}")
     proposer: Proposer = module.make(speculation, config.core.max_model_len)
     return proposer

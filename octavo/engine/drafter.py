@@ -9,7 +9,7 @@ from msgspec import structs
 from octavo.backends.base import Backend, KVLayout
 from octavo.backends.kind import WeightFile
 from octavo.core.config import ConfigError
-from octavo.layers import Features
+from octavo.layers import HiddenStates
 from octavo.loader import ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
@@ -68,7 +68,7 @@ def _kind_of(name: str, source: ModelFiles, method: str) -> str:
     return found
 
 
-def bind_drafter(opened: OpenedModel, backend: Backend) -> Features | None:
+def bind_drafter(opened: OpenedModel, backend: Backend) -> HiddenStates | None:
     """Give the drafter its weights; return what it reads of the model, which has its own already.
 
     Nothing is done if there is none.

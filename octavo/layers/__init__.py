@@ -17,7 +17,7 @@ from octavo.layers.block import Block, ParallelBlock, SandwichBlock, SequentialB
 from octavo.layers.convolution import GatedConvolution, ShortConvolution
 from octavo.layers.embedding import Embedding, PositionEmbedding, TypeEmbedding
 from octavo.layers.encoder import Encoder, EncoderBlock, encoder_mlp, mutual_attention
-from octavo.layers.features import FeatureRows, Features
+from octavo.layers.features import FeatureRows, Features, HiddenStates, LastStates
 from octavo.layers.kv_spec import KVLayer, KVSpec
 from octavo.layers.latent import HeadLinear, LatentAttention, LatentSelfAttention, LowRankLinear
 from octavo.layers.linear import GateUpLinear, Linear, MatrixStack
@@ -63,8 +63,10 @@ __all__ = [
     "GatedMLP",
     "HeadLinear",
     "HeadRows",
+    "HiddenStates",
     "KVLayer",
     "KVSpec",
+    "LastStates",
     "LatentAttention",
     "LatentSelfAttention",
     "LatentSpec",

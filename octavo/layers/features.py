@@ -1,4 +1,4 @@
-"""Features: what a drafter reads of a model's hidden states, kept for each position."""
+"""What a drafter reads of a model's hidden states."""
 
 from __future__ import annotations
 
@@ -43,3 +43,20 @@ class Features(Module):
         self.layers = tuple(layers)
         self.projections = [Linear(inputs, width) for _ in layers]
         self.rows = FeatureRows(width)
+
+
+class LastStates(Module):
+    """The last hidden states, normalised, from which tokens are drawn, for a drafter of that step.
+
+    Nothing of them is kept. The drafter has a row for each such token.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def __call__(self) -> Value:
+        """Return the state from which each row's token was drawn."""
+        return self.ops.given(self.width)
+
+
+HiddenStates = Features | LastStates

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from octavo.layers.block import Block
 from octavo.layers.embedding import Embedding
-from octavo.layers.features import Features
+from octavo.layers.features import HiddenStates
 from octavo.layers.linear import Linear
 from octavo.layers.module import Batch, Module, Value
 from octavo.layers.norm import LayerNorm, RMSNorm
@@ -27,7 +27,12 @@ class Model(Module):
     embed: Embedding
     head: Linear | None = None  # None: the model gives hidden states alone
     tied: bool = False  # the head's weight is the embedding's
-    features: Features | None = None  # what it reads of another model's hidden states
+    features: HiddenStates | None = None  # what it reads of another model's hidden states
+
+    @property
+    def programs(self) -> tuple[Model, ...]:
+        """The models whose passes propose a further model's tokens, in order; the last goes on."""
+        return (self,)
 
     def weights(self) -> Mapping[str, WeightSource]:
         """Return the checkpoint's name for each layer; `*` is the block's number on both sides."""

@@ -17,11 +17,18 @@ METHODS = (
     "draft_model",  # a second model of the same vocabulary
     "eagle3",  # a layer that reads hidden states of several depths
     "eagle",  # a layer that reads the last hidden state
+    "medusa",  # heads that each read the last hidden state and propose one token
     "auto",  # as the files of `model` are for
     "off",  # no drafts at all, not even those of a request's own prediction
 )
 DRAFT_MODEL, AUTO = "draft_model", "auto"
-WITH_MODEL = (DRAFT_MODEL, "eagle3", "eagle", AUTO)  # methods for which `model` has weights
+WITH_MODEL = (
+    DRAFT_MODEL,
+    "eagle3",
+    "eagle",
+    "medusa",
+    AUTO,
+)  # methods for which `model` has weights
 # Drafts of a sequence from its request's prediction in one step, at most; and those of all
 # sequences that an engine without a proposer has room for. Each needs a row of logits.
 PREDICTED_TOKENS = 16

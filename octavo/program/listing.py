@@ -21,7 +21,7 @@ from octavo.program.operands import Adapters, Experts, Matrix, Vector
 # pairs of a token and one of its experts (Pairs).
 Space = Literal["Tokens", "Wanted", "Logits", "Hidden", "Pairs"]
 IdsOf = Literal["Tokens", "Positions", "Types"]
-Place = Literal["Scratch", "LogitsOut", "HiddenOut", "KeptOut"]
+Place = Literal["Scratch", "LogitsOut", "HiddenOut", "KeptOut", "StateOut"]
 # All operations; octavo/backends/torch/interpreter.py defines the meaning of each.
 Op = Literal[
     # recorded from a model's layers
@@ -44,6 +44,7 @@ Op = Literal[
     "Keep",
     "Recall",
     "Spread",
+    "Given",
     # inserted by passes
     "RopeTables",
     "Prepare",

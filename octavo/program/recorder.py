@@ -239,6 +239,9 @@ class Recorder:
         out = self._new("Tokens", layer.width)
         return self._append(Instruction("Recall", out=out, place=layer.place))
 
+    def given(self, width: int) -> Value:
+        return self._append(Instruction("Given", out=self._new("Tokens", width)))
+
     def spread(self, x: Value, columns: NDArray[np.int64], width: int) -> Value:
         if x.width != len(columns):
             raise RecordingError(f"places for {len(columns)} of {x.width} columns")

@@ -42,7 +42,7 @@ from octavo.runner.batch_reuse import BatchReuse
 from octavo.runner.request_processors import RequestProcessor, with_processors
 from octavo.runner.shaping import MaskWork, Shaping
 from octavo.runner.slots import SlotState
-from octavo.runner.speculate.draft_model import AheadWork, DraftModelProposer
+from octavo.runner.speculate.ahead import AheadProposer, AheadWork
 from octavo.runner.speculate.drafting import Drafting
 from octavo.runner.speculate.proposer import Proposer
 from octavo.runner.transfers import Ended, KVStore, Transfers
@@ -117,8 +117,8 @@ class ModelRunner:
         self.state = SlotState(
             config, vocabulary, processors or {}, has_adapters=adapters is not None
         )
-        self._second: DraftModelProposer | None = None
-        if isinstance(proposer, DraftModelProposer):
+        self._second: AheadProposer | None = None
+        if isinstance(proposer, AheadProposer):
             self._second = proposer
             proposer.attach(self.state, config)
         self._adapters = None if adapters is None else AdapterSlots(adapters)

@@ -54,7 +54,7 @@ from octavo.backends.step import (
     refuse_adapters,
 )
 from octavo.backends.stored_rows import StoredRows
-from octavo.layers import Features, Model, Module, Value
+from octavo.layers import HiddenStates, Model, Module, Value
 from octavo.observe.machine import ROOT, num_cores
 from octavo.options.cpu_types import CpuActivations
 from octavo.program.describe import describe
@@ -206,7 +206,7 @@ class NativeBackend:
         block_size: int,
         kept_layers: Sequence[int] = (),
         adapters: AdapterSettings | None = None,
-        features: Features | None = None,
+        features: HiddenStates | None = None,
     ) -> None:
         self._packer.begin()
         self._is_settled = False
@@ -240,7 +240,7 @@ class NativeBackend:
         model: Model,
         kept_layers: Sequence[int] = (),
         adapters: AdapterSettings | None = None,
-        features: Features | None = None,
+        features: HiddenStates | None = None,
     ) -> _Emitted:
         listing = record(model)
         keep_hidden(listing, kept_layers)
@@ -280,8 +280,10 @@ class NativeBackend:
         check_further(model, owner, first, self._layout[0], self._programs)
         self._packer.begin()
         self._is_settled = False
-        self._programs[owner] = made = self._emitted(model)
-        self._ready.add_program(owner, made.program)
+        for number, each in enumerate(model.programs):
+            made = self._emitted(each)
+            self._programs[owner if number == 0 else f"{owner} {number}"] = made
+            self._ready.add_program(owner, made.program)
         self._measure()
 
     def calibrate(self) -> None:

@@ -28,7 +28,7 @@ _IN_PLACE = {
 _BY_ROWS = frozenset(
     (
         *("Embed", "Norm", "Activate", "Gate", "Add", "Multiply", "Scale", "SoftCap", "Route"),
-        *("Keep", "Recall", "Spread"),
+        *("Keep", "Recall", "Spread", "Given"),
     )
 )
 

@@ -104,6 +104,7 @@ class TorchBatch:
     spans: dict[tuple[int, bool], tuple[Longs, Longs, range]] = field(default_factory=dict)
     tiles: dict[tuple[int, int, int, bool, int], Tile | None] = field(default_factory=dict)
     num_kept: int = 0  # cells in `tiles`
+    given: Tensor | None = None  # of a program that reads states: one for each row
     # What the slots have, each with the factor of what it adds.
     adapter_slots: AdapterSlots = field(default_factory=dict)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights
 from octavo.backends.adapters import adapt, check_adapter
-from octavo.backends.base import Arithmetic, Floats, ForwardResult, KVLayout, StepSize
+from octavo.backends.base import Arithmetic, Floats, ForwardResult, Ints, KVLayout, StepSize
 from octavo.backends.further import check_further
 from octavo.backends.step import (
     NO_ADAPTERS,
@@ -37,7 +37,7 @@ from octavo.backends.torch.sampling.ahead import propose
 from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.distributed.communicator import Communicator
-from octavo.layers import Features, GateUpLinear, Model, Module
+from octavo.layers import GateUpLinear, HiddenStates, Model, Module
 from octavo.program.listing import Op
 from octavo.program.operands import Adapters
 from octavo.program.passes.collectives import insert_collectives
@@ -96,7 +96,8 @@ class TorchBackend:
         self._home: TensorDevice = HOST
         self._model: Model | None = None
         self._interpreter: Interpreter | None = None
-        self._further: dict[str, Interpreter] = {}  # by owner
+        self._further: dict[str, list[Interpreter]] = {}  # by owner: for each of its steps
+        self._states: Tensor | None = None  # those from which the running step draws, if read
         self._layout: KVLayout | None = None
         self._block_size = 0
         self._buffers: Buffers | None = None
@@ -127,7 +128,7 @@ class TorchBackend:
         block_size: int,
         kept_layers: Sequence[int] = (),
         adapters: AdapterSettings | None = None,
-        features: Features | None = None,
+        features: HiddenStates | None = None,
     ) -> None:
         if adapters is not None and self._communicator is not None:
             raise NoAdaptersError(f"{NO_ADAPTERS} where several ranks share a model")
@@ -147,14 +148,14 @@ class TorchBackend:
         assert self._layout is not None, "prepare must be called first"
         assert self._model is not None
         check_further(model, owner, self._model, self._layout, self._further)
-        self._further[owner] = self._program(model)
+        self._further[owner] = [self._program(each) for each in model.programs]
 
     def _program(
         self,
         model: Model,
         kept_layers: Sequence[int] = (),
         adapters: AdapterSettings | None = None,
-        features: Features | None = None,
+        features: HiddenStates | None = None,
     ) -> Interpreter:
         listing = record(model)
         keep_hidden(listing, kept_layers)
@@ -231,12 +232,18 @@ class TorchBackend:
         logits, hidden, _ = self.forward(batch)
         return self._sampler.finish(draws, logits, hidden)
 
-    def _compute(self, program: Interpreter, batch: HostBatch) -> Floats:
+    def _compute(
+        self, programs: Sequence[Interpreter], number: int, batch: HostBatch, drawn_from: Ints
+    ) -> Floats:
         """Write the KV of a further program's rows; return the logits of the wanted ones."""
         _, buffers = self._ready
+        program = programs[min(number, len(programs) - 1)]
         with self._home.step():
-            logits = program.run(self._batches.of(batch, buffers)).logits.float()
-            (found,) = self._home.fetch([logits])
+            rows = self._batches.of(batch, buffers)
+            if self._states is not None:
+                (places,) = self._home.upload([drawn_from.astype(np.int64)])
+                rows.given = self._states[places]
+            (found,) = self._home.fetch([program.run(rows).logits.float()])
             return found
 
     def forward(self, batch: HostBatch) -> ForwardResult:
@@ -258,7 +265,9 @@ class TorchBackend:
             buffers.load(*loaded)
         if not len(batch.token_ids):
             return None
-        return interpreter.run(self._batches.of(batch, buffers, self._adapter_slots))
+        outputs = interpreter.run(self._batches.of(batch, buffers, self._adapter_slots))
+        self._states = outputs.states
+        return outputs
 
     def _change_slots(self, batch: HostBatch) -> None:
         """Put adapters into their slots; steps run one after the other."""

@@ -42,6 +42,7 @@ class Outputs(NamedTuple):
     logits: Tensor
     hidden: Tensor
     kept: tuple[Tensor, ...] = ()  # what earlier layers read, if a pass keeps it
+    states: Tensor | None = None  # of the rows of logits, if a pass gives them
 
 
 @dataclass(slots=True)
@@ -166,7 +167,8 @@ class Interpreter:
         logits = hidden.new_zeros(len(batch.logits_rows), 0)  # of a model without a head
         if "LogitsOut" in self._places:
             logits = contents[self._places["LogitsOut"]]
-        return Outputs(logits, hidden, tuple(contents[buffer] for buffer in self._kept))
+        states = contents[self._places["StateOut"]] if "StateOut" in self._places else None
+        return Outputs(logits, hidden, tuple(contents[buffer] for buffer in self._kept), states)
 
 
 def _contents_of(instruction: Instruction) -> list[Buffer | Prepared]:
@@ -382,6 +384,11 @@ def _recall(run: Run, i: Instruction) -> None:
     run[i.out] = found.to(buffers.dtype)
 
 
+def _given(run: Run, i: Instruction) -> None:
+    assert run.batch.given is not None, "a program reads states, and is given none"
+    run[i.out] = run.batch.given
+
+
 def _spread(run: Run, i: Instruction) -> None:
     assert i.columns is not None
     assert i.out is not None
@@ -452,4 +459,5 @@ MEANINGS: dict[Op, Meaning] = {
     "Keep": _keep,
     "Recall": _recall,
     "Spread": _spread,
+    "Given": _given,
 }

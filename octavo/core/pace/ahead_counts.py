@@ -28,7 +28,6 @@ from octavo.core.sequence import Sequence
 FIRST_RATE = 0.7  # of right proposals, before any has been verified
 # The part of a step without rows that a pass takes, until passes have been measured.
 PASS_COST = 0.15
-MOST_LAG = 2048  # tokens that the second model may lack of a sequence and still catch up with
 SHARE = 0.01  # of the time, which it may take without saving any
 FIRST_SECONDS = 0.5  # in the account of a new engine
 MOST_SECONDS = 1.0  # that may be in it
@@ -49,6 +48,7 @@ class AheadCounts:
 
     def __init__(self, config: CoreConfig, kv: KVManager, drafts: DraftCounts) -> None:
         self._most = config.max_ahead
+        self._most_lag = config.max_ahead_lag
         self._longest = config.max_ahead_len or config.max_model_len
         self._budget = config.max_num_batched_tokens
         self._kv = kv
@@ -87,7 +87,7 @@ class AheadCounts:
             if samples:
                 num_rows += 1
                 num_read += start
-            is_behind = start - sequence.num_followed > MOST_LAG
+            is_behind = start - sequence.num_followed > self._most_lag
             if not sequence.may_draft or is_behind or start + count > self._longest:
                 continue
             (sampling if samples else reading).append(sequence)

@@ -11,14 +11,18 @@ from octavo.loader.strict_json import read_object
 from octavo.models.build import checked_needs
 from octavo.models.checkpoint_weights import CheckpointWeights, Weights, named_as_declared
 from octavo.models.config_reader import Config
-from octavo.models.drafters import eagle, eagle3
+from octavo.models.drafters import eagle, eagle3, medusa
 from octavo.models.drafters.reading import SPECULATORS, plain_values
 from octavo.models.load import OpenedModel, formats_in
 
 Declare = Callable[[Config, ModelSpec, Weights, Checkpoint], tuple[Model, Weights]]
 
 # By the method that uses them.
-KINDS: dict[str, Declare] = {"eagle3": eagle3.declare, "eagle": eagle.declare}
+KINDS: dict[str, Declare] = {
+    "eagle3": eagle3.declare,
+    "eagle": eagle.declare,
+    "medusa": medusa.declare,
+}
 _PREFIXES = ("", "model.")
 _LAYERS = ("midlayer.", "layers.0.")
 
@@ -35,7 +39,7 @@ def kind_of_files(source: ModelFiles) -> str | None:
 
 
 def _kind_of(names: Collection[str]) -> str | None:
-    if any(name.startswith("medusa_heads.") for name in names):
+    if medusa.is_medusa(names):
         return "medusa"
     if not any(f"{prefix}fc.weight" in names for prefix in _PREFIXES):
         return None

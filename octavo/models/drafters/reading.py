@@ -36,24 +36,24 @@ def checked_spec(config: Config, target: ModelSpec, **own: Any) -> ModelSpec:
         raise ConfigurationError(
             f"config: num_hidden_layers is {layers}; drafters that read hidden states have one"
         )
-    vocabulary = config.positive("vocab_size", target.vocabulary)
     check_target(config, target)
-    if vocabulary != target.vocabulary:
-        raise ConfigurationError(
-            f"config: vocab_size is {vocabulary:,}, and the model has {target.vocabulary:,} "
-            "tokens: it was made for another one"
-        )
     return config.standard_spec(
-        layers=1, vocabulary=vocabulary, windows=config.windows(1), tied=False, **own
+        layers=1, vocabulary=target.vocabulary, windows=config.windows(1), tied=False, **own
     )
 
 
 def check_target(config: Config, target: ModelSpec) -> None:
-    """Refuse a drafter for hidden states of another width than the model's."""
+    """Refuse a drafter that was made for another width of hidden states, or another vocabulary."""
     width = config.positive("target_hidden_size", config.positive("hidden_size", target.hidden))
     if width != target.hidden:
         key = "target_hidden_size" if config.has("target_hidden_size") else "hidden_size"
         raise ConfigurationError(
             f"config: {key} is {width:,}, and the model's hidden states have {target.hidden:,} "
             "numbers: it was made for another one"
+        )
+    vocabulary = config.positive("vocab_size", target.vocabulary)
+    if vocabulary != target.vocabulary:
+        raise ConfigurationError(
+            f"config: vocab_size is {vocabulary:,}, and the model has {target.vocabulary:,} "
+            "tokens: it was made for another one"
         )

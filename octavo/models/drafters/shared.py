@@ -21,10 +21,11 @@ class SharedHead(Linear):
 
 def take_shared(drafter: Model, model: Model) -> None:
     """Give a drafter the bound weights that it shares with the model."""
-    if isinstance(drafter.embed, SharedEmbedding):
-        drafter.embed.weight = model.embed.weight
-    if isinstance(drafter.head, SharedHead):
-        assert model.head is not None, "only a model with a head has a drafter"
-        if model.head.has_bias:
-            drafter.head.has_bias, drafter.head.bias = True, model.head.bias
-        drafter.head.weight = model.head.weight
+    for _, layer in drafter.walk():
+        if isinstance(layer, SharedEmbedding):
+            layer.weight = model.embed.weight
+        elif isinstance(layer, SharedHead):
+            assert model.head is not None, "only a model with a head has a drafter"
+            if model.head.has_bias:
+                layer.has_bias, layer.bias = True, model.head.bias
+            layer.weight = model.head.weight

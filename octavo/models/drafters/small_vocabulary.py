@@ -9,6 +9,7 @@ from octavo.loader import Checkpoint
 from octavo.loader.errors import TensorMismatchError
 
 OFFSETS, IS_PROPOSED = "d2t", "t2d"
+TOKEN_MAP = "token_map"
 
 
 def read_tokens(checkpoint: Checkpoint, count: int, vocabulary: int) -> NDArray[np.int64] | None:
@@ -22,19 +23,34 @@ def read_tokens(checkpoint: Checkpoint, count: int, vocabulary: int) -> NDArray[
     if offsets.dtype.kind not in "iu":
         raise _error(checkpoint, OFFSETS, f"has the type {offsets.dtype}, and offsets are integers")
     tokens = np.arange(count, dtype=np.int64) + offsets.astype(np.int64)
-    wrong = np.flatnonzero((tokens < 0) | (tokens >= vocabulary))
-    if len(wrong):
-        at = int(wrong[0])
-        raise _error(
-            checkpoint, OFFSETS, f"leads from {at} to token {tokens[at]} of {vocabulary:,}"
-        )
-    if len(np.unique(tokens)) != count:
-        raise _error(checkpoint, OFFSETS, "leads from several tokens to the same one")
+    _check(checkpoint, OFFSETS, tokens, vocabulary)
     if IS_PROPOSED in checkpoint:
         mask = _read(checkpoint, IS_PROPOSED, vocabulary)
         if not np.array_equal(np.flatnonzero(mask), np.sort(tokens)):
             raise _error(checkpoint, IS_PROPOSED, f"names other tokens than {OFFSETS!r}")
     return tokens
+
+
+def read_token_map(checkpoint: Checkpoint, count: int, vocabulary: int) -> NDArray[np.int64] | None:
+    """Return the model's id of each of the drafter's tokens, which a file has as they are."""
+    if TOKEN_MAP not in checkpoint and count == vocabulary:
+        return None
+    found = _read(checkpoint, TOKEN_MAP, count)
+    if found.dtype.kind not in "iu":
+        raise _error(checkpoint, TOKEN_MAP, f"has the type {found.dtype}, and ids are integers")
+    tokens = found.astype(np.int64)
+    _check(checkpoint, TOKEN_MAP, tokens, vocabulary)
+    return tokens
+
+
+def _check(checkpoint: Checkpoint, name: str, tokens: NDArray[np.int64], vocabulary: int) -> None:
+    """Refuse ids that the model does not have, or of which some are equal."""
+    wrong = np.flatnonzero((tokens < 0) | (tokens >= vocabulary))
+    if len(wrong):
+        at = int(wrong[0])
+        raise _error(checkpoint, name, f"leads from {at} to token {tokens[at]} of {vocabulary:,}")
+    if len(np.unique(tokens)) != len(tokens):
+        raise _error(checkpoint, name, "leads from several tokens to the same one")
 
 
 def _read(checkpoint: Checkpoint, name: str, count: int) -> NDArray[np.generic]:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from octavo.layers import Features
+from octavo.layers import Features, HiddenStates, LastStates
 from octavo.program.listing import ACROSS_ROWS, Buffer, Instruction, Listing, Value
 from octavo.program.passes.kept_hidden import input_of
 
 
-def keep_features(listing: Listing, features: Features) -> None:
-    """Keep the features of every token; the pass comes before fusion, as `keep_hidden` does."""
+def keep_features(listing: Listing, features: HiddenStates) -> None:
+    """Keep the features of every token, or give the last states of those that are drawn.
+
+    The pass comes before fusion, as `keep_hidden` does.
+    """
+    if isinstance(features, LastStates):
+        last, x = _last_state(listing)
+        out = Value(Buffer("Logits", x.width, "StateOut"), 0, x.width, x.recorder)
+        listing.insert(listing.index(last), Instruction("Select", x, out=out))
+        return
     if not features.layers:
-        (last,) = [i for i in listing if i.out is not None and i.out.buffer.place == "HiddenOut"]
-        assert last.x is not None
-        _keep(listing, last.x, features, listing.index(last))
+        last, x = _last_state(listing)
+        _keep(listing, x, features, listing.index(last))
         return
     mixers = [i for i in listing if i.op in ACROSS_ROWS]
     total: Value | None = None
@@ -34,3 +41,10 @@ def keep_features(listing: Listing, features: Features) -> None:
 
 def _keep(listing: Listing, x: Value, features: Features, at: int) -> None:
     listing.insert(at, Instruction("Keep", x, place=features.rows.place))
+
+
+def _last_state(listing: Listing) -> tuple[Instruction, Value]:
+    """Return the last hidden state of all tokens, and what selects the wanted ones of it."""
+    (last,) = [i for i in listing if i.out is not None and i.out.buffer.place == "HiddenOut"]
+    assert last.x is not None
+    return last, last.x

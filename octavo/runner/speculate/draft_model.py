@@ -14,8 +14,7 @@ sequence may read it: as long as texts only grow, this costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Container, Sequence
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from octavo.core.config import CoreConfig
 from octavo.core.plan import NewSlot, StepPlan
 from octavo.runner.batch import Step
 from octavo.runner.slots import SlotState
+from octavo.runner.speculate.ahead import AheadWork
 from octavo.runner.speculate.proposer import NOTHING, Proposal, Turn
 
 CATCH_UP_TOKENS = 256  # that it computes in one step for sequences that it has not followed
@@ -43,16 +43,8 @@ class _Text:
         self.is_lost = False  # rows that it would have to read have left its windows
 
 
-class AheadWork(NamedTuple):
-    """The part of the second model in a step, by slot."""
-
-    num_rows: Mapping[int, int]  # of known tokens that are computed then
-    chances: Mapping[int, tuple[float, ...]]  # of what it proposes
-    num_written: Mapping[int, int]  # leading drafts of the step that have rows already
-
-
 class DraftModelProposer:
-    """The rows and the proposals of a second model; implements `Proposer`."""
+    """The rows and the proposals of a second model; implements `AheadProposer`."""
 
     def __init__(self, most: int, *, reads_hidden: bool = False) -> None:
         self.most = most

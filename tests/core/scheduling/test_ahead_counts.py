@@ -10,7 +10,6 @@ from octavo.core.limits import StepTime
 from octavo.core.pace.ahead_counts import (
     FIRST_RATE,
     FIRST_SECONDS,
-    MOST_LAG,
     MOST_SECONDS,
     NUM_OFF,
     NUM_OLD,
@@ -133,16 +132,15 @@ def test_a_sequence_that_was_taken_out_of_a_plan_is_passed_over() -> None:
     assert draft.ahead == []
 
 
-def test_a_sequence_that_is_far_behind_is_not_read() -> None:
-    made, ahead = rig(
-        num_blocks=2000, max_model_len=8000, max_num_batched_tokens=4000, block_size=16
-    )
+@pytest.mark.parametrize("lag", [40, 41])
+def test_a_sequence_that_is_far_behind_is_not_read(lag: int) -> None:
+    made, ahead = rig(max_num_batched_tokens=100, max_ahead_lag=lag)
     ahead.is_resting = True
-    made.add("a", MOST_LAG + 1, max_tokens=30)
+    made.add("a", 41, max_tokens=30)
     assert planned(made).ahead == ()
     made.land()
     ahead.is_resting = False
-    assert planned(made).ahead == ()
+    assert asked(planned(made)) == ([2] if lag == 41 else [])
 
 
 def test_rates_are_measured_by_place_and_return_slowly() -> None:

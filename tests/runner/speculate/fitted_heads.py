@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo import LLM, PoolingParams
+from octavo import LLM, PoolingParams, SamplingParams
 from tests.runner.speculate.head_files import (
     HIDDEN,
     VOCABULARY,
@@ -21,12 +21,14 @@ from tests.runner.speculate.head_files import (
     make_eagle3,
     save,
 )
+from tests.runner.speculate.medusa_files import MEDUSA_FILE, NUM_HEADS, make_medusa
 
 Matrix = NDArray[np.float64]
 
 NUM_TEXTS, TEXT_TOKENS = 24, 100
 NUM_DRAFTED = 290  # tokens of EAGLE-3's own vocabulary
 SMALL = np.float32(0.02)  # of parts that are not fitted: they take part, and change little
+CONFIDENCE = 80.0  # of heads: what makes scores of chances
 SHARPNESS = 10.0  # of attention, which then reads the token itself
 
 
@@ -63,22 +65,62 @@ def fit_eagle3(model: Path, made_in: Path) -> Path:
     return save(made_in, config, tensors)
 
 
-FITTED: dict[str, Callable[[Path, Path], Path]] = {"eagle3": fit_eagle3, "eagle": fit_eagle}
+def fit_medusa(model: Path, made_in: Path) -> Path:
+    """Write Medusa heads that know what the model mostly says after a state."""
+    tokens = _said_by(model)
+    states = _states_of(model, tokens)
+    made = make_medusa(made_in)
+    config, tensors = load(made, MEDUSA_FILE)
+    for head in range(NUM_HEADS):
+        behind = tokens[:, head + 2 :]  # the state of a token foresees those from the second on
+        x = states[:, : behind.shape[1]].reshape(-1, HIDDEN)
+        layer = x @ tensors[f"{head}.0.linear.weight"].T + tensors[f"{head}.0.linear.bias"]
+        said = np.eye(VOCABULARY)[behind.reshape(-1)]
+        found = np.linalg.lstsq(x + layer / (1 + np.exp(-layer)), said, rcond=None)[0]
+        tensors[f"{head}.1.weight"] = _transposed(CONFIDENCE * found)
+    return save(made, config, tensors, MEDUSA_FILE)
+
+
+FITTED: dict[str, Callable[[Path, Path], Path]] = {
+    "eagle3": fit_eagle3,
+    "eagle": fit_eagle,
+    "medusa": fit_medusa,
+}
 
 
 def _texts_of(model: Path) -> tuple[NDArray[np.int64], Matrix]:
     """Return texts of random tokens, and the model's last hidden state of each token."""
     generator = np.random.default_rng(3)
     tokens = generator.integers(2, VOCABULARY, (NUM_TEXTS, TEXT_TOKENS))
-    with LLM(str(model), dtype="float32", backend="native", max_num_seqs=8) as llm:
+    return tokens, _states_of(model, tokens)
+
+
+def _said_by(model: Path) -> NDArray[np.int64]:
+    """Return texts that the model says by itself, behind random tokens."""
+    generator = np.random.default_rng(5)
+    begun = generator.integers(2, VOCABULARY, (4 * NUM_TEXTS, 4)).tolist()
+    prompts = [{"prompt_token_ids": text} for text in begun]
+    count = TEXT_TOKENS - len(begun[0])
+    sampling = SamplingParams(temperature=0.3, seed=1, max_tokens=count, ignore_eos=True)
+    with _engine(model) as llm:
+        outputs = llm.generate(prompts, sampling, use_tqdm=False)
+    said = [output.outputs[0].token_ids for output in outputs]
+    return np.array([[*one, *other] for one, other in zip(begun, said, strict=True)])
+
+
+def _states_of(model: Path, tokens: NDArray[np.int64]) -> Matrix:
+    with _engine(model) as llm:
         outputs = llm.encode(
             [{"prompt_token_ids": text} for text in tokens.tolist()],
             PoolingParams(use_activation=False),
             pooling_task="token_embed",
             use_tqdm=False,
         )
-    states = np.array([output.outputs.data for output in outputs], np.float64)
-    return tokens, states
+    return np.array([output.outputs.data for output in outputs], np.float64)
+
+
+def _engine(model: Path) -> LLM:
+    return LLM(str(model), dtype="float32", backend="native", max_num_seqs=32)
 
 
 def _transposed(matrix: Matrix) -> NDArray[np.float32]:

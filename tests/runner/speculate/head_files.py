@@ -23,18 +23,20 @@ def config_of(**own: Any) -> dict[str, Any]:
     return {**SIZES, "num_hidden_layers": 1, "hidden_act": "silu", "rope_theta": 10_000.0, **own}
 
 
-def save(directory: Path, config: dict[str, Any], tensors: Tensors) -> Path:
+def save(
+    directory: Path, config: dict[str, Any], tensors: Tensors, name: str = "model.safetensors"
+) -> Path:
     """Write a drafter's directory."""
     directory.mkdir(exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config))
-    save_file(tensors, directory / "model.safetensors")
+    save_file(tensors, directory / name)
     return directory
 
 
-def load(directory: Path) -> tuple[dict[str, Any], Tensors]:
+def load(directory: Path, name: str = "model.safetensors") -> tuple[dict[str, Any], Tensors]:
     """Return the configuration and the tensors of a directory."""
     config: dict[str, Any] = json.loads((directory / "config.json").read_text())
-    return config, load_file(directory / "model.safetensors")
+    return config, load_file(directory / name)
 
 
 def _matrices(generator: np.random.Generator, shapes: dict[str, tuple[int, int]]) -> Tensors:

@@ -115,3 +115,25 @@ def eagle(directory: Path, target: Target, tokens: list[int], count: int) -> lis
         known.append(proposed[-1])
         features = torch.cat((features, x[-1:]))
     return proposed
+
+
+def medusa(directory: Path, target: Target, tokens: list[int], count: int) -> list[int]:
+    """Return what heads propose behind tokens, the last of which was drawn from the last state.
+
+    Their files are in vLLM's form.
+    """
+    config, stored = load(directory)
+    tensors = {
+        name.removeprefix("medusa_heads."): torch.from_numpy(each) for name, each in stored.items()
+    }
+    state = target.states(tokens[:-1])[-1][-1]
+    proposed = []
+    for head in range(min(count, config["num_heads"])):
+        x = state
+        for layer in range(config["num_hidden_layers"]):
+            name = f"blocks.{head}.layers.{layer}"
+            bias = tensors.get(f"{name}.bias")
+            x = x + functional.silu(functional.linear(x, tensors[f"{name}.weight"], bias))
+        place = int(functional.linear(x, tensors[f"lm_heads.{head}.weight"]).argmax())
+        proposed.append(int(tensors["token_map"][place]) if "token_map" in tensors else place)
+    return proposed

@@ -3,7 +3,7 @@
     python -m tests.runner.speculate.mixed_requests [--requests 1000] [--way suffix] [--seed 0]
 
 The tiny model answers all of them in one engine without drafts, and in one for each way to draft:
-n-grams, suffixes, a second model, two that read hidden states, and predictions that are right or
+n-grams, suffixes, a second model, three that read hidden states, and predictions that are right or
 were edited. Blocks and slots are few, so sequences are preempted, and prompts share prefixes. Some
 have logits processors, of which some fail after a few tokens; some have a grammar, some ask for a
 vector. Tokens, texts, finish reasons, errors, vectors and log-probabilities must be equal.
@@ -53,6 +53,7 @@ WAYS: dict[str, dict[str, Any] | None] = {
     "draft_model": {"method": "draft_model", "num_speculative_tokens": 4},
     "eagle3": {"method": "eagle3", "num_speculative_tokens": 4},
     "eagle": {"method": "eagle", "num_speculative_tokens": 4},
+    "medusa": {"method": "medusa", "num_speculative_tokens": 4},
     "prediction": None,
 }
 CALM = 0.3  # the share of what the model's layers add that is left

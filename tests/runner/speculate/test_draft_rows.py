@@ -9,7 +9,8 @@ from octavo.backends.step import NO_ROWS, StepOutput
 from octavo.core.config import KVGroup
 from octavo.core.plan import NewSlot
 from octavo.runner.slots import SlotState
-from octavo.runner.speculate.draft_model import AheadWork, DraftModelProposer
+from octavo.runner.speculate.ahead import AheadWork
+from octavo.runner.speculate.draft_model import DraftModelProposer
 from tests.runner.plans import make_plan, new_slot
 from tests.runner.tiny import VOCABULARY, make_config
 

@@ -2,75 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 
-from octavo import LLM, SamplingParams
+from octavo import LLM
 from octavo.core.config import ConfigError
-from octavo.core.pace.ahead_counts import AheadCounts
-from octavo.core.pace.draft_counts import DraftCounts
-from octavo.core.sequence import Sequence as CoreSequence
+from octavo.layers import Features
 from octavo.loader import resolve
 from octavo.loader.errors import CheckpointError
 from octavo.models.drafters.kinds import open_drafter
 from octavo.models.load import open_model
-from octavo.runner.speculate.draft_model import DraftModelProposer
-from octavo.runner.speculate.proposer import Proposal, Turn
 from tests.api.tiny import make_model
 from tests.runner.speculate.head_files import as_speculators, load, make_eagle, make_eagle3, save
-from tests.runner.speculate.mixed_requests import ENGINE
-
-Proposals = dict[tuple[int, ...], tuple[int, ...]]
-PROMPTS = ([5, 6, 7, 8, 9], [11], [*range(20, 100)], [*range(20, 84), 9, 4, 7])
-MOST = 3
-
-
-@contextmanager
-def recorded(directory: Path, drafter: Path, backend: str) -> Iterator[tuple[LLM, Proposals]]:
-    """Make an engine, and keep what is proposed behind each text.
-
-    Nothing is proposed in some steps, so that the drafter has to catch up later.
-    """
-    found: Proposals = {}
-    propose = DraftModelProposer.propose
-
-    def recording(self: DraftModelProposer, turns: Sequence[Turn]) -> Sequence[Proposal]:
-        proposals = propose(self, turns)
-        for turn, proposal in zip(turns, proposals, strict=True):
-            if proposal.tokens:
-                found[(*turn.tokens.tolist(),)] = (*proposal.tokens,)
-        return proposals
-
-    def counts(self: AheadCounts, sampling: list[CoreSequence], *_: int) -> list[int]:
-        wanted = [MOST * (len(each.tokens) // 4 % 3 < 2) for each in sampling]
-        return [min(each, self._useful(one)) for each, one in zip(wanted, sampling, strict=True)]
-
-    settings = {"model": str(drafter), "num_speculative_tokens": MOST}
-    options = {**ENGINE, "backend": backend, "dtype": "float32", "speculative_config": settings}
-    with (
-        mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)),
-        mock.patch.object(AheadCounts, "_counts", counts),
-        mock.patch.object(AheadCounts, "learn"),
-        mock.patch.object(DraftModelProposer, "propose", recording),
-        LLM(str(directory), **options) as llm,
-    ):
-        yield llm, found
-
-
-def proposals_of(directory: Path, drafter: Path, backend: str) -> Proposals:
-    """Return what is proposed behind the texts of some requests, of which some share blocks."""
-    sampling = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
-    with recorded(directory, drafter, backend) as (llm, found):
-        for prompt in PROMPTS:
-            llm.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)
-    return found
+from tests.runner.speculate.recorded import proposals_of
 
 
 @pytest.mark.slow
@@ -179,7 +128,7 @@ def test_layers_may_be_named_by_what_they_read_or_by_what_they_give(tmp_path: Pa
     def layers_of(**ids: Any) -> tuple[int, ...]:
         made = save(tmp_path / "made", {**config, **ids}, tensors)
         features = open_drafter(resolve(str(made)), "eagle3", target).model.features
-        assert features is not None
+        assert isinstance(features, Features)
         return features.layers
 
     assert layers_of(eagle_config={key: [0]}) == layers_of(**{key: [1]}) == (1,)

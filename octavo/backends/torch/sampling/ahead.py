@@ -21,6 +21,7 @@ class _Turn:
     sample: int
     sequence: int
     position: int  # of its last token
+    drawn_from: int  # the row of logits of its last token
     num_left: int
     tokens: list[int] = field(default_factory=list)
 
@@ -30,18 +31,23 @@ def propose(
     draws: Draws,
     output: StepOutput,
     sampler: StepSampler,
-    run: Callable[[HostBatch], Floats],
+    run: Callable[[int, HostBatch, Ints], Floats],
 ) -> tuple[tuple[int, ...], ...]:
     """Return what a program proposes for each sample; `run` gives the logits of its rows.
 
+    It gets the number of the pass, the rows, and the rows of logits from which the samples of
+    those that go on were drawn.
     First it computes what it lacks, whether tokens are proposed or not.
     """
     assert draws.ahead is not None
     turns = _turns(batch, draws, draws.ahead, output, sampler)
     rows = _Rows(batch)
     _add_lacking(rows, draws.ahead, [turn for turn in turns if turn.num_left], output)
+    number = 0
     while rows.token_ids:
-        logits = run(rows.made())
+        drawn_from = np.array([turn.drawn_from for turn in turns if turn.num_left], np.int32)
+        logits = run(number, rows.made(), drawn_from)
+        number += 1
         rest = [turn for turn in turns if turn.num_left]
         if rest:
             _go_on(rest, *sampler.draw(logits, [turn.slot for turn in rest]))
@@ -66,11 +72,13 @@ def _turns(
         row = int(batch.logits_rows[draws.first_rows[sample]])
         sequence = int(np.searchsorted(batch.row_starts, row, side="right")) - 1
         # The last token known before, the drafts that were accepted, and the token behind them.
-        position = int(batch.positions[row]) + len(output.tokens[sample])
+        count = len(output.tokens[sample])
+        position = int(batch.positions[row]) + count
+        drawn_from = int(draws.first_rows[sample]) + count - 1
         slot = sampler.slots[number]
         has_none = number in failed or slot.sampling.processors
         num_left = 0 if has_none else int(ahead.num_steps[sample])
-        turns.append(_Turn(slot.branch(), sample, sequence, position, num_left))
+        turns.append(_Turn(slot.branch(), sample, sequence, position, drawn_from, num_left))
     return turns
 
 

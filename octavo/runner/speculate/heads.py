@@ -1,0 +1,80 @@
+"""Proposes what heads foresee that read the model's last hidden state, and nothing else.
+
+In the step in which a token is drawn, the backend has the state from which it was drawn: each head
+draws one token from that. So there is nothing to compute before, to keep, or to catch up with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+import numpy as np
+
+from octavo.backends.base import DRAFTER, Ints
+from octavo.backends.step import NO_ROWS, Ahead, StepOutput
+from octavo.core.config import CoreConfig
+from octavo.core.plan import NewSlot, StepPlan
+from octavo.runner.batch import Step
+from octavo.runner.slots import SlotState
+from octavo.runner.speculate.ahead import AheadWork
+from octavo.runner.speculate.proposer import NOTHING, Proposal, Turn
+
+_ALL = np.iinfo(np.int32).max  # of the drafts of a step: none has a row that it lacks
+
+
+class HeadsProposer:
+    """The proposals of heads; implements `AheadProposer`."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._proposals: dict[int, Proposal] = {}  # of each slot that may get drafts
+
+    def attach(self, state: SlotState, config: CoreConfig) -> None:
+        pass  # it reads no tokens
+
+    @property
+    def is_used(self) -> bool:
+        """True if any open slot may get drafts."""
+        return bool(self._proposals)
+
+    def open(self, new: NewSlot) -> None:
+        self._proposals[new.slot] = NOTHING
+
+    def free(self, slot: int) -> None:
+        del self._proposals[slot]
+
+    def forget(self) -> None:
+        pass  # what it keeps is of the requests
+
+    def propose(self, turns: Sequence[Turn]) -> Sequence[Proposal]:
+        return [self._proposals[turn.slot] for turn in turns]
+
+    def take_blocks(self, plan: StepPlan) -> None:
+        pass  # it keeps nothing in blocks
+
+    def prepare(self, plan: StepPlan, step: Step) -> tuple[Step, AheadWork]:
+        """Add to a step what the heads propose; return it, and what is asked."""
+        chances = {slot: each for slot, each in plan.ahead if each and slot in self._proposals}
+        work = AheadWork({}, chances, {})
+        if not chances:
+            return step, work
+        counts = [len(chances.get(slot, ())) for slot in step.draws.slots.tolist()]
+        ahead = Ahead(
+            DRAFTER,
+            np.array(counts, np.int32),
+            np.full(len(counts), _ALL, np.int32),
+            NO_ROWS,
+            NO_ROWS,
+            np.zeros(len(plan.slots) + 1, np.int32),
+        )
+        return step._replace(draws=step.draws._replace(ahead=ahead)), work
+
+    def collect(
+        self, work: AheadWork, slots: Ints, output: StepOutput, lost: Container[int]
+    ) -> None:
+        """Take what a step has proposed."""
+        proposals = output.proposals or ((),) * len(output.tokens)
+        for slot, proposal in zip(slots.tolist(), proposals, strict=True):
+            if slot in self._proposals and slot not in lost:
+                chances = work.chances.get(slot, ())[: len(proposal)]
+                self._proposals[slot] = Proposal(proposal, chances)
