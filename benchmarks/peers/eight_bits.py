@@ -1,11 +1,12 @@
-"""Compare W8A8 weights with bf16, and with the W8A8 of a peer: same file, same prompts, in turns.
+"""Compare W8A8 weights with bf16, and with eight bits of peers: same weights and prompts, in turns.
 
     make peers                                 install them (once)
-    python -m benchmarks.peers.eight_bits      vLLM on the same file
+    python -m benchmarks.peers.eight_bits      vLLM on the same file, OpenVINO on the same weights
     python -m benchmarks.peers.eight_bits --rounds 5 --cases prefill512,decode1
 
 The model has the shape of a Llama of 1B with random weights; `octavo quantize --to w8a8` makes the
-file from it. Lines have the medians of tokens a second, and the ratios of each round's figures.
+file from it, and OpenVINO's exporter one of its own in int8. Lines have the medians of tokens a
+second, and the ratios of each round's figures.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from benchmarks.peers import rows
 from benchmarks.peers.cases import CASES
 from benchmarks.peers.engines import WorkerEngine
 from benchmarks.peers.found import Places, find
-from benchmarks.peers.models import make_random_1b
+from benchmarks.peers.models import make_random_1b, openvino
 from benchmarks.peers.shaped import PEERS, ROOT, ratio
 from octavo.observe.machine import num_cores, processor
 
-OURS, FLOAT, PEER = "octavo w8a8", "octavo bf16", "vllm w8a8"
+OURS, FLOAT = "octavo w8a8", "octavo bf16"
+VLLM, OPENVINO = "vllm w8a8", "openvino int8"
 # What ours is compared with, and how many times its speed ours must be for prompts.
-PAIRS = ((FLOAT, 1.6), (PEER, 1.2))
+PAIRS = ((FLOAT, 1.6), (VLLM, 1.2), (OPENVINO, 1.2))
 
 
 def make_models(to: Path) -> tuple[Path, Path]:
@@ -44,8 +46,8 @@ def make_models(to: Path) -> tuple[Path, Path]:
 def make_engines(places: Places) -> dict[str, WorkerEngine]:
     """Return the engines by name; they start at their first case."""
     plain, eight = make_models(places.models)
-    names = {rows.BF16, rows.VLLM}
-    found = find(places, ["octavo", "vllm"], names)
+    names = {rows.BF16, rows.VLLM, rows.OPENVINO}
+    found = find(places, ["octavo", "vllm", "openvino"], names)
     engines = {each.name: each for each in found if isinstance(each, WorkerEngine)}
     ours = engines[rows.BF16]
     made = [
@@ -53,7 +55,11 @@ def make_engines(places: Places) -> dict[str, WorkerEngine]:
         replace(ours, name=OURS, model=str(eight), options={**ours.options, "dtype": "auto"}),
     ]
     if rows.VLLM in engines:
-        made.append(replace(engines[rows.VLLM], name=PEER, model=str(eight)))
+        made.append(replace(engines[rows.VLLM], name=VLLM, model=str(eight)))
+    if rows.OPENVINO in engines:
+        to = plain.with_name(f"{plain.name}-openvino")
+        exported = openvino(plain, to, places.openvino, "int8")
+        made.append(replace(engines[rows.OPENVINO], name=OPENVINO, model=str(exported)))
     return {each.name: each for each in made}
 
 

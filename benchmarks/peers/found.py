@@ -242,7 +242,8 @@ def _openvino(places: Places, kind: str, names: set[str]) -> Iterator[Engine]:
     del names
     plain = _plain(places)
     assert plain.directory is not None
-    model = models.openvino(plain.directory, places.openvino)
+    made = plain.directory.with_name(plain.directory.name.replace("bf16", "openvino"))
+    model = models.openvino(plain.directory, made, places.openvino)
     options = {
         "cache_size": 2,  # gigabytes
         "max_num_seqs": LENGTHS["max_num_seqs"],

@@ -82,12 +82,11 @@ def smollm2_q8(to: Path, quantize: Path) -> Path:
     return gguf
 
 
-def openvino(directory: Path, python: Path) -> Path:
-    """Export `directory` for OpenVINO; `python` has its exporter."""
-    made = directory.with_name(directory.name.replace("bf16", "openvino"))
+def openvino(directory: Path, made: Path, python: Path, weights: str = "fp16") -> Path:
+    """Export `directory` for OpenVINO to `made`; `python` has its exporter."""
     if not (made / "openvino_model.bin").exists():
         command = [str(python), "-m", "optimum.commands.optimum_cli", "export", "openvino"]
-        asked = ["--task", "text-generation-with-past", "--weight-format", "fp16"]
+        asked = ["--task", "text-generation-with-past", "--weight-format", weights]
         done = subprocess.run(
             [*command, "--model", str(directory), *asked, str(made)],
             capture_output=True,
