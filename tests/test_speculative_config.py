@@ -57,8 +57,8 @@ def test_settings_may_be_a_mapping_or_json(given: Any, expected: SpeculativeConf
         ({"method": "ngram", "num_speculative_token": 5}, "did you mean num_speculative_tokens?"),
         ({"method": "draft_model"}, "method='draft_model' needs the key 'model'"),
         ({"method": "draft_model", "model": ""}, "method='draft_model' needs the key 'model'"),
-        ({"method": "ngram", "model": "x"}, "model='x' drafts with a method of its own"),
-        ({"model": 5}, "model=5 must be the name or the path of a model"),
+        ({"method": "ngram", "model": "x"}, "'model' names 'x', which drafts"),
+        ({"model": 5}, "'model' must be the name or the path of a model"),
         ({"model": "x", "use_heterogeneous_vocab": True}, "must have the same vocabulary"),
         ({"model": "x", "draft_tensor_parallel_size": 2}, "a draft model is loaded, placed and"),
         (

@@ -150,4 +150,4 @@ def _check_layers(name: str, layout: KVLayout) -> None:
 
 
 def _error(name: str, why: str) -> ConfigError:
-    return ConfigError(f"speculative_config: model={name!r} cannot draft: {why}")
+    return ConfigError(f"speculative_config: {name!r} cannot draft: {why}")

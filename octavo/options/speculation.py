@@ -77,8 +77,8 @@ class SpeculativeConfig:
         if self.method not in WITH_MODEL:
             if self.model is not None:
                 raise _error(
-                    f"model={self.model!r} drafts with a method of its own, and "
-                    f"method={self.method!r} needs no model; leave one of them out"
+                    f"the key 'model' names {self.model!r}, which drafts with a method of its "
+                    f"own, and method={self.method!r} needs no model; leave one of them out"
                 )
         elif not self.model:
             raise _error(
@@ -165,7 +165,10 @@ def read_speculative_config(given: object) -> SpeculativeConfig:
         chosen["model"] = os.fspath(chosen["model"])
     if "model" in chosen:  # as in vLLM
         if not isinstance(chosen["model"], str):
-            raise _error(f"model={chosen['model']!r} must be the name or the path of a model")
+            raise _error(
+                "the key 'model' must be the name or the path of a model, and is "
+                f"{chosen['model']!r}"
+            )
         chosen.setdefault("method", AUTO)
     if "method" not in chosen:
         raise _error(f"the key 'method' is missing; write it {_EXAMPLE}")
