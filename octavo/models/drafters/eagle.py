@@ -28,7 +28,7 @@ from octavo.models.checkpoint_weights import Weights
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.drafters.eagle3 import FIRST_POSITION
 from octavo.models.drafters.reading import checked_spec
-from octavo.models.drafters.shared import SharedEmbedding, SharedHead
+from octavo.models.drafters.shared import SharedEmbedding, SharedHead, has_embedding
 from octavo.models.drafters.side_by_side import SideBySide, part
 
 
@@ -108,11 +108,10 @@ def declare(
             f"config: hidden_size is {spec.hidden:,}, and the model's head reads {target.hidden:,} "
             "numbers: it was made for another one"
         )
-    names = [*weights.shapes()]
     model = Eagle(
         spec,
         target,
-        has_embedding=any(name.endswith("embed_tokens.weight") for name in names),
-        has_bias=any(name in ("fc.bias", "model.fc.bias") for name in names),
+        has_embedding=has_embedding(weights),
+        has_bias=any(name in ("fc.bias", "model.fc.bias") for name in weights.shapes()),
     )
     return model, SideBySide(weights, {"fc": 2})

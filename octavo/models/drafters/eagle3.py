@@ -31,7 +31,7 @@ from octavo.loader import Checkpoint
 from octavo.models.checkpoint_weights import Weights
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.drafters.reading import INPUT_IDS, OUTPUT_IDS, checked_spec
-from octavo.models.drafters.shared import SharedEmbedding
+from octavo.models.drafters.shared import SharedEmbedding, has_embedding
 from octavo.models.drafters.side_by_side import SideBySide, part
 from octavo.models.drafters.small_vocabulary import IS_PROPOSED, OFFSETS, read_tokens
 
@@ -124,8 +124,8 @@ def declare(
     """Declare the drafter of a checkpoint, and return its weights as the layers have them."""
     spec = checked_spec(config, target, mlp_bias=config.boolean("mlp_bias", False))
     layers = _layers(config, target)
-    has_embedding = any(name.endswith("embed_tokens.weight") for name in weights.shapes())
-    if not has_embedding and spec.hidden != target.hidden:
+    has_own = has_embedding(weights)
+    if not has_own and spec.hidden != target.hidden:
         raise ConfigurationError(
             f"config: hidden_size is {spec.hidden:,}, and the model's embedding has "
             f"{target.hidden:,} numbers, which embed_tokens.weight would have to replace"
@@ -136,7 +136,7 @@ def declare(
         spec,
         Features(spec.hidden, layers, target.hidden),
         tokens,
-        has_embedding=has_embedding,
+        has_embedding=has_own,
         norm_before_residual=config.boolean("norm_before_residual", False),
     )
     ends = dict.fromkeys([f"self_attn.{name}" for name in _QKV], 2) | {"fc": len(layers)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo.layers import Embedding, Linear, Model, TensorDeclaration
+from octavo.models.checkpoint_weights import Weights
 
 
 class SharedEmbedding(Embedding):
@@ -17,6 +18,11 @@ class SharedHead(Linear):
 
     def tensors(self) -> dict[str, TensorDeclaration]:
         return {}
+
+
+def has_embedding(weights: Weights) -> bool:
+    """Return whether a drafter's files have a table of their own."""
+    return any(name.endswith("embed_tokens.weight") for name in weights.shapes())
 
 
 def take_shared(drafter: Model, model: Model) -> None:

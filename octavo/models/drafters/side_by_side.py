@@ -25,7 +25,6 @@ class SideBySide:
         for name in weights.shapes():
             for end, count in ends.items():
                 self._add(name, end, count)
-        self._ends = dict(ends)
 
     def _add(self, name: str, end: str, count: int) -> None:
         if name.endswith(f"{end}{BIAS}"):

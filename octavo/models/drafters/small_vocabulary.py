@@ -19,10 +19,8 @@ def read_tokens(checkpoint: Checkpoint, count: int, vocabulary: int) -> NDArray[
     """
     if OFFSETS not in checkpoint and count == vocabulary:
         return None
-    offsets = _read(checkpoint, OFFSETS, count)
-    if offsets.dtype.kind not in "iu":
-        raise _error(checkpoint, OFFSETS, f"has the type {offsets.dtype}, and offsets are integers")
-    tokens = np.arange(count, dtype=np.int64) + offsets.astype(np.int64)
+    offsets = _read_integers(checkpoint, OFFSETS, count, "offsets")
+    tokens = np.arange(count, dtype=np.int64) + offsets
     _check(checkpoint, OFFSETS, tokens, vocabulary)
     if IS_PROPOSED in checkpoint:
         mask = _read(checkpoint, IS_PROPOSED, vocabulary)
@@ -35,10 +33,7 @@ def read_token_map(checkpoint: Checkpoint, count: int, vocabulary: int) -> NDArr
     """Return the model's id of each of the drafter's tokens, which a file has as they are."""
     if TOKEN_MAP not in checkpoint and count == vocabulary:
         return None
-    found = _read(checkpoint, TOKEN_MAP, count)
-    if found.dtype.kind not in "iu":
-        raise _error(checkpoint, TOKEN_MAP, f"has the type {found.dtype}, and ids are integers")
-    tokens = found.astype(np.int64)
+    tokens = _read_integers(checkpoint, TOKEN_MAP, count, "ids")
     _check(checkpoint, TOKEN_MAP, tokens, vocabulary)
     return tokens
 
@@ -51,6 +46,13 @@ def _check(checkpoint: Checkpoint, name: str, tokens: NDArray[np.int64], vocabul
         raise _error(checkpoint, name, f"leads from {at} to token {tokens[at]} of {vocabulary:,}")
     if len(np.unique(tokens)) != len(tokens):
         raise _error(checkpoint, name, "leads from several tokens to the same one")
+
+
+def _read_integers(checkpoint: Checkpoint, name: str, count: int, what: str) -> NDArray[np.int64]:
+    values = _read(checkpoint, name, count)
+    if values.dtype.kind not in "iu":
+        raise _error(checkpoint, name, f"has the type {values.dtype}, and {what} are integers")
+    return values.astype(np.int64)
 
 
 def _read(checkpoint: Checkpoint, name: str, count: int) -> NDArray[np.generic]:
