@@ -105,6 +105,25 @@ def test_a_result_that_is_collected_late_teaches_nothing_wrong() -> None:
     assert 0.9 * before < times.prompt_cost(is_pooled=False).seconds(0, 64) < 2.0 * before
 
 
+def test_short_times_behind_a_first_result_that_is_late_teach_nothing() -> None:
+    """The first has nothing by which it could be seen to be late; those beside it seem short."""
+    times = StepTimes()
+    times.learn([(step(4), 1.0), (step(4), 1e-6), (step(4), 1e-6)], LEAST)
+    times.learn([(step(4), 0.01)] * 8, LEAST)
+    assert times.decoding_seconds(4, 0) == pytest.approx(0.01, rel=0.1)
+
+
+def test_a_time_beside_one_that_was_held_teaches_nothing_if_it_is_far_shorter() -> None:
+    """The prediction is wrong, and of two times that show it the first came late."""
+    times = StepTimes()
+    times.learn([(step(4), 1.0)] * 4, LEAST)  # the machine was busy with something else
+    short = [(step(4)._replace(step=5), 0.05), (step(4)._replace(step=6), 1e-6)]
+    times.learn(short, LEAST)
+    assert times.num_decoding == 4, "neither says what a step takes"
+    times.learn([(step(4)._replace(step=number), 0.01) for number in range(7, 20)], LEAST)
+    assert times.decoding_seconds(4, 0) == pytest.approx(0.01, rel=0.1)
+
+
 def test_a_late_result_of_a_step_without_work_teaches_nothing_wrong() -> None:
     times, mixed = StepTimes(), step(4, prompt=64, pairs=2080)
     work = [step(4)] * 4 + [mixed] * 4 + [step(4)]
@@ -209,7 +228,8 @@ def test_coefficients_are_usable_whenever_their_search_ends(
 
 def test_what_was_learned_from_is_counted() -> None:
     times = StepTimes()
-    work = (step(1, prompt=300, pairs=45_150), step(4), step(4, prompt=16, pairs=136))
+    beside = [step(4)] * 3  # the first result: far shorter times are left out
+    work = (step(1, prompt=300, pairs=45_150), *beside, step(4), step(4, prompt=16, pairs=136))
     times.learn([(each, seconds_of(each)) for each in work], LEAST)
     assert (times.num_decoding, times.largest_prompt) == (2, 300)
     small = step(4, prompt=20, pairs=210)

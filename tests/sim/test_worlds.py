@@ -25,7 +25,8 @@ def test_worlds_hold(first: int) -> None:
         assert failure is None, f"python -m tests.sim --seeds 1 --from {seed}: {failure!r}"
 
 
-@pytest.mark.parametrize("seed", [41107, 61638])  # forced tokens were counted as one row
+# In two, forced tokens were counted as one row; in one, what ran beside late results seemed short.
+@pytest.mark.parametrize("seed", [41107, 61638, 8204108])
 def test_a_world_that_once_failed_holds(seed: int) -> None:
     assert failure_of(draw_world(seed)) is None
 

@@ -11,11 +11,13 @@ computed, but it is what a reader of a stream waits, and it needs no clock besid
 The coefficients are those with the smallest squares of the relative errors, none of them negative.
 With relative errors, a time that is too long counts little, and one that is too short counts much.
 Where a result is collected late, the next steps, which ran meanwhile, seem short: such times are
-left out, as long as the late one explains them. Any other time far below the prediction waits for a
-second one in a row: then both count, since no step can be faster than its work, and a slow first
-step is soon forgotten. A time far above the prediction is a stall, and does not count. Where
-several of a kind in a row take far longer than predicted, the machine has become slower, and what
-is known of that kind fades by as much as its short times would outweigh the new long ones.
+left out, as long as the late one explains them; all of the first time may be lateness, since
+nothing is known yet. Any other time far below the prediction waits for a second one in a row: then
+both count, since no step can be faster than its work, and a slow first step is soon forgotten. A
+second one that is far shorter than the first may have run beside it, and is left out too. A time
+far above the prediction is a stall, and does not count. Where several of a kind in a row take far
+longer than predicted, the machine has become slower, and what is known of that kind fades by as
+much as its short times would outweigh the new long ones.
 
 Older steps count less. Steps with hardly any prompt and all others are summed apart, and each kind
 fades as more of its own come: a thousand steps that only decode do not erase what is known of
@@ -26,7 +28,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from math import fsum
+from math import fsum, inf
 from operator import mul
 from typing import NamedTuple
 
@@ -144,6 +146,8 @@ class StepTimes:
             own.num_high = 0
             if self._is_behind_late(predicted - seconds):
                 return
+            if self._is_beside_held(step, seconds):
+                return
             self._num_low += 1
             if self._num_low == 1:
                 self._held = step, seconds, is_decoding
@@ -153,8 +157,8 @@ class StepTimes:
             self._take(step, seconds, is_decoding, kept=_KEPT)
             return
         self._num_low = 0
-        self._num_late = _MOST_LATE if predicted else 0
-        self._late_seconds = seconds - predicted
+        self._num_late = _MOST_LATE
+        self._late_seconds = seconds - predicted if predicted else inf
         share = predicted / seconds
         own.num_high = own.num_high + 1 if 0.0 < share < _LEAST_SHARE else 0
         if own.num_high > _NUM_STALLS:
@@ -183,6 +187,16 @@ class StepTimes:
         self._num_late -= 1
         self._late_seconds -= lacking
         return True
+
+    def _is_beside_held(self, step: StepStats, seconds: float) -> bool:
+        """Return whether a time is too short because that of the held step was collected late.
+
+        What was predicted is wrong, so the held time is all that this one can be compared with.
+        """
+        if self._num_low != 1:
+            return False
+        held, held_seconds, _ = self._held
+        return step.step - held.step <= _MOST_LATE and seconds < _LEAST_SHARE * held_seconds
 
     def _improve(self) -> None:
         """Change the coefficients to those with the smallest squares."""
