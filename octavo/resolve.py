@@ -107,6 +107,7 @@ def resolve(
         max_num_seqs=sizes.max_num_seqs,
         pipeline_depth=2 if arguments.async_scheduling else 1,
         prefix_caching=arguments.enable_prefix_caching,
+        logs_cache=arguments.kv_events_config is not None,
         chunked_prefill=cuts_prompts,
         long_prefill_tokens=arguments.long_prefill_token_threshold,
         itl_goal=arguments.itl_goal or 0.0,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from octavo.client.cache_events.publisher import CachePublisher, open_publishers
 from octavo.client.client import EngineStartError
 from octavo.client.commands import COMMAND_SECONDS, CommandsInFlight, failed, replied
 from octavo.client.engine import EngineUser
@@ -34,10 +35,12 @@ from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
     AbortRequests,
     AddRequests,
+    CacheChanges,
     CommandReply,
     EngineCommand,
     StartEngine,
     StepOutput,
+    WireError,
     pack,
 )
 
@@ -56,9 +59,11 @@ class ProcessEngine:
         timing: Timing | None,
         clock: Callable[[], float],
         cache_key: bytes,  # the same for all engines of a client
-        index: int = 0,  # among the engines of its client
+        index: int = 0,  # its number among the engines of all servers
+        publisher: CachePublisher | None = None,  # None: its prefix cache is not followed
     ) -> None:
         self._arguments = arguments
+        self._publisher = publisher
         self._cache_key = cache_key
         self._clock = clock
         self.supervisor = Supervisor(self, launcher, timing or Timing(), clock, index)
@@ -112,6 +117,8 @@ class ProcessEngine:
 
     def close(self) -> None:
         self.supervisor.close()
+        if self._publisher is not None:
+            self._publisher.close()
         loop = self.supervisor.loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended, with all its callers
@@ -223,11 +230,18 @@ class ProcessEngine:
     def on_reply(self, reply: CommandReply) -> None:
         self._commands.take(reply)
 
+    def on_cache_changes(self, changes: CacheChanges) -> None:
+        if self._publisher is None:
+            raise WireError("it reported its prefix cache, which is not followed")
+        self._publisher.publish(changes.notes, self.facts)
+
     def deliver(self, merge: bool) -> None:
         self.user.deliver(merge)
 
     def on_end(self, last_step: tuple[int, ...], was_killed: bool, reason: str) -> bool:
         self._earlier = self.totals
+        if self._publisher is not None:
+            self._publisher.clear()
         self.vitals.note_end(self._clock(), is_death=reason not in WANTED)
         self._commands.fail_all(f"the engine ended before it replied: {reason}")
         self.load = EngineLoad(num_free_blocks=self.totals.num_blocks - 1)
@@ -296,11 +310,19 @@ def make_client(
     """Return the client of an engine for each launcher, which are to be started."""
     # Drawn here, so that equal digests mean equal content in all engines of this front end.
     key = secrets.token_bytes(CACHE_KEY_BYTES)
+    publishers: list[CachePublisher | None] = [None] * len(launchers)
+    if arguments.kv_events_config is not None:
+        publishers = [
+            *open_publishers(arguments.kv_events_config, arguments.first_engine, len(launchers))
+        ]
     engines = [
-        ProcessEngine(arguments, launcher, timing, clock, key, index)
+        ProcessEngine(
+            *(arguments, launcher, timing, clock, key, arguments.first_engine + index),
+            publisher=publishers[index],
+        )
         for index, launcher in enumerate(launchers)
     ]
-    return ProcessClient(engines, clock)
+    return ProcessClient(engines, clock, first=arguments.first_engine)
 
 
 def launch_engines(arguments: EngineArguments, timing: Timing | None = None) -> ProcessClient:

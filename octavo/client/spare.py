@@ -16,6 +16,7 @@ from octavo.client.launcher import Incoming
 from octavo.client.restart_policy import RestartPolicy, Timing
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
+    CacheChanges,
     CommandReply,
     EngineFailed,
     EngineMessage,
@@ -111,6 +112,8 @@ class Spare:
                     raise WireError("a spare engine sent tokens")
             case CommandReply():
                 raise WireError("a spare engine replied to a command that it was not sent")
+            case CacheChanges():
+                raise WireError("a spare engine has no requests, but its prefix cache changed")
             case _:
                 assert_never(message)
 

@@ -32,6 +32,7 @@ from octavo.client.restart_policy import RestartPolicy, Timing
 from octavo.client.spare import Spare
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
+    CacheChanges,
     CommandReply,
     EngineFailed,
     EngineMessage,
@@ -75,6 +76,9 @@ class Owner(Protocol):
 
     def on_reply(self, reply: CommandReply) -> None:
         """Take the reply to a command; raise WireError if no such command was sent."""
+
+    def on_cache_changes(self, changes: CacheChanges) -> None:
+        """Take what has changed in the prefix cache; raise WireError if it is not followed."""
 
     def deliver(self, merge: bool) -> None:
         """Deliver recorded events to the callers, merged if they came in several frames."""
@@ -327,6 +331,8 @@ class Supervisor:
                 self._owner.on_output(message)
             case CommandReply():
                 self._owner.on_reply(message)
+            case CacheChanges():
+                self._owner.on_cache_changes(message)
             case _:
                 assert_never(message)
 

@@ -92,6 +92,7 @@ class CoreConfig:
     max_num_seqs: int = 256  # slots: sequences running at once
     pipeline_depth: int = 1  # steps in flight at once; 1 is synchronous
     prefix_caching: bool = True
+    logs_cache: bool = False  # what enters and leaves the prefix cache is noted for a reader
     chunked_prefill: bool = True
     long_prefill_tokens: int = 0  # cap on the tokens of one chunk; 0: none
     prompt_logprob_tokens: int = 0  # cap on a step's tokens with prompt_logprobs; 0: none

@@ -101,11 +101,12 @@ def build_engine(
     _check_processors(processors)
     if is_first:
         choose_backend(arguments, is_first=True)
-    if arguments.spare_engine and wrap is None:
-        raise ConfigError(
-            "spare_engine needs an engine in a process of its own, and this one runs in the "
-            "caller's: use engine='process', or leave it out"
-        )
+    for name in ("spare_engine", "kv_events_config"):
+        if getattr(arguments, name) and wrap is None:
+            raise ConfigError(
+                f"{name} needs an engine in a process of its own, and this one runs in the "
+                "caller's: use engine='process', or leave it out"
+            )
     parts = _Parts(clock)
     try:
         return _build(
@@ -296,4 +297,5 @@ def _facts(
         num_parameters=num_parameters(opened),
         weight_type=most_stored_type(opened),
         fair_share=config.core.fair_share,
+        kv_groups=tuple([(group.kind, group.window) for group in config.core.groups]),
     )

@@ -45,7 +45,7 @@ from octavo.observe.log import set_up_log
 from octavo.observe.output import never_wait_for_stderr
 from octavo.options.engine import EngineArguments
 from octavo.wire.channel import DUMP_SIGNAL, Channel, StepProgress
-from octavo.wire.codec import event_to_wire, name_of, request_from_wire
+from octavo.wire.codec import cache_changes, event_to_wire, name_of, request_from_wire
 from octavo.wire.crash_record import CrashRecord
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import (
@@ -175,6 +175,7 @@ class EngineLoop:
         adapters: RequestFiles | None = None,
     ) -> None:
         self._core = core
+        self._cache_log = core.scheduler.kv.log  # None: the prefix cache is not followed
         self._grammars = grammars
         holders = [each for each in (grammars, adapters) if each is not None]
         self._holds = Holds(holders, record)
@@ -291,6 +292,9 @@ class EngineLoop:
 
     def _send_events(self, events: list[TokenEvent], is_idle: bool = False) -> None:
         """Send the events, with the statistics when they are due."""
+        if self._cache_log is not None:
+            for message in cache_changes(self._cache_log.take()):
+                self._channel.send(message)
         wire, self._outbox = self._outbox, []
         try:
             wire.extend([*map(event_to_wire, events)])

@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Literal, cast
 
 from octavo.core.config import ConfigError
@@ -33,7 +32,14 @@ from octavo.options.adapters import (
 from octavo.options.cpu_types import CpuActivations, CpuWeights
 from octavo.options.declare import check, option
 from octavo.options.foreign import DEVICES, FIXED, INERT, MISSING, SYNONYMS
-from octavo.options.overrides import EXAMPLES, check_override, read_override, wrong_override
+from octavo.options.kv_events import KVEventsConfig, read_kv_events_config
+from octavo.options.overrides import (
+    EXAMPLES,
+    check_override,
+    check_place,
+    read_override,
+    wrong_override,
+)
 from octavo.options.pooling import PoolerConfig, read_pooler_config
 from octavo.options.speculation import SpeculativeConfig, read_speculative_config
 from octavo.options.values import name_or_none, sequence_length
@@ -269,6 +275,12 @@ class EngineArguments:
         "max_embed_len, logit_mean, logit_sigma and step_tag_id (default: the model's own)",
         "JSON",
     )
+    kv_events_config: KVEventsConfig | None = option(
+        None,
+        "publish what the prefix cache holds, with all tokens, in vLLM's form: a JSON object with "
+        "enable_kv_cache_events, endpoint, replay_endpoint and others (docs/scale.md)",
+        "JSON",
+    )
     logits_processors: tuple[str, ...] = option(
         (),
         "classes of your own that change logits, which requests give arguments as vllm_xargs; they "
@@ -325,6 +337,8 @@ class EngineArguments:
     # Where the private copies of adapters lie, each in a directory with the digest of its content
     # as its name. The front end sets it; there is no flag.
     adapter_directory: str | None = None
+    # The first engine's number among those of all servers, likewise.
+    first_engine: int = option(0, least=0)
     spare_engine: bool = option(
         False,
         "keep a second engine's process loaded, which takes over at once when the first ends; it "
@@ -360,18 +374,24 @@ class EngineArguments:
             raise wrong_override("hf_overrides", f"it is a {type(overrides).__name__}, no object")
         if self.override_generation_config is not None:
             check_override(self.override_generation_config)
-        speculation = self.speculative_config
-        if not (speculation is None or isinstance(speculation, SpeculativeConfig)):
-            raise ConfigError(f"speculative_config={speculation!r} must be a SpeculativeConfig")
-        pooler = self.pooler_config
-        if not (pooler is None or isinstance(pooler, PoolerConfig)):
-            raise ConfigError(f"pooler_config={pooler!r} must be a PoolerConfig")
+        for name, (kind, _) in _STRUCTS.items():
+            value = getattr(self, name)
+            if not (value is None or isinstance(value, kind)):
+                raise ConfigError(f"{name}={value!r} must be a {kind.__name__}")
+        if self.kv_events_config is not None:
+            engines = self.first_engine, self.data_parallel_size
+            self.kv_events_config.check(*engines, caches=self.enable_prefix_caching)
         object.__setattr__(self, "lora_target_modules", read_modules(self.lora_target_modules))
         check_adapters(self)
 
 
+_STRUCTS: Mapping[str, tuple[type, Callable[[Any], Any]]] = {
+    "speculative_config": (SpeculativeConfig, read_speculative_config),
+    "pooler_config": (PoolerConfig, read_pooler_config),
+    "kv_events_config": (KVEventsConfig, read_kv_events_config),
+}
 # The model has a parameter of its own; the directory is the front end's.
-NOT_OPTIONS = ("model", "adapter_directory")
+NOT_OPTIONS = ("model", "adapter_directory", "first_engine")
 
 
 def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) -> EngineArguments:
@@ -415,11 +435,10 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
     if isinstance(kept.get("generation_config"), os.PathLike):
         kept["generation_config"] = os.fspath(kept["generation_config"])
     if isinstance(kept.get("generation_config"), str):
-        _check_place(kept["generation_config"])
-    if "speculative_config" in kept:
-        kept["speculative_config"] = read_speculative_config(kept["speculative_config"])
-    if "pooler_config" in kept:
-        kept["pooler_config"] = read_pooler_config(kept["pooler_config"])
+        check_place(kept["generation_config"])
+    for name, (_, read) in _STRUCTS.items():
+        if name in kept:
+            kept[name] = read(kept[name])
     return EngineArguments(**kept)
 
 
@@ -473,17 +492,3 @@ def _read_dtype(name: str) -> str:
             name,
         )
     return _DTYPES[name]
-
-
-def _check_place(given: str) -> None:
-    """Refuse a place without a generation_config.json before the model is loaded."""
-    if given in ("auto", "vllm"):
-        return
-    path = Path(given)
-    if path.is_dir():
-        path /= "generation_config.json"
-    if not path.exists():
-        raise ConfigError(
-            f"generation_config={given!r}: there is no file {path}; give auto, vllm, or the place "
-            "of a generation_config.json"
-        )

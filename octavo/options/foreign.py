@@ -350,7 +350,7 @@ MISSING: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            *("kv_transfer_config", "kv_events_config", "ec_transfer_config"),
+            *("kv_transfer_config", "ec_transfer_config"),
             *("ec_manager_config", "weight_transfer_config"),
             *("kv_offloading_size", "kv_offloading_backend"),
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from octavo.core.config import ConfigError
@@ -57,3 +58,17 @@ def check_override(given: Any) -> None:
 
 def wrong_override(option: str, problem: str) -> ConfigError:
     return ConfigError(f"{option}: {problem}; an example is {EXAMPLES[option]}")
+
+
+def check_place(given: str) -> None:
+    """Refuse a place without a generation_config.json before the model is loaded."""
+    if given in ("auto", "vllm"):
+        return
+    path = Path(given)
+    if path.is_dir():
+        path /= "generation_config.json"
+    if not path.exists():
+        raise ConfigError(
+            f"generation_config={given!r}: there is no file {path}; give auto, vllm, or the place "
+            "of a generation_config.json"
+        )

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
+from octavo.core.kv.cache_log import Note, Removed, Stored
 from octavo.core.plan import HiddenPayload, LogprobsPayload, TokenLogprobs
 from octavo.core.request import EncoderInput, Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
@@ -14,6 +15,11 @@ from octavo.wire.message_types import (
     MAX_TEXT,
     TEXT_FIELDS,
     AddRequests,
+    CacheChanges,
+    CacheNote,
+    ClearedCache,
+    RemovedBlock,
+    StoredBlocks,
     WireEncoderInput,
     WireError,
     WireEvent,
@@ -27,6 +33,7 @@ from octavo.wire.message_types import (
 )
 
 BATCH_BYTES = 4 << 20  # of token ids in one message
+MOST_NOTES = 256  # of a prefix cache in one message, each of as many tokens as the log puts there
 _TOKENS_ALONE = TokenEvent("", 0, ())[3:]  # the fields after the tokens, all empty
 _SENT_FIELDS = [item.name for item in fields(SamplingParams) if item.name not in TEXT_FIELDS]
 
@@ -142,6 +149,23 @@ def event_from_wire(wire: WireEvent, request_id: str) -> TokenEvent:
         None if wire.payload is None else _payload_from_wire(wire.payload),
         wire.stats,
     )
+
+
+def cache_changes(notes: Iterable[Note]) -> Iterator[CacheChanges]:
+    """Yield all notes of a prefix cache, in order, in messages of limited size."""
+    wire = [*map(_note_to_wire, notes)]
+    for at in range(0, len(wire), MOST_NOTES):
+        yield CacheChanges(tuple(wire[at : at + MOST_NOTES]))
+
+
+def _note_to_wire(note: Note) -> CacheNote:
+    match note:
+        case Stored():
+            return StoredBlocks(*note)
+        case Removed():
+            return RemovedBlock(*note)
+        case _:
+            return ClearedCache()
 
 
 def _payload_to_wire(payload: object) -> WireLogprobsPayload | WireHiddenPayload:

@@ -33,6 +33,7 @@ class EngineFacts(Struct, frozen=True):
     weight_type: str = ""  # of most of their bytes, as they are stored
     fair_share: bool = False  # owners of requests share the engine
     device: str = "cpu"  # where it computes
+    kv_groups: tuple[tuple[str, int | None], ...] = ()  # what each keeps, and its window
 
     @property
     def kv_tokens(self) -> int:

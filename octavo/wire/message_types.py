@@ -198,8 +198,41 @@ class CommandReply(Struct, tag=5, array_like=True, frozen=True, forbid_unknown_f
     error: CommandError | None = None
 
 
+class StoredBlocks(Struct, tag=0, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The `Stored` of `octavo.core.kv.cache_log`."""
+
+    group: Natural
+    digests: Annotated[tuple[Digest, ...], Meta(min_length=1, max_length=MAX_LISTED)]
+    parent: Digest | None
+    tokens: Tokens
+    lora: Name | None
+    keys: Annotated[tuple[tuple[Digest, ...], ...], Meta(max_length=MAX_LISTED)]
+
+
+class RemovedBlock(Struct, tag=1, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The `Removed` of that module."""
+
+    group: Natural
+    digest: Digest
+
+
+class ClearedCache(Struct, tag=2, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The `Cleared` of that module."""
+
+
+CacheNote = StoredBlocks | RemovedBlock | ClearedCache
+
+
+class CacheChanges(Struct, tag=6, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """Notes of what has entered and left the prefix cache, in order, where it is followed."""
+
+    notes: Annotated[tuple[CacheNote, ...], Meta(min_length=1, max_length=MAX_LISTED)]
+
+
 ToEngine = StartEngine | AddRequests | AbortRequests | EngineCommand
-EngineMessage = ProcessStarted | EngineReady | EngineFailed | StepOutput | CommandReply
+EngineMessage = (
+    ProcessStarted | EngineReady | EngineFailed | StepOutput | CommandReply | CacheChanges
+)
 FromEngine = EngineMessage | Heartbeat
 
 

@@ -239,6 +239,7 @@ def make(arguments: EngineArguments, wrap: Wrap, cache_key: bytes) -> CoreAndFac
         block_size=4,
         max_num_batched_tokens=512,
         max_num_seqs=int(settings.get("slots", "64")),
+        logs_cache=arguments.kv_events_config is not None,
     )
     runner = FakeRunner(settings)
     vocabulary = int(settings.get("vocabulary", VOCABULARY))

@@ -43,5 +43,6 @@ def engine_over_runner(
         dtype="float32",
         accumulation_order=arguments.accumulation_order or "measured",
         fair_share=config.fair_share,
+        kv_groups=tuple((group.kind, group.window) for group in config.groups),
     )
     return CoreAndFacts(core, facts)

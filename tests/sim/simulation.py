@@ -31,6 +31,7 @@ from tests.sim.costs import TimeCheck, TimedExecutor
 from tests.sim.events import Arrival, Fault, Wait
 from tests.sim.executor import Faults, SimExecutor, WorkerDiedError
 from tests.sim.extras import encoder_input
+from tests.sim.kv.follower import Follower
 from tests.sim.kv.memory import require
 from tests.sim.kv.refusing import Refusals, refusing_pool
 from tests.sim.kv.store import MOST_STEPS, Store
@@ -77,15 +78,12 @@ class Simulation:
         self.faults = Faults()
         self.refusals = Refusals(world.refuse_at)
         self.ready: list[tuple[int, str, Wait]] = []  # by tick: ends of waits
-        self.paused = False
-        self.jumped = False
+        self.paused = self.jumped = False
         self.trace: list[str] | None = [] if record else None
         self._rng = random.Random(world.seed + 1)
         self._num_engines = 0
         self.store = self._make_store()
         self._start_engine()
-
-    # the world's machinery
 
     def _clock(self) -> float:
         self.now += CALL_SECONDS
@@ -105,9 +103,9 @@ class Simulation:
         key = b"key" if has_store else b"key %d" % self._num_engines
         self.store.restart()
         index = None if self.world.store == "none" else self.store
-        self.engine = EngineCore(
-            self.config, self.executor, self._clock, key, pool=pool, index=index
-        )
+        parts = replace(self.config, logs_cache=True), self.executor, self._clock, key
+        self.engine = EngineCore(*parts, pool=pool, index=index)
+        self.follower = Follower(self.engine.scheduler)
         self.oracle = FairnessOracle(self.config, self.engine)
         if self.paused:
             self.engine.on_event(Pause())
@@ -232,8 +230,9 @@ class Simulation:
         for event in events:
             self._receive(event)
         check_integrity(scheduler)
-        is_due = bool(transfers and transfers.are_due)
-        require(not (is_due and self.engine.only_frees), "saves wait for another request")
+        self.follower.follow()
+        is_due = bool(transfers and transfers.are_due) and self.engine.only_frees
+        require(not is_due, "saves wait for another request")
         if self.trace is not None:
             self._log_step(events)
         if was_idle and self.refusals.num_refused == refused:

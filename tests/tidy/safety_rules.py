@@ -47,6 +47,7 @@ WALL_CLOCKS = frozenset(
 WALL_CLOCK_READERS = frozenset(
     {
         "octavo/serving/server.py",
+        "octavo/client/cache_events/publisher.py",  # for readers of what it publishes
         "octavo/text/chat/template.py",
         "octavo/cli/bench/serve.py",  # the date of a measurement
     }

@@ -16,7 +16,7 @@ _OF_ONE = (
     *("journal", "responses_store", "batch_dir", "grpc_port", "admin_socket"),
     *("lora_modules", "lora_directory", "lora_resolver", "allow_runtime_lora_updating"),
 )
-_OF_ONE_ENGINE = ("enable_lora", "tokenizer", "spare_engine")
+_OF_ONE_ENGINE = ("enable_lora", "tokenizer", "spare_engine", "kv_events_config")
 
 
 def names_several(arguments: argparse.Namespace) -> bool:

@@ -31,13 +31,20 @@ class JournalClient(Generic[SomeEngine]):
     """Implements `octavo.client.client.EngineClient` over engines that have been started."""
 
     def __init__(
-        self, engines: Sequence[SomeEngine], clock: Callable[[], float] = time.monotonic
+        self,
+        engines: Sequence[SomeEngine],
+        clock: Callable[[], float] = time.monotonic,
+        first: int = 0,  # the first engine's number among those of all servers
     ) -> None:
         assert engines, "a set has one engine at least"
         self._clock = clock
         self._journal = Journal()
         self.members: Sequence[Member[SomeEngine]] = tuple(
-            Member(index, engine, self, self._journal, clock, has_others=len(engines) > 1)
+            Member(
+                *(index, engine, self, self._journal, clock),
+                has_others=len(engines) > 1,
+                number=first + index,
+            )
             for index, engine in enumerate(engines)
         )
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -198,12 +205,12 @@ class JournalClient(Generic[SomeEngine]):
         if events:
             self._deliver(coalesce(events) if merge else events)
 
-    def on_ready(self, index: int, epoch: int) -> None:
+    def on_ready(self, number: int, epoch: int) -> None:
         """Note that an engine has become ready."""
         if epoch > 1:
             log.warning(
                 "engine %d.%d is ready; requests that continue: %d",
-                index,
+                number,
                 epoch,
                 sum(entry.holder is None for entry in self._journal),
             )

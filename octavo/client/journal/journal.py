@@ -100,9 +100,9 @@ class Journal:
 class Assignment:
     """The requests that one engine has, by their numbers."""
 
-    def __init__(self, journal: Journal, index: int) -> None:
+    def __init__(self, journal: Journal, number: int) -> None:
         self._journal = journal
-        self._index = index  # of the engine
+        self._number = number  # of the engine
         self._by_number: dict[int, Entry] = {}
         self.num_waiting_tokens = 0  # to be computed before the requests emit their first
 
@@ -134,7 +134,7 @@ class Assignment:
         entry.holder, entry.number, entry.was_submitted = self, number, True
         self._by_number[number] = entry
         self.num_waiting_tokens += entry.num_to_compute
-        entry.timeline.submit(now, len(entry.emitted), self._index)
+        entry.timeline.submit(now, len(entry.emitted), self._number)
         return wire
 
     def advance(self, entry: Entry, wire: WireEvent) -> TokenEvent:

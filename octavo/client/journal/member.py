@@ -44,7 +44,7 @@ class Keeper(Protocol):
     def submit_waiting(self) -> None:
         """Give requests that no engine has to engines that may have them."""
 
-    def on_ready(self, index: int, epoch: int) -> None:
+    def on_ready(self, number: int, epoch: int) -> None:
         """Note that an engine has become ready."""
 
     def on_end(self) -> None:
@@ -66,10 +66,12 @@ class Member(Generic[SomeEngine]):
         clock: Callable[[], float],
         *,
         has_others: bool,
+        number: int,  # by which it is named
     ) -> None:
         self.index = index
+        self._number = number
         self.engine = engine
-        self.requests = Assignment(journal, index)
+        self.requests = Assignment(journal, number)
         self.quarantine = Quarantine()
         self._keeper = keeper
         self._clock = clock
@@ -199,7 +201,7 @@ class Member(Generic[SomeEngine]):
         return len(self.requests) > 0
 
     def on_ready(self, epoch: int) -> None:
-        self._keeper.on_ready(self.index, epoch)
+        self._keeper.on_ready(self._number, epoch)
         self.start_next()
 
     def on_events(self, events: Sequence[WireEvent]) -> None:

@@ -26,6 +26,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from octavo.core.kv.cache_log import CacheLog
+
 NULL_BLOCK = 0
 
 Tables = tuple[list[int], ...]  # the block tables of one holder, by group
@@ -36,7 +38,10 @@ class BlockPool:
 
     can_fragment = False  # any free block serves any group
 
-    __slots__ = ("_index", "_next", "_previous", "labels", "num_blocks", "num_free", "ref_counts")
+    __slots__ = (
+        *("_index", "_next", "_previous", "labels", "log", "num_blocks", "num_free"),
+        "ref_counts",
+    )
 
     def __init__(self, num_blocks: int, num_groups: int = 1) -> None:
         assert num_blocks >= 2, "a pool needs the null block and one more"
@@ -46,6 +51,7 @@ class BlockPool:
         # (group, digest) of each block whose content is final.
         self.labels: list[tuple[int, bytes] | None] = [None] * num_blocks
         self._index: tuple[dict[bytes, int], ...] = tuple({} for _ in range(num_groups))
+        self.log: CacheLog | None = None  # where labels that are removed are noted, if anywhere
         # A ring through block 0, which is never free itself: the next of 0 is the head, the
         # previous of 0 is the tail.
         self._next = [*range(1, num_blocks), 0]
@@ -123,12 +129,17 @@ class BlockPool:
         self._previous[block] = before
         self.num_free += 1
 
-    def label(self, block: int, group: int, digest: bytes) -> None:
-        """Let later sequences find this block, unless another block has the same label."""
+    def label(self, block: int, group: int, digest: bytes) -> bool:
+        """Let later sequences find this block, unless another has the same label.
+
+        Return whether it has got the label now.
+        """
         assert self.ref_counts[block] > 0, f"block {block} is labelled while it is free"
         if self.labels[block] is None and digest not in self._index[group]:
             self.labels[block] = (group, digest)
             self._index[group][digest] = block
+            return True
+        return False
 
     def unlabel(self, block: int, group: int = 0) -> None:
         """Remove a block's label, so that it is found no more."""
@@ -137,6 +148,8 @@ class BlockPool:
             owner, digest = label
             del self._index[owner][digest]
             self.labels[block] = None
+            if self.log is not None:
+                self.log.remove(owner, digest)
 
     def label_of(self, block: int, group: int = 0) -> tuple[int, bytes] | None:
         """Return a block's label as (group, digest); None if it has none."""

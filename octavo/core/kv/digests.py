@@ -35,7 +35,7 @@ class PrefixDigests:
         begin = len(digests)
         if begin < count:
             block_size, salts = self._block_size, sequence.request.salts
-            digest = digests[-1] if digests else self._root(sequence.request)
+            digest = digests[-1] if digests else self.root(sequence.request)
             data = sequence.tokens[begin * block_size : count * block_size].tobytes()
             width = block_size * sequence.tokens.itemsize
             for offset in range(0, len(data), width):
@@ -49,13 +49,13 @@ class PrefixDigests:
 
     def of_encoder(self, request: Request, count: int) -> list[bytes]:
         """Return digests of `count` blocks of an encoder's positions."""
-        root = self._root(request)
+        root = self.root(request)
         return [
             blake2b(root + b"%d" % index, digest_size=DIGEST_BYTES, person=b"cross").digest()
             for index in range(count)
         ]
 
-    def _root(self, request: Request) -> bytes:
+    def root(self, request: Request) -> bytes:
         """Return the start of the chain: a hash of the conditions for sharing KV at all."""
         scope = request.cache_scope.encode("utf-8", "surrogatepass")
         adapter = (

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from octavo.core.config import CoreConfig
 from octavo.core.kv.block_pool import NULL_BLOCK, BlockPool
+from octavo.core.kv.cache_log import CacheLog
 from octavo.core.kv.digests import PrefixDigests
 from octavo.core.kv.page_pool import PagePool
 from octavo.core.kv.policies import NEVER, Pool, policies_for
@@ -71,6 +72,10 @@ class KVManager:
         self.digests = PrefixDigests(config.block_size, cache_key)
         self.policies = policies_for(config, self.pool, self.digests)
         self.caches = config.prefix_caching and all(each.can_share for each in self.policies)
+        # What comes from other places is named by a digest alone, and its tokens are not at hand.
+        is_logged = config.logs_cache and self.caches and index is None
+        self.log = CacheLog(config) if is_logged else None
+        self.pool.log = self.log
         self.transfers = None if index is None else Transfers(self.pool, index)
         self.upcoming: dict[bytes, Sequence] = {}  # digest → the sequence that computes that block
         self._dropping = [policy for policy in self.policies if policy.drops]
@@ -334,13 +339,18 @@ class KVManager:
         digests = self.digests.of(sequence, num_full)
         begin, label = sequence.num_committed, self.pool.label
         for policy in self.policies:
+            new: dict[bytes, None] = {}
             for block, digest in policy.final_blocks(sequence, begin, num_full, digests):
-                label(block, policy.index, digest)
+                if label(block, policy.index, digest):
+                    new[digest] = None
                 if self.transfers is not None and self.pool.label_of(block, policy.index) == (
                     policy.index,
                     digest,
                 ):
                     self.transfers.offer(policy.index, block, digest)
+            if self.log is not None and new:
+                root = self.digests.root(sequence.request)
+                self.log.store(policy.index, sequence, root, range(begin, num_full), new)
         upcoming = self.upcoming
         for digest in digests[begin:num_full]:
             if upcoming.get(digest) is sequence:
@@ -392,6 +402,8 @@ class KVManager:
         """Clear the prefix cache, and keep blocks that are being computed now out of it."""
         self.digests.epoch += 1
         self.pool.clear_labels()
+        if self.log is not None:
+            self.log.clear()
         self.upcoming.clear()
         if self.transfers is not None:
             self.transfers.reset()

@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from octavo.core.kv.block_pool import NULL_BLOCK, Tables
+from octavo.core.kv.cache_log import CacheLog
 
 Label = tuple[int, bytes]
 
@@ -46,6 +47,7 @@ class PagePool:
         "_spare",
         "blocks_per_page",
         "labels",
+        "log",
         "num_blocks",
         "num_held",
         "owners",
@@ -63,6 +65,7 @@ class PagePool:
             [None] * (num_pages * count) for count in blocks_per_page
         ]
         self._index: tuple[dict[bytes, int], ...] = tuple({} for _ in blocks_per_page)
+        self.log: CacheLog | None = None
         # Free pages: without a label, the last is used first; with labels, the first.
         self._empty_pages = dict.fromkeys(range(num_pages - 1, 0, -1))
         self._idle_pages: dict[int, None] = {}
@@ -203,18 +206,22 @@ class PagePool:
         is_empty = all(labels[other] is None for other in blocks)
         (self._empty_pages if is_empty else self._idle_pages)[page] = None
 
-    def label(self, block: int, group: int, digest: bytes) -> None:
-        """Let later sequences find this block, unless another block has the same label."""
+    def label(self, block: int, group: int, digest: bytes) -> bool:
+        """Let later sequences find this block; return whether it has got the label now."""
         assert self.ref_counts[group][block] > 0, f"block {block} is labelled while it is free"
         if self.labels[group][block] is None and digest not in self._index[group]:
             self.labels[group][block] = (group, digest)
             self._index[group][digest] = block
+            return True
+        return False
 
     def _remove_label(self, block: int, group: int) -> None:
         label = self.labels[group][block]
         if label is not None:
             del self._index[group][label[1]]
             self.labels[group][block] = None
+            if self.log is not None:
+                self.log.remove(group, label[1])
 
     def unlabel(self, block: int, group: int = 0) -> None:
         """Remove a block's label, so that it is found no more."""

@@ -1,0 +1,1 @@
+"""Tests of published KV events: their form, their readers, and what these know."""
