@@ -123,6 +123,7 @@ class AsyncLLM(EngineControl):
     ) -> None:
         super().__init__(client)
         self.copies = copies  # of adapters; None: there are none
+        self.first_engine = arguments.first_engine  # its number among those of all servers
         try:
             self.model = TextModel(client.facts, arguments, processors, tokenizer, source)
         except BaseException:

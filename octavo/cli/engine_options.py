@@ -15,6 +15,7 @@ from octavo.cli.flags.foreign import add_foreign_flags
 from octavo.cli.parsing import Parser, UsageError, attached_instead
 from octavo.client.restart_policy import Timing
 from octavo.options import DEFAULT_MODEL
+from octavo.options.data_parallel import NAMES
 from octavo.options.declare import add_flags, aliases_of, given_in
 from octavo.options.engine import EngineArguments, read_arguments
 from octavo.options.foreign import FIXED, INERT
@@ -99,7 +100,7 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
         env.use_hub_cache(arguments.download_dir)
     given = given_in(arguments, EngineArguments)
     given.pop("model", None)
-    for name in (*INERT, *FIXED):
+    for name in (*INERT, *FIXED, *NAMES):
         if name != "download_dir" and getattr(arguments, name, None) is not None:
             given[name] = getattr(arguments, name)
     return _with_short_forms(given, arguments)

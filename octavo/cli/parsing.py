@@ -15,11 +15,6 @@ from octavo.options.foreign import MISSING, SYNONYMS
 
 # vLLM's short flags of options that are missing.
 _LONG = {
-    "-dpn": "--data-parallel-rank",
-    "-dpa": "--data-parallel-address",
-    "-dpp": "--data-parallel-rpc-port",
-    "-dph": "--data-parallel-hybrid-lb",
-    "-dpe": "--data-parallel-external-lb",
     "-dpm": "--data-parallel-multi-port-external-lb",
     "-dc": "--diffusion-config",
 }

@@ -100,6 +100,7 @@ def _settings() -> list[str]:
     from dataclasses import fields
 
     from octavo.client.restart_policy import Timing
+    from octavo.options.data_parallel import NAMES
     from octavo.options.engine import EngineArguments
     from octavo.options.foreign import FIXED, INERT
     from octavo.options.models import ModelsSettings
@@ -107,4 +108,4 @@ def _settings() -> list[str]:
 
     kinds = (EngineArguments, ServerSettings, ModelsSettings, Timing)
     own = [field.name for kind in kinds for field in fields(kind)]
-    return [name for name in (*own, *INERT, *FIXED) if name != "model"]
+    return [name for name in (*own, *INERT, *FIXED, *NAMES) if name != "model"]

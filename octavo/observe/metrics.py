@@ -68,12 +68,14 @@ class Metrics(HttpMetrics):
         readiness: Callable[[], float],
         cache_config: Labels = (),  # the settings of the KV cache
         num_without: Callable[[], int] = lambda: 0,  # admitted requests that no engine has
+        first_engine: int = 0,  # the number of the first engine
     ) -> None:
         super().__init__()
         self._queue = queue
         self._snapshots = snapshots
         self._readiness = readiness
         self._num_without = num_without
+        self._first_engine = first_engine
         self._cache_config = cache_config
         self._shared: list[Metric] = []  # with vLLM
         # Those whose series have the number of the engine; the others are of all together.
@@ -262,7 +264,10 @@ class Metrics(HttpMetrics):
 
     def _numbered(self) -> list[tuple[Labels, EngineSnapshot]]:
         """Return the statistics of each engine, with its label."""
-        return [(_label(index), each) for index, each in enumerate(self._snapshots())]
+        return [
+            (_label(number), each)
+            for number, each in enumerate(self._snapshots(), self._first_engine)
+        ]
 
     def _of_each(
         self, read: Callable[[EngineSnapshot], float]
@@ -301,7 +306,7 @@ class Metrics(HttpMetrics):
 
     def _label_of_all(self) -> Labels:
         """Return the label of what is not of one engine among several."""
-        return _label(0) if len(self._snapshots()) < 2 else _OF_ALL
+        return _label(self._first_engine) if len(self._snapshots()) < 2 else _OF_ALL
 
     def _admitted_by(self) -> list[tuple[Labels, float]]:
         return [((("key", name),), admitted) for name, admitted, _ in self._queue.by_owner()]
@@ -332,13 +337,14 @@ class Metrics(HttpMetrics):
 
     def text(self, model_name: str, prefix: str) -> bytes:
         """Return the current exposition; `prefix` is for the metrics that vLLM has too."""
-        for index, snapshot in enumerate(self._snapshots()):
-            self._take(str(index), snapshot)
+        first = self._first_engine
+        for number, snapshot in enumerate(self._snapshots(), first):
+            self._take(str(number), snapshot)
         for counter, read in self._read_totals:
             counter.raise_to(read())
         for counter, read_each in self._read_of_engines:
-            for index, total in enumerate(read_each()):
-                counter.raise_to(total, str(index))
+            for number, total in enumerate(read_each(), first):
+                counter.raise_to(total, str(number))
         base: Labels = (("model_name", model_name),)
         of_all = (*base, *self._label_of_all())
         named = [(f"{prefix}:{metric.name}", metric) for metric in self._shared]
@@ -364,9 +370,9 @@ class Metrics(HttpMetrics):
         self.step_tokens.load(engine, _by_bound(snapshot.steps_by_size), snapshot.num_tokens)
 
 
-def _label(index: int) -> Labels:
+def _label(number: int) -> Labels:
     """Return the label of an engine's series, as vLLM has it."""
-    return ((ENGINE, str(index)),)
+    return ((ENGINE, str(number)),)
 
 
 def _usage(snapshot: EngineSnapshot) -> float:

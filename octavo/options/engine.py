@@ -30,6 +30,7 @@ from octavo.options.adapters import (
     read_modules,
 )
 from octavo.options.cpu_types import CpuActivations, CpuWeights
+from octavo.options.data_parallel import with_own_engines
 from octavo.options.declare import check, option
 from octavo.options.foreign import DEVICES, FIXED, INERT, MISSING, SYNONYMS
 from octavo.options.kv_events import KVEventsConfig, read_kv_events_config
@@ -400,7 +401,8 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
     As in vLLM, None means the default.
     """
     known = [each.name for each in fields(EngineArguments) if each.name not in NOT_OPTIONS]
-    kept: dict[str, Any] = {"model": model}
+    options, first_engine = with_own_engines(options)
+    kept: dict[str, Any] = {"model": model, "first_engine": first_engine}
     ignored = []
     for name, value in options.items():
         if name in INERT:

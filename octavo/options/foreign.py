@@ -220,11 +220,6 @@ FIXED: Mapping[str, tuple[Test, str]] = {
     ),
     "node_rank": (_among(0), _ONE_PROCESS),
     "data_parallel_backend": (_among("mp", None), "engines are processes of this machine"),
-    "data_parallel_start_rank": (_among(0, None), "all engines run on this machine"),
-    "data_parallel_size_local": (
-        _among(None),
-        "all engines run on this machine: data_parallel_size alone says how many",
-    ),
     "api_server_count": (_among(1, None), "there is one front end"),
     **dict.fromkeys(
         ("enable_expert_parallel", "enable_eplb", "enable_dbo", "enable_elastic_ep"),
@@ -327,16 +322,9 @@ MISSING: Mapping[str, str] = {
         _ONE_PROCESS,
     ),
     **dict.fromkeys(
-        (
-            *("data_parallel_rank", "data_parallel_external_lb", "data_parallel_hybrid_lb"),
-            *("data_parallel_multi_port_external_lb", "data_parallel_supervisor_port"),
-        ),
+        (*("data_parallel_multi_port_external_lb", "data_parallel_supervisor_port"),),
         "one front end serves all engines; for a balancer of your own, start a server for each "
-        "engine, on a port of its own and without data_parallel_size",
-    ),
-    **dict.fromkeys(
-        ("data_parallel_address", "data_parallel_rpc_port"),
-        "all engines run on this machine; on others, start servers behind a balancer",
+        "engine, with data_parallel_rank, each on a port of its own",
     ),
     **dict.fromkeys(("numa_bind", "numa_bind_nodes", "numa_bind_cpus"), "start it under numactl"),
     "device_ids": ONE_DEVICE,

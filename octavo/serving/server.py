@@ -121,6 +121,7 @@ class Server:
             self.readiness_as_number,
             tuple((name, str(value)) for name, value in llm.model.cache_settings.items()),
             self._num_without_engine,
+            llm.first_engine,
         )
         self.sessions = Sessions(clock)
         self._add_metrics()

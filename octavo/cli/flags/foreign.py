@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from octavo.cli.parsing import Parser
+from octavo.options.data_parallel import NAMES, SWITCHES
 from octavo.options.foreign import FIXED, INERT
 
 # Those that take no value; all others take one.
@@ -41,6 +42,11 @@ SHORT = {  # vLLM's short flags
     "data_parallel_size_local": "-dpl",
     "data_parallel_start_rank": "-dpr",
     "data_parallel_backend": "-dpb",
+    "data_parallel_rank": "-dpn",
+    "data_parallel_address": "-dpa",
+    "data_parallel_rpc_port": "-dpp",
+    "data_parallel_hybrid_lb": "-dph",
+    "data_parallel_external_lb": "-dpe",
     "decode_context_parallel_size": "-dcp",
     "prefill_context_parallel_size": "-pcp",
     "enable_expert_parallel": "-ep",
@@ -54,12 +60,12 @@ SHORT = {  # vLLM's short flags
 def add_foreign_flags(parser: Parser) -> None:
     """Add the flags, hidden, whose values are checked with those of the engine."""
     group = parser.add_argument_group("flags of vLLM")
-    for name in (*INERT, *FIXED):
+    for name in (*INERT, *FIXED, *NAMES):
         long = "--" + name.replace("_", "-")
         flags = (long, SHORT[name]) if name in SHORT else (long,)
         if any(flag in parser.flags() for flag in flags):
             continue  # the command has its own
-        if name in ALONE:
+        if name in ALONE or name in SWITCHES:
             group.add_argument(
                 *flags,
                 action=argparse.BooleanOptionalAction,
