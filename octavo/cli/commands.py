@@ -38,6 +38,7 @@ _ALL = (
         "share requests among several servers, by prefix and load",
         "URL...",
     ),
+    Command("top", "octavo.cli.top.command", "show what a running server is doing", "[URL]"),
     Command("pull", "octavo.cli.pull", "fetch a model into the cache", "MODEL"),
     Command("list", "octavo.cli.list_models", "list the models in the caches", ""),
     Command(

@@ -51,6 +51,12 @@ class EngineState(Protocol):
     def snapshot(self) -> EngineSnapshot:
         """Return the engine's newest statistics."""
 
+    def command(self, command: Command, seconds: float = COMMAND_SECONDS) -> asyncio.Future[Reply]:
+        """Send a command to this engine alone; see `EngineClient.command`."""
+
+    def request_id(self, name: str) -> str | None:
+        """Return the id of the request that the engine calls so; None if it has ended."""
+
     def is_well(self) -> bool:
         """Return whether the engine is ready and alive; False while it is restarted."""
 

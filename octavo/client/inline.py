@@ -107,6 +107,9 @@ class InlineClient:
         waiting = load.num_waiting + sum(isinstance(each, Request) for each in tuple(self._inbox))
         return replace(self._snapshot, load=load._replace(num_waiting=waiting))
 
+    def request_id(self, name: str) -> str | None:
+        return name
+
     @property
     def is_ready(self) -> bool:
         return not self._is_closing

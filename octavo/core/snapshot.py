@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import chain, islice, zip_longest
 from typing import Any, NamedTuple
 
 from octavo.core.engine import EngineCore
+from octavo.core.kv.occupancy import MAX_ENTRIES_READ, Occupancy, cells_of, take_occupancy
+from octavo.core.sequence import Sequence as KnownSequence
+from octavo.core.sequence import Status
 from octavo.core.stats import StepStats
 
 MAX_STEPS_SENT = 64  # in one snapshot; the engine itself keeps more
+MAX_SEQUENCES_SEEN = 256  # in one view, those that run first
 
 
 class EngineLoad(NamedTuple):
@@ -135,4 +139,66 @@ def take_snapshot(core: EngineCore, now: float) -> EngineSnapshot:
         is_paused=scheduler.paused,
         recent=recent,
         recent_seconds=tuple(seconds),
+    )
+
+
+class SequenceView(NamedTuple):
+    """One living sequence, as people see it who watch the engine."""
+
+    name: str  # the id of its request in the engine
+    state: str  # running, waiting, or held
+    num_prompt: int
+    num_cached: int  # of the known tokens, when it was first admitted
+    num_computed: int
+    num_known: int
+    max_total: int
+    num_drafts: int
+    num_accepted_drafts: int
+    cells: tuple[int, ...]  # of the view's occupancy, in which it holds blocks
+    reason: str  # what it is held for; empty: it is not
+
+
+class EngineView(NamedTuple):
+    """The sequences and the memory of an engine between two of its steps."""
+
+    sequences: tuple[SequenceView, ...]
+    num_left_out: int  # living sequences beyond the bound
+    occupancy: Occupancy
+    blocked_by: str  # why the first that waits is not admitted; empty: nothing waits
+
+
+def take_view(core: EngineCore) -> EngineView:
+    """Return what an engine is doing now; its cost has a bound, however large the engine is."""
+    scheduler = core.scheduler
+    kv, living = scheduler.kv, scheduler.sequences
+    occupancy = take_occupancy(kv.pool)
+    others = (each for each in living.values() if each.status is not Status.RUNNING)
+    seen = [*islice(chain(scheduler.running, others), MAX_SEQUENCES_SEEN)]
+    num_entries = sum([sum(map(len, each.tables)) for each in seen])
+    stride = 1 + num_entries // MAX_ENTRIES_READ
+    per_page = scheduler.config.blocks_per_page
+    views = []
+    for each in seen:
+        cells = cells_of(each.tables, per_page, occupancy.cell_blocks, stride)
+        views.append(_view(each, cells))
+    recent = scheduler.stats.recent
+    blocked_by = recent[-1].blocked_by if recent and scheduler.queue.num_waiting else None
+    num_left_out = len(living) - len(seen)
+    return EngineView(tuple(views), num_left_out, occupancy, blocked_by or "")
+
+
+def _view(sequence: KnownSequence, cells: tuple[int, ...]) -> SequenceView:
+    stats, hold = sequence.stats, sequence.hold
+    return SequenceView(
+        sequence.request_id,
+        sequence.status.name.lower(),
+        sequence.num_prompt,
+        stats.num_cached_tokens,
+        sequence.num_computed,
+        len(sequence.tokens),
+        sequence.max_total,
+        stats.num_drafts,
+        stats.num_accepted_drafts,
+        cells,
+        hold.reasons[0] if hold is not None and hold.reasons else "",
     )

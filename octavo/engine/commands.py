@@ -12,6 +12,7 @@ from typing import Any
 
 from octavo.core.engine import EngineCore
 from octavo.core.request import Pause, ResetPrefixCache, Resume
+from octavo.core.snapshot import EngineView, take_view
 from octavo.wire import commands
 from octavo.wire.commands import CommandError, Reply
 from octavo.wire.message_types import CommandReply, EngineCommand, WireError, pack, unpack
@@ -51,6 +52,10 @@ def _set_log_level(core: EngineCore, command: commands.SetLogLevel) -> int:
     return before
 
 
+def _look(core: EngineCore, command: commands.Look) -> EngineView:
+    return take_view(core)
+
+
 def _no_files(core: EngineCore, command: commands.LoadFile | commands.UnloadFile) -> None:
     raise CommandRefusedError(NO_LOADER, "this engine was started without a loader of files")
 
@@ -60,6 +65,7 @@ HANDLERS: dict[type[commands.Command], Handler] = {
     commands.Resume: _resume,
     commands.ResetPrefixCache: _reset_prefix_cache,
     commands.SetLogLevel: _set_log_level,
+    commands.Look: _look,
     commands.LoadFile: _no_files,
     commands.UnloadFile: _no_files,
 }

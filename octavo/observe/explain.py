@@ -169,6 +169,8 @@ class Record:
     def end(self, now: float, num_output_tokens: int) -> None:
         """Complete the record, and keep no more than it shows."""
         self.ended_at, self.num_output_tokens = now, num_output_tokens
+        if self.outcome == "running":  # nothing says that it went well
+            self.outcome = "failed"
         self.parameters, self.sampling = _parameters(self), None
 
     def explain(self, now: float) -> dict[str, Any]:
@@ -240,6 +242,12 @@ class Recent:
     def find(self, name: str, owner: str) -> Record | None:
         """Return the record of a request's id, or None; only the key's own are found."""
         return self._records.get((owner, name))
+
+    def ended_of(self, owner: str) -> Iterator[Record]:
+        """Yield a key's records of requests that have ended, the newest first."""
+        for record in reversed(self._records.values()):
+            if record.owner == owner and record.ended_at is not None:
+                yield record
 
 
 def _parameters(record: Record) -> dict[str, Any]:

@@ -99,6 +99,15 @@ class Histogram(Metric):
         """The number of values that were counted."""
         return sum(self._counts)
 
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """The largest value that each count but the last has."""
+        return self._bounds
+
+    def reading(self) -> tuple[tuple[int, ...], float]:
+        """Return the counts as they are now, and the sum of all values."""
+        return tuple(self._counts), self._sum
+
     def lines(self, name: str, base: Labels) -> Iterator[str]:
         total = 0
         for bound, count in zip((*self._bounds, None), self._counts, strict=True):

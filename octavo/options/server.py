@@ -74,6 +74,9 @@ class ServerSettings(TransportSettings):
     enable_explain: bool = option(
         True, "record where the time of requests went", group="dialect", flags=("--explain",)
     )
+    console: bool = option(
+        True, "show browsers a console at /, of the model and of the server", group="dialect"
+    )
     chat_template: str | None = option(
         None,
         "a Jinja template instead of the model's: a file, or the template itself",
@@ -171,6 +174,13 @@ class ServerSettings(TransportSettings):
     )
     num_explained: int = option(
         512, "recent requests that /explain knows", "COUNT", group="limits", least=0
+    )
+    max_live_listeners: int = option(
+        16,
+        "the most listeners of /v1/live, as `octavo top` and the console are; 0: there is none",
+        "COUNT",
+        group="limits",
+        least=0,
     )
     ready_seconds: float = option(
         2.0,

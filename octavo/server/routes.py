@@ -29,12 +29,14 @@ from octavo.dialects.tgi.dialect import TGI
 from octavo.dialects.tgi.routes import TGI_ROUTES
 from octavo.dialects.vllm.routes import VLLM_ROUTES
 from octavo.options.server import ServerSettings
+from octavo.server.console.page import home
 from octavo.server.invocations import invoke
 from octavo.server.openapi import document
 from octavo.serving import status_routes
 from octavo.serving.batches.routes import BATCH_ROUTES
 from octavo.serving.durable.routes import resume
 from octavo.serving.exchange import Exchange
+from octavo.serving.live.routes import LIVE_ROUTES
 from octavo.transport.dialect import Dialect
 from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode
@@ -94,7 +96,7 @@ async def documentation(exchange: Exchange) -> None:
 # The routes of a server of token ids alone: no answer has a text, and nothing is made of one.
 _READ_OF_TOKENS = (
     *("/v1/requests/{id}/explain", "/v1/streams/{id}", "/v1/models", "/v1/models/{id}"),
-    *("/", "/version", "/health/live", "/health/ready", "/health", "/ping", "/load"),
+    *("/", "/v1/live", "/version", "/health/live", "/health/ready", "/health", "/ping", "/load"),
     *("/metrics", "/openapi.json", "/docs"),
 )
 OF_TOKENS = frozenset(
@@ -147,6 +149,7 @@ ROUTES: Sequence[Route] = (
         other_kinds=("application/json",),  # of a request without a stream
         query=(("from", "The id of the last event that was received; without it, all comes."),),
     ),
+    *LIVE_ROUTES,
     *ADAPTER_ROUTES,
     *EMBEDDING_ROUTES,
     *VLLM_ROUTES,
@@ -156,7 +159,11 @@ ROUTES: Sequence[Route] = (
     *LLAMA_ROUTES,
     *TGI_ROUTES,
     *DECISION_ROUTES,
-    Route("GET", "/", status_routes.root, "The server's name.", kind="text/plain"),
+    Route(
+        *("GET", "/", home, "The server's name; for browsers the console."),
+        kind="text/plain",
+        other_kinds=("text/html",),
+    ),
     Route("GET", "/version", status_routes.version, "The server's version."),
     Route("GET", "/health/live", status_routes.live, "Whether the event loop runs."),
     Route("GET", "/health/ready", status_routes.ready, "Whether requests are served."),

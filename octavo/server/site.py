@@ -15,9 +15,9 @@ from octavo.serving.batches.calls import Calls
 from octavo.serving.batches.service import Batches
 from octavo.serving.batches.store import Store
 from octavo.serving.durable.service import Durability
-from octavo.serving.server import ActiveRequest, Server
+from octavo.serving.server import Server
 from octavo.transport.app import Application
-from octavo.transport.lifecycle import Service
+from octavo.transport.lifecycle import Service, Stoppable
 
 
 class Site(Service, Protocol):
@@ -90,8 +90,8 @@ class OneModel:
     def drain(self) -> None:
         self.server.is_draining = True
 
-    def active(self) -> Sequence[ActiveRequest]:
-        return list(self.server.active.values())
+    def active(self) -> Sequence[Stoppable]:
+        return [*self.server.active.values(), *self.server.live.listeners]
 
     async def close(self) -> None:
         server = self.server

@@ -123,7 +123,6 @@ class Generation:
         sinks: list[_PromptSink] = []
         server.recent.add(record)
         server.active[self._ids[0]] = self._active
-        record.outcome = "failed"
         if server.config.log_prompts:
             self._log_prompts()
         try:

@@ -27,6 +27,7 @@ from octavo.serving.bounds.sessions import Sessions
 from octavo.serving.bounds.shares import Shares
 from octavo.serving.bounds.turns import Releases
 from octavo.serving.canary import Canary
+from octavo.serving.live.feed import LiveFeed
 from octavo.serving.store.responses import ResponseStore
 from octavo.serving.store.sqlite_shelf import open_store
 from octavo.serving.translation import TranslationContext
@@ -153,6 +154,7 @@ class Server:
             self.metrics.prompt_workers_killed.add,
             workers,
         )
+        self.live = LiveFeed(lambda: (self,), self.recent, config, VERSION, clock)
         self.checked_shapes = CheckedShapes()
         self.active: dict[str, ActiveRequest] = {}
         self.releases = Releases()  # of requests that have ended

@@ -11,6 +11,8 @@ from typing import Annotated, Any, ClassVar, get_args
 
 from msgspec import Meta, Struct
 
+from octavo.core.snapshot import EngineView
+
 MAX_MESSAGE = 1 << 16  # characters of an error's message
 
 Code = Annotated[str, Meta(max_length=64)]
@@ -65,6 +67,13 @@ class SetLogLevel(Command, frozen=True):
     level: LogLevel
 
 
+class Look(Command, frozen=True):
+    """A command to report what the engine is doing now."""
+
+    name = "look"
+    result = EngineView
+
+
 class LoadedFile(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """A file of tensors that an engine has taken into use."""
 
@@ -92,7 +101,7 @@ class UnloadFile(Command, frozen=True):
     label: FileLabel
 
 
-AnyCommand = Pause | Resume | ResetPrefixCache | SetLogLevel | LoadFile | UnloadFile
+AnyCommand = Pause | Resume | ResetPrefixCache | SetLogLevel | Look | LoadFile | UnloadFile
 BY_NAME: dict[str, type[Command]] = {kind.name: kind for kind in get_args(AnyCommand)}
 
 

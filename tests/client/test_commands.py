@@ -18,6 +18,7 @@ from octavo.client.inline import InlineClient
 from octavo.client.process import ProcessClient
 from octavo.core.config import CoreConfig
 from octavo.core.engine import EngineCore
+from octavo.core.snapshot import EngineView
 from octavo.wire import message_types as messages
 from octavo.wire.commands import (
     NO_ENGINE,
@@ -28,6 +29,7 @@ from octavo.wire.commands import (
     WRONG_ARGUMENTS,
     Command,
     CommandError,
+    Look,
     Pause,
     Reply,
     ResetPrefixCache,
@@ -84,6 +86,9 @@ def test_replies_have_values_and_errors_of_the_engine(client: ProcessClient) -> 
         Caller(client)
         assert await client.command(SetLogLevel(37)) == Reply(level)
         assert await client.command(SetLogLevel(level)) == Reply(37)
+        view = (await client.command(Look())).value
+        assert isinstance(view, EngineView)
+        assert (view.sequences, set(view.occupancy.used)) == ((), {0})
         for command in (Pause(), ResetPrefixCache(), Resume()):
             assert await client.command(command) == Reply()
         assert await error_code(client.command(LoadAdapter("/adapters/sql"))) == UNKNOWN_COMMAND

@@ -6,10 +6,13 @@ what becomes of them when it ends, is its member's part.
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
+from octavo.client.commands import COMMAND_SECONDS
 from octavo.client.engine import Engine
 from octavo.client.journal.journal import Assignment, Entry, Journal
 from octavo.client.journal.quarantine import Quarantine
@@ -18,6 +21,7 @@ from octavo.core.request import TokenEvent
 from octavo.core.snapshot import EngineSnapshot
 from octavo.routing import Candidate, KnownPrefixes
 from octavo.wire.codec import in_batches
+from octavo.wire.commands import Command, Reply
 from octavo.wire.message_types import (
     AbortRequests,
     AddRequests,
@@ -26,6 +30,7 @@ from octavo.wire.message_types import (
     WireRequest,
 )
 
+NUMBER = re.compile(r"[0-9]{1,19}")
 SomeEngine = TypeVar("SomeEngine", bound=Engine)
 
 
@@ -93,6 +98,15 @@ class Member(Generic[SomeEngine]):
         load = self.engine.load
         num_waiting = max(0, len(self.requests) - load.num_running)
         return replace(self.engine.totals, load=load._replace(num_waiting=num_waiting))
+
+    def command(self, command: Command, seconds: float = COMMAND_SECONDS) -> asyncio.Future[Reply]:
+        """Send a command to this engine alone."""
+        return self.engine.command(command, seconds)
+
+    def request_id(self, name: str) -> str | None:
+        """Return the id of the request that has this name in the engine."""
+        entry = self.requests.find(int(name)) if NUMBER.fullmatch(name) else None
+        return None if entry is None else entry.name
 
     def is_well(self) -> bool:
         """Return whether the engine is ready and alive."""

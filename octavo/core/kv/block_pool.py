@@ -102,6 +102,14 @@ class BlockPool:
             num_free += [ref_counts[block] for block in table if block != NULL_BLOCK].count(0)
         return num_free
 
+    def holders(self) -> list[int]:
+        """Return how many hold each block."""
+        return self.ref_counts
+
+    def kept_labels(self) -> list[tuple[int, bytes] | None]:
+        """Return what is true for each free block whose content can be found again."""
+        return self.labels
+
     def acquire(self, block: int, group: int = 0) -> None:
         """Count another holder of a block; a free block leaves the free list."""
         if self.ref_counts[block] == 0:

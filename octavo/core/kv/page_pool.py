@@ -78,6 +78,14 @@ class PagePool:
         """The number of pages that any group can take."""
         return len(self._empty_pages) + len(self._idle_pages)
 
+    def holders(self) -> list[int]:
+        """Return how many blocks of each page are held."""
+        return self.num_held
+
+    def kept_labels(self) -> list[bool]:
+        """Return what is true for each free page whose content can be found again."""
+        return [page in self._idle_pages for page in range(self.num_blocks)]
+
     def pages_for(self, counts: list[int]) -> int:
         """Return how many free pages so many blocks of each group take."""
         return sum(self._least_pages(counts))

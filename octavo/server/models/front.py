@@ -16,10 +16,12 @@ from octavo.server.models.routes import routes_of
 from octavo.server.routes import DEFAULT_DIALECT
 from octavo.serving.admission import Admission
 from octavo.serving.exchange import Exchange
-from octavo.serving.server import ActiveRequest, Server, Shared, add_shared_metrics, wall_time
+from octavo.serving.live.feed import LiveFeed
+from octavo.serving.server import VERSION, Server, Shared, add_shared_metrics, wall_time
 from octavo.transport.app import Application
 from octavo.transport.auth import AccessControl
 from octavo.transport.errors import ApiError, unavailable
+from octavo.transport.lifecycle import Stoppable
 from octavo.transport.route import RouteTable
 
 
@@ -46,6 +48,7 @@ class Front:
         add_shared_metrics(self.metrics, shared.responses)
         self.metrics.add_gauge("models", "Models, by state.", self._by_state)
         self.metrics.add_gauge("model_loads", "Times that each was loaded.", self._loads)
+        self.live = LiveFeed(self.servers, shared.recent, config, VERSION, clock)
         self.is_draining = False
         self._any_server: Server | None = None
         self.openapi = b""  # the document of the routes, once it was asked for
@@ -122,8 +125,9 @@ class ManyModels:
         for server in self.front.servers():
             server.is_draining = True
 
-    def active(self) -> Sequence[ActiveRequest]:
-        return [each for server in self.front.servers() for each in server.active.values()]
+    def active(self) -> Sequence[Stoppable]:
+        found = [each for server in self.front.servers() for each in server.active.values()]
+        return [*found, *self.front.live.listeners]
 
     async def close(self) -> None:
         await self.front.models.close()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from octavo.server.models.front import Front
 
 # Of no model: their handlers need nothing of one.
-_OF_NONE = ("/", "/health/live", "/openapi.json", "/docs", "/api/version")
+_OF_NONE = ("/", "/v1/live", "/health/live", "/openapi.json", "/docs", "/api/version")
 _READY = ("/health", "/health/ready", "/v1/health", "/ping")
 # About what models share, by an id.
 _OF_ALL = ("/v1/responses/{id}", "/v1/requests/{id}")

@@ -254,3 +254,22 @@ def test_a_stream_goes_on_while_another_model_is_loaded(directory: Path) -> None
         assert (await other).status_code == 200
 
     run(directory, work)
+
+
+def test_the_live_stream_shows_each_model_that_was_used(directory: Path) -> None:
+    async def work(site: Site, client: httpx.AsyncClient) -> None:
+        listener = site.front.live.join("")
+        try:
+            frame = json.loads((await listener.next()).removeprefix(b"data: "))
+            assert frame["models"] == []
+            for name in ("a", "b"):
+                body = {"model": name, "prompt": "Hi", "max_tokens": 2}
+                assert (await client.post("/v1/completions", json=body)).status_code == 200
+            while len(frame["ended"]) < 2:
+                frame = json.loads((await listener.next()).removeprefix(b"data: "))
+        finally:
+            site.front.live.leave(listener)
+        assert [each["name"] for each in frame["models"]] == ["a", "b"]
+        assert len(frame["ended"]) == 2
+
+    run(directory, work)

@@ -1,0 +1,1 @@
+"""The `top` command: the live stream of a server, in a terminal."""

@@ -1,0 +1,1 @@
+"""Tests of the live stream: frames, listeners, bounds, tenants."""
