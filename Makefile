@@ -25,7 +25,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-newest test-smollm2 test-speculation test-matrix test-clients check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
+.PHONY: help setup serve test test-console test-newest test-smollm2 test-speculation test-matrix test-clients check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -157,6 +157,10 @@ test: setup build/openai-1 ## everything; the last line is pytest's own summary
 	    wait $$check && exit $$coverage
 	@$(RUN) -m pytest $(SPREAD) --ignore tests/tidy $(COVERAGE_TESTS:%=--covered %)
 
+test-console: setup ## the console in a real Chromium, where there is one; its pictures are left in build/console
+	@if command -v chromedriver >/dev/null; then $(RUN) -m pytest --quiet -o faulthandler_timeout=3600 tests/console/every_view.py; \
+	else echo "no Chromium with its driver here (apt install chromium chromium-driver): test-console is skipped"; fi
+
 test-newest: ## quick tests without PyTorch under the newest Python here, if it is newer than PYTHON
 	@newest="$$(.ci/newest-python $(PYTHON))" || exit 1; \
 	if [ -z "$$newest" ]; then echo "no Python newer than $(PYTHON) here: test-newest is skipped"; else \
@@ -253,7 +257,7 @@ hostile: $(VENV)/.octavo ## 10,000 hostile requests beside 16 streams that they 
 	@$(RUN) -m benchmarks.hostile $(if $(MODEL),--model $(MODEL)) $(ARGS)
 
 # The quick ones first. Each must pass; what it prints is in build/nightly. About three hours on two cores.
-NIGHTLY ?= test-newest test test-matrix test-speculation planted "sim:SEEDS=10000 FROM=$(FROM)" test-shapes damage test-smollm2 test-amx hostile \
+NIGHTLY ?= test-newest test test-console test-matrix test-speculation planted "sim:SEEDS=10000 FROM=$(FROM)" test-shapes damage test-smollm2 test-amx hostile \
     "soak:SECONDS=1800" test-clients sanitize
 nightly: setup ## every suite there is, one after the other, whatever fails; says how each ended (hours)
 	@.ci/nightly $(NIGHTLY)
