@@ -8,6 +8,7 @@ import json
 
 from benchmarks.hostile.attack import ATTACK_KEY, COMPLETIONS, WATCH_KEY, Attack, Right, request
 from benchmarks.hostile.client import Outcome, carry_out
+from benchmarks.hostile.live.listeners import listen_too_often
 
 RESPONSES = "/v1/responses"
 NUM_STREAMS = 150  # more than the engine has slots
@@ -18,7 +19,8 @@ SENDERS = 16  # connections at once that begin responses in the background
 
 async def occupy(port: int, num_responses: int = NUM_RESPONSES) -> list[str]:
     """Return the faults of a server, one of whose keys wants all of it."""
-    faults = await _beside_streams(port)
+    faults = await listen_too_often(port)
+    faults += await _beside_streams(port)
     return faults + await _beside_responses(port, num_responses)
 
 

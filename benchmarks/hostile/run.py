@@ -28,6 +28,7 @@ from benchmarks.hostile.attack import (
 )
 from benchmarks.hostile.client import carry_out
 from benchmarks.hostile.flood import flood
+from benchmarks.hostile.live import listeners
 from benchmarks.hostile.occupation import occupy
 from benchmarks.hostile.verdict import fault_of
 from benchmarks.served.client import LostError, Served, peak_mib, resident_mib
@@ -35,7 +36,7 @@ from benchmarks.served.leaks import holdings, holdings_in_the_end, leaks, settle
 
 ALL_KINDS: tuple[Kind, ...] = tuple(
     kind
-    for module in (bodies, heads, framing, manners, costly, shapes, routes)
+    for module in (bodies, heads, framing, manners, listeners, costly, shapes, routes)
     for kind in module.KINDS
 )
 MAX_CONNECTIONS = 800

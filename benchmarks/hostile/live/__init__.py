@@ -1,0 +1,1 @@
+"""Attacks by listeners of the live stream."""
