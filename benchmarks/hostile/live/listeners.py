@@ -67,9 +67,9 @@ async def listen_too_often(port: int) -> list[str]:
         found = [
             await stack.enter_async_context(_status(port, ATTACK_KEY)) for _ in range(NUM_LISTENERS)
         ]
-        faults = [
-            f"a listener too many has status {each}" for each in found if each not in (200, 429)
-        ]
+        # 503: connections of an attack before this one may still be open.
+        wrong = [each for each in found if each not in (200, 429, 503)]
+        faults = [f"a listener too many has status {each}" for each in wrong]
         if found.count(200) > NUM_LISTENERS // 2 or not found.count(429):
             faults.append(f"one key has {found.count(200)} listeners of {NUM_LISTENERS}")
         other = await stack.enter_async_context(_status(port, WATCH_KEY))
