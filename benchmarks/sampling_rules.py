@@ -50,6 +50,15 @@ RULES = {
     "allowed_token_ids": Rule({"allowed_token_ids": list(range(100, 5000))}),
     "min_p": Rule({"min_p": 0.05}, "warm"),
     "top_k and top_p": Rule({"top_k": 40, "top_p": 0.9}, "warm"),
+    "typical_p": Rule({"sampler_options": {"typical_p": 0.9}}, "warm"),
+    "top_n_sigma": Rule({"sampler_options": {"top_n_sigma": 1.0}}, "warm"),
+    "xtc": Rule({"sampler_options": {"xtc_probability": 0.5}}, "warm"),
+    "dynatemp_range": Rule({"sampler_options": {"dynatemp_range": 0.5}}, "warm"),
+    "dry": Rule({"sampler_options": {"dry_multiplier": 0.8}}),
+    "repeat_last_n": Rule({"sampler_options": {"repeat_last_n": 64}, "repetition_penalty": 1.1}),
+    "top_k first": Rule(
+        {"sampler_options": {"samplers": ["top_k", "top_p", "temperature"]}, "top_k": 40}, "warm"
+    ),
     "logprobs=5": Rule({"logprobs": 5}, aim=0.9),
 }
 

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     )
     from octavo.api.pooling.params import PoolingParams
     from octavo.core.config import ConfigError
-    from octavo.core.sampling_params import RequestError, RequestOutputKind, SamplingParams
+    from octavo.core.sampling_params import (
+        RequestError,
+        RequestOutputKind,
+        SamplerOptions,
+        SamplingParams,
+    )
     from octavo.core.stopping.repetition import RepetitionDetectionParams
     from octavo.core.structured_outputs import StructuredOutputsParams
 
@@ -42,6 +47,7 @@ _PLACES = {
     "RequestError": "octavo.core.sampling_params",
     "RequestOutput": "octavo.api.outputs",
     "RequestOutputKind": "octavo.core.sampling_params",
+    "SamplerOptions": "octavo.core.sampling_params",
     "SamplingParams": "octavo.core.sampling_params",
     "ScoringRequestOutput": "octavo.api.outputs",
     "StructuredOutputsParams": "octavo.core.structured_outputs",
@@ -63,6 +69,7 @@ __all__ = [
     "RequestError",
     "RequestOutput",
     "RequestOutputKind",
+    "SamplerOptions",
     "SamplingParams",
     "ScoringRequestOutput",
     "StructuredOutputsParams",

@@ -39,6 +39,29 @@ auto copied(const Array& array) {
 
 std::vector<int32_t> ids_of(nb::handle object) { return copied(nb::cast<IntArray>(object)); }
 
+Sampling kind_of(const std::string& name) {
+  const std::pair<const char*, Sampling> kinds[] = {
+      {"top_k", Sampling::TopK},         {"min_p", Sampling::MinP},
+      {"top_p", Sampling::TopP},         {"typical_p", Sampling::TypicalP},
+      {"top_n_sigma", Sampling::TopNSigma}, {"xtc", Sampling::Xtc},
+      {"temperature", Sampling::Temperature}};
+  for (const auto& [known, kind] : kinds)
+    if (name == known) return kind;
+  throw std::invalid_argument("there is no sampler " + name);
+}
+
+Stage read_stage(nb::handle from) {
+  return {kind_of(nb::cast<std::string>(from[0])), nb::cast<double>(from[1]),
+          nb::cast<int64_t>(from[2]),              nb::cast<double>(from[3]),
+          nb::cast<double>(from[4]),               nb::cast<double>(from[5])};
+}
+
+Dry read_dry(nb::handle from) {
+  if (from.is_none()) return {};
+  return {nb::cast<double>(from[0]), nb::cast<double>(from[1]), nb::cast<int32_t>(from[2]),
+          nb::cast<int32_t>(from[3]), nb::cast<std::vector<int32_t>>(from[4])};
+}
+
 SlotSampling read_sampling(nb::handle from) {
   SlotSampling sampling;
   sampling.tokens = ids_of(from.attr("tokens"));
@@ -47,6 +70,7 @@ SlotSampling read_sampling(nb::handle from) {
   sampling.min_p = nb::cast<double>(from.attr("min_p"));
   sampling.top_p = nb::cast<double>(from.attr("top_p"));
   sampling.top_k = nb::cast<int64_t>(from.attr("top_k"));
+  for (const nb::handle stage : from.attr("chain")) sampling.chain.push_back(read_stage(stage));
   sampling.seed = nb::cast<int64_t>(from.attr("seed"));
   const nb::object allowed = from.attr("allowed");
   sampling.has_allowed = !allowed.is_none();
@@ -59,6 +83,8 @@ SlotSampling read_sampling(nb::handle from) {
   sampling.repetition = nb::cast<float>(from.attr("repetition"));
   sampling.presence = nb::cast<float>(from.attr("presence"));
   sampling.frequency = nb::cast<float>(from.attr("frequency"));
+  sampling.penalty_window = nb::cast<int64_t>(from.attr("penalty_window"));
+  sampling.dry = read_dry(nb::object(from.attr("dry")));
   sampling.logprobs = nb::cast<int32_t>(from.attr("logprobs"));
   sampling.logprob_ids = ids_of(from.attr("logprob_ids"));
   sampling.has_processors = nb::len(nb::handle(nb::object(from.attr("processors")))) > 0;

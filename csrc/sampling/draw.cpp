@@ -1,6 +1,9 @@
 // Draws a token from a row of logits.
 #include "sampling/draw.h"
 
+#include "sampling/chain.h"
+#include "sampling/nucleus.h"
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -11,10 +14,12 @@ namespace {
 
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
 constexpr uint64_t kApart = 0x6A09E667F3BCC909u;
+constexpr uint64_t kFirst = 0xBF58476D1CE4E5B9u;
+constexpr uint64_t kSecond = 0x94D049BB133111EBu;
 
 uint64_t mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  x = (x ^ (x >> 30)) * kFirst;
+  x = (x ^ (x >> 27)) * kSecond;
   return x ^ (x >> 31);
 }
 
@@ -60,36 +65,6 @@ void keep_likely(int size, const Draw& draw, double most, std::vector<float>& va
     if (logits[i] >= floor && logits[i] / draw.temperature >= least) tokens.push_back(i);
 }
 
-// Moves the likeliest tokens to the front, as many as have `wanted` of probability together; ties
-// go by token id. Returns how many. Halves the searched range again and again.
-size_t nucleus(std::vector<Candidate>& tokens, double wanted) {
-  constexpr size_t kFew = 64;  // tokens: these are sorted
-  const auto likelier = [](const Candidate& one, const Candidate& other) {
-    return one.logit != other.logit ? one.logit > other.logit : one.token < other.token;
-  };
-  size_t begin = 0, end = tokens.size();
-  double before = 0.0;
-  while (end - begin > kFew) {
-    const size_t middle = begin + (end - begin) / 2;
-    std::nth_element(tokens.begin() + begin, tokens.begin() + middle, tokens.begin() + end,
-                     likelier);
-    double sum = before;
-    for (size_t i = begin; i < middle; ++i) sum += tokens[i].share;
-    if (sum >= wanted) {
-      end = middle;
-    } else {
-      before = sum;
-      begin = middle;
-    }
-  }
-  std::sort(tokens.begin() + begin, tokens.begin() + end, likelier);
-  while (begin < end) {
-    before += tokens[begin++].share;
-    if (before >= wanted) break;
-  }
-  return begin;
-}
-
 // Keeps the likeliest tokens that have top_p together, of all or of those in scratch.tokens.
 void keep_nucleus(const KernelTable& kernels, int size, const Draw& draw, double most, bool of_all,
                   DrawScratch& scratch) {
@@ -111,7 +86,10 @@ void keep_nucleus(const KernelTable& kernels, int size, const Draw& draw, double
       total += share;
     }
   }
-  const size_t kept = nucleus(candidates, draw.top_p * total);
+  const auto likelier = [](const Candidate& one, const Candidate& other) {
+    return one.logit != other.logit ? one.logit > other.logit : one.token < other.token;
+  };
+  const size_t kept = nucleus(candidates, draw.top_p * total, likelier);
   tokens.clear();
   for (size_t i = 0; i < kept; ++i) tokens.push_back(candidates[i].token);
 }
@@ -120,26 +98,23 @@ struct Keys {
   uint64_t one, two;
 };
 
-Keys keys_of(const Draw& draw) {
-  const uint64_t seed = static_cast<uint64_t>(draw.seed);
-  const uint64_t one = mix(mix(seed + kGolden) + static_cast<uint64_t>(draw.position) * kGolden);
+Keys keys_of(int64_t seed, int64_t position) {
+  const uint64_t one = mix(mix(static_cast<uint64_t>(seed) + kGolden) +
+                           static_cast<uint64_t>(position) * kGolden);
   return {one, mix(one ^ kApart)};
 }
 
-bool has_filters(const Draw& draw) {
-  return draw.min_p > 0.0 || draw.top_k > 0 || draw.top_p < 1.0;
-}
-
-// Puts the tokens that pass the filters into scratch.tokens. Returns false if any logit is not
-// finite.
-bool filter(const KernelTable& kernels, int size, const Draw& draw, DrawScratch& scratch) {
+// Puts the tokens that pass the filters into scratch.tokens, and returns the temperature by which
+// they are drawn. Returns a negative number if any logit is not finite.
+double filter(const KernelTable& kernels, int size, const Draw& draw, DrawScratch& scratch) {
   const int32_t likeliest = kernels.arg_max(draw.logits, size);
-  if (likeliest < 0) return false;
+  if (likeliest < 0) return -1.0;
+  if (!draw.chain.empty()) return run_chain(kernels, size, draw, likeliest, scratch);
   const double most = draw.logits[likeliest] / draw.temperature;
   const bool of_all = draw.min_p <= 0.0 && draw.top_k <= 0;
   if (!of_all) keep_likely(size, draw, most, scratch.values, scratch.tokens);
   if (draw.top_p < 1.0) keep_nucleus(kernels, size, draw, most, of_all, scratch);
-  return true;
+  return draw.temperature;
 }
 
 // Draws among few tokens: what concerns all of them runs over their logits, gathered.
@@ -152,31 +127,41 @@ int32_t draw_candidate(const KernelTable& kernels, const Draw& draw, DrawScratch
   const int32_t likeliest = kernels.arg_max(gathered, count);
   if (likeliest < 0) return -1;
   if (draw.temperature == 0.0) return ids[likeliest];
-  const auto [one, two] = keys_of(draw);
-  if (!has_filters(draw))
+  const auto [one, two] = keys_of(draw.seed, draw.position);
+  if (!draw.has_filters)
     return kernels.draw_among(draw.logits, ids.data(), count, draw.temperature, one, two);
   Draw among = draw;
   among.logits = gathered;
-  filter(kernels, count, among, scratch);
+  const double temperature = filter(kernels, count, among, scratch);
   for (int32_t& token : scratch.tokens) token = ids[token];
   return kernels.draw_among(draw.logits, scratch.tokens.data(),
-                            static_cast<int>(scratch.tokens.size()), draw.temperature, one, two);
+                            static_cast<int>(scratch.tokens.size()), temperature, one, two);
 }
 
 }  // namespace
+
+double coin_of(int64_t seed, int64_t position) {
+  constexpr uint64_t kCoin = uint64_t{1} << 32;
+  const auto [one, two] = keys_of(seed, position);
+  uint64_t x = one + kCoin * kGolden;
+  x = (x ^ (x >> 30)) * kFirst + two;
+  x = (x ^ (x >> 27)) * kSecond;
+  return (static_cast<double>((x ^ (x >> 31)) >> 12) + 0.5) * 0x1p-52;
+}
 
 int32_t draw_token(const KernelTable& kernels, int vocabulary, const Draw& draw,
                    DrawScratch& scratch) {
   if (draw.candidates) return draw_candidate(kernels, draw, scratch);
   if (draw.temperature == 0.0) return kernels.arg_max(draw.logits, vocabulary);
-  const auto [one, two] = keys_of(draw);
-  if (!has_filters(draw)) {
+  const auto [one, two] = keys_of(draw.seed, draw.position);
+  if (!draw.has_filters) {
     scratch.draw.resize(kernels.draw_scratch(vocabulary));
     return kernels.draw(draw.logits, vocabulary, draw.temperature, one, two, scratch.draw.data());
   }
-  if (!filter(kernels, vocabulary, draw, scratch)) return -1;
+  const double temperature = filter(kernels, vocabulary, draw, scratch);
+  if (temperature < 0.0) return -1;
   return kernels.draw_among(draw.logits, scratch.tokens.data(),
-                            static_cast<int>(scratch.tokens.size()), draw.temperature, one, two);
+                            static_cast<int>(scratch.tokens.size()), temperature, one, two);
 }
 
 }  // namespace octavo

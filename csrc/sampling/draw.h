@@ -9,11 +9,12 @@
 #include <vector>
 
 #include "kernels/table.h"
+#include "sampling/slot.h"
 
 namespace octavo {
 
 // The parameters of one row. Greedy if temperature is 0. Filters are off at min_p 0, top_k 0 and
-// top_p 1.
+// top_p 1, without a chain; has_filters says whether any of them is on.
 struct Draw {
   const float* logits;
   // The only tokens that may be drawn, ascending; null: all may.
@@ -24,11 +25,20 @@ struct Draw {
   int64_t top_k;
   int64_t seed;
   int64_t position;  // how many tokens were generated before
+  bool has_filters;
+  const std::vector<Stage>& chain;  // instead of temperature and filters; empty: none
 };
 
 struct Candidate {
   double share;  // of probability, relative to the likeliest token
   float logit;
+  int32_t token;
+};
+
+// A token whose place in an order is its distance, ties by token id.
+struct Distant {
+  double share;
+  double distance;
   int32_t token;
 };
 
@@ -40,7 +50,13 @@ struct DrawScratch {
   std::vector<double> shares;
   std::vector<Candidate> candidates;
   std::vector<float> gathered;
+  std::vector<Distant> distant;  // of a chain, as what follows
+  std::vector<float> left;
+  std::vector<float> sorted;
 };
+
+// The random number of XTC: the noise, between 0 and 1, of a token that no vocabulary has.
+double coin_of(int64_t seed, int64_t position);
 
 // The token, or -1 if any logit is not finite. With candidates, of which there must be at least
 // one, only their logits are read. Rows are independent: any thread may draw any of them.

@@ -130,8 +130,12 @@ void apply_first_rules(const Slot& slot, int vocabulary, bool by_candidates, Edi
 }
 
 void apply_last_rules(const Slot& slot, const uint32_t* mask, int vocabulary, bool by_candidates,
-                      EditedRow& row) {
-  if (slot.sampling().has_penalties()) apply_penalties(slot.sampling(), slot.seen(), row);
+                      EditedRow& row, DryScratch& scratch) {
+  if (slot.has_last_rules()) {
+    if (slot.sampling().has_penalties()) apply_penalties(slot.sampling(), slot.seen(), row);
+    if (slot.sampling().dry.multiplier > 0.0)
+      apply_dry(slot.sampling().dry, slot.history(), row, scratch);
+  }
   if (mask && !by_candidates) forbid_masked(mask, vocabulary, row);
 }
 

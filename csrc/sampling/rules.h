@@ -1,9 +1,9 @@
 // Changes a row of logits by a slot's rules, in place, so that it can be drawn from and restored.
 //
-// In this order: allowed ids, bad words, min_tokens, bias, processors, penalties, mask, with the
-// float arithmetic of the reference (octavo/backends/torch). A token that must not be drawn gets
-// the least float instead of -infinity, which kernels take for a damaged row; no noise makes up
-// for it.
+// In this order: allowed ids, bad words, min_tokens, bias, processors, penalties, DRY, mask, with
+// the float arithmetic of the reference (octavo/backends/torch). A token that must not be drawn
+// gets the least float instead of -infinity, which kernels take for a damaged row; no noise makes
+// up for it.
 #pragma once
 
 #include <cfloat>
@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "sampling/dry.h"
 #include "sampling/slot.h"
 
 namespace octavo {
@@ -54,6 +55,6 @@ bool allows_all(const uint32_t* mask, int vocabulary);
 // candidates will be looked at, which allowed ids and the mask have chosen.
 void apply_first_rules(const Slot& slot, int vocabulary, bool by_candidates, EditedRow& row);
 void apply_last_rules(const Slot& slot, const uint32_t* mask, int vocabulary, bool by_candidates,
-                      EditedRow& row);
+                      EditedRow& row, DryScratch& scratch);
 
 }  // namespace octavo

@@ -48,12 +48,17 @@ void Sampler::change_slots(Draws& draws) {
   for (auto& [slot, sampling] : draws.opened) {
     if (slot < 0) refuse("there is no slot " + std::to_string(slot));
     for (const auto* ids : {&sampling.tokens, &sampling.allowed, &sampling.stop_ids,
-                            &sampling.bias_ids, &sampling.logprob_ids})
+                            &sampling.bias_ids, &sampling.logprob_ids, &sampling.dry.breakers})
       check_ids(*ids);
     for (const std::vector<int32_t>& word : sampling.bad_words) {
       if (word.empty()) refuse("a bad word has no tokens");
       check_ids(word);
     }
+    for (const Stage& stage : sampling.chain)
+      if (stage.kind == Sampling::TopK && !(stage.value >= 1.0))
+        refuse("top-k keeps one token at least");
+    if (sampling.dry.multiplier > 0.0 && (sampling.dry.allowed < 1 || sampling.dry.window < 1))
+      refuse("a repetition has one token at least");
     if (sampling.bias.size() != sampling.bias_ids.size()) refuse("every bias needs a token");
     if (sampling.num_prompt < 0 ||
         sampling.num_prompt > static_cast<int32_t>(sampling.tokens.size()))
@@ -274,7 +279,7 @@ int32_t Sampler::draw_row(const Slot& slot, const uint32_t* mask, float* logits,
 // Draws from a row to which the first rules were applied.
 int32_t Sampler::draw_ruled(const Slot& slot, const uint32_t* mask, bool by_candidates,
                             EditedRow& row, Scratch& scratch) const {
-  apply_last_rules(slot, mask, vocabulary_, by_candidates, row);
+  apply_last_rules(slot, mask, vocabulary_, by_candidates, row, scratch.dry);
   if (row.is_damaged()) return kNotFinite;
   if (by_candidates && scratch.candidates.empty()) return kNoneLeft;
   const SlotSampling& sampling = slot.sampling();
@@ -285,7 +290,9 @@ int32_t Sampler::draw_ruled(const Slot& slot, const uint32_t* mask, bool by_cand
                   sampling.top_p,
                   sampling.top_k,
                   sampling.seed,
-                  slot.num_output()};
+                  slot.num_output(),
+                  slot.has_filters(),
+                  sampling.chain};
   const int32_t token = draw_token(kernels_, vocabulary_, draw, scratch.draw);
   if (token < 0) return kNotFinite;
   return row.at(token) == kForbidden ? kNoneLeft : token;

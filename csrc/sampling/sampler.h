@@ -134,6 +134,7 @@ class Sampler {
   struct Scratch {
     DrawScratch draw;
     LogprobsScratch logprobs;
+    DryScratch dry;
     std::vector<int32_t> candidates;
     std::vector<std::pair<int32_t, float>> undo;
     std::vector<float> copy;

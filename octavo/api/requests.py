@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from octavo.adapter_copies.copies import AdapterCopies
+from octavo.api.breakers import with_breakers
 from octavo.api.continuation import Continuation, Meter
 from octavo.api.outputs import RequestError, RequestOutput
 from octavo.api.pooling.tasks import check_generates
@@ -117,6 +118,7 @@ def check_request(
     _check_tasks(model, sampling)
     if not isinstance(prompt, Input):
         prompt = read_prompt(prompt, model.tokenizer, model.facts.vocabulary)
+    sampling = with_breakers(model, sampling)
     changes: dict[str, Any] = {}
     max_tokens = check_room(model, sampling, len(prompt.token_ids))
     if sampling.pooling is not None and sampling.pooling.kind == "all":

@@ -8,8 +8,8 @@ arrays: the last token, the output tokens, counts for penalties, sums of pooled 
 A slot's tokens are drawn from its row of raw logits in this order:
 
     log-probabilities, if wanted, of the raw logits
-    rules: allowed ids, bad words, min_tokens, bias, processors, penalties, mask
-    temperature, then min-p, top-k and top-p
+    rules: allowed ids, bad words, min_tokens, bias, processors, penalties, DRY, mask
+    temperature, then min-p, top-k and top-p; or a chain of samplers instead of these
     noise of (seed, output position, token); the token with the largest sum is drawn
 
 After each accepted draft the next row is drawn. A draft is accepted if it equals the drawn token.
@@ -119,6 +119,27 @@ def _no_bias() -> Floats:
     return np.zeros(0, np.float32)
 
 
+class Stage(NamedTuple):
+    """One sampler of a chain, which works on what the ones before have left."""
+
+    name: str  # as in SamplerOptions.samplers
+    value: float  # what the name says; of "temperature" 0: the most likely token alone
+    min_keep: int = 0  # tokens that are left at least
+    threshold: float = 0.0  # of "xtc"
+    range: float = 0.0  # of "temperature", which follows the entropy then
+    exponent: float = 1.0  # … to whose power it is raised
+
+
+class Dry(NamedTuple):
+    """The penalties for tokens that would continue a repetition."""
+
+    multiplier: float
+    base: float
+    allowed: int  # tokens; shorter repetitions have no penalty
+    window: int  # the last tokens, which are looked at
+    breakers: tuple[int, ...] = ()  # tokens over which no repetition reaches
+
+
 class SlotSampling(Struct, frozen=True, eq=False):
     """The way in which a slot's tokens are drawn; fixed while the slot is open.
 
@@ -131,6 +152,8 @@ class SlotSampling(Struct, frozen=True, eq=False):
     min_p: float = 0.0  # 0: off
     top_p: float = 1.0  # 1: off
     top_k: int = 0  # 0: off
+    # Instead of temperature and filters, which are then 1 and off.
+    chain: tuple[Stage, ...] = ()
     seed: int = 0
     allowed: Ints | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
@@ -141,6 +164,8 @@ class SlotSampling(Struct, frozen=True, eq=False):
     repetition: float = 1.0  # 1: off; for tokens of prompt and output
     presence: float = 0.0  # for tokens of the output
     frequency: float = 0.0  # … for each occurrence
+    penalty_window: int = 0  # the last tokens, whose occurrences count; 0: all
+    dry: Dry | None = None
     logprobs: int = NO_LOGPROBS  # of drawn tokens: how many of the most likely; ALL_LOGPROBS
     logprob_ids: Ints = field(default_factory=_none)  # those of these tokens instead
     processors: tuple[Processor, ...] = ()
@@ -159,11 +184,12 @@ class SlotSampling(Struct, frozen=True, eq=False):
             or len(self.bias_ids)
             or self.processors
             or self.has_penalties
+            or self.dry is not None
         )
 
     @property
     def has_filters(self) -> bool:
-        return bool(self.min_p > 0 or self.top_p < 1 or self.top_k > 0)
+        return bool(self.min_p > 0 or self.top_p < 1 or self.top_k > 0 or self.chain)
 
 
 class PromptRows(NamedTuple):

@@ -23,7 +23,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, cast
+from typing import Any
 
 from octavo.core.parameters.errors import TOO_LONG as TOO_LONG
 from octavo.core.parameters.errors import RequestError as RequestError
@@ -31,8 +31,23 @@ from octavo.core.parameters.extra_args import MAX_EXTRA_ARGS as MAX_EXTRA_ARGS
 from octavo.core.parameters.extra_args import arguments_of, read_extra_args
 from octavo.core.parameters.prediction import MAX_PREDICTION_TOKENS as MAX_PREDICTION_TOKENS
 from octavo.core.parameters.prediction import read_prediction
+from octavo.core.parameters.samplers import MAX_BREAKER_LENGTH as MAX_BREAKER_LENGTH
+from octavo.core.parameters.samplers import MAX_BREAKERS as MAX_BREAKERS
+from octavo.core.parameters.samplers import MAX_REPEATED as MAX_REPEATED
+from octavo.core.parameters.samplers import MAX_WINDOW as MAX_WINDOW
+from octavo.core.parameters.samplers import SAMPLERS as SAMPLERS
+from octavo.core.parameters.samplers import SamplerOptions as SamplerOptions
+from octavo.core.parameters.samplers import read_sampler_options
 from octavo.core.parameters.thinking import Mark as Mark
 from octavo.core.parameters.thinking import ThinkingMarks as ThinkingMarks
+from octavo.core.parameters.values import MAX_NAMED as MAX_NAMED
+from octavo.core.parameters.values import (
+    items,
+    listed,
+    require_int,
+    require_length,
+    require_number,
+)
 from octavo.core.pooling import HEADS, POOLINGS, Pooling
 from octavo.core.stopping.repetition import (
     MAX_COMPARED,
@@ -53,7 +68,6 @@ MAX_STRING_LENGTH = 4096
 MAX_BAD_WORD_VARIANTS = 128  # each word with and without a space before it
 MAX_PROCESSORS = 16
 MAX_LOGPROB_IDS = 128  # in `logprob_token_ids`
-MAX_NAMED = 64  # wrong entries of a list that an error names
 MAX_TEMPERATURE = 1e6  # above it all tokens are equally likely
 MAX_BIAS = 100.0  # a logit bias is clamped to ± this
 REPETITION_RANGE = (0.01, 100.0)  # a penalty outside of it only overflows
@@ -109,6 +123,7 @@ class SamplingParams:
     repetition_detection: RepetitionDetectionParams | None = None  # a mapping is accepted
     prediction: str | tuple[int, ...] = ""  # a text that the answer may follow, or its token ids
     speculation: bool = True  # whether drafts may be verified; no text depends on it
+    sampler_options: SamplerOptions | None = None  # further samplers; a mapping is accepted
 
     def __post_init__(self) -> None:
         if self.max_tokens is None:
@@ -127,11 +142,11 @@ class SamplingParams:
             if (type(value) is not int or not low <= value <= high) and not (
                 value is None and name in _OPTIONAL
             ):
-                self._set(name, _require_int(name, value, low, high))
+                self._set(name, require_int(name, value, low, high))
         for name, least, most in _NUMBERS:
             value = getattr(self, name)
             if type(value) is not float or not least <= value <= most:
-                self._set(name, _require_number(name, value, least, most))
+                self._set(name, require_number(name, value, least, most))
         if self.extra_args != "":
             self._set("extra_args", read_extra_args(self.extra_args))
         if self.prediction != "":
@@ -140,6 +155,10 @@ class SamplingParams:
             self._set("pooling", _read_pooling(self.pooling))
         if self.repetition_detection is not None:
             self._set("repetition_detection", _read_repetition(self.repetition_detection))
+        if self.sampler_options is not None:
+            self._set("sampler_options", read_sampler_options(self.sampler_options))
+        if self.sampler_options is not None:
+            self._switch_off(self.sampler_options)
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name}={getattr(self, name)!r} must be True or False")
@@ -148,6 +167,10 @@ class SamplingParams:
             if type(value) is not tuple or value:  # anything but the default
                 self._set(name, read(name, value))
         self._check_together()
+
+    @property
+    def has_penalties(self) -> bool:
+        return any(getattr(self, name) != off for name, off in _PENALTIES.items())
 
     @property
     def is_greedy(self) -> bool:
@@ -173,9 +196,11 @@ class SamplingParams:
             "logprob_token_ids": self.logprob_token_ids,
             "bad_words_token_ids": [token for word in self.bad_words_token_ids for token in word],
         }
+        if self.sampler_options is not None:
+            ids["dry_breaker_ids"] = self.sampler_options.dry_breaker_ids
         for name, tokens in ids.items():
             if max(tokens, default=0) >= size:
-                unknown = _listed([token for token in tokens if token >= size])
+                unknown = listed([token for token in tokens if token >= size])
                 raise RequestError(
                     f"{name} has ids that are no tokens: {unknown}; the vocabulary has {size} "
                     f"tokens, with ids from 0 to {size - 1}",
@@ -204,6 +229,16 @@ class SamplingParams:
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
+
+    def _switch_off(self, options: SamplerOptions) -> None:
+        """Set what options exclude to the values that have no effect; refuse a wrong order."""
+        off = {} if options.repeat_last_n else dict(_PENALTIES)
+        for name, values in _OFF.items():
+            if options.samplers and name not in options.samplers:
+                off.update(values)
+        for name, value in off.items():
+            self._set(name, value)
+        options.check_order(has_penalties=self.has_penalties)
 
     def _check_together(self) -> None:
         """Refuse values that are right alone and wrong beside others."""
@@ -261,7 +296,7 @@ class SamplingParams:
     def _set_number_of_logprobs(self) -> None:
         """Set `logprobs` to the number of the tokens that are named; refuse another number."""
         num_tokens = len(self.logprob_token_ids)
-        _require_length("logprob_token_ids", num_tokens, MAX_LOGPROB_IDS)
+        require_length("logprob_token_ids", num_tokens, MAX_LOGPROB_IDS)
         if self.logprobs not in (None, num_tokens):
             raise RequestError(
                 f"logprob_token_ids names {num_tokens} tokens, whose log-probabilities are "
@@ -291,6 +326,15 @@ _NUMBERS = (
     ("frequency_penalty", -2.0, 2.0),
     ("repetition_penalty", *REPETITION_RANGE),
 )
+_PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+# What has no effect, by the names in `samplers`.
+_OFF: dict[str, dict[str, float]] = {
+    "penalties": _PENALTIES,
+    "temperature": {"temperature": 1.0},
+    "min_p": {"min_p": 0.0},
+    "top_k": {"top_k": 0},
+    "top_p": {"top_p": 1.0},
+}
 _FLAGS = (
     "ignore_eos",
     "include_stop_str_in_output",
@@ -312,7 +356,7 @@ def _read_pooling(value: object) -> Pooling:
     if pooling.head not in HEADS:
         heads = ", ".join(map(repr, HEADS))
         raise RequestError(f"the head of pooling={value!r} must be one of {heads}")
-    _require_int("pooling.second_from", pooling.second_from, 0, NO_LIMIT)
+    require_int("pooling.second_from", pooling.second_from, 0, NO_LIMIT)
     return pooling
 
 
@@ -323,14 +367,14 @@ def _read_repetition(value: object) -> RepetitionDetectionParams | None:
         unknown = [each for each in value if each not in RepetitionDetectionParams.__slots__]
         if unknown:
             known = ", ".join(RepetitionDetectionParams.__slots__)
-            raise RequestError(f"{name} has {_listed(unknown)}; it may have {known}", param=name)
+            raise RequestError(f"{name} has {listed(unknown)}; it may have {known}", param=name)
         value = RepetitionDetectionParams(**value)
     if not isinstance(value, RepetitionDetectionParams):
         raise RequestError(f"{name}={value!r} must be RepetitionDetectionParams", param=name)
     try:
-        most = _require_int("max_pattern_size", value.max_pattern_size, 0, MAX_PATTERN_SIZE)
-        least = _require_int("min_pattern_size", value.min_pattern_size, 0, most)
-        count = _require_int("min_count", value.min_count, 2 if most else 0, MAX_COMPARED)
+        most = require_int("max_pattern_size", value.max_pattern_size, 0, MAX_PATTERN_SIZE)
+        least = require_int("min_pattern_size", value.min_pattern_size, 0, most)
+        count = require_int("min_count", value.min_count, 2 if most else 0, MAX_COMPARED)
     except RequestError as error:
         raise RequestError(f"{name}: {error}", param=name) from None
     found = RepetitionDetectionParams(most, max(1, least), count)
@@ -344,53 +388,10 @@ def _read_repetition(value: object) -> RepetitionDetectionParams | None:
     return found if most else None
 
 
-def _require_int(name: str, value: Any, low: int, high: int) -> int:
-    """Return `value` as an int. Integers of numpy are accepted, a bool is not."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise RequestError(f"{name}={value!r} must be a whole number") from None
-    if isinstance(value, bool):
-        raise RequestError(f"{name}={value!r} must be a whole number")
-    if not low <= number <= high:
-        raise RequestError(f"{name}={value} must be between {low} and {high}")
-    return number
-
-
-def _require_number(name: str, value: Any, low: float, high: float) -> float:
-    """Return `value` as a Python number. Numbers of numpy are accepted, a bool is not."""
-    number = value
-    if not isinstance(value, int | float):
-        if not hasattr(type(value), "__float__"):
-            raise RequestError(f"{name}={value!r} must be a number")
-        try:
-            number = float(value)
-        except TypeError:
-            raise RequestError(f"{name}={value!r} must be a number") from None
-    if isinstance(value, bool):
-        raise RequestError(f"{name}={value!r} must be a number")
-    if not low <= number <= high:  # false for NaN too
-        raise RequestError(f"{name}={value} must be a number between {low} and {high}")
-    return cast("float", number)
-
-
-def _require_length(name: str, length: int, most: int) -> None:
-    if length > most:
-        raise RequestError(f"{name} has {length} entries; at most {most} are allowed")
-
-
-def _items(name: str, value: object) -> Iterable[Any]:
-    if value is None:
-        return ()
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise RequestError(f"{name}={value!r} must be a list")
-    return value
-
-
 def _each_id(name: str, value: object) -> Iterable[int]:
-    for count, token in enumerate(_items(name, value), 1):
-        _require_length(name, count, MAX_IDS)
-        yield _require_int(f"a token id in {name}", token, 0, NO_LIMIT)
+    for count, token in enumerate(items(name, value), 1):
+        require_length(name, count, MAX_IDS)
+        yield require_int(f"a token id in {name}", token, 0, NO_LIMIT)
 
 
 def _read_ids(name: str, value: object) -> tuple[int, ...]:
@@ -399,16 +400,16 @@ def _read_ids(name: str, value: object) -> tuple[int, ...]:
 
 def _read_words(name: str, value: object) -> tuple[tuple[int, ...], ...]:
     """Return words of token ids, none of them empty."""
-    words = tuple(tuple(_each_id(name, word)) for word in _items(name, value))
+    words = tuple(tuple(_each_id(name, word)) for word in items(name, value))
     if not all(words):
         raise RequestError(f"{name} contains a word without tokens; remove it")
-    _require_length(name, len(words), MAX_BAD_WORD_VARIANTS)
+    require_length(name, len(words), MAX_BAD_WORD_VARIANTS)
     return words
 
 
 def _read_processors(name: str, value: object) -> tuple[str | LogitsProcessor, ...]:
-    processors = tuple(_items(name, value))
-    _require_length(name, len(processors), MAX_PROCESSORS)
+    processors = tuple(items(name, value))
+    require_length(name, len(processors), MAX_PROCESSORS)
     for processor in processors:
         if not (isinstance(processor, str) or callable(processor)):
             raise RequestError(
@@ -419,7 +420,7 @@ def _read_processors(name: str, value: object) -> tuple[str | LogitsProcessor, .
 
 
 def _read_biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
-    pairs = value.items() if isinstance(value, Mapping) else _items(name, value or ())
+    pairs = value.items() if isinstance(value, Mapping) else items(name, value or ())
     biases: dict[int, float] = {}
     unknown: list[Any] = []
     for pair in pairs:
@@ -430,10 +431,10 @@ def _read_biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
             unknown.append(pair[0])
         else:
             biases[token] = _bias(token, pair[1])
-        _require_length(name, len(biases) + len(unknown), MAX_IDS)
+        require_length(name, len(biases) + len(unknown), MAX_IDS)
     if unknown:
         raise RequestError(
-            f"{name} has keys that are no token ids: {_listed(unknown)}; token ids are whole "
+            f"{name} has keys that are no token ids: {listed(unknown)}; token ids are whole "
             "numbers, such as '42'"
         )
     return tuple(sorted(biases.items()))
@@ -451,33 +452,25 @@ def _bias_id(token: Any) -> int | None:
 
 
 def _bias(token: int, value: Any) -> float:
-    number = _require_number(f"logit_bias of token {token}", value, -math.inf, math.inf)
+    number = require_number(f"logit_bias of token {token}", value, -math.inf, math.inf)
     if not math.isfinite(number):
         raise RequestError(f"logit_bias of token {token} is {number}; it must be finite")
     return max(-MAX_BIAS, min(MAX_BIAS, float(number)))
-
-
-def _listed(wrong: Sequence[Any]) -> str:
-    """Return the first of some wrong values for an error."""
-    short = [each[:64] if isinstance(each, str) else each for each in wrong[:MAX_NAMED]]
-    named = ", ".join(repr(each)[:70] for each in short)
-    more = len(wrong) - MAX_NAMED
-    return f"{named} and {more} more" if more > 0 else named
 
 
 def _read_strings(name: str, value: object) -> tuple[str, ...]:
     texts = []
     if isinstance(value, str):
         value = (value,)
-    for count, text in enumerate(_items(name, value), 1):
-        _require_length(name, count, MAX_STRINGS)
+    for count, text in enumerate(items(name, value), 1):
+        require_length(name, count, MAX_STRINGS)
         if not isinstance(text, str):
             raise RequestError(f"{name} contains {text!r}, which is not a string")
         if not text:
             raise RequestError(
                 f"{name} contains an empty string, which matches everywhere; remove it"
             )
-        _require_length(f"a string in {name}", len(text), MAX_STRING_LENGTH)
+        require_length(f"a string in {name}", len(text), MAX_STRING_LENGTH)
         texts.append(text)
     return tuple(texts)
 

@@ -9,7 +9,8 @@ import numpy as np
 from octavo.backends.base import Ints
 from octavo.backends.step import NO_LOGPROBS, NO_ROWS, Processor, SlotSampling
 from octavo.core.plan import NewSlot
-from octavo.core.sampling_params import LEAST_TEMPERATURE, LogitsProcessor, SamplingParams
+from octavo.core.sampling_params import LogitsProcessor
+from octavo.runner.chain import chain_of, dry_of, temperature_of
 
 
 def slot_sampling(
@@ -25,13 +26,15 @@ def slot_sampling(
         )
     allowed, bias = sampling.allowed_token_ids, sampling.logit_bias
     min_tokens = 0 if sampling.grammar else sampling.min_tokens  # masks hold back its stop tokens
+    options, chain = sampling.sampler_options, chain_of(sampling)
     return SlotSampling(
         tokens=tokens,
         num_prompt=new.num_prompt,
-        temperature=_temperature(sampling),
-        min_p=sampling.min_p,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
+        temperature=1.0 if chain else temperature_of(sampling),
+        min_p=0.0 if chain else sampling.min_p,
+        top_p=1.0 if chain else sampling.top_p,
+        top_k=0 if chain else sampling.top_k,
+        chain=chain,
         seed=sampling.seed or 0,
         allowed=None if allowed is None else np.array(allowed, np.int32),
         bad_words=sampling.bad_words_token_ids,
@@ -42,14 +45,12 @@ def slot_sampling(
         repetition=sampling.repetition_penalty,
         presence=sampling.presence_penalty,
         frequency=sampling.frequency_penalty,
+        penalty_window=0 if options is None else max(0, options.repeat_last_n),
+        dry=None if options is None else dry_of(options),
         logprobs=NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs,
         logprob_ids=np.array(sampling.logprob_token_ids, np.int32),
         processors=tuple(_named(entry, processors) for entry in sampling.logits_processors),
     )
-
-
-def _temperature(sampling: SamplingParams) -> float:
-    return 0.0 if sampling.is_greedy else max(sampling.temperature, LEAST_TEMPERATURE)
 
 
 def _stop_ids(new: NewSlot, vocabulary: int) -> Ints:

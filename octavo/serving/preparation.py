@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from octavo.api.breakers import with_breakers
 from octavo.api.outputs import RequestError
 from octavo.api.pooling.inputs import check_most, longest_prompt
 from octavo.api.pooling.tasks import check_generates
@@ -330,7 +331,7 @@ def _sampling(
     values["output_kind"] = RequestOutputKind.FINAL_ONLY
     if asked.is_stream:
         values["output_kind"] = RequestOutputKind.DELTA
-    return SamplingParams(**values)
+    return with_breakers(server.llm.model, SamplingParams(**values))
 
 
 def _check_room(server: Server, asked: GenerationRequest, prompts: list[PreparedPrompt]) -> None:

@@ -29,6 +29,7 @@ from octavo.runner.model_runner import ModelRunner
 from octavo.runner.speculate.proposer import Proposal, Turn
 from tests.runner import reference
 from tests.runner.checked_batches import CheckedBatches, CheckedTwice
+from tests.runner.draw_samplers import draw_samplers
 from tests.runner.host_store import HostStore
 from tests.runner.tiny import VOCABULARY, Windows, make_backend, make_groups
 from tests.sim.events import Arrival
@@ -393,6 +394,9 @@ class RealSimulation(Simulation):
         apart = random.Random(f"{self.world.seed} {arrival.name} repetition")
         if apart.random() < 0.3:
             sampling = replace(sampling, repetition_detection=draw_repetition(apart))
+        apart = random.Random(f"{self.world.seed} {arrival.name} samplers")
+        if apart.random() < 0.3:
+            sampling = replace(sampling, sampler_options=draw_samplers(apart))
         if (sampling.logprobs, sampling.prompt_logprobs) != (None, None):
             return sampling
         pooling = sometimes(0.2, rng.choice(POOLINGS), None)

@@ -12,6 +12,7 @@ import numpy as np
 
 from octavo.backends.torch.sampling import noise
 from octavo.core.sampling_params import SamplingParams
+from tests.runner.reference_samplers import dry_penalties, left_scores
 
 
 def masked(
@@ -35,12 +36,21 @@ def masked(
             row[token] = -math.inf
     for token, value in sampling.logit_bias:
         row[token] += value
-    for token in {*prompt, *output}:
+    options = sampling.sampler_options
+    known, written = [*prompt, *output], list(output)
+    if options is not None and options.repeat_last_n > 0:
+        known = known[-options.repeat_last_n :]
+        written = written[-options.repeat_last_n :]
+    for token in set(known):
         factor = sampling.repetition_penalty
         row[token] = row[token] / factor if row[token] > 0 else row[token] * factor
-    for token in set(output):
-        row[token] -= sampling.frequency_penalty * list(output).count(token)
+    for token in set(written):
+        row[token] -= sampling.frequency_penalty * written.count(token)
         row[token] -= sampling.presence_penalty
+    if options is not None:
+        tokens = [*prompt, *output]
+        for token, penalty in dry_penalties(options, tokens, options.dry_breaker_ids).items():
+            row[token] -= penalty
     return row
 
 
@@ -67,6 +77,12 @@ def distribution(row: Sequence[float], sampling: SamplingParams) -> dict[int, fl
     return {token: share / total for token, share in shares.items()}
 
 
+def coin(keys: tuple[int, int]) -> float:
+    """Return the number between 0 and 1 that decides about XTC."""
+    (drawn,) = noise.bits([keys], noise.spread(np.array([2**32])))[0].tolist()
+    return ((drawn >> 12) + 0.5) / 2**52
+
+
 def sample(
     logits: Sequence[float],
     sampling: SamplingParams,
@@ -76,16 +92,20 @@ def sample(
 ) -> int:
     """Return the token that the sampler must choose."""
     row = masked(logits, sampling, prompt, output, stop_ids)
-    if sampling.is_greedy:
+    if sampling.is_greedy and sampling.sampler_options is None:
         return max(range(len(row)), key=lambda token: (row[token], -token))
-    chances = distribution(row, sampling)
-    ids = sorted(chances)
-    temperature = max(sampling.temperature, 0.01)
     keys = noise.keys(sampling.seed or 0, len(output))
+    if sampling.sampler_options is None:
+        temperature = max(sampling.temperature, 0.01)
+        scores = {token: row[token] / temperature for token in distribution(row, sampling)}
+    else:
+        finite = {token: logit for token, logit in enumerate(row) if logit > -math.inf}
+        scores = left_scores(finite, sampling, coin(keys))
+    ids = sorted(scores)
     drawn = noise.bits([keys], noise.spread(np.array(ids)))[0].tolist()
     best, choice = -math.inf, -1
     for token, x in zip(ids, drawn, strict=True):
-        score = row[token] / temperature - math.log(-math.log(((x >> 12) + 0.5) / 2**52))
+        score = scores[token] - math.log(-math.log(((x >> 12) + 0.5) / 2**52))
         if score > best:
             best, choice = score, token
     return choice

@@ -16,7 +16,12 @@ from hypothesis import strategies as st
 from octavo.core.config import MAX_WEIGHT
 from octavo.core.plan import HiddenPayload, LogprobsPayload, TokenLogprobs
 from octavo.core.request import EncoderInput, Request, TokenEvent
-from octavo.core.sampling_params import RequestOutputKind, SamplingParams
+from octavo.core.sampling_params import (
+    SAMPLERS,
+    RequestOutputKind,
+    SamplerOptions,
+    SamplingParams,
+)
 from octavo.core.snapshot import EngineLoad, EngineSnapshot
 from octavo.core.stats import OUTSIDE, PrefillChunk, RequestStats, StepStats
 from octavo.model_facts import GenerationDefaults
@@ -91,6 +96,14 @@ SAMPLING = st.builds(
     allowed_token_ids=st.none() | st.lists(TOKEN, min_size=1, max_size=5),
     logits_processors=st.lists(TEXT, max_size=2).map(tuple),
     extra_args=st.dictionaries(st.text(min_size=1, max_size=9), TEXT | FINITE, max_size=3),
+    sampler_options=st.none()
+    | st.builds(
+        SamplerOptions,
+        typical_p=st.floats(0.1, 1),
+        dry_multiplier=st.floats(0, 9),
+        dry_breaker_ids=st.lists(TOKEN, max_size=3).map(tuple),
+        samplers=st.sampled_from([(), SAMPLERS, ("xtc", "top_k")]),
+    ),
     logprobs=st.none() | st.integers(-1, 20),
     prompt_logprobs=st.none() | st.integers(-1, 20),
     output_kind=st.sampled_from(RequestOutputKind),

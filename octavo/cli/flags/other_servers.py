@@ -98,6 +98,7 @@ _CHOSEN = "how many drafts are made follows from how often they are right, and w
 _LOOKUP = "--spec-method suffix keeps earlier answers in memory"
 _ALGORITHM = "STANDALONE (a draft model), EAGLE3, EAGLE and the methods of --spec-method draft"
 _SAMPLER = "there is no such sampler"
+_THEIRS = "requests set it themselves"
 _UI = "there is no web page to chat in"
 _ROUTER = "all models have the same settings; name them, or see --models-dir"
 _HERE = "requests describe the shape of their answers themselves"
@@ -183,9 +184,10 @@ OTHERS: tuple[Other, ...] = (
     Other(("--override-kv",), "see --hf-overrides"),
     Other(("--pooling",), "the model's files say how to pool"),
     Other(("--grammar", "--grammar-file", "-j", "--json-schema", "--json-schema-file"), _HERE),
-    Other(("--samplers", "--sampler-seq", "--typical", "--top-nsigma", "--mirostat"), _SAMPLER),
-    Other(("--xtc-probability", "--dry-multiplier", "--dynatemp-range"), _SAMPLER),
-    Other(("-l", "--logit-bias", "--reverse-prompt"), "requests set it themselves"),
+    Other(("--samplers", "--sampler-seq", "--typical", "--top-nsigma"), _THEIRS),
+    Other(("--mirostat", "--adaptive-target"), _SAMPLER),
+    Other(("--xtc-probability", "--dry-multiplier", "--dynatemp-range"), _THEIRS),
+    Other(("-l", "--logit-bias", "--reverse-prompt"), _THEIRS),
     Other(("-C", "--cpu-mask", "-Cr", "--cpu-range", "--cpu-strict"), _PLACES),
     Other(("--path", "--ui-config", "--webui-config", "--tools", "--mcp-servers-config"), _UI),
     Other(("--webui", "--ui", "--agent"), _UI, is_alone=True),

@@ -11,6 +11,7 @@ import msgspec
 from octavo.api.requests import TOO_LONG, bad_word_variants
 from octavo.dialects.common.beams import bind_beams
 from octavo.dialects.common.conversation import conversation_job
+from octavo.dialects.common.samplers import given_samplers
 from octavo.dialects.common.schema.chat import ChatRequest
 from octavo.dialects.common.schema.sampling import MAX_BAD_WORD_CHARACTERS, CommonRequest
 from octavo.dialects.common.shapes import own_places, shape_of
@@ -52,6 +53,7 @@ def generation_request(
         raise invalid(f"{name}=0 leaves nothing of the prompt; give 1 at least, or -1", name)
     sampling: dict[str, Any] = {"logprobs": logprobs}
     sampling.update(given_fields(request, _SAMPLING))
+    sampling.update(given_samplers(request))
     if request.seed == NO_SEED:
         del sampling["seed"]
     if request.logprob_token_ids:

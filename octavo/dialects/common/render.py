@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from octavo.dialects.common.parse_context import context_of
+from octavo.dialects.common.samplers import fields_of
 from octavo.dialects.common.schema.completion import CompletionRequest
 from octavo.dialects.common.schema.rendered import RenderedRequest, TokenSampling
 from octavo.dialects.common.schema.sampling import CommonRequest
@@ -96,7 +97,8 @@ async def rendered(
 def _sampling(prepared: PreparedRequest) -> TokenSampling:
     """Return the parameters after all defaults, in the form that the engine's route accepts."""
     sampling, asked = prepared.sampling, prepared.asked
-    made = TokenSampling(**{name: getattr(sampling, name) for name in _SAME})
+    same = {name: getattr(sampling, name) for name in _SAME}
+    made = TokenSampling(**same, **fields_of(sampling.sampler_options))
     for name in ("stop", "stop_token_ids", "allowed_token_ids", "logprob_token_ids"):
         value = getattr(sampling, name)
         setattr(made, name, list(value) if value else None)

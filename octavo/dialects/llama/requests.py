@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 from octavo.core.sampling_params import MAX_BIAS
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.dialects.common.parameters import given_fields
+from octavo.dialects.common.samplers import given_samplers
 from octavo.dialects.common.shapes import shape_at
 from octavo.dialects.llama.schema import (
     InfillRequest,
@@ -28,7 +29,7 @@ from octavo.workers.jobs import PromptJob, packed
 
 MAX_TEXT_CHARACTERS = 4096  # of all texts in logit_bias: each prompt's request holds their tokens
 _NO_SEED = 2**32 - 1  # as -1: one is drawn
-_SMALLEST_TOP_P = 1e-9  # instead of 0, which is the most likely token alone too
+_SMALLEST_P = 1e-9  # instead of 0, which leaves one token too
 # Neutral names of sampling values, and those of this dialect.
 _SAMPLING = {
     "temperature": "temperature",
@@ -51,27 +52,22 @@ _NAMES = {
     "structured_outputs.json": "json_schema",
     "structured_outputs.grammar": "grammar",
 }
-_PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-# The values that switch samplers off, by the names in `samplers`; the letters stand for them too.
-_OFF: Mapping[str, Mapping[str, Any]] = {
-    "top_k": {"top_k": 0},
-    "top_p": {"top_p": 1.0},
-    "min_p": {"min_p": 0.0},
-    "temperature": {"temperature": 1.0},
-    "penalties": _PENALTIES,
+# The letters that stand for samplers, in a text instead of a list.
+_LETTERS = {
+    "k": "top_k",
+    "p": "top_p",
+    "m": "min_p",
+    "t": "temperature",
+    "e": "penalties",
+    "d": "dry",
+    "y": "typ_p",
+    "x": "xtc",
+    "s": "top_n_sigma",
+    "i": "infill",
+    "a": "adaptive_p",
 }
-_LETTERS = {"k": "top_k", "p": "top_p", "m": "min_p", "t": "temperature", "e": "penalties"}
-# Samplers whose own fields switch them on, which is refused; or that only order the others.
-_OTHERS = {
-    "dry": "d",
-    "typ_p": "y",
-    "typical_p": "y",
-    "xtc": "x",
-    "top_n_sigma": "s",
-    "infill": "i",
-    "adaptive_p": "a",
-}
-_SAME = {"top-k": "top_k", "top-p": "top_p", "min-p": "min_p", "temp": "temperature"}
+# These only order others, or have a field of their own, which is refused.
+_WITHOUT_EFFECT = ("infill", "adaptive_p")
 
 
 def translate_completion(
@@ -182,14 +178,19 @@ def _sampling(request: LlamaSampling) -> dict[str, Any]:
     if "temperature" in sampling:
         sampling["temperature"] = max(0.0, sampling["temperature"])
     if "top_p" in sampling:
-        sampling["top_p"] = max(sampling["top_p"], _SMALLEST_TOP_P)
-    if request.repeat_last_n == 0:
-        sampling.update(_PENALTIES)
+        sampling["top_p"] = max(sampling["top_p"], _SMALLEST_P)
+    options = given_samplers(request).get("sampler_options", {})
+    if "typical_p" in options:
+        options["typical_p"] = max(options["typical_p"], _SMALLEST_P)
+    if request.samplers:
+        options["samplers"] = _order(request.samplers)
+        if not options["samplers"]:  # which would mean all
+            options["samplers"], sampling["temperature"] = ["temperature"], 1.0
+    if options:
+        sampling["sampler_options"] = options
     seed = sampling.get("seed", 0)
     if seed < 0 or seed == _NO_SEED:
         del sampling["seed"]
-    for name in _unused(request.samplers):
-        sampling.update(_OFF[name])
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     sampling["stop"] = [each for each in stops if each]
     if request.n_probs:
@@ -197,20 +198,11 @@ def _sampling(request: LlamaSampling) -> dict[str, Any]:
     return sampling
 
 
-def _unused(samplers: list[str] | str | None) -> list[str]:
-    """Return the samplers that are served and are not in a list of those that are to be used."""
-    if not samplers:
-        return []
+def _order(samplers: list[str] | str) -> list[str]:
+    """Return the names of a list, or of a text of letters, without those that have no effect."""
     if isinstance(samplers, str):
-        used = {_LETTERS.get(letter, letter) for letter in samplers}
-        unknown = used - _OFF.keys() - set(_OTHERS.values())
-    else:
-        used = {_SAME.get(name, name) for name in samplers}
-        unknown = used - _OFF.keys() - _OTHERS.keys()
-    if unknown:
-        names = ", ".join([*_OFF, *_OTHERS])
-        raise invalid(f"samplers: {min(unknown)[:64]!r} is unknown; there are {names}", "samplers")
-    return [name for name in _OFF if name not in used]
+        samplers = [_LETTERS.get(letter, letter) for letter in samplers]
+    return [name for name in samplers if name not in _WITHOUT_EFFECT]
 
 
 def _biases(request: LlamaSampling) -> tuple[dict[str, float], list[tuple[str, float]]]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from octavo.dialects.common.schema.samplers import SamplerFields
 from octavo.serving.schema.model_names import AdapterScales
 from octavo.serving.schema.prompts import MAX_PROMPT_ITEMS
 from octavo.serving.schema.rules import FieldRules, Unsupported
@@ -61,16 +62,9 @@ def _off(value: Any) -> bool:
 
 
 _SAMPLER = "this sampler is not supported"
-# Samplers that are not served, with the values that switch them off.
-_SAMPLERS: Mapping[str, tuple[Any, ...]] = {
-    "dynatemp_range": (0,),
-    "top_n_sigma": (-1, 0),
-    "xtc_probability": (0,),
-    "typical_p": (1,),
-    "dry_multiplier": (0,),
-    "mirostat": (0,),
-    "adaptive_target": (-1,),
-}
+# Samplers that are not served, with the values that switch them off: each token would change what
+# the next one is drawn by, in a way that its text alone does not determine.
+_SAMPLERS: Mapping[str, tuple[Any, ...]] = {"mirostat": (0,), "adaptive_target": (-1,)}
 UNSUPPORTED: Mapping[str, Unsupported] = {
     **{
         name: Unsupported(
@@ -78,7 +72,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
         )
         for name, values in _SAMPLERS.items()
     },
-    "min_keep": Unsupported(_off, "a sampler keeps what its own value says; send 0", "0"),
     "n_indent": Unsupported(_off, "the indentation of lines is not enforced; send 0", "0"),
     "post_sampling_probs": Unsupported(
         _off, "probabilities are those of the model; leave it out", "false"
@@ -91,22 +84,14 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "multimodal_data": Unsupported(_off, "this model reads text; leave it out", "[]"),
 }
 _CACHE = "prefixes are found by their content, and kept until their memory is needed"
-_WINDOW = "the penalties concern the whole text"
 _ALONE = "it has an effect with another sampler alone"
 _SETTING = "it is a setting of the server"
 IGNORED: Mapping[str, str] = {
     **dict.fromkeys(("cache_prompt", "n_cache_reuse", "n_keep", "n_discard"), _CACHE),
     **dict.fromkeys(("id_slot", "slot_id"), "requests are not bound to a slot"),
     **dict.fromkeys(("t_max_predict_ms", "t_max_prompt_ms"), "n_predict ends an answer"),
-    "penalize_nl": _WINDOW,
-    **dict.fromkeys(
-        (
-            *("dynatemp_exponent", "xtc_threshold", "dry_base", "dry_allowed_length"),
-            *("dry_penalty_last_n", "dry_sequence_breakers", "mirostat_tau", "mirostat_eta"),
-            "adaptive_decay",
-        ),
-        _ALONE,
-    ),
+    "penalize_nl": "penalties concern all tokens",
+    **dict.fromkeys(("mirostat_tau", "mirostat_eta", "adaptive_decay"), _ALONE),
     **dict.fromkeys(("backend_sampling", "sse_ping_interval", "verbose"), _SETTING),
     **dict.fromkeys(
         (
@@ -137,7 +122,7 @@ RULES = FieldRules(
 )
 
 
-class LlamaSampling(Struct, kw_only=True, forbid_unknown_fields=True):
+class LlamaSampling(SamplerFields, kw_only=True, forbid_unknown_fields=True):
     """The fields that /completion and /infill have in common."""
 
     rules: ClassVar[FieldRules] = RULES
@@ -154,10 +139,10 @@ class LlamaSampling(Struct, kw_only=True, forbid_unknown_fields=True):
     top_p: Share | None = None
     min_p: Share | None = None
     repeat_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
-    repeat_last_n: Annotated[int, Meta(ge=-1, le=INT32)] | None = None  # 0: no penalties
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    typical_p: Share | None = None
     samplers: Annotated[list[str], Meta(max_length=64)] | str | None = None
     stop: Annotated[list[Stop], Meta(max_length=MAX_STOPS)] | Stop | None = None
     ignore_eos: bool | None = None

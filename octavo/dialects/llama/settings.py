@@ -5,30 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.api.text_model import TextModel
-from octavo.core.sampling_params import SamplingParams
+from octavo.core.sampling_params import SAMPLERS, SamplerOptions, SamplingParams
 from octavo.dialects.llama.schema import LlamaSampling
 
 NO_SEED = 2**32 - 1
 # Samplers that are not served, at the values that switch them off.
 _OFF: dict[str, Any] = {
-    "dynatemp_range": 0.0,
-    "dynatemp_exponent": 1.0,
-    "top_n_sigma": -1.0,
-    "xtc_probability": 0.0,
-    "xtc_threshold": 0.1,
-    "typical_p": 1.0,
-    "repeat_last_n": -1,
-    "dry_multiplier": 0.0,
-    "dry_base": 1.75,
-    "dry_allowed_length": 2,
-    "dry_penalty_last_n": -1,
     "mirostat": 0,
     "mirostat_tau": 5.0,
     "mirostat_eta": 0.1,
     "adaptive_target": -1.0,
     "adaptive_decay": 0.9,
 }
-_SAMPLERS = ["penalties", "temperature", "min_p", "top_k", "top_p"]  # in their order
+_SAME = (
+    *("dynatemp_range", "dynatemp_exponent", "xtc_probability", "xtc_threshold", "typical_p"),
+    *("repeat_last_n", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
+    "min_keep",
+)
 
 
 def generation_settings(
@@ -52,14 +45,14 @@ def generation_settings(
         "stream": bool(request.stream),
         "logit_bias": biases,
         "n_probs": request.n_probs or 0,
-        "min_keep": 0,
         "grammar": request.grammar or "",
-        "samplers": _SAMPLERS,
     }
 
 
 def sampling_settings(sampling: SamplingParams) -> dict[str, Any]:
     """Return the parameters of how tokens are drawn."""
+    options = sampling.sampler_options or SamplerOptions()
+    order = options.samplers or SAMPLERS
     return {
         "seed": NO_SEED if sampling.seed is None else sampling.seed,
         "temperature": sampling.temperature,
@@ -69,6 +62,10 @@ def sampling_settings(sampling: SamplingParams) -> dict[str, Any]:
         "repeat_penalty": sampling.repetition_penalty,
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
+        "top_n_sigma": options.top_n_sigma or -1.0,
+        **{name: getattr(options, name) for name in _SAME},
+        "dry_sequence_breakers": list(options.dry_sequence_breakers),
+        "samplers": ["typ_p" if name == "typical_p" else name for name in order],
         **_OFF,
     }
 
@@ -85,5 +82,4 @@ def default_settings(model: TextModel) -> dict[str, Any]:
         "n_keep": 0,
         "stream": False,
         "n_probs": 0,
-        "samplers": _SAMPLERS,
     }

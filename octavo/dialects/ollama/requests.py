@@ -9,6 +9,7 @@ from typing import Any
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.dialects.common.conversation import past_call
 from octavo.dialects.common.parameters import given_fields
+from octavo.dialects.common.samplers import given_samplers
 from octavo.dialects.common.shapes import shape_at
 from octavo.dialects.common.tools import NO_ARGUMENTS, by_name, described, use_of_tools
 from octavo.dialects.ollama.schema import (
@@ -41,13 +42,15 @@ _SAMPLING = {
 _NAMES = {
     **{name: f"options.{own}" for name, own in _SAMPLING.items()},
     "top_p": "options.top_p",
+    "typical_p": "options.typical_p",
+    "repeat_last_n": "options.repeat_last_n",
     "stop": "options.stop",
     "max_tokens": "options.num_predict",
     "structured_outputs": "format",
     "structured_outputs.json": "format",
     "structured_outputs.json_object": "format",
 }
-_OFF = {"mirostat": 0, "tfs_z": 1, "typical_p": 1}  # values that ask for nothing
+_OFF = {"mirostat": 0, "tfs_z": 1}  # values that ask for nothing
 _SMALLEST_TOP_P = 1e-9  # instead of 0, which is the most likely token alone too
 
 
@@ -105,7 +108,7 @@ def _sampling(options: OllamaOptions) -> tuple[dict[str, Any], int | None]:
     for name, harmless in _OFF.items():
         if getattr(options, name) not in (None, harmless):
             raise not_yet(f"options.{name}", f"this sampler is not supported; send {harmless}")
-    sampling = given_fields(options, _SAMPLING)
+    sampling = {**given_fields(options, _SAMPLING), **given_samplers(options)}
     if options.top_p is not None:
         sampling["top_p"] = max(options.top_p, _SMALLEST_TOP_P)
     if sampling.get("seed", 0) < 0:

@@ -31,6 +31,8 @@ class OllamaOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     top_k: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    typical_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    repeat_last_n: Annotated[int, Meta(ge=-1, le=INT32)] | None = None  # -1: all; 0: no penalties
     repeat_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
@@ -40,9 +42,7 @@ class OllamaOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     # Refused unless they ask for nothing.
     mirostat: int | None = None
     tfs_z: float | None = None
-    typical_p: float | None = None
-    # Ignored: the penalties concern the whole text, and the server has its own settings.
-    repeat_last_n: Any = None
+    # Ignored: penalties concern all tokens, and the server has its own settings.
     penalize_newline: Any = None
     mirostat_tau: Any = None
     mirostat_eta: Any = None

@@ -9,6 +9,7 @@ import msgspec
 
 from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.dialects.common.parameters import given_fields
+from octavo.dialects.common.samplers import given_samplers
 from octavo.dialects.common.shapes import shape_at
 from octavo.dialects.tgi.schema import (
     TgiGenerateRequest,
@@ -24,10 +25,11 @@ from octavo.transport.errors import invalid, not_yet
 from octavo.workers.jobs import PromptJob
 
 DEFAULT_TOKENS = 100
-_DRAWS = ("temperature", "top_k", "top_p")  # that only have a meaning where tokens are drawn
-_SAME = (*_DRAWS, "repetition_penalty", "frequency_penalty", "seed", "stop")
+_DRAWS = ("temperature", "top_k", "top_p", "typical_p")  # that only have a meaning in draws
+_SAME = ("temperature", "top_k", "top_p", "repetition_penalty", "frequency_penalty", "seed", "stop")
 _NAMES = {
     **{name: f"parameters.{name}" for name in _SAME},
+    "typical_p": "parameters.typical_p",
     "max_tokens": "parameters.max_new_tokens",
     "logprobs": "parameters.top_n_tokens",
     "prompt_logprobs": "parameters.decoder_input_details",
@@ -39,7 +41,6 @@ _NAMES = {
 # Values that ask for nothing, and why others are refused.
 _OFF: dict[str, tuple[tuple[Any, ...], str]] = {
     "best_of": ((0, 1), "the best of several answers is not selected; send 1"),
-    "typical_p": ((1,), "this sampler is not supported; send 1"),
     "watermark": ((False,), "texts are not watermarked; send false"),
 }
 
@@ -91,6 +92,7 @@ def _sampling(given: TgiParameters, *, is_stream: bool) -> dict[str, Any]:
     if not given.do_sample and all(getattr(given, name) is None for name in _DRAWS):
         sampling["temperature"] = 0.0
     sampling.update(given_fields(given, _SAME))
+    sampling.update(given_samplers(given))
     if is_stream or given.details:
         sampling["logprobs"] = given.top_n_tokens or 0
     if given.decoder_input_details and given.details:

@@ -41,9 +41,9 @@ class TgiParameters(Struct, kw_only=True, forbid_unknown_fields=True):
     decoder_input_details: bool | None = None  # the input's tokens among the details
     top_n_tokens: Annotated[int, Meta(ge=0, le=INT32)] | None = None
     adapter_id: AdapterName | None = None
+    typical_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     # Refused unless they ask for nothing.
     best_of: int | None = None
-    typical_p: float | None = None
     watermark: bool | None = None
 
 

@@ -34,6 +34,7 @@ from octavo.core.pooling import POOLINGS, Pooling
 from octavo.core.sequence import Sequence as CoreSequence
 from octavo.core.stats import EngineStats
 from tests.api.tiny import make_model
+from tests.runner.draw_samplers import draw_samplers
 from tests.runner.speculate.fitted_heads import FITTED
 
 VOCABULARY = 300
@@ -140,6 +141,9 @@ def _sampling(chance: random.Random) -> SamplingParams:
             "presence_penalty": chance.choice([0.0, -0.5, 0.8]),
             "frequency_penalty": chance.choice([0.0, 0.3]),
         }
+    apart = random.Random(fields["seed"])
+    if apart.random() < 0.3:
+        fields["sampler_options"] = draw_samplers(apart)
     if chance.random() < 0.2:
         fields["stop"] = [chance.choice(["a", "th", "og", "e "])]
     if chance.random() < 0.2:

@@ -76,7 +76,9 @@ def test_answers_are_those_of_http(life: Any) -> None:
     headers = {"authorization": f"Bearer {KEY}"}
     there = httpx.post(url, json=body, headers=headers, timeout=LIMIT).json()
     with Stub(life) as stub:
-        sampling = stub.messages.SamplingParams(**SAMPLING, logit_bias={9: 1.5})
+        sampling = stub.messages.SamplingParams(
+            **SAMPLING, logit_bias={9: 1.5}, typical_p=0.9, samplers=["temperature", "typ_p"]
+        )
         whole = stub.call("Generate", prompt="The quick", sampling_params=sampling)
         chunks = list(stub.call("GenerateStream", prompt="The quick", sampling_params=sampling))
         prompt = there["choices"][0]["prompt_token_ids"]
@@ -130,6 +132,8 @@ def test_errors_have_a_code_and_name_their_field(life: Any) -> None:
             ({"token_ids": stub.ids(2**32 - 1)}, "token_ids"),
             ({"token_ids": stub.ids(*[1] * 2000)}, "token_ids"),
             ({"prompt": "x", "sampling_params": params(temperature=9)}, "temperature"),
+            ({"prompt": "x", "sampling_params": params(dry_base=0.5)}, "dry_base"),
+            ({"prompt": "x", "sampling_params": params(samplers=["x"])}, "samplers"),
             ({"prompt": "x", "sampling_params": params(max_tokens=900)}, "max_tokens"),
             ({"prompt": "x", "sampling_params": params(logit_bias={4000: 1.0})}, "logit_bias"),
             ({"prompt": "x", "sampling_params": params(stop=["a"] * 99)}, "stop"),

@@ -214,20 +214,58 @@ async def test_samplers_that_are_not_listed_are_off(directory: Path, form: Any) 
 
 
 @in_loop
+async def test_further_samplers_are_listed_after_all_defaults(directory: Path) -> None:
+    fields: dict[str, Any] = {
+        "typical_p": 0.3,
+        "top_n_sigma": 1.5,
+        "xtc_probability": 1.0,
+        "xtc_threshold": 0.2,
+        "dynatemp_range": 0.5,
+        "dynatemp_exponent": 2.0,
+        "min_keep": 3,
+        "repeat_last_n": 64,
+        "dry_multiplier": 0.8,
+        "dry_base": 2.0,
+        "dry_allowed_length": 3,
+        "dry_penalty_last_n": 100,
+        "dry_sequence_breakers": ["x"],
+        "repeat_penalty": 1.1,
+        "samplers": ["penalties", "dry", "top_n_sigma", "typ_p", "xtc", "temperature"],
+    }
+    off: dict[str, Any] = {
+        "typical_p": 1.0,
+        "top_n_sigma": -1,
+        "xtc_probability": 0,
+        "dry_multiplier": 0.0,
+    }
+    async with serving(directory) as client:
+        settings = (await answer(client, **fields))["generation_settings"]
+        assert {name: settings[name] for name in fields} == fields
+        plain = (await answer(client))["generation_settings"]
+        assert (await answer(client, **off, seed=plain["seed"]))["generation_settings"] == plain
+        none = (await answer(client, samplers=["infill"], temperature=0.3))["generation_settings"]
+        assert none["temperature"] == 1.0
+        assert (await answer(client, typical_p=0))["generation_settings"]["typical_p"] > 0
+
+
+@in_loop
+async def test_an_order_that_would_lose_penalties_is_refused(directory: Path) -> None:
+    async with serving(directory) as client:
+        late: dict[str, Any] = {"samplers": ["top_k", "penalties"], "top_k": 3}
+        await answer(client, **late)  # there are no penalties
+        assert await refusal(client, **late, repeat_penalty=1.1) == (400, "samplers")
+        assert await refusal(client, samplers=["xtc", "xtc"]) == (400, "samplers")
+
+
+@in_loop
 async def test_what_is_not_served_is_refused_by_name_where_it_asks_for_something(
     directory: Path,
 ) -> None:
     asks: dict[str, tuple[Any, Any]] = {  # what asks for nothing, and what is refused
-        "dry_multiplier": (0.0, 0.8),
-        "xtc_probability": (0, 0.5),
-        "typical_p": (1.0, 0.9),
         "mirostat": (0, 2),
-        "top_n_sigma": (-1, 1.5),
-        "dynatemp_range": (0.0, 0.5),
         "adaptive_target": (-1.0, 0.4),
         "post_sampling_probs": (False, True),
         "lora": ([], [{"id": 0, "scale": 1}]),
-        "min_keep": (0, 2),
     }
     async with serving(directory, strict=True) as client:
         for name, (harmless, asking) in asks.items():

@@ -107,6 +107,7 @@ def test_options_mean_what_they_mean_elsewhere(directory: Path) -> None:
         "num_predict": 30,
         "num_ctx": 2048,
         "repeat_last_n": 64,
+        "typical_p": 0.7,
         "mirostat": 0,
         "tfs_z": 1.0,
     }
@@ -119,6 +120,8 @@ def test_options_mean_what_they_mean_elsewhere(directory: Path) -> None:
         "repetition_penalty": 1.3,
         "presence_penalty": 0.5,
         "frequency_penalty": 0.2,
+        "repeat_last_n": 64,
+        "typical_p": 0.7,
         "max_tokens": 30,
     }
 
@@ -140,6 +143,8 @@ def test_options_mean_what_they_mean_elsewhere(directory: Path) -> None:
         ("chat", {"options": {"temperature": -1}}, 400, "options.temperature"),
         ("chat", {"options": {"num_predict": 0}}, 400, "options.num_predict"),
         ("chat", {"options": {"mirostat": 2}}, 400, "options.mirostat"),
+        ("chat", {"options": {"typical_p": 2}}, 400, "options.typical_p"),
+        ("chat", {"options": {"repeat_last_n": -2}}, 400, "options.repeat_last_n"),
         ("chat", {"options": {"stop": [""]}}, 400, "options.stop"),
         ("chat", {"messages": [{**HELLO[0], "images": ["aGk="]}]}, 400, "messages[0].images"),
         ("chat", {"messages": [{"role": "user", "content": "x " * 900}]}, 400, "messages"),

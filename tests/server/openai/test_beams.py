@@ -20,6 +20,7 @@ from octavo.client.process import make_client
 from octavo.dialects.common.beams import REFUSED, SETTINGS
 from octavo.dialects.common.schema.chat import ChatRequest
 from octavo.dialects.common.schema.completion import CompletionRequest
+from octavo.dialects.common.schema.samplers import SamplerFields
 from octavo.dialects.common.schema.shapes import ShapeFields
 from octavo.options.engine import EngineArguments
 from octavo.serving import large_bodies
@@ -47,6 +48,9 @@ KEPT = {
     *("return_token_ids", "return_prompt_text", "return_token_offsets", "cache_salt", "priority"),
     *("return_assistant_tokens_mask", "request_id", "deadline_ms", "explain"),
     "speculation",  # the text is the same with and without
+    # These have an effect beside a sampler that is refused, and no other.
+    *("xtc_threshold", "dynatemp_exponent", "dry_base", "dry_allowed_length"),
+    *("dry_penalty_last_n", "dry_sequence_breakers"),
 }
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 STOPS = list(range(2, 300, 3))
@@ -265,6 +269,9 @@ def test_a_large_body_gives_the_same_beams(
         ({"thinking_token_budget": 5}, "thinking_token_budget"),
         ({"top_p": 0.5}, "top_p"),
         ({"top_k": 5}, "top_k"),
+        ({"typical_p": 0.5}, "typical_p"),
+        ({"samplers": ["top_k"]}, "samplers"),
+        ({"dry_multiplier": 1}, "dry_multiplier"),
         ({"min_tokens": 1}, "min_tokens"),
         ({"stop": "x"}, "stop"),
         ({"repetition_penalty": 1.5}, "repetition_penalty"),
@@ -287,7 +294,7 @@ def test_what_beams_cannot_have_is_refused(
 def test_each_field_has_its_effect_on_beams_or_is_refused() -> None:
     """A new field of these routes must be put into one of the two lists."""
     names = {*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__}
-    names -= set(ShapeFields.__struct_fields__)
+    names -= set(ShapeFields.__struct_fields__) - set(SamplerFields.__struct_fields__)
     assert names == {*KEPT, *SETTINGS, *REFUSED, "use_beam_search"}
     assert not KEPT & {*SETTINGS, *REFUSED}
 

@@ -160,7 +160,7 @@ async def test_an_answer_without_a_limit_has_a_hundred_tokens_or_what_fits(direc
     ("parameters", "param"),
     [
         ({"best_of": 2}, "parameters.best_of"),
-        ({"typical_p": 0.9}, "parameters.typical_p"),
+        ({"typical_p": 1.2}, "parameters.typical_p"),
         ({"watermark": True}, "parameters.watermark"),
         ({"temperature": 0}, "parameters.temperature"),
         ({"max_new_tokens": 10**6}, "parameters.max_new_tokens"),

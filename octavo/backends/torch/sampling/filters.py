@@ -15,8 +15,8 @@ from octavo.backends.base import Doubles
 
 Integers = NDArray[np.int64]
 
-# For top-p, tokens are put into bins by score, and only the bin in which the sum is reached is
-# sorted. Tokens this far below the best add nothing to any sum, and share the last bin.
+# For a share, tokens are put into bins by distance, and only the bin in which the sum is reached is
+# sorted. Tokens this far behind the best add nothing to any sum, and share the last bin.
 _NUM_BINS = 4096
 _FAR_BEHIND = 40.0
 
@@ -33,21 +33,23 @@ def survivors(scores: Doubles, min_p: float, top_k: int, top_p: float) -> Intege
         edge = np.partition(kept, len(ids) - top_k)[len(ids) - top_k]
         ids = ids[kept >= edge]
     if top_p < 1.0:
-        ids = _nucleus(ids, scores[ids], top_p)
+        behind = scores[ids].max() - scores[ids]
+        ids = ids[nearest(behind, np.exp(-behind), top_p)]
     return ids
 
 
-def _nucleus(ids: Integers, scores: Doubles, top_p: float) -> Integers:
-    """Return the most likely tokens, each with less than top_p of probability before it."""
-    behind = scores.max() - scores
-    shares = np.exp(-behind)
-    width = min(float(behind.max()), _FAR_BEHIND) / (_NUM_BINS - 1) or 1.0
-    bins = np.minimum(behind / width, _NUM_BINS - 1).astype(np.int64)
+def nearest(distances: Doubles, shares: Doubles, wanted_share: float) -> Integers:
+    """Return the places with the least distances, each with less than a share before it.
+
+    Ties go by place. Distances are 0 or more.
+    """
+    width = min(float(distances.max()), _FAR_BEHIND) / (_NUM_BINS - 1) or 1.0
+    bins = np.minimum(distances / width, _NUM_BINS - 1).astype(np.int64)
     reached = np.cumsum(np.bincount(bins, shares, _NUM_BINS))
-    wanted = top_p * reached[-1]
+    wanted = wanted_share * reached[-1]
     last = min(int(np.searchsorted(reached, wanted)), _NUM_BINS - 1)
     before = reached[last - 1] if last else 0.0
     there = np.flatnonzero(bins == last)
-    there = there[np.argsort(behind[there], kind="stable")]  # ties go by token id
+    there = there[np.argsort(distances[there], kind="stable")]  # ties go by place
     count = int(np.searchsorted(before + np.cumsum(shares[there]), wanted)) + 1
-    return np.concatenate((ids[bins < last], ids[there[:count]]))
+    return np.concatenate((np.flatnonzero(bins < last), there[:count]))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
+
 import numpy as np
+from msgspec import structs
 
 from octavo.backends.base import Floats
-from octavo.backends.step import SlotSampling
+from octavo.backends.step import NO_ROWS, SlotSampling
 
 
 class Penalties:
@@ -47,3 +50,52 @@ class Penalties:
         values -= self._frequency * counts
         values -= self._presence * (counts > 0)
         row[ids] = values
+
+
+class WindowPenalties(Penalties):
+    """Counts of the last tokens alone: what leaves their window is forgotten."""
+
+    __slots__ = ("_num_prompt", "_seen", "_size", "_window")
+
+    def __init__(self, sampling: SlotSampling) -> None:
+        super().__init__(structs.replace(sampling, tokens=NO_ROWS, num_prompt=0))
+        self._size = sampling.penalty_window
+        self._window: deque[int] = deque()
+        self._seen: Counter[int] = Counter()  # of prompt and output
+        prompt, output = np.split(sampling.tokens, [sampling.num_prompt])
+        self._num_prompt = 0  # leading tokens of the window, which are the prompt's
+        for token in prompt[len(prompt) - min(self._size, len(prompt)) :].tolist():
+            self._enter(token, 0)
+            self._num_prompt += 1
+        for token in output.tolist():
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        """Count one more token of the output, and forget the oldest one."""
+        self._enter(token, 1)
+        if len(self._window) <= self._size:
+            return
+        oldest = self._window.popleft()
+        self._seen[oldest] -= 1
+        if self._num_prompt:
+            self._num_prompt -= 1
+        else:
+            self._counts[self._places[oldest]] -= 1
+        if not self._seen[oldest]:
+            self._forget(oldest)
+
+    def _enter(self, token: int, count: int) -> None:
+        """Put a token at the window's end; the prompt's count for repetition alone."""
+        super().add(token)
+        self._counts[self._places[token]] += count - 1
+        self._window.append(token)
+        self._seen[token] += 1
+
+    def _forget(self, token: int) -> None:
+        """Put the last token's count in the place of this one's."""
+        place, last = self._places.pop(token), len(self._places)
+        moved = int(self._ids[last])
+        if moved != token:
+            self._places[moved] = place
+        self._ids[place], self._counts[place] = moved, self._counts[last]
+        self._counts[last] = 0

@@ -1,8 +1,8 @@
 """A request's changes of its logits besides temperature and filters.
 
 They are applied in this order: allowed ids, bad words, min_tokens, bias, the request's own
-processors, penalties. Only slots with any of these have a `Rules`; all others are drawn together.
-A step's mask, which any slot may have, comes after them.
+processors, penalties, DRY. Only slots with any of these have a `Rules`; all others are drawn
+together. A step's mask, which any slot may have, comes after them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 from octavo.backends.base import Floats, Ints
 from octavo.backends.processors import SamplingError, call_processor
 from octavo.backends.step import NO_TOKEN_LEFT, SlotSampling, Words
-from octavo.backends.torch.sampling.penalties import Penalties
+from octavo.backends.torch.sampling.dry import apply_dry
+from octavo.backends.torch.sampling.penalties import Penalties, WindowPenalties
 
 
 class Rules:
@@ -24,7 +25,10 @@ class Rules:
 
     def __init__(self, sampling: SlotSampling) -> None:
         self._sampling = sampling
-        self._penalties = Penalties(sampling) if sampling.has_penalties else None
+        self._penalties: Penalties | None = None
+        if sampling.has_penalties:
+            made = WindowPenalties if sampling.penalty_window else Penalties
+            self._penalties = made(sampling)
 
     def add(self, token: int) -> None:
         """Count one more token of the output."""
@@ -54,6 +58,8 @@ class Rules:
                 row = call_processor(processor, prompt, known, row)
         if self._penalties is not None:
             self._penalties.apply(row)
+        if sampling.dry is not None:
+            apply_dry(sampling.dry, tokens, row)
         return row
 
 

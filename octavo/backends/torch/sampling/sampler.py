@@ -1,9 +1,10 @@
 """Sampling: each row's draw depends only on its own logits, parameters, seed and position.
 
 First the request's rules (rules.py) are applied. A greedy request takes the most likely token. For
-the others, logits are divided by the temperature, filtered by min-p, top-k and top-p, and the token
-with the largest sum of logit and noise is drawn. Rows without rules and filters are computed
-together, by elementwise operations; their bits are the same as if each were computed alone.
+the others, logits are divided by the temperature, filtered by min-p, top-k and top-p (or by a chain
+of samplers, chain.py), and the token with the largest sum of logit and noise is drawn. Rows without
+rules and filters are computed together, by elementwise operations; their bits are the same as if
+each were computed alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from octavo.backends.base import Floats, Ints, Longs
 from octavo.backends.processors import SamplingError
 from octavo.backends.step import NOT_FINITE, Words
 from octavo.backends.torch.sampling import noise
+from octavo.backends.torch.sampling.chain import run_chain
 from octavo.backends.torch.sampling.filters import survivors
 from octavo.backends.torch.sampling.rules import masked, require_a_token
 from octavo.backends.torch.sampling.slot import Slot
@@ -82,8 +84,12 @@ class Sampler:
         require_a_token(row)
         if sampling.temperature == 0.0:
             return int(row.argmax())
-        scores = row.astype(np.float64) / sampling.temperature
         keys = [slot.keys()]
+        if sampling.chain:
+            left = run_chain(row, sampling.chain, keys[0])
+            gumbel = noise.gumbel(keys, self._spread[left.ids])[0]
+            return int(left.ids[(left.scores + gumbel).argmax()])
+        scores = row.astype(np.float64) / sampling.temperature
         if not sampling.has_filters:
             return int((scores + noise.gumbel(keys, self._spread)[0]).argmax())
         ids = survivors(scores, sampling.min_p, sampling.top_k, sampling.top_p)

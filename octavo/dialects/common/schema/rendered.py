@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from octavo.core.sampling_params import MAX_PREDICTION_TOKENS
 from octavo.dialects.common.parse_context import ParseContext
+from octavo.dialects.common.schema.samplers import Order, SamplerFields
 from octavo.dialects.common.schema.sampling import (
     INT32,
     MAX_BAD_WORDS,
@@ -32,7 +33,7 @@ PredictedIds = Annotated[list[TokenId], Meta(max_length=MAX_PREDICTION_TOKENS)]
 Logprobs = Annotated[int, Meta(ge=-1, le=INT32)]
 
 
-class TokenSampling(Struct, kw_only=True, forbid_unknown_fields=True):
+class TokenSampling(SamplerFields, kw_only=True, forbid_unknown_fields=True):
     """The sampling parameters beside token ids; names and defaults are those of SamplingParams."""
 
     n: Annotated[int, Meta(ge=1, le=MAX_N)] = 1
@@ -42,6 +43,7 @@ class TokenSampling(Struct, kw_only=True, forbid_unknown_fields=True):
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Meta(ge=-1, le=INT32)] = 0
     min_p: Share = 0.0
+    samplers: Order | None = None
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] = 1.0

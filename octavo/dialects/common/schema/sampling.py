@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from octavo.core.config import MAX_PRIORITY
 from octavo.core.sampling_params import MAX_BIAS, MAX_EXTRA_ARGS, MAX_LOGPROB_IDS
 from octavo.core.stopping.repetition import MAX_COMPARED, MAX_PATTERN_SIZE
+from octavo.dialects.common.schema.samplers import Order
 from octavo.dialects.common.schema.shapes import ShapeFields
 from octavo.dialects.common.schema.unsupported import RULES
 from octavo.serving.schema.model_names import AdapterName, AdapterScales
@@ -70,6 +71,7 @@ class CommonRequest(ShapeFields, kw_only=True, forbid_unknown_fields=True):
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=INT32)] | None = None
     min_p: Share | None = None
+    samplers: Order | None = None  # those that are used, in their order; default: all
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field
 
 from octavo.core.structured_outputs import MAX_CHOICES
+from octavo.dialects.common.schema.samplers import SamplerFields
 
 AnyObject = dict[str, Any]
 Schema = AnyObject | bool | str
@@ -53,8 +54,11 @@ class StructuredOutputs(Struct, kw_only=True, forbid_unknown_fields=True):
     disable_fallback: bool | None = None  # ignored: there is one grammar engine
 
 
-class ShapeFields(Struct, kw_only=True):
-    """The fields of a request that describe the shape of its answer; at most one of them does."""
+class ShapeFields(SamplerFields, kw_only=True):
+    """The fields of a request that describe the shape of its answer; at most one of them does.
+
+    A struct has one base, and requests with a shape have the fields of samplers too.
+    """
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None

@@ -12,10 +12,12 @@ from octavo.backends.base import Floats, Ints
 from octavo.backends.step import (
     ALL_LOGPROBS,
     Draws,
+    Dry,
     Masks,
     PoolRows,
     PromptRows,
     SlotSampling,
+    Stage,
 )
 from tests.backends.native.sampling.given_logits import sampling_of
 
@@ -33,6 +35,39 @@ def forbid_odd(prompt: Ints, output: Ints, row: Floats) -> Floats:
 
 def double(prompt: Ints, output: Ints, row: Floats) -> Floats:
     return row * np.float32(2) + np.float32(prompt[0])
+
+
+def some_chain(random: np.random.Generator, size: int) -> tuple[Stage, ...]:
+    """Return some samplers in any order."""
+    keep = int(random.choice([0, 2, 5]))
+    spread = float(random.choice([0.0, 0.5, 3.0]))
+    stages = [
+        Stage("top_k", float(random.choice([1, 3, 20, size + 2]))),
+        Stage("min_p", float(random.choice([0.001, 0.1, 1.0])), keep),
+        Stage("top_p", float(random.choice([1e-9, 0.5, 0.95])), keep),
+        Stage("typical_p", float(random.choice([1e-9, 0.3, 0.9])), keep),
+        Stage("top_n_sigma", float(random.choice([0.2, 1.0, 2.5]))),
+        Stage("xtc", float(random.choice([0.3, 1.0])), keep, float(random.choice([0.01, 0.2]))),
+        Stage(
+            "temperature",
+            float(random.choice([0.0, 0.4, 1.5])),
+            range=spread,
+            exponent=float(random.choice([0.5, 1.0, 3.0])),
+        ),
+    ]
+    chosen = random.permutation(len(stages))[: int(random.integers(1, 1 + len(stages)))]
+    return tuple(stages[index] for index in chosen)
+
+
+def some_dry(random: np.random.Generator, size: int) -> Dry:
+    """Return penalties for the repetitions of few tokens."""
+    return Dry(
+        float(random.choice([0.3, 2.0])),
+        float(random.choice([1.0, 1.75, 40.0])),
+        int(random.integers(1, 4)),
+        int(random.choice([1, 3, 8, 32_768])),
+        tuple(some_ids(random, min(6, size), 2)),
+    )
 
 
 Make = Callable[[np.random.Generator, int], Any]
@@ -57,6 +92,9 @@ FIELDS: dict[str, tuple[float, Make]] = {
     "repetition": (0.3, lambda random, _: float(random.choice([0.6, 1.1, 1.9]))),
     "presence": (0.3, lambda random, _: float(random.uniform(-2, 2))),
     "frequency": (0.3, lambda random, _: float(random.uniform(-2, 2))),
+    "penalty_window": (0.3, lambda random, _: int(random.integers(1, 12))),
+    "chain": (0.3, some_chain),
+    "dry": (0.3, some_dry),
     "logprobs": (0.3, lambda random, size: int(random.choice([ALL_LOGPROBS, 0, 5, size + 1]))),
     "logprob_ids": (0.2, lambda random, size: some_ids(random, size, 6)),
     "processors": (

@@ -36,6 +36,13 @@ NATIVE: dict[str, Any] = {
     "allowed_token_ids": [3, 4, 5],
     "bad_words_token_ids": [[3], [4, 5]],
     "min_tokens": 2,
+    "sampler_options": {
+        "typical_p": 0.9,
+        "xtc_probability": 0.5,
+        "dry_multiplier": 0.5,
+        "repeat_last_n": 2,
+        "dry_allowed_length": 1,
+    },
     "logprobs": 5,
     "logprob_token_ids": (4, 2, 0, 1, 3),
     "prompt_logprobs": 5,

@@ -40,6 +40,60 @@ FEATURES: dict[str, dict[str, Any]] = {
     "allowed": {"allowed_token_ids": [1, 2, 80, 81]},
     "bad words": {"bad_words_token_ids": [[10], [1, 2], [2, 1, 3]], "temperature": 0},
     "min tokens": {"min_tokens": 6, "max_tokens": 9, "temperature": 0},
+    "typical-p": {"sampler_options": {"typical_p": 0.6}},
+    "tiny typical-p": {"sampler_options": {"typical_p": 1e-9}, "temperature": 1.3},
+    "top-n-sigma": {"sampler_options": {"top_n_sigma": 1.0}, "temperature": 1.5},
+    "xtc": {"sampler_options": {"xtc_probability": 1, "xtc_threshold": 0.05}},
+    "xtc at times": {"sampler_options": {"xtc_probability": 0.5, "xtc_threshold": 0.01}},
+    "dynamic temperature": {"sampler_options": {"dynatemp_range": 0.7}, "temperature": 0.9},
+    "steep temperature": {
+        "sampler_options": {"dynatemp_range": 2, "dynatemp_exponent": 3.5, "samplers": ["temp"]},
+        "temperature": 1.1,
+    },
+    "kept tokens": {
+        "sampler_options": {"min_keep": 4, "typical_p": 0.01, "xtc_probability": 1},
+        "min_p": 0.9,
+        "top_p": 0.01,
+    },
+    "llama.cpp's order": {
+        "sampler_options": {
+            "samplers": ["top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
+            "top_n_sigma": 2.5,
+            "typical_p": 0.9,
+            "xtc_probability": 0.7,
+            "dynatemp_range": 0.5,
+        },
+        "top_k": 30,
+        "top_p": 0.95,
+        "min_p": 0.01,
+        "temperature": 1.4,
+    },
+    "xtc before greedy": {
+        "sampler_options": {"samplers": ["xtc", "temperature"], "xtc_probability": 1.0},
+        "temperature": 0,
+    },
+    "only some samplers": {
+        "sampler_options": {"samplers": ["top_k", "temperature"]},
+        "top_k": 4,
+        "top_p": 0.1,
+        "temperature": 3.0,
+        "presence_penalty": 2.0,
+    },
+    "short window": {
+        "sampler_options": {"repeat_last_n": 5},
+        "repetition_penalty": 1.9,
+        "frequency_penalty": 1.5,
+        "presence_penalty": 1.0,
+    },
+    "no window": {"sampler_options": {"repeat_last_n": 0}, "repetition_penalty": 1.9},
+    "dry": {"sampler_options": {"dry_multiplier": 2.0, "dry_allowed_length": 1}},
+    "dry with breakers": {
+        "sampler_options": {"dry_multiplier": 3.0, "dry_breaker_ids": [2, 5]},
+        "temperature": 0,
+    },
+    "dry in a window": {
+        "sampler_options": {"dry_multiplier": 1, "dry_base": 4, "dry_penalty_last_n": 9}
+    },
     "everything": {
         "temperature": 0.8,
         "top_p": 0.95,
