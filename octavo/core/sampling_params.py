@@ -5,10 +5,11 @@ list are accepted and stored as tuples, so that parameters can be compared, hash
 they are; `dataclasses.replace` makes a changed copy and checks it again.
 
 The core reads only the fields that end a sequence. The front end reads the fields about text, and
-sets four fields before a request reaches the core: `seed` (an unseeded request gets one, so that
-its draws can be repeated after a restart; workers take None as 0), `bad_words_token_ids`
-(only the front end has the tokenizer), `grammar` (what `structured_outputs` means for the grammar
-engine) and `thinking_marks` (how the model writes its reasoning). The sampler reads the rest.
+sets some fields before a request reaches the core: `seed` (an unseeded request gets one, so that
+its draws can be repeated after a restart; workers take None as 0), `bad_words_token_ids` and
+`sampler_options.dry_breaker_ids` (only the front end has the tokenizer), `grammar` (what
+`structured_outputs` means for the grammar engine) and `thinking_marks` (how the model writes its
+reasoning). The sampler reads the rest.
 
 `logits_processors` are names that the workers' runner was started with, or, where the engine
 runs in the same process, callables `(prompt_ids, output_ids, logits) -> logits` over numpy
