@@ -33,6 +33,7 @@ NB_MODULE(_native, m) {
   octavo::bind_adapters(m);
   octavo::bind_step(m);
   octavo::bind_row_tensors(m);
+  octavo::bind_ranks(m);
   octavo::bind_weights(m);
   octavo::bind_program(m);
   octavo::bind_peak_rates(m);

@@ -160,9 +160,9 @@ void bind_program(nb::module_& m) {
   bind_structs(m);
   nb::class_<KvCache>(m, "KvCache")
       .def("__init__", [](KvCache* self, CacheFormat format, const std::vector<CacheGroup>& groups,
-                          int64_t pages, int64_t page_bytes, int block_size) {
-        new (self) KvCache(format, groups, pages, page_bytes, block_size);
-      }, "format"_a, "groups"_a, "pages"_a, "page_bytes"_a, "block_size"_a)
+                          int64_t pages, int64_t page_bytes, int block_size, Team& team) {
+        new (self) KvCache(format, groups, pages, page_bytes, block_size, team.ranks());
+      }, "format"_a, "groups"_a, "pages"_a, "page_bytes"_a, "block_size"_a, "team"_a)
       .def("saved_bytes", &KvCache::saved_bytes, "group"_a)
       .def("take", [](KvCache& self, Team& team) {
         team.run([&](int part) { self.take(part, team.size()); });

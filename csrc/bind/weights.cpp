@@ -2,6 +2,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -39,10 +40,11 @@ size_t num_bytes(const Matrix& matrix) {
   return matrix.panel_bytes * num_panels(matrix);
 }
 
-// Packed weights, kept until the store ends. Users of its matrices must keep the store alive.
+// Packed weights, kept until the store ends. Users of its matrices must keep the store alive. Of
+// matrices that it packs, it has the panels that are this rank's.
 class Store {
  public:
-  Store() = default;
+  explicit Store(const Team& team) : team_(team) {}
   Store(const Store&) = delete;
 
   uintptr_t vector(FloatArray values) {
@@ -59,7 +61,10 @@ class Store {
               const FilePages& file_pages, const Tensors& tensors, const Factors& factors) {
     Matrix matrix = shaped(format, static_cast<int32_t>(rows.size()), inputs);
     check(type, format, inputs);
-    matrix.data = matrices_.take(num_bytes(matrix));
+    const Share mine = team_.share(num_panels(matrix));
+    // Where the first panel would be: a rank never reads those of others.
+    matrix.data = matrices_.take(matrix.panel_bytes * mine.count());
+    matrix.data -= mine.first * matrix.panel_bytes;
     add_job(matrix, type, rows, std::move(owner), file_pages, tensors, factors);
     return matrix;
   }
@@ -89,14 +94,14 @@ class Store {
     add_job(matrix, type, rows, std::move(owner), file_pages, tensors, factors);
   }
 
-  void begin(const Team& team) {
+  void begin() {
     nb::gil_scoped_release released;
-    queue_.begin(team.size());
+    queue_.begin(team_.size());
   }
 
-  void finish(const Team& team) {
+  void finish() {
     wait();  // for the jobs that have begun
-    begin(team);
+    begin();
     wait();
     owners_.clear();
   }
@@ -128,6 +133,9 @@ class Store {
     job.type = type;
     job.inputs = matrix.inputs;
     job.data = const_cast<uint8_t*>(matrix.data);
+    const Share mine = team_.share(num_panels(matrix));
+    job.first_panel = mine.first;
+    job.end_panel = mine.end;
     if (factors) {
       if (!has_output_scales(matrix.format) || factors->size() != rows.size())
         throw std::invalid_argument("a format with scales of outputs takes a factor for each row");
@@ -160,6 +168,7 @@ class Store {
     queue_.finish();
   }
 
+  const Team& team_;
   Arena matrices_{true};
   Arena vectors_{false};  // separate, so that only packing threads touch the pages of matrices
   std::vector<nb::object> mapped_;
@@ -225,10 +234,13 @@ void bind_weights(nb::module_& m) {
       .def_prop_ro("panels", &panels_of)
       .def("row", &unpacked, "row"_a, "tier"_a = "")
       .def("rows", &unpacked_rows, "first"_a, "count"_a);
-  nb::class_<Team>(m, "Team").def(nb::init<int, bool>(), "size"_a, "pinned"_a)
-      .def_prop_ro("size", &Team::size);
+  nb::class_<Team>(m, "Team")
+      .def(nb::init<int, bool, std::shared_ptr<Ranks>>(), "size"_a, "pinned"_a,
+           "ranks"_a = nb::none())
+      .def_prop_ro("size", &Team::size)
+      .def_prop_ro("all", &Team::all);
   nb::class_<Store>(m, "Store")
-      .def(nb::init<>())
+      .def(nb::init<const Team&>(), "team"_a, nb::keep_alive<1, 2>())
       .def("vector", &Store::vector, "values"_a)
       .def("pack", &Store::pack, "type"_a, "format"_a, "inputs"_a, "rows"_a, "owner"_a,
            "file_pages"_a, "tensors"_a = Tensors{}, "factors"_a = nb::none(),
@@ -237,8 +249,8 @@ void bind_weights(nb::module_& m) {
            nb::keep_alive<0, 1>())
       .def("pack_over", &Store::pack_over, "matrix"_a, "type"_a, "rows"_a, "owner"_a,
            "file_pages"_a, "tensors"_a = Tensors{}, "factors"_a = nb::none())
-      .def("begin", &Store::begin, "team"_a)
-      .def("finish", &Store::finish, "team"_a)
+      .def("begin", &Store::begin)
+      .def("finish", &Store::finish)
       .def_prop_ro("num_bytes", &Store::all_bytes);
   m.def("checksum", &checksum_of, "bytes"_a);
   m.def("own_format", &own_format, "type"_a);

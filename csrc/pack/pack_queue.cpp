@@ -29,10 +29,6 @@ struct Piece {
   int end_panel;
 };
 
-int num_panels(const PackJob& job) {
-  return static_cast<int>((job.outputs() + kPanel - 1) / kPanel);
-}
-
 // Multiplies the scales with which each panel begins.
 void multiply_outputs(const PackJob& job, const Piece& piece) {
   const size_t bytes = panel_bytes(job.format, job.inputs);
@@ -49,13 +45,13 @@ void multiply_outputs(const PackJob& job, const Piece& piece) {
 struct PackQueue::Running {
   explicit Running(std::vector<PackJob> added) : jobs(std::move(added)), left(jobs.size()) {
     for (size_t job = 0; job < jobs.size(); ++job) {
-      const int panels = num_panels(jobs[job]);
+      const int begin = jobs[job].first_panel, end = jobs[job].end_panel;
       const size_t bytes = panel_bytes(jobs[job].format, jobs[job].inputs);
       const size_t least = jobs[job].makes_rows() ? kPanelsOfMade : 1;
       const int most = static_cast<int>(std::max(least, kPieceBytes / bytes));
-      left[job] = panels;
-      for (int first = 0; first < panels; first += most) {
-        pieces.push_back({static_cast<int>(job), first, std::min(panels, first + most)});
+      left[job] = end - begin;
+      for (int first = begin; first < end; first += most) {
+        pieces.push_back({static_cast<int>(job), first, std::min(end, first + most)});
       }
     }
   }

@@ -17,6 +17,7 @@ struct PackJob {
   int inputs;
   std::vector<const uint8_t*> rows;  // as pack_panels takes them
   uint8_t* data;
+  int first_panel, end_panel;  // those that are packed; `data` is where panel 0 would be
   // Pages of mapped files (begin, bytes) that are dropped when all rows have been read.
   std::vector<std::pair<const uint8_t*, size_t>> file_pages;
   // Rows that are made of tensors when they are packed have places in these, and no pointers.

@@ -72,7 +72,8 @@ void Attention::add(Instruction& i) {
   while (plan < plans_.size() && !(plans_[plan].of_wanted == of_wanted &&
                                    have_one_plan(plans_[plan].shape, i.attention)))
     ++plan;
-  if (plan == plans_.size()) plans_.push_back({i.attention, of_wanted, {}, AttentionPlan()});
+  if (plan == plans_.size())
+    plans_.push_back({i.attention, of_wanted, {}, AttentionPlan(context_.team.ranks())});
   std::vector<int32_t>& groups = plans_[plan].groups;
   if (std::find(groups.begin(), groups.end(), i.group) == groups.end()) groups.push_back(i.group);
   i.plan = static_cast<int32_t>(plan);
@@ -86,8 +87,18 @@ size_t Attention::most_bytes(int32_t sequences, int32_t positions) const {
   for (const LayerPlan& each : plans_)
     most = std::max(
         most, AttentionPlan::most_partial_floats(context_.kernels, each.shape, sequences, positions,
-                                                 context_.team.size()));
+                                                 context_.team.all()));
   return most * sizeof(float);
+}
+
+void Attention::reserve(int32_t sequences, int32_t positions) {
+  take_partials(most_bytes(sequences, positions));
+}
+
+void Attention::take_partials(size_t bytes) {
+  if (partials_.bytes() >= bytes) return;
+  partials_ = Pages();  // the old memory is returned before new memory is taken
+  partials_ = pages_for(context_.team.ranks(), bytes, bytes >= kBytesOfHugePages);
 }
 
 void Attention::plan() {
@@ -116,12 +127,9 @@ void Attention::plan() {
     std::vector<const SequenceRows*> sequences;
     for (const int32_t group : layers.groups) sequences.push_back(all[group].data());
     layers.plan.make(context_.kernels, layers.shape, sequences, static_cast<int>(all[0].size()),
-                     context_.cache->block_size(), context_.team.size());
+                     context_.cache->block_size(), context_.team.all());
     const size_t bytes = layers.plan.partial_floats() * sizeof(float);
-    if (partials_.bytes() < bytes) {
-      partials_ = Pages();  // the old memory is returned before new memory is taken
-      partials_ = Pages(bytes + bytes / 4, bytes >= kBytesOfHugePages);
-    }
+    if (partials_.bytes() < bytes) take_partials(bytes + bytes / 4);
   }
 }
 
@@ -193,7 +201,7 @@ void Attention::run(const Instruction& i, Shares& shares, int worker_index, Work
                      (!of_wanted || step.rows(Space::Wanted) == rows);
   if (!alone) {
     int first, end;
-    share_of(worker_index, context_.team.size(), rows, first, end);
+    share_of(context_.team.number(worker_index), context_.team.all(), rows, first, end);
     first = whole_pairs(sequences_[i.group], first);
     end = whole_pairs(sequences_[i.group], end);
     if (first < end) finish_rows(i, first, end, worker);

@@ -34,6 +34,9 @@ class Attention {
   // The most bytes of partial sums of a step of so many sequences.
   size_t most_bytes(int32_t sequences, int32_t positions) const;
 
+  // Takes the memory for so many bytes at once, where what grows later is not returned.
+  void reserve(int32_t sequences, int32_t positions);
+
   // Plans the step for all layers.
   void plan();
 
@@ -49,6 +52,7 @@ class Attention {
     AttentionPlan plan;
   };
 
+  void take_partials(size_t bytes);
   void finish_rows(const Instruction& i, int first, int end, Worker& worker) const;
   void write_latents(const Instruction& i, int first, int end, Worker& worker) const;
   const float* finish_alone(const Instruction& i, const AttentionItem& item, Worker& worker) const;

@@ -185,9 +185,12 @@ void AttentionPlan::make(const KernelTable& kernels, const AttentionShape& shape
   run_ = 2 * longest * shape.kv_heads <= held ? shape.kv_heads : 2 * longest <= held ? 1 : 0;
   std::stable_sort(items_.begin(), items_.end(), comes_before);
   if (num_done_ < merges_.size()) {
-    num_done_ = merges_.size();
-    done_ = std::make_unique<std::atomic<int32_t>[]>(num_done_);
+    num_done_ = std::max(merges_.size(), 2 * num_done_);
+    done_memory_ = pages_for(ranks_, num_done_ * sizeof(std::atomic<int32_t>), false);
+    done_ = reinterpret_cast<std::atomic<int32_t>*>(done_memory_.data());
   }
+  // After an error items may be left; ranks end then, and one may be ahead of another here.
+  if (ranks_) return;
   for (size_t i = 0; i < num_done_; ++i) done_[i].store(0, std::memory_order_relaxed);
 }
 

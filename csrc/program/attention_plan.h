@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "kernels/table.h"
+#include "runtime/ranks.h"
 
 namespace octavo {
 
@@ -81,6 +82,9 @@ struct AttentionCall {
 
 class AttentionPlan {
  public:
+  // Items are counted where all ranks see it.
+  explicit AttentionPlan(Ranks* ranks = nullptr) : ranks_(ranks) {}
+
   // `groups` are the same sequences with the tables of each group of layers that the plan is for.
   void make(const KernelTable& kernels, const AttentionShape& shape,
             const std::vector<const SequenceRows*>& groups, int count, int block_size, int threads);
@@ -123,8 +127,10 @@ class AttentionPlan {
   std::vector<int32_t> merge_of_;    // [sequence][KV head] of those
   std::vector<AttentionMerge> merges_;
   // How many items of each merge are done; back at zero when it has been made.
-  std::unique_ptr<std::atomic<int32_t>[]> done_;
+  std::atomic<int32_t>* done_ = nullptr;
+  Pages done_memory_;
   size_t num_done_ = 0;
+  Ranks* ranks_;
   size_t partial_floats_ = 0;
   int run_ = 0;
 };

@@ -16,7 +16,7 @@ namespace octavo {
 
 struct Context {
   Context(const KernelTable& kernels, Team& team)
-      : kernels(kernels), products(kernels), team(team), scratch(team.size()) {}
+      : kernels(kernels), products(kernels), team(team), scratch(team) {}
 
   const KernelTable& kernels;  // for everything but products
   ProductKernels products;

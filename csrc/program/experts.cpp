@@ -114,17 +114,19 @@ void Experts::sort_pairs(const Instruction& i) {
 
 void Experts::multiply_in(const Instruction& i, Shares& shares, int worker_index,
                           Worker& worker) const {
-  const int pairs = context_.step.rows(i.space) * top_k_, threads = context_.team.size();
+  const int pairs = context_.step.rows(i.space) * top_k_, threads = context_.team.all();
   const size_t bytes = context_.kernels.prepared_bytes(i.prepared.format, i.prepared.inputs);
   uint8_t* prepared = context_.prepared_at(i.prepared, worker);
   int start, stop;
-  share_of(worker_index, threads, pairs, start, stop);
+  share_of(context_.team.number(worker_index), threads, pairs, start, stop);
   for (int pair = start; pair < stop; ++pair)
     context_.kernels.prepare(i.prepared.format, context_.at(i.x, pair_rows_[pair]), i.x.stride, 1,
                              i.prepared.inputs, prepared + pair * bytes);
   context_.team.barrier(worker_index);
-  const int panels = num_panels(i.pieces[0].matrix);
-  shares.take(worker_index, panels, context_.epoch, [&](int first, int end) {
+  const Share mine = context_.team.share(num_panels(i.pieces[0].matrix));
+  shares.take(worker_index, mine.count(), context_.epoch, [&](int first, int end) {
+    first += mine.first;
+    end += mine.first;
     for (size_t expert = 0; expert < i.pieces.size(); ++expert) {
       const int start = pair_starts_[expert], rows = pair_starts_[expert + 1] - start;
       if (rows == 0) continue;
@@ -138,17 +140,20 @@ void Experts::multiply_in(const Instruction& i, Shares& shares, int worker_index
 
 void Experts::multiply_out(const Instruction& i, Shares& shares, int worker_index,
                            Worker& worker) const {
-  const int pairs = context_.step.rows(i.space) * top_k_, threads = context_.team.size();
+  const int pairs = context_.step.rows(i.space) * top_k_, threads = context_.team.all();
   const size_t bytes = context_.kernels.prepared_bytes(i.prepared.format, i.prepared.inputs);
   uint8_t* prepared = context_.prepared_at(i.prepared, worker);
   int start, stop;
-  share_of(worker_index, threads, pairs, start, stop);
+  share_of(context_.team.number(worker_index), threads, pairs, start, stop);
   if (start < stop)
     context_.kernels.prepare(i.prepared.format, context_.at(i.x, start), i.x.stride, stop - start,
                              i.prepared.inputs, prepared + start * bytes);
   context_.team.barrier(worker_index);
-  const int outputs = i.pieces[0].matrix.outputs, panels = num_panels(i.pieces[0].matrix);
-  shares.take(worker_index, panels, context_.epoch, [&](int first, int end) {
+  const int outputs = i.pieces[0].matrix.outputs;
+  const Share mine = context_.team.share(num_panels(i.pieces[0].matrix));
+  shares.take(worker_index, mine.count(), context_.epoch, [&](int first, int end) {
+    first += mine.first;
+    end += mine.first;
     const int column = first * kPanel, columns = std::min(end * kPanel, outputs) - column;
     for (int row = 0; row < context_.step.rows(i.space); ++row)
       std::memset(context_.at(i.out, row) + column, 0, columns * sizeof(float));

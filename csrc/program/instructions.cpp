@@ -32,13 +32,15 @@ void Program::execute(const Instruction& i, Shares& shares, int index, Worker& w
     case Op::HeadGemm: return head_gemm(i, shares, index, worker);
     case Op::ExpertsIn: return experts_.multiply_in(i, shares, index, worker);
     case Op::ExpertsOut: return experts_.multiply_out(i, shares, index, worker);
-    case Op::SortPairs:
+    case Op::SortPairs:  // each rank has the pairs for itself
       if (index == 0) experts_.sort_pairs(i);
       return;
     default: break;
   }
   int first, end;
-  share_of(index, team_->size(), context_.step.rows(i.space), first, end);
+  const int rows = context_.step.rows(i.space);
+  if (i.op == Op::RopeTables) share_of(index, team_->size(), rows, first, end);  // likewise
+  else share_of(team_->number(index), team_->all(), rows, first, end);
   if (first < end) execute_rows(i, first, end);
 }
 
@@ -76,6 +78,7 @@ void Program::execute_rows(const Instruction& i, int first, int end) {
   }
 }
 
+// Each rank looks up the rows of those ids whose part of the table it has.
 void Program::embed(const Instruction& i, int index, Worker& worker) {
   const StepInputs& in = context_.step.inputs();
   const int32_t* ids = i.by_type ? in.types : i.by_position ? in.positions : in.token_ids;
@@ -86,20 +89,23 @@ void Program::embed(const Instruction& i, int index, Worker& worker) {
   for (int row = first; row < end; ++row) {
     float* out = context_.at(i.out, row);
     const int32_t id = ids ? ids[row] : 0;
-    look_up(i, id, out);
+    if (!look_up(i, id, out)) continue;
     if (is_adapted) change_looked_up(i, row, id, worker.row);
     if (i.factor != 1.0f) kernels_.scale(out, width, i.factor, 1, width, out, width);
   }
 }
 
-void Program::look_up(const Instruction& i, int32_t id, float* out) const {
+bool Program::look_up(const Instruction& i, int32_t id, float* out) const {
   const Piece* table = i.pieces.data();
   // Pieces are consecutive runs of rows. Ids were checked when the request arrived; an id that is
   // out of range nevertheless must not read beyond the table.
   while (table + 1 < i.pieces.data() + i.pieces.size() && id >= table->matrix.outputs)
     id -= (table++)->matrix.outputs;
   id = std::clamp(id, 0, table->matrix.outputs - 1);
+  const Share mine = team_->share(num_panels(table->matrix));
+  if (id / kPanel < mine.first || id / kPanel >= mine.end) return false;
   kernels_.unpack_row(table->matrix, id, out);
+  return true;
 }
 
 // Changes a looked-up row as its adapter does. `spare` has room for such a row.
@@ -182,7 +188,7 @@ void Program::prepare(const Instruction& i, int index, Worker& worker) {
   const size_t bytes = kernels_.prepared_bytes(p.format, p.inputs);
   uint8_t* to = context_.prepared_at(p, worker);
   int first = 0, end = context_.step.rows(p.space);
-  if (!alone) share_of(index, team_->size(), end, first, end);
+  if (!alone) share_of(team_->number(index), team_->all(), end, first, end);
   if (i.norm.heads == 0 && i.order.empty()) {
     if (first < end)
       kernels_.prepare(p.format, context_.at(i.x, first), i.x.stride, end - first, p.inputs,
@@ -213,13 +219,14 @@ void Program::gemm(const Instruction& i, Shares& shares, int index, Worker& work
                                 : reinterpret_cast<const uint8_t*>(context_.at(i.x));
   const int rows = context_.step.rows(i.prepared.space);
   int panels = 0;
-  for (const Piece& piece : i.pieces) panels += num_panels(piece.matrix);
+  for (const Piece& piece : i.pieces) panels += team_->share(num_panels(piece.matrix)).count();
   shares.take(index, panels, context_.epoch, [&](int first, int end) {
     for (const Piece& piece : i.pieces) {
-      const int count = num_panels(piece.matrix);
+      const Share mine = team_->share(num_panels(piece.matrix));
+      const int count = mine.count();
       if (first < count && end > 0)
-        context_.products.gemm(piece.matrix, prepared, rows, std::max(first, 0),
-                               std::min(end, count), worker.kernel_scratch,
+        context_.products.gemm(piece.matrix, prepared, rows, mine.first + std::max(first, 0),
+                               mine.first + std::min(end, count), worker.kernel_scratch,
                                context_.epilogue_of(i, piece));
       first -= count;
       end -= count;
@@ -236,7 +243,7 @@ void Program::convolve(const Instruction& i, int index) {
   const int channels = i.x.width, kept = shape.kernel - 1, size = context_.cache->block_size();
   const bool of_wanted = i.out.space == Space::Wanted;
   int begin, end;
-  share_of(index, team_->size(), channels, begin, end);
+  share_of(team_->number(index), team_->all(), channels, begin, end);
   for (int s = 0; s < in.sequences && begin < end; ++s) {
     const int row = in.row_starts[s], rows = in.row_starts[s + 1] - row;
     const int first = in.positions[row];
@@ -357,14 +364,16 @@ void Program::head_gemm(const Instruction& i, Shares& shares, int index, Worker&
     const float* x = context_.at(i.x, first) + head * (i.passed + matrix.inputs);
     float* out = context_.at(i.out, first);
     const int column = head * (i.passed + matrix.outputs);
-    for (int row = 0; row < rows && i.passed > 0; ++row)
+    const Share mine = team_->share(num_panels(matrix));
+    if (mine.count() == 0) return;
+    for (int row = 0; row < rows && i.passed > 0 && mine.first == 0; ++row)
       std::memcpy(out + row * i.out.stride + column, x + row * i.x.stride,
                   i.passed * sizeof(float));
     kernels_.prepare(matrix.format, x + i.passed, i.x.stride, rows, matrix.inputs, prepared);
     Epilogue epilogue = context_.epilogue_of(i, i.pieces[head]);
     epilogue.out = out;
     epilogue.first_output = column + i.passed;
-    context_.products.gemm(matrix, prepared, rows, 0, num_panels(matrix), worker.kernel_scratch,
+    context_.products.gemm(matrix, prepared, rows, mine.first, mine.end, worker.kernel_scratch,
                            epilogue);
   };
   shares.take(index, heads * parts, context_.epoch, [&](int begin, int end) {

@@ -9,7 +9,7 @@
 namespace octavo {
 
 KvCache::KvCache(CacheFormat format, const std::vector<CacheGroup>& groups, int64_t pages,
-                 int64_t page_bytes, int block_size)
+                 int64_t page_bytes, int block_size, Ranks* ranks)
     : block_size_(block_size) {
   const auto is_alike = [](const CacheGroup& one, const CacheGroup& other) {
     return one.kv_heads == other.kv_heads && one.head_dim == other.head_dim &&
@@ -35,7 +35,7 @@ KvCache::KvCache(CacheFormat format, const std::vector<CacheGroup>& groups, int6
     groups_.push_back(std::move(group));
   }
   const bool is_scaled = has_scales(format);
-  pages_ = Pages(bytes + (is_scaled ? scales * sizeof(float) : 0), true);
+  pages_ = pages_for(ranks, bytes + (is_scaled ? scales * sizeof(float) : 0), true);
   for (size_t index = 0; index < groups_.size(); ++index) {
     Group& group = groups_[index];
     if (group.shape.state) continue;

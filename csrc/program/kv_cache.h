@@ -12,6 +12,7 @@
 
 #include "kernels/table.h"
 #include "runtime/arena.h"
+#include "runtime/ranks.h"
 
 namespace octavo {
 
@@ -37,8 +38,9 @@ class KvCache {
  public:
   KvCache() = default;
   // The system gives a block's memory when it is written first, or `take` is called.
+  // All ranks have it at the same place of their memory.
   KvCache(CacheFormat format, const std::vector<CacheGroup>& groups, int64_t pages,
-          int64_t page_bytes, int block_size);
+          int64_t page_bytes, int block_size, Ranks* ranks = nullptr);
 
   const Cache& layer(int group, int layer) const { return groups_[group].layers[layer]; }
   // The state, or the rows of tokens, that a block of a layer has.

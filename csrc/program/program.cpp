@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "step/posted_step.h"
+
 namespace octavo {
 
 namespace {
@@ -28,6 +30,7 @@ Program::Program(const KernelTable& kernels, std::shared_ptr<Team> team)
       attention_(context_, ropes_),
       experts_(context_) {
   for (int index = 0; index < team_->size(); ++index) workers_.emplace_back();
+  if (team_->ranks()) number_ = team_->ranks()->number_program();
 }
 
 void Program::append(Instruction i) {
@@ -61,7 +64,10 @@ void Program::append(Instruction i) {
     const size_t bytes = kHeadRows * kernels_.prepared_bytes(matrix.format, matrix.inputs);
     widest_ = std::max(widest_, bytes / sizeof(float));
   }
-  shares_.push_back(std::make_unique<Shares>(team_->size()));
+  if (team_->ranks() && i.op == Op::Attention)  // whose items all ranks take
+    shares_.push_back(std::make_unique<Shares>(team_->ranks()->same(sizeof(uint64_t), false)));
+  else
+    shares_.push_back(std::make_unique<Shares>(team_->size()));
   instructions_.push_back(std::move(i));
   seconds_.push_back(0.0);
   waits_.push_back(0.0);
@@ -85,8 +91,32 @@ void Program::run(const StepInputs& inputs) {
   if (reads_states_ && !inputs.given)
     throw std::invalid_argument("a program reads states, and is given none");
   const Activity::Step step(*activity_);
+  begin(inputs);
+  Ranks* ranks = team_->ranks();
+  if (!ranks) return compute();
+  const std::unique_lock<std::mutex> turn = ranks->turn();
+  post_step(inputs, number_, *ranks);
+  try {
+    compute();
+  } catch (const std::exception& error) {  // the others wait for this rank
+    ranks->end(error.what());
+    throw;
+  }
+  ranks->wait();
+}
+
+void Program::follow(const StepInputs& inputs) {
+  const std::lock_guard<std::mutex> lock(running_);
+  begin(inputs);
+  compute();
+}
+
+void Program::begin(const StepInputs& inputs) {
   context_.step.begin(inputs, *context_.cache, std::max(attention_.groups(), state_groups_),
                       experts_.top_k());
+}
+
+void Program::compute() {
   context_.adapters.begin(context_.step);
   attention_.plan();
   make_room();
@@ -113,6 +143,7 @@ size_t Program::reserve(int32_t rows, int32_t logits, int32_t hidden, int32_t se
   const std::lock_guard<std::mutex> lock(running_);
   context_.step.assume(rows, logits, hidden, experts_.top_k());
   make_room();
+  if (team_->ranks()) attention_.reserve(sequences, positions);
   size_t bytes = context_.scratch.bytes() + ropes_.bytes() + experts_.bytes();
   for (const Worker& worker : workers_) bytes += worker.memory.bytes();
   return bytes + attention_.most_bytes(sequences, positions);

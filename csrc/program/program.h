@@ -45,6 +45,9 @@ class Program {
 
   // ---- every step; concurrent callers run one after the other ----
   void run(const StepInputs& inputs);
+  // Computes this rank's share of a step that the first rank has posted.
+  void follow(const StepInputs& inputs);
+  uint32_t number() const { return number_; }
   // What a slot for adapters has from the next step on.
   void put_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> adapter, float scale);
 
@@ -73,6 +76,8 @@ class Program {
   int threads() const { return team_->size(); }
 
  private:
+  void begin(const StepInputs& inputs);
+  void compute();
   void make_room();
   void work(int index);
 
@@ -80,7 +85,7 @@ class Program {
   void execute(const Instruction& i, Shares& shares, int index, Worker& worker);
   void execute_rows(const Instruction& i, int first, int end);
   void embed(const Instruction& i, int index, Worker& worker);
-  void look_up(const Instruction& i, int32_t id, float* out) const;
+  bool look_up(const Instruction& i, int32_t id, float* out) const;
   void change_looked_up(const Instruction& i, int row, int32_t id, float* spare) const;
   void select(const Instruction& i, int first, int end);
   float* kept_row(const Instruction& i, int32_t row, int before, int width) const;
@@ -110,6 +115,7 @@ class Program {
   std::vector<int64_t> kept_strides_;
   int64_t state_stride_ = 0;
   bool reads_states_ = false;
+  uint32_t number_ = 0;  // among the programs of the ranks
   size_t kernel_scratch_ = 0;
   size_t widest_ = 0;  // floats of the widest row that a thread normalises in its own memory
 

@@ -36,8 +36,9 @@ void Scratch::reserve(const Step& step) {
     capacity_[space] = 0;     // in case there is no memory
     pages_[space] = Pages();  // the old memory is returned before new memory is taken
     prepared_[space] = Pages();
-    pages_[space] = Pages(static_cast<size_t>(row_bytes_[space]) * capacity, huge);
-    prepared_[space] = Pages(static_cast<size_t>(prepared_row_bytes_[space]) * capacity, huge);
+    pages_[space] = pages_for(ranks_, static_cast<size_t>(row_bytes_[space]) * capacity, huge);
+    prepared_[space] =
+        pages_for(ranks_, static_cast<size_t>(prepared_row_bytes_[space]) * capacity, huge);
     capacity_[space] = capacity;
   }
 }

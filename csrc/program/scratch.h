@@ -10,13 +10,14 @@
 #include "program/instruction.h"
 #include "program/step.h"
 #include "runtime/arena.h"
+#include "runtime/team.h"
 #include "runtime/workers.h"
 
 namespace octavo {
 
 class Scratch {
  public:
-  explicit Scratch(int threads) : threads_(threads) {}
+  explicit Scratch(const Team& team) : threads_(team.all()), ranks_(team.ranks()) {}
 
   void set_row_bytes(Space space, int64_t row_bytes, int64_t prepared_row_bytes);
   // Makes the memory large enough for the step.
@@ -46,7 +47,8 @@ class Scratch {
   uint8_t* prepared_at(const Step& step, const Prepared& prepared, const Worker& worker) const;
 
  private:
-  const int threads_;
+  const int threads_;  // of all ranks
+  Ranks* const ranks_;
   int64_t row_bytes_[kSpaces] = {};
   int64_t prepared_row_bytes_[kSpaces] = {};
   int32_t capacity_[kSpaces] = {};  // rows

@@ -40,15 +40,18 @@ Pages::Pages(size_t bytes, bool huge) {
 }
 
 Pages::~Pages() {
-  if (data_) unmap_pages(data_, bytes_);
+  if (data_ && !owner_) unmap_pages(data_, bytes_);
 }
 
 Pages::Pages(Pages&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      owner_(std::move(other.owner_)) {}
 
 Pages& Pages::operator=(Pages&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(owner_, other.owner_);
   return *this;
 }
 

@@ -3,17 +3,23 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 namespace octavo {
 
-// One run of zeroed pages. They take no memory until they are touched.
+// One run of zeroed pages: its own, or a part of a mapping that it keeps. They take no memory until
+// they are touched.
 class Pages {
  public:
   Pages() = default;
   // Throws std::bad_alloc. `huge` asks for pages of 2 MiB, which make streaming faster; the
   // first touch takes a whole one.
   Pages(size_t bytes, bool huge);
+  // A part of memory that lives as long as `owner`.
+  Pages(uint8_t* data, size_t bytes, std::shared_ptr<const void> owner)
+      : data_(data), bytes_(bytes), owner_(std::move(owner)) {}
   ~Pages();
   Pages(Pages&& other) noexcept;
   Pages& operator=(Pages&& other) noexcept;
@@ -25,6 +31,7 @@ class Pages {
  private:
   uint8_t* data_ = nullptr;
   size_t bytes_ = 0;
+  std::shared_ptr<const void> owner_;  // nullptr: the pages are its own
 };
 
 // Whether a step's results of so many bytes are better in huge pages.

@@ -1,4 +1,5 @@
-// A barrier for the threads of a team: none passes it before all have arrived.
+// A barrier for the threads of a team: none passes it before all have arrived. They may be threads
+// of several processes, each with a barrier of its own over the same memory.
 //
 // Up to kOneLevel threads count in one place. More of them would all write one cache line in turn,
 // so they are divided into groups of neighbours (threads that are pinned in order share caches with
@@ -11,6 +12,8 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/platform.h"
+
 namespace octavo {
 
 class Barrier {
@@ -21,7 +24,11 @@ class Barrier {
   struct Abandoned {};
 
   explicit Barrier(int threads);
+  // Over memory that other processes map too: bytes_for(threads), zeroed and aligned to a line.
+  Barrier(int threads, uint8_t* memory);
   Barrier(const Barrier&) = delete;
+
+  static size_t bytes_for(int threads);
 
   // Waits for all the other threads: spins, then yields, then sleeps.
   void wait(int thread);
@@ -29,6 +36,8 @@ class Barrier {
   // Makes every thread that waits, now or later, throw Abandoned, because one of them has failed
   // and will not arrive.
   void abandon();
+
+  bool is_abandoned() const { return state_->abandoned.load() != 0; }
 
   // Makes an abandoned barrier usable again. Call only when no thread uses it.
   void reset();
@@ -40,16 +49,24 @@ class Barrier {
     alignas(64) std::atomic<uint32_t> arrived{0};
     alignas(64) std::atomic<uint32_t> phase{0};  // counts how often it was opened
     alignas(64) std::atomic<uint32_t> sleepers{0};
-    uint32_t expected = 0;  // how many arrivals open it
-    Gate* above = nullptr;  // the gate at which the last to arrive here represents the others
+  };
+  struct State {
+    alignas(64) std::atomic<uint32_t> abandoned{0};
+  };
+  // A gate as this process knows it.
+  struct Place {
+    Gate* gate = nullptr;
+    uint32_t expected = 0;   // how many arrivals open it
+    Place* above = nullptr;  // that at which the last to arrive here represents the others
   };
 
-  void pass(Gate& gate);
+  void pass(const Place& place);
 
-  std::unique_ptr<Gate[]> gates_;
-  int num_gates_ = 1;
-  std::vector<Gate*> gate_of_;  // of each thread
-  alignas(64) std::atomic<bool> abandoned_{false};
+  const Sleepers whose_;
+  std::unique_ptr<uint8_t[]> own_;  // the memory of the threads of one process
+  State* state_;
+  std::vector<Place> places_;
+  std::vector<const Place*> place_of_;  // of each thread
 };
 
 }  // namespace octavo

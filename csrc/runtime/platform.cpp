@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 
 // OCTAVO_PORTABLE builds the other systems' code on Linux, to test it.
 #if defined(__linux__) && !defined(OCTAVO_PORTABLE)
@@ -30,14 +31,14 @@ namespace octavo {
 
 #if defined(__linux__) && !defined(OCTAVO_PORTABLE)
 
-void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr,
-          nullptr, 0);
+void sleep_while(std::atomic<uint32_t>& word, uint32_t value, Sleepers whose) {
+  const int operation = whose == Sleepers::OfAll ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE;
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, nullptr, nullptr, 0);
 }
 
-void wake_all(std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr,
-          nullptr, 0);
+void wake_all(std::atomic<uint32_t>& word, Sleepers whose) {
+  const int operation = whose == Sleepers::OfAll ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE;
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, INT_MAX, nullptr, nullptr, 0);
 }
 
 void pin_thread(std::thread& thread, int processor) {
@@ -83,9 +84,15 @@ bool permit_tile_registers() {
 
 #else
 
-void sleep_while(std::atomic<uint32_t>& word, uint32_t value) { word.wait(value); }
+void sleep_while(std::atomic<uint32_t>& word, uint32_t value, Sleepers whose) {
+  // The library wakes threads of its own process alone; the others look again by themselves.
+  if (whose == Sleepers::OfAll)
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  else
+    word.wait(value);
+}
 
-void wake_all(std::atomic<uint32_t>& word) { word.notify_all(); }
+void wake_all(std::atomic<uint32_t>& word, Sleepers) { word.notify_all(); }
 
 void pin_thread(std::thread&, int) {}
 
@@ -130,6 +137,11 @@ uint8_t* map_pages(size_t bytes) {
 }
 
 void unmap_pages(uint8_t* pages, size_t bytes) { munmap(pages, bytes); }
+
+uint8_t* map_shared(int descriptor, size_t bytes) {
+  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  return pages == MAP_FAILED ? nullptr : static_cast<uint8_t*>(pages);
+}
 
 void prefer_huge_pages([[maybe_unused]] uint8_t* pages, [[maybe_unused]] size_t bytes) {
 #ifdef MADV_HUGEPAGE

@@ -24,9 +24,12 @@ inline void pause_spinning() {
 #endif
 }
 
+// Whose threads sleep on a word: those of one process, or of all that map the memory it is in.
+enum class Sleepers { OfProcess, OfAll };
+
 // Sleeps while the word has this value; may return early.
-void sleep_while(std::atomic<uint32_t>& word, uint32_t value);
-void wake_all(std::atomic<uint32_t>& word);
+void sleep_while(std::atomic<uint32_t>& word, uint32_t value, Sleepers whose = Sleepers::OfProcess);
+void wake_all(std::atomic<uint32_t>& word, Sleepers whose = Sleepers::OfProcess);
 
 // Keeps the thread on one processor, where the system allows that.
 void pin_thread(std::thread& thread, int processor);
@@ -57,6 +60,10 @@ bool permit_tile_registers();
 // Zeroed pages that take no memory until they are touched; nullptr if the system refuses.
 uint8_t* map_pages(size_t bytes);
 void unmap_pages(uint8_t* pages, size_t bytes);
+
+// The memory of a descriptor, for reading and writing, as others that map it see it; nullptr if the
+// system refuses.
+uint8_t* map_shared(int descriptor, size_t bytes);
 
 // Asks for huge pages; where the system refuses, small ones serve as well.
 void prefer_huge_pages(uint8_t* pages, size_t bytes);

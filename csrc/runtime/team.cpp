@@ -22,8 +22,14 @@ constexpr std::chrono::microseconds kYieldBetween{300};
 
 }  // namespace
 
-Team::Team(int size, bool pinned)
-    : size_(size < 1 ? 1 : size), process_(process_id()), barrier_(size_) {
+Team::Team(int size, bool pinned, std::shared_ptr<Ranks> ranks)
+    : size_(size < 1 ? 1 : size),
+      process_(process_id()),
+      ranks_(std::move(ranks)),
+      own_barrier_(size_),
+      barrier_(ranks_ ? ranks_->barrier() : own_barrier_) {
+  if (ranks_ && ranks_->threads() != size_)
+    throw std::invalid_argument("all ranks must have so many threads as their group says");
   const std::vector<int> cores = physical_cores();
   for (int worker = 1; worker < size_; ++worker) {
     try {
@@ -59,7 +65,7 @@ void Team::run(const std::function<void(int)>& work) {
                              "forked from the one that loaded it: load it in the process that uses "
                              "it");
   const std::lock_guard<std::mutex> lock(running_);
-  if (size_ == 1) return work(0);
+  if (all() == 1) return work(0);
   work_ = &work;
   finished_.store(0, std::memory_order_relaxed);
   started_.fetch_add(1);
@@ -69,8 +75,9 @@ void Team::run(const std::function<void(int)>& work) {
   const uint32_t others = size_ - 1;
   for (int turn = 0; finished_.load(std::memory_order_acquire) != others; ++turn)
     turn < kSpins ? pause_spinning() : std::this_thread::yield();
+  if (ranks_ && barrier_.is_abandoned() && !error_) ranks_->raise();
   if (!error_) return;
-  barrier_.reset();
+  if (!ranks_) barrier_.reset();
   std::rethrow_exception(std::exchange(error_, nullptr));
 }
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "runtime/arena.h"
@@ -14,6 +15,12 @@ inline void share_of(int worker, int threads, int count, int& first, int& end) {
   first = static_cast<int>(static_cast<int64_t>(count) * worker / threads);
   end = static_cast<int>(static_cast<int64_t>(count) * (worker + 1) / threads);
 }
+
+// A run of pieces of work, [first, end).
+struct Share {
+  int first, end;
+  int count() const { return end - first; }
+};
 
 // The memory of one thread.
 struct Worker {
@@ -38,12 +45,17 @@ struct Worker {
 // what is left of the shares of others (the system may have taken the processor away from one).
 class Shares {
  public:
-  explicit Shares(int threads) : next_(threads) {}
+  explicit Shares(int threads)
+      : own_(threads), next_(own_.data()), threads_(threads) {}
+  // For `take_next` alone, by threads of several processes: over memory that all of them map.
+  explicit Shares(Pages memory)
+      : memory_(std::move(memory)), next_(reinterpret_cast<Next*>(memory_.data())), threads_(1) {}
+  Shares(const Shares&) = delete;
 
   // Calls work(first, end). Needs no reset between runs: `epoch` counts them.
   template <typename Work>
   void take(int worker, int count, uint32_t epoch, Work work) {
-    const int threads = static_cast<int>(next_.size());
+    const int threads = threads_;
     for (int turn = 0; turn < threads; ++turn) {
       const int owner = (worker + turn) % threads;
       const int begin = begin_of(owner, count), end = begin_of(owner + 1, count);
@@ -80,8 +92,7 @@ class Shares {
   };
 
   int begin_of(int worker, int count) const {
-    return static_cast<int>(static_cast<int64_t>(count) * worker /
-                            static_cast<int64_t>(next_.size()));
+    return static_cast<int>(static_cast<int64_t>(count) * worker / threads_);
   }
 
   static int claim(std::atomic<uint64_t>& next, uint32_t epoch, int count, int most) {
@@ -94,7 +105,10 @@ class Shares {
     }
   }
 
-  std::vector<Next> next_;
+  std::vector<Next> own_;
+  Pages memory_;
+  Next* next_;
+  const int threads_;
 };
 
 }  // namespace octavo

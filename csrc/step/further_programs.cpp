@@ -10,11 +10,11 @@ namespace octavo {
 
 namespace {
 
-void make_room(Pages& pages, int64_t stride, int32_t rows) {
+void make_room(Pages& pages, int64_t stride, int32_t rows, Ranks* ranks) {
   const size_t bytes = sizeof(float) * stride * rows;
   if (bytes <= pages.bytes()) return;
   pages = Pages();  // the old memory is returned before new memory is taken
-  pages = Pages(bytes, are_huge(bytes));
+  pages = pages_for_results(ranks, bytes, are_huge(bytes));
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ size_t FurtherPrograms::reserve(int32_t rows, int32_t sequences, int32_t positio
       // Beside the rows of a step, each sequence has the one of the token that it has just drawn.
       const int32_t most = program->reads_states() ? sequences : rows + sequences;
       bytes += program->reserve(most, sequences, 0, sequences, positions);
-      make_room(logits_, program->logits_stride(), sequences);
+      make_room(logits_, program->logits_stride(), sequences, ranks_);
     }
   return bytes + logits_.bytes();
 }
@@ -174,7 +174,7 @@ std::vector<int32_t> FurtherPrograms::compute(Program& program, const StepInputs
   std::vector<const Slot*> slots;
   for (const Turn& turn : turns) slots.push_back(&turn.slot);
   const auto count = static_cast<int32_t>(turns.size());
-  make_room(logits_, program.logits_stride(), count);
+  make_room(logits_, program.logits_stride(), count, ranks_);
   StepInputs in;
   in.token_ids = rows.token_ids.data();
   in.positions = rows.positions.data();
@@ -189,12 +189,13 @@ std::vector<int32_t> FurtherPrograms::compute(Program& program, const StepInputs
   if (program.reads_states()) {
     if (!step.state_stride || rows.token_ids.size() != turns.size())
       throw std::invalid_argument("a program reads one state for each sample, as the step gives");
-    states_.clear();
+    make_room(states_, step.state_stride, count, ranks_);
+    float* given = reinterpret_cast<float*>(states_.data());
     for (const Turn& turn : turns) {
-      const float* state = step.state_out + turn.state * step.state_stride;
-      states_.insert(states_.end(), state, state + step.state_stride);
+      std::copy_n(step.state_out + turn.state * step.state_stride, step.state_stride, given);
+      given += step.state_stride;
     }
-    in.given = states_.data();
+    in.given = reinterpret_cast<const float*>(states_.data());
     in.state_stride = step.state_stride;
   }
   program.run(in);

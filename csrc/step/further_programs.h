@@ -18,7 +18,7 @@ namespace octavo {
 
 class FurtherPrograms {
  public:
-  explicit FurtherPrograms(int vocabulary) : vocabulary_(vocabulary) {}
+  FurtherPrograms(int vocabulary, Ranks* ranks) : vocabulary_(vocabulary), ranks_(ranks) {}
 
   // A program whose KV is in groups of its own, which `owner` names; further ones of an owner are
   // for its next steps.
@@ -74,8 +74,9 @@ class FurtherPrograms {
 
   const int vocabulary_;
   std::vector<Named> owners_;
+  Ranks* const ranks_;
   Pages logits_;
-  std::vector<float> states_;  // that a program reads: a row for each turn
+  Pages states_;  // that a program reads: a row for each turn
 };
 
 }  // namespace octavo

@@ -10,11 +10,11 @@ namespace octavo {
 
 namespace {
 
-void make_room(std::shared_ptr<Pages>& pages, int64_t stride, int32_t rows) {
+void make_room(std::shared_ptr<Pages>& pages, int64_t stride, int32_t rows, Ranks* ranks) {
   const size_t bytes = sizeof(float) * stride * rows;
   if (bytes <= pages->bytes()) return;
   pages = std::make_shared<Pages>();  // the old memory is returned before new memory is taken
-  pages = std::make_shared<Pages>(bytes, are_huge(bytes));
+  pages = std::make_shared<Pages>(pages_for_results(ranks, bytes, are_huge(bytes)));
 }
 
 }  // namespace
@@ -110,11 +110,12 @@ void StepRunner::resolve(StepJob& job) const {
 }
 
 size_t StepRunner::reserve(int32_t logits_rows, int32_t hidden_rows) {
-  make_room(logits_memory_, program_->logits_stride(), logits_rows);
-  make_room(state_memory_, program_->state_stride(), logits_rows);
+  Ranks* ranks = team_->ranks();
+  make_room(logits_memory_, program_->logits_stride(), logits_rows, ranks);
+  make_room(state_memory_, program_->state_stride(), logits_rows, ranks);
   size_t bytes = logits_memory_->bytes() + state_memory_->bytes();
   for (size_t output = 0; output < hidden_.size(); ++output) {
-    make_room(hidden_memory_[output], hidden_stride(output), hidden_rows);
+    make_room(hidden_memory_[output], hidden_stride(output), hidden_rows, ranks);
     bytes += hidden_memory_[output]->bytes();
   }
   return bytes;

@@ -89,7 +89,7 @@ class StepRunner {
       : program_(std::move(program)),
         team_(std::move(team)),
         sampler_(kernels, *team_, vocabulary),
-        further_(vocabulary),
+        further_(vocabulary, team_->ranks()),
         vocabulary_(vocabulary),
         hidden_size_(hidden) {
     for (size_t output = 0; output <= program_->kept_strides().size(); ++output) {

@@ -16,4 +16,15 @@ class ParallelContext(Struct, frozen=True):
             raise ValueError(f"rank must be from 0 to {self.ranks - 1}, is {self.rank}")
 
 
+class RankPlace(Struct, frozen=True):
+    """A process among those that compute one model, and the memory that all of them map."""
+
+    rank: int
+    ranks: int
+    descriptor: int  # of the memory
+    num_bytes: int
+    # What ends the other ranks once nothing refers to it any more.
+    owner: object = None
+
+
 ALONE = ParallelContext()

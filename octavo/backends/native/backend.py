@@ -54,6 +54,7 @@ from octavo.backends.step import (
     refuse_adapters,
 )
 from octavo.backends.stored_rows import StoredRows
+from octavo.distributed.context import RankPlace
 from octavo.layers import HiddenStates, Model, Module, Value
 from octavo.observe.machine import ROOT, num_cores
 from octavo.options.cpu_types import CpuActivations
@@ -89,6 +90,7 @@ class NativeOptions(Struct, frozen=True):
     preallocates_kv: bool = False  # the cache's memory is taken when the cache is made
     pinned: bool = False  # each thread stays on a core of its own
     packed_cache: PackedCache | None = None  # of weights; None: they are packed at every start
+    place: RankPlace | None = None  # among the ranks of the model; None: there are no others
 
 
 class PeakRates(Struct, frozen=True):
@@ -108,6 +110,16 @@ def default_threads(root: Path = ROOT) -> int:
     _, share = num_cores(root)
     cores = len(_native.physical_cores())
     return cores if share is None else max(1, min(cores, int(share)))
+
+
+def _make_team(options: NativeOptions) -> tuple[_native.Team, _native.Ranks | None]:
+    """Return the threads of this process, and the ranks that it is one of, if there are others."""
+    threads, place = options.num_threads, options.place
+    if place is None:
+        return _native.Team(threads or default_threads(), options.pinned), None
+    threads = threads or max(1, default_threads() // place.ranks)
+    ranks = _native.Ranks(place.descriptor, place.num_bytes, place.rank, place.ranks, threads)
+    return _native.Team(threads, options.pinned, ranks), ranks
 
 
 def _formats(listing: Listing) -> list[str]:
@@ -136,7 +148,7 @@ class NativeBackend:
     def __init__(self, options: NativeOptions | None = None) -> None:
         options = options or NativeOptions()
         self._options = options
-        self._team = _native.Team(options.num_threads or default_threads(), options.pinned)
+        self._team, self.ranks = _make_team(options)
         self._file: MeasuredFile | None = None
         self._calibration: ProductCalibration | None = None  # while something is measured
         self.choices: dict[str, list[Choice]] = {}  # what measurements chose, by format
@@ -178,7 +190,7 @@ class NativeBackend:
 
     @property
     def num_threads(self) -> int:
-        return self._team.size
+        return self._team.all
 
     @property
     def weight_bytes(self) -> int:
@@ -253,7 +265,10 @@ class NativeBackend:
             program.make_adapter_slots(adapters.slots)
         rewrite(listing, PASSES)
         refuse_unsupported(listing)
-        barriers = Emitter(program, self.tier, self._packer.vector, adapted).emit(listing)
+        emitter = Emitter(
+            program, self.tier, self._packer.vector, adapted, in_ranks=self.ranks is not None
+        )
+        barriers = emitter.emit(listing)
         return _Emitted(model, program, listing, barriers)
 
     def _adapt(
@@ -303,13 +318,22 @@ class NativeBackend:
         self.choices = dict(calibration.choices)
         for format_, choices in self.choices.items():
             for choice in choices:
-                kind = getattr(_native.Format, format_)
-                for each in self._programs.values():
-                    each.program.choose(kind, choice.row_class, choice.tier, choice.ahead)
+                self.use_kernels(format_, choice)
         if is_over:
             self._calibration = None
             if self._file is not None:
                 self._file.close()
+
+    @property
+    def native_programs(self) -> list[_native.Program]:
+        """The programs of all models."""
+        return [each.program for each in self._programs.values()]
+
+    def use_kernels(self, format_: str, choice: Choice) -> None:
+        """Compute the products of a format, for one class of rows, as was measured to be best."""
+        kind = getattr(_native.Format, format_)
+        for each in self._programs.values():
+            each.program.choose(kind, choice.row_class, choice.tier, choice.ahead)
 
     def reserve(self, size: StepSize, spare_bytes: int) -> int:
         wanted = size.wanted_rows
@@ -330,7 +354,9 @@ class NativeBackend:
             group.state = spec.block_vectors(block_size) if spec.is_exact else 0
             groups.append(group)
         kept_as = getattr(_native.CacheFormat, KV_FORMATS[self._options.kv_dtype].name)
-        cache = _native.KvCache(kept_as, groups, num_blocks, pages.page_bytes, block_size)
+        cache = _native.KvCache(
+            kept_as, groups, num_blocks, pages.page_bytes, block_size, self._team
+        )
         if self._options.preallocates_kv:
             cache.take(self._team)
         self._ready.use_cache(cache)

@@ -37,8 +37,11 @@ class Emitter:
         tier: str,
         vector: MakeVector,
         adapted: Mapping[int, int] | None = None,
+        *,
+        in_ranks: bool = False,
     ) -> None:
         self._program = program
+        self._in_ranks = in_ranks
         # By the id of a packed matrix: its number among those that adapters change.
         self._adapted = adapted or {}
         self._tier = tier
@@ -55,8 +58,10 @@ class Emitter:
         self._layout = lay_out(listing, prepared)
         written = [value.buffer for i in listing for value in i.writes]
         self._kept = [buffer for buffer in written if buffer.place == "KeptOut"]
-        barriers = place_barriers(listing, self._layout)
-        adapted_barriers = place_barriers(listing, self._layout, with_adapters=True)
+        barriers = place_barriers(listing, self._layout, in_ranks=self._in_ranks)
+        adapted_barriers = place_barriers(
+            listing, self._layout, with_adapters=True, in_ranks=self._in_ranks
+        )
         for space in ("Tokens", "Wanted", "Logits", "Hidden", "Pairs"):
             sizes = (
                 self._layout.row_bytes.get((space, area), 0) for area in ("floats", "prepared")

@@ -179,19 +179,21 @@ _PAIRS = Extent("Pairs", "sorted pairs", 0, 1)
 
 
 def place_barriers(
-    listing: Listing, layout: Layout, *, with_adapters: bool = False
+    listing: Listing, layout: Layout, *, with_adapters: bool = False, in_ranks: bool = False
 ) -> frozenset[int]:
     """Return the numbers of the instructions before which all threads wait for each other.
 
     These conflict with an instruction since the last barrier. A step without adapters leaves out
-    the instructions that only adapters need.
+    the instructions that only adapters need. In ranks a row of a table is looked up by the rank
+    that has it, and not by the thread whose share of the rows it is in.
     """
+    by_rows = _BY_ROWS - {"Embed"} if in_ranks else _BY_ROWS
     since: list[_Access] = []
     barriers = set()
     for number, instruction in enumerate(listing):
         if instruction.op in _OF_ADAPTERS and not with_adapters:
             continue
-        mine = list(_accesses(instruction, layout))
+        mine = list(_accesses(instruction, layout, by_rows))
         lasting = [access for access in mine if not access.is_fenced]
         if any(_conflict(one, other) for one in since for other in mine):
             barriers.add(number)
@@ -207,9 +209,11 @@ def _conflict(one: _Access, other: _Access) -> bool:
     return one.by_rows is None or one.by_rows != other.by_rows
 
 
-def _accesses(instruction: Instruction, layout: Layout) -> Iterable[_Access]:
+def _accesses(
+    instruction: Instruction, layout: Layout, ops_by_rows: frozenset[str]
+) -> Iterable[_Access]:
     op, space = instruction.op, instruction.space
-    by_rows = space if op in _BY_ROWS else None
+    by_rows = space if op in ops_by_rows else None
     for values, writes in ((instruction.reads, False), (instruction.writes, True)):
         for value in values:
             if value.buffer.place == "Scratch":

@@ -135,7 +135,7 @@ class Packer:
         activations: CpuActivations = "auto",
     ) -> None:
         self._weights, self._activations = weights, activations
-        self._store = _native.Store()
+        self._store = _native.Store(team)
         self._panels = make_panels(self._store, team)
         self._converted: set[str] = set()
         self._orders: dict[bytes, InputOrder] = {}

@@ -96,9 +96,8 @@ class FreshPanels:
     memory can be freed.
     """
 
-    def __init__(self, store: _native.Store, team: _native.Team) -> None:
+    def __init__(self, store: _native.Store, _team: _native.Team) -> None:
         self._store = store
-        self._team = team
 
     def matrix(self, rows: MatrixRows) -> _native.Matrix:
         found = PackableRows(rows)
@@ -117,10 +116,10 @@ class FreshPanels:
         return native
 
     def begin(self) -> None:
-        self._store.begin(self._team)
+        self._store.begin()
 
     def finish(self) -> None:
-        self._store.finish(self._team)
+        self._store.finish()
 
 
 def can_pack(type_: str, format_: _native.Format) -> bool:

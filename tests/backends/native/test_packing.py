@@ -145,9 +145,10 @@ def test_rows_that_are_no_whole_blocks_are_refused() -> None:
     addresses = np.zeros(40, np.uint64)
     stored_type = getattr(_native.Stored, TYPES["Q4_K"].name)
     format_ = _native.own_format(stored_type)
+    store = _native.Store(_native.Team(1, False))
     for inputs, message in ((32, "not a multiple"), (0, "at least one input")):
         with pytest.raises(ValueError, match=message):
-            _native.Store().pack(stored_type, format_, inputs, addresses, (), [])
+            store.pack(stored_type, format_, inputs, addresses, (), [])
 
 
 def test_tables_keep_eight_bits() -> None:

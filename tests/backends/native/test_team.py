@@ -216,7 +216,7 @@ def test_a_load_can_be_interrupted() -> None:
 import signal
 import numpy as np
 from octavo.backends.native import _native
-team, store = _native.Team(1, False), _native.Store()
+store = _native.Store(_native.Team(1, False))
 rows = np.zeros((1, 4096), np.float32)
 addresses = np.full(40_000, rows.ctypes.data, np.uint64)
 store.pack(_native.Stored.F32, _native.Format.U4, 4096, addresses, rows, [])
@@ -225,7 +225,7 @@ def end(number, frame):
 signal.signal(signal.SIGALRM, end)
 try:
     signal.setitimer(signal.ITIMER_REAL, 0.05)
-    store.finish(team)
+    store.finish()
 except KeyboardInterrupt:
     print("interrupted")
 """

@@ -47,7 +47,7 @@ def test_gates_and_ups_have_their_own_factors() -> None:
 
 
 def test_factors_for_other_formats_are_refused() -> None:
-    store, rows = _native.Store(), np.zeros(2, np.uint64)
+    store, rows = _native.Store(_native.Team(1, False)), np.zeros(2, np.uint64)
     stored, format_ = _native.Stored.Q8_0, _native.Format.U8
     with pytest.raises(ValueError, match="scales of outputs"):
         store.pack(stored, format_, 32, rows, rows, [], [], np.ones(2, np.float32))

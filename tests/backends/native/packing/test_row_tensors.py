@@ -245,14 +245,14 @@ def test_tensors_that_are_too_small_are_refused(what: str) -> None:
 @pytest.mark.parametrize("number", [1, 1 << 32 | 4, 2 << 32])
 def test_rows_that_do_not_exist_are_refused(number: int) -> None:
     stored, format_ = _native.Stored.I4By32, _native.Format.U4
-    store, tensors = _native.Store(), made()
+    store, tensors = _native.Store(_native.Team(1, False)), made()
     rows = np.array([0, 1 << 32 | 3, number], np.uint64)
     store.pack(stored, format_, 64, rows[:2], tensors, [], [tensors])
     with pytest.raises(ValueError, match="no such"):
         store.pack(stored, format_, 64, rows, tensors, [], [tensors])
     with pytest.raises(ValueError, match="another type or length"):
         store.pack(_native.Stored.I8By32, _native.Format.U8, 64, rows[:2], tensors, [], [tensors])
-    store.finish(_native.Team(1, False))
+    store.finish()
 
 
 def test_rows_in_memory_have_no_tensors(tmp_path: Path) -> None:

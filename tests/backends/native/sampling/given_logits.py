@@ -20,12 +20,12 @@ def make_backend(logits: Floats, tier: str = "", threads: int = 1) -> NativeBack
     """Make a backend whose logits, and hidden states, are row t of `logits` for token t."""
     backend = NativeBackend(NativeOptions(instruction_set=tier, num_threads=threads))
     program = _native.Program(backend.tier, backend._team)
-    store, width = _native.Store(), logits.shape[1]
+    store, width = _native.Store(backend._team), logits.shape[1]
     rows = StoredRows.of(logits)
     matrix = store.pack(
         _native.Stored.F32, _native.Format.F32, width, rows.addresses(), rows.rows, []
     )
-    store.finish(backend._team)
+    store.finish()
     where, space = _native.Where, _native.Space
     table = _native.Ref(where.Scratch, space.Tokens, 0, 0, width, stride(width))
     program.set_scratch(space.Tokens, 4 * stride(width), 0)
@@ -45,7 +45,8 @@ def make_backend(logits: Floats, tier: str = "", threads: int = 1) -> NativeBack
     group = _native.CacheGroup(1, 1, 8, block_bytes)
     backend._is_settled = True
     backend._runner = _native.StepRunner(backend.tier, program, backend._team, width, width, store)
-    backend._runner.use_cache(_native.KvCache(_native.CacheFormat.F32, [group], 2, block_bytes, 16))
+    cache = _native.KvCache(_native.CacheFormat.F32, [group], 2, block_bytes, 16, backend._team)
+    backend._runner.use_cache(cache)
     return backend
 
 

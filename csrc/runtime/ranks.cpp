@@ -1,0 +1,196 @@
+// The ranks of an engine: the memory that they share, and how they wait for each other.
+#include "runtime/ranks.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <thread>
+
+#include "runtime/platform.h"
+
+namespace octavo {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kSmallPage = 4096, kHugePage = size_t{2} << 20;
+constexpr size_t kMostReason = 500;
+// In a word that counts: the group has ended.
+constexpr uint32_t kEnded = uint32_t{1} << 31;
+// Between steps, as for the threads of a team: then a rank sleeps.
+constexpr std::chrono::microseconds kSpin{30};
+constexpr std::chrono::microseconds kYield{300};
+
+size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+// Waits until `is_over(word)`: spins, then yields, then sleeps, and counts itself among `sleepers`.
+// Returns the word.
+template <typename IsOver>
+uint32_t wait_for(std::atomic<uint32_t>& word, std::atomic<uint32_t>& sleepers, IsOver is_over) {
+  const auto began = Clock::now();
+  for (uint32_t turn = 0;; ++turn) {
+    const uint32_t now = word.load(std::memory_order_acquire);
+    if (is_over(now)) return now;
+    pause_spinning();
+    if (turn % 64 != 0) continue;
+    const auto waited = Clock::now() - began;
+    if (waited < kSpin) continue;
+    if (waited > kYield) break;
+    std::this_thread::yield();
+  }
+  sleepers.fetch_add(1);
+  uint32_t now;
+  while (!is_over(now = word.load())) sleep_while(word, now, Sleepers::OfAll);
+  sleepers.fetch_sub(1);
+  return now;
+}
+
+// Counts one more, so that the bit that ends the group stays as it is.
+uint32_t count_one(std::atomic<uint32_t>& word) {
+  uint32_t now = word.load(), then;
+  do then = ((now + 1) & ~kEnded) | (now & kEnded);
+  while (!word.compare_exchange_weak(now, then));
+  return then;
+}
+
+void end_word(std::atomic<uint32_t>& word) {
+  word.fetch_or(kEnded);
+  wake_all(word, Sleepers::OfAll);
+}
+
+}  // namespace
+
+// Each word on a line of its own: the writes of some must not disturb those that watch another.
+struct Ranks::Header {
+  alignas(64) std::atomic<uint32_t> posted;  // counts
+  alignas(64) std::atomic<uint32_t> asleep;  // others that sleep until something is posted
+  alignas(64) std::atomic<uint32_t> finished;  // counts, of all others together
+  alignas(64) std::atomic<uint32_t> waiting;   // the first, if it sleeps until all have finished
+  // Of what is posted.
+  alignas(64) std::atomic<uint32_t> threads;  // of each rank, by the first one
+  Kind kind;
+  uint32_t program;
+  uint64_t offset, bytes;
+  uint64_t used;  // of the memory that all have at the same place
+  alignas(64) std::atomic<uint32_t> has_reason;
+  char reason[kMostReason + 1];
+};
+
+Ranks::Ranks(int descriptor, size_t bytes, int rank, int ranks, int threads)
+    : rank_(rank),
+      ranks_(ranks),
+      threads_(threads),
+      memory_(map_shared(descriptor, bytes),
+              [bytes](uint8_t* pages) { if (pages) unmap_pages(pages, bytes); }),
+      used_(rounded(sizeof(Header) + Barrier::bytes_for(ranks * threads), kSmallPage)),
+      begin_(bytes / kHugePage * kHugePage),
+      barrier_(ranks * threads, memory_ ? memory_.get() + sizeof(Header) : throw std::bad_alloc()) {
+  static_assert(sizeof(Header) % alignof(Header) == 0);
+  if (rank < 0 || rank >= ranks || threads < 1 || used_ > begin_)
+    throw std::invalid_argument("a rank must be one of its group, and the group needs memory");
+  if (rank == 0) header().threads.store(threads);
+  if (header().threads.load() != static_cast<uint32_t>(threads))
+    throw std::invalid_argument("rank " + std::to_string(rank) + " has " + std::to_string(threads) +
+                                " threads, and the first one " +
+                                std::to_string(header().threads.load()));
+}
+
+Pages Ranks::part(uint64_t offset, size_t bytes, bool huge) const {
+  if (huge) prefer_huge_pages(at(offset), bytes);
+  return Pages(at(offset), bytes, memory_);
+}
+
+Pages Ranks::same(size_t bytes, bool huge) {
+  if (bytes == 0) return Pages();
+  const size_t page = huge ? kHugePage : kSmallPage;
+  const uint64_t first = rounded(used_, page);
+  bytes = rounded(bytes, page);
+  if (first + bytes > begin_) throw std::bad_alloc();
+  used_ = first + bytes;
+  return part(first, bytes, huge);
+}
+
+Pages Ranks::own(size_t bytes, bool huge) {
+  if (bytes == 0) return Pages();
+  const size_t page = huge ? kHugePage : kSmallPage;
+  bytes = rounded(bytes, page);
+  if (bytes > begin_ || (begin_ - bytes) / page * page < used_) throw std::bad_alloc();
+  begin_ = (begin_ - bytes) / page * page;
+  return part(begin_, bytes, huge);
+}
+
+uint8_t* Ranks::room(size_t bytes) {
+  if (bytes > room_.bytes()) room_ = own(std::max(bytes, 2 * room_.bytes()), false);
+  return room_.data();
+}
+
+void Ranks::post(Kind kind, uint32_t program, size_t bytes) {
+  if (has_ended()) raise();
+  Header& posted = header();
+  posted.kind = kind;
+  posted.program = program;
+  posted.offset = bytes ? offset_of(room_.data()) : 0;
+  posted.bytes = bytes;
+  posted.used = used_;
+  seen_ = count_one(posted.posted) & ~kEnded;
+  if (posted.asleep.load() > 0) wake_all(posted.posted, Sleepers::OfAll);
+}
+
+void Ranks::wait() {
+  Header& posted = header();
+  const uint32_t all = seen_ * static_cast<uint32_t>(ranks_ - 1) & ~kEnded;
+  const uint32_t now = wait_for(posted.finished, posted.waiting, [all](uint32_t word) {
+    return word == all || (word & kEnded);
+  });
+  if (now & kEnded) raise();
+}
+
+Ranks::Posted Ranks::next() {
+  Header& posted = header();
+  const uint32_t now = wait_for(posted.posted, posted.asleep,
+                                [seen = seen_](uint32_t word) { return word != seen; });
+  if (now & kEnded) raise();
+  seen_ = now;
+  if (posted.used != used_) {
+    end("rank " + std::to_string(rank_) + " has other sizes than the first one");
+    raise();
+  }
+  return {posted.kind, posted.program, at(posted.offset), posted.bytes};
+}
+
+void Ranks::finish() {
+  Header& posted = header();
+  count_one(posted.finished);
+  if (posted.waiting.load() > 0) wake_all(posted.finished, Sleepers::OfAll);
+}
+
+void Ranks::end(const std::string& reason) {
+  Header& posted = header();
+  uint32_t none = 0;
+  if (posted.has_reason.compare_exchange_strong(none, 1)) {
+    const size_t size = std::min(reason.size(), kMostReason);
+    std::memcpy(posted.reason, reason.data(), size);
+    posted.has_reason.store(2);
+  }
+  barrier_.abandon();
+  end_word(posted.posted);
+  end_word(posted.finished);
+}
+
+bool Ranks::has_ended() const { return header().has_reason.load() != 0; }
+
+std::string Ranks::reason() const {
+  const Header& posted = header();
+  if (posted.has_reason.load() != 2) return "";
+  return std::string(posted.reason, strnlen(posted.reason, kMostReason));
+}
+
+void Ranks::raise() const {
+  const std::string why = reason();
+  throw std::runtime_error(why.empty() ? "a rank has ended" : why);
+}
+
+}  // namespace octavo

@@ -1,0 +1,103 @@
+// A step as the first rank posts it.
+#include "step/posted_step.h"
+
+#include <cstring>
+#include <stdexcept>
+
+namespace octavo {
+
+namespace {
+
+constexpr uint64_t kNothing = ~uint64_t{0};
+
+struct Sizes {
+  int32_t rows, sequences, table_width, groups, logits, hidden, kept;
+  int32_t has_types;
+  int64_t state_stride;
+  // Places in the memory of the ranks.
+  uint64_t logits_out, hidden_out, state_out, given;
+};
+
+// Goes through the numbers of a step in the order in which they are posted.
+template <typename Each>
+void for_each_array(const Sizes& sizes, StepInputs& step, Each each) {
+  each(step.token_ids, sizes.rows);
+  each(step.positions, sizes.rows);
+  if (sizes.has_types) each(step.types, sizes.rows);
+  each(step.row_starts, sizes.sequences + 1);
+  for (const int32_t*& table : step.tables)
+    each(table, int64_t{sizes.sequences} * sizes.table_width);
+  each(step.logits_rows, sizes.logits);
+  each(step.hidden_rows, sizes.hidden);
+}
+
+}  // namespace
+
+void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks) {
+  if (inputs.adapters) throw std::invalid_argument("ranks compute no rows that have adapters");
+  StepInputs step = inputs;
+  const auto place_of = [&](const void* at) { return at ? ranks.offset_of(at) : kNothing; };
+  Sizes sizes{};
+  sizes.rows = step.num_rows;
+  sizes.sequences = step.sequences;
+  sizes.table_width = step.table_width;
+  sizes.groups = static_cast<int32_t>(step.tables.size());
+  sizes.logits = step.num_logits;
+  sizes.hidden = step.num_hidden;
+  sizes.kept = static_cast<int32_t>(step.kept_out.size());
+  sizes.has_types = step.types != nullptr;
+  sizes.state_stride = step.state_stride;
+  sizes.logits_out = place_of(step.logits_out);
+  sizes.hidden_out = place_of(step.hidden_out);
+  sizes.state_out = place_of(step.state_out);
+  sizes.given = place_of(step.given);
+  size_t bytes = sizeof(Sizes) + sizes.kept * sizeof(uint64_t);
+  for_each_array(sizes, step, [&](const int32_t*&, int64_t count) { bytes += count * 4; });
+  uint8_t* to = ranks.room(bytes);
+  std::memcpy(to, &sizes, sizeof sizes);
+  to += sizeof sizes;
+  for (const float* kept : step.kept_out) {
+    const uint64_t place = place_of(kept);
+    std::memcpy(to, &place, sizeof place);
+    to += sizeof place;
+  }
+  for_each_array(sizes, step, [&](const int32_t*& array, int64_t count) {
+    if (count > 0) std::memcpy(to, array, count * 4);
+    to += count * 4;
+  });
+  ranks.post(Ranks::Kind::Step, program, bytes);
+}
+
+StepInputs read_step(const Ranks::Posted& posted, const Ranks& ranks) {
+  Sizes sizes;
+  std::memcpy(&sizes, posted.data, sizeof sizes);
+  const auto floats_at = [&](uint64_t place) {
+    return place == kNothing ? nullptr : reinterpret_cast<float*>(ranks.at(place));
+  };
+  StepInputs step;
+  step.num_rows = sizes.rows;
+  step.sequences = sizes.sequences;
+  step.table_width = sizes.table_width;
+  step.tables.resize(sizes.groups);
+  step.num_logits = sizes.logits;
+  step.num_hidden = sizes.hidden;
+  step.state_stride = sizes.state_stride;
+  step.logits_out = floats_at(sizes.logits_out);
+  step.hidden_out = floats_at(sizes.hidden_out);
+  step.state_out = floats_at(sizes.state_out);
+  step.given = floats_at(sizes.given);
+  const uint8_t* from = posted.data + sizeof sizes;
+  for (int32_t kept = 0; kept < sizes.kept; ++kept) {
+    uint64_t place;
+    std::memcpy(&place, from, sizeof place);
+    from += sizeof place;
+    step.kept_out.push_back(floats_at(place));
+  }
+  for_each_array(sizes, step, [&](const int32_t*& array, int64_t count) {
+    array = reinterpret_cast<const int32_t*>(from);
+    from += count * 4;
+  });
+  return step;
+}
+
+}  // namespace octavo
