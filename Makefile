@@ -25,7 +25,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-console test-newest test-smollm2 test-speculation test-matrix test-clients check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
+.PHONY: help setup serve test test-console test-newest test-smollm2 test-speculation test-matrix test-ranks test-clients check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -175,6 +175,10 @@ test-matrix: setup ## every request in every way, and all that `make test` tests
 	@$(RUN) -m pytest --quiet --whole -m "matrix or sample" $(SPREAD) tests
 	@$(RUN) -m pytest --quiet tests/server/matrix/every_cell.py
 
+test-ranks: setup ## every kind of model as several ranks: the bits are those of one process (minutes)
+	@$(RUN) -m pytest --quiet tests/ranks
+	@$(RUN) -m pytest --quiet tests/ranks/every_kind.py
+
 test-speculation: setup ## 5,000 mixed requests with each way to draft: all answers equal (an hour; REQUESTS=n for fewer)
 	@$(RUN) -m tests.runner.speculate.mixed_requests --requests $(REQUESTS)
 
@@ -257,7 +261,7 @@ hostile: $(VENV)/.octavo ## 10,000 hostile requests beside 16 streams that they 
 	@$(RUN) -m benchmarks.hostile $(if $(MODEL),--model $(MODEL)) $(ARGS)
 
 # The quick ones first. Each must pass; what it prints is in build/nightly. About three hours on two cores.
-NIGHTLY ?= test-newest test test-console test-matrix test-speculation planted "sim:SEEDS=10000 FROM=$(FROM)" test-shapes damage test-smollm2 test-amx hostile \
+NIGHTLY ?= test-newest test test-console test-matrix test-ranks test-speculation planted "sim:SEEDS=10000 FROM=$(FROM)" test-shapes damage test-smollm2 test-amx hostile \
     "soak:SECONDS=1800" test-clients sanitize
 nightly: setup ## every suite there is, one after the other, whatever fails; says how each ended (hours)
 	@.ci/nightly $(NIGHTLY)

@@ -20,7 +20,12 @@ from octavo.layers import ModelSpec
 from octavo.models.footprint import stored, tensor_sizes
 from octavo.models.load import OpenedModel
 from octavo.observe.machine import Memory
-from octavo.observe.memory_bill import HEADROOM_BYTES, MAX_SPARE_BYTES, MemoryBill
+from octavo.observe.memory_bill import (
+    HEADROOM_BYTES,
+    MAX_SPARE_BYTES,
+    RANK_BYTES,
+    MemoryBill,
+)
 from octavo.options.adapters import num_resident
 from octavo.options.backends import Entry
 from octavo.options.cpu_types import CpuWeights
@@ -263,6 +268,8 @@ def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout)
     largest_step = _largest_step(arguments, layout, sizes, opened.spec, cuts_prompts)
     grammar_bytes = arguments.grammar_memory_bytes if opened.spec.has_head else 0
     bill = _bill(opened, layout, sizes.block_size, footprint, largest_step, grammar_bytes)
+    further_ranks = arguments.tensor_parallel_size - 1
+    bill = structs.replace(bill, rank_bytes=further_ranks * RANK_BYTES)
     return with_adapters(bill, arguments, opened, kind.memory())
 
 

@@ -20,6 +20,7 @@ from octavo.options.backends import Entry
 
 if TYPE_CHECKING:
     from octavo.backends.base import Backend, Footprint
+    from octavo.distributed.context import RankPlace
 
 
 class Caps(Struct, frozen=True):
@@ -122,8 +123,16 @@ class BackendKind(Protocol):
     def memory(self) -> Memory:
         """Return the memory of its device that this process may use."""
 
-    def make(self, settings: BackendSettings, files: Iterable[WeightFile]) -> Backend:
-        """Make a backend for a model whose weights are in these files."""
+    def make(
+        self,
+        settings: BackendSettings,
+        files: Iterable[WeightFile],
+        place: RankPlace | None = None,
+    ) -> Backend:
+        """Make a backend for a model whose weights are in these files, in one of its ranks.
+
+        Only a kind with the option `tensor_parallel_size` is ever given a place.
+        """
 
 
 def kind_of(entry: Entry, device: str = "auto") -> BackendKind:

@@ -85,8 +85,6 @@ def profile(
     arguments: EngineArguments, sequences: Sequence[SequenceSize], steps: int, peak_seconds: float
 ) -> Profile:
     """Load the model, fill the cache and run the step so many times."""
-    if arguments.data_parallel_size > 1:
-        raise ConfigError("a step is one engine's: leave data_parallel_size out")
     rows = sum(each.rows for each in sequences)
     _check(arguments, rows)
     source = resolve_source(arguments.model)
@@ -153,7 +151,11 @@ def profile(
 
 
 def _check(arguments: EngineArguments, rows: int) -> None:
-    """Refuse another backend, and too large a step."""
+    """Refuse another backend, several processes, and too large a step."""
+    if arguments.data_parallel_size > 1:
+        raise ConfigError("a step is one engine's: leave data_parallel_size out")
+    if arguments.tensor_parallel_size > 1:
+        raise ConfigError("one process is profiled: leave tensor_parallel_size out")
     asked = [kind_of(each) for each in BACKENDS if each.name == arguments.backend]
     kind = asked[0] if asked else select(block_size=arguments.block_size).kind
     if kind is not NATIVE:

@@ -131,6 +131,9 @@ def _memory_rows(
             f"about; for the largest step, {bill.chunk_tokens:,} tokens",
         ),
     ]
+    if asked.tensor_parallel_size > 1:
+        others = f"of {asked.tensor_parallel_size - 1} more; each has its part of the weights"
+        rows.append(("ranks", size(bill.rank_bytes), others))
     if bill.grammar_bytes:
         rows.append(("grammars", size(bill.grammar_bytes), "at most, of all texts with a shape"))
     if bill.adapter_bytes:
@@ -170,6 +173,7 @@ def _as_json(
         "stored": {each.type: each.num_bytes for each in bill.stored},
         "weights": bill.weights_bytes,
         **({"draft_model": bill.drafter_bytes} if bill.drafter_bytes else {}),
+        **({"ranks": bill.rank_bytes} if bill.rank_bytes else {}),
         "step": bill.step_bytes,
         "grammars": bill.grammar_bytes,
         **({"adapters": bill.adapter_bytes} if bill.adapter_bytes else {}),

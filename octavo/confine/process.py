@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import resource
 import sys
 from importlib.machinery import BuiltinImporter, FrozenImporter
+from pathlib import Path
 
 from octavo.confine.filter import install_filter
 
 _WITHOUT_FILES = (BuiltinImporter, FrozenImporter)
+_OOM_SCORE_ADJ = 500  # the front end has 0, and prompt workers have 1000
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
 
@@ -24,6 +27,15 @@ def give_up_privileges() -> None:
         control = ctypes.CDLL(None, use_errno=True).prctl
         control(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         control(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def die_before_parent() -> None:
+    """Make the kernel end this process before the front end when memory runs out.
+
+    All requests continue in another engine, but nothing replaces the front end.
+    """
+    with contextlib.suppress(OSError):  # not every container allows it
+        Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE_ADJ))
 
 
 def confine(*, may_read: bool, may_share: bool = False) -> str | None:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from octavo.backends.base import DRAFTER, Arithmetic, Backend, KVLayout
+from octavo.backends.base import Arithmetic, Backend, KVLayout
 from octavo.backends.step import NoAdaptersError
 from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.engine.cache_size import final_blocks, reserve_step
-from octavo.engine.drafter import bind_drafter, layout_of, open_with_drafter, weight_files
+from octavo.engine.drafter import layout_of, open_with_drafter, record_programs, weight_files
 from octavo.engine.grammars import prepare_grammars
 from octavo.engine.memory_check import MemoryCheck
 from octavo.engine.pooling_facts import with_settings
@@ -45,6 +45,7 @@ from octavo.wire.facts import EngineFacts
 
 if TYPE_CHECKING:
     from octavo.engine.adapter_loader import AdapterLoader
+    from octavo.engine.ranks.group import RankGroup
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class BuiltEngine(Struct, frozen=True):
     facts: EngineFacts
     grammars: GrammarSupply
     adapters: AdapterLoader | None = None  # None: requests may name none
+    ranks: RankGroup | None = None  # the others; None: this process computes alone
 
 
 class _Parts:
@@ -138,9 +140,9 @@ def _build(
     parts.begin("choose the settings")
     config = resolve(arguments, opened, layout, bounds_grammars=wrap is not None, is_first=is_first)
     arguments = config.arguments
-    pooling = with_settings(opened.pooling, arguments.pooler_config)
+    opened = _with_pooling(opened, arguments)
     parts.begin("import the backend")
-    backend = config.kind.make(arguments, weight_files(opened))
+    backend, group = _make_backend(config, opened)
     parts.begin("begin to load the weights")
     memory_check = MemoryCheck(config.bill)
     adapters = _bind(config, opened, layout, backend, parts)
@@ -151,7 +153,8 @@ def _build(
         meanwhile(opened, source)
     parts.begin("load the weights to the end")
     backend.settle()
-    memory_check.log_result(backend.weight_bytes)
+    weight_bytes = backend.weight_bytes + (0 if group is None else group.wait())
+    memory_check.log_result(weight_bytes)
     parts.begin("set up the KV cache and the runner")
     free_bytes = config.kind.memory().available
     step_bytes = reserve_step(config, backend, free_bytes)
@@ -178,15 +181,34 @@ def _build(
     parts.end()
     log.info("%s is ready after %.1f s", opened.architecture, clock() - parts.began)
     memory_bytes = {
-        "weights": backend.weight_bytes,
+        "weights": weight_bytes,
         "step": step_bytes,
         "grammars": config.bill.grammar_bytes,
         **({} if adapters is None else {"adapters": config.bill.adapter_bytes}),
         "KV cache": config.core.num_blocks * config.bill.block_bytes,
     }
-    sizes = core.longest_tokens, memory_bytes
-    facts = _facts(source, opened, config, *sizes, parts.durations, backend.arithmetic)
-    return BuiltEngine(core, config, structs.replace(facts, pooling=pooling), grammars, adapters)
+    found = core.longest_tokens, memory_bytes, parts.durations, backend.arithmetic
+    facts = _facts(source, opened, config, *found)
+    return BuiltEngine(core, config, facts, grammars, adapters, group)
+
+
+def _with_pooling(opened: OpenedModel, arguments: EngineArguments) -> OpenedModel:
+    """Return the model with the user's settings of pooling; refuse those it cannot follow."""
+    settings = with_settings(opened.pooling, arguments.pooler_config)
+    return structs.replace(opened, pooling=settings)
+
+
+def _make_backend(config: EngineConfig, opened: OpenedModel) -> tuple[Backend, RankGroup | None]:
+    """Make the backend, and start the other ranks if there are any, which load their weights."""
+    arguments, files = config.arguments, weight_files(opened)
+    if arguments.tensor_parallel_size == 1:
+        return config.kind.make(arguments, files), None
+    from octavo.engine.ranks.group import RankGroup
+
+    group = RankGroup(arguments.tensor_parallel_size)
+    backend = config.kind.make(arguments, files, group.place)
+    group.load(config, files, backend)
+    return backend, group
 
 
 def _bind(
@@ -203,15 +225,11 @@ def _bind(
         adapters = AdapterParts(config.arguments, opened.model)
         settings = adapters.settings
     bind(opened.model, backend, opened.weights)
-    features = bind_drafter(opened, backend)
     parts.begin("record the model's program")
-    size = config.core.block_size
     try:
-        backend.prepare(opened.model, layout, size, adapters=settings, features=features)
+        record_programs(opened, layout, backend, config.core.block_size, settings)
     except NoAdaptersError as error:
         raise ConfigError(f"enable_lora: {error}; leave it out") from error
-    if opened.drafter is not None:
-        backend.add_program(opened.drafter.model, DRAFTER)
     if adapters is None:
         return None
     return adapters.make_loader(backend, config.bill.resident_adapter_bytes)
@@ -298,4 +316,5 @@ def _facts(
         weight_type=most_stored_type(opened),
         fair_share=config.core.fair_share,
         kv_groups=tuple([(group.kind, group.window) for group in config.core.groups]),
+        pooling=opened.pooling,
     )

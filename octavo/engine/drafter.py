@@ -6,7 +6,8 @@ import logging
 
 from msgspec import structs
 
-from octavo.backends.base import Backend, KVLayout
+from octavo.backends.adapter_weights import AdapterSettings
+from octavo.backends.base import DRAFTER, Backend, KVLayout
 from octavo.backends.kind import WeightFile
 from octavo.core.config import ConfigError
 from octavo.layers import HiddenStates
@@ -81,6 +82,20 @@ def bind_drafter(opened: OpenedModel, backend: Backend) -> HiddenStates | None:
     bind(drafter.model, backend, drafter.weights)
     take_shared(drafter.model, opened.model)
     return drafter.model.features
+
+
+def record_programs(
+    opened: OpenedModel,
+    layout: KVLayout,
+    backend: Backend,
+    block_size: int,
+    adapters: AdapterSettings | None = None,
+) -> None:
+    """Give the backend the model, whose weights are bound, and the one that drafts for it."""
+    features = bind_drafter(opened, backend)
+    backend.prepare(opened.model, layout, block_size, adapters=adapters, features=features)
+    if opened.drafter is not None:
+        backend.add_program(opened.drafter.model, DRAFTER)
 
 
 def layout_of(opened: OpenedModel) -> KVLayout:

@@ -20,15 +20,15 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from octavo.backends.interface import OldModuleError
-from octavo.confine.process import confine, give_up_privileges
+from octavo.confine.process import confine, die_before_parent, give_up_privileges
 from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.request import Abort, TokenEvent
@@ -68,6 +68,7 @@ from octavo.wire.message_types import (
 )
 
 if TYPE_CHECKING:
+    from octavo.engine.ranks.group import RankGroup
     from octavo.engine.tensor_files import RequestFiles, TensorFileKind, TensorFiles
 
 log = logging.getLogger(__name__)
@@ -75,10 +76,11 @@ log = logging.getLogger(__name__)
 SNAPSHOT_SECONDS = 0.5
 POLL_SECONDS = 0.001  # an idle engine looks so often whether a grammar or a file is ready
 FREED_SECONDS = 0.002  # before a step that only frees slots; one for a new request does it too
+_FAILING_SECONDS = 0.3  # in which a step that waits for a rank fails by itself
 IDLE_SECONDS = 0.1  # before an engine without work makes its grammar engine
 _BUILD_MODULE = "octavo.engine.build"
 _PR_SET_PDEATHSIG = 1
-_OOM_SCORE_ADJ = 500  # the front end has 0, and prompt workers have 1000
+_RANK_SIGNAL = signal.SIGUSR2  # which this process sends to its own main thread
 # Collect the oldest generation rarely; what loading has made is frozen, so it is never scanned.
 _GC_THRESHOLDS = (10_000, 20, 1000)
 
@@ -96,6 +98,7 @@ class CoreAndFacts(NamedTuple):
     adapters: RequestFiles | None = None  # None: requests have none
     may_read: bool = False  # what computes must still open files once the engine runs
     file_kinds: Mapping[str, TensorFileKind] = {}  # what files are loaded for while it runs
+    ranks: RankGroup | None = None  # processes that compute with this one
 
 
 Wrap = Callable[[Executor], Executor]
@@ -106,7 +109,7 @@ def main(argv: list[str]) -> int:
     """Build the engine and run it; return the exit status."""
     options = _parse(argv)
     never_wait_for_stderr()
-    _die_first()  # before the kernel gives the files of this process to root
+    die_before_parent()  # before the kernel gives the files of this process to root
     give_up_privileges()
     _tie_to_parent(options.parent, options.dies_with_thread)
     record = SuspectRecord(CrashRecord(options.crash_record))
@@ -136,6 +139,9 @@ def main(argv: list[str]) -> int:
             files = _connect_loader(options.loader, engine.file_kinds)
             if engine.adapters is not None:
                 engine.adapters.attach(files)
+        failed = threading.Event()
+        if engine.ranks is not None:
+            _end_with(engine.ranks, failed)
         _confine(engine.may_read)
         channel.send(EngineReady(engine.facts))
         _tune_garbage_collection()  # while the front end sends the requests that were waiting
@@ -143,6 +149,7 @@ def main(argv: list[str]) -> int:
             beside = engine.grammars, files, engine.adapters
             EngineLoop(engine.core, channel, record, progress, time.monotonic, *beside).serve()
         except Exception as error:
+            failed.set()
             log.exception("the engine ends because a step failed")
             channel.send(EngineFailed(_describe(error)))
         return 4
@@ -349,7 +356,9 @@ def build_model_engine(
     processors_read = bool(arguments.logits_processors) and "torch" in sys.modules
     may_read = engine.config.kind.may_read or processors_read
     grammars, kinds = GrammarLoader(engine.grammars), make_file_kinds(engine)
-    return CoreAndFacts(engine.core, engine.facts, grammars, engine.adapters, may_read, kinds)
+    return CoreAndFacts(
+        engine.core, engine.facts, grammars, engine.adapters, may_read, kinds, engine.ranks
+    )
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
@@ -362,15 +371,6 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--dies-with-thread", action="store_true")
     parser.add_argument("--factory", help="MODULE:FUNCTION that builds the engine, for tests")
     return parser.parse_args(argv)
-
-
-def _die_first() -> None:
-    """Make the kernel end this process before the front end when memory runs out.
-
-    All requests continue in another engine, but nothing replaces the front end.
-    """
-    with contextlib.suppress(OSError):  # not every container allows it
-        Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE_ADJ))
 
 
 def _tie_to_parent(parent: int, dies_with_thread: bool) -> None:
@@ -392,6 +392,28 @@ def _connect_loader(descriptor: int, kinds: Mapping[str, TensorFileKind]) -> Ten
     from octavo.loader_process.connection import LoaderConnection
 
     return TensorFiles(kinds, LoaderConnection(socket.socket(fileno=descriptor), time.monotonic))
+
+
+def _end_with(ranks: RankGroup, failed: threading.Event) -> None:
+    """Make the end of a rank an error in the main thread, also where that waits for work.
+
+    A step fails by itself, as `failed` says.
+    """
+
+    thread = threading.main_thread().ident
+    assert thread is not None
+
+    def fail(number: int, frame: object) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError(ranks.reason)
+
+    def end() -> None:
+        if not failed.wait(_FAILING_SECONDS):
+            signal.pthread_kill(thread, _RANK_SIGNAL)
+
+    signal.signal(_RANK_SIGNAL, fail)
+    ranks.call_at_end(end)
 
 
 def _confine(may_read: bool) -> None:

@@ -9,6 +9,7 @@ from octavo.observe.stored_bytes import StoredBytes
 
 # Left for other processes when the size of the KV cache is not set.
 HEADROOM_BYTES = 512 << 20
+RANK_BYTES = 48 << 20  # of a further rank: Python and its modules, biases and norms
 MAX_SPARE_BYTES = 64 << 20  # that a loader keeps for the next file, of an adapter in most cases
 
 
@@ -26,6 +27,7 @@ class MemoryBill(Struct, frozen=True):
     adapter_bytes: int = 0  # in memory and in slots, and kept for the next one, at most
     resident_adapter_bytes: int = 0  # of them, those that requests can be given
     drafter_bytes: int = 0  # the weights of a second model, which drafts
+    rank_bytes: int = 0  # what further ranks have of their own, beside weights
 
     @property
     def blocks_per_page(self) -> tuple[int, ...]:
@@ -35,7 +37,7 @@ class MemoryBill(Struct, frozen=True):
     @property
     def fixed_bytes(self) -> int:
         """The memory needed before any sequence runs."""
-        return self.all_weights_bytes + self.step_bytes + self.beside_bytes
+        return self.all_weights_bytes + self.rank_bytes + self.step_bytes + self.beside_bytes
 
     @property
     def all_weights_bytes(self) -> int:

@@ -42,13 +42,13 @@ from octavo.options.overrides import (
     wrong_override,
 )
 from octavo.options.pooling import PoolerConfig, read_pooler_config
+from octavo.options.ranks import MOST_ENGINES, MOST_RANKS, check_processes
 from octavo.options.speculation import SpeculativeConfig, read_speculative_config
 from octavo.options.values import name_or_none, sequence_length
 
 log = logging.getLogger(__name__)
 
 _PACKED_BYTES = 64 << 30
-MOST_ENGINES = 64
 _OWN = "(default: the backend's own number)"
 # What vLLM calls the types; the values are ours. float16 has the size of bfloat16, in which no
 # value of a model overflows.
@@ -151,6 +151,15 @@ class EngineArguments:
         most=MOST_ENGINES,
         flags=("-dp",),
         aliases=("--dp", "--dp-size"),
+    )
+    tensor_parallel_size: int = option(
+        1,
+        "processes that compute each step of an engine together, each with its share of the "
+        "weights and its threads; results have the same bits for any number of them",
+        "COUNT",
+        most=MOST_RANKS,
+        flags=("-tp",),
+        aliases=("--tp", "--tp-size"),
     )
     quantization: str | None = option(
         None,
@@ -365,11 +374,7 @@ class EngineArguments:
                 "preallocate_kv_cache with spare_engine would take the memory of the KV cache "
                 "twice, once for an engine that may never need it: leave one of them out"
             )
-        if self.spare_engine and self.data_parallel_size > 1:
-            raise ConfigError(
-                f"spare_engine with data_parallel_size={self.data_parallel_size}: the other "
-                "engines continue what one has begun, so leave spare_engine out, or add an engine"
-            )
+        check_processes(self)
         overrides = self.hf_overrides
         if not (overrides is None or isinstance(overrides, dict)):
             raise wrong_override("hf_overrides", f"it is a {type(overrides).__name__}, no object")

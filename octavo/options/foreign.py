@@ -61,7 +61,10 @@ ONE_DEVICE = "a model is on one device as a whole, which --device names"
 _GPU_MEMORY = "the model is in the CPU's memory already"
 _GRAPHS = "no backend captures graphs"
 _KERNELS = "the backend chooses its kernels"
-_ONE_PROCESS = "there is one process"
+_RANKS = (
+    "the ranks of an engine are processes of this machine that divide each matrix by its outputs, "
+    "and nothing else is divided"
+)
 _TEXT_ALONE = "models read text alone"
 _ONE_GRAMMAR_ENGINE = "there is one grammar engine"
 _TASKS = "a model serves what its files make of it, generating and vectors side by side"
@@ -97,12 +100,12 @@ INERT: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            *("disable_custom_all_reduce", "distributed_executor_backend"),
+            "disable_custom_all_reduce",
             *("distributed_timeout_seconds", "cpu_distributed_timeout_seconds"),
             *("disable_nccl_for_dp_synchronization", "enable_nccl_comm_suspend"),
             *("enable_shm_tensor_arena", "dp_sync_interval", "aggregate_engine_logging"),
         ),
-        _ONE_PROCESS,
+        "ranks share memory, and no sum crosses them",
     ),
     **dict.fromkeys(
         (
@@ -213,19 +216,21 @@ def _leaves_shapes(value: Any) -> bool:
 FIXED: Mapping[str, tuple[Test, str]] = {
     **dict.fromkeys(
         (
-            *("tensor_parallel_size", "pipeline_parallel_size"),
-            *("decode_context_parallel_size", "prefill_context_parallel_size", "nnodes"),
+            "pipeline_parallel_size",
+            *("decode_context_parallel_size", "prefill_context_parallel_size"),
         ),
-        (_among(1), _ONE_PROCESS),
+        (_among(1), _RANKS),
     ),
-    "node_rank": (_among(0), _ONE_PROCESS),
+    "nnodes": (_among(1), _RANKS),
+    "node_rank": (_among(0), _RANKS),
+    "distributed_executor_backend": (_among("mp", "uni", None), _RANKS),
     "data_parallel_backend": (_among("mp", None), "engines are processes of this machine"),
     "api_server_count": (_among(1, None), "there is one front end"),
     **dict.fromkeys(
         ("enable_expert_parallel", "enable_eplb", "enable_dbo", "enable_elastic_ep"),
-        (_among(False), _ONE_PROCESS),
+        (_among(False), _RANKS),
     ),
-    "fully_sharded_loras": (_among(False), _ONE_PROCESS),
+    "fully_sharded_loras": (_among(False), "adapters are in one process"),
     "enable_tower_connector_lora": (_among(False), _TEXT_ALONE),
     **dict.fromkeys(
         ("enable_mixed_moe_lora_format", "enable_moe_shared_loras"),
@@ -319,7 +324,7 @@ MISSING: Mapping[str, str] = {
             *("master_addr", "master_port", "worker_cls", "worker_extension_cls", "headless"),
             *("ray_workers_use_nsight", "fault_tolerance_config"),
         ),
-        _ONE_PROCESS,
+        _RANKS,
     ),
     **dict.fromkeys(
         (*("data_parallel_multi_port_external_lb", "data_parallel_supervisor_port"),),

@@ -102,6 +102,7 @@ def test_a_prompt(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
         (("--prompt", "0"), USAGE, "--prompt 0 must be at least 1"),
         (("--context", "128"), USAGE, "129 positions are more than the model's 128"),
         (("--backend", "torch"), USAGE, "only the native engine can be profiled"),
+        (("-tp", "2"), USAGE, "one process is profiled"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -11,6 +11,7 @@ import pytest
 
 from octavo.cli import main
 from octavo.cli.commands import FAILED, OK
+from octavo.observe.memory_bill import RANK_BYTES
 
 
 def told_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -53,6 +54,17 @@ def test_engines_divide_the_memory(tiny: str, capsys: pytest.CaptureFixture[str]
     size = str(one["kv_cache"])
     assert told_of(capsys, *words, "--kv-cache-memory-bytes", size)["fits"]
     assert not told_of(capsys, *words, "--kv-cache-memory-bytes", size, "-dp", "2")["fits"]
+
+
+def test_further_ranks_take_little_memory(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (tiny, "--memory", "2GiB", "--max-num-seqs", "4")
+    one, three = told_of(capsys, *words), told_of(capsys, *words, "-tp", "3")
+    assert "ranks" not in one
+    assert (three["ranks"], three["fits"]) == (2 * RANK_BYTES, True)
+    assert three["weights"] == one["weights"]
+    assert main(["fit", *words, "-tp", "3"]) == OK
+    assert "of 2 more; each has its part of the weights" in capsys.readouterr().out
+    assert not told_of(capsys, tiny, "--memory", "600MiB", "-tp", "3")["fits"]
 
 
 def test_what_does_not_fit(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -153,7 +153,7 @@ def test_a_fixed_option_refuses_another_value() -> None:
         (["--disable-radix-cache"], "enable_prefix_caching", False),
         (["--temp", "0.5", "--top-k=3"], "override_generation_config", None),
         (["-q", "gguf"], "quantization", "gguf"),
-        (["--tp", "1"], "max_num_seqs", None),
+        (["--tp", "2"], "tensor_parallel_size", 2),
         (["-ngl", "0", "-fa", "on", "--jinja", "--numa", "numactl"], "seed", 0),
     ],
 )

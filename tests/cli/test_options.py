@@ -142,10 +142,11 @@ def test_speculation_is_a_json_object_or_short_flags() -> None:
 
 
 def test_short_flags_are_vllms() -> None:
-    words = ("-tp", "1", "-pp=1", "-dp", "1", "-dcp", "1", "-q", "None", "-O3", "-O", "0")
+    words = ("-tp=1", "-pp", "1", "-dp", "1", "-dcp", "1", "-q", "None", "-O3", "-O", "0")
     assert engine("m", *words, "-cc", '{"mode": 3}') == EngineArguments(model="m")
-    with pytest.raises(ConfigError, match="tensor_parallel_size=2 is not possible"):
-        engine("-tp", "2")
+    assert engine("-tp", "2").tensor_parallel_size == 2
+    with pytest.raises(ConfigError, match="pipeline_parallel_size=2 is not possible"):
+        engine("-pp", "2")
 
 
 def test_flags_without_effect_are_taken(caplog: pytest.LogCaptureFixture) -> None:
@@ -159,10 +160,10 @@ def test_flags_without_effect_are_taken(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_flags_may_say_what_is_the_case_anyhow() -> None:
-    words = ("--tensor-parallel-size", "1", "--quantization", "None", "--kv-cache-dtype", "auto")
+    words = ("--pipeline-parallel-size", "1", "--quantization", "None", "--kv-cache-dtype", "auto")
     assert engine(*words, "--no-fully-sharded-loras", "m") == EngineArguments(model="m")
-    with pytest.raises(ConfigError, match="tensor_parallel_size=2 is not possible"):
-        engine("--tensor-parallel-size", "2")
+    with pytest.raises(ConfigError, match="pipeline_parallel_size=2 is not possible"):
+        engine("--pipeline-parallel-size", "2")
     with pytest.raises(ConfigError, match="fully_sharded_loras=True is not possible"):
         engine("--fully-sharded-loras")
 

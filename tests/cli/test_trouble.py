@@ -80,8 +80,9 @@ def test_options_are_named_as_they_are_typed(text: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["serve", "-tp", "2"], "-tp=2 is not possible: there is one process"),
-        (["serve", "--tensor-parallel-size=2"], "--tensor-parallel-size=2 is not possible"),
+        (["serve", "-pp", "2"], "-pp=2 is not possible: the ranks of"),
+        (["serve", "--pipeline-parallel-size=2"], "--pipeline-parallel-size=2 is not possible"),
+        (["serve", "-tp", "2", "--enable-lora"], "leave one of them out"),
         (["serve", "-asc", "4"], "-asc=4 is not possible: there is one front end"),
         (["serve", "--device", "tpu"], "--device='tpu' is not possible: the backends compute"),
         (["serve", "-ep"], "-ep=True is not possible"),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from octavo.backends.cuda.accelerator import Accelerator
     from octavo.backends.cuda.backend import CudaBackend
     from octavo.backends.cuda.footprint import CudaFootprint
+    from octavo.distributed.context import RankPlace
 
 _CARDS = Path("/proc/driver/nvidia/gpus")  # a directory for each, where there is a driver
 _DRIVERS = Path("/dev/nvidiactl"), Path("/dev/dxg")
@@ -99,8 +100,15 @@ class CudaKind:
     def memory(self) -> Memory:
         return self._accelerator.memory()
 
-    def make(self, settings: BackendSettings, files: Iterable[WeightFile]) -> CudaBackend:
+    def make(
+        self,
+        settings: BackendSettings,
+        files: Iterable[WeightFile],
+        place: RankPlace | None = None,
+    ) -> CudaBackend:
         from octavo.backends.cuda.backend import CudaBackend
+
+        assert place is None, "it has no ranks"
 
         return CudaBackend(self._accelerator, self.dtype(settings))
 

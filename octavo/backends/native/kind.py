@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from octavo.backends.native.backend import NativeBackend
     from octavo.backends.native.footprint import NativeFootprint
     from octavo.backends.native.packing import KeptWeights
+    from octavo.distributed.context import RankPlace
     from octavo.options.cpu_types import CpuActivations
 
 _PACKED = (
@@ -36,6 +37,7 @@ class NativeKind:
     options = (
         *_PACKED,
         *("num_threads", "cpu_isa", "accumulation_order", "preallocate_kv_cache"),
+        "tensor_parallel_size",
         *("packed_cache", "packed_cache_bytes"),
     )
     instead: Mapping[str, str] = {}
@@ -115,12 +117,20 @@ class NativeKind:
     def memory(self) -> machine.Memory:
         return machine.memory()
 
-    def make(self, settings: BackendSettings, files: Iterable[WeightFile]) -> NativeBackend:
+    def make(
+        self,
+        settings: BackendSettings,
+        files: Iterable[WeightFile],
+        place: RankPlace | None = None,
+    ) -> NativeBackend:
         from octavo.backends.native.backend import NativeBackend, NativeOptions
         from octavo.backends.native.packed_cache.place import packed_cache
+        from octavo.backends.native.ranks.messages import LeadingBackend
 
         footprint = self.footprint(settings)
-        return NativeBackend(
+        is_first = place is None or place.rank == 0
+        make = LeadingBackend if place is not None and is_first else NativeBackend
+        return make(
             NativeOptions(
                 kv_dtype=footprint.kv_dtype,
                 weights=footprint.weights,
@@ -128,9 +138,11 @@ class NativeKind:
                 num_threads=settings.num_threads or env.cpu_threads(),
                 instruction_set=settings.cpu_isa or env.cpu_instruction_set(),
                 accumulation_order=settings.accumulation_order,
-                measured_file=_measured_file(),
+                measured_file=_measured_file() if is_first else None,  # the others follow
                 packed_cache=packed_cache(settings, files, footprint.formats),
-                preallocates_kv=settings.preallocate_kv_cache,
+                # All ranks have one cache, which the others must not touch while it is in use.
+                preallocates_kv=settings.preallocate_kv_cache and is_first,
+                place=place,
             )
         )
 

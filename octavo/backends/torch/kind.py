@@ -14,6 +14,7 @@ from octavo.observe.finding import Finding
 if TYPE_CHECKING:
     from octavo.backends.torch.backend import TorchBackend
     from octavo.backends.torch.footprint import TorchFootprint
+    from octavo.distributed.context import RankPlace
 
 
 class TorchKind:
@@ -51,8 +52,15 @@ class TorchKind:
     def memory(self) -> machine.Memory:
         return machine.memory()
 
-    def make(self, settings: BackendSettings, files: Iterable[WeightFile]) -> TorchBackend:
+    def make(
+        self,
+        settings: BackendSettings,
+        files: Iterable[WeightFile],
+        place: RankPlace | None = None,
+    ) -> TorchBackend:
         from octavo.backends.torch.backend import TorchBackend
+
+        assert place is None, "it has no ranks"
 
         return TorchBackend(self.dtype(settings))
 

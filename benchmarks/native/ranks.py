@@ -1,0 +1,138 @@
+"""Measures ranks: an engine of two processes against one of as many threads, and what ranks cost.
+
+    python -m benchmarks.native.ranks [MODEL] [--ranks 2] [--rounds 5] [--make-1b]
+
+Both engines have the same cores: `--ranks` threads in one process, or as many processes with one
+thread each. They take turns, so that what else the machine does slows both; the figures are medians
+of rounds, and the ratio is that of the speeds in each round, its median. With --make-1b, MODEL is a
+directory in which a model of the shape of a 1B Llama in bf16 is made, if there is none. `barriers`
+and `plans` need no model: the time of a barrier, and that from the posting of a plan's bytes until
+all other ranks have taken it and have said so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from octavo import LLM, SamplingParams
+from octavo.env import child_environment, child_module_path
+
+PROMPT, STREAMS = 512, 32
+PLAN_BYTES = 8192  # that of 32 sequences of some hundred tokens
+MEMORY_BYTES = 16 << 20
+MESSAGES = 20_000
+_FOLLOWER = (
+    "import sys; from tests.backends.native import _native_test as t; "
+    "team = t.TestTeam(1, *map(int, sys.argv[1:5])); "
+    "team.pass_barriers(int(sys.argv[5])); team.take(int(sys.argv[5]))"
+)
+
+
+def measure_exchange(ranks: int) -> tuple[float, float]:
+    """Return the seconds of a barrier, and of a plan to all other ranks and back."""
+    from tests.backends.native import _native_test
+
+    memory = os.memfd_create("ranks")
+    os.ftruncate(memory, MEMORY_BYTES)
+    command = [sys.executable, "-c", _FOLLOWER, str(memory), str(MEMORY_BYTES)]
+    team = _native_test.TestTeam(1, memory, MEMORY_BYTES, 0, ranks)
+    others = [
+        subprocess.Popen(
+            [*command, str(rank), str(ranks), str(MESSAGES)],
+            pass_fds=[memory],
+            env=child_environment({"PYTHONPATH": child_module_path()}),
+        )
+        for rank in range(1, ranks)
+    ]
+    team.time_barriers(1)  # until all are there
+    barrier = team.time_barriers(MESSAGES - 1)
+    plan = team.post(MESSAGES, PLAN_BYTES)
+    for each in others:
+        each.wait()
+    return barrier, plan
+
+
+def prompts(count: int, length: int) -> list[dict[str, list[int]]]:
+    """Return so many prompts that differ from their first token on."""
+    return [
+        {"prompt_token_ids": [(7 * i + 13 * j) % 200 + 3 for j in range(length)]}
+        for i in range(count)
+    ]
+
+
+def generate(count: int, length: int, tokens: int) -> Callable[[LLM], float]:
+    """Return what measures so many requests: the tokens in a second, of prompts or of answers."""
+
+    def run(llm: LLM) -> float:
+        settings = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
+        began = time.monotonic()
+        answers = llm.generate(prompts(count, length), settings, use_tqdm=False)
+        taken = time.monotonic() - began
+        texts.append([list(each.outputs[0].token_ids) for each in answers])
+        return count * (length if tokens == 1 else tokens) / taken
+
+    texts: list[list[list[int]]] = []
+    run.texts = texts  # type: ignore[attr-defined]
+    return run
+
+
+def compare(model: str, ranks: int, rounds: int) -> None:
+    """Measure both engines in turns, and print a line for each case."""
+    settings: dict[str, Any] = {
+        "enable_prefix_caching": False,
+        "max_num_seqs": STREAMS,
+        "max_model_len": 1024,
+    }
+    one = LLM(model, num_threads=ranks, **settings)
+    several = LLM(model, num_threads=1, tensor_parallel_size=ranks, **settings)
+    cases = {
+        "decode, 1 stream": generate(1, 16, 48),
+        f"prompt of {PROMPT}": generate(1, PROMPT, 1),
+        f"{STREAMS} streams": generate(STREAMS, 16, 32),
+    }
+    for name, run in cases.items():
+        run(one), run(several)  # warm
+        pairs = [(run(one), run(several)) for _ in range(rounds)]
+        ratios = [second / first for first, second in pairs]
+        texts = run.texts  # type: ignore[attr-defined]
+        print(
+            f"{name:18} {statistics.median(first for first, _ in pairs):8.1f} tokens/s, "
+            f"{ranks} ranks {statistics.median(second for _, second in pairs):8.1f}: "
+            f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}); "
+            f"{'the same text' if all(each == texts[0] for each in texts) else 'OTHER TEXT'}",
+            flush=True,
+        )
+    several.close()
+    one.close()
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--make-1b", action="store_true")
+    asked = parser.parse_args()
+    barrier, plan = measure_exchange(asked.ranks)
+    print(f"a barrier of {asked.ranks} ranks: {barrier * 1e6:.1f} µs")
+    print(f"a plan of {PLAN_BYTES} bytes to all ranks and back: {plan * 1e6:.1f} µs", flush=True)
+    if asked.model is None:
+        return
+    if asked.make_1b:
+        from benchmarks.peers.models import make_random_1b
+
+        make_random_1b(Path(asked.model))
+    compare(asked.model, asked.ranks, asked.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""The ranks of the native engine: how the first one's sizes and choices reach the others.
+
+Steps cross in the memory of the ranks (csrc/runtime/ranks.h); what is rare is a message. All ranks
+must take that memory in one order, so the first one sends a message before it does the same.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from octavo.backends.base import StepSize
+from octavo.backends.native.backend import NativeBackend
+from octavo.backends.native.kernel_choice import Choice
+
+
+class _Reserve(Struct, frozen=True, tag=True):
+    size: StepSize
+
+
+class _MakeCache(Struct, frozen=True, tag=True):
+    num_blocks: int
+
+
+class _UseKernels(Struct, frozen=True, tag=True):
+    format: str
+    choice: Choice
+
+
+_Message = _Reserve | _MakeCache | _UseKernels
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Message).decode
+
+
+class LeadingBackend(NativeBackend):
+    """The backend of the first rank, whose steps the others compute with it."""
+
+    def reserve(self, size: StepSize, spare_bytes: int) -> int:
+        self._send(_Reserve(size))
+        return super().reserve(size, spare_bytes)
+
+    def make_cache(self, num_blocks: int) -> None:
+        self._send(_MakeCache(num_blocks))
+        super().make_cache(num_blocks)
+
+    def use_kernels(self, format_: str, choice: Choice) -> None:
+        self._send(_UseKernels(format_, choice))
+        super().use_kernels(format_, choice)
+
+    def _send(self, message: _Message) -> None:
+        assert self.ranks is not None
+        self.ranks.send(_encode(message))
+
+
+def follow(backend: NativeBackend) -> None:
+    """Compute this rank's share of all steps; raise RuntimeError when the ranks end."""
+    ranks = backend.ranks
+    assert ranks is not None
+    while True:
+        match _decode(ranks.follow(backend.native_programs)):
+            case _Reserve(size):
+                backend.reserve(size, 0)
+            case _MakeCache(num_blocks):
+                backend.make_cache(num_blocks)
+            case _UseKernels(format_, choice):
+                backend.use_kernels(format_, choice)

@@ -1,0 +1,188 @@
+"""The further ranks of an engine: started, watched and ended by the process of the first one."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from msgspec import Raw, Struct
+
+from octavo import env
+from octavo.backends.base import Backend
+from octavo.backends.kind import WeightFile
+from octavo.backends.native.ranks.messages import LeadingBackend
+from octavo.core.config import ConfigError
+from octavo.distributed.context import RankPlace
+from octavo.engine.ranks.link import FileState, Link, Started, StartRank
+from octavo.observe.log import level_in_use
+from octavo.resolve import EngineConfig
+from octavo.wire.message_types import pack
+
+log = logging.getLogger(__name__)
+
+PROGRAM = "octavo.engine.ranks.process"
+_EXIT_SECONDS = 2.0
+_SIZE_IS_FINAL = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+class _Rank(Struct):
+    """A further rank: its number, its process, and the connection to it."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    link: Link
+
+    def exit_reason(self) -> str:
+        """Describe how the process ended; kill it if it has not."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_EXIT_SECONDS)
+        status = self.process.poll()
+        if status is None:
+            return "its connection ended"
+        if status >= 0:
+            return f"its process ended with exit code {status}"
+        with contextlib.suppress(ValueError):
+            return f"its process was ended by {signal.Signals(-status).name}"
+        return f"its process was ended by signal {-status}"
+
+
+class RankGroup:
+    """The further ranks of an engine, which end with it, as it ends with each of them."""
+
+    def __init__(self, num_ranks: int) -> None:
+        # Pages take memory when they are touched, so the size may be more than will be used.
+        self._num_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        made = os.memfd_create("octavo ranks", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._memory = os.fdopen(made, "r+b", buffering=0)
+        self._ranks: list[_Rank] = []
+        self._closing = threading.Event()
+        self._end: Callable[[str], None] = lambda reason: None
+        self._on_end: Callable[[], None] = lambda: None
+        self.reason = ""  # why the group has ended
+        self.num_ranks = num_ranks
+        self.close = weakref.finalize(self, _close, self._ranks, self._closing)
+        try:
+            self._memory.truncate(self._num_bytes)
+            fcntl.fcntl(self._memory, fcntl.F_ADD_SEALS, _SIZE_IS_FINAL)
+            for number in range(1, num_ranks):
+                self._ranks.append(self._launch(number))
+        except BaseException:
+            self.close()
+            self._memory.close()
+            raise
+
+    @property
+    def place(self) -> RankPlace:
+        """The place of this process."""
+        return RankPlace(0, self.num_ranks, self._memory.fileno(), self._num_bytes, self)
+
+    def _launch(self, number: int) -> _Rank:
+        memory = self._memory.fileno()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-P", "-m", PROGRAM, "--link", str(theirs.fileno())]
+            command += ["--memory", str(memory), "--memory-bytes", str(self._num_bytes)]
+            command += ["--rank", str(number), "--ranks", str(self.num_ranks)]
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno(), memory],
+                env=env.child_environment({"PYTHONPATH": env.child_module_path()}),
+            )
+        return _Rank(number, process, Link(ours))
+
+    def load(self, config: EngineConfig, files: Sequence[WeightFile], backend: Backend) -> None:
+        """Let the ranks load their share, as the first rank does with its backend."""
+        assert isinstance(backend, LeadingBackend), "no other backend has ranks"
+        assert backend.ranks is not None
+        self._memory.close()  # it is mapped here, and the others have it
+        self._end = backend.ranks.end
+        found, size = backend.arithmetic, config.core.block_size
+        arguments = replace(
+            config.arguments,
+            cpu_isa=found.instruction_set,
+            accumulation_order=found.accumulation_order,
+        )
+        states = tuple(FileState.of(file.path) for file in files)
+        level = max(level_in_use(), logging.WARNING)  # what is as usual, this process says
+        message = StartRank(Raw(pack(arguments)), size, states, level)
+        for rank in self._ranks:
+            with contextlib.suppress(OSError):  # it has ended, as `wait` will notice
+                rank.link.send(message)
+
+    def wait(self) -> int:
+        """Wait until all ranks have their weights; return the bytes of these.
+
+        Raise ConfigError if a rank cannot load them.
+        """
+        num_bytes = 0
+        for rank in self._ranks:
+            started = rank.link.receive(Started)
+            failure = rank.exit_reason() if started is None else started.failure
+            if failure:
+                raise ConfigError(
+                    f"rank {rank.number} of {self.num_ranks} did not start: {failure}"
+                )
+            assert started is not None
+            num_bytes += started.weight_bytes
+        group = weakref.ref(self)
+        for rank in self._ranks:
+            threading.Thread(
+                target=_watch,
+                args=(rank, self._closing, group),
+                name=f"octavo rank {rank.number}",
+                daemon=True,
+            ).start()
+        return num_bytes
+
+    def call_at_end(self, on_end: Callable[[], None]) -> None:
+        """Call this, in any thread, when a rank has ended; at once if one has already."""
+        self._on_end = on_end
+        if self.reason:
+            on_end()
+
+    def note_end(self, reason: str) -> None:
+        """End the group because one of its ranks has ended."""
+        if self.reason:
+            return
+        self.reason = reason
+        log.error("%s, and the engine ends with it", reason)
+        self._end(reason)
+        self._on_end()
+
+
+def _watch(rank: _Rank, closing: threading.Event, group: weakref.ref[RankGroup]) -> None:
+    """Wait until a rank ends, which ends the group unless that is being closed."""
+    rank.link.wait_for_end()
+    if closing.is_set():
+        return
+    reason = f"rank {rank.number} has ended: {rank.exit_reason()}"
+    found = group()
+    if found is not None and not closing.is_set():
+        found.note_end(reason)
+
+
+def _close(ranks: list[_Rank], closing: threading.Event) -> None:
+    """End the ranks: each does that by itself when its connection ends."""
+    closing.set()
+    for rank in ranks:
+        with contextlib.suppress(OSError):
+            rank.link.connection.shutdown(socket.SHUT_RDWR)
+    for rank in ranks:
+        try:
+            rank.process.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(OSError):  # a confined process may end no others
+                rank.process.kill()
+                rank.process.wait(_EXIT_SECONDS)
+        rank.link.connection.close()

@@ -1,0 +1,87 @@
+"""The connection between an engine and one of its further ranks, while that starts.
+
+Frames are four bytes of length and msgpack. Later the connection says one thing: its end is the end
+of the other process.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec import Raw, Struct
+
+from octavo.wire.message_types import pack, unpack
+
+_LENGTH = struct.Struct("<I")
+MOST_FRAME_BYTES = 16 << 20
+Message = TypeVar("Message", bound=Struct)
+
+
+class FileState(Struct, frozen=True):
+    """A file of weights as the engine found it."""
+
+    path: str
+    num_bytes: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> FileState:
+        """Read the state of a file."""
+        state = path.stat()
+        return cls(str(path.resolve()), state.st_size, state.st_mtime_ns)
+
+
+class StartRank(Struct, frozen=True):
+    """The first message to a rank: what it loads, and how."""
+
+    arguments: Raw  # of type EngineArguments, as the engine has resolved them
+    block_size: int
+    files: tuple[FileState, ...]  # of all models
+    log_level: int
+
+
+class Started(Struct, frozen=True):
+    """The answer of a rank that has its weights, or the reason why it has not."""
+
+    weight_bytes: int = 0
+    failure: str = ""
+
+
+class Link:
+    """One end of the connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+
+    def send(self, message: Struct) -> None:
+        """Send a message; raise OSError if the other process has ended."""
+        data = pack(message)
+        if len(data) > MOST_FRAME_BYTES:
+            raise ValueError(f"a message of {len(data)} bytes; ranks take {MOST_FRAME_BYTES}")
+        self.connection.sendall(_LENGTH.pack(len(data)) + data)
+
+    def receive(self, kind: type[Message]) -> Message | None:
+        """Wait for the next message; return None if the other process has ended."""
+        head = self._read(_LENGTH.size)
+        data = None if head is None else self._read(_LENGTH.unpack(head)[0])
+        return None if data is None else unpack(data, kind)
+
+    def wait_for_end(self) -> None:
+        """Return when the other process has ended; nothing else is sent."""
+        while self._read(1) is not None:
+            pass
+
+    def _read(self, size: int) -> bytes | None:
+        data = bytearray()
+        while len(data) < size:
+            try:
+                part = self.connection.recv(size - len(data))
+            except OSError:
+                return None
+            if not part:
+                return None
+            data += part
+        return bytes(data)

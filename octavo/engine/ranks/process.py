@@ -1,0 +1,110 @@
+"""The main program of a further rank: `python -m octavo.engine.ranks.process`.
+
+Only an engine starts it. It loads its share of the weights, confines itself as the engine does, and
+computes its share of each step. It knows no request. It ends with the engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+
+from octavo.confine.process import confine, die_before_parent, give_up_privileges
+from octavo.distributed.context import RankPlace
+from octavo.engine.drafter import layout_of, open_with_drafter, record_programs, weight_files
+from octavo.engine.ranks.link import FileState, Link, Started, StartRank
+from octavo.engine.shortage import describe_shortage, is_shortage
+from octavo.models.build import bind
+from octavo.observe.collection import freeze
+from octavo.observe.log import set_up_log
+from octavo.observe.output import never_wait_for_stderr
+from octavo.options.engine import EngineArguments
+from octavo.usable import choose_backend
+from octavo.wire.message_types import unpack
+
+from octavo.backends.native.backend import NativeBackend  # isort: skip
+from octavo.backends.native.ranks.messages import follow  # isort: skip
+
+log = logging.getLogger(__name__)
+
+
+def main(argv: list[str]) -> int:
+    """Load the weights and compute steps until the engine ends; return the exit status."""
+    options = _parse(argv)
+    never_wait_for_stderr()
+    die_before_parent()
+    give_up_privileges()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program that has the terminal handles Ctrl-C
+    link = Link(socket.socket(fileno=options.link))
+    start = link.receive(StartRank)
+    if start is None:
+        return 1
+    set_up_log(start.log_level)
+    threading.Thread(
+        target=_end_with, args=(link,), name="octavo engine's end", daemon=True
+    ).start()
+    place = RankPlace(options.rank, options.ranks, options.memory, options.memory_bytes)
+    try:
+        backend = load(start, place)
+    except Exception as error:
+        link.send(Started(failure=_describe(error)))
+        return 3
+    os.close(place.descriptor)
+    missing = confine(may_read=False)
+    if missing is not None:
+        log.warning("rank %d is not confined: %s", place.rank, missing)
+    freeze()
+    gc.disable()  # from now on it makes nothing that refers to itself
+    link.send(Started(weight_bytes=backend.weight_bytes))
+    try:
+        follow(backend)
+    except RuntimeError as error:
+        log.error("rank %d ends: %s", place.rank, error)
+    return 4
+
+
+def load(start: StartRank, place: RankPlace) -> NativeBackend:
+    """Return the backend with this rank's share of the weights."""
+    arguments = unpack(start.arguments, EngineArguments)
+    _, opened = open_with_drafter(arguments)
+    files = weight_files(opened)
+    if tuple(FileState.of(file.path) for file in files) != start.files:
+        raise ValueError("the model's files have changed since the engine opened them")
+    backend = choose_backend(arguments).kind.make(arguments, files, place)
+    assert isinstance(backend, NativeBackend), "no other backend has ranks"
+    bind(opened.model, backend, opened.weights)
+    record_programs(opened, layout_of(opened), backend, start.block_size)
+    backend.settle()
+    return backend
+
+
+def _end_with(link: Link) -> None:
+    link.wait_for_end()
+    os._exit(0)
+
+
+def _describe(error: Exception) -> str:
+    if is_shortage(error):
+        return describe_shortage("load its share of the weights", error)
+    if not isinstance(error, ValueError | OSError):
+        traceback.print_exc()
+    return str(error) or type(error).__name__
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=__name__, description=__doc__)
+    for name in ("--link", "--memory", "--memory-bytes", "--rank", "--ranks"):
+        parser.add_argument(name, type=int, required=True)
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    # Nothing is left to save, and what native code refers to need not be taken apart.
+    os._exit(main(sys.argv[1:]))

@@ -1,0 +1,73 @@
+"""Every kind of model in every format, as two, three and four ranks: `make test-ranks`."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo import LLM
+from tests.quantize.made import write_model
+from tests.ranks.small import FORMATS, KINDS, TIGHT, answers, write
+
+RANKS = (2, 3, 4)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@cache
+def alone(directory: Path, kind: str, format_: str) -> list[Any]:
+    """Return the answers of one process with one thread."""
+    return answers(write(directory, kind), **FORMATS[format_])[0]
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_answer_as_one_process(directory: Path, kind: str, format_: str, ranks: int) -> None:
+    options = {**FORMATS[format_], "tensor_parallel_size": ranks}
+    assert answers(write(directory, kind), **options)[0] == alone(directory, kind, format_)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_of_ranks_divide_their_share(directory: Path, threads: int) -> None:
+    options = {**FORMATS["int4"], "tensor_parallel_size": 2, "num_threads": threads}
+    found, _ = answers(write(directory, "LlamaForCausalLM"), **options)
+    assert found == alone(directory, "LlamaForCausalLM", "int4")
+
+
+@pytest.mark.parametrize("method", ["ngram", "suffix", "draft_model"])
+@pytest.mark.parametrize("ranks", RANKS)
+def test_drafts_change_nothing(directory: Path, method: str, ranks: int) -> None:
+    speculation: dict[str, Any] = {"method": method, "num_speculative_tokens": 3}
+    if method == "draft_model":
+        drafter = directory / "drafter"
+        if not drafter.exists():
+            write_model(drafter, num_hidden_layers=1)
+        speculation["model"] = str(drafter)
+    found, snapshot = answers(
+        write(directory, "LlamaForCausalLM"),
+        tensor_parallel_size=ranks,
+        speculative_config=speculation,
+        num_gpu_blocks_override=24,
+    )
+    assert found == alone(directory, "LlamaForCausalLM", "bf16")
+    assert snapshot.num_drafts > 0
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_vectors_are_the_same(directory: Path, ranks: int) -> None:
+    encoder = directory / "encoder"
+    if not encoder.exists():
+        write_model(encoder, "BertModel")
+
+    def vectors(**options: Any) -> list[list[float]]:
+        with LLM(str(encoder), **{**TIGHT, **options}) as llm:
+            return [each.outputs.embedding for each in llm.embed([[4, 5, 6], [*range(3, 40)]])]
+
+    assert vectors(tensor_parallel_size=ranks) == vectors()

@@ -1,0 +1,89 @@
+"""Small models of each kind, and what an engine in this process makes of a set of requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from octavo import LLM, SamplingParams
+from octavo.core.snapshot import EngineSnapshot, take_snapshot
+from tests.models.made_up import LATENT
+from tests.quantize.made import write_model
+
+WINDOWS = {
+    "layer_types": ["sliding_attention", "full_attention"],
+    "sliding_window": 20,
+    "query_pre_attn_scalar": 16,
+    "head_dim": 16,
+}
+# One of each kind: what it is made with beside its sizes.
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "LlamaForCausalLM": {},  # dense, biases, one matrix for the table and the head
+    "GPT2LMHeadModel": {"n_embd": 64, "vocab_size": 300},  # positions by a table
+    "Gemma2ForCausalLM": WINDOWS,  # windows, limits of scores and logits
+    "Olmo2ForCausalLM": {},  # norms over all heads together
+    "FalconForCausalLM": {},  # one KV head, for more ranks than that
+    "Qwen2MoeForCausalLM": {},  # experts, and one that is shared
+    "GptOssForCausalLM": {},  # experts with biases, sinks
+    "DeepseekV3ForCausalLM": {**LATENT, "q_lora_rank": 24, "n_group": 2, "topk_group": 1},
+    "Lfm2ForCausalLM": {},  # states
+}
+# Weights and KV as the native engine keeps them, beside the file's own bf16.
+FORMATS: Mapping[str, Mapping[str, Any]] = {
+    "bf16": {},
+    "exact": {"dtype": "float32"},
+    "int8": {"cpu_weights": "int8", "kv_cache_dtype": "int8"},
+    "int4": {"cpu_weights": "int4"},
+}
+# Memory for few sequences, and steps of few rows: prompts are cut, and sequences preempted.
+TIGHT: dict[str, Any] = {
+    "num_threads": 1,
+    "num_gpu_blocks_override": 9,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 16,
+    "max_model_len": 64,
+}
+SHARED = [3 + 7 * j % 90 for j in range(32)]  # a prefix that several prompts have
+PROMPTS = [
+    [4, 5, 6],
+    [*SHARED, 40],
+    [3 + 5 * j % 90 for j in range(27)],
+    [*SHARED, 41, 42],
+    [50],
+    [*SHARED[:16], 43],
+]
+
+
+def write(directory: Path, kind: str) -> Path:
+    """Write a model of the kind, unless it is there already."""
+    path = directory / kind
+    return path if path.exists() else write_model(path, kind, **KINDS[kind])
+
+
+def sampling(index: int) -> SamplingParams:
+    """Return the settings of a request: every second one is greedy."""
+    return SamplingParams(
+        max_tokens=18,
+        temperature=0.0 if index % 2 else 1.0,
+        seed=index,
+        logprobs=2,
+        prompt_logprobs=1 if index == 2 else None,
+        ignore_eos=True,
+    )
+
+
+def answers(model: Path, **options: Any) -> tuple[list[Any], EngineSnapshot]:
+    """Generate for all prompts twice; return tokens and log-probabilities, and the statistics."""
+    settings = [sampling(index) for index in range(len(PROMPTS))]
+    found: list[Any] = []
+    with LLM(str(model), **{**TIGHT, **options}) as llm:
+        for _ in range(2):  # the second time, prefixes are cached
+            outputs = llm.generate(PROMPTS, settings, use_tqdm=False)
+            found += [
+                (each.outputs[0].token_ids, each.outputs[0].logprobs, each.prompt_logprobs)
+                for each in outputs
+            ]
+        snapshot = take_snapshot(llm._model.engine.core, time.monotonic())
+    return found, snapshot
