@@ -11,6 +11,9 @@ API_KEY = "OCTAVO_API_KEY"
 _ONE_FOREIGN_KEY, _FOREIGN_KEYS = "VLLM_API_KEY", "LLAMA_API_KEY"
 _CACHE, _CALIBRATION, _CONFIG = "OCTAVO_CACHE", "OCTAVO_CPU_CALIBRATION", "OCTAVO_CONFIG"
 _SECRETS = frozenset({API_KEY, _ONE_FOREIGN_KEY, _FOREIGN_KEYS})
+# What systemd has for this process alone.
+_OWN = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
+_OWN |= {"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"}
 LORA_UPDATING = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
 CPU_ISA, CPU_THREADS = "OCTAVO_CPU_ISA", "OCTAVO_CPU_THREADS"
 SETTING = "OCTAVO_"  # the beginning of a variable that has a setting of the server
@@ -91,11 +94,11 @@ def cpu_threads() -> int:
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment with `changes` and without the server's keys.
+    """Return this process's environment with `changes`, without keys and what is its own alone.
 
     Numpy's threads sleep there when they have nothing to do, unless the user has set something.
     """
-    kept = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+    kept = {name: value for name, value in os.environ.items() if name not in _SECRETS | _OWN}
     return {**dict([_IDLE_THREADS]), **kept, **changes}
 
 
@@ -188,3 +191,54 @@ def settings() -> dict[str, str]:
 def options_file() -> str:
     """Return OCTAVO_CONFIG, the server's file of options; empty if there is none."""
     return os.environ.get(_CONFIG, "")
+
+
+def otlp_protocol() -> str:
+    """Return the protocol by which OpenTelemetry's variables let traces be sent; or nothing."""
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        if value := os.environ.get(name, "").strip():
+            return value
+    return ""
+
+
+def trace_endpoints() -> str:
+    """Return the names of the variables in which other programs find a collector of traces."""
+    names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    return ", ".join(name for name in names if os.environ.get(name))
+
+
+def traces_are_off() -> bool:
+    """Return OTEL_SDK_DISABLED, by which OpenTelemetry is switched off."""
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
+def whole_number(name: str, usual: int) -> int:
+    """Return a variable that is a whole number, 1 or more; `usual` if it is unset."""
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return usual
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{name}={text!r} must be a whole number, 1 or more")
+    return int(text)
+
+
+def notify_socket() -> str:
+    """Return NOTIFY_SOCKET, to which the state of this process is sent; or nothing."""
+    return os.environ.get("NOTIFY_SOCKET", "")
+
+
+def watchdog_seconds() -> float | None:
+    """Return after how long a silence systemd ends this process; None: it watches no silence."""
+    text, process = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
+    if not text.isdecimal() or process not in ("", str(os.getpid())):
+        return None
+    return int(text) / 1e6 or None
+
+
+def passed_descriptors() -> range:
+    """Return the descriptors of the sockets that systemd has opened for this process."""
+    count = os.environ.get("LISTEN_FDS", "")
+    if not count.isdecimal() or os.environ.get("LISTEN_PID", "") != str(os.getpid()):
+        return range(0)
+    first = 3  # by systemd's convention
+    return range(first, first + int(count))

@@ -13,7 +13,7 @@ from octavo import env
 from octavo.cli.commands import FAILED, INTERRUPTED, MODEL, OK, USAGE, Command
 from octavo.cli.parsing import Parser, UsageError
 from octavo.cli.trouble import explain, is_of_model, is_of_settings
-from octavo.observe.log import set_up_log
+from octavo.observe.log import TEXT, set_up_log
 
 
 def make_parser(command: Command) -> Parser:
@@ -48,7 +48,8 @@ def execute(command: Command, words: list[str]) -> int:
             key: origin for key, origin in origins.items() if origin.startswith(env.SETTING)
         }
         level = getattr(arguments, "log_level", logging.WARNING)
-        undo = set_up_log(logging.DEBUG if is_debugging else level, spellings)
+        form = getattr(arguments, "log_format", TEXT)
+        undo = set_up_log(logging.DEBUG if is_debugging else level, spellings, form)
         try:
             code: int = importlib.import_module(command.module).run(arguments)
             sys.stdout.flush()

@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.observe.output import output_never_blocks
     from octavo.options.engine import read_arguments
     from octavo.transport.middleware import check_middlewares
-    from octavo.transport.sockets import check_addresses
+    from octavo.transport.restart.given import check_addresses
     from octavo.transport.tls import make_context
     from octavo.usable import choose_backend
 
@@ -128,6 +128,10 @@ def run(arguments: argparse.Namespace) -> int:
 
         messages()
     check_middlewares(config.middleware)
+    if config.otlp_traces_endpoint is not None:
+        from octavo.serving.traces import check_traces
+
+        check_traces(config)
     if several is not None:
 
         def arguments_of(model: str) -> EngineArguments:

@@ -16,7 +16,7 @@ log = logging.getLogger("octavo.cli")
 
 _GROUPS = (
     *("network", "access", "dialect", "limits", "times"),
-    *("durable requests", "kept responses", "batches", "adapters"),
+    *("durable requests", "kept responses", "batches", "adapters", "traces"),
 )
 
 
@@ -92,6 +92,8 @@ def _check_variables(config: ServerSettings) -> None:
         setting, reason = REFUSED.get(name, ("", ""))
         if setting and not getattr(config, setting):
             raise UsageError(f"{name} is set, and has no effect here: {reason}")
+    if config.otlp_traces_endpoint is None and (named := env.trace_endpoints()):
+        log.warning("%s: no traces are sent without --otlp-traces-endpoint", named)
     if advice := advice_on(given):
         log.warning("variables of other servers, without effect: %s", ", ".join(advice))
 

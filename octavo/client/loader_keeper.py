@@ -22,7 +22,7 @@ from pathlib import Path
 from octavo import env
 from octavo.client.exit_reason import describe_exit
 from octavo.loader_process.messages import LoaderEnded, printable, send_now
-from octavo.observe.log import level_in_use
+from octavo.observe.log import form_in_use, level_in_use
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class LoaderKeeper:
         self._started_at = self._clock()
         command = [sys.executable, "-P", "-m", LOADER_PROGRAM]
         command += ["--socket", str(self._loader_end.fileno())]
-        command += ["--log-level", str(level_in_use())]
+        command += ["--log-level", str(level_in_use()), "--log-format", form_in_use()]
         for directory in self._directories:
             command += ["--directory", str(directory)]
         self.popen = subprocess.Popen(

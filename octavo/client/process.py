@@ -28,7 +28,7 @@ from octavo.client.vitals import EngineVitals
 from octavo.core.config import ConfigError
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.core.snapshot import EngineLoad, EngineSnapshot
-from octavo.observe.log import flags_in_use, level_in_use
+from octavo.observe.log import flags_in_use, form_in_use, level_in_use
 from octavo.options.engine import EngineArguments
 from octavo.wire.commands import NO_ENGINE, Command, Pause, Reply, Resume, SetLogLevel
 from octavo.wire.facts import EngineFacts
@@ -200,6 +200,7 @@ class ProcessEngine:
             self._cache_key,
             flags_in_use(),
             is_first=facts is None,
+            log_form=form_in_use(),
         )
 
     def wants_spare(self) -> bool:

@@ -124,7 +124,7 @@ def main(argv: list[str]) -> int:
         start = channel.receive(math.inf)
         if not isinstance(start, StartEngine):
             raise WireError(f"the first message was {type(start).__name__}, not StartEngine")
-        set_up_log(start.log_level, start.flags)
+        set_up_log(start.log_level, start.flags, start.log_form)
 
         def note_size(num_tokens: int) -> None:
             progress.num_tokens = num_tokens

@@ -36,7 +36,7 @@ from octavo.loader_process.messages import (
 )
 from octavo.loader_process.read import Directories, FileRefusedError, read_file
 from octavo.loader_process.sealed import SpareMemory
-from octavo.observe.log import set_up_log
+from octavo.observe.log import TEXT, set_up_log
 from octavo.observe.memory_bill import MAX_SPARE_BYTES
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
     """Answer requests until the engine has ended; return the exit status."""
     options = _parse(argv)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front end handles Ctrl-C
-    set_up_log(options.log_level)
+    set_up_log(options.log_level, form=options.log_format)
     with contextlib.suppress(OSError):  # not every container allows it
         Path("/proc/self/oom_score_adj").write_text("1000")
     give_up_privileges()
@@ -67,6 +67,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--socket", type=int, required=True, help="a descriptor")
     parser.add_argument("--seconds", type=float, default=FILE_SECONDS, help="for each file")
     parser.add_argument("--log-level", type=int, default=logging.INFO)
+    parser.add_argument("--log-format", default=TEXT)
     parser.add_argument("--directory", type=Path, action="append", required=True)
     return parser.parse_args(argv)
 

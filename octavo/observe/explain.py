@@ -165,6 +165,7 @@ class Record:
     accumulation_order: str = ""  # of the engine's sums, on which bits depend
     adapter: str | None = None  # its name
     adapter_id: str | None = None  # the digest of its content, with its scale
+    finish_reasons: list[str] = field(default_factory=list)  # of the first sequences that ended
 
     def end(self, now: float, num_output_tokens: int) -> None:
         """Complete the record, and keep no more than it shows."""

@@ -1,14 +1,23 @@
-"""Counters, gauges and histograms, and their text in the format of Prometheus."""
+"""Counters, gauges and histograms, and their text in the formats of Prometheus and OpenMetrics."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Labels = tuple[tuple[str, str], ...]
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
+MAX_EXEMPLAR_CHARACTERS = 128  # of names and values together, by the format's definition
 MAX_SERIES = 256  # of one metric; without a limit clients could create any number
+
+
+class Exemplar(NamedTuple):
+    """A request of which a histogram counts a value, and when it does, in seconds since 1970."""
+
+    labels: Labels
+    at: float
 
 
 class Metric:
@@ -20,8 +29,8 @@ class Metric:
         self.name = name
         self.meaning = meaning
 
-    def lines(self, name: str, base: Labels) -> Iterator[str]:
-        """Yield the samples under `name`, each with the labels in `base`."""
+    def lines(self, name: str, base: Labels, *, exemplars: bool = False) -> Iterator[str]:
+        """Yield the samples under `name`, each with the labels in `base`, and its exemplar."""
         raise NotImplementedError
 
 
@@ -48,7 +57,7 @@ class Counter(Metric):
         """Return the total of the series."""
         return self._values.get(values, 0.0)
 
-    def lines(self, name: str, base: Labels) -> Iterator[str]:
+    def lines(self, name: str, base: Labels, *, exemplars: bool = False) -> Iterator[str]:
         for values, total in self._values.items():
             labels = (*base, *zip(self._labels, values, strict=True))
             yield f"{name}_total{_written(labels)} {_number(total)}"
@@ -65,7 +74,7 @@ class Gauge(Metric):
         super().__init__(name, meaning)
         self._read = read
 
-    def lines(self, name: str, base: Labels) -> Iterator[str]:
+    def lines(self, name: str, base: Labels, *, exemplars: bool = False) -> Iterator[str]:
         value = self._read()
         if isinstance(value, int | float):
             value = [((), value)]
@@ -83,11 +92,16 @@ class Histogram(Metric):
         self._bounds = tuple(bounds)
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
+        self._exemplars: dict[int, str] = {}  # the last one of each bucket
 
-    def observe(self, value: float, times: int = 1) -> None:
-        """Count a value, `times` times."""
-        self._counts[bisect_left(self._bounds, value)] += times
+    def observe(self, value: float, times: int = 1, exemplar: Exemplar | None = None) -> None:
+        """Count a value, `times` times; the exemplar names the request that it is of."""
+        index = bisect_left(self._bounds, value)
+        self._counts[index] += times
         self._sum += value * times
+        if exemplar is not None and _fits(exemplar.labels):
+            labels = _written(exemplar.labels)
+            self._exemplars[index] = f" # {labels} {float(value)!r} {float(exemplar.at)!r}"
 
     def load(self, counts: Sequence[int], total: float) -> None:
         """Take counts that are kept elsewhere, one for each bound and one beyond them."""
@@ -108,12 +122,15 @@ class Histogram(Metric):
         """Return the counts as they are now, and the sum of all values."""
         return tuple(self._counts), self._sum
 
-    def lines(self, name: str, base: Labels) -> Iterator[str]:
+    def lines(self, name: str, base: Labels, *, exemplars: bool = False) -> Iterator[str]:
         total = 0
-        for bound, count in zip((*self._bounds, None), self._counts, strict=True):
+        shown = self._exemplars if exemplars else {}
+        for index, count in enumerate(self._counts):
             total += count
-            edge = "+Inf" if bound is None else _number(float(bound), point=True)
-            yield f"{name}_bucket{_written((*base, ('le', edge)))} {total}.0"
+            is_last = index == len(self._bounds)
+            edge = "+Inf" if is_last else _number(float(self._bounds[index]), point=True)
+            labels = _written((*base, ("le", edge)))
+            yield f"{name}_bucket{labels} {total}.0{shown.get(index, '')}"
         yield f"{name}_sum{_written(base)} {_number(self._sum)}"
         yield f"{name}_count{_written(base)} {total}.0"
 
@@ -135,42 +152,58 @@ class HistogramOfEach(Metric):
             self._each[value] = Histogram(self.name, self.meaning, self._bounds)
         self._each[value].load(counts, total)
 
-    def lines(self, name: str, base: Labels) -> Iterator[str]:
+    def lines(self, name: str, base: Labels, *, exemplars: bool = False) -> Iterator[str]:
         for value, histogram in self._each.items():
-            yield from histogram.lines(name, (*base, (self._label, value)))
+            yield from histogram.lines(name, (*base, (self._label, value)), exemplars=exemplars)
 
 
-def expose(metrics: Iterable[tuple[str, Metric, Labels]]) -> bytes:
-    """Return the text of all metrics, each under the name and with the labels given here."""
-    lines: list[str] = []
-    for name, metric, base in metrics:
-        family = f"{name}_total" if metric.kind == "counter" else name
-        lines.append(f"# HELP {family} {metric.meaning}")
-        lines.append(f"# TYPE {family} {metric.kind}")
-        lines.extend(metric.lines(name, base))
-    return ("\n".join(lines) + "\n").encode()
+Named = tuple[str, Metric, Labels]  # a metric, and its name and labels in a text
 
 
-def merged(texts: Sequence[bytes]) -> bytes:
-    """Return one text of several, each metric once with the series of all.
+def expose(metrics: Iterable[Named], *, openmetrics: bool = False) -> bytes:
+    """Return the text of all metrics, each name once with the series of all that have it.
 
-    A series that several have is that of the first.
+    Of metrics with the same name and labels the first is shown. OpenMetrics has exemplars.
     """
-    families: dict[str, tuple[list[str], dict[str, str]]] = {}
-    for text in texts:
-        heads: list[str] = []
-        series: dict[str, str] = {}
-        for line in text.decode().splitlines():
-            if line.startswith("# HELP "):
-                name = line.split(" ", 3)[2]
-                heads, series = families.setdefault(name, ([line], {}))
-            elif line.startswith("# TYPE "):
-                if line not in heads:
-                    heads.append(line)
-            else:
-                series.setdefault(line.rpartition(" ")[0], line)
-    lines = [line for heads, series in families.values() for line in (*heads, *series.values())]
+    families: dict[str, dict[Labels, Metric]] = {}
+    for name, metric, base in metrics:
+        families.setdefault(name, {}).setdefault(base, metric)
+    lines: list[str] = []
+    for name, members in families.items():
+        first = next(iter(members.values()))
+        has_suffix = first.kind == "counter" and not openmetrics
+        family = f"{name}_total" if has_suffix else name
+        lines.append(f"# HELP {family} {first.meaning}")
+        lines.append(f"# TYPE {family} {first.kind}")
+        for base, metric in members.items():
+            lines.extend(metric.lines(name, base, exemplars=openmetrics))
+    if openmetrics:
+        lines.append("# EOF")
     return ("\n".join(lines) + "\n").encode()
+
+
+def wants_openmetrics(accept: str) -> bool:
+    """Return whether an Accept header names OpenMetrics, and no plain text before it."""
+    weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
+    for part in accept.lower().split(","):
+        kind, *parameters = (word.strip() for word in part.split(";"))
+        if kind in weights:
+            weights[kind] = max(weights[kind], _weight(parameters))
+    asked, plain = weights.values()
+    return asked > 0 and asked >= plain
+
+
+def _weight(parameters: Sequence[str]) -> float:
+    """Return the `q` of a media type's parameters: 1 if there is none, 0 if it is no number."""
+    given = next((word[2:] for word in parameters if word.startswith("q=")), "1")
+    try:
+        return float(given)
+    except ValueError:
+        return 0.0
+
+
+def _fits(labels: Labels) -> bool:
+    return sum(len(name) + len(value) for name, value in labels) <= MAX_EXEMPLAR_CHARACTERS
 
 
 def _written(labels: Labels) -> str:

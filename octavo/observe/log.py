@@ -1,13 +1,18 @@
-"""Writes the log to standard error, in every process: time (UTC), level, logger, message."""
+"""Writes the log to standard error, in every process: time (UTC), level, logger, message.
+
+A line is text, or a JSON object for programs that collect logs.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
 import time
 from collections.abc import Callable, Mapping
 
+TEXT, JSON = "text", "json"  # the forms of a line
 # Loggers whose lines name settings and quote no text from elsewhere.
 SETTING_LOGGERS = frozenset({"octavo.options.engine", "octavo.resolve", "octavo.engine.build"})
 
@@ -15,16 +20,18 @@ SETTING_LOGGERS = frozenset({"octavo.options.engine", "octavo.resolve", "octavo.
 class LogHandler(logging.Handler):
     """A handler that writes to whatever standard error is at that moment."""
 
-    def __init__(self, flags: Mapping[str, str] | None = None) -> None:
+    def __init__(self, flags: Mapping[str, str] | None = None, form: str = TEXT) -> None:
         super().__init__()
-        self.flags = dict(flags or {})
-        self.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self.flags, self.form = dict(flags or {}), form
+        kind = JsonFormatter if form == JSON else LogFormatter
+        self.setFormatter(kind("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            line = self.format(record)
             if record.name in SETTING_LOGGERS:
-                line = with_flags(line, self.flags)
+                record = logging.makeLogRecord(vars(record))  # others have handlers of their own
+                record.msg, record.args = with_flags(record.getMessage(), self.flags), None
+            line = self.format(record)
             sys.stderr.write(line + "\n")  # one write: the engine's process writes there too
             sys.stderr.flush()
         except Exception:
@@ -41,7 +48,24 @@ class LogFormatter(logging.Formatter):
         return f"{seconds}.{int(record.msecs):03d}Z"
 
 
-def set_up_log(level: int | str, flags: Mapping[str, str] | None = None) -> Callable[[], None]:
+class JsonFormatter(LogFormatter):
+    """A formatter that writes one JSON object a line, a traceback within it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def set_up_log(
+    level: int | str, flags: Mapping[str, str] | None = None, form: str = TEXT
+) -> Callable[[], None]:
     """Log to standard error: Octavo's lines from `level` up, other libraries' from WARNING up.
 
     `flags` has the flag of each setting, as a user types it; lines about settings then name flags.
@@ -50,7 +74,7 @@ def set_up_log(level: int | str, flags: Mapping[str, str] | None = None) -> Call
     root, ours = logging.getLogger(), logging.getLogger("octavo")
     for old in _our_handlers():
         root.removeHandler(old)
-    handler, level_before = LogHandler(flags), ours.level
+    handler, level_before = LogHandler(flags, form), ours.level
     root.addHandler(handler)
     ours.setLevel(level)
 
@@ -64,6 +88,11 @@ def set_up_log(level: int | str, flags: Mapping[str, str] | None = None) -> Call
 def level_in_use() -> int:
     """Return from which level up this process logs, so that a child process logs alike."""
     return logging.getLogger("octavo").getEffectiveLevel()
+
+
+def form_in_use() -> str:
+    """Return the form of this process's lines, so that a child process logs alike."""
+    return next((handler.form for handler in _our_handlers()), TEXT)
 
 
 def flags_in_use() -> dict[str, str]:

@@ -15,11 +15,13 @@ from octavo.core.snapshot import EngineSnapshot
 from octavo.core.stats import RESTART, RequestStats
 from octavo.observe.exposition import (
     Counter,
+    Exemplar,
     Gauge,
     Histogram,
     HistogramOfEach,
     Labels,
     Metric,
+    Named,
     expose,
 )
 from octavo.observe.http_metrics import HttpMetrics
@@ -320,7 +322,9 @@ class Metrics(HttpMetrics):
         if reason in _LIMITS:
             self.admission_rejections.add(1, _LIMITS[reason])
 
-    def observe_stats(self, stats: RequestStats, now: float) -> None:
+    def observe_stats(
+        self, stats: RequestStats, now: float, exemplar: Exemplar | None = None
+    ) -> None:
         """Count the times of a finished sequence, as the engine has measured them."""
         planned, first = stats.first_planned_at, stats.first_token_at
         end = stats.finished_at or now
@@ -329,14 +333,14 @@ class Metrics(HttpMetrics):
         if RESTART in stats.wait_seconds:
             self.held.observe(stats.wait_seconds[RESTART])
         if planned is not None:
-            self.queue.observe(max(0.0, planned - stats.arrival))
-            self.inference.observe(max(0.0, end - planned))
+            self.queue.observe(max(0.0, planned - stats.arrival), exemplar=exemplar)
+            self.inference.observe(max(0.0, end - planned), exemplar=exemplar)
             if first is not None:
-                self.prefill.observe(max(0.0, first - planned))
-                self.decode.observe(max(0.0, end - first))
+                self.prefill.observe(max(0.0, first - planned), exemplar=exemplar)
+                self.decode.observe(max(0.0, end - first), exemplar=exemplar)
 
-    def text(self, model_name: str, prefix: str) -> bytes:
-        """Return the current exposition; `prefix` is for the metrics that vLLM has too."""
+    def named(self, model_name: str, prefix: str) -> list[Named]:
+        """Return the metrics as they are now; `prefix` is for those that vLLM has too."""
         first = self._first_engine
         for number, snapshot in enumerate(self._snapshots(), first):
             self._take(str(number), snapshot)
@@ -352,7 +356,11 @@ class Metrics(HttpMetrics):
         labelled = [
             (name, metric, base if metric in self._of_engines else of_all) for name, metric in named
         ]
-        return expose([*labelled, *self.of_process()])
+        return [*labelled, *self.of_process()]
+
+    def text(self, model_name: str, prefix: str, *, openmetrics: bool = False) -> bytes:
+        """Return the current exposition, in Prometheus's own format or in OpenMetrics."""
+        return expose(self.named(model_name, prefix), openmetrics=openmetrics)
 
     def _take(self, engine: str, snapshot: EngineSnapshot) -> None:
         """Take over the totals of one engine."""

@@ -415,8 +415,6 @@ MISSING: Mapping[str, str] = {
     "enable_mfu_metrics": "`octavo bench profile` measures what a step reaches",
     "enable_layerwise_nvtx_tracing": "`octavo bench profile` lists the parts of a step",
     "enable_logging_iteration_details": "/diagnosis on the admin socket describes the last steps",
-    "otlp_traces_endpoint": "install OpenTelemetry's ASGI middleware with --middleware",
-    "collect_detailed_traces": "install OpenTelemetry's ASGI middleware with --middleware",
     "kv_cache_metrics_sample": "/metrics has all there are",
     "custom_histogram_buckets": "the buckets of histograms are fixed",
     "profiler_config": "`octavo bench profile` lists the parts of a step",

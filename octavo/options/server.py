@@ -12,7 +12,7 @@ from octavo.core.config import MAX_WEIGHT
 from octavo.options.declare import option
 from octavo.options.named_adapters import MAX_NAME_CHARACTERS, NamedAdapter, read_adapter
 from octavo.options.transport import ServerSettingsError, TransportSettings, name_of_key
-from octavo.options.values import json_object
+from octavo.options.values import json_object, traced_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +296,22 @@ class ServerSettings(TransportSettings):
         group="adapters",
     )
 
+    otlp_traces_endpoint: str | None = option(
+        None,
+        "send a trace of each request to a collector of OpenTelemetry (octavo[otel]), as in "
+        "http://localhost:4318/v1/traces or grpc://localhost:4317",
+        "URL",
+        group="traces",
+    )
+    collect_detailed_traces: tuple[str, ...] = option(
+        (),
+        "what traces show in detail: model, worker or all, each of which adds a span for each "
+        "chunk of a prompt",
+        "PARTS",
+        group="traces",
+        read=traced_parts,
+    )
+
     @property
     def names_adapters(self) -> bool:
         """True if a setting says where adapters are, so that they are wanted."""
@@ -325,9 +341,24 @@ class ServerSettings(TransportSettings):
                 )
         self._check_weights()
         self._check_adapters()
+        if self.collect_detailed_traces and self.otlp_traces_endpoint is None:
+            raise ServerSettingsError(
+                "collect_detailed_traces has no effect without otlp_traces_endpoint, to which "
+                "traces are sent; add it"
+            )
+        self._check_handover()
         if self.tokens_only and self.grpc_port is not None:
             raise ServerSettingsError(
                 "tokens_only and grpc_port exclude each other: answers over gRPC have a text"
+            )
+
+    def _check_handover(self) -> None:
+        names = ("grpc_port", "journal", "responses_store", "batch_dir")
+        beside = next((name for name in names if getattr(self, name) is not None), None)
+        if self.handover is not None and beside is not None:
+            raise ServerSettingsError(
+                f"handover and {beside} exclude each other: for a while two servers run, and it "
+                "belongs to one; let systemd pass the socket instead (LISTEN_FDS)"
             )
 
     def _check_adapters(self) -> None:

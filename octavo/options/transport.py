@@ -80,6 +80,13 @@ class TransportSettings:
         "PATH",
         group="network",
     )
+    handover: Path | None = option(
+        None,
+        "a unix socket by which the next server with the same flag takes the place of this one: no "
+        "connection is refused meanwhile",
+        "PATH",
+        group="network",
+    )
     api_keys: tuple[str, ...] = ()
     insecure_no_auth: bool = option(False, "serve other machines without a key", group="access")
     # Without names, any host is served if there are keys.

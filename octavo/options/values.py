@@ -71,6 +71,15 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
+def traced_parts(text: str) -> tuple[str, ...]:
+    """Parse `model,worker` or `all`, as vLLM does."""
+    parts = tuple(text.split(","))
+    unknown = [part for part in parts if part not in ("model", "worker", "all")]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of model, worker and all")
+    return parts
+
+
 # The reader of a value, by its placeholder. A flag with another placeholder takes a text.
 READERS: Mapping[str, Callable[[str], Any]] = {
     "SIZE": byte_count,

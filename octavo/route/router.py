@@ -71,6 +71,10 @@ class Router:
             each.pool.close()
 
     @property
+    def has_failed(self) -> bool:
+        return False  # a server that fails may come back
+
+    @property
     def num_open(self) -> int:
         return self.places.num_open
 

@@ -62,6 +62,10 @@ class OneModel:
     def num_open(self) -> int:
         return self.server.admission.num_open
 
+    @property
+    def has_failed(self) -> bool:
+        return self.server.llm.death is not None
+
     def application(self) -> Application:
         return application(self.server)
 
@@ -98,7 +102,7 @@ class OneModel:
         if server.batches is not None:
             await server.batches.close()
         await server.releases.finish()
-        await server.responses.close()
+        await server.common.close()
         if server.durability is not None:
             await server.durability.close()
         self._adapters.close()

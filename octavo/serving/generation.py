@@ -21,8 +21,11 @@ from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
 from octavo.api.requests import CheckedRequest
 from octavo.api.sinks import Sink, joined
 from octavo.observe.explain import Record
+from octavo.observe.exposition import Exemplar
 from octavo.observe.metrics import RequestMeter
 from octavo.observe.request_timing import timing_of
+from octavo.observe.traces.context import read_traceparent
+from octavo.observe.traces.spans import Ended
 from octavo.serving.admission import Ticket
 from octavo.serving.answers.failures import answer_to
 from octavo.serving.bounds.turns import Turns
@@ -36,6 +39,7 @@ from octavo.transport.exchange import ResponseStream
 log = logging.getLogger(__name__)
 
 LOGGED_CHARACTERS = 16_384  # of one prompt
+MAX_REASONS = 16  # why sequences ended, in a record
 PART_BYTES = 1 << 20  # of a whole response that are written at once
 
 
@@ -103,6 +107,9 @@ class Generation:
             record.adapter = None if adapter is None else adapter.name
             record.adapter_id = asked.lora
         record.accumulation_order = server.llm.facts.accumulation_order
+        self._trace = read_traceparent(exchange.headers.get("traceparent", ""))
+        if server.traces is not None:
+            self._trace = server.traces.begin(self._trace)
         self._active = ActiveRequest(
             record, self._ids, asked.is_stream, task.stop, exchange.is_background
         )
@@ -265,7 +272,8 @@ class Generation:
         await stream.write(frames)
         if self.record.first_byte_at is None:
             self.record.first_byte_at = now = self._server.clock()
-            self._server.metrics.first_token.observe(now - self.record.began)
+            first_token = self._server.metrics.first_token
+            first_token.observe(now - self.record.began, exemplar=self._exemplar())
         self._writes_at_once = not self._held
 
     # the engine's side
@@ -334,15 +342,21 @@ class Generation:
 
     def _note_end(self, output: RequestOutput, now: float) -> None:
         metrics = self._server.metrics
+        reasons = self.record.finish_reasons
         for one in output.outputs:
-            metrics.success.add(1, one.finish_reason or "abort")
+            reason = one.finish_reason or "abort"
+            metrics.success.add(1, reason)
+            if len(reasons) < MAX_REASONS:
+                reasons.append(reason)
         if output.metrics is not None:
             self.record.stats = output.metrics
             if self._is_timed:
                 self._counts.timing = timing_of(self.record, self._counts.generated)
-            metrics.observe_stats(output.metrics, now)
-            if not self._asked.is_stream and output.metrics.first_token_at is not None:
-                metrics.first_token.observe(output.metrics.first_token_at - self.record.began)
+            exemplar = self._exemplar()
+            metrics.observe_stats(output.metrics, now, exemplar)
+            first = output.metrics.first_token_at
+            if not self._asked.is_stream and first is not None:
+                metrics.first_token.observe(first - self.record.began, exemplar=exemplar)
 
     def _explanation(self) -> dict[str, Any] | None:
         if not self._asked.explains:
@@ -353,10 +367,23 @@ class Generation:
 
     def _observe_end(self) -> None:
         metrics, record = self._server.metrics, self.record
+        traces, exchange = self._server.traces, self._exchange
+        if traces is not None and self._trace is not None:
+            place = exchange.method, exchange.route, exchange.status
+            traces.add(Ended(record, self._trace, exchange.model_name, *place))
         if record.entered_at is None or record.ended_at is None:
             return
         metrics.cached_tokens.add(self._counts.cached)
-        metrics.whole.observe(record.ended_at - record.began)
+        metrics.whole.observe(record.ended_at - record.began, exemplar=self._exemplar())
+
+    def _exemplar(self) -> Exemplar | None:
+        """Return what a histogram may name this request by; None if there is nothing of our own."""
+        labels: list[tuple[str, str]] = []
+        if self._trace is not None and self._trace.is_sampled:
+            labels.append(("trace_id", self._trace.trace_id))
+        if not self._exchange.is_named:  # a client's own name may say anything
+            labels.append(("request_id", self._exchange.request_id))
+        return Exemplar(tuple(labels), self._server.wall_time()) if labels else None
 
 
 def _joined(parts: Sequence[bytes]) -> list[bytes]:

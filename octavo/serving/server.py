@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from octavo.observe.exposition import Labels
 from octavo.observe.machine import child_bytes
 from octavo.observe.metrics import Metrics
 from octavo.observe.output import num_dropped_lines
+from octavo.observe.traces.traces import Traces
 from octavo.options.server import ServerSettings
 from octavo.serving.adapters.registry import AdapterRegistry
 from octavo.serving.adapters.resolver import Resolver
@@ -30,6 +32,7 @@ from octavo.serving.canary import Canary
 from octavo.serving.live.feed import LiveFeed
 from octavo.serving.store.responses import ResponseStore
 from octavo.serving.store.sqlite_shelf import open_store
+from octavo.serving.traces import open_traces
 from octavo.serving.translation import TranslationContext
 from octavo.transport.auth import AccessControl
 from octavo.transport.errors import ApiError, unavailable
@@ -57,7 +60,7 @@ def _child_memory() -> list[tuple[Labels, float]]:
     return [((("process", kind),), size) for kind, size in child_bytes(_CHILDREN).items()]
 
 
-def add_shared_metrics(metrics: Metrics, responses: ResponseStore) -> None:
+def add_shared_metrics(metrics: Metrics, responses: ResponseStore, traces: Traces | None) -> None:
     """Add the metrics of the whole process, and of what its models have in common."""
     metrics.add_counter(
         "dropped_log_lines", "Lines of output that were not written.", num_dropped_lines
@@ -65,6 +68,13 @@ def add_shared_metrics(metrics: Metrics, responses: ResponseStore) -> None:
     metrics.add_gauge(
         "child_memory_bytes", "Resident memory of the processes started.", _child_memory
     )
+    if traces is not None:
+        metrics.add_counter(
+            "traces_sent", "Requests whose spans were delivered.", lambda: traces.num_sent
+        )
+        metrics.add_counter(
+            "traces_dropped", "Requests whose spans were not.", lambda: traces.num_dropped
+        )
     metrics.add_gauge("responses_kept", "Responses that are kept.", lambda: len(responses))
     metrics.add_gauge("responses_bytes", "Bytes of those.", lambda: responses.num_bytes)
 
@@ -89,6 +99,13 @@ class Shared:
         self.shares = Shares(len(config.api_keys), self.access.knows)
         self.responses = open_store(config, clock, wall_time, self.shares)
         self.recent = Recent(config.num_explained if config.enable_explain else 0)
+        self.traces = open_traces(config, VERSION)
+
+    async def close(self) -> None:
+        """Keep the responses, and send the traces that are left."""
+        await self.responses.close()
+        if self.traces is not None:
+            await asyncio.to_thread(self.traces.close)
 
 
 def wall_time() -> int:
@@ -114,6 +131,8 @@ class Server:
         self.started_at = common.started_at
         self.access, self.shares = common.access, common.shares
         self.responses, self.recent = common.responses, common.recent
+        self.traces = common.traces
+        self.common = common
         self.admission = self._make_admission()
         self.canary = Canary(llm, clock, config.ready_seconds)
         self.metrics = Metrics(
@@ -127,7 +146,7 @@ class Server:
         self.sessions = Sessions(clock)
         self._add_metrics()
         if shared is None:
-            add_shared_metrics(self.metrics, self.responses)
+            add_shared_metrics(self.metrics, self.responses, self.traces)
         self.model_names = config.served_names or (llm.facts.name,)  # what requests may name
         self.model_name = self.model_names[0]  # the name in answers of the model itself
         self.adapters = AdapterRegistry(llm, self.model_names, config.max_lora_names)

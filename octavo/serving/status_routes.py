@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo.observe.exposition import CONTENT_TYPE
+from octavo.observe.exposition import (
+    CONTENT_TYPE,
+    OPENMETRICS_TYPE,
+    Named,
+    expose,
+    wants_openmetrics,
+)
 from octavo.serving.exchange import Exchange
 from octavo.serving.server import VERSION
 from octavo.transport.errors import ApiError, unavailable
+from octavo.transport.exchange import HttpExchange
 
 
 async def live(exchange: Exchange) -> None:
@@ -50,8 +57,16 @@ async def version(exchange: Exchange) -> None:
 
 async def metrics(exchange: Exchange) -> None:
     server = exchange.server
-    text = server.metrics.text(server.model_name, server.config.metrics_names)
-    await exchange.respond(text, kind=CONTENT_TYPE)
+    await respond_metrics(
+        exchange, server.metrics.named(server.model_name, server.config.metrics_names)
+    )
+
+
+async def respond_metrics(exchange: HttpExchange, metrics: Sequence[Named]) -> None:
+    """Respond with metrics in the format that the request prefers."""
+    openmetrics = wants_openmetrics(exchange.headers.get("accept", ""))
+    kind = OPENMETRICS_TYPE if openmetrics else CONTENT_TYPE
+    await exchange.respond(expose(metrics, openmetrics=openmetrics), kind=kind)
 
 
 async def explain(id_prefixes: Sequence[str], exchange: Exchange) -> None:

@@ -137,6 +137,11 @@ class Connection(asyncio.Protocol):
         else:
             self._newest.keeps_alive = False
 
+    def leave(self) -> None:
+        """Let a response that has not begun be the last one, and say so."""
+        if self._newest is not None and not self._newest.started:
+            self._newest.keeps_alive = False
+
     def data_received(self, data: bytes) -> None:
         if self._rest:
             self._rest += data
@@ -226,7 +231,8 @@ class Connection(asyncio.Protocol):
         self._newest = Response(
             self,
             self._head(),
-            keeps_alive=keeps_alive and not is_full,  # its place in the reserve must become free
+            # A place in the reserve must become free, and the next server has what comes next.
+            keeps_alive=keeps_alive and not (is_full or self.shared.is_leaving),
             expects_continue=self._expects_continue,
         )
         if self._is_free:

@@ -53,6 +53,7 @@ class Connections:
         self.metrics = metrics
         self.error_body = error_body  # of a refused connection
         self.open: set[Connection] = set()  # of HTTP
+        self.is_leaving = False  # another process has the next connections
         self.max_connections = max_connections or config.max_connections
         self.max_per_client = max_per_client or config.max_connections_per_client
         self.by_client: Counter[str] = Counter()

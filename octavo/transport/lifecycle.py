@@ -27,7 +27,10 @@ from octavo.transport.connections import Connections
 from octavo.transport.errors import ApiError, unavailable
 from octavo.transport.listener import Listener
 from octavo.transport.response import Response
-from octavo.transport.sockets import bind, bind_admin
+from octavo.transport.restart.given import Given, given_socket
+from octavo.transport.restart.handover import Offer
+from octavo.transport.restart.systemd import Notifier
+from octavo.transport.sockets import bind, bind_admin, replace_unix
 from octavo.transport.tls import Certificates, accept_securely
 
 log = logging.getLogger(__name__)
@@ -63,6 +66,10 @@ class Service(Protocol):
     def drain(self) -> None:
         """Refuse new requests from now on."""
 
+    @property
+    def has_failed(self) -> bool:
+        """True if it can answer no request any more until it is started again."""
+
     def active(self) -> Collection[Stoppable]:
         """Return the requests that are being answered."""
 
@@ -86,19 +93,25 @@ class Lifecycle(ABC):
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
         self._listeners: list[Listener] = []
+        self._clients: Listener | None = None
         self._connections = self._make_connections(max_connections=max_connections)
         service.metrics.num_connections = lambda: self._connections.num_open
         is_secure = service.config.ssl_certfile is not None
         self._certificates = Certificates(service.config) if is_secure else None
+        self._notifier = Notifier()
+        self._given: Given | None = None  # a listening socket of another process
+        self._offer: Offer | None = None
+        self._has_left = False  # another process has what comes from now on
         self.port = 0
 
     async def run(self, on_ready: Callable[[Self], None] | None = None) -> None:
         """Serve until `end` is called."""
         config, loop = self._service.config, asyncio.get_running_loop()
         self._open()
-        listening = bind(config)
+        self._given = given = await asyncio.to_thread(given_socket, config)
+        listening = bind(config) if given is None else given.listening
         self.port = listening.getsockname()[1] if config.uds is None else 0
-        admin = None if config.admin_socket is None else bind_admin(config.admin_socket)
+        admin = self._admin_socket()
         loop_lag = LoopLag(self._service.metrics.loop_lag.observe)
         watches = [loop.create_task(each) for each in (keep_heap_small(), *self._watches())]
         for number in self._signals:
@@ -106,9 +119,12 @@ class Lifecycle(ABC):
         loop_lag.start()
         try:
             await self._start(listening, admin)
+            await self._take_over(listening)
             if on_ready is not None:
                 on_ready(self)
+            self._notifier.say("READY=1")
             await self._ending.wait()
+            self._notifier.say("STOPPING=1")
             await self._drain()
         finally:
             for number in self._signals:
@@ -116,9 +132,7 @@ class Lifecycle(ABC):
             for watch in watches:
                 watch.cancel()
             await self._close()
-            for path in (config.uds, config.admin_socket):
-                if path is not None:
-                    path.unlink(missing_ok=True)
+            self._remove_files()
             loop_lag.stop()
             listening.close()
 
@@ -126,8 +140,51 @@ class Lifecycle(ABC):
         """Drain at the first call, and stop at once at the second; the handler of signals."""
         if self._ending.is_set():
             self._hurry.set()
+        if self._given is not None and self._given.predecessor is None and not self._has_left:
+            self.leave()  # systemd keeps the socket, for the next process
+            return
         self._service.drain()
         self._ending.set()
+
+    def leave(self) -> None:
+        """Let another process have the connections that come from now on, and then end.
+
+        Requests of connections that are open are answered as ever, within the time of the drain.
+        """
+        self._has_left = True
+        if self._clients is not None:
+            self._clients.leave()
+        self._ending.set()
+
+    async def _take_over(self, listening: socket.socket) -> None:
+        """Let the server before this one go, and offer the socket to the next one."""
+        path = self._service.config.handover
+        if self._given is not None and self._given.predecessor is not None:
+            await asyncio.to_thread(self._given.predecessor.finish)
+        if path is not None:
+            self._offer = Offer(listening, self.leave)
+            self._offer.start(replace_unix(path, "handover socket", "--handover"))
+
+    def _admin_socket(self) -> socket.socket | None:
+        path = self._service.config.admin_socket
+        if path is None:
+            return None
+        if self._given is not None and self._given.predecessor is not None:
+            return replace_unix(path, "admin socket", "--admin-socket")
+        return bind_admin(path)
+
+    def _remove_files(self) -> None:
+        """Remove the unix sockets of this server; those of one that has left are another's."""
+        if self._offer is not None:
+            self._offer.stop()
+        config, given = self._service.config, self._given
+        has_successor = self._has_left and (given is None or given.predecessor is not None)
+        if has_successor:
+            return
+        uds = None if given is not None and given.predecessor is None else config.uds
+        for path in (uds, config.admin_socket, config.handover):
+            if path is not None:
+                path.unlink(missing_ok=True)
 
     @property
     def num_connections(self) -> int:
@@ -149,7 +206,8 @@ class Lifecycle(ABC):
 
     def _watches(self) -> list[Coroutine[Any, Any, None]]:
         """Return the work that goes on beside requests until the end."""
-        return [] if self._certificates is None else [self._certificates.watch()]
+        watches = [self._notifier.watch(lambda: self._service.has_failed)]
+        return watches if self._certificates is None else [*watches, self._certificates.watch()]
 
     # the sockets
 
@@ -162,9 +220,9 @@ class Lifecycle(ABC):
     ) -> None:
         """Answer clients at their socket, under TLS if there are certificates."""
         accept = None if self._certificates is None else self._accept_securely
-        listener = Listener(self._connections, answer)
-        self._listeners.append(listener)
-        await listener.start(listening, accept)
+        self._clients = Listener(self._connections, answer)
+        self._listeners.append(self._clients)
+        await self._clients.start(listening, accept)
 
     async def _listen_to_operators(
         self, answer: Callable[[Response], Awaitable[None]], listening: socket.socket
@@ -186,6 +244,12 @@ class Lifecycle(ABC):
             place.close()
         await asyncio.gather(*(each.stop(self._hurry.is_set) for each in self._listeners))
 
+    def _is_in_use(self) -> bool:
+        """Return whether a request is open, or a connection that is left to end by itself."""
+        connections = self._connections
+        is_connected = bool(connections.open or connections.handshakes)
+        return self._service.num_open > 0 or (self._has_left and is_connected)
+
     async def _drain(self) -> None:
         """Wait until all requests ended, `drain_seconds` passed or a second signal came."""
         service, seconds = self._service, self._service.config.drain_seconds
@@ -195,8 +259,9 @@ class Lifecycle(ABC):
         )
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while service.num_open and not self._hurry.is_set():
+                while self._is_in_use() and not self._hurry.is_set():
                     await asyncio.sleep(_TICK_SECONDS)
+        service.drain()
         error = unavailable(f"the {self.noun} is shutting down", "server_shutdown")
         for request in list(service.active()):
             request.stop(error)

@@ -47,13 +47,27 @@ class Listener:
             listening.setblocking(False)
             self._accepting = loop.create_task(accept(listening, self._make))
 
-    async def stop(self, is_hurried: Callable[[], bool]) -> None:
-        """Accept nothing more; let responses that are due end, for a while."""
+    def leave(self) -> None:
+        """Accept nothing more: another process does, on the same socket.
+
+        A connection that waits for a request stays: its client may be sending one at this moment.
+        """
+        self._stop_accepting()
+        self._connections.is_leaving = True
+        for connection in self._connections.open:
+            connection.leave()
+
+    def _stop_accepting(self) -> None:
         if self._accepting is not None:
             self._accepting.cancel()
-            await asyncio.wait({self._accepting})
         if self._server is not None:
             self._server.close()
+
+    async def stop(self, is_hurried: Callable[[], bool]) -> None:
+        """Accept nothing more; let responses that are due end, for a while."""
+        self._stop_accepting()
+        if self._accepting is not None:
+            await asyncio.wait({self._accepting})
         if self._listening is not None:
             self._listening.close()
         for connection in list(self._connections.open):

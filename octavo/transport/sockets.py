@@ -139,13 +139,9 @@ def _check_abandoned(path: Path, what: str, flag: str) -> None:
             )
 
 
-def check_addresses(config: TransportSettings) -> None:
-    """Refuse addresses that cannot be used, before the model is loaded, which may take minutes."""
-    bind(config).close()
-    if config.grpc_port is not None:
-        bind_grpc(config).close()
-    if config.admin_socket is not None:
-        bind_admin(config.admin_socket).close()
-    for path in (config.uds, config.admin_socket):
-        if path is not None:
-            path.unlink()
+def replace_unix(path: Path, what: str, flag: str) -> socket.socket:
+    """Return a bound unix socket of this user's at the path of another server's, which has none."""
+    beside = path.with_name(path.name + ".new")
+    listening = bind_unix(beside, _OWN_MODE, what, flag)
+    beside.replace(path)
+    return listening

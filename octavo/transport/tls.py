@@ -121,7 +121,7 @@ async def accept_securely(
     loop = asyncio.get_running_loop()
     while True:
         try:
-            accepted, address = await loop.sock_accept(listening)
+            accepted, address = await _accept(listening)
         except OSError as error:  # of a client that has gone, or out of descriptors
             log.debug("a connection was not accepted: %s", error)
             await asyncio.sleep(_RETRY_SECONDS)
@@ -132,6 +132,21 @@ async def accept_securely(
         task = loop.create_task(work)
         place.close = task.cancel
         connections.handshakes[place] = task
+
+
+async def _accept(listening: socket.socket) -> tuple[socket.socket, object]:
+    """Wait for a connection; one that has just come is not lost when this is cancelled."""
+    loop = asyncio.get_running_loop()
+    accepting = loop.create_task(loop.sock_accept(listening))
+    try:
+        await asyncio.wait({accepting})
+    except asyncio.CancelledError:
+        if accepting.cancel() or accepting.exception() is not None:
+            raise
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(task.cancel)  # once more, when it is being served
+    return accepting.result()
 
 
 async def _shake_hands(

@@ -131,6 +131,7 @@ class StartEngine(Struct, tag=0, array_like=True, frozen=True, forbid_unknown_fi
     cache_key: Annotated[bytes, Meta(min_length=16, max_length=64)]
     flags: dict[Name, Name] = {}  # how the log spells settings; see octavo.observe.log
     is_first: bool = True  # False: an engine of this client has been ready before
+    log_form: Name = "text"  # likewise; of octavo.observe.log
 
 
 class AddRequests(Struct, tag=1, array_like=True, frozen=True, forbid_unknown_fields=True):

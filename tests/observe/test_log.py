@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import subprocess
@@ -55,3 +56,27 @@ def test_a_log_that_cannot_be_written_is_dropped() -> None:
             [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, check=False
         )
     assert done.stdout == b"still running\n"
+
+
+def test_a_line_of_json_is_an_object_whatever_its_message(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    undo = set_up_log("INFO", {"max_model_len": "--max-model-len"}, "json")
+    logging.getLogger("octavo.x").info('a "quoted"\nline of %s', "ü")
+    logging.getLogger("octavo.resolve").warning("max_model_len=%d is too large", 9)
+    try:
+        raise ValueError("because")
+    except ValueError:
+        logging.getLogger("octavo.x").exception("it failed")
+    undo()
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [each["level"] for each in lines] == ["INFO", "WARNING", "ERROR"]
+    assert [each["message"] for each in lines] == [
+        'a "quoted"\nline of ü',
+        "--max-model-len=9 is too large",
+        "it failed",
+    ]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", lines[0]["time"])
+    assert lines[0]["logger"] == "octavo.x"
+    assert "traceback" not in lines[0]
+    assert lines[2]["traceback"].endswith("ValueError: because")

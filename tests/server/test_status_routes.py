@@ -110,6 +110,36 @@ def test_metrics_count_what_happened(directory: Path, names: str) -> None:
     asyncio.run(main())
 
 
+def test_openmetrics_names_the_traces_of_requests(directory: Path) -> None:
+    """A trace is named if its client records it; ids that clients choose are not shown."""
+    trace, other = "4bf92f3577b34da6a3ce929d0e0e4736", "5bf92f3577b34da6a3ce929d0e0e4736"
+    accept = {"accept": "application/openmetrics-text; version=1.0.0, text/plain; q=0.5"}
+
+    async def main() -> None:
+        async with serving(directory) as client:
+            body = {"prompt": "x", "max_tokens": 2}
+            headers = {"x-request-id": "chosen", "traceparent": f"00-{other}-00f067aa0ba902b7-00"}
+            await client.post("/v1/completions", json=body, headers=headers)
+            text = (await client.get("/metrics", headers=accept)).text
+            assert " # {" not in text
+            assert "chosen" not in text
+            assert other not in text
+            headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+            await client.post("/v1/completions", json=body, headers=headers)
+            body["stream"] = True
+            await client.post("/v1/completions", json=body, headers=headers)
+            response = await client.get("/metrics", headers=accept)
+            assert response.headers["content-type"].startswith("application/openmetrics-text")
+            assert response.text.endswith("# EOF\n")
+            for name in ("time_to_first_token", "e2e_request_latency", "request_queue_time"):
+                lines = response.text.splitlines()
+                shown = [line for line in lines if line.startswith(f"octavo:{name}_seconds_bucket")]
+                assert any(f'# {{trace_id="{trace}",request_id="' in line for line in shown), name
+            assert "trace_id" not in (await client.get("/metrics")).text
+
+    asyncio.run(main())
+
+
 def test_tokens_are_counted_as_they_come_and_each_continuation_alone(directory: Path) -> None:
     may_step = threading.Semaphore(3)  # the first step gives a token to one continuation
 

@@ -48,6 +48,7 @@ WALL_CLOCK_READERS = frozenset(
     {
         "octavo/serving/server.py",
         "octavo/client/cache_events/publisher.py",  # for readers of what it publishes
+        "octavo/observe/traces/opentelemetry.py",
         "octavo/text/chat/template.py",
         "octavo/cli/bench/serve.py",  # the date of a measurement
     }

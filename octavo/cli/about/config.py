@@ -22,7 +22,12 @@ from octavo.options.engine import NOT_OPTIONS
 from octavo.options.models import ModelsSettings
 
 _DEFAULT, _FOLLOWS = "default", "follows from others"
-_OWN = ("engine", "log_level", "download_dir")  # flags of `octavo serve` that are in no struct
+_OWN = (
+    "engine",
+    "log_level",
+    "log_format",
+    "download_dir",
+)  # flags of `octavo serve` that are in no struct
 _MOST_CHARACTERS = 200  # of a value
 
 Row = tuple[str, str, str]

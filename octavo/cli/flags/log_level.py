@@ -1,15 +1,17 @@
-"""The flag of the least level that is logged."""
+"""The flags of the log: the least level of its lines, and their form."""
 
 from __future__ import annotations
 
 import argparse
+
+from octavo.observe.log import JSON, TEXT
 
 _LEVELS = {"trace": "DEBUG", "critical": "CRITICAL", "error": "ERROR", "warning": "WARNING"}
 _LEVELS |= {"info": "INFO", "debug": "DEBUG"}
 
 
 def add_log_level(parser: argparse.ArgumentParser) -> None:
-    """Add the flag, which vLLM has under another name."""
+    """Add the flags; vLLM has that of the level under another name."""
     parser.add_argument(
         "--log-level",
         "--uvicorn-log-level",
@@ -17,6 +19,12 @@ def add_log_level(parser: argparse.ArgumentParser) -> None:
         default="INFO",
         metavar="LEVEL",
         help="debug, info, warning or error (info)",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=(TEXT, JSON),
+        default=TEXT,
+        help="what a line of the log is: text, or a JSON object",
     )
 
 

@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.observe.output import output_never_blocks
     from octavo.route.address import read_addresses
     from octavo.route.lifecycle import run as route
-    from octavo.transport.sockets import check_addresses
+    from octavo.transport.restart.given import check_addresses
     from octavo.transport.tls import make_context
 
     config = settings_of(arguments)

@@ -45,7 +45,7 @@ class Front:
         # Requests whose model is not known, or is being loaded, wait here; none is admitted.
         self.admission = Admission(config, 1, clock, lambda reason: self.metrics.reject(reason))
         self.metrics = Metrics(self.admission, list, self._readiness)
-        add_shared_metrics(self.metrics, shared.responses)
+        add_shared_metrics(self.metrics, shared.responses, shared.traces)
         self.metrics.add_gauge("models", "Models, by state.", self._by_state)
         self.metrics.add_gauge("model_loads", "Times that each was loaded.", self._loads)
         self.live = LiveFeed(self.servers, shared.recent, config, VERSION, clock)
@@ -103,6 +103,10 @@ class ManyModels:
         servers = self.front.servers()
         return self.front.admission.num_open + sum(each.admission.num_open for each in servers)
 
+    @property
+    def has_failed(self) -> bool:
+        return False  # a model that has given up is opened again
+
     def application(self) -> Application:
         table = RouteTable(routes_of(self.front), missing_feature)
         return Application(self.front, table, DEFAULT_DIALECT, Exchange)
@@ -131,4 +135,4 @@ class ManyModels:
 
     async def close(self) -> None:
         await self.front.models.close()
-        await self.front.shared.responses.close()
+        await self.front.shared.close()

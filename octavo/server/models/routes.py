@@ -14,12 +14,12 @@ from octavo.dialects.ollama import models as ollama
 from octavo.dialects.ollama.dialect import OLLAMA
 from octavo.dialects.ollama.model_schema import OllamaModels, PullRequest
 from octavo.dialects.openai.routes import card, listed
-from octavo.observe.exposition import CONTENT_TYPE, merged
 from octavo.server.models.model import Model, State
 from octavo.server.models.naming import Bodies, Wanted, without_tag
 from octavo.server.routes import served
 from octavo.serving.exchange import Exchange
 from octavo.serving.server import VERSION, Server
+from octavo.serving.status_routes import respond_metrics
 from octavo.transport.deadline import RequestTask
 from octavo.transport.errors import ApiError
 from octavo.transport.route import Handler, Route
@@ -241,9 +241,10 @@ class _Own:
     async def metrics(self, exchange: Exchange) -> None:
         """Respond with the metrics of the server, and of each model that was used."""
         front, names = self._front, self._front.config.metrics_names
-        texts = [front.metrics.text("", names)]
-        texts += [each.metrics.text(each.model_name, names) for each in front.servers()]
-        await exchange.respond(merged(texts), kind=CONTENT_TYPE)
+        found = front.metrics.named("", names)
+        for each in front.servers():
+            found += each.metrics.named(each.model_name, names)
+        await respond_metrics(exchange, found)
 
 
 def _num_bytes(exchange: Exchange) -> int:

@@ -19,7 +19,7 @@ from benchmarks.hostile.run import SETTINGS
 from benchmarks.served.client import Served
 from octavo.options.server import ServerSettings
 from octavo.options.transport import ServerStartError
-from octavo.transport.sockets import check_addresses
+from octavo.transport.restart.given import check_addresses
 from tests.server import make
 from tests.server.engine import make_directory
 from tests.server.grpc.test_hostile import CHECK, OK, answers, wait_until

@@ -1,0 +1,1 @@
+"""What a restart needs of other processes: of systemd, and of the server before this one."""

@@ -1,0 +1,1 @@
+"""Tests of a server's place among other processes: systemd, and the servers before and after."""
