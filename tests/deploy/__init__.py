@@ -1,0 +1,1 @@
+"""What `deploy/` holds: made from the catalogue of metrics, checked, and run where it can be."""
