@@ -102,6 +102,7 @@ class Lifecycle(ABC):
         self._given: Given | None = None  # a listening socket of another process
         self._offer: Offer | None = None
         self._has_left = False  # another process has what comes from now on
+        self._has_successor = False  # and the files of unix sockets, too
         self.port = 0
 
     async def run(self, on_ready: Callable[[Self], None] | None = None) -> None:
@@ -156,13 +157,17 @@ class Lifecycle(ABC):
             self._clients.leave()
         self._ending.set()
 
+    def _hand_over(self) -> None:
+        self._has_successor = True
+        self.leave()
+
     async def _take_over(self, listening: socket.socket) -> None:
         """Let the server before this one go, and offer the socket to the next one."""
         path = self._service.config.handover
         if self._given is not None and self._given.predecessor is not None:
             await asyncio.to_thread(self._given.predecessor.finish)
         if path is not None:
-            self._offer = Offer(listening, self.leave)
+            self._offer = Offer(listening, self._hand_over)
             self._offer.start(replace_unix(path, "handover socket", "--handover"))
 
     def _admin_socket(self) -> socket.socket | None:
@@ -177,10 +182,9 @@ class Lifecycle(ABC):
         """Remove the unix sockets of this server; those of one that has left are another's."""
         if self._offer is not None:
             self._offer.stop()
-        config, given = self._service.config, self._given
-        has_successor = self._has_left and (given is None or given.predecessor is not None)
-        if has_successor:
+        if self._has_successor:
             return
+        config, given = self._service.config, self._given
         uds = None if given is not None and given.predecessor is None else config.uds
         for path in (uds, config.admin_socket, config.handover):
             if path is not None:

@@ -107,9 +107,11 @@ class Traces:
         return some
 
     def _run(self) -> None:
-        while not self._is_ending:
+        is_last = False
+        while not is_last:
             self._wake.wait(self._limits.seconds)
             self._wake.clear()
+            is_last = self._is_ending  # now: what is added before the end must be seen below
             while self._waiting and self._send_some():
                 pass
 
