@@ -123,9 +123,9 @@ class Lifecycle(ABC):
             await self._take_over(listening)
             if on_ready is not None:
                 on_ready(self)
-            self._notifier.say("READY=1")
+            self._notifier.say_ready()
             await self._ending.wait()
-            self._notifier.say("STOPPING=1")
+            self._notifier.say("STOPPING=1", seconds=1.0)
             await self._drain()
         finally:
             for number in self._signals:

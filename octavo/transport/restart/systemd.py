@@ -12,6 +12,8 @@ from octavo import env
 
 log = logging.getLogger(__name__)
 
+_SECONDS = 2.0  # for room in the queue
+
 
 class Notifier:
     """The socket to which the state of this process is sent, of systemd or another starter.
@@ -23,9 +25,18 @@ class Notifier:
         self._address = env.notify_socket()
         self._seconds = env.watchdog_seconds()
         self._has_failed_before = False
+        self._is_ready = False
 
-    def say(self, *lines: str) -> None:
-        """Send lines such as READY=1; a socket that does not take them changes nothing."""
+    def say_ready(self) -> None:
+        """Report that requests are served; signs of life follow from now on."""
+        self.say("READY=1", seconds=_SECONDS)
+        self._is_ready = True
+
+    def say(self, line: str, seconds: float = 0.0) -> None:
+        """Send a line such as WATCHDOG=1; a socket that does not take it in time changes nothing.
+
+        Its queue is short, so that a line which matters must wait for room in it.
+        """
         if not self._address:
             return
         address = self._address
@@ -33,8 +44,8 @@ class Notifier:
             address = "\0" + address[1:]
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-                sender.setblocking(False)
-                sender.sendto("\n".join(lines).encode(), address)
+                sender.settimeout(seconds)
+                sender.sendto(line.encode(), address)
         except OSError as error:
             log.debug("systemd could not be notified: %s", error)
 
@@ -47,7 +58,8 @@ class Notifier:
             return
         while True:
             if not has_failed():
-                self.say("WATCHDOG=1")
+                if self._is_ready:
+                    self.say("WATCHDOG=1")
             elif not self._has_failed_before:
                 self._has_failed_before = True
                 log.error(

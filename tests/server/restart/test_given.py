@@ -180,7 +180,9 @@ def test_a_service_that_has_failed_gives_no_further_sign_of_life(
         return num_asked > 2
 
     async def main() -> None:
-        watching = asyncio.get_running_loop().create_task(Notifier().watch(has_failed))
+        notifier = Notifier()
+        notifier.say_ready()
+        watching = asyncio.get_running_loop().create_task(notifier.watch(has_failed))
         while num_asked < 6:
             await asyncio.sleep(0.001)
         watching.cancel()
@@ -189,7 +191,8 @@ def test_a_service_that_has_failed_gives_no_further_sign_of_life(
         receiver.bind(str(address))
         receiver.setblocking(False)
         asyncio.run(main())
-        assert [receiver.recv(100) for _ in range(2)] == [b"WATCHDOG=1"] * 2
+        received = [receiver.recv(100) for _ in range(3)]
+        assert received == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
         with pytest.raises(BlockingIOError):
             receiver.recv(100)
     errors = [each for each in caplog.records if each.name.startswith("octavo")]
