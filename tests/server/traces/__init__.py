@@ -1,0 +1,1 @@
+"""Tests of the traces of a server's requests."""
