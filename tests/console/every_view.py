@@ -110,6 +110,9 @@ def test_a_chat_is_answered_kept_retried_and_changed(page: Browser) -> None:
 
 
 def test_an_answer_is_stopped(page: Browser, server: Server) -> None:
+    endless = "const parts = requestParts;"
+    endless += "window.requestParts = () => ({...parts(), ignore_eos: true})"
+    page.run(endless)
     send(page, "Tell me a long story.", 900)
     page.wait("return running && messages.at(-1).content.length > 20")
     page.press("Escape")
@@ -191,7 +194,7 @@ def test_html_of_a_model_is_text(page: Browser) -> None:
 def test_the_engine_is_seen_under_load(page: Browser, server: Server) -> None:
     page.press("Alt+2")
     page.wait("return location.hash === '#engine' && !$('engine').hidden")
-    threads = [ask(server.port, f"story-{number}", max_tokens=400) for number in range(6)]
+    threads = [ask(server.port, f"story-{number}", max_tokens=700) for number in range(6)]
     page.wait("return latest.requests.filter((each) => each.state === 'decode').length === 4")
     page.wait("return document.querySelectorAll('.request').length === 6")
     page.wait("return latest.requests.some((each) => each.known_tokens > each.prompt_tokens + 150)")
