@@ -232,11 +232,20 @@ class KVManager:
         return needed + spare <= pool.num_free
 
     def lacking_pages(self, sequence: Sequence) -> int:
-        """Return how many pages a running sequence still lacks for its known tokens."""
-        lacking = self._blocks(len(sequence.tokens)) - sequence.num_capacity // self.block_size
+        """Return how many pages a running sequence still lacks for its known tokens.
+
+        What drops blocks as it advances lacks no more than it ever has at once, less what it has.
+        """
+        total = self._blocks(len(sequence.tokens))
+        lacking = total - sequence.num_capacity // self.block_size
         if lacking <= 0:
             return 0
-        return self.pool.pages_for([policy.most_held(lacking, 0) for policy in self.policies])
+        counts = [policy.most_held(lacking, 0) for policy in self.policies]
+        for policy in self._dropping:
+            table = sequence.tables[policy.index]
+            left = policy.most_held(total, 0) - len(table) + table.count(NULL_BLOCK)
+            counts[policy.index] = max(0, min(counts[policy.index], left))
+        return self.pool.pages_for(counts)
 
     def adopt(
         self, sequence: Sequence, prefix: Prefix, end: int

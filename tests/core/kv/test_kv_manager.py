@@ -472,3 +472,20 @@ def test_forgotten_blocks_leave_the_cache() -> None:
     kv.release(one, forget=True)
     assert kv.match(sequence("again", 17)).num_tokens == 0
     assert kv.pool.num_free == 63
+
+
+def test_what_a_window_lacks_is_no_more_than_it_has_at_once() -> None:
+    """A prompt of 16 blocks has 3 of them at once; as far as it has these, it lacks none."""
+    kv = manager(groups=(KVGroup(window=4),), max_num_batched_tokens=4)
+    one = sequence("one", 64)
+    assert kv.adopt(one, kv.match(one), 4) is not None
+    assert kv.lacking_pages(one) == 2
+    one.num_computed = one.num_planned = 4
+    assert kv.grow(one, 8) is not None
+    assert kv.lacking_pages(one) == 1
+    dense = manager(max_num_batched_tokens=4)
+    two = sequence("two", 64)
+    assert dense.adopt(two, dense.match(two), 4) is not None
+    assert dense.lacking_pages(two) == 15
+    assert dense.grow(two, 64) is not None
+    assert dense.lacking_pages(two) == 0
