@@ -461,7 +461,7 @@ def test_the_document_asks_for_a_key_only_if_the_server_does(
     directory: Path, keys: tuple[str, ...], public_metrics: bool
 ) -> None:
     async def main() -> None:
-        options = {"public_metrics": public_metrics, "max_live_listeners": 0}
+        options: dict[str, Any] = {"public_metrics": public_metrics, "max_live_listeners": 0}
         async with serving(directory, api_keys=keys, **options) as client:
             headers = {"authorization": f"Bearer {keys[0]}"} if keys else {}
             whole = (await client.get("/openapi.json", headers=headers)).json()

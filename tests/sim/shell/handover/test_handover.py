@@ -132,13 +132,13 @@ def _has_a_key_of_its_own(patch: pytest.MonkeyPatch) -> None:
 
 def _names_continued_kv_differently(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: the KV of a request that another engine has begun has a name of its own."""
-    root = PrefixDigests._root
+    root = PrefixDigests.root
 
     def other_root(self: PrefixDigests, request: Request) -> bytes:
         changed = replace(request, cache_scope="resumed") if request.resumed else request
         return root(self, changed)
 
-    patch.setattr(PrefixDigests, "_root", other_root)
+    patch.setattr(PrefixDigests, "root", other_root)
 
 
 def _names_only_the_last_block(patch: pytest.MonkeyPatch) -> None:
