@@ -369,11 +369,6 @@ class EngineArguments:
                 f"packed_cache_bytes={self.packed_cache_bytes} limits packed weights on disk, and "
                 "none are kept there without packed_cache: give that too, or leave this out"
             )
-        if self.preallocate_kv_cache and self.spare_engine:
-            raise ConfigError(
-                "preallocate_kv_cache with spare_engine would take the memory of the KV cache "
-                "twice, once for an engine that may never need it: leave one of them out"
-            )
         check_processes(self)
         overrides = self.hf_overrides
         if not (overrides is None or isinstance(overrides, dict)):

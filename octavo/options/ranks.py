@@ -1,4 +1,4 @@
-"""Settings of an engine's ranks and of engines side by side: which go with what else."""
+"""Settings of an engine's ranks, of engines side by side and of a spare one: what goes together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ MOST_ENGINES = MOST_RANKS = 64
 
 
 def check_processes(arguments: EngineArguments) -> None:
-    """Refuse settings that several engines, or the ranks of one, cannot follow yet."""
+    """Refuse settings that several engines, a spare one, or the ranks of one cannot follow yet."""
+    if arguments.preallocate_kv_cache and arguments.spare_engine:
+        raise ConfigError(
+            "preallocate_kv_cache with spare_engine would take the memory of the KV cache "
+            "twice, once for an engine that may never need it: leave one of them out"
+        )
     if arguments.spare_engine and arguments.data_parallel_size > 1:
         raise ConfigError(
             f"spare_engine with data_parallel_size={arguments.data_parallel_size}: the other "
