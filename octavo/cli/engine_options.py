@@ -15,10 +15,10 @@ from octavo.cli.flags.foreign import add_foreign_flags
 from octavo.cli.parsing import Parser, UsageError, attached_instead
 from octavo.client.restart_policy import Timing
 from octavo.options import DEFAULT_MODEL
-from octavo.options.data_parallel import NAMES
 from octavo.options.declare import add_flags, aliases_of, given_in
 from octavo.options.engine import EngineArguments, read_arguments
 from octavo.options.foreign import FIXED, INERT
+from octavo.options.processes.data_parallel import NAMES
 from octavo.options.speculation import METHODS
 
 # Flags behind which the model's name may stand as one of their values.

@@ -100,10 +100,10 @@ def _settings() -> list[str]:
     from dataclasses import fields
 
     from octavo.client.restart_policy import Timing
-    from octavo.options.data_parallel import NAMES
     from octavo.options.engine import EngineArguments
     from octavo.options.foreign import FIXED, INERT
     from octavo.options.models import ModelsSettings
+    from octavo.options.processes.data_parallel import NAMES
     from octavo.options.server import ServerSettings
 
     kinds = (EngineArguments, ServerSettings, ModelsSettings, Timing)

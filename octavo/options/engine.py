@@ -30,7 +30,6 @@ from octavo.options.adapters import (
     read_modules,
 )
 from octavo.options.cpu_types import CpuActivations, CpuWeights
-from octavo.options.data_parallel import with_own_engines
 from octavo.options.declare import check, option
 from octavo.options.foreign import DEVICES, FIXED, INERT, MISSING, SYNONYMS
 from octavo.options.kv_events import KVEventsConfig, read_kv_events_config
@@ -42,7 +41,8 @@ from octavo.options.overrides import (
     wrong_override,
 )
 from octavo.options.pooling import PoolerConfig, read_pooler_config
-from octavo.options.ranks import MOST_ENGINES, MOST_RANKS, check_processes
+from octavo.options.processes.data_parallel import with_own_engines
+from octavo.options.processes.ranks import MOST_ENGINES, MOST_RANKS, check_processes
 from octavo.options.speculation import SpeculativeConfig, read_speculative_config
 from octavo.options.values import name_or_none, sequence_length
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from octavo.cli.parsing import Parser
-from octavo.options.data_parallel import NAMES, SWITCHES
 from octavo.options.foreign import FIXED, INERT
+from octavo.options.processes.data_parallel import NAMES, SWITCHES
 
 # Those that take no value; all others take one.
 ALONE = frozenset(

@@ -1,4 +1,4 @@
-"""Settings of an engine's ranks, of engines side by side and of a spare one: what goes together."""
+"""Settings of an engine's ranks, of engines side by side and of a spare one: what may meet."""
 
 from __future__ import annotations
 

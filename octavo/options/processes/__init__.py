@@ -1,0 +1,1 @@
+"""Settings of the processes that compute: several engines, those of other servers, and ranks."""
