@@ -141,7 +141,7 @@ def test_the_ways_to_draft_are_compared_on_the_users_prompts(
         {"prompt": "a b a b a b", "prediction": {"type": "content", "content": "a b a b"}},
     ]
     prompts.write_text("\n\n".join(map(json.dumps, lines)))
-    words = ["bench", "speculation", str(prompts), tiny, "--tokens", "9", "--streams", "2"]
+    words = ["bench", "speculation", str(prompts), tiny, "--tokens", "40", "--streams", "2"]
     assert main([*words, "--num-threads", "1", "--json"]) == OK
     found = json.loads(capsys.readouterr().out)
     assert [each["way"] for each in found] == ["off", "ngram", "suffix", "prediction"]

@@ -123,8 +123,8 @@ def _has_a_key_of_its_own(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: each engine draws its key of digests."""
     init = ProcessEngine.__init__
 
-    def drawing(self: ProcessEngine, *which: Any) -> None:
-        init(self, *which)
+    def drawing(self: ProcessEngine, *which: Any, **more: Any) -> None:
+        init(self, *which, **more)
         self._cache_key = bytes([which[5]]) * 32
 
     patch.setattr(ProcessEngine, "__init__", drawing)
