@@ -21,16 +21,20 @@ from octavo.observe.heap import keep_heap_small
 from octavo.observe.http_metrics import HttpMetrics
 from octavo.observe.loop_lag import LoopLag
 from octavo.observe.output import discard_output
-from octavo.options.transport import MIN_KEY_CHARACTERS, TransportSettings
+from octavo.options.transport import (
+    MIN_KEY_CHARACTERS,
+    ServerStartError,
+    TransportSettings,
+)
 from octavo.transport.connection import Connection
 from octavo.transport.connections import Connections
 from octavo.transport.errors import ApiError, unavailable
 from octavo.transport.listener import Listener
 from octavo.transport.response import Response
 from octavo.transport.restart.given import Given, given_socket
-from octavo.transport.restart.handover import Offer
+from octavo.transport.restart.handover import Offer, take_over
 from octavo.transport.restart.systemd import Notifier
-from octavo.transport.sockets import bind, bind_admin, replace_unix
+from octavo.transport.sockets import beside, bind, bind_admin, bind_beside, put_in_place
 from octavo.transport.tls import Certificates, accept_securely
 
 log = logging.getLogger(__name__)
@@ -103,6 +107,7 @@ class Lifecycle(ABC):
         self._offer: Offer | None = None
         self._has_left = False  # another process has what comes from now on
         self._has_successor = False  # and the files of unix sockets, too
+        self._is_in_place = False  # those files are this server's
         self.port = 0
 
     async def run(self, on_ready: Callable[[Self], None] | None = None) -> None:
@@ -112,7 +117,7 @@ class Lifecycle(ABC):
         self._given = given = await asyncio.to_thread(given_socket, config)
         listening = bind(config) if given is None else given.listening
         self.port = listening.getsockname()[1] if config.uds is None else 0
-        admin = self._admin_socket()
+        admin, offering = self._admin_socket(), self._offering_socket()
         loop_lag = LoopLag(self._service.metrics.loop_lag.observe)
         watches = [loop.create_task(each) for each in (keep_heap_small(), *self._watches())]
         for number in self._signals:
@@ -120,7 +125,7 @@ class Lifecycle(ABC):
         loop_lag.start()
         try:
             await self._start(listening, admin)
-            await self._take_over(listening)
+            await self._take_over(listening, offering)
             if on_ready is not None:
                 on_ready(self)
             self._notifier.say_ready()
@@ -135,7 +140,9 @@ class Lifecycle(ABC):
             await self._close()
             self._remove_files()
             loop_lag.stop()
-            listening.close()
+            for each in (listening, admin, offering if self._offer is None else None):
+                if each is not None:
+                    each.close()
 
     def end(self) -> None:
         """Drain at the first call, and stop at once at the second; the handler of signals."""
@@ -161,32 +168,60 @@ class Lifecycle(ABC):
         self._has_successor = True
         self.leave()
 
-    async def _take_over(self, listening: socket.socket) -> None:
+    async def _take_over(self, listening: socket.socket, offering: socket.socket | None) -> None:
         """Let the server before this one go, and offer the socket to the next one."""
-        path = self._service.config.handover
-        if self._given is not None and self._given.predecessor is not None:
-            await asyncio.to_thread(self._given.predecessor.finish)
-        if path is not None:
+        config = self._service.config
+        if self._has_predecessor:
+            assert config.handover is not None, "it was found there"
+            await asyncio.to_thread(take_over, config.handover)
+            if config.uds is not None and not config.uds.is_socket():
+                raise ServerStartError(
+                    f"the server before this one has ended, and its unix socket {config.uds} with "
+                    "it; start again"
+                )
+            if config.admin_socket is not None:
+                put_in_place(config.admin_socket)
+        if offering is not None:
+            assert config.handover is not None, "there is a socket for it"
+            put_in_place(config.handover)
             self._offer = Offer(listening, self._hand_over)
-            self._offer.start(replace_unix(path, "handover socket", "--handover"))
+            self._offer.start(offering)
+        self._is_in_place = True
+
+    @property
+    def _has_predecessor(self) -> bool:
+        return self._given is not None and self._given.predecessor is not None
 
     def _admin_socket(self) -> socket.socket | None:
         path = self._service.config.admin_socket
         if path is None:
             return None
-        if self._given is not None and self._given.predecessor is not None:
-            return replace_unix(path, "admin socket", "--admin-socket")
+        if self._has_predecessor:
+            return bind_beside(path, "admin socket", "--admin-socket")
         return bind_admin(path)
 
+    def _offering_socket(self) -> socket.socket | None:
+        path = self._service.config.handover
+        return None if path is None else bind_beside(path, "handover socket", "--handover")
+
     def _remove_files(self) -> None:
-        """Remove the unix sockets of this server; those of one that has left are another's."""
+        """Remove the unix sockets of this server, and no other server's.
+
+        One that has left has given its files away; one that could not begin has taken none.
+        """
         if self._offer is not None:
             self._offer.stop()
         if self._has_successor:
             return
         config, given = self._service.config, self._given
-        uds = None if given is not None and given.predecessor is None else config.uds
-        for path in (uds, config.admin_socket, config.handover):
+        admin, handover, uds = config.admin_socket, config.handover, config.uds
+        if not self._is_in_place:
+            handover = None if handover is None else beside(handover)
+            if self._has_predecessor:
+                admin, uds = None if admin is None else beside(admin), None
+        if given is not None and given.predecessor is None:
+            uds = None  # it is systemd's
+        for path in (admin, handover, uds):
             if path is not None:
                 path.unlink(missing_ok=True)
 

@@ -139,9 +139,26 @@ def _check_abandoned(path: Path, what: str, flag: str) -> None:
             )
 
 
-def replace_unix(path: Path, what: str, flag: str) -> socket.socket:
-    """Return a bound unix socket of this user's at the path of another server's, which has none."""
-    beside = path.with_name(path.name + ".new")
-    listening = bind_unix(beside, _OWN_MODE, what, flag)
-    beside.replace(path)
+def bind_beside(path: Path, what: str, flag: str) -> socket.socket:
+    """Return a unix socket of this user's that `put_in_place` moves to the path.
+
+    It listens at once, so that a second server which starts beside this one sees that it lives.
+    """
+    if path.exists() and not path.is_socket():
+        raise ServerStartError(
+            f"the {what} {path} cannot be created: there is another file; choose another path for "
+            f"{flag}"
+        )
+    listening = bind_unix(beside(path), _OWN_MODE, what, flag)
+    listening.listen(1)
     return listening
+
+
+def beside(path: Path) -> Path:
+    """Return where a socket waits until the one at the path is another server's no more."""
+    return path.with_name(path.name + ".new")
+
+
+def put_in_place(path: Path) -> None:
+    """Move the socket of `bind_beside` to its path, in place of the one that is there."""
+    beside(path).replace(path)

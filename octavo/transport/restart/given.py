@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 from octavo.options.transport import ServerSettingsError, ServerStartError, TransportSettings
 from octavo.transport.restart.handover import Predecessor, find_predecessor
 from octavo.transport.restart.systemd import passed_socket
-from octavo.transport.sockets import STREAM_BYTES, bind, bind_admin, bind_grpc
+from octavo.transport.sockets import (
+    STREAM_BYTES,
+    beside,
+    bind,
+    bind_admin,
+    bind_beside,
+    bind_grpc,
+)
 
 _OTHERS = 0o077  # of a file's mode: what others than its user may
 
@@ -40,6 +47,8 @@ def given_socket(config: TransportSettings) -> Given | None:
         else:
             predecessor.close()
         raise ServerSettingsError(why)
+    if predecessor is not None:
+        predecessor.let_go()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BYTES)
     return Given(listening, predecessor)
 
@@ -83,6 +92,9 @@ def _addresses(host: str) -> list[tuple[Any, ...]]:
 def check_addresses(config: TransportSettings) -> None:
     """Refuse addresses that cannot be used, before the model is loaded, which may take minutes."""
     given = given_socket(config)
+    if config.handover is not None:
+        bind_beside(config.handover, "handover socket", "--handover").close()
+        beside(config.handover).unlink()
     if given is not None and given.predecessor is not None:
         given.predecessor.close()
         return  # its other sockets are replaced when it has left

@@ -32,6 +32,10 @@ class Predecessor:
         self._connection = connection
         self.listening = listening
 
+    def let_go(self) -> None:
+        """Keep the socket, and let others ask: `take_over` ends what is begun here."""
+        self._connection.close()
+
     def finish(self) -> None:
         """Let it accept no more connections; raise ServerStartError if it does not answer."""
         try:
@@ -54,14 +58,26 @@ class Predecessor:
 
 def find_predecessor(path: Path) -> Predecessor | None:
     """Return the server that listens at the path; None if there is none."""
+    if path.exists() and not path.is_socket():
+        raise ServerStartError(
+            f"{path} is no socket, and stays as it is: choose another path for --handover"
+        )
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(SECONDS)
     try:
         connection.connect(str(path))
+        if not _is_ours(connection):
+            raise ServerStartError(
+                f"what listens at {path} is another user's, who could read what clients send: "
+                "choose a path for --handover in a directory that only this user can write to"
+            )
         offer, descriptors, _, _ = socket.recv_fds(connection, len(_OFFER), 1)
     except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
         return None
+    except ServerStartError:
+        connection.close()
+        raise
     except OSError as error:
         connection.close()
         raise ServerStartError(
@@ -75,6 +91,19 @@ def find_predecessor(path: Path) -> Predecessor | None:
             f"what listens at {path} hands no socket over: choose another path for --handover"
         )
     return Predecessor(connection, socket.socket(fileno=descriptors[0]))
+
+
+def take_over(path: Path) -> None:
+    """Let the server at the path accept no more connections, unless it has ended meanwhile.
+
+    It is asked anew: the time since its socket was passed on is as long as a start takes.
+    """
+    found = find_predecessor(path)
+    if found is None:
+        log.warning("the server before this one has ended before its socket was taken over")
+        return
+    found.listening.close()
+    found.finish()
 
 
 class Offer:

@@ -5,19 +5,29 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from octavo import env
 from octavo.options.server import ServerSettings
 from octavo.options.transport import ServerSettingsError, ServerStartError
-from octavo.transport.restart.given import given_socket
-from octavo.transport.restart.handover import Offer, find_predecessor
+from octavo.server.lifecycle import ServerLifecycle
+from octavo.server.site import OneModel
+from octavo.serving.adapters.service import AdapterService
+from octavo.serving.server import Server
+from octavo.transport import lifecycle
+from octavo.transport.restart.given import check_addresses, given_socket
+from octavo.transport.restart.handover import Offer, find_predecessor, take_over
 from octavo.transport.restart.systemd import Notifier
-from octavo.transport.sockets import bind_unix
+from octavo.transport.sockets import bind_beside, bind_unix, put_in_place
+from tests.server.engine import FakeEngine
+from tests.server.make import listening as serving_in_thread
+from tests.server.make import patient
 
 LIMIT = 300.0
 
@@ -157,6 +167,103 @@ def test_what_offers_no_socket_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ServerStartError, match="hands no socket over"):
             find_predecessor(path)
         thread.join(LIMIT)
+
+
+def test_a_socket_of_another_user_is_not_taken(
+    listening: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "handover"
+    asked = socket.socket.getsockopt
+
+    def getsockopt(self: socket.socket, level: int, name: int, *more: int) -> int | bytes:
+        if name == socket.SO_PEERCRED:
+            return struct.pack("iII", 1, os.geteuid() + 1, 0)
+        return asked(self, level, name, *more)
+
+    with bind_unix(path, 0o600, "socket", "--handover") as other:
+        other.listen()
+        monkeypatch.setattr(socket.socket, "getsockopt", getsockopt)
+        with pytest.raises(ServerStartError, match="another user"):
+            find_predecessor(path)
+
+
+def test_a_file_at_the_path_of_the_handover_stays(tmp_path: Path) -> None:
+    path = tmp_path / "octavo.yaml"
+    path.write_text("model: tiny")
+    for check in (
+        lambda: find_predecessor(path),
+        lambda: bind_beside(path, "handover socket", "--handover"),
+        lambda: check_addresses(ServerSettings(port=0, handover=path)),
+    ):
+        with pytest.raises(ServerStartError, match="another path for --handover"):
+            check()
+    assert path.read_text() == "model: tiny"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_servers_that_start_at_once_do_not_share_a_socket(tmp_path: Path) -> None:
+    path = tmp_path / "handover"
+    with bind_beside(path, "handover socket", "--handover"):
+        with pytest.raises(ServerStartError, match="another server answers"):
+            bind_beside(path, "handover socket", "--handover")
+        put_in_place(path)
+        bind_beside(path, "handover socket", "--handover").close()
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_server_that_cannot_start_leaves_the_files_of_the_one_before(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_late: bool
+) -> None:
+    """Let the next server fail before it has asked for the place, or while it does."""
+    names = ("handover", "admin_socket", "uds")
+    settings: dict[str, Any] = {name: tmp_path / name for name in names}
+    files = set(settings.values())
+
+    async def fail(*_: object) -> None:
+        raise ServerStartError("on purpose")
+
+    with serving_in_thread(directory, **settings):
+        engine = FakeEngine(directory)
+        if is_late:
+            monkeypatch.setattr(lifecycle, "take_over", lambda _: asyncio.run(fail()))
+        else:
+            monkeypatch.setattr(AdapterService, "start", fail)
+        site = OneModel(Server(engine, patient(port=0, **settings)))
+        with pytest.raises(ServerStartError, match="on purpose"):
+            asyncio.run(ServerLifecycle(site, handles_signals=False).run())
+        engine.close()
+        assert set(tmp_path.iterdir()) >= files
+        assert not {each for each in tmp_path.iterdir() if each.suffix == ".new"}
+        for path in files:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(path))
+
+
+def test_a_server_may_take_longer_to_start_than_the_other_side_waits(
+    listening: socket.socket, tmp_path: Path
+) -> None:
+    path = tmp_path / "handover"
+    left = threading.Event()
+
+    def ask() -> None:
+        given = given_socket(ServerSettings(port=listening.getsockname()[1], handover=path))
+        assert given is not None
+        with given.listening:
+            another = find_predecessor(path)  # the other side is free meanwhile
+            assert another is not None
+            another.close()
+            assert not left.is_set()
+            take_over(path)
+            assert left.is_set()
+
+    async def main() -> None:
+        offer = Offer(listening, left.set)
+        offer.start(bind_unix(path, 0o600, "socket", "--handover"))
+        await asyncio.to_thread(ask)
+        await asyncio.to_thread(take_over, path)  # it has ended: nothing is in the way
+        offer.stop()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("name", ["grpc_port", "journal", "responses_store", "batch_dir"])
