@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:8000"
 RETRY_SECONDS = 1.0
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # another screen, no cursor
+_PLAIN_MAP = str.maketrans("░▒▓█", ".:+#")
 _HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
@@ -66,7 +67,7 @@ def _once(address: Address, key: str, *, as_json: bool) -> int:
             continue
         width = shutil.get_terminal_size((100, 0)).columns
         text = data.decode() if as_json else "\n".join(page(frame, before, width, 1000))
-        sys.stdout.write(f"{text}\n")
+        sys.stdout.write(f"{_shown(text)}\n")
         return OK
     raise LostError(f"the server at {address.url} ended its stream; is it shutting down?")
 
@@ -79,7 +80,8 @@ def _lines(address: Address, key: str, *, as_json: bool) -> int:
     while True:
         count = 0
         for count, (frame, data) in enumerate(frames(address, key), 1):  # noqa: B007
-            sys.stdout.write(f"{data.decode() if as_json else line(frame, before)}\n")
+            text = data.decode() if as_json else line(frame, before)
+            sys.stdout.write(f"{_shown(text)}\n")
             sys.stdout.flush()
             before = frame
         if not count:  # a stream ends after an hour, and another follows
@@ -103,7 +105,7 @@ def _screen(address: Address, key: str) -> int:
             else:
                 lines, before = page(frame, before, width, height - 1), frame
             text = "".join(f"{each}{_REST_OF_LINE}\r\n" for each in lines)
-            sys.stdout.write(f"{_HOME}{text}{_REST}")
+            sys.stdout.write(f"{_HOME}{_shown(text)}{_REST}")
             sys.stdout.flush()
     except KeyboardInterrupt:  # the way to leave
         pass
@@ -112,6 +114,16 @@ def _screen(address: Address, key: str) -> int:
             sys.stdout.write(_LEAVE)
             sys.stdout.flush()
     return OK
+
+
+def _shown(text: str) -> str:
+    """Return a text in the characters that standard output has; a map has others of its own."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_PLAIN_MAP).encode(encoding, "replace").decode(encoding)
+    return text
 
 
 def _until_interrupted(address: Address, key: str) -> Iterator[LiveFrame | str]:

@@ -13,7 +13,7 @@ import pytest
 
 from octavo.cli import main
 from octavo.cli.commands import FAILED, OK, USAGE
-from octavo.cli.top import command
+from octavo.cli.top import command, stream
 from octavo.cli.top.screen import line, page
 from octavo.cli.top.stream import LostError
 from octavo.route.address import read_address
@@ -193,6 +193,20 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_terminal_gets_the_characters_that_it_has(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = frame(models=[{**MODEL, "name": "größe"}])
+    monkeypatch.setattr(stream, "frames", lambda *_: [(shown, b""), (shown, b"")])
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding, write_through=True))
+    assert main(["top", "--once"]) == OK
+    text = out.getvalue().decode(encoding)
+    assert ("gr??e" if encoding == "ascii" else "größe") in text
+    assert ("[█▓░ ]" if encoding == "utf-8" else "[#+. ]") in text
 
 
 def test_a_terminal_waits_for_a_server_that_went_away(monkeypatch: pytest.MonkeyPatch) -> None:
