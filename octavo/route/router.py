@@ -84,6 +84,9 @@ class Router:
     def drain(self) -> None:
         self.is_draining = True
 
+    def leave(self) -> None:
+        pass  # nothing of a router's lasts so long
+
     def note_change(self) -> None:
         """Let requests that wait for a server look again."""
         self._changed.set()

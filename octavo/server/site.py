@@ -94,6 +94,9 @@ class OneModel:
     def drain(self) -> None:
         self.server.is_draining = True
 
+    def leave(self) -> None:
+        self.server.live.end()
+
     def active(self) -> Sequence[Stoppable]:
         return [*self.server.active.values(), *self.server.live.listeners]
 

@@ -70,6 +70,9 @@ class Service(Protocol):
     def drain(self) -> None:
         """Refuse new requests from now on."""
 
+    def leave(self) -> None:
+        """End what lasts as long as the server: another one takes its place."""
+
     @property
     def has_failed(self) -> bool:
         """True if it can answer no request any more until it is started again."""
@@ -160,6 +163,7 @@ class Lifecycle(ABC):
         Requests of connections that are open are answered as ever, within the time of the drain.
         """
         self._has_left = True
+        self._service.leave()
         if self._clients is not None:
             self._clients.leave()
         self._ending.set()

@@ -129,6 +129,9 @@ class ManyModels:
         for server in self.front.servers():
             server.is_draining = True
 
+    def leave(self) -> None:
+        self.front.live.end()
+
     def active(self) -> Sequence[Stoppable]:
         found = [each for server in self.front.servers() for each in server.active.values()]
         return [*found, *self.front.live.listeners]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from octavo.options.server import ServerSettings
 from octavo.serving.live.schema import LiveEnded, LiveFrame
 from octavo.serving.live.watch import ModelWatch
-from octavo.transport.errors import ApiError, too_many
+from octavo.transport.errors import ApiError, too_many, unavailable
 from octavo.transport.exchange import encode
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class LiveFeed:
         self._is_shared = len(config.api_keys) > 1
         self._watches: dict[Server, ModelWatch] = {}
         self._task: asyncio.Task[None] | None = None
+        self._is_over = False
         self.listeners: list[Listener] = []
 
     def join(self, owner: str) -> Listener:
@@ -90,6 +91,8 @@ class LiveFeed:
                 "this server has no live stream (--max-live-listeners 0)",
                 code="live_disabled",
             )
+        if self._is_over:
+            raise unavailable("another server takes the place of this one", "server_shutdown")
         own = sum(each.owner == owner for each in self.listeners)
         most = max(1, self._most // 2) if self._is_shared else self._most
         if len(self.listeners) >= self._most or own >= most:
@@ -103,7 +106,7 @@ class LiveFeed:
             )
         listener = Listener(owner)
         self.listeners.append(listener)
-        if self._task is None:
+        if self._task is None or self._task.done():  # it has failed, for others
             self._task = asyncio.get_running_loop().create_task(self._run())
         return listener
 
@@ -114,6 +117,12 @@ class LiveFeed:
             self._task.cancel()
             self._task = None
             self._watches.clear()
+
+    def end(self) -> None:
+        """End all streams, and begin none: they would keep a server that another replaces."""
+        self._is_over = True
+        for listener in self.listeners:
+            listener.stop(unavailable("the server is replaced", "server_shutdown"))
 
     async def _run(self) -> None:
         try:

@@ -14,6 +14,8 @@ from octavo.transport.route import Route
 
 _KIND = b"text/event-stream; charset=utf-8"
 _END = b"data: [DONE]\n\n"
+# It lasts for long; a server that is replaced must not wait for what comes behind it.
+_HEADERS = (*STREAM_HEADERS, (b"connection", b"close"))
 
 
 async def live(exchange: Exchange) -> None:
@@ -31,7 +33,7 @@ async def live(exchange: Exchange) -> None:
 
 
 async def _send(exchange: Exchange, listener: Listener) -> None:
-    await exchange.start(200, [(b"content-type", _KIND), *STREAM_HEADERS])
+    await exchange.start(200, [(b"content-type", _KIND), *_HEADERS])
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LISTEN_SECONDS):
             while frame := await listener.next():

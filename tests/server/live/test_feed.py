@@ -274,6 +274,25 @@ async def test_a_failure_ends_the_streams(directory: Path, monkeypatch: pytest.M
             await frame_of(listener)
 
 
+@in_loop
+async def test_a_failure_does_not_outlast_who_saw_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with attached(directory) as client:
+        feed = client.server.live
+        with listening(feed) as first:
+            with monkeypatch.context() as patched:
+                patched.setattr(LiveFeed, "_send", _fail)
+                async with asyncio.timeout(LIMIT):
+                    assert await first.next() == b""
+            with listening(feed) as second:  # while the first one has not left yet
+                await frame_of(second)
+
+
+def _fail(*_: object) -> None:
+    raise ZeroDivisionError("on purpose")
+
+
 def test_a_slow_listener_gets_the_newest_frame() -> None:
     async def main() -> None:
         listener = Listener("")

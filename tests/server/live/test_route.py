@@ -13,6 +13,7 @@ import pytest
 
 from octavo.server.lifecycle import ServerLifecycle
 from octavo.serving.live import feed, routes
+from octavo.transport.errors import ApiError
 from tests.server.durable.make import KEY
 from tests.server.make import LIMIT, listening
 
@@ -80,3 +81,22 @@ def test_the_end_of_the_server_is_the_end_of_the_stream(directory: Path) -> None
         life.end_from_outside()
         rest = response.read()  # IncompleteRead if the stream were cut
     assert rest.startswith(b"\n")
+
+
+def test_a_server_that_is_replaced_does_not_wait_for_listeners(directory: Path) -> None:
+    """Let the connection end too: its client would come again on it."""
+    long = 2 * LIMIT  # that the drain may take
+    with listening(directory, drain_seconds=long) as life, asked(life.port) as response:
+        assert response.readline()
+        assert response.getheader("connection") == "close"
+        assert life._loop is not None
+        life._loop.call_soon_threadsafe(life.leave)
+        assert response.read().endswith(b"data: [DONE]\n\n")
+        until_empty(life)
+        end = time.monotonic() + LIMIT
+        while life.num_connections and time.monotonic() < end:
+            time.sleep(0.01)
+        assert life.num_connections == 0
+        with pytest.raises(ApiError) as refused:
+            life.server.live.join("")
+        assert refused.value.code == "server_shutdown"
