@@ -191,6 +191,16 @@ def test_html_of_a_model_is_text(page: Browser) -> None:
     )
 
 
+def test_what_a_model_repeats_does_not_stop_the_page(page: Browser) -> None:
+    """A heading for each line must not nest, nor may marks of code be sought for ever."""
+    script = "return markdown(arguments[0]).length"
+    assert page.run(script, "# a\n" * 20_000) == 20_000
+    assert page.run(script, "x" + "`" * 20_000 + "a" * 20_000) == 1
+    assert page.run(script, "`a` " * 100_000) == 1
+    shown = "return [...markdown(arguments[0])[0].children].map((each) => each.outerHTML)"
+    assert page.run(shown, "a `b` ``c`d``") == ["<code>b</code>", "<code>c`d</code>"]
+
+
 def test_the_engine_is_seen_under_load(page: Browser, server: Server) -> None:
     page.press("Alt+2")
     page.wait("return location.hash === '#engine' && !$('engine').hidden")

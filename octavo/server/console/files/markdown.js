@@ -1,6 +1,7 @@
 // The part of Markdown that models write most, as elements: nothing of a text becomes HTML.
 
-const SPANS = /(`+)(.+?)\1|\*\*(.+?)\*\*|\*([^\s*](?:[^*]*[^\s*])?)\*/g;
+// Marks of code are equally long, and short: what a model repeats must cost time that grows with it.
+const SPANS = /(?<!`)(`{1,8})(?!`)(.+?)(?<!`)\1(?!`)|\*\*(.+?)\*\*|\*([^\s*](?:[^*]*[^\s*])?)\*/g;
 
 function spans(text) {
   const found = [];
@@ -15,28 +16,36 @@ function spans(text) {
   return found;
 }
 
+/** Make an element of a text; there may be more spans than a call has room for. */
+function spanned(name, text) {
+  const made = el(name, "");
+  for (const each of spans(text)) made.append(each);
+  return made;
+}
+
+const HEAD = /^#{1,6}\s+(.*)$/;
 const ITEM = /^\s*(?:[-*+]|(\d+)[.)])\s+(.*)$/;
 
-function block(lines) {
-  const head = /^#{1,6}\s+(.*)$/.exec(lines[0]);
-  if (head) {
-    const rest = lines.slice(1);
-    return [el("h3", "", ...spans(head[1])), ...(rest.length ? block(rest) : [])];
+function listOf(lines) {
+  const items = [];
+  for (const line of lines) {
+    const item = ITEM.exec(line);
+    if (item) items.push(item[2]);
+    else items[items.length - 1] += `\n${line.trim()}`;
   }
-  if (ITEM.test(lines[0])) {
-    const items = [];
-    for (const line of lines) {
-      const item = ITEM.exec(line);
-      if (item) items.push(item[2]);
-      else items[items.length - 1] += `\n${line.trim()}`;
-    }
-    const numbered = ITEM.exec(lines[0])[1];
-    const list = numbered === undefined ? el("ul", "") : el("ol", "list");
-    if (numbered > 1) list.start = Number(numbered);
-    list.append(...items.map((each) => el("li", "", ...spans(each))));
-    return [list];
-  }
-  return [el("p", "", ...spans(lines.join("\n")))];
+  const numbered = ITEM.exec(lines[0])[1];
+  const list = numbered === undefined ? el("ul", "") : el("ol", "list");
+  if (numbered > 1) list.start = Number(numbered);
+  for (const each of items) list.append(spanned("li", each));
+  return list;
+}
+
+/** Add the elements of lines without an empty one: headings, and then a list or a paragraph. */
+function addBlock(found, lines) {
+  let at = 0;
+  for (; at < lines.length && HEAD.test(lines[at]); at++) found.push(spanned("h3", HEAD.exec(lines[at])[1]));
+  const rest = lines.slice(at);
+  if (rest.length) found.push(ITEM.test(rest[0]) ? listOf(rest) : spanned("p", rest.join("\n")));
 }
 
 /** Return the elements of a text; a fence that is still open is code too. */
@@ -45,7 +54,7 @@ function markdown(text) {
   let lines = [];
   let fence = null;
   const close = () => {
-    if (lines.length) found.push(...block(lines));
+    addBlock(found, lines);
     lines = [];
   };
   const code = () => found.push(el("pre", "", el("code", "", lines.join("\n"))));

@@ -108,7 +108,8 @@ const NAMES = { user: "You", assistant: "Model", tool: "Tool" };
 
 /** Return a message's element; `acts` are its buttons, `answer` takes the results of its calls. */
 function messageItem(message, acts, answer) {
-  const body = el("div", "body", ...bodyOf(message));
+  const body = el("div", "body");
+  for (const each of bodyOf(message)) body.append(each);
   const item = el(
     "li", `message ${message.role}`,
     el("header", "", el("b", "", message.model || NAMES[message.role] || message.role), el("span", "acts", ...acts)),
