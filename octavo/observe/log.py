@@ -60,7 +60,7 @@ class JsonFormatter(LogFormatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line)  # in ASCII: valid in every encoding, and no control characters
 
 
 def set_up_log(

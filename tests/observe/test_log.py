@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
@@ -80,3 +81,19 @@ def test_a_line_of_json_is_an_object_whatever_its_message(
     assert lines[0]["logger"] == "octavo.x"
     assert "traceback" not in lines[0]
     assert lines[2]["traceback"].endswith("ValueError: because")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_line_of_json_is_valid_in_every_encoding(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.BytesIO()
+    stream = io.TextIOWrapper(out, encoding, "backslashreplace", write_through=True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    undo = set_up_log("INFO", {}, "json")
+    text = "größe 😀 \x1b[31m \x9b31m \u2028 \udc80"
+    logging.getLogger("octavo.x").info("%s", text)
+    undo()
+    line = out.getvalue().decode("ascii")
+    assert json.loads(line)["message"] == text
+    assert line[:-1].isprintable()
