@@ -53,6 +53,12 @@ def protocol_of(endpoint: str, named: str) -> str:
     return GRPC if parts.scheme.startswith("grpc") or port == _GRPC_PORT else HTTP
 
 
+def without_credentials(endpoint: str) -> str:
+    """Return an address as the log shows it: a name and a password before its host are left out."""
+    parts = urlsplit(endpoint)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
 def exporter_class(protocol: str) -> Any:
     """Return the library's exporter; raise EndpointError if it is not installed."""
     try:
@@ -84,7 +90,7 @@ class OpenTelemetryCollector:
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-        self.address = endpoint
+        self.address = without_credentials(endpoint)
         self._api, self._sdk = trace, sdk
         self._log = _LastLine(logging.INFO)
         _silence(self._log)

@@ -10,7 +10,12 @@ import pytest
 
 from octavo.observe.traces import opentelemetry as ours
 from octavo.observe.traces.context import TraceContext
-from octavo.observe.traces.opentelemetry import EndpointError, OpenTelemetryCollector, protocol_of
+from octavo.observe.traces.opentelemetry import (
+    EndpointError,
+    OpenTelemetryCollector,
+    protocol_of,
+    without_credentials,
+)
 from octavo.observe.traces.spans import spans_of
 from tests.observe.traces.receiver import over_grpc, over_http, values
 from tests.observe.traces.test_traces import TRACE, ended
@@ -127,6 +132,13 @@ def test_the_protocol_is_named_or_follows_from_the_address(
 def test_an_address_that_cannot_be_used_is_refused(endpoint: str, named: str) -> None:
     with pytest.raises(EndpointError):
         protocol_of(endpoint, named)
+
+
+def test_the_log_shows_no_credentials_of_an_address() -> None:
+    assert without_credentials("https://me:secret@host:4318/v1/traces") == (
+        "https://host:4318/v1/traces"
+    )
+    assert OpenTelemetryCollector("http://me:secret@[::1]:9", "1").address == "http://[::1]:9"
 
 
 def test_without_the_library_the_error_says_what_to_install(
