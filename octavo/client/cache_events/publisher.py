@@ -161,7 +161,8 @@ class _Worker:
         self._inlet, self._outlet, self._replays = inlet, outlet, replays
         self._topic = config.topic.encode()
         self._most_kept = config.buffer_steps
-        self._kept: deque[tuple[bytes, bytes]] = deque()  # (number, batch)
+        # (number, batch); however many readers do not take them, frames have their bytes once
+        self._kept: deque[tuple[bytes, zmq.Frame]] = deque()
         self._num_bytes = 0  # of those
         self._number = 0
 
@@ -175,8 +176,8 @@ class _Worker:
             while True:
                 ready = dict(poller.poll())
                 if self._inlet in ready:
-                    batch = self._inlet.recv()
-                    if batch == _STOP:
+                    batch = self._inlet.recv(copy=False)
+                    if len(batch) == len(_STOP):
                         return
                     self._publish(batch)
                 if self._replays is not None and self._replays in ready:
@@ -186,10 +187,10 @@ class _Worker:
                 if socket is not None:
                     socket.close(linger=0)
 
-    def _publish(self, batch: bytes) -> None:
+    def _publish(self, batch: zmq.Frame) -> None:
         number = self._number.to_bytes(8, "big")
         self._number += 1
-        self._outlet.send_multipart((self._topic, number, batch))
+        self._outlet.send_multipart((self._topic, number, batch), copy=False)
         if self._replays is None:
             return
         self._kept.append((number, batch))
@@ -209,7 +210,7 @@ class _Worker:
         try:
             for number, batch in self._kept:
                 if number >= first:
-                    replays.send_multipart((reader, b"", number, batch), zmq.NOBLOCK)
+                    replays.send_multipart((reader, b"", number, batch), zmq.NOBLOCK, copy=False)
             replays.send_multipart((reader, b"", _END, b""), zmq.NOBLOCK)
         except zmq.Again:
             log.warning("a reader of KV events does not take what it has asked for")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -205,6 +206,43 @@ def test_bytes_of_kept_batches_are_bounded(
     finally:
         reader.close()
         publisher.close()
+
+
+def test_readers_that_do_not_take_what_they_asked_for_share_its_bytes(directory: Path) -> None:
+    config, publisher = settings(directory), CachePublisher(settings(directory), 0)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    sockets: list[zmq.Socket[bytes]] = []
+
+    def ask(number: int) -> bytes:
+        """Return the first number of an answer; those to earlier questions have ended."""
+        socket = context.socket(zmq.DEALER)
+        sockets.append(socket)
+        socket.set(zmq.RCVHWM, 1)
+        socket.connect(str(config.replay_endpoint))
+        socket.send_multipart([b"", number.to_bytes(8, "big")])
+        return socket.recv_multipart()[1]
+
+    try:
+        large = StoredBlocks(0, (b"a" * 16,), None, b"\0\0\0\1" * 8192, None, ())
+        for _ in range(400):  # of 40 KB each
+            publisher.publish((large,), FACTS)
+        while ask(400) != (400).to_bytes(8, "big"):
+            pass
+        before = resident_bytes()
+        for _ in range(8):
+            ask(1)
+        ask(1 << 40)
+        assert resident_bytes() - before < 64 << 20, "they have asked for 128 MB"
+    finally:
+        for each in sockets:
+            each.close(linger=0)
+        context.term()
+        publisher.close()
+
+
+def resident_bytes() -> int:
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGESIZE")
 
 
 def test_a_batch_without_room_makes_the_next_begin_anew(
