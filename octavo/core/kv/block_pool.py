@@ -106,9 +106,9 @@ class BlockPool:
         """Return how many hold each block."""
         return self.ref_counts
 
-    def kept_labels(self) -> list[tuple[int, bytes] | None]:
-        """Return what is true for each free block whose content can be found again."""
-        return self.labels
+    def kept_labels(self, some: slice) -> list[tuple[int, bytes] | None]:
+        """Return what is true for each free one of these blocks that can be found again."""
+        return self.labels[some]
 
     def acquire(self, block: int, group: int = 0) -> None:
         """Count another holder of a block; a free block leaves the free list."""

@@ -23,7 +23,7 @@ class Occupancy(NamedTuple):
 
 def take_occupancy(pool: Pool, num_cells: int = NUM_CELLS) -> Occupancy:
     """Return the state of all blocks but the null block; pages count where there are some."""
-    holders, labels = pool.holders(), pool.kept_labels()
+    holders = pool.holders()
     num_blocks = pool.num_blocks - 1
     width = -(-num_blocks // num_cells)
     stride = -(-num_blocks // MAX_BLOCKS_READ)
@@ -32,7 +32,7 @@ def take_occupancy(pool: Pool, num_cells: int = NUM_CELLS) -> Occupancy:
         some = slice(begin, begin + width, stride)
         counts = holders[some]
         used.append(_share(len(counts) - counts.count(0), len(counts)))
-        kept.append(_share([*compress(counts, labels[some])].count(0), len(counts)))
+        kept.append(_share([*compress(counts, pool.kept_labels(some))].count(0), len(counts)))
     return Occupancy(width, tuple(used), tuple(kept))
 
 

@@ -82,9 +82,9 @@ class PagePool:
         """Return how many blocks of each page are held."""
         return self.num_held
 
-    def kept_labels(self) -> list[bool]:
-        """Return what is true for each free page whose content can be found again."""
-        return [page in self._idle_pages for page in range(self.num_blocks)]
+    def kept_labels(self, some: slice) -> list[bool]:
+        """Return what is true for each free one of these pages that can be found again."""
+        return [page in self._idle_pages for page in range(*some.indices(self.num_blocks))]
 
     def pages_for(self, counts: list[int]) -> int:
         """Return how many free pages so many blocks of each group take."""

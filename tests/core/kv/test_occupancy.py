@@ -1,5 +1,7 @@
 """The state of a pool's memory by place: used, kept or free, in cells of equal size."""
 
+import pytest
+
 from octavo.core.kv import occupancy
 from octavo.core.kv.block_pool import BlockPool
 from octavo.core.kv.occupancy import cells_of, take_occupancy
@@ -44,6 +46,21 @@ def test_pages_are_used_kept_or_free() -> None:
     assert take_occupancy(pool) == (1, (100, 100, 0), (0, 0, 0))
     pool.release(3, 0)
     assert take_occupancy(pool) == (1, (0, 100, 0), (100, 0, 0))
+
+
+def test_of_many_pages_not_every_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = PagePool(4 * occupancy.MAX_BLOCKS_READ + 1, (1,))
+    reads: list[int] = []
+    kept_labels = PagePool.kept_labels
+
+    def read(self: PagePool, some: slice) -> list[bool]:
+        found = kept_labels(self, some)
+        reads.append(len(found))
+        return found
+
+    monkeypatch.setattr(PagePool, "kept_labels", read)
+    take_occupancy(pool, num_cells=4)
+    assert sum(reads) == occupancy.MAX_BLOCKS_READ
 
 
 def test_a_table_is_in_the_cells_of_its_blocks_and_pages() -> None:
