@@ -25,8 +25,8 @@ from octavo.transport.errors import invalid, not_yet
 from octavo.workers.jobs import PromptJob
 
 DEFAULT_TOKENS = 100
-_DRAWS = ("temperature", "top_k", "top_p", "typical_p")  # that only have a meaning in draws
-_SAME = ("temperature", "top_k", "top_p", "repetition_penalty", "frequency_penalty", "seed", "stop")
+_DRAWS = ("temperature", "top_k", "top_p")  # that only have a meaning where tokens are drawn
+_SAME = (*_DRAWS, "repetition_penalty", "frequency_penalty", "seed", "stop")
 _NAMES = {
     **{name: f"parameters.{name}" for name in _SAME},
     "typical_p": "parameters.typical_p",
@@ -89,7 +89,8 @@ def _generation(
 def _sampling(given: TgiParameters, *, is_stream: bool) -> dict[str, Any]:
     """Return the neutral values of sampling; without a sign that tokens be drawn, none are."""
     sampling: dict[str, Any] = {"include_stop_str_in_output": True}
-    if not given.do_sample and all(getattr(given, name) is None for name in _DRAWS):
+    is_drawn = given.do_sample or any(getattr(given, name) is not None for name in _DRAWS)
+    if not (is_drawn or given.typical_p not in (None, 1)):
         sampling["temperature"] = 0.0
     sampling.update(given_fields(given, _SAME))
     sampling.update(given_samplers(given))

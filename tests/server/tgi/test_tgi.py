@@ -124,7 +124,12 @@ async def test_tokens_are_drawn_where_a_parameter_says_so(directory: Path) -> No
     async with serving(directory) as client:
         greedy = await answer(client, max_new_tokens=30)
         assert await answer(client, max_new_tokens=30, seed=5) == greedy
-        for how in ({"do_sample": True}, {"temperature": 1.0}, {"top_k": 200}, {"top_p": 0.99}):
+        off = await answer(client, max_new_tokens=30, seed=5, typical_p=1)
+        assert off == greedy, "this one leaves all tokens"
+        for how in (
+            *({"do_sample": True}, {"temperature": 1.0}, {"top_k": 200}, {"top_p": 0.99}),
+            {"typical_p": 0.99},
+        ):
             drawn = [await answer(client, max_new_tokens=30, seed=5, **how) for _ in range(2)]
             assert drawn[0] == drawn[1] != greedy
         seeded = await answer(client, do_sample=True, seed=5, details=True)
