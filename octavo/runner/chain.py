@@ -13,6 +13,7 @@ from octavo.core.sampling_params import (
 
 # What a slot does without a chain, in this order.
 _PLAIN = [name for name in SAMPLERS if name in ("temperature", "min_p", "top_k", "top_p")]
+_KEEP_LIKELIEST = {"top_n_sigma", "min_p", "top_k", "top_p"}  # whatever else they leave
 
 
 def temperature_of(sampling: SamplingParams) -> float:
@@ -29,8 +30,10 @@ def chain_of(sampling: SamplingParams) -> tuple[Stage, ...]:
     order = options.samplers or SAMPLERS
     chain = [found[name] for name in order if name in found]
     names = [stage.name for stage in chain]
-    if names[:1] == ["temperature"] and chain[0].value == 0.0:
-        return ()  # the others cannot change which token is the most likely one
+    if sampling.is_greedy and "temperature" in names:
+        before = names[: names.index("temperature")]
+        if _KEEP_LIKELIEST.issuperset(before):
+            return ()  # nothing changes which token is the most likely one
     is_plain = names == [name for name in _PLAIN if name in names]
     if is_plain and not any(stage.min_keep or stage.range for stage in chain):
         return ()

@@ -13,6 +13,7 @@ from octavo import LLM, SamplerOptions, SamplingParams
 from octavo.api.outputs import CompletionOutput
 from octavo.backends.torch.sampling import chain, dry
 from octavo.core import sampling_params
+from octavo.runner.chain import chain_of
 from tests.api.tiny import make_model, requests_of
 
 PROMPT = "The quick brown fox"
@@ -71,6 +72,27 @@ def test_dry_lets_no_pair_of_tokens_occur_twice(llm: LLM) -> None:
     assert num_repeated(dry_sequence_breakers=[]) == 0
     assert num_repeated(dry_sequence_breakers=[], dry_multiplier=0.0) > 0
     assert num_repeated(dry_sequence_breakers=[], dry_penalty_last_n=3) > 0
+
+
+@pytest.mark.parametrize(
+    ("order", "is_plain"),
+    [
+        (["top_n_sigma", "top_k", "top_p", "min_p", "temperature", "xtc"], True),
+        (["temperature", "xtc"], True),
+        (["xtc", "temperature"], False),
+        (["typical_p", "temperature"], False),
+    ],
+)
+def test_the_likeliest_token_needs_no_chain_unless_it_may_be_left_out(
+    order: list[str], is_plain: bool
+) -> None:
+    options = SamplerOptions(
+        typical_p=0.5, top_n_sigma=1.0, xtc_probability=0.5, min_keep=2, samplers=tuple(order)
+    )
+    sampling = SamplingParams(
+        temperature=0.0, top_k=5, top_p=0.5, min_p=0.1, sampler_options=options
+    )
+    assert (chain_of(sampling) == ()) is is_plain
 
 
 def test_breakers_are_the_last_tokens_of_their_texts(llm: LLM) -> None:
