@@ -124,7 +124,12 @@ class Left {
     const float edge = sorted[kept - 1];
     size_t ties = kept;
     for (const float logit : logits_) ties -= logit > edge;
-    keep_if([&](size_t i) { return logits_[i] > edge || (logits_[i] == edge && ties-- > 0); });
+    keep_if([&](size_t i) {
+      if (logits_[i] != edge) return logits_[i] > edge;
+      if (ties == 0) return false;
+      --ties;
+      return true;
+    });
   }
 
   void top_p(const Stage& stage) {

@@ -9,7 +9,7 @@ import pytest
 
 from octavo.backends.base import Floats, Ints, Longs
 from octavo.backends.native import _native
-from octavo.backends.step import NO_TOKEN_LEFT, NOT_FINITE, Draws
+from octavo.backends.step import NO_TOKEN_LEFT, NOT_FINITE, Draws, Stage
 from octavo.backends.torch.sampling import noise
 from octavo.backends.torch.sampling.filters import survivors
 from tests.backends.native.sampling import given_logits
@@ -258,3 +258,12 @@ def test_rules_leave_the_logits_as_they_were(tier: str) -> None:
     backend.step(given_logits.make_batch(each), draws).collect()
     assert backend._runner is not None
     assert np.array_equal(backend._runner.results()[0], logits)
+
+
+def test_of_equal_tokens_no_more_are_left_than_asked_for(tier: str) -> None:
+    logits = np.zeros((1, 50), np.float32)
+    logits[0, 0] = 20.0
+    chain = (Stage("min_p", 0.5, min_keep=3), Stage("temperature", 1000.0))
+    samplings = [sampling_of(temperature=1.0, chain=chain, seed=seed) for seed in range(64)]
+    output = given_logits.draw(logits, samplings, tier, rows=np.zeros(64, np.int32))
+    assert {token for tokens in output.tokens for token in tokens} == {0, 1, 2}
