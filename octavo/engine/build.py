@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -111,11 +112,14 @@ def build_engine(
             )
     parts = _Parts(clock)
     try:
-        return _build(
-            *(arguments, processors, clock, wrap, meanwhile, parts),
-            cache_key=cache_key or os.urandom(32),
-            is_first=is_first,
-        )
+        with ExitStack() as at_failure:
+            built = _build(
+                *(arguments, processors, clock, wrap, meanwhile, parts, at_failure),
+                cache_key=cache_key or os.urandom(32),
+                is_first=is_first,
+            )
+            at_failure.pop_all()
+            return built
     except MemoryError as error:
         raise ConfigError(describe_shortage(parts.current, error)) from error
 
@@ -127,6 +131,7 @@ def _build(
     wrap: Callable[[Executor], Executor] | None,
     meanwhile: Callable[[OpenedModel, ModelFiles], None] | None,
     parts: _Parts,
+    at_failure: ExitStack,
     *,
     cache_key: bytes,
     is_first: bool,
@@ -142,7 +147,7 @@ def _build(
     arguments = config.arguments
     opened = _with_pooling(opened, arguments)
     parts.begin("import the backend")
-    backend, group = _make_backend(config, opened)
+    backend, group = _make_backend(config, opened, at_failure)
     parts.begin("begin to load the weights")
     memory_check = MemoryCheck(config.bill)
     adapters = _bind(config, opened, layout, backend, parts)
@@ -173,10 +178,8 @@ def _build(
         masks_beside=backend.num_threads < num_cores()[0],
         adapters=adapters,
     )
-    executor: Executor = InlineExecutor(runner)
-    if wrap is not None:
-        executor = wrap(executor)
-    core = EngineCore(config.core, executor, clock, cache_key)
+    executor = InlineExecutor(runner)
+    core = EngineCore(config.core, executor if wrap is None else wrap(executor), clock, cache_key)
     _warn_if_short(core.longest_tokens, config)
     parts.end()
     log.info("%s is ready after %.1f s", opened.architecture, clock() - parts.began)
@@ -198,7 +201,9 @@ def _with_pooling(opened: OpenedModel, arguments: EngineArguments) -> OpenedMode
     return structs.replace(opened, pooling=settings)
 
 
-def _make_backend(config: EngineConfig, opened: OpenedModel) -> tuple[Backend, RankGroup | None]:
+def _make_backend(
+    config: EngineConfig, opened: OpenedModel, at_failure: ExitStack
+) -> tuple[Backend, RankGroup | None]:
     """Make the backend, and start the other ranks if there are any, which load their weights."""
     arguments, files = config.arguments, weight_files(opened)
     if arguments.tensor_parallel_size == 1:
@@ -206,6 +211,7 @@ def _make_backend(config: EngineConfig, opened: OpenedModel) -> tuple[Backend, R
     from octavo.engine.ranks.group import RankGroup
 
     group = RankGroup(arguments.tensor_parallel_size)
+    at_failure.callback(group.close)  # at once, although the error may refer to the group
     backend = config.kind.make(arguments, files, group.place)
     group.load(config, files, backend)
     return backend, group

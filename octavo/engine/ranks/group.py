@@ -70,7 +70,7 @@ class RankGroup:
         self._on_end: Callable[[], None] = lambda: None
         self.reason = ""  # why the group has ended
         self.num_ranks = num_ranks
-        self.close = weakref.finalize(self, _close, self._ranks, self._closing)
+        self.close = weakref.finalize(self, _close, self._ranks, self._closing, os.getpid())
         try:
             self._memory.truncate(self._num_bytes)
             fcntl.fcntl(self._memory, fcntl.F_ADD_SEALS, _SIZE_IS_FINAL)
@@ -172,8 +172,13 @@ def _watch(rank: _Rank, closing: threading.Event, group: weakref.ref[RankGroup])
         found.note_end(reason)
 
 
-def _close(ranks: list[_Rank], closing: threading.Event) -> None:
-    """End the ranks: each does that by itself when its connection ends."""
+def _close(ranks: list[_Rank], closing: threading.Event, owner: int) -> None:
+    """End the ranks: each does that by itself when its connection ends.
+
+    A process that was forked from the owner has the connections too, and ends nothing.
+    """
+    if os.getpid() != owner:
+        return
     closing.set()
     for rank in ranks:
         with contextlib.suppress(OSError):

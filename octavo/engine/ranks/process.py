@@ -65,8 +65,8 @@ def main(argv: list[str]) -> int:
     link.send(Started(weight_bytes=backend.weight_bytes))
     try:
         follow(backend)
-    except RuntimeError as error:
-        log.error("rank %d ends: %s", place.rank, error)
+    except Exception as error:
+        log.error("rank %d ends: %s", place.rank, str(error) or type(error).__name__)
     return 4
 
 

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from octavo.backends.base import StepSize
-from octavo.backends.native.backend import NativeBackend
+from octavo.backends.native import _native
+from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.native.kernel_choice import Choice
 
 
@@ -33,15 +34,29 @@ _decode = msgspec.msgpack.Decoder(_Message).decode
 
 
 class LeadingBackend(NativeBackend):
-    """The backend of the first rank, whose steps the others compute with it."""
+    """The backend of the first rank, whose steps the others compute with it.
+
+    `reserve` is what it calls first once all have loaded their weights and recorded all programs.
+    """
+
+    def __init__(self, options: NativeOptions | None = None) -> None:
+        self._is_followed = False
+        super().__init__(options)
 
     def reserve(self, size: StepSize, spare_bytes: int) -> int:
+        self._is_followed = True
+        if self._calibration is not None:
+            self._take_choices()  # those that were known before
         self._send(_Reserve(size))
         return super().reserve(size, spare_bytes)
 
     def make_cache(self, num_blocks: int) -> None:
         self._send(_MakeCache(num_blocks))
         super().make_cache(num_blocks)
+
+    def _take_choices(self) -> None:
+        if self._is_followed:
+            super()._take_choices()
 
     def use_kernels(self, format_: str, choice: Choice) -> None:
         self._send(_UseKernels(format_, choice))
@@ -53,14 +68,26 @@ class LeadingBackend(NativeBackend):
 
 
 def follow(backend: NativeBackend) -> None:
-    """Compute this rank's share of all steps; raise RuntimeError when the ranks end."""
+    """Compute this rank's share of all steps; raise RuntimeError when the ranks end.
+
+    What this rank cannot do ends the others, with the reason.
+    """
     ranks = backend.ranks
     assert ranks is not None
-    while True:
-        match _decode(ranks.follow(backend.native_programs)):
-            case _Reserve(size):
-                backend.reserve(size, 0)
-            case _MakeCache(num_blocks):
-                backend.make_cache(num_blocks)
-            case _UseKernels(format_, choice):
-                backend.use_kernels(format_, choice)
+    try:
+        while True:
+            _carry_out(ranks, backend)
+    except Exception as error:
+        ranks.end(f"rank {ranks.rank}: {str(error) or type(error).__name__}")
+        raise
+
+
+def _carry_out(ranks: _native.Ranks, backend: NativeBackend) -> None:
+    """Compute steps until a message comes, and do what that says."""
+    match _decode(ranks.follow(backend.native_programs)):
+        case _Reserve(size):
+            backend.reserve(size, 0)
+        case _MakeCache(num_blocks):
+            backend.make_cache(num_blocks)
+        case _UseKernels(format_, choice):
+            backend.use_kernels(format_, choice)
