@@ -454,4 +454,5 @@ def _tune_garbage_collection() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    # Nothing is left to save, and what native code refers to need not be taken apart.
+    os._exit(main(sys.argv[1:]))
