@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -93,6 +94,16 @@ def test_a_forked_process_does_not_end_the_ranks(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _FORKS, str(write(tmp_path, KIND))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.stdout == "generated \n", done.stderr
+
+
+def test_a_limit_of_files_is_named() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(ConfigError, match=r"tensor_parallel_size=2 .*ulimit -f"):
+            group.RankGroup(2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 class _Short:

@@ -72,7 +72,7 @@ class RankGroup:
         self.num_ranks = num_ranks
         self.close = weakref.finalize(self, _close, self._ranks, self._closing, os.getpid())
         try:
-            self._memory.truncate(self._num_bytes)
+            self._make_room()
             fcntl.fcntl(self._memory, fcntl.F_ADD_SEALS, _SIZE_IS_FINAL)
             for number in range(1, num_ranks):
                 self._ranks.append(self._launch(number))
@@ -80,6 +80,17 @@ class RankGroup:
             self.close()
             self._memory.close()
             raise
+
+    def _make_room(self) -> None:
+        try:
+            self._memory.truncate(self._num_bytes)
+        except OSError as error:
+            raise ConfigError(
+                f"tensor_parallel_size={self.num_ranks} needs memory that processes share, which "
+                "is a file without a name as large as the machine's memory, and the system "
+                f"refuses it: {error.strerror}; raise the limit of a file's size (ulimit -f, "
+                "LimitFSIZE of systemd), or leave it out"
+            ) from error
 
     @property
     def place(self) -> RankPlace:
