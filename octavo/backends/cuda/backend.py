@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -42,11 +43,23 @@ class CudaBackend(TorchBackend):
     _batches = DeviceBatch
     _meanings = DEVICE_MEANINGS
 
-    def __init__(self, accelerator: Accelerator, dtype: str = "float32") -> None:
+    def __init__(
+        self, accelerator: Accelerator, dtype: str = "float32", *, has_kernels: bool = False
+    ) -> None:
         super().__init__(dtype)
         self._accelerator = self._home = accelerator
-        self._sampler: DeviceSampler = DeviceSampler(accelerator)
-        log.info("computing on %s", accelerator.name)
+        self._sampler: DeviceSampler
+        self._has_kernels = has_kernels
+        if has_kernels:
+            from octavo.backends.cuda.kernels.meanings import KERNEL_MEANINGS
+            from octavo.backends.cuda.kernels.sampler import KernelSampler
+
+            self._meanings = KERNEL_MEANINGS
+            self._sampler = KernelSampler(accelerator)
+        else:
+            self._sampler = DeviceSampler(accelerator)
+        by = "kernels" if has_kernels else "operations of torch"
+        log.info("computing on %s, by %s", accelerator.name, by)
 
     def parameter(self, array: NDArray[Any]) -> Tensor:
         with self._accelerator.working():
@@ -84,10 +97,25 @@ class CudaBackend(TorchBackend):
         self.make_cache(1)
         batch = largest_batch(size, self._block_size, len(self._layout.windows))
         measured = self._thread.submit(self._growth, batch).result()
+        if self._has_kernels:
+            self._compile_what_is_left(size)
         self._buffers = None
         log.info("the largest step, of %d tokens, took %d bytes more", size.rows, measured)
         # What the step keeps for long sequences is known, and would take long to compute.
         return measured + kept_bytes(size) + draw_bytes(size)
+
+    def _compile_what_is_left(self, size: StepSize) -> None:
+        """Run what the largest step does not have: rows that are alone, and draws.
+
+        Kernels are compiled when they first run, by a program that a confined process cannot start.
+        """
+        assert self._layout is not None, "prepare must be called first"
+        one_row = replace(size, rows=1, sequences=1, wanted_rows=1)
+        alone = largest_batch(one_row, self._block_size, len(self._layout.windows))
+        self._thread.submit(self.forward, alone).result()
+        if size.vocabulary:
+            with self._accelerator.working():
+                self._sampler.rehearse(size.vocabulary)
 
     def _growth(self, batch: HostBatch) -> int:
         """Return by how many bytes the tensors grow while a batch is computed and fetched."""

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
+
 from octavo.backends.torch.attention import Tile, TorchBatch
+
+if TYPE_CHECKING:
+    from octavo.backends.cuda.accelerator import Accelerator
+    from octavo.backends.cuda.kernels.paged import PagedBatch
 
 
 class DeviceBatch(TorchBatch):
@@ -11,6 +18,18 @@ class DeviceBatch(TorchBatch):
     A tile that an item does not see changes no bit of its sums. Which tiles there are follows from
     positions, which the host knows.
     """
+
+    @property
+    def home(self) -> Accelerator:
+        """The card that has the batch."""
+        return cast("Accelerator", self.buffers.home)
+
+    @cached_property
+    def paged(self) -> PagedBatch:
+        """The part that kernels of attention read."""
+        from octavo.backends.cuda.kernels.paged import PagedBatch
+
+        return PagedBatch(self.host, self.home)
 
     def _tile(
         self, group: int, window: int, skipped: int, both_ways: bool, number: int

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from octavo.backends.cuda.accelerator import Copies
+from octavo.backends.cuda.accelerator import Copies, Kernel
 from octavo.backends.select import NoBackendError
 from octavo.observe.machine import Memory
 
@@ -61,6 +61,16 @@ class CudaAccelerator(Copies):
     def peak_bytes(self) -> int:
         torch.cuda.synchronize(self._index)
         return torch.cuda.max_memory_allocated(self._index)
+
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, ...],
+        tensors: Sequence[Tensor],
+        numbers: Sequence[float],
+        **constants: object,
+    ) -> None:
+        kernel[grid](*tensors, *numbers, **constants)
 
     def _pin(self, num_bytes: int) -> Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octavo.backends.kind import BackendSettings, Caps, Sizes, WeightFile
+from octavo.env import interprets_kernels
 from octavo.observe.finding import Finding
 from octavo.observe.machine import Memory
 
@@ -29,7 +30,7 @@ UNTRIED = "experimental: not yet run on a GPU"
 class CudaKind:
     """The kind of `CudaBackend` on one device; implements `octavo.backends.kind.BackendKind`."""
 
-    options: tuple[str, ...] = ()
+    options = ("cuda_kernels",)
     instead: Mapping[str, str] = {
         "num_threads": "leave it out: the card computes",
         "cpu_weights": "leave it out: the card has the weights in dtype",
@@ -77,7 +78,18 @@ class CudaKind:
         return [Finding("cuda backend", f"PyTorch {version('torch')}; {UNTRIED} (docs/gpu.md)")]
 
     def check(self, settings: BackendSettings, *, is_first: bool) -> None:
-        pass  # it follows all arguments that are not options of others
+        if settings.cuda_kernels == "torch":
+            return
+        if find_spec("triton") is None:
+            raise ValueError(
+                "cuda_kernels='triton' needs Triton, which is not installed: pip install triton, "
+                "or leave cuda_kernels out"
+            )
+        if self._device == _FAKE and not interprets_kernels():
+            raise ValueError(
+                "cuda_kernels='triton' on the fake device needs Triton's interpreter: set "
+                "TRITON_INTERPRET=1"
+            )
 
     def dtype(self, settings: BackendSettings) -> str:
         return "bfloat16" if settings.dtype == "auto" else settings.dtype
@@ -110,7 +122,8 @@ class CudaKind:
 
         assert place is None, "it has no ranks"
 
-        return CudaBackend(self._accelerator, self.dtype(settings))
+        has_kernels = settings.cuda_kernels == "triton"
+        return CudaBackend(self._accelerator, self.dtype(settings), has_kernels=has_kernels)
 
 
 KIND = CudaKind()

@@ -63,31 +63,50 @@ class DeviceSampler(StepSampler):
             found.keys.extend(noise.keys(seed, position + index) for index in range(count))
         return found._replace(fetched=sorted(fetched))
 
+    def rehearse(self, vocabulary: int) -> None:
+        """Draw once in each way, so that nothing is compiled later."""
+        logits = torch.zeros(1, vocabulary, device=self._home.device)
+        words = np.zeros((1, -(-vocabulary // 32)), np.int32)
+        arrays: list[Array] = [
+            np.zeros(1),
+            np.zeros((1, 2), np.int64),
+            np.zeros(0, np.int64),
+            words,
+        ]
+        temperatures, keys, warm, masks = self._home.upload(arrays)
+        for each in (None, masks):
+            self._best(logits, warm, temperatures, keys, each)
+
     def draw_there(self, logits: Tensor, found: DeviceRows, draws: Draws) -> Tensor:
         """Submit the draws; return the tokens on the device. Wait for masks, if there are any."""
-        size = logits.shape[1]
         temperatures = np.array(found.temperatures, np.float64)
-        is_warm = temperatures > 0
         keys = np.array([list(map(signed, pair)) for pair in found.keys], np.int64)
         arrays: list[Array] = [
             np.array(found.rows, np.int64),
-            np.flatnonzero(is_warm),
-            temperatures[is_warm],
-            keys.reshape(-1, 2)[is_warm],
+            np.flatnonzero(temperatures > 0),
+            temperatures,
+            keys.reshape(-1, 2),
         ]
         if draws.masks is not None:
             arrays.append(_words_of(draws, found.rows, draws.masks.wait()))
         rows, warm, temperatures_there, keys_there, *words = self._home.upload(arrays)
-        raw = logits[rows]
-        allowed = raw if not words else raw.masked_fill(~_bits(words[0], size), -torch.inf)
+        masks = words[0] if words else None
+        return self._best(logits[rows], warm, temperatures_there, keys_there, masks)
+
+    def _best(
+        self, raw: Tensor, warm: Tensor, temperatures: Tensor, keys: Tensor, masks: Tensor | None
+    ) -> Tensor:
+        """Return the best token of each row; rows with a temperature are named by `warm`."""
+        size = raw.shape[1]
+        allowed = raw if masks is None else raw.masked_fill(~_bits(masks, size), -torch.inf)
         tokens = allowed.argmax(1)
         step = max(1, MOST_AT_ONCE // size)
-        for begin in range(0, int(is_warm.sum()), step):
-            part = slice(begin, begin + step)
-            scores = allowed[warm[part]].double() / temperatures_there[part, None]
-            scores += gumbel(keys_there[part], size)
-            tokens[warm[part]] = scores.argmax(1)
-        if words:
+        for begin in range(0, len(warm), step):
+            part = warm[begin : begin + step]
+            scores = allowed[part].double() / temperatures[part, None]
+            scores += gumbel(keys[part], size)
+            tokens[part] = scores.argmax(1)
+        if masks is not None:
             tokens.masked_fill_(allowed.amax(1) == -torch.inf, _NONE_LEFT)
         return tokens.masked_fill_(~torch.isfinite(raw).all(1), _NOT_FINITE)
 

@@ -18,7 +18,7 @@ def make_backend(
     windows: Windows, num_blocks: int, block_size: int, family: Family = Llama
 ) -> CudaBackend:
     """Make a backend with an empty cache on a fake device of its own."""
-    model, layout = _made(windows, family)
+    model, layout = made(windows, family)
     backend = CudaBackend(FakeAccelerator())
     backend.prepare(model, layout, block_size)
     backend.make_cache(num_blocks)
@@ -26,7 +26,7 @@ def make_backend(
 
 
 @lru_cache(maxsize=16)
-def _made(windows: Windows, family: Family) -> tuple[Model, KVLayout]:
+def made(windows: Windows, family: Family = Llama) -> tuple[Model, KVLayout]:
     """Return a model whose weights are on a fake device; both are without a state."""
     model = family(make_spec(windows))
     bind(model, CudaBackend(FakeAccelerator()), RandomWeights())

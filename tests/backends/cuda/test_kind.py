@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from octavo.cli.doctor import backends
 from octavo.core.config import ConfigError
 from tests.api.tiny import make_model
 
+SPEC = find_spec("torch")
 NO_CUDA = "cuda: Optional[str] = None\n"
 
 
@@ -76,6 +78,21 @@ def test_what_is_missing_is_named(
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     for device in ("cuda", "fake"):
         assert KIND.at(device).caps().refusal == "PyTorch is not installed"
+
+
+def test_kernels_are_refused_where_nothing_can_run_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = str(make_model(tmp_path))
+    with pytest.raises(ConfigError, match="cuda_kernels"):
+        LLM(model, backend="torch", cuda_kernels="triton")
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "triton" else SPEC)
+    with pytest.raises(ConfigError, match="Triton, which is not installed: pip install triton"):
+        LLM(model, device="fake", cuda_kernels="triton")
+    monkeypatch.setattr(module, "find_spec", lambda name: SPEC)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ConfigError, match="needs Triton's interpreter: set TRITON_INTERPRET=1"):
+        LLM(model, device="fake", cuda_kernels="triton")
 
 
 @pytest.mark.slow

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock, local
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from octavo.backends.cuda.accelerator import Copies
-from octavo.backends.cuda.fake.tensor import DEVICE, DeviceError, PinnedTensor, run
+from octavo.backends.cuda.accelerator import Copies, Kernel
+from octavo.backends.cuda.fake.tensor import (
+    DEVICE,
+    DeviceError,
+    FakeTensor,
+    PinnedTensor,
+    run,
+)
 from octavo.observe.machine import Memory
 
 TOTAL_BYTES = 4 << 30  # the memory that the fake card has
@@ -22,7 +28,7 @@ _MOST_NOTES = 10_000  # that a log keeps
 class Note(NamedTuple):
     """A copy or a wait, and whether a step was running."""
 
-    what: str  # "upload", "pageable upload", "wait", "fetch"
+    what: str  # "upload", "pageable upload", "wait", "fetch", "launch"
     detail: str
     is_in_step: bool
 
@@ -81,6 +87,24 @@ class FakeAccelerator(Copies):
 
     def peak_bytes(self) -> int:
         return self._peak
+
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, ...],
+        tensors: Sequence[Tensor],
+        numbers: Sequence[float],
+        **constants: object,
+    ) -> None:
+        """Run a kernel by Triton's interpreter, on what the tensors hold."""
+        given = []
+        for each in tensors:
+            if not isinstance(each, FakeTensor):
+                raise DeviceError(f"a tensor {tuple(each.shape)} of a kernel is on the host")
+            given.append(each.on_cpu)
+        self._note("launch", getattr(kernel, "__name__", repr(kernel)))
+        with _disable_current_modes():
+            kernel[grid](*given, *numbers, **constants)
 
     # what the tensors report
 

@@ -1,0 +1,1 @@
+"""Triton kernels of the CUDA backend, each with the function that launches it."""

@@ -1,0 +1,178 @@
+"""Launches the kernels of paged attention for the rows of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+import triton
+from torch import Tensor
+
+from octavo.backends.base import Ints
+from octavo.backends.cuda.accelerator import Accelerator
+from octavo.backends.cuda.batch import DeviceBatch
+from octavo.backends.cuda.kernels.attention import (
+    CHUNK,
+    KEYS,
+    attend_chunks,
+    attend_rows,
+    merge_chunks,
+)
+from octavo.backends.step import HostBatch
+from octavo.program.listing import Attend
+
+_LEAST_QUERIES = 16  # the fewest rows that tensor cores multiply
+_MOST_QUERIES = 64  # of one program of a prompt: with 128 numbers a head, 32 KiB of sums
+_PROMPT_WARPS = 8  # with 4, two sets of sums take more registers than a thread has
+_PART_BYTES = 64 << 20  # of the parts of one launch; a launch of more rows follows
+
+
+@dataclass
+class Work:
+    """The work of a step's attention for layers with one window, as the device has it."""
+
+    prompts: Tensor | None  # of attend_rows
+    # For each launch: of attend_chunks, and of merge_chunks.
+    decodes: list[tuple[Tensor, Tensor]]
+
+
+class PagedBatch:
+    """The part of a batch that kernels read, beside what torch's operations use."""
+
+    def __init__(self, host: HostBatch, home: Accelerator) -> None:
+        self.home = home
+        on_device = home.upload([each.astype(np.int32) for each in (host.positions, *host.tables)])
+        self.positions, self.tables = on_device[0], on_device[1:]
+        self._host = host
+        self._work: dict[tuple[int, int, int], Work] = {}
+
+    def work(self, layer: Attend, num_rows: int) -> Work:
+        """Return the work of layers of one shape, planned when the first of them runs."""
+        row_bytes = layer.heads * (layer.head_dim + 2) * 4
+        key = layer.window, num_rows, row_bytes
+        if key not in self._work:
+            most = max(1, _PART_BYTES // row_bytes)
+            prompts, launches = plan(self._host, layer.window, num_rows, most)
+            flat = [each for launch in launches for each in launch]
+            on_device = self.home.upload([prompts, *flat])
+            others = on_device[1:]
+            self._work[key] = Work(
+                on_device[0] if len(prompts) else None,
+                list(zip(others[0::2], others[1::2], strict=True)),
+            )
+        return self._work[key]
+
+
+def plan(
+    host: HostBatch, window: int, num_rows: int, most_chunks: int
+) -> tuple[Ints, list[tuple[Ints, Ints]]]:
+    """Return the items of prompts, and for each launch of decodes its chunks and its rows.
+
+    A launch has one row at least, and more only while it has at most `most_chunks`.
+    """
+    prompts: list[tuple[int, int, int]] = []
+    launches: list[tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]] = []
+    for sequence, (start, stop) in enumerate(pairwise(host.row_starts.tolist())):
+        if stop - start > 1:
+            prompts.extend(
+                (sequence, row, min(num_rows, stop - row)) for row in range(start, stop, num_rows)
+            )
+            continue
+        last = int(host.positions[start])
+        first = max(0, last - window + 1) if window else 0
+        chunks = range(first // CHUNK, last // CHUNK + 1)
+        if not launches or len(launches[-1][0]) + len(chunks) > most_chunks:
+            launches.append(([], []))
+        parts, rows = launches[-1]
+        rows.append((start, len(parts), len(chunks)))
+        parts.extend((sequence, start, chunk) for chunk in chunks)
+    return _triples(prompts), [(_triples(parts), _triples(rows)) for parts, rows in launches]
+
+
+def _triples(items: Sequence[tuple[int, int, int]]) -> Ints:
+    return np.array(items, np.int32).reshape(-1, 3)
+
+
+def refusal(layer: Attend) -> str | None:
+    """Return what of a layer the kernels do not compute; None if they compute it."""
+    if layer.latent:
+        return "latent rows"
+    if layer.distances is not None:
+        return "scores by distance"
+    if layer.both_ways:
+        return "later positions"
+    if layer.skipped:
+        return "skipped positions"
+    return None
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: DeviceBatch) -> Tensor:
+    """Write the new K and V to their cells, then attend over all positions that a query sees."""
+    group, index = layer.place
+    cells = batch.buffers.layers[group][index]
+    shape = (-1, layer.kv_heads, layer.head_dim)
+    cells.values[batch.row_cells[group]] = v.reshape(shape).to(cells.values.dtype)
+    cells.keys[batch.row_cells[group]] = k.reshape(shape).to(cells.keys.dtype)
+    paged = batch.paged
+    per_kv = layer.heads // layer.kv_heads
+    num_rows = max(1, _MOST_QUERIES // per_kv)
+    work = paged.work(layer, num_rows)
+    out = q.new_empty(len(q), layer.heads * layer.head_dim)
+    table = paged.tables[group]
+    numbers = (
+        *(q.stride(0), table.stride(0), cells.keys.stride(0), cells.keys.stride(1)),
+        batch.buffers.block_size,
+        *(layer.scale, layer.softcap, layer.window, layer.head_dim),
+    )
+    sinks = paged.positions if layer.sinks is None else layer.sinks
+    sizes = {
+        "per_kv": per_kv,
+        "block_dim": triton.next_power_of_2(layer.head_dim),
+    }
+    tiles = {"chunk_size": CHUNK, "num_keys": KEYS, "exact": q.dtype == torch.float32}
+    has_sinks = layer.sinks is not None
+    if work.prompts is not None:
+        paged.home.launch(
+            attend_rows,
+            (len(work.prompts), layer.kv_heads),
+            (q, cells.keys, cells.values, table, paged.positions, sinks, work.prompts, out),
+            numbers,
+            num_rows=num_rows,
+            num_queries=max(_LEAST_QUERIES, triton.next_power_of_2(num_rows * per_kv)),
+            has_sinks=has_sinks,
+            num_warps=_PROMPT_WARPS,
+            **sizes,
+            **tiles,
+        )
+    queries = max(_LEAST_QUERIES, triton.next_power_of_2(per_kv))
+    for chunks, rows in work.decodes:
+        parts = len(chunks) * layer.heads
+        part_m, part_weights = (q.new_empty(parts, dtype=torch.float32) for _ in range(2))
+        part_sums = q.new_empty(parts * layer.head_dim, dtype=torch.float32)
+        paged.home.launch(
+            attend_chunks,
+            (len(chunks), layer.kv_heads),
+            (
+                *(q, cells.keys, cells.values, table, paged.positions, chunks),
+                *(part_m, part_weights, part_sums),
+            ),
+            numbers,
+            num_queries=queries,
+            num_warps=4,
+            **sizes,
+            **tiles,
+        )
+        paged.home.launch(
+            merge_chunks,
+            (len(rows), layer.kv_heads),
+            (part_m, part_weights, part_sums, sinks, rows, out),
+            (layer.head_dim,),
+            num_queries=queries,
+            has_sinks=has_sinks,
+            num_warps=4,
+            **sizes,
+        )
+    return out

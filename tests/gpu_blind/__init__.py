@@ -1,0 +1,1 @@
+"""The kernels of the CUDA backend, examined on machines without a card."""

@@ -1,0 +1,228 @@
+"""What each kernel is examined with: arguments, a way to compute, and the meaning's result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.backends.cuda.batch import DeviceBatch
+from octavo.backends.cuda.kernels import draw, gate, norm, paged
+from octavo.backends.cuda.kernels.attention import CHUNK
+from octavo.backends.cuda.sampler import DeviceSampler
+from octavo.backends.step import HostBatch
+from octavo.backends.torch import attention, ops
+from octavo.backends.torch.attention import Buffers, LayerCells, TorchBatch
+from octavo.backends.torch.device import HOST
+from octavo.program.listing import Attend, Norm
+from tests.gpu_blind.homes import Home
+
+
+class Case(NamedTuple):
+    """One use of a kernel: what it computes on a home, what that should be, how near it must be."""
+
+    name: str
+    compute: Callable[[Home], Tensor]
+    expected: Tensor
+    tolerance: float  # of the largest number expected
+
+
+def _random(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    """Return two units in the last place, or what sums in another order make of float32."""
+    return max(2 * torch.finfo(dtype).eps, 1e-5)
+
+
+def norm_case(dtype: torch.dtype, name: str, width: int = 96, rows: int = 5, **kind: Any) -> Case:
+    """Return a case of norms: some columns of wider rows, as models have them."""
+    heads = kind.pop("heads", 1)
+    head_width = width // heads
+    own = width if kind.get("weight_a_head") else head_width
+    x = _random(rows, width + 32, seed=1, dtype=dtype)[:, 16 : 16 + width] * 3
+    bias = _random(own, seed=3, dtype=dtype) if kind.pop("has_bias", False) else None
+    shape = (heads, head_width) if kind.get("weight_a_head") else (own,)
+    weight = _random(own, seed=2, dtype=dtype).view(shape)
+    made = Norm(
+        weight, bias, 1e-5, kind.pop("offset", 0.0), kind.pop("is_rms", True), heads, **kind
+    )
+    return Case(
+        f"norm {name} {dtype}",
+        lambda home: norm.norm(x, made, home),
+        ops.norm(x, made),
+        _tolerance(dtype),
+    )
+
+
+def gate_case(dtype: torch.dtype, activation: str, width: int = 200, rows: int = 3) -> Case:
+    both = _random(rows, 2 * width, seed=4, dtype=dtype) * 4
+    gates, ups = both.chunk(2, 1)
+    return Case(
+        f"gate {activation} {dtype}",
+        lambda home: gate.gate(gates, ups, activation, home),
+        ops.gate(gates, ups, activation),
+        _tolerance(dtype),
+    )
+
+
+def draw_case(name: str, size: int = 1500, *, masked: bool = False) -> Case:
+    """Return a case of draws: greedy and warm rows, one with a NaN, and one that allows nothing."""
+    logits = _random(5, size, seed=5) * 3
+    logits[3, size // 2] = torch.nan
+    temperatures = torch.tensor([0.0, 0.7, 1.3, 1.0, 0.9], dtype=torch.float64)
+    keys = torch.randint(
+        -(2**62), 2**62, (5, 2), generator=torch.Generator().manual_seed(6), dtype=torch.int64
+    )
+    masks = None
+    if masked:
+        words = np.random.default_rng(7).integers(0, 2**32, (5, -(-size // 32)), np.uint32)
+        words[4] = 0
+        masks = torch.from_numpy(words.view(np.int32))
+    warm = torch.nonzero(temperatures > 0)[:, 0]
+    return Case(
+        f"draw {name}",
+        lambda home: draw.draw(logits, temperatures, keys, masks, home),
+        DeviceSampler(HOST)._best(logits, warm, temperatures, keys, masks),
+        0.0,
+    )
+
+
+class Attention(NamedTuple):
+    """The shape of an attention and its batch."""
+
+    heads: int = 4
+    kv_heads: int = 2
+    dim: int = 32
+    window: int = 0
+    softcap: float = 0.0
+    has_sinks: bool = False
+    block_size: int = 16
+    # For each sequence: how many positions it has, and how many of the last are rows of the step.
+    sequences: tuple[tuple[int, int], ...] = ((1, 1), (700, 1), (40, 9), (33, 33), (130, 1))
+
+
+def attention_case(dtype: torch.dtype, name: str, shape: Attention | None = None) -> Case:
+    """Return a case of paged attention, over a cache whose unused cells are NaN."""
+    shape = shape or Attention()
+    layer = Attend(
+        shape.heads,
+        shape.kv_heads,
+        shape.dim,
+        shape.dim**-0.5,
+        shape.softcap,
+        shape.window,
+        _random(shape.heads, seed=9, dtype=dtype) if shape.has_sinks else None,
+        (0, 0),
+    )
+    host = _batch_of(shape)
+    rows = len(host.positions)
+    q, k, v = _parts(
+        _random(rows, (shape.heads + 2 * shape.kv_heads) * shape.dim, seed=8, dtype=dtype), shape
+    )
+
+    def compute(home: Home) -> Tensor:
+        batch = _device_batch(host, _cache(shape, host, dtype, home))
+        return paged.attend(q, k, v, layer, batch)
+
+    reference = TorchBatch.of(host, _cache(shape, host, dtype, HOST))
+    return Case(
+        f"attention {name} {dtype}",
+        compute,
+        attention.attend(q, k, v, layer, reference),
+        4 * torch.finfo(dtype).eps if dtype != torch.float32 else 1e-5,
+    )
+
+
+def _parts(rows: Tensor, shape: Attention) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the columns of queries, keys and values."""
+    keys, values = shape.heads * shape.dim, (shape.heads + shape.kv_heads) * shape.dim
+    return rows[:, :keys], rows[:, keys:values], rows[:, values:]
+
+
+def _batch_of(shape: Attention) -> HostBatch:
+    """Return a batch whose blocks lie in a random order."""
+    lengths = [length for length, _ in shape.sequences]
+    counts = [count for _, count in shape.sequences]
+    most = max(-(-length // shape.block_size) for length in lengths)
+    blocks = np.random.default_rng(10).permutation(len(lengths) * most).astype(np.int32)
+    positions = [np.arange(n - count, n, dtype=np.int32) for n, count in shape.sequences]
+    starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    return HostBatch(
+        np.zeros(sum(counts), np.int32),
+        np.concatenate(positions),
+        starts,
+        (blocks.reshape(len(lengths), most),),
+        starts[1:] - 1,
+        slots=np.arange(len(lengths), dtype=np.int32),
+    )
+
+
+def _device_batch(host: HostBatch, cache: Buffers) -> DeviceBatch:
+    batch = DeviceBatch.of(host, cache)
+    assert isinstance(batch, DeviceBatch)
+    return batch
+
+
+def _cache(shape: Attention, host: HostBatch, dtype: torch.dtype, home: Any) -> Buffers:
+    """Return a cache with keys and values at the positions before the rows, and NaN elsewhere."""
+    num_blocks = host.tables[0].size
+    pool = torch.full(
+        (num_blocks, 2, shape.block_size, shape.kv_heads, shape.dim), torch.nan, dtype=dtype
+    )
+    for sequence, (length, count) in enumerate(shape.sequences):
+        kept = _random(2, length, shape.kv_heads, shape.dim, seed=20 + sequence, dtype=dtype)
+        for position in range(length - count):
+            block = int(host.tables[0][sequence, position // shape.block_size])
+            pool[block, :, position % shape.block_size] = kept[:, position]
+    return Buffers(shape.block_size, [[LayerCells(pool[:, 0], pool[:, 1])]], [], home, dtype)
+
+
+def same_row_twice(dtype: torch.dtype, home: Home) -> tuple[Tensor, Tensor]:
+    """Return the attention of one row: the last of a prompt, and computed anew by itself.
+
+    Its chunks are steps of one program in the first case, and programs of their own in the second.
+    """
+    length, count = 2 * CHUNK + 76, 7
+    shape = Attention(sequences=((length, count), (40, 1)))
+    host, alone = _batch_of(shape), _batch_of(shape._replace(sequences=((length, 1), (40, 1))))
+    layer = Attend(shape.heads, shape.kv_heads, shape.dim, shape.dim**-0.5, 0.0, 0, None, (0, 0))
+    cache = _cache(shape, host, dtype, home)
+    rows = _random(
+        len(host.positions), (shape.heads + 2 * shape.kv_heads) * shape.dim, seed=8, dtype=dtype
+    )
+    whole = paged.attend(*_parts(rows, shape), layer, _device_batch(host, cache))
+    again = paged.attend(*_parts(rows[count - 1 :], shape), layer, _device_batch(alone, cache))
+    return whole[count - 1], again[0]
+
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+
+
+def small_cases() -> list[Case]:
+    """Return cases that take a second or so each, wherever they are computed."""
+    made = [draw_case("plain"), draw_case("masked", masked=True)]
+    for dtype in (BF16, FP16, FP32):
+        made += [
+            norm_case(dtype, "rms"),
+            norm_case(dtype, "rms with an offset", offset=1.0),
+            norm_case(dtype, "of layers", is_rms=False, has_bias=True),
+            norm_case(dtype, "of heads", heads=3),
+            *(gate_case(dtype, each) for each in ("Silu", "GeluTanh")),
+            attention_case(dtype, "full"),
+        ]
+    made += [
+        norm_case(BF16, "of heads with weights", heads=3, weight_a_head=True),
+        norm_case(BF16, "without a bias", is_rms=False),
+        *(gate_case(BF16, each) for each in ("GeluErf", "Relu", "Relu2", "ClampedSwiglu")),
+        attention_case(BF16, "windowed", Attention(window=24)),
+        attention_case(BF16, "capped", Attention(softcap=5.0)),
+        attention_case(BF16, "with sinks", Attention(has_sinks=True, window=100)),
+        attention_case(BF16, "of odd heads", Attention(dim=24, heads=6, kv_heads=2)),
+        attention_case(BF16, "of one head", Attention(heads=1, kv_heads=1, block_size=8)),
+    ]
+    return made

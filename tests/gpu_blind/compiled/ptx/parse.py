@@ -1,0 +1,77 @@
+"""Reads the PTX of one kernel."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class UnknownError(NotImplementedError):
+    """An instruction that the executor does not have."""
+
+
+class Instruction(NamedTuple):
+    """One instruction, with the predicate that it depends on."""
+
+    opcode: str
+    parts: tuple[str, ...]  # of the opcode, which dots separate
+    operands: tuple[str, ...]
+    predicate: str  # empty: none
+    is_negated: bool
+    text: str
+
+    @property
+    def type(self) -> str:
+        return self.parts[-1]
+
+
+class Program(NamedTuple):
+    """The instructions of a kernel, where its labels are, and its parameters."""
+
+    instructions: tuple[Instruction, ...]
+    labels: dict[str, int]
+    parameters: tuple[tuple[str, str], ...]  # type and name
+
+
+_PARAMETER = re.compile(r"\.param \.(\w+)(?: \.ptr[^,\n]*?)? (\w+_param_\d+)")
+_LABEL = re.compile(r"^(\$?[\w$]+):$")
+_STATEMENT = re.compile(r"^(?:@(!?)(%p\d+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
+_OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
+
+
+def parse(ptx: str) -> Program:
+    """Read a module with one kernel."""
+    body = re.sub(r"//.*", "", ptx[ptx.index("{", ptx.index(".reqntid")) :])
+    instructions: list[Instruction] = []
+    labels: dict[str, int] = {}
+    for line in body.splitlines():
+        stripped = line.strip()
+        label = _LABEL.match(stripped)
+        if label is not None:
+            labels[label[1]] = len(instructions)
+            continue
+        instructions.extend(map(_instruction, _statements(stripped)))
+    return Program(tuple(instructions), labels, tuple(_PARAMETER.findall(ptx)))
+
+
+def _statements(line: str) -> list[str]:
+    """Return the instructions of a line, which may be a scope with registers of its own."""
+    if line.startswith("{ .reg"):
+        line = line[1:].removesuffix("}")
+    found = (each.strip() for each in line.split(";"))
+    return [each for each in found if each and each[0] not in "{}."]
+
+
+def _instruction(statement: str) -> Instruction:
+    found = _STATEMENT.match(statement)
+    if found is None:
+        raise UnknownError(statement)
+    opcode = found[3]
+    return Instruction(
+        opcode,
+        tuple(opcode.split(".")),
+        tuple(_OPERAND.findall(found[4])),
+        found[2] or "",
+        found[1] == "!",
+        statement,
+    )

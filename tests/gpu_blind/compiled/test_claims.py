@@ -1,0 +1,118 @@
+"""What is claimed of the code for each card: no spills, enough memory, wide and early loads."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.gpu_blind.cases import (
+    BF16,
+    Attention,
+    Case,
+    attention_case,
+    draw_case,
+    gate_case,
+    norm_case,
+)
+from tests.gpu_blind.compiled.compile import AmdFacts, Code, facts_of
+from tests.gpu_blind.compiled.executed import collecting, looked_at_for_amd
+from tests.gpu_blind.planted import SLOW, Bug, planted
+
+# Of a block on the cards of a compute capability, as NVIDIA's programming guide has it.
+SHARED_BYTES = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
+AMD_SHARED_BYTES = 65_536  # of a work group on every card since CDNA
+# Registers that are spilled on AMD's cards, at most. Prompts keep two sets of sums.
+AMD_SPILLS = {"attend_rows": 24}
+# Instructions that multiply tiles: of a warp, of four warps on Hopper, of a block on Blackwell.
+PRODUCTS = ("HMMA", "HGMMA", "UTCHMMA")
+# The shape of a model of 8B: 32 heads, 8 of KV, of 128 numbers.
+SHAPE = Attention(heads=32, kv_heads=8, dim=128, sequences=((600, 1), (40, 40)))
+
+
+class Claim(NamedTuple):
+    """Bounds of a kernel's code that hold on every card."""
+
+    registers: int  # of a thread, at most
+    has_products: bool = False  # by tensor cores
+    loads_early: bool = False  # by copies that the threads do not wait for
+    loads_wide: bool = True  # 16 bytes at a time
+
+
+CLAIMS = {
+    "normalise": Claim(64),
+    "gate_rows": Claim(48),
+    "best_of_part": Claim(96),
+    "best_of_row": Claim(40, loads_wide=False),
+    "attend_rows": Claim(248, has_products=True, loads_early=True),
+    "attend_chunks": Claim(168, has_products=True, loads_early=True),
+    "merge_chunks": Claim(64),
+}
+
+
+def large_cases() -> list[Case]:
+    """Return the sizes of a model of 8B."""
+    return [
+        norm_case(BF16, "rms", width=4096),
+        gate_case(BF16, "Silu", width=14336),
+        draw_case("plain", 128_256),
+        attention_case(BF16, "full", SHAPE),
+    ]
+
+
+@cache
+def code_for(capability: int) -> dict[str, Code]:
+    """Compile all kernels for a card; nothing is computed."""
+    found: dict[str, Code] = {}
+    for case in large_cases():
+        case.compute(collecting(capability, found))
+    return found
+
+
+def broken(code: Code, claim: Claim, capability: int) -> list[str]:
+    """Return what of a claim does not hold."""
+    facts = facts_of(code.cubin)
+    found = {each.split(".")[0] for each in facts.opcodes}
+    is_wide = any(each.startswith(("LDG", "LDGSTS")) and "128" in each for each in facts.opcodes)
+    said = {
+        f"{facts.registers} registers": facts.registers > claim.registers,
+        f"{facts.stack} bytes are spilled": facts.stack > 0,
+        f"{code.shared_bytes} bytes of shared memory": code.shared_bytes > SHARED_BYTES[capability],
+        "no product by tensor cores": claim.has_products and found.isdisjoint(PRODUCTS),
+        "no load is early": claim.loads_early and "LDGSTS" not in found,
+        "no load has 16 bytes": claim.loads_wide and not is_wide,
+    }
+    return [what for what, is_broken in said.items() if is_broken]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", SHARED_BYTES)
+def test_every_claim_holds(capability: int) -> None:
+    code = code_for(capability)
+    assert set(code) == set(CLAIMS)
+    found = {name: broken(code[name], claim, capability) for name, claim in CLAIMS.items()}
+    assert not {name: what for name, what in found.items() if what}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_the_code_for_amd_fits(target: str) -> None:
+    found: dict[str, AmdFacts] = {}
+    for case in large_cases():
+        case.compute(looked_at_for_amd(target, found))
+    for name, claim in CLAIMS.items():
+        assert found[name].spilled_registers <= AMD_SPILLS.get(name, 0), name
+        assert found[name].shared_bytes <= AMD_SHARED_BYTES, name
+        assert found[name].has_products or not claim.has_products, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", SLOW, ids=[bug.name for bug in SLOW])
+def test_a_slow_kernel_breaks_a_claim(bug: Bug, tmp_path: Path) -> None:
+    found: dict[str, Code] = {}
+    with planted(bug, tmp_path):
+        for case in large_cases():
+            case.compute(collecting(80, found))
+    assert any(broken(found[name], CLAIMS[name], 80) for name in CLAIMS)

@@ -1,0 +1,128 @@
+"""What the compiled code computes is what the operations mean; its barriers are enough."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from tests.gpu_blind.cases import (
+    BF16,
+    FP32,
+    Attention,
+    Case,
+    attention_case,
+    draw_case,
+    norm_case,
+    same_row_twice,
+    small_cases,
+)
+from tests.gpu_blind.compiled.executed import executing
+from tests.gpu_blind.compiled.ptx.memory import BoundsError, SharedRaceError
+from tests.gpu_blind.compiled.ptx.parse import UnknownError
+from tests.gpu_blind.homes import Launched
+from tests.gpu_blind.near import assert_near, error_of
+
+CASES = small_cases()
+# Products of 64 rows are instructions of Hopper's that the executor does not have. The same source
+# is executed as compiled for sm_80.
+OF_HOPPER = "wgmma"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_the_code_for_ampere_computes_what_the_operation_means(case: Case) -> None:
+    assert_near(case.compute(executing(80)), case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_the_code_for_hopper_computes_what_the_operation_means(case: Case) -> None:
+    is_wide = case.name.startswith("attention") and case.expected.dtype != FP32
+    if not is_wide:
+        assert_near(case.compute(executing(90)), case)
+        return
+    with pytest.raises(UnknownError, match=OF_HOPPER):
+        case.compute(executing(90))
+
+
+@pytest.mark.slow
+def test_decodes_for_hopper_are_executed_as_they_are_compiled() -> None:
+    alone = Attention(sequences=((1, 1), (700, 1), (130, 1)))
+    case = attention_case(BF16, "decodes", alone)
+    assert_near(case.compute(executing(90)), case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_a_row_has_the_same_bits_alone_in_its_step_and_among_others(dtype: torch.dtype) -> None:
+    one, other = same_row_twice(dtype, executing(80))
+    assert torch.equal(one, other)
+
+
+def _without_barrier(kernel: str, number: int, ptx: str) -> str:
+    """Return code without one of its barriers."""
+    places = [found.span() for found in re.finditer(r"bar\.sync[^;]*;", ptx)]
+    begin, end = places[number]
+    return ptx[:begin] + ptx[end:]
+
+
+def _outcomes(case: Case, kernel: str, count: int) -> list[str]:
+    """Take out each of a kernel's barriers in turn; return how that shows."""
+    outcomes = []
+    for number in range(count):
+
+        def change(launched: Launched, ptx: str, number: int = number) -> str:
+            if launched.kernel.__name__ != kernel:
+                return ptx
+            return _without_barrier(kernel, number, ptx)
+
+        try:
+            error = error_of(case.compute(executing(80, change)), case)
+        except (SharedRaceError, BoundsError) as found:
+            outcomes.append(type(found).__name__)
+        else:
+            outcomes.append("nothing" if error <= case.tolerance else "wrong")
+    return outcomes
+
+
+def _barriers(case: Case, kernel: str) -> int:
+    """Return how many barriers a kernel's code has."""
+    counts: list[int] = []
+
+    def change(launched: Launched, ptx: str) -> str:
+        if launched.kernel.__name__ == kernel:
+            counts.append(len(re.findall(r"bar\.sync", ptx)))
+        return ptx
+
+    case.compute(executing(80, change))
+    return counts[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kernel", "case"),
+    [
+        ("normalise", norm_case(BF16, "rms")),
+        ("best_of_part", draw_case("plain")),
+        ("attend_chunks", attention_case(BF16, "decode", Attention(sequences=((200, 1),)))),
+        ("attend_rows", attention_case(BF16, "prompt", Attention(sequences=((200, 9),)))),
+    ],
+    ids=["norm", "draw", "decode", "prompt"],
+)
+def test_a_missing_barrier_shows(kernel: str, case: Case) -> None:
+    """Most barriers are needed; a few stand before anything is shared, or before another one."""
+    outcomes = _outcomes(case, kernel, _barriers(case, kernel))
+    needed = [each for each in outcomes if each != "nothing"]
+    assert 3 * len(needed) >= 2 * len(outcomes) > 0, outcomes
+
+
+@pytest.mark.slow
+def test_copies_that_are_not_waited_for_show() -> None:
+    case = attention_case(BF16, "decode", Attention(sequences=((200, 1),)))
+    try:
+        error = error_of(case.compute(executing(80, waits=False)), case)
+    except BoundsError:
+        return
+    assert not error <= case.tolerance

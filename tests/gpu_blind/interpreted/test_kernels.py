@@ -1,0 +1,25 @@
+"""What the kernels compute in the interpreter is what the operations mean."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.gpu_blind.cases import BF16, FP32, Case, same_row_twice, small_cases
+from tests.gpu_blind.homes import Home, interpret
+from tests.gpu_blind.near import assert_near
+
+CASES = small_cases()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_a_kernel_computes_what_its_operation_means(case: Case) -> None:
+    assert_near(case.compute(Home(interpret)), case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_a_row_has_the_same_bits_alone_in_its_step_and_among_others(dtype: torch.dtype) -> None:
+    one, other = same_row_twice(dtype, Home(interpret))
+    assert torch.equal(one, other)

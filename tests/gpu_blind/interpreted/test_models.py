@@ -1,0 +1,108 @@
+"""Models by kernels on the fake device are near the reference, with the same bits in any batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo import LLM, SamplingParams
+from octavo.backends.cuda.backend import CudaBackend
+from octavo.backends.cuda.fake.accelerator import FakeAccelerator
+from octavo.backends.torch.backend import TorchBackend
+from octavo.models.registry import FAMILIES
+from tests.api.tiny import make_model
+from tests.backends.cuda.on_fake import accelerator_of, made
+from tests.backends.cuda.steps import rows_of
+from tests.backends.cuda.test_families import results
+from tests.backends.cuda.test_steps import FILTERED, GREEDY, PROMPTS, TOLD, WARM, draws_of
+from tests.models.made_up import DECODERS
+from tests.runner import tiny
+from tests.runner.tiny import FULL
+
+# Sums in other orders, through the layers of a small model in float32.
+TOLERANCE = 1e-4
+
+
+def make_backend(num_blocks: int = 16, block_size: int = 4) -> CudaBackend:
+    """Make the small model's backend, whose operations are kernels where there are any."""
+    model, layout = made(FULL)
+    backend = CudaBackend(FakeAccelerator(), has_kernels=True)
+    backend.prepare(model, layout, block_size)
+    backend.make_cache(num_blocks)
+    return backend
+
+
+@pytest.mark.slow
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_a_family_is_near_the_reference(architecture: str) -> None:
+    splits = architecture in DECODERS
+    expected = results(architecture, TorchBackend(), splits=splits)
+    backend = CudaBackend(FakeAccelerator(), has_kernels=True)
+    found = results(architecture, backend, splits=splits)
+    for mine, other in zip(found, expected, strict=True):
+        for name in ("logits", "hidden"):
+            reference = getattr(other, name)
+            most = np.abs(reference).max(initial=1.0)
+            np.testing.assert_allclose(
+                getattr(mine, name), reference, rtol=0, atol=TOLERANCE * most
+            )
+
+
+def test_the_kernels_are_launched_and_nothing_waits() -> None:
+    backend = make_backend()
+    backend.step(rows_of(backend, *PROMPTS), draws_of(*(WARM,) * 4)).collect()
+    notes = accelerator_of(backend).log
+    launched = {note.detail for note in notes if note.what == "launch"}
+    assert launched == {
+        *("normalise", "gate_rows", "attend_rows", "attend_chunks", "merge_chunks"),
+        *("best_of_part", "best_of_row"),
+    }
+    assert [note.what for note in notes if note.is_in_step].count("fetch") == 1
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [(GREEDY,) * 4, (WARM,) * 4, (TOLD, WARM, FILTERED, GREEDY)],
+    ids=("greedy", "warm", "mixed"),
+)
+def test_the_kernels_draw_the_references_tokens(kinds: tuple) -> None:
+    reference, backend = tiny.make_backend(FULL, 16, 4), make_backend()
+    expected = reference.step(rows_of(reference, *PROMPTS), draws_of(*kinds)).collect()
+    found = backend.step(rows_of(backend, *PROMPTS), draws_of(*kinds)).collect()
+    assert found.tokens == expected.tokens
+    assert found.failures == expected.failures
+
+
+@pytest.mark.slow
+def test_an_engine_answers_by_kernels(tmp_path: Path) -> None:
+    """Prompts in chunks, in a cache too small for all of them; greedy and drawn."""
+    model = str(make_model(tmp_path))
+    prompts = [[3, 4, 5, 6], [*range(10, 40)], [7, 8, 9] * 5]
+    sampling = [
+        SamplingParams(max_tokens=4, temperature=warmth, seed=1, ignore_eos=True)
+        for warmth in (0.0, 0.9, 0.0)
+    ]
+    sizes: dict[str, Any] = {"max_num_batched_tokens": 16, "num_gpu_blocks_override": 5}
+    texts = []
+    for more in ({"backend": "torch"}, {"device": "fake", "cuda_kernels": "triton"}):
+        with LLM(model, dtype="float32", **sizes, **more) as llm:
+            outputs = llm.generate(prompts, sampling)
+            texts.append([each.outputs[0].token_ids for each in outputs])
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.slow
+def test_a_row_has_the_same_bits_alone_and_among_others_and_in_chunks() -> None:
+    """The last logits of a prompt: whole and alone, among others, and the last row by itself."""
+    whole = make_backend().forward(rows_of(make_backend(), PROMPTS[1])).logits[-1]
+    backend = make_backend()
+    among = backend.forward(rows_of(backend, PROMPTS[1], *PROMPTS)).logits[0]
+    np.testing.assert_array_equal(among, whole)
+    chunked = make_backend()
+    chunked.forward(rows_of(chunked, PROMPTS[1][:-1]))
+    last = chunked.forward(rows_of(chunked, PROMPTS[1][-1:], start=len(PROMPTS[1]) - 1)).logits[-1]
+    np.testing.assert_array_equal(last, whole)

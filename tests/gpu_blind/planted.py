@@ -1,0 +1,148 @@
+"""Kernels with a bug planted into their source, to show that each leg catches its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+from unittest import mock
+
+from octavo.backends.cuda.kernels import attention, draw, gate, norm, paged
+
+_numbers = itertools.count()
+
+
+class Bug(NamedTuple):
+    """A change of one place of a module's source."""
+
+    name: str
+    module: ModuleType
+    before: str
+    after: str
+
+
+# What the comparison with the meaning finds.
+WRONG = [
+    Bug("later positions are seen", attention, "[None, :] <= at[:, None])", "[None, :] <= last)"),
+    Bug(
+        "a window is one too wide", attention, "at[:, None] - window)", "at[:, None] - window - 1)"
+    ),
+    Bug("a sink is a key twice", attention, "weights += 1.0", "weights += 2.0"),
+    Bug("the cap is left out", attention, "if softcap > 0:", "if softcap > 100:"),
+    Bug(
+        "chunks are added without their factor", attention, "chunk_weights * taken", "chunk_weights"
+    ),
+    Bug(
+        "a block's number is taken for the next",
+        attention,
+        "// block_size, mask",
+        "// block_size + 1, mask",
+    ),
+    Bug(
+        "unseen values reach the sums",
+        attention,
+        "v = tl.load(values + offsets, mask=loaded, other=0.0)",
+        "v = tl.load(values + offsets)",
+    ),
+    Bug("a norm forgets its eps", norm, "/ width + eps)", "/ width + 1.0)"),
+    Bug(
+        "a norm rounds after the product",
+        norm,
+        "values.to(out.dtype.element_ty).to(tl.float32) * factors",
+        "values * factors * 1.01",
+    ),
+    Bug("an activation has no gate", gate, "tl.float32) * up", "tl.float32)"),
+    Bug(
+        "a draw has another position's noise",
+        draw,
+        "at.to(tl.uint64) *",
+        "(at + 1).to(tl.uint64) *",
+    ),
+    Bug("a mask is read from its other end", draw, ">> (at % 32)", ">> (31 - at % 32)"),
+    Bug("a NaN is taken for a number", draw, "tl.where(is_finite == 0, -1, token)", "token"),
+]
+
+# What the watch over accesses finds.
+RACES = [
+    Bug(
+        "a norm writes the next row too",
+        norm,
+        "tl.store(place, values.to(out.dtype.element_ty), mask=inside)",
+        "tl.store(place, values.to(out.dtype.element_ty))",
+    ),
+    Bug(
+        "chunks share a place",
+        attention,
+        "place = (item * tl.num_programs(1) + kv_head) * per_kv + r",
+        "place = (item * 0 + kv_head) * per_kv + r",
+    ),
+    Bug("rows share a part", draw, "place = row * tl.num_programs(1) + part", "place = row + part"),
+]
+BOUNDS = [
+    Bug(
+        "a gate reads past the end",
+        gate,
+        "+ at, mask=inside, other=0.0).to(tl.float32)\n    up",
+        "+ at).to(tl.float32)\n    up",
+    ),
+    Bug(
+        "a draw reads past the vocabulary",
+        draw,
+        "row * size + at, mask=inside, other=0.0)",
+        "row * size + at)",
+    ),
+]
+
+# What the claims about compiled code find.
+SLOW = [
+    Bug(
+        "a condition stands around the loads",
+        attention,
+        "        k = tl.load(keys + offsets, mask=loaded, other=0.0)\n",
+        "        k = tl.zeros((num_keys, block_dim), keys.dtype.element_ty)\n"
+        "        if start <= last - 1:\n"
+        "            k = tl.load(keys + offsets, mask=loaded, other=0.0)\n",
+    ),
+    Bug("a tile is too wide for its warps", paged, "_PROMPT_WARPS = 8", "_PROMPT_WARPS = 4"),
+    Bug(
+        "a norm loads single numbers",
+        norm,
+        "at = tl.arange(0, block)",
+        "at = tl.arange(0, block) * 3 % block",
+    ),
+]
+
+
+@contextmanager
+def planted(bug: Bug, directory: Path) -> Iterator[None]:
+    """Let a module's kernels be those of its source with the bug, until the block ends."""
+    assert bug.module.__file__ is not None
+    source = Path(bug.module.__file__).read_text()
+    assert source.count(bug.before) == 1, bug.name
+    path = directory / f"planted_{next(_numbers)}.py"
+    path.write_text(source.replace(bug.before, bug.after))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    with mock.patch.dict(sys.modules, {path.stem: made}):  # dataclasses look for it there
+        spec.loader.exec_module(made)
+    mine = vars(bug.module)
+    changed = {
+        name: value
+        for name, value in vars(made).items()
+        if not name.startswith("__") and name in mine and mine[name] is not value
+    }
+    users = (bug.module, paged) if bug.module is attention else (bug.module,)
+    with mock.patch.multiple(bug.module, **changed):
+        if len(users) == 1:
+            yield
+            return
+        used = {name: value for name, value in changed.items() if hasattr(paged, name)}
+        with mock.patch.multiple(paged, **used):
+            yield
