@@ -91,8 +91,8 @@ def resolve(
     grammar_bytes = arguments.grammar_memory_bytes if bounds_grammars and spec.has_head else 0
     block_size = sizes.block_size
     bill = _bill(opened, layout, block_size, footprint, largest_step, grammar_bytes)
-    _warn_if_quantised(arguments, opened)
     dtype = choice.kind.dtype(arguments)
+    _warn_of_types(arguments, opened, dtype)
     max_len = _longest(arguments.max_model_len, spec.max_len)
     free = _usable_memory(arguments, with_available(choice.kind.memory(), free_bytes))
     bill = with_adapters(bill, arguments, opened, free)
@@ -332,8 +332,14 @@ def _bill(
     )
 
 
-def _warn_if_quantised(arguments: EngineArguments, opened: OpenedModel) -> None:
-    """Warn about settings of floats where there are only codes, and the other way round."""
+def _warn_of_types(arguments: EngineArguments, opened: OpenedModel, dtype: str) -> None:
+    """Warn about types that are not computed in, and about settings of other weights than these."""
+    if arguments.dtype == "float16" != dtype:
+        log.warning(
+            "dtype=float16 is computed in %s, which takes as much memory and does not overflow; "
+            "float32 is more exact than both",
+            dtype,
+        )
     types = {tensor.type for tensor in tensor_sizes(opened) if tensor.is_matrix}
     if arguments.cpu_activations != "auto" and types <= {*FLOAT_TYPES}:
         log.warning(

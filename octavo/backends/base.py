@@ -25,7 +25,7 @@ Doubles = NDArray[np.float64]
 FLOAT_TYPES = ("F32", "F16", "BF16")  # types that are not quantised
 
 
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}  # by the names of dtypes
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # by the names of dtypes
 PAGE_UNIT = 64  # bytes: what kernels want blocks to begin at multiples of
 MOST_PADDING = 16  # a page is at most this part larger than its largest block, if that is possible
 MOST_PAGES_TRIED = 256  # sizes among which the best is chosen

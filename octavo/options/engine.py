@@ -50,9 +50,7 @@ log = logging.getLogger(__name__)
 
 _PACKED_BYTES = 64 << 30
 _OWN = "(default: the backend's own number)"
-# What vLLM calls the types; the values are ours. float16 has the size of bfloat16, in which no
-# value of a model overflows.
-_DTYPES = {"half": "bfloat16", "float16": "bfloat16", "float": "float32"}
+_DTYPES = {"half": "float16", "float": "float32"}  # what vLLM also calls the types
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +62,11 @@ class EngineArguments:
     tokenizer: str | None = option(
         None, "the tokenizer's place, if it is not with the model", "MODEL"
     )
-    dtype: Literal["auto", "float32", "bfloat16"] = option(
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto",
-        "type of weights and KV while computing: auto, float32 or bfloat16; auto keeps the weights "
-        "of the file, bfloat16 converts those of 32 bits; float is float32, half and float16 are "
-        "computed in bfloat16",
+        "type of weights and KV while computing: auto, float32, bfloat16 or float16; auto keeps "
+        "the weights of the file, bfloat16 converts those of 32 bits; CPUs compute float16 (half) "
+        "in bfloat16; float is float32",
         "TYPE",
         also=tuple(_DTYPES),
     )
@@ -489,12 +487,4 @@ def _check_device(device: str, backend: str) -> None:
 def _read_dtype(name: str) -> str:
     """Return Octavo's name of a type; torch.bfloat16 and vLLM's names are accepted."""
     name = name.removeprefix("torch.")
-    if name not in _DTYPES:
-        return name
-    if name != "float":
-        log.warning(
-            "dtype=%s is computed in bfloat16, which takes as much memory and does not overflow; "
-            "float32 is more exact than both",
-            name,
-        )
-    return _DTYPES[name]
+    return _DTYPES.get(name, name)

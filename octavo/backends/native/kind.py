@@ -96,7 +96,7 @@ class NativeKind:
             check_directory(settings.packed_cache, settings.packed_cache_bytes)
 
     def dtype(self, settings: BackendSettings) -> str:
-        return "bfloat16" if settings.dtype == "auto" else settings.dtype
+        return "float32" if settings.dtype == "float32" else "bfloat16"
 
     def _is_packed(self, settings: BackendSettings) -> bool:
         """Return whether weights are laid out for the kernels in less than 32 bits."""
@@ -108,7 +108,7 @@ class NativeKind:
 
         if not self._is_packed(settings):
             return NativeFootprint("float32", "float32")
-        is_asked = settings.dtype == "bfloat16" and settings.cpu_weights == "auto"
+        is_asked = settings.dtype in ("bfloat16", "float16") and settings.cpu_weights == "auto"
         weights = "bfloat16" if is_asked else settings.cpu_weights
         kv_dtype = kv_dtype_named(settings.kv_cache_dtype)
         activations = cast("CpuActivations", settings.cpu_activations)

@@ -28,7 +28,7 @@ QUERY_TILE = 8  # rows of one sequence processed together
 KEY_TILE = 64  # positions of KV processed together
 MOST_KEPT_CELLS = 1 << 23  # in a batch's cached tiles: about 140 MB
 AdapterSlots = dict[int, tuple[TorchAdapter, float]]
-_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
 @dataclass(frozen=True)

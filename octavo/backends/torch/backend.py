@@ -47,7 +47,7 @@ from octavo.program.recorder import record
 
 log = logging.getLogger(__name__)
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # A step is not measured if its estimate times this factor fits in the memory that is left over:
 # the measurement would decide nothing.
 _ESTIMATE_FACTOR = 2

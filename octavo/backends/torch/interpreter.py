@@ -394,7 +394,8 @@ def _spread(run: Run, i: Instruction) -> None:
     assert i.out is not None
     x = run[i.x]
     (columns,) = run.batch.buffers.home.upload([i.columns])
-    out = x.new_full((len(x), i.out.width), UNLIKELY)
+    unlikely = max(UNLIKELY, torch.finfo(x.dtype).min)  # finite in float16 too
+    out = x.new_full((len(x), i.out.width), unlikely)
     out[:, columns] = x
     run[i.out] = out
 

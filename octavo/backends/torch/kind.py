@@ -42,7 +42,7 @@ class TorchKind:
         pass  # it follows all arguments that are not options of others
 
     def dtype(self, settings: BackendSettings) -> str:
-        return "float32" if settings.dtype == "auto" else settings.dtype
+        return {"auto": "float32", "float16": "bfloat16"}.get(settings.dtype, settings.dtype)
 
     def footprint(self, settings: BackendSettings) -> TorchFootprint:
         from octavo.backends.torch.footprint import TorchFootprint

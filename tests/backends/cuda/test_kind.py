@@ -80,6 +80,20 @@ def test_what_is_missing_is_named(
         assert KIND.at(device).caps().refusal == "PyTorch is not installed"
 
 
+@pytest.mark.slow
+def test_float16_is_computed_on_a_device_and_replaced_on_the_cpu(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = str(make_model(tmp_path))
+    with LLM(model, device="fake", dtype="half") as llm:
+        assert llm._model.engine.facts.dtype == "float16"
+        assert llm.generate([[3, 4, 5]])[0].outputs[0].token_ids
+    assert "is computed in" not in caplog.text
+    with LLM(model, backend="torch", dtype="half") as llm:
+        assert llm._model.engine.facts.dtype == "bfloat16"
+    assert "dtype=float16 is computed in bfloat16" in caplog.text
+
+
 def test_kernels_are_refused_where_nothing_can_run_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
