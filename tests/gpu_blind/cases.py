@@ -17,6 +17,8 @@ from octavo.backends.step import HostBatch
 from octavo.backends.torch import attention, ops
 from octavo.backends.torch.attention import Buffers, LayerCells, TorchBatch
 from octavo.backends.torch.device import HOST
+from octavo.layers import Rope
+from octavo.layers.rope import plain
 from octavo.program.listing import Attend, Norm
 from tests.gpu_blind.homes import Home
 
@@ -101,6 +103,8 @@ class Attention(NamedTuple):
     window: int = 0
     softcap: float = 0.0
     has_sinks: bool = False
+    rope: Rope | None = None
+    norm_offset: float | None = None  # of norms of queries and keys, if there are any
     block_size: int = 16
     # For each sequence: how many positions it has, and how many of the last are rows of the step.
     sequences: tuple[tuple[int, int], ...] = ((1, 1), (700, 1), (40, 9), (33, 33), (130, 1))
@@ -118,6 +122,8 @@ def attention_case(dtype: torch.dtype, name: str, shape: Attention | None = None
         shape.window,
         _random(shape.heads, seed=9, dtype=dtype) if shape.has_sinks else None,
         (0, 0),
+        shape.rope,
+        *_norms_of(shape, dtype),
     )
     host = _batch_of(shape)
     rows = len(host.positions)
@@ -125,17 +131,37 @@ def attention_case(dtype: torch.dtype, name: str, shape: Attention | None = None
         _random(rows, (shape.heads + 2 * shape.kv_heads) * shape.dim, seed=8, dtype=dtype), shape
     )
 
+    reference = TorchBatch.of(host, _cache(shape, host, dtype, HOST))
+    turns = None if shape.rope is None else ops.rope_tables(reference.positions, shape.rope, dtype)
+
     def compute(home: Home) -> Tensor:
         batch = _device_batch(host, _cache(shape, host, dtype, home))
-        return paged.attend(q, k, v, layer, batch)
+        return paged.attend(q, k, v, layer, batch, turns)
 
-    reference = TorchBatch.of(host, _cache(shape, host, dtype, HOST))
+    asked, known = q, k
+    if layer.q_norm is not None and layer.k_norm is not None:
+        asked, known = ops.norm(q, layer.q_norm), ops.norm(k, layer.k_norm)
+    if shape.rope is not None and turns is not None:
+        asked = ops.rotate(asked, turns, shape.rope, shape.dim)
+        known = ops.rotate(known, turns, shape.rope, shape.dim)
     return Case(
         f"attention {name} {dtype}",
         compute,
-        attention.attend(q, k, v, layer, reference),
+        attention.attend(asked, known, v, layer, reference),
         4 * torch.finfo(dtype).eps if dtype != torch.float32 else 1e-5,
     )
+
+
+def _norms_of(shape: Attention, dtype: torch.dtype) -> tuple[Norm | None, Norm | None]:
+    if shape.norm_offset is None:
+        return None, None
+    weights = _random(2, shape.dim, seed=11, dtype=dtype)
+    counts = shape.heads, shape.kv_heads
+    q, k = (
+        Norm(weight, None, 1e-5, shape.norm_offset, True, heads)
+        for weight, heads in zip(weights, counts, strict=True)
+    )
+    return q, k
 
 
 def _parts(rows: Tensor, shape: Attention) -> tuple[Tensor, Tensor, Tensor]:
@@ -200,6 +226,7 @@ def same_row_twice(dtype: torch.dtype, home: Home) -> tuple[Tensor, Tensor]:
     return whole[count - 1], again[0]
 
 
+ROPE = Rope(plain(32, 1e4))
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 
@@ -223,6 +250,13 @@ def small_cases() -> list[Case]:
         attention_case(BF16, "capped", Attention(softcap=5.0)),
         attention_case(BF16, "with sinks", Attention(has_sinks=True, window=100)),
         attention_case(BF16, "of odd heads", Attention(dim=24, heads=6, kv_heads=2)),
+        attention_case(BF16, "with rotations", Attention(rope=ROPE)),
+        attention_case(BF16, "with norms", Attention(rope=ROPE, norm_offset=0.0)),
+        attention_case(
+            FP32,
+            "with other norms and rotations",
+            Attention(rope=Rope(plain(16, 1e4), interleaved=True), norm_offset=1.0, dim=24),
+        ),
         attention_case(BF16, "of one head", Attention(heads=1, kv_heads=1, block_size=8)),
     ]
     return made

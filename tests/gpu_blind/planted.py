@@ -6,13 +6,13 @@ import importlib.util
 import itertools
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 from unittest import mock
 
-from octavo.backends.cuda.kernels import attention, draw, gate, norm, paged
+from octavo.backends.cuda.kernels import attention, draw, gate, norm, paged, place
 
 _numbers = itertools.count()
 
@@ -48,6 +48,13 @@ WRONG = [
         attention,
         "v = tl.load(values + offsets, mask=loaded, other=0.0)",
         "v = tl.load(values + offsets)",
+    ),
+    Bug("a rotation turns the other way", place, "-others, others", "others, -others"),
+    Bug(
+        "a key is written to its neighbour",
+        place,
+        "keys + cell + kv_head",
+        "keys + cell + (kv_head ^ 1)",
     ),
     Bug("a norm forgets its eps", norm, "/ width + eps)", "/ width + 1.0)"),
     Bug(
@@ -138,11 +145,12 @@ def planted(bug: Bug, directory: Path) -> Iterator[None]:
         for name, value in vars(made).items()
         if not name.startswith("__") and name in mine and mine[name] is not value
     }
-    users = (bug.module, paged) if bug.module is attention else (bug.module,)
-    with mock.patch.multiple(bug.module, **changed):
-        if len(users) == 1:
-            yield
-            return
-        used = {name: value for name, value in changed.items() if hasattr(paged, name)}
-        with mock.patch.multiple(paged, **used):
-            yield
+    # The launches of attention have imported kernels of other modules by their names.
+    used = {
+        name: value for name, value in changed.items() if getattr(paged, name, None) is mine[name]
+    }
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.multiple(bug.module, **changed))
+        if used and bug.module is not paged:
+            stack.enter_context(mock.patch.multiple(paged, **used))
+        yield

@@ -30,6 +30,7 @@ from octavo.backends.torch.footprint import kept_bytes, kv_pages
 from octavo.backends.torch.largest_step import largest_batch
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.layers import GateUpLinear, Module
+from octavo.program.passes.attention import take_into_attention
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class CudaBackend(TorchBackend):
             from octavo.backends.cuda.kernels.meanings import KERNEL_MEANINGS
             from octavo.backends.cuda.kernels.sampler import KernelSampler
 
-            self._meanings = KERNEL_MEANINGS
+            self._meanings, self._passes = KERNEL_MEANINGS, (take_into_attention,)
             self._sampler = KernelSampler(accelerator)
         else:
             self._sampler = DeviceSampler(accelerator)

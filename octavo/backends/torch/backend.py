@@ -42,6 +42,7 @@ from octavo.program.listing import Op
 from octavo.program.operands import Adapters
 from octavo.program.passes.collectives import insert_collectives
 from octavo.program.passes.features import keep_features
+from octavo.program.passes.fusion import Pass, rewrite
 from octavo.program.passes.kept_hidden import keep_hidden
 from octavo.program.recorder import record
 
@@ -85,6 +86,7 @@ class TorchBackend:
     # Another device may give these another form.
     _batches = TorchBatch
     _meanings: Mapping[Op, Meaning] = MEANINGS
+    _passes: tuple[Pass, ...] = ()
 
     def __init__(self, dtype: str = "float32", communicator: Communicator | None = None) -> None:
         if dtype not in DTYPES:
@@ -158,6 +160,7 @@ class TorchBackend:
         features: HiddenStates | None = None,
     ) -> Interpreter:
         listing = record(model)
+        rewrite(listing, self._passes)
         keep_hidden(listing, kept_layers)
         if features is not None:
             keep_features(listing, features)

@@ -77,11 +77,14 @@ class Run:
 
     def rotate(self, x: Tensor, rope: Rope, head_dim: int) -> Tensor:
         """Rotate x by the tokens' positions; all layers with one rotation share its tables."""
-        key = (rope, x.dtype)
-        if key not in self.turns:
+        return ops.rotate(x, self.tables(rope, x.dtype), rope, head_dim)
+
+    def tables(self, rope: Rope, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return the cosines and sines of the tokens' positions."""
+        if (rope, dtype) not in self.turns:
             positions, home = self.batch.positions, self.batch.buffers.home
-            self.turns[key] = ops.rope_tables(positions, rope, x.dtype, home)
-        return ops.rotate(x, self.turns[key], rope, head_dim)
+            self.turns[rope, dtype] = ops.rope_tables(positions, rope, dtype, home)
+        return self.turns[rope, dtype]
 
     def rows(self, space: Space) -> Tensor:
         """Return the rows of all tokens that a space consists of."""

@@ -59,6 +59,7 @@ def test_the_kernels_are_launched_and_nothing_waits() -> None:
     launched = {note.detail for note in notes if note.what == "launch"}
     assert launched == {
         *("normalise", "gate_rows", "attend_rows", "attend_chunks", "merge_chunks"),
+        "place_heads",
         *("best_of_part", "best_of_row"),
     }
     assert [note.what for note in notes if note.is_in_step].count("fetch") == 1

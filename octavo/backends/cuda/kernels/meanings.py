@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from octavo.backends.cuda.batch import DeviceBatch
 from octavo.backends.cuda.kernels import gate, norm, paged
+from octavo.backends.cuda.kernels.place import is_placed
 from octavo.backends.cuda.meanings import DEVICE_MEANINGS
 from octavo.backends.torch.interpreter import Meaning, Run
 from octavo.program.listing import Instruction, Op
@@ -27,9 +30,13 @@ def _attention(run: Run, i: Instruction) -> None:
         DEVICE_MEANINGS["Attention"](run, i)
         return
     assert i.out is not None
-    assert i.attend.rope is None, "the passes that join rotations are not run for this backend"
-    assert i.attend.q_norm is None
-    out = paged.attend(run[i.x], run[i.y], run[i.values], i.attend, _batch_of(run))
+    batch, layer, q, k = _batch_of(run), i.attend, run[i.x], run[i.y]
+    if not is_placed(layer):
+        q = q if layer.q_norm is None else norm.norm(q, layer.q_norm, batch.home)
+        k = k if layer.k_norm is None else norm.norm(k, layer.k_norm, batch.home)
+        layer = replace(layer, q_norm=None, k_norm=None)
+    turns = None if layer.rope is None else run.tables(layer.rope, q.dtype)
+    out = paged.attend(q, k, run[i.values], layer, batch, turns)
     space = i.out.buffer.space
     run[i.out] = out if space == "Tokens" else out.index_select(0, run.rows(space))
 

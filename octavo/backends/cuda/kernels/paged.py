@@ -21,6 +21,7 @@ from octavo.backends.cuda.kernels.attention import (
     attend_rows,
     merge_chunks,
 )
+from octavo.backends.cuda.kernels.place import place
 from octavo.backends.step import HostBatch
 from octavo.program.listing import Attend
 
@@ -109,18 +110,26 @@ def refusal(layer: Attend) -> str | None:
     return None
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: DeviceBatch) -> Tensor:
-    """Write the new K and V to their cells, then attend over all positions that a query sees."""
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layer: Attend,
+    batch: DeviceBatch,
+    turns: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """Write the new K and V to their cells, then attend over all positions that a query sees.
+
+    `turns` are the tables of the layer's rotation, if it has one.
+    """
     group, index = layer.place
     cells = batch.buffers.layers[group][index]
-    shape = (-1, layer.kv_heads, layer.head_dim)
-    cells.values[batch.row_cells[group]] = v.reshape(shape).to(cells.values.dtype)
-    cells.keys[batch.row_cells[group]] = k.reshape(shape).to(cells.keys.dtype)
     paged = batch.paged
+    q = place(q, k, v, layer, turns, cells, batch.row_cells[group], paged.home)
     per_kv = layer.heads // layer.kv_heads
     num_rows = max(1, _MOST_QUERIES // per_kv)
     work = paged.work(layer, num_rows)
-    out = q.new_empty(len(q), layer.heads * layer.head_dim)
+    out = torch.empty_like(q)
     table = paged.tables[group]
     numbers = (
         *(q.stride(0), table.stride(0), cells.keys.stride(0), cells.keys.stride(1)),
@@ -128,47 +137,38 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: DeviceBatch) -
         *(layer.scale, layer.softcap, layer.window, layer.head_dim),
     )
     sinks = paged.positions if layer.sinks is None else layer.sinks
-    sizes = {
-        "per_kv": per_kv,
-        "block_dim": triton.next_power_of_2(layer.head_dim),
-    }
-    tiles = {"chunk_size": CHUNK, "num_keys": KEYS, "exact": q.dtype == torch.float32}
     has_sinks = layer.sinks is not None
+    sizes = {"per_kv": per_kv, "block_dim": triton.next_power_of_2(layer.head_dim)}
+    tiles = {**sizes, "chunk_size": CHUNK, "num_keys": KEYS, "exact": q.dtype == torch.float32}
+    read = (q, cells.keys, cells.values, table, paged.positions)
     if work.prompts is not None:
         paged.home.launch(
             attend_rows,
             (len(work.prompts), layer.kv_heads),
-            (q, cells.keys, cells.values, table, paged.positions, sinks, work.prompts, out),
+            (*read, sinks, work.prompts, out),
             numbers,
             num_rows=num_rows,
             num_queries=max(_LEAST_QUERIES, triton.next_power_of_2(num_rows * per_kv)),
             has_sinks=has_sinks,
             num_warps=_PROMPT_WARPS,
-            **sizes,
             **tiles,
         )
     queries = max(_LEAST_QUERIES, triton.next_power_of_2(per_kv))
     for chunks, rows in work.decodes:
-        parts = len(chunks) * layer.heads
-        part_m, part_weights = (q.new_empty(parts, dtype=torch.float32) for _ in range(2))
-        part_sums = q.new_empty(parts * layer.head_dim, dtype=torch.float32)
+        parts = _parts(len(chunks) * layer.heads, layer.head_dim, q)
         paged.home.launch(
             attend_chunks,
             (len(chunks), layer.kv_heads),
-            (
-                *(q, cells.keys, cells.values, table, paged.positions, chunks),
-                *(part_m, part_weights, part_sums),
-            ),
+            (*read, chunks, *parts),
             numbers,
             num_queries=queries,
             num_warps=4,
-            **sizes,
             **tiles,
         )
         paged.home.launch(
             merge_chunks,
             (len(rows), layer.kv_heads),
-            (part_m, part_weights, part_sums, sinks, rows, out),
+            (*parts, sinks, rows, out),
             (layer.head_dim,),
             num_queries=queries,
             has_sinks=has_sinks,
@@ -176,3 +176,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: DeviceBatch) -
             **sizes,
         )
     return out
+
+
+def _parts(count: int, dim: int, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return room for the largest score, the weights and the sums of so many heads of chunks."""
+    m, weights = (q.new_empty(count, dtype=torch.float32) for _ in range(2))
+    return m, weights, q.new_empty(count * dim, dtype=torch.float32)
