@@ -314,16 +314,15 @@ def _bill(
         pages = footprint.pages(layout, block_size)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    drafter, step_bytes, drafter_bytes = opened.drafter, footprint.step_bytes(largest_step), 0
+    drafter, steps, drafter_bytes = opened.drafter, [largest_step], 0
     if drafter is not None:
         drafter_bytes = sum(map(footprint.weight_bytes, tensor_sizes(drafter)))
-        for each in drafter.model.programs:
-            step_bytes += footprint.step_bytes(step_of_drafter(largest_step, each))
+        steps += [step_of_drafter(largest_step, each) for each in drafter.model.programs]
     return MemoryBill(
         stored=stored(opened),
         weights_bytes=sum(map(footprint.weight_bytes, tensor_sizes(opened))),
         drafter_bytes=drafter_bytes,
-        step_bytes=step_bytes,
+        step_bytes=footprint.step_bytes(*steps),
         grammar_bytes=grammar_bytes,
         block_bytes=pages.whole_bytes,
         block_size=block_size,

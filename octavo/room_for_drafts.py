@@ -98,14 +98,13 @@ def most_drafts(arguments: EngineArguments, layout: KVLayout, sizes: Sizes) -> D
 
 def step_of_drafter(largest: StepSize, program: Model) -> StepSize:
     """Return the largest step of a further program over the same sequences."""
-    spec, rows = program.spec, largest.rows + largest.sequences
-    if isinstance(program.features, LastStates):
-        rows = largest.sequences
+    spec, sequences = program.spec, largest.sequences
+    size = structs.replace(largest, wanted_rows=sequences, hidden=spec.hidden)
+    if isinstance(program.features, LastStates):  # neither attention nor an MLP
+        return structs.replace(size, rows=sequences, ffn=0, heads=0, kv_heads=0)
     return structs.replace(
-        largest,
-        rows=rows,
-        wanted_rows=largest.sequences,
-        hidden=spec.hidden,
+        size,
+        rows=largest.rows + sequences,
         ffn=spec.ffn,
         heads=spec.heads,
         kv_heads=spec.kv_heads,

@@ -190,8 +190,11 @@ class Footprint(Protocol):
     def pages(self, layout: KVLayout, block_size: int) -> KVPages:
         """Return the pages of the KV cache, which the core calls blocks of the largest group."""
 
-    def step_bytes(self, size: StepSize) -> int:
-        """Estimate the memory of the largest step while it runs."""
+    def step_bytes(self, *sizes: StepSize) -> int:
+        """Estimate the memory of the largest step while it runs, the model's and further programs'.
+
+        The first size is that of the model.
+        """
 
 
 class Arithmetic(NamedTuple):

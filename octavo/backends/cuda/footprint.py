@@ -20,8 +20,8 @@ class CudaFootprint(TorchFootprint):
 
     most_kv_bytes: int = _MOST_KV_BYTES
 
-    def step_bytes(self, size: StepSize) -> int:
-        return TorchFootprint.step_bytes(self, size) + draw_bytes(size)
+    def step_bytes(self, *sizes: StepSize) -> int:
+        return TorchFootprint.step_bytes(self, *sizes) + sum(map(draw_bytes, sizes))
 
 
 def draw_bytes(size: StepSize) -> int:

@@ -65,19 +65,26 @@ class NativeFootprint(Struct, frozen=True):
     def pages(self, layout: KVLayout, block_size: int) -> KVPages:
         return kv_pages(layout, block_size, self.kv_dtype)
 
-    def step_bytes(self, size: StepSize) -> int:
+    def step_bytes(self, *sizes: StepSize) -> int:
         """Estimate the largest step's memory while it runs: scratch for its rows, and logits."""
-        width = size.heads * size.head_dim
-        projected = width + 2 * size.kv_heads * size.head_dim
-        inner = max(projected + width, 2 * size.ffn)
-        row = 4 * (_HIDDEN_ROWS * size.hidden + inner)
-        prepared = _PREPARED_BYTES * max(size.hidden, width, size.ffn)
-        logits = size.wanted_rows * size.vocabulary * 4
-        # Wanted rows have their own scratch in the last layer. A mean embedding wants all of a
-        # step's rows, beside those that are sampled from, and their states are returned.
-        scratch = (size.rows + size.rows + size.wanted_rows) * (row + prepared)
-        splits = size.positions // _native.SPLIT_TOKENS
-        sums = size.sequences * splits * size.heads * (size.head_dim + _native.RECORD_FLOATS) * 4
-        # Sums of sequences that read a shared prefix together.
-        shared = min(sums, _native.MOST_SHARED_BYTES)
-        return scratch + size.rows * size.hidden * 4 + logits + shared + _LIBRARY_BYTES
+        logits = [size.wanted_rows * size.vocabulary * 4 for size in sizes]
+        # Further programs run one after the other, and write their logits to one place.
+        of_further = max(logits[1:], default=0)
+        return sum(map(_scratch_bytes, sizes)) + logits[0] + of_further + _LIBRARY_BYTES
+
+
+def _scratch_bytes(size: StepSize) -> int:
+    """Estimate what a program keeps for the rows of its largest step."""
+    width = size.heads * size.head_dim
+    projected = width + 2 * size.kv_heads * size.head_dim
+    inner = max(projected + width, 2 * size.ffn)
+    row = 4 * (_HIDDEN_ROWS * size.hidden + inner)
+    prepared = _PREPARED_BYTES * max(size.hidden, width, size.ffn)
+    # Wanted rows have their own scratch in the last layer. A mean embedding wants all of a
+    # step's rows, beside those that are sampled from, and their states are returned.
+    scratch = (size.rows + size.rows + size.wanted_rows) * (row + prepared)
+    splits = size.positions // _native.SPLIT_TOKENS
+    sums = size.sequences * splits * size.heads * (size.head_dim + _native.RECORD_FLOATS) * 4
+    # Sums of sequences that read a shared prefix together.
+    shared = min(sums, _native.MOST_SHARED_BYTES)
+    return scratch + size.rows * size.hidden * 4 + shared

@@ -48,7 +48,11 @@ class TorchFootprint:
     def pages(self, layout: KVLayout, block_size: int) -> KVPages:
         return kv_pages(layout, block_size, self.dtype)
 
-    def step_bytes(self, size: StepSize) -> int:
+    def step_bytes(self, *sizes: StepSize) -> int:
+        return sum(map(self._program_bytes, sizes)) + _LIBRARY_BYTES
+
+    def _program_bytes(self, size: StepSize) -> int:
+        """Estimate what a program takes for its largest step."""
         element_bytes = ELEMENT_BYTES[self.dtype]
         items = min(size.rows, size.sequences) + size.rows // QUERY_TILE
         width = size.heads * size.head_dim
@@ -60,7 +64,7 @@ class TorchFootprint:
         stream = size.rows * size.hidden * element_bytes * _HIDDEN_COPIES
         logits = size.wanted_rows * size.vocabulary * 4 * _LOGIT_COPIES
         pooled = size.rows * size.hidden * (element_bytes + 4)  # a mean embedding needs all rows
-        return max(attention, mlp, logits) + stream + pooled + kept_bytes(size) + _LIBRARY_BYTES
+        return max(attention, mlp, logits) + stream + pooled + kept_bytes(size)
 
 
 def kept_bytes(size: StepSize) -> int:

@@ -11,7 +11,10 @@ import pytest
 
 from octavo import LLM
 from octavo.core.config import ConfigError
+from octavo.engine.drafter import layout_of, open_with_drafter
 from octavo.loader.errors import CheckpointError
+from octavo.options.engine import read_arguments
+from octavo.resolve import make_bill
 from octavo.runner.speculate.heads import HeadsProposer
 from tests.api.tiny import make_model
 from tests.runner.speculate.head_files import load, save
@@ -127,3 +130,16 @@ def test_there_are_as_many_drafts_as_heads(tmp_path: Path) -> None:
             config = llm._runner._model.core.scheduler.kv.config
             assert config.max_ahead == most
             assert config.max_ahead_lag == config.max_model_len  # heads lack nothing
+
+
+def test_heads_are_counted_with_what_they_take_alone(tmp_path: Path) -> None:
+    """Memory that the first step of an engine takes for good is counted once, not for each head."""
+    directory, drafter = make_model(tmp_path), make_medusa(tmp_path / "heads")
+    for backend in ("native", "torch"):
+        found = []
+        for settings in ({"method": "ngram"}, {"model": str(drafter)}):
+            values = {"speculative_config": settings, "backend": backend, "max_num_seqs": 8}
+            asked = read_arguments(str(directory), values)
+            _, opened = open_with_drafter(asked)
+            found.append(make_bill(asked, opened, layout_of(opened)).step_bytes)
+        assert 0 < found[1] - found[0] < 1 << 20
