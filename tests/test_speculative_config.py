@@ -32,6 +32,17 @@ from octavo.options.speculation import SpeculativeConfig, read_speculative_confi
             {"method": "draft_model", "model": Path("x"), "num_speculative_tokens": 3},
             SpeculativeConfig("draft_model", 3, model="x"),
         ),
+        *(
+            ({"method": name}, SpeculativeConfig("mtp"))
+            for name in ("mtp", "deepseek_mtp", "NEXTN")
+        ),
+        ({"method": "EAGLE"}, SpeculativeConfig("mtp")),  # SGLang's, without files
+        ({"method": "EAGLE", "model": "x"}, SpeculativeConfig("eagle", model="x")),
+        ({"method": "STANDALONE", "model": "x"}, SpeculativeConfig("draft_model", model="x")),
+        (
+            {"method": "custom_class", "model": "package.module:Class"},
+            SpeculativeConfig("custom_class", model="package.module:Class"),
+        ),
         ({"method": "suffix"}, SpeculativeConfig("suffix", 24)),
         (
             {"method": "suffix", "suffix_decoding_max_tree_depth": 8},
@@ -51,7 +62,12 @@ def test_settings_may_be_a_mapping_or_json(given: Any, expected: SpeculativeConf
     ("given", "message"),
     [
         ({}, "the key 'method' is missing"),
-        ({"method": "dflash"}, "method='dflash' is unknown; there is 'ngram'"),
+        ({"method": "trees"}, "method='trees' is unknown; there is 'ngram'"),
+        ({"method": "dflash"}, "method='dflash' is not supported: drafters of whole blocks"),
+        ({"method": "DFLASH", "model": "x"}, "method='DFLASH' is not supported: drafters of"),
+        ({"method": "mlp_speculator"}, "method='mlp_speculator' is not supported"),
+        ({"method": "mtp", "model": "x"}, "'model' names 'x', .* method='mtp' needs no model"),
+        ({"method": "custom_class"}, "method='custom_class' needs the key 'model': the class, as"),
         ({"method": "eagle3"}, "method='eagle3' needs the key 'model'"),
         ({"method": ["ngram"]}, r"method=\['ngram'\] is unknown"),
         ({"method": "ngram", "num_speculative_token": 5}, "did you mean num_speculative_tokens?"),
@@ -107,3 +123,10 @@ def test_an_engine_takes_the_settings_or_none() -> None:
     assert read_arguments("m", {"speculative_config": None}).speculative_config is None
     with pytest.raises(ConfigError, match="must be a SpeculativeConfig"):
         EngineArguments("m", speculative_config={"method": "ngram"})  # type: ignore[arg-type]
+
+
+def test_only_files_that_draft_are_looked_for() -> None:
+    """The name of a class is none of a model on the hub."""
+    assert SpeculativeConfig("eagle3", model="x").drafter == "x"
+    assert SpeculativeConfig("custom_class", model="x:Y").drafter is None
+    assert SpeculativeConfig("mtp").drafter is None

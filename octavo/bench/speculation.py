@@ -12,7 +12,7 @@ from typing import Any
 from octavo.api.llm import LLM
 from octavo.core.config import ConfigError
 from octavo.core.sampling_params import SamplingParams
-from octavo.options.speculation import DRAFT_MODEL
+from octavo.options.speculation import AUTO, DRAFT_MODEL
 
 MOST_PROMPTS = 4096
 # The settings of each way to draft. Predictions need none; "off" is what the others are compared
@@ -93,11 +93,14 @@ def compare(
 ) -> list[Gain]:
     """Answer all prompts in each way; the answers must be equal.
 
-    `drafter` has the settings of a draft model, which is one of the ways then.
+    `drafter` has the settings of a way that needs more than the prompts, such as a draft model.
     """
     gains: list[Gain] = []
     expected: list[list[int]] = []
-    ways = WAYS if drafter is None else {**WAYS, DRAFT_MODEL: drafter}
+    ways = WAYS
+    if drafter is not None:
+        method = str(drafter["method"])
+        ways = {**WAYS, DRAFT_MODEL if method == AUTO else method: drafter}
     for way, settings in ways.items():
         if way == "prediction" and not any(each.prediction for each in asked):
             continue

@@ -146,8 +146,8 @@ def run(arguments: argparse.Namespace) -> int:
     tokenizer = None if asked.tokenizer is None else _tokenizer_source(asked.tokenizer)
     # Resolved in this process, where the user sees the progress and the errors.
     model = resolve(asked.model)
-    if asked.speculative_config is not None and asked.speculative_config.model is not None:
-        resolve(asked.speculative_config.model)
+    if asked.speculative_config is not None and asked.speculative_config.drafter is not None:
+        resolve(asked.speculative_config.drafter)
     source = tokenizer or model
     start.lap("start Python, find the model")
     with contextlib.ExitStack() as stack:

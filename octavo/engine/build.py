@@ -22,8 +22,8 @@ from octavo.engine.cache_size import final_blocks, reserve_step
 from octavo.engine.drafter import layout_of, open_with_drafter, record_programs, weight_files
 from octavo.engine.grammars import prepare_grammars
 from octavo.engine.memory_check import MemoryCheck
+from octavo.engine.own_classes import make_own_proposer, make_processors
 from octavo.engine.pooling_facts import with_settings
-from octavo.engine.request_processors import make_processors
 from octavo.engine.shortage import describe_shortage
 from octavo.exec.inline import InlineExecutor
 from octavo.grammar.supply import GrammarSupply
@@ -139,6 +139,7 @@ def _build(
     if arguments.logits_processors:
         parts.begin("make the logits processors")
     request_processors = make_processors(arguments.logits_processors)
+    own_proposer = make_own_proposer(arguments.speculative_config)
     parts.begin("find and open the model's files")
     source, opened = open_with_drafter(arguments)
     layout = layout_of(opened)
@@ -172,7 +173,7 @@ def _build(
         config.core,
         processors=processors,
         request_processors=request_processors,
-        proposer=_make_proposer(config, opened),
+        proposer=own_proposer or _make_proposer(config, opened),
         grammars=grammars,
         heads=opened.heads,
         masks_beside=backend.num_threads < num_cores()[0],

@@ -11,13 +11,13 @@ from octavo.backends.base import DRAFTER, Backend, KVLayout
 from octavo.backends.kind import WeightFile
 from octavo.core.config import ConfigError
 from octavo.layers import HiddenStates
-from octavo.loader import ModelFiles
+from octavo.loader import Checkpoint, ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.options.engine import EngineArguments
-from octavo.options.speculation import AUTO, DRAFT_MODEL
+from octavo.options.speculation import AUTO, DRAFT_MODEL, MTP
 
 log = logging.getLogger(__name__)
 
@@ -33,19 +33,26 @@ def open_with_drafter(arguments: EngineArguments) -> tuple[ModelFiles, OpenedMod
     source = resolve_source(arguments.model)
     opened = open_model(source, arguments.max_model_len, arguments.hf_overrides)
     speculation = arguments.speculative_config
-    if speculation is None or speculation.model is None:
+    if speculation is None or (speculation.drafter is None and speculation.method != MTP):
         return source, opened
-    name = speculation.model
+    name = speculation.drafter or arguments.model
     if not opened.spec.has_head:
         raise _error(name, f"{arguments.model!r} draws no tokens for which it could draft")
+    if speculation.method == MTP:
+        from octavo.models.drafters.mtp import open_own_layer
+
+        return source, structs.replace(opened, drafter=open_own_layer(opened, MTP))
     other = resolve_source(name)
-    kind = _kind_of(name, other, speculation.method)
+    checkpoint = other.open()
+    kind = _kind_of(name, other, checkpoint, speculation.method)
     if kind != DRAFT_MODEL:
         # Here, since other models need none of it.
         from octavo.models.drafters.kinds import open_drafter
 
-        return source, structs.replace(opened, drafter=open_drafter(other, kind, opened))
-    drafter = open_model(other, arguments.max_model_len or opened.spec.max_len)
+        drafter = open_drafter(other, checkpoint, kind, opened)
+        return source, structs.replace(opened, drafter=drafter)
+    max_len = arguments.max_model_len or opened.spec.max_len
+    drafter = open_model(other, max_len, checkpoint=checkpoint)
     if not drafter.spec.has_head:
         raise _error(name, "it draws no tokens: it has no head for them")
     _check_sizes(name, opened, drafter)
@@ -54,11 +61,11 @@ def open_with_drafter(arguments: EngineArguments) -> tuple[ModelFiles, OpenedMod
     return source, structs.replace(opened, drafter=drafter)
 
 
-def _kind_of(name: str, source: ModelFiles, method: str) -> str:
+def _kind_of(name: str, source: ModelFiles, checkpoint: Checkpoint, method: str) -> str:
     """Return how the files of a drafter draft; refuse files for another method than asked for."""
     from octavo.models.drafters.kinds import KINDS, kind_of_files
 
-    found = kind_of_files(source) or DRAFT_MODEL
+    found = kind_of_files(source, checkpoint) or DRAFT_MODEL
     if found not in (DRAFT_MODEL, *KINDS):
         raise _error(
             name, f"its files are for the method {found!r}, and there is {', '.join(KINDS)}"
@@ -105,8 +112,10 @@ def layout_of(opened: OpenedModel) -> KVLayout:
 
 def weight_files(opened: OpenedModel) -> tuple[WeightFile, ...]:
     """Return the files of a model's weights, and of those of the one that drafts for it."""
-    own = tuple(opened.checkpoint.files)
-    return own if opened.drafter is None else (*own, *opened.drafter.checkpoint.files)
+    own, drafter = tuple(opened.checkpoint.files), opened.drafter
+    if drafter is None or drafter.checkpoint is opened.checkpoint:
+        return own
+    return (*own, *drafter.checkpoint.files)
 
 
 def _check_sizes(name: str, opened: OpenedModel, drafter: OpenedModel) -> None:

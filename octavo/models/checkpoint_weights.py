@@ -98,7 +98,9 @@ class CheckpointWeights:
             name for format_ in self._formats for name in format_.unused(self._checkpoint, expected)
         ]
         unused += unused_in_stacks(self._checkpoint)
-        check_tensors(self._checkpoint, stored, may_be_extra=[*extra, *unused])
+        for name in extra:
+            unused += self._matrices[name].tensors if name in self._matrices else (name,)
+        check_tensors(self._checkpoint, stored, may_be_extra=unused)
 
 
 def named_as_declared(weights: Weights, model: Model) -> Weights:

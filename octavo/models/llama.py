@@ -1,6 +1,6 @@
 """The Llama family: Llama 2 and 3, Mistral, Yi, SmolLM 2 and 3, Qwen 2 and 3, Granite 3, Phi 3/4.
 
-Also the first Gemma and the first GLM-4: a norm before attention and before a gated MLP.
+Also MiMo, the first Gemma and the first GLM-4: a norm before attention and before a gated MLP.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ WINDOWED = {
     "Phi3ForCausalLM": True,
     "Qwen2ForCausalLM": False,
     "Qwen3ForCausalLM": False,
+    "MiMoForCausalLM": False,
     "SmolLM3ForCausalLM": False,
 }
 # The architectures whose head is the embedding by default.
@@ -28,7 +29,11 @@ TIED = ("GemmaForCausalLM", "SmolLM3ForCausalLM")
 class Llama(CausalLM):
     """A decoder of standard blocks."""
 
-    ignored = ("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
+    ignored = (
+        "model.layers.*.self_attn.rotary_emb.inv_freq",
+        "model.rotary_emb.inv_freq",
+        "model.mtp_layers.*",  # of MiMo, for drafts
+    )
 
     @staticmethod
     def read(config: Config) -> ModelSpec:
@@ -48,7 +53,7 @@ class Llama(CausalLM):
 def _own_fields(kind: str, config: Config, spec: ModelSpec) -> dict[str, Any]:
     """Return the fields that only one member of the family has."""
     match kind:
-        case "Qwen2ForCausalLM":
+        case "Qwen2ForCausalLM" | "MiMoForCausalLM":
             return {"qkv_bias": True}
         case "Qwen3ForCausalLM":
             return {"qk_norm": True}

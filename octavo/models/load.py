@@ -48,13 +48,16 @@ def open_model(
     source: ModelFiles,
     max_len: int | None = None,
     overrides: Mapping[str, Any] | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> OpenedModel:
     """Declare the model, map its weights, and check that they belong together.
 
     Only the small tensors behind pooling are read. `max_len` is the longest sequence that will be
     run, if shorter than the model's own limit; `overrides` replace values of its config.json.
+    `checkpoint` is that of the source if it has been opened already.
     """
-    checkpoint = source.open()
+    if checkpoint is None:
+        checkpoint = source.open()
     if source.is_gguf:
         # Here, since other models need none of it.
         from octavo.models.gguf.gguf_weights import GgufWeights

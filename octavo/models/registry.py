@@ -44,6 +44,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "MistralForCausalLM": ("llama", "Llama"),
     "Qwen2ForCausalLM": ("llama", "Llama"),
     "Qwen3ForCausalLM": ("llama", "Llama"),
+    "MiMoForCausalLM": ("llama", "Llama"),
     "SmolLM3ForCausalLM": ("llama", "Llama"),
     "GraniteForCausalLM": ("llama", "Llama"),
     "Phi3ForCausalLM": ("llama", "Llama"),

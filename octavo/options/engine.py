@@ -275,8 +275,8 @@ class EngineArguments:
     speculative_config: SpeculativeConfig | None = option(
         None,
         "settings of speculation as a JSON object; method is ngram, suffix, draft_model, eagle3, "
-        "eagle, medusa or off; docs/speculation.md has the other keys (default: only predictions "
-        "have drafts)",
+        "eagle, medusa, mtp, custom_class or off; docs/speculation.md has the other keys (default: "
+        "only predictions have drafts)",
         "JSON",
         aliases=("-sc",),
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from octavo.core.config import ConfigError
 from octavo.nearest import nearest_or_all
 
-# How drafts are made: each is a module of octavo/runner/speculate with a function `make`.
+# How drafts are made. Those that need no model are modules of octavo/runner/speculate.
 METHODS = (
     "ngram",  # prompt lookup
     "suffix",  # what most often followed, in the sequence and in earlier answers
@@ -18,17 +18,27 @@ METHODS = (
     "eagle3",  # a layer that reads hidden states of several depths
     "eagle",  # a layer that reads the last hidden state
     "medusa",  # heads that each read the last hidden state and propose one token
+    "mtp",  # a layer in the model's own files that reads its last hidden state
+    "custom_class",  # a class of the operator's own, which `model` names
     "auto",  # as the files of `model` are for
     "off",  # no drafts at all, not even those of a request's own prediction
 )
-DRAFT_MODEL, AUTO = "draft_model", "auto"
-WITH_MODEL = (
-    DRAFT_MODEL,
-    "eagle3",
-    "eagle",
-    "medusa",
-    AUTO,
-)  # methods for which `model` has weights
+DRAFT_MODEL, MTP, CUSTOM_CLASS, AUTO = "draft_model", "mtp", "custom_class", "auto"
+# Older names of MTP, by the kind of the model, which its own files state.
+OF_MTP = (
+    *("deepseek_mtp", "mimo_mtp", "mimo_v2_mtp", "glm4_moe_mtp", "glm4_moe_lite_mtp"),
+    *("ernie_mtp", "qwen3_next_mtp", "qwen3_5_mtp", "longcat_flash_mtp", "exaone_moe_mtp"),
+    *("nemotron_h_mtp", "pangu_ultra_moe_mtp", "step3p5_mtp"),
+)
+# SGLang's names of algorithms. Its EAGLE without files is what it calls NEXTN with them.
+OF_SGLANG = {
+    "STANDALONE": DRAFT_MODEL,
+    "EAGLE3": "eagle3",
+    "EAGLE": "eagle",
+    "NEXTN": MTP,
+    "NGRAM": "ngram",
+}
+WITH_MODEL = (DRAFT_MODEL, "eagle3", "eagle", "medusa", AUTO)  # `model` names their files
 # Drafts of a sequence from its request's prediction in one step, at most; and those of all
 # sequences that an engine without a proposer has room for. Each needs a row of logits.
 PREDICTED_TOKENS = 16
@@ -53,7 +63,7 @@ class SpeculativeConfig:
     suffix_decoding_max_cached_requests: int = 10_000  # answers kept of a cache scope; 0: none
     suffix_decoding_max_spec_factor: float = 1.0  # drafts for each token that matches, at most
     suffix_decoding_min_token_prob: float = 0.1  # of a draft: less probable ones are not proposed
-    model: str | None = None  # what drafts: a directory, a file, or a name on the hub
+    model: str | None = None  # what drafts: a directory, a file, a name on the hub, or a class
 
     def __post_init__(self) -> None:
         _check_method(self.method)
@@ -73,20 +83,31 @@ class SpeculativeConfig:
                 f"prompt_lookup_max={self.prompt_lookup_max}; lower it, or raise the other"
             )
 
+    @property
+    def drafter(self) -> str | None:
+        """The name of the files that draft, beside those of the model; None: there are none."""
+        return self.model if self.method in WITH_MODEL else None
+
     def _check_model(self) -> None:
-        if self.method not in WITH_MODEL:
-            if self.model is not None:
+        if self.method in WITH_MODEL or self.method == CUSTOM_CLASS:
+            if not self.model:
                 raise _error(
-                    f"the key 'model' names {self.model!r}, which drafts with a method of its "
-                    f"own, and method={self.method!r} needs no model; leave one of them out"
+                    f"method={self.method!r} needs the key 'model': {_NEEDED[self.method]}"
                 )
-        elif not self.model:
+        elif self.model is not None:
             raise _error(
-                f"method={self.method!r} needs the key 'model': a smaller model of the same "
-                "vocabulary, or what was trained to draft for this one"
+                f"the key 'model' names {self.model!r}, which drafts with a method of its own, and "
+                f"method={self.method!r} needs no model; leave one of them out"
             )
 
 
+_NEEDED = {
+    **dict.fromkeys(
+        WITH_MODEL,
+        "a smaller model of the same vocabulary, or what was trained to draft for this one",
+    ),
+    CUSTOM_CLASS: "the class, as module:Class",
+}
 _RANGES: Mapping[str, tuple[float, float]] = {
     "num_speculative_tokens": (1, MOST_TOKENS),
     "prompt_lookup_max": (1, MOST_LOOKUP),
@@ -153,6 +174,7 @@ def read_speculative_config(given: object) -> SpeculativeConfig:
     if not isinstance(given, Mapping):
         raise _error(f"it is {given!r}; it must be a mapping, {_EXAMPLE}")
     if given.get("method") is not None:
+        given = {**given, "method": _named_here(given["method"], given.get("model"))}
         _check_method(given["method"])  # another method has other keys, unknown here
     known = [field.name for field in fields(SpeculativeConfig)]
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -183,7 +205,18 @@ def read_speculative_config(given: object) -> SpeculativeConfig:
     return SpeculativeConfig(**chosen)
 
 
+def _named_here(method: object, model: object) -> object:
+    """Return the name here of a method that vLLM or SGLang name otherwise."""
+    if not isinstance(method, str):
+        return method
+    if method in OF_MTP or (method == "EAGLE" and model is None):
+        return MTP
+    return OF_SGLANG.get(method, method)
+
+
 def _check_method(method: object) -> None:
+    if isinstance(method, str) and method.lower() in _NOT_BUILT:
+        raise _error(f"method={method!r} is not supported: {_NOT_BUILT[method.lower()]}")
     if method not in METHODS:
         raise _error(
             f"method={method!r} is unknown; there is {', '.join(map(repr, METHODS))}, and 'ngram' "
@@ -191,6 +224,17 @@ def _check_method(method: object) -> None:
         )
 
 
+# Methods of others, and what comes nearest.
+_NOT_BUILT = {
+    **dict.fromkeys(
+        ("dflash", "dspark"),
+        "drafters of whole blocks attend both ways over keys that are kept, which no backend does; "
+        "those of 'eagle3', 'eagle' and 'mtp' go on token by token",
+    ),
+    "mlp_speculator": "such heads are not read; those of Medusa are 'medusa'",
+    "ngram_gpu": "n-grams are looked up on the host, with 'ngram'",
+    "extract_hidden_states": "it drafts nothing; 'token_embed' returns hidden states",
+}
 _EXAMPLE = 'as in {"method": "ngram", "num_speculative_tokens": 5}'
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -12,9 +13,12 @@ from octavo.backends.native.backend import PeakRates
 from octavo.bench.profile import Line, Profile
 from octavo.bench.speculation import Gain
 from octavo.cli import main
-from octavo.cli.bench.engine import as_gains, as_text
+from octavo.cli.bench.engine import as_gains, as_text, way_of
 from octavo.cli.commands import OK, USAGE
+from octavo.cli.parsing import UsageError
+from octavo.core.pace.draft_counts import DraftCounts
 from octavo.observe import machine
+from octavo.options.speculation import read_speculative_config
 
 SHORT = ("--steps", "3", "--peak-seconds", "0", "--num-threads", "2")
 
@@ -142,7 +146,9 @@ def test_the_ways_to_draft_are_compared_on_the_users_prompts(
     ]
     prompts.write_text("\n\n".join(map(json.dumps, lines)))
     words = ["bench", "speculation", str(prompts), tiny, "--tokens", "40", "--streams", "2"]
-    assert main([*words, "--num-threads", "1", "--json"]) == OK
+    # What a row costs is measured, so that a busy machine might see no gain in any draft.
+    with mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)):
+        assert main([*words, "--num-threads", "1", "--json"]) == OK
     found = json.loads(capsys.readouterr().out)
     assert [each["way"] for each in found] == ["off", "ngram", "suffix", "prediction"]
     assert {each["tokens"] for each in found} == {found[0]["tokens"]}
@@ -184,3 +190,19 @@ def test_wrong_words_of_speculation(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "p").write_text("a prompt")
     words = [str(tmp_path / word) if word == "p" else word for word in words]
     assert main(["bench", "speculation", *words]) == USAGE
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"method": "mtp", "num_speculative_tokens": 3},
+        {"method": "custom_class", "model": "mine:Mine"},
+        {"model": "smaller"},
+    ],
+)
+def test_ways_that_need_settings_are_measured_beside_the_others(given: dict[str, Any]) -> None:
+    found = way_of(given)
+    assert found is not None
+    assert read_speculative_config(found) == read_speculative_config(given)
+    with pytest.raises(UsageError, match="--spec-method mtp"):
+        way_of({"method": "suffix"})

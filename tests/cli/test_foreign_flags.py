@@ -22,6 +22,7 @@ from octavo.core.config import ConfigError
 from octavo.options.engine import EngineArguments, read_arguments
 from octavo.options.foreign import FIXED, INERT, MISSING, SYNONYMS
 from octavo.options.server import ServerSettings
+from octavo.options.speculation import SpeculativeConfig
 from tests.damage.models import write_gguf_model
 
 # The flags of `vllm serve` 0.33, with their short forms, and "!" behind those without a value.
@@ -214,12 +215,31 @@ def test_servers_settings_have_other_names_too() -> None:
         ("-n", "5"),
         ("--grammar", "root ::= x"),
         ("--reasoning-budget", "0"),
-        ("--speculative-algorithm", "NEXTN"),
     ],
 )
 def test_what_other_servers_would_do_is_refused_by_name(words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match=f"^{words[0]}.* is not supported: "):
         engine("m", *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("NEXTN", "--speculative-num-steps", "3"), SpeculativeConfig("mtp", 3)),
+        (("EAGLE",), SpeculativeConfig("mtp")),
+        (
+            ("EAGLE3", "--speculative-draft-model-path", "x", "--speculative-eagle-topk", "1"),
+            SpeculativeConfig("eagle3", model="x"),
+        ),
+        (("STANDALONE", "--model-draft", "x"), SpeculativeConfig("draft_model", model="x")),
+    ],
+)
+def test_sglangs_algorithms_are_methods(
+    words: tuple[str, ...], expected: SpeculativeConfig
+) -> None:
+    assert engine("m", "--speculative-algorithm", *words).speculative_config == expected
+    with pytest.raises(ConfigError, match="method='DFLASH' is not supported"):
+        engine("m", "--speculative-algorithm", "DFLASH")
 
 
 @pytest.mark.parametrize(

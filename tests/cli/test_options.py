@@ -133,8 +133,9 @@ def test_speculation_is_a_json_object_or_short_flags() -> None:
     assert engine("--spec-method=ngram").speculative_config == SpeculativeConfig("ngram")
     with pytest.raises(UsageError, match="--spec-tokens and --speculative-config are both given"):
         engine("--speculative-config", text, "--spec-tokens", "3")
-    with pytest.raises(UsageError, match="invalid choice: 'mtp'"):
-        engine("--spec-method", "mtp")
+    assert engine("--spec-method", "mtp").speculative_config == SpeculativeConfig("mtp")
+    with pytest.raises(UsageError, match="invalid choice: 'mpt'"):
+        engine("--spec-method", "mpt")
     with pytest.raises(ConfigError, match="there is no key 'methods'; did you mean method"):
         engine("--speculative-config", '{"methods": "ngram"}')
     with pytest.raises(ConfigError, match=r"num_speculative_tokens=0 must be from 1 to 64"):

@@ -11,6 +11,7 @@ import pytest
 from octavo import LLM
 from tests.quantize.made import write_model
 from tests.ranks.small import FORMATS, KINDS, TIGHT, answers, write
+from tests.runner.speculate.mtp_files import make_mimo
 
 RANKS = (2, 3, 4)
 
@@ -57,6 +58,22 @@ def test_drafts_change_nothing(directory: Path, method: str, ranks: int) -> None
         num_gpu_blocks_override=24,
     )
     assert found == alone(directory, "LlamaForCausalLM", "bf16")
+    assert snapshot.num_drafts > 0
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_layer_of_the_model_that_drafts_changes_nothing(directory: Path, ranks: int) -> None:
+    model = directory / "mimo"
+    if not model.exists():
+        model.mkdir()
+        make_mimo(model)
+    found, snapshot = answers(
+        model,
+        tensor_parallel_size=ranks,
+        speculative_config={"method": "mtp", "num_speculative_tokens": 3},
+        num_gpu_blocks_override=24,
+    )
+    assert found == answers(model)[0]
     assert snapshot.num_drafts > 0
 
 

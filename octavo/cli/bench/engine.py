@@ -121,7 +121,7 @@ def _speculation(arguments: argparse.Namespace) -> int:
     prompts = read_prompts(Path(arguments.model_word))
     arguments.model_word = arguments.last_word
     options = engine_options(arguments)
-    drafter = _drafter(options.pop("speculative_config", None))
+    drafter = way_of(options.pop("speculative_config", None))
     sampling = SamplingParams(
         temperature=arguments.temperature, max_tokens=arguments.tokens, seed=0
     )
@@ -137,17 +137,17 @@ def _speculation(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _drafter(given: object) -> dict[str, Any] | None:
-    """Return the settings of a draft model; every other way is measured without any."""
+def way_of(given: object) -> dict[str, Any] | None:
+    """Return the settings of a way that needs some; the others are measured without any."""
     if given is None:
         return None
-    from octavo.options.speculation import WITH_MODEL, read_speculative_config
+    from octavo.options.speculation import CUSTOM_CLASS, MTP, WITH_MODEL, read_speculative_config
 
     settings = read_speculative_config(given)
-    if settings.method not in WITH_MODEL:
+    if settings.method not in (*WITH_MODEL, MTP, CUSTOM_CLASS):
         raise UsageError(
-            "every way to draft is measured; leave out the flags of speculation, but those of a "
-            "draft model: --model-draft MODEL, --draft-max COUNT"
+            "every way to draft that needs the prompts alone is measured; leave out the flags of "
+            "speculation, but those of others, as in --model-draft MODEL or --spec-method mtp"
         )
     count = settings.num_speculative_tokens
     return {"method": settings.method, "model": settings.model, "num_speculative_tokens": count}

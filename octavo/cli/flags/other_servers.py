@@ -73,6 +73,7 @@ KEYS: Mapping[str, str] = {
     "--reasoning-effort": "--default-chat-template-kwargs.reasoning_effort",
     **dict.fromkeys(_DRAFT_MODEL, f"{_SPECULATION}.model"),
     **dict.fromkeys(_DRAFT_TOKENS, f"{_SPECULATION}.num_speculative_tokens"),
+    "--speculative-algorithm": f"{_SPECULATION}.method",
 }
 # Values that mean the defaults.
 USUAL: Mapping[str, tuple[str, ...]] = {
@@ -95,7 +96,6 @@ class Other(NamedTuple):
 _TEXT = "models read text alone"
 _CHOSEN = "how many drafts are made follows from how often they are right, and what they cost"
 _LOOKUP = "--spec-method suffix keeps earlier answers in memory"
-_ALGORITHM = "STANDALONE (a draft model), EAGLE3, EAGLE and the methods of --spec-method draft"
 _SAMPLER = "there is no such sampler"
 _THEIRS = "requests set it themselves"
 _UI = "there is no web page to chat in"
@@ -218,7 +218,6 @@ OTHERS: tuple[Other, ...] = (
     Other(("--cuda-graph-max-bs", "--cuda-graph-bs"), "no backend captures graphs", None),
     Other(("--max-total-tokens",), "see --kv-cache-memory-bytes and --max-model-len"),
     Other(("--max-prefill-tokens",), _BATCH),
-    Other(("--speculative-algorithm",), _ALGORITHM, ("STANDALONE", "EAGLE3", "EAGLE")),
     Other(("--speculative-num-draft-tokens",), "see --speculative-num-steps", None),
     Other(("--speculative-eagle-topk",), "each draft follows the one before", ("1",)),
     Other(("--speculative-token-map",), "the files of a drafter have its tokens (d2t)"),

@@ -1,4 +1,4 @@
-"""EAGLE: a layer over tokens and the model's last hidden states of the positions before them.
+"""EAGLE: layers over tokens and the model's last hidden states of the positions before them.
 
 The drafter computes what the model's next hidden state would be, and the model's own head scores
 it. As with EAGLE-3, its row of a position reads the hidden state of the position before.
@@ -26,14 +26,19 @@ from octavo.layers import (
 from octavo.loader import Checkpoint
 from octavo.models.checkpoint_weights import Weights
 from octavo.models.config_reader import Config, ConfigurationError
-from octavo.models.drafters.eagle3 import FIRST_POSITION
+from octavo.models.drafters.further_layers import FurtherLayers, further_weights, skip_first
 from octavo.models.drafters.reading import checked_spec
-from octavo.models.drafters.shared import SharedEmbedding, SharedHead, has_embedding
+from octavo.models.drafters.shared import (
+    SharedEmbedding,
+    SharedHead,
+    has_embedding,
+    scores_of,
+)
 from octavo.models.drafters.side_by_side import SideBySide, part
 
 
 class Eagle(Model):
-    """A drafter of one layer without a norm before its attention or behind it all."""
+    """A drafter without a norm before its first attention or behind it all."""
 
     ignored = ("*rotary_emb.inv_freq",)
     renames = (
@@ -58,7 +63,7 @@ class Eagle(Model):
             rope=spec.ropes[0],
             window=spec.windows[0],
         )
-        attend.skipped = FIRST_POSITION
+        skip_first(attend)
         self.attn = SelfAttention(
             QKVLinear(hidden, heads, kv_heads, dim, bias=spec.qkv_bias),
             attend,
@@ -66,11 +71,13 @@ class Eagle(Model):
         )
         self.mlp_norm = RMSNorm(hidden, spec.eps)
         self.mlp = GatedMLP(hidden, spec.ffn, spec.activation, bias=spec.mlp_bias)
+        self.further = FurtherLayers(spec)
         self.head = SharedHead(hidden, spec.vocabulary)
 
     def weights(self) -> Mapping[str, WeightSource]:
         attention, mlp = "layer.self_attn.", "layer.mlp."
         return {
+            **further_weights(self.spec, "further"),
             "embed": "embed_tokens",
             "of_embed": part("fc", 0),
             "of_feature": part("fc", 1),
@@ -85,17 +92,14 @@ class Eagle(Model):
         x = self.of_embed(self.embed(batch.token_ids))
         x = x + self.of_feature(self.features.rows.before())
         normed, residual = self.mlp_norm.add(self.attn(x, batch), x)
-        total = residual + self.mlp(normed)
+        x, residual = self.further(self.mlp(normed), residual, batch)
+        total = residual + x
         # What it proposes next is behind a token of which the model has no hidden state yet.
         self.features.rows.keep(self.ops.select_rows(total, batch.logits_rows))
         return total
 
     def logits(self, hidden: Value) -> Value:
-        assert self.head is not None
-        scores, target = self.head(hidden), self.target
-        if target.logit_scale != 1.0:
-            scores = scores * target.logit_scale
-        return scores if target.logit_cap is None else self.ops.soft_cap(scores, target.logit_cap)
+        return scores_of(self, hidden, self.target)
 
 
 def declare(

@@ -1,4 +1,4 @@
-"""EAGLE-3: a layer over tokens and what the model has made of the ones before them.
+"""EAGLE-3: layers over tokens and what the model has made of the ones before them.
 
 The model's hidden states of some layers are projected to one row for each position, the feature.
 The drafter's row of a position reads its own token and the feature of the position before. In
@@ -30,17 +30,17 @@ from octavo.layers import (
 from octavo.loader import Checkpoint
 from octavo.models.checkpoint_weights import Weights
 from octavo.models.config_reader import Config, ConfigurationError
+from octavo.models.drafters.further_layers import FurtherLayers, further_weights, skip_first
 from octavo.models.drafters.reading import INPUT_IDS, OUTPUT_IDS, checked_spec
 from octavo.models.drafters.shared import SharedEmbedding, has_embedding
 from octavo.models.drafters.side_by_side import SideBySide, part
 from octavo.models.drafters.small_vocabulary import IS_PROPOSED, OFFSETS, read_tokens
 
-FIRST_POSITION = 1  # that has a feature before it
 _QKV = ("q_proj", "k_proj", "v_proj")
 
 
 class Eagle3(Model):
-    """A drafter of one layer, with a head over its own vocabulary."""
+    """A drafter whose first layer reads two inputs, with a head over its own vocabulary."""
 
     ignored = (OFFSETS, IS_PROPOSED, "*rotary_emb.inv_freq")
     renames = (
@@ -72,10 +72,11 @@ class Eagle3(Model):
         self.attend = PagedAttention(
             *sizes[1:], scale=spec.attention_scale, rope=spec.ropes[0], window=spec.windows[0]
         )
-        self.attend.skipped = FIRST_POSITION
+        skip_first(self.attend)
         self.out = Linear(spec.heads * spec.head_dim, hidden, bias=spec.out_bias)
         self.mlp_norm = RMSNorm(hidden, eps)
         self.mlp = GatedMLP(hidden, spec.ffn, spec.activation, bias=spec.mlp_bias)
+        self.further = FurtherLayers(spec)
         self.norm = RMSNorm(hidden, eps)
         self.tokens = tokens  # the model's ids of its own; None: they are the same
         self.head = Linear(hidden, spec.vocabulary if tokens is None else len(tokens))
@@ -84,6 +85,7 @@ class Eagle3(Model):
     def weights(self) -> Mapping[str, WeightSource]:
         attention, mlp = "midlayer.self_attn.", "midlayer.mlp."
         return {
+            **further_weights(self.spec, "further"),
             "embed": "embed_tokens",
             "embed_norm": "midlayer.input_layernorm",
             "feature_norm": "midlayer.hidden_norm",
@@ -105,7 +107,7 @@ class Eagle3(Model):
         qkv = self.qkv_embed(self.embed_norm(self.embed(batch.token_ids)))
         x = self.out(self.attend(qkv + self.qkv_feature(normed), batch))
         x, residual = self.mlp_norm.add(x, residual)
-        normed, total = self.norm.add(self.mlp(x), residual)
+        normed, total = self.norm.add(*self.further(self.mlp(x), residual, batch))
         # What it proposes next is behind a token of which the model has no hidden state yet.
         self.features.rows.keep(self.ops.select_rows(total, batch.logits_rows))
         return normed
@@ -139,7 +141,8 @@ def declare(
         has_embedding=has_own,
         norm_before_residual=config.boolean("norm_before_residual", False),
     )
-    ends = dict.fromkeys([f"self_attn.{name}" for name in _QKV], 2) | {"fc": len(layers)}
+    both = [f"{first}.self_attn.{name}" for first in ("midlayer", "layers.0") for name in _QKV]
+    ends = dict.fromkeys(both, 2) | {"fc": len(layers)}
     return model, SideBySide(weights, ends)
 
 

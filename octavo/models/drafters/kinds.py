@@ -27,7 +27,7 @@ _PREFIXES = ("", "model.")
 _LAYERS = ("midlayer.", "layers.0.")
 
 
-def kind_of_files(source: ModelFiles) -> str | None:
+def kind_of_files(source: ModelFiles, checkpoint: Checkpoint) -> str | None:
     """Return the method for which a model's files are; None for a model that drafts by itself."""
     if source.is_gguf:
         return None
@@ -35,7 +35,9 @@ def kind_of_files(source: ModelFiles) -> str | None:
     stated = values.get(SPECULATORS)
     if isinstance(stated, str):
         return stated
-    return _kind_of(source.open().tensors)
+    if "dflash_config" in values:  # its tensors are named as EAGLE's are
+        return "dflash"
+    return _kind_of(checkpoint.tensors)
 
 
 def _kind_of(names: Collection[str]) -> str | None:
@@ -47,12 +49,14 @@ def _kind_of(names: Collection[str]) -> str | None:
     return "eagle3" if any(f"{each}hidden_norm.weight" in names for each in places) else "eagle"
 
 
-def open_drafter(source: ModelFiles, method: str, target: OpenedModel) -> OpenedModel:
+def open_drafter(
+    source: ModelFiles, checkpoint: Checkpoint, method: str, target: OpenedModel
+) -> OpenedModel:
     """Declare the drafter, map its weights, and check that they belong together and to the model.
 
     As with `open_model`, no weight is read.
     """
-    checkpoint, path = source.open(), source.directory / "config.json"
+    path = source.directory / "config.json"
     with errors_at(path):
         values = plain_values(read_object(path))
         config = Config(values)

@@ -8,6 +8,7 @@ from typing import Any
 from octavo.layers import ModelSpec
 from octavo.models.config_reader import Config, ConfigurationError
 
+MOST_LAYERS = 16  # of any drafter; published ones have one, or a few
 SPECULATORS = "speculators_model_type"  # of the form that the library of this name writes
 EAGLE_CONFIG = "eagle_config"
 # Layers of the model whose inputs are read; inside `eagle_config` those whose outputs are, which
@@ -30,15 +31,16 @@ def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_spec(config: Config, target: ModelSpec, **own: Any) -> ModelSpec:
-    """Read a drafter of one layer; refuse one that was made for another model."""
+    """Read a drafter of a few layers; refuse one that was made for another model."""
     layers = config.layers()
-    if layers != 1:
+    if layers > MOST_LAYERS:
         raise ConfigurationError(
-            f"config: num_hidden_layers is {layers}; drafters that read hidden states have one"
+            f"config: num_hidden_layers is {layers}; drafters that read hidden states have at most "
+            f"{MOST_LAYERS}"
         )
     check_target(config, target)
     return config.standard_spec(
-        layers=1, vocabulary=target.vocabulary, windows=config.windows(1), tied=False, **own
+        vocabulary=target.vocabulary, windows=config.windows(layers), tied=False, **own
     )
 
 

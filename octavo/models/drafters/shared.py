@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.layers import Embedding, Linear, Model, TensorDeclaration
+from octavo.layers import Embedding, Linear, Model, ModelSpec, TensorDeclaration, Value
 from octavo.models.checkpoint_weights import Weights
 
 
@@ -23,6 +23,15 @@ class SharedHead(Linear):
 def has_embedding(weights: Weights) -> bool:
     """Return whether a drafter's files have a table of their own."""
     return any(name.endswith("embed_tokens.weight") for name in weights.shapes())
+
+
+def scores_of(drafter: Model, hidden: Value, target: ModelSpec) -> Value:
+    """Compute the scores that the model itself gives to states, by its own head."""
+    assert drafter.head is not None
+    scores = drafter.head(hidden)
+    if target.logit_scale != 1.0:
+        scores = scores * target.logit_scale
+    return scores if target.logit_cap is None else drafter.ops.soft_cap(scores, target.logit_cap)
 
 
 def take_shared(drafter: Model, model: Model) -> None:

@@ -22,6 +22,7 @@ from tests.runner.speculate.head_files import (
     save,
 )
 from tests.runner.speculate.medusa_files import MEDUSA_FILE, NUM_HEADS, make_medusa
+from tests.runner.speculate.mtp_files import MIMO_LAYER
 
 Matrix = NDArray[np.float64]
 
@@ -48,7 +49,7 @@ def fit_eagle3(model: Path, made_in: Path) -> Path:
     tokens, states = _texts_of(model)
     weights = load(model)[1]
     table = weights["model.embed_tokens.weight"].astype(np.float64)
-    normed = table / np.sqrt((table**2).mean(-1, keepdims=True) + 1e-5)
+    normed = _unit(table)
     config, tensors = load(make_eagle3(made_in, own=NUM_DRAFTED, kv_heads=4))
     layer, own = "midlayer.self_attn.", np.eye(HIDDEN, dtype=np.float32)
     for name, factor in (("q_proj", SHARPNESS**0.5), ("k_proj", SHARPNESS**0.5), ("v_proj", 1.0)):
@@ -79,6 +80,27 @@ def fit_medusa(model: Path, made_in: Path) -> Path:
         found = np.linalg.lstsq(x + layer / (1 + np.exp(-layer)), said, rcond=None)[0]
         tensors[f"{head}.1.weight"] = _transposed(CONFIDENCE * found)
     return save(made, config, tensors, MEDUSA_FILE)
+
+
+def fit_own_layer(model: Path) -> Path:
+    """Fit the layer in the files of a model of MiMo's kind, so that its block changes little."""
+    config, tensors = load(model)
+    tokens, states = _texts_of(model)
+    table = tensors["model.embed_tokens.weight"].astype(np.float64)[tokens[:, 1:]]
+    read = np.concatenate((_unit(states[:, :-1]), _unit(table)), -1).reshape(-1, 2 * HIDDEN)
+    layer, norm = f"{MIMO_LAYER}.", tensors["model.norm.weight"]
+    for name in ("token_layernorm", "hidden_layernorm"):
+        tensors[f"{layer}{name}.weight"][:] = 1.0
+    for name in ("self_attn.o_proj", "mlp.down_proj"):
+        tensors[f"{layer}{name}.weight"] *= SMALL
+    tensors[f"{layer}final_layernorm.weight"] = norm.copy()
+    tensors[f"{layer}input_proj.weight"] = _transposed(_solve(read, states[:, 1:] / norm))
+    return save(model, config, tensors)
+
+
+def _unit(x: Matrix) -> Matrix:
+    found: Matrix = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+    return found
 
 
 FITTED: dict[str, Callable[[Path, Path], Path]] = {

@@ -39,7 +39,7 @@ def load(directory: Path, name: str = "model.safetensors") -> tuple[dict[str, An
     return config, load_file(directory / name)
 
 
-def _matrices(generator: np.random.Generator, shapes: dict[str, tuple[int, int]]) -> Tensors:
+def matrices(generator: np.random.Generator, shapes: dict[str, tuple[int, int]]) -> Tensors:
     return {
         f"{name}.weight": (generator.standard_normal(shape) * 1.5 / shape[1] ** 0.5).astype(
             np.float32
@@ -48,14 +48,14 @@ def _matrices(generator: np.random.Generator, shapes: dict[str, tuple[int, int]]
     }
 
 
-def _norms(generator: np.random.Generator, *names: str) -> Tensors:
+def norms(generator: np.random.Generator, *names: str) -> Tensors:
     return {
         f"{name}.weight": (1 + 0.2 * generator.standard_normal(HIDDEN)).astype(np.float32)
         for name in names
     }
 
 
-def _layer(prefix: str, inputs: int, kv_heads: int = 2) -> dict[str, tuple[int, int]]:
+def layer_shapes(prefix: str, inputs: int, kv_heads: int = 2) -> dict[str, tuple[int, int]]:
     return {
         f"{prefix}.self_attn.q_proj": (HIDDEN, inputs),
         f"{prefix}.self_attn.k_proj": (kv_heads * HEAD_DIM, inputs),
@@ -73,11 +73,11 @@ def make_eagle3(
     """Write an EAGLE-3 drafter for the tiny model, with a vocabulary of its own."""
     generator = np.random.default_rng(17)
     shapes = {
-        **_layer(layer, 2 * HIDDEN, kv_heads),
+        **layer_shapes(layer, 2 * HIDDEN, kv_heads),
         "fc": (HIDDEN, len(LAYERS) * HIDDEN),
         "lm_head": (own, HIDDEN),
     }
-    tensors = _matrices(generator, shapes) | _norms(
+    tensors = matrices(generator, shapes) | norms(
         generator,
         *(f"{layer}.{name}" for name in ("input_layernorm", "hidden_norm")),
         f"{layer}.post_attention_layernorm",
@@ -120,14 +120,26 @@ def make_eagle(
     With a small scale its scores are nearly even, so that the noise of a draw decides.
     """
     generator = np.random.default_rng(23)
-    shapes = {**_layer("layers.0", HIDDEN), "fc": (HIDDEN, 2 * HIDDEN)}
+    shapes = {**layer_shapes("layers.0", HIDDEN), "fc": (HIDDEN, 2 * HIDDEN)}
     if embeds:
         shapes["embed_tokens"] = (VOCABULARY, HIDDEN)
-    tensors = _matrices(generator, shapes)
-    tensors |= _norms(generator, "layers.0.post_attention_layernorm")
+    tensors = matrices(generator, shapes)
+    tensors |= norms(generator, "layers.0.post_attention_layernorm")
     tensors["fc.weight"] *= np.float32(scale)
     tensors["layers.0.self_attn.o_proj.weight"] *= np.float32(scale)
     tensors["layers.0.mlp.down_proj.weight"] *= np.float32(scale)
     if bias:
         tensors["fc.bias"] = generator.standard_normal(HIDDEN).astype(np.float32)
     return save(directory, config_of(architectures=["LlamaForCausalLM"], bias=bias), tensors)
+
+
+def add_layers(directory: Path, count: int) -> Path:
+    """Add layers behind the first one of a drafter, up to so many."""
+    generator = np.random.default_rng(41)
+    config, tensors = load(directory)
+    for number in range(1, count):
+        prefix = f"layers.{number}"
+        tensors |= matrices(generator, layer_shapes(prefix, HIDDEN))
+        names = ("input_layernorm", "post_attention_layernorm")
+        tensors |= norms(generator, *[f"{prefix}.{name}" for name in names])
+    return save(directory, {**config, "num_hidden_layers": count}, tensors)

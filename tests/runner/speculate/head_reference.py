@@ -36,7 +36,7 @@ class Target:
 
 
 class Drafter:
-    """The parts of a drafter of one layer."""
+    """The parts of a drafter, whose first layer's tensors have no prefix."""
 
     def __init__(self, directory: Path, layer: str) -> None:
         self.config, tensors = load(directory)
@@ -54,10 +54,18 @@ class Drafter:
             x, self.tensors[f"{name}.weight"], self.tensors.get(f"{name}.bias")
         )
 
-    def attention(self, x: Tensor) -> Tensor:
+    def further(self, x: Tensor) -> Tensor:
+        """Return what the layers behind the first one make of the first one's output."""
+        for number in range(1, self.config["num_hidden_layers"]):
+            layer = f"layers.{number}."
+            x = x + self.attention(self.norm(x, f"{layer}input_layernorm"), layer)
+            x = x + self.mlp(self.norm(x, f"{layer}post_attention_layernorm"), layer)
+        return x
+
+    def attention(self, x: Tensor, layer: str = "") -> Tensor:
         """Return causal attention of all rows, with rotated queries and keys; windows hold."""
         heads, kv_heads = self.config["num_attention_heads"], self.config["num_key_value_heads"]
-        parts = [self.linear(x, f"self_attn.{name}_proj") for name in "qkv"]
+        parts = [self.linear(x, f"{layer}self_attn.{name}_proj") for name in "qkv"]
         dim = parts[0].shape[-1] // heads
         q, k, v = (part.reshape(len(x), -1, dim).transpose(0, 1) for part in parts)
         q, k = _rotated(q), _rotated(k)
@@ -65,11 +73,11 @@ class Drafter:
         ages = torch.arange(len(x))[:, None] - torch.arange(len(x))
         sees = (ages >= 0) & (ages < self.config.get("sliding_window", len(x)))
         seen = functional.scaled_dot_product_attention(q, k, v, attn_mask=sees)
-        return self.linear(seen.transpose(0, 1).reshape(len(x), -1), "self_attn.o_proj")
+        return self.linear(seen.transpose(0, 1).reshape(len(x), -1), f"{layer}self_attn.o_proj")
 
-    def mlp(self, x: Tensor) -> Tensor:
-        gate, up = self.linear(x, "mlp.gate_proj"), self.linear(x, "mlp.up_proj")
-        return self.linear(functional.silu(gate) * up, "mlp.down_proj")
+    def mlp(self, x: Tensor, layer: str = "") -> Tensor:
+        gate, up = (self.linear(x, f"{layer}mlp.{name}_proj") for name in ("gate", "up"))
+        return self.linear(functional.silu(gate) * up, f"{layer}mlp.down_proj")
 
 
 def _rotated(x: Tensor) -> Tensor:
@@ -92,7 +100,7 @@ def eagle3(
         normed = drafter.norm(features, "hidden_norm")
         residual = normed if drafter.config.get("norm_before_residual") else features
         x = residual + drafter.attention(torch.cat((embedded, normed), -1))
-        x = x + drafter.mlp(drafter.norm(x, "post_attention_layernorm"))
+        x = drafter.further(x + drafter.mlp(drafter.norm(x, "post_attention_layernorm")))
         scores = drafter.linear(drafter.norm(x[-1], "norm"), "lm_head")
         place = int(scores.argmax())
         proposed.append(place + int(drafter.tensors["d2t"][place]))
@@ -110,7 +118,7 @@ def eagle(directory: Path, target: Target, tokens: list[int], count: int) -> lis
     for _ in range(count):
         x = drafter.linear(torch.cat((table[known[1:]], features), -1), "fc")
         x = x + drafter.attention(x)
-        x = x + drafter.mlp(drafter.norm(x, "post_attention_layernorm"))
+        x = drafter.further(x + drafter.mlp(drafter.norm(x, "post_attention_layernorm")))
         proposed.append(int(functional.linear(x[-1], target.head).argmax()))
         known.append(proposed[-1])
         features = torch.cat((features, x[-1:]))

@@ -3,10 +3,11 @@
     python -m tests.runner.speculate.mixed_requests [--requests 1000] [--way suffix] [--seed 0]
 
 The tiny model answers all of them in one engine without drafts, and in one for each way to draft:
-n-grams, suffixes, a second model, three that read hidden states, and predictions that are right or
-were edited. Blocks and slots are few, so sequences are preempted, and prompts share prefixes. Some
-have logits processors, of which some fail after a few tokens; some have a grammar, some ask for a
-vector. Tokens, texts, finish reasons, errors, vectors and log-probabilities must be equal.
+n-grams, suffixes, a second model, four that read hidden states, a class that fails after a while,
+and predictions that are right or were edited. Blocks and slots are few, so sequences are preempted,
+and prompts share prefixes. Some have logits processors, of which some fail after a few tokens; some
+have a grammar, some ask for a vector. Tokens, texts, finish reasons, errors, vectors and
+log-probabilities must be equal.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from octavo.core.sequence import Sequence as CoreSequence
 from octavo.core.stats import EngineStats
 from tests.api.tiny import make_model
 from tests.runner.draw_samplers import draw_samplers
-from tests.runner.speculate.fitted_heads import FITTED
+from tests.runner.speculate.fitted_heads import FITTED, fit_own_layer
+from tests.runner.speculate.mtp_files import add_mimo_layer
 
 VOCABULARY = 300
 NUM_SHARED = 6  # prefixes that prompts have in common
@@ -55,6 +57,11 @@ WAYS: dict[str, dict[str, Any] | None] = {
     "eagle3": {"method": "eagle3", "num_speculative_tokens": 4},
     "eagle": {"method": "eagle", "num_speculative_tokens": 4},
     "medusa": {"method": "medusa", "num_speculative_tokens": 4},
+    "mtp": {"method": "mtp", "num_speculative_tokens": 4},
+    "custom_class": {
+        "method": "custom_class",
+        "model": "tests.engine.own_classes.proposers:DyingLate",
+    },
     "prediction": None,
 }
 CALM = 0.3  # the share of what the model's layers add that is left
@@ -249,14 +256,17 @@ def varied_counts(
 
 
 def make_calm_model(directory: Path) -> Path:
-    """Write the tiny model with layers that change little, so that a drafter can foresee them."""
+    """Write a tiny model with layers that change little, so that a drafter can foresee them.
+
+    Its files have a layer for drafts too.
+    """
     path = make_model(directory) / "model.safetensors"
     weights = load_file(path)
     for name in weights:
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             weights[name] *= np.float32(CALM)
     save_file(weights, path)
-    return directory
+    return fit_own_layer(add_mimo_layer(directory))
 
 
 def drafter_of(directory: Path, noise: float) -> Path:

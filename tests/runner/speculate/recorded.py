@@ -25,9 +25,9 @@ MOST = 3
 
 @contextmanager
 def recorded(
-    directory: Path, drafter: Path, backend: str, proposer: Proposers = DraftModelProposer
+    directory: Path, drafter: Path | None, backend: str, proposer: Proposers = DraftModelProposer
 ) -> Iterator[tuple[LLM, Proposals]]:
-    """Make an engine, and keep what is proposed behind each text.
+    """Make an engine, and keep what is proposed behind each text; None: by the model's own layer.
 
     Nothing is proposed in some steps, so that the drafter has to catch up later.
     """
@@ -45,7 +45,8 @@ def recorded(
         wanted = [MOST * (len(each.tokens) // 4 % 3 < 2) for each in sampling]
         return [min(each, self._useful(one)) for each, one in zip(wanted, sampling, strict=True)]
 
-    settings = {"model": str(drafter), "num_speculative_tokens": MOST}
+    way = {"method": "mtp"} if drafter is None else {"model": str(drafter)}
+    settings = {**way, "num_speculative_tokens": MOST}
     options = {**ENGINE, "backend": backend, "dtype": "float32", "speculative_config": settings}
     with (
         mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)),
@@ -58,7 +59,7 @@ def recorded(
 
 
 def proposals_of(
-    directory: Path, drafter: Path, backend: str, proposer: Proposers = DraftModelProposer
+    directory: Path, drafter: Path | None, backend: str, proposer: Proposers = DraftModelProposer
 ) -> Proposals:
     """Return what is proposed behind the texts of some requests, of which some share blocks."""
     sampling = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)

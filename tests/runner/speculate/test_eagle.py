@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,28 @@ from octavo.loader.errors import CheckpointError
 from octavo.models.drafters.kinds import open_drafter
 from octavo.models.load import open_model
 from tests.api.tiny import make_model
-from tests.runner.speculate.head_files import as_speculators, load, make_eagle, make_eagle3, save
+from tests.runner.speculate.head_files import (
+    add_layers,
+    as_speculators,
+    load,
+    make_eagle,
+    make_eagle3,
+    save,
+)
 from tests.runner.speculate.recorded import proposals_of
+
+FORMS = ("plain", "speculators", "window", "eagle", "embeds")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["native", "torch"])
-@pytest.mark.parametrize("form", ["plain", "speculators", "window", "eagle", "embeds"])
+@pytest.mark.parametrize(
+    ("backend", "form"),
+    [
+        *product(("native", "torch"), FORMS),
+        ("native", "three layers"),
+        ("torch", "two of eagle"),
+    ],
+)
 def test_drafts_are_those_of_the_published_forward_pass(
     tmp_path: Path, backend: str, form: str
 ) -> None:
@@ -41,8 +57,12 @@ def test_drafts_are_those_of_the_published_forward_pass(
     elif form == "speculators":
         drafter = as_speculators(make_eagle3(head), norm_before_residual=True)
         drafts = partial(reference.eagle3, layer="layers.0")
+    elif form == "three layers":
+        drafter = add_layers(make_eagle3(head), 3)
     else:
         drafter = make_eagle(head, bias=form == "eagle", embeds=form == "embeds")
+        if form == "two of eagle":
+            add_layers(drafter, 2)
         drafts = reference.eagle
     found = proposals_of(directory, drafter, backend)
     # A drafter with a window cannot catch up: what it would have to read is gone.
@@ -86,7 +106,8 @@ WRONG: tuple[tuple[Change, str], ...] = (
     (lambda config, tensors: config.update(vocab_size=310), "vocab_size is 310, and the model"),
     (lambda config, tensors: config.update(target_hidden_size=64), "target_hidden_size is 64, and"),
     (lambda config, tensors: config.update(hidden_size=64), "hidden_size is 64, and the model"),
-    (lambda config, tensors: config.update(num_hidden_layers=2), "num_hidden_layers is 2; draft"),
+    (lambda config, tensors: config.update(num_hidden_layers=17), "num_hidden_layers is 17; draf"),
+    (lambda config, tensors: config.update(num_hidden_layers=2), "layers.1.input_layernorm.weight"),
     (
         lambda config, tensors: config.pop("eagle_aux_hidden_state_layer_ids"),
         "layer_ids is missing, and has no default for a model of 2 layers",
@@ -127,7 +148,8 @@ def test_layers_may_be_named_by_what_they_read_or_by_what_they_give(tmp_path: Pa
 
     def layers_of(**ids: Any) -> tuple[int, ...]:
         made = save(tmp_path / "made", {**config, **ids}, tensors)
-        features = open_drafter(resolve(str(made)), "eagle3", target).model.features
+        source = resolve(str(made))
+        features = open_drafter(source, source.open(), "eagle3", target).model.features
         assert isinstance(features, Features)
         return features.layers
 
@@ -148,6 +170,9 @@ def test_files_for_another_method_are_refused(tmp_path: Path) -> None:
     config, tensors = load(drafter)
     save(drafter, {**config, "speculators_model_type": "mlp"}, tensors)
     with pytest.raises(ConfigError, match="its files are for the method 'mlp', and there is"):
+        LLM(str(directory), speculative_config={"model": str(drafter)})
+    save(drafter, {**config, "dflash_config": {"mask_token_id": 7}}, tensors)
+    with pytest.raises(ConfigError, match="its files are for the method 'dflash', and there is"):
         LLM(str(directory), speculative_config={"model": str(drafter)})
 
 

@@ -38,7 +38,9 @@ def test_mixed_requests_give_equal_answers(tmp_path: Path, backend: str) -> None
     for way in WAYS:
         found, stats = answers_by(way, directory, backend, cases, right, seed=1)
         assert found == right, way
-        assert stats.num_drafts > stats.num_accepted_drafts > (40 if way in FITTED else 15), way
+        assert (
+            stats.num_drafts > stats.num_accepted_drafts > (40 if way in (*FITTED, "mtp") else 15)
+        ), way
         assert stats.accepted_at[1] > 4, way
         assert stats.num_preemptions > 0 < stats.num_cached_tokens
         assert sum(stats.accepted_at) == stats.num_accepted_drafts

@@ -1,0 +1,1 @@
+"""Drafts by a class of the operator's own."""
