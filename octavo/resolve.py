@@ -268,7 +268,7 @@ def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout)
     largest_step = _largest_step(arguments, layout, sizes, opened.spec, cuts_prompts)
     grammar_bytes = arguments.grammar_memory_bytes if opened.spec.has_head else 0
     bill = _bill(opened, layout, sizes.block_size, footprint, largest_step, grammar_bytes)
-    further_ranks = arguments.tensor_parallel_size - 1
+    further_ranks = arguments.tensor_parallel_size + arguments.pipeline_parallel_size - 2
     bill = structs.replace(bill, rank_bytes=further_ranks * RANK_BYTES)
     return with_adapters(bill, arguments, opened, kind.memory())
 

@@ -3,6 +3,7 @@
 #include <new>
 
 #include "bind/parts.h"
+#include "runtime/frame_link.h"
 
 namespace nb = nanobind;
 
@@ -20,8 +21,19 @@ void translate_memory_error(const std::exception_ptr& error, void*) {
   }
 }
 
+void translate_end(const std::exception_ptr& error, void*) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const FrameLink::Ended& ended) {
+    PyErr_SetString(PyExc_ConnectionError, ended.what());
+  }
+}
+
 }  // namespace
 
-void translate_errors() { nb::register_exception_translator(translate_memory_error); }
+void translate_errors() {
+  nb::register_exception_translator(translate_memory_error);
+  nb::register_exception_translator(translate_end);
+}
 
 }  // namespace octavo

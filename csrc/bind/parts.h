@@ -24,6 +24,7 @@ void bind_weights(nanobind::module_& m);     // weights.cpp
 void bind_program(nanobind::module_& m);     // program.cpp
 void bind_peak_rates(nanobind::module_& m);  // peak_rates.cpp
 void bind_ranks(nanobind::module_& m);       // ranks.cpp
+void bind_stages(nanobind::module_& m);      // stages.cpp
 void bind_trials(nanobind::module_& m);      // trials.cpp
 
 }  // namespace octavo

@@ -12,6 +12,7 @@
 
 #include "bind/parts.h"
 #include "runtime/processor.h"
+#include "step/stages.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -67,12 +68,12 @@ void bind_enums(nb::module_& m) {
                         Op::Attention, Op::Activate, Op::Gate, Op::Add, Op::Multiply, Op::Scale,
                         Op::SoftCap, Op::Route, Op::SortPairs, Op::ExpertsIn, Op::ExpertsOut,
                         Op::HeadGemm, Op::Convolve, Op::Shrink, Op::WholeGemm, Op::Keep,
-                        Op::Recall, Op::Spread, Op::Given};
+                        Op::Recall, Op::Spread, Op::Given, Op::Relay};
   constexpr const char* names[] = {"RopeTables", "Embed", "Select", "Norm", "Prepare", "Gemm",
                                    "Attention", "Activate", "Gate", "Add", "Multiply", "Scale",
                                    "SoftCap", "Route", "SortPairs", "ExpertsIn", "ExpertsOut",
                                    "HeadGemm", "Convolve", "Shrink", "WholeGemm", "Keep", "Recall",
-                                   "Spread", "Given"};
+                                   "Spread", "Given", "Relay"};
   for (size_t index = 0; index < std::size(all); ++index) ops.value(names[index], all[index]);
 }
 
@@ -150,7 +151,7 @@ void bind_structs(nb::module_& m) {
       .def_rw("k_norm", &Instruction::k_norm).def_rw("attention", &Instruction::attention)
       .def_rw("rope", &Instruction::rope).def_rw("group", &Instruction::group)
       .def_rw("layer", &Instruction::layer).def_rw("route", &Instruction::route)
-      .def_rw("chosen", &Instruction::chosen);
+      .def_rw("chosen", &Instruction::chosen).def_rw("stage", &Instruction::stage);
 }
 
 }  // namespace
@@ -172,6 +173,10 @@ void bind_program(nb::module_& m) {
         new (self) Program(choose_tier(tier), std::move(team));
       }, "tier"_a, "team"_a)
       .def("append", &Program::append)
+      .def("add_stage", [](Program& self, std::shared_ptr<FrameLink> link) {
+        const int number = static_cast<int>(self.stages().size()) + 1;
+        self.add_stage(std::make_shared<FurtherStage>(std::move(link), number));
+      }, "link"_a)
       .def("add_rope", &Program::add_rope, "frequencies"_a, "interleaved"_a, "magnitude"_a)
       .def("make_adapter_slots", &Program::make_adapter_slots, "slots"_a)
       .def("set_scratch", &Program::set_scratch, "space"_a, "row_bytes"_a, "prepared_row_bytes"_a)

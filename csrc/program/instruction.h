@@ -36,7 +36,7 @@ struct Prepared {
 enum class Op : uint8_t {
   RopeTables, Embed, Select, Norm, Prepare, Gemm, Attention, Activate, Gate, Add, Multiply, Scale,
   SoftCap, Route, SortPairs, ExpertsIn, ExpertsOut, HeadGemm, Convolve, Shrink, WholeGemm, Keep,
-  Recall, Spread, Given,
+  Recall, Spread, Given, Relay,
 };
 
 // Operations that steps in which no row has an adapter leave out.
@@ -122,6 +122,7 @@ struct Instruction {
   // Keep: each row of x goes to the place of its position in `group` and `layer`. Recall: each row
   // of out comes from that of the position before it; the first position's is zero.
   // Given: the rows of out come from the caller.
+  int32_t stage = 0;  // Relay: which of the program's makes out of x
 
   RouteShape route;
   Ref chosen;            // Route writes it, SortPairs reads it

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "program/program.h"
+#include "step/stages.h"
 
 namespace octavo {
 
@@ -34,6 +35,9 @@ void Program::execute(const Instruction& i, Shares& shares, int index, Worker& w
     case Op::ExpertsOut: return experts_.multiply_out(i, shares, index, worker);
     case Op::SortPairs:  // each rank has the pairs for itself
       if (index == 0) experts_.sort_pairs(i);
+      return;
+    case Op::Relay:
+      if (index == 0) relay(i);
       return;
     default: break;
   }
@@ -180,6 +184,14 @@ void Program::take_given(const Instruction& i, int first, int end) {
   for (int row = first; row < end; ++row)
     std::memcpy(context_.at(i.out, row), in.given + row * in.state_stride,
                 i.out.width * sizeof(float));
+}
+
+void Program::relay(const Instruction& i) {
+  const Step& step = context_.step;
+  const auto rows_at = [&](const Ref& ref) {
+    return RowsAt{context_.at(ref), step.rows(ref.space), ref.width, ref.stride};
+  };
+  stages_.at(i.stage)->compute(step.inputs(), rows_at(i.x), rows_at(i.out));
 }
 
 void Program::prepare(const Instruction& i, int index, Worker& worker) {

@@ -39,7 +39,10 @@ void Program::append(Instruction i) {
   if (i.out.where == Ref::Where::LogitsOut) logits_stride_ = i.out.stride;
   if (i.out.where == Ref::Where::HiddenOut) hidden_stride_ = i.out.stride;
   if (i.out.where == Ref::Where::KeptOut) kept_strides_.push_back(i.out.stride);
-  if (i.out.where == Ref::Where::StateOut) state_stride_ = i.out.stride;
+  if (i.out.where == Ref::Where::StateOut) {
+    state_stride_ = i.out.stride;
+    state_space_ = i.out.space;
+  }
   if (i.op == Op::Given) reads_states_ = true;
   kernel_scratch_ = std::max(kernel_scratch_, kernel_scratch_of(kernels_, i));
   const int across = i.x.width + i.y.width + i.values.width;

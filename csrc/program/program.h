@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "choice/activity.h"
@@ -20,6 +21,8 @@
 #include "runtime/workers.h"
 
 namespace octavo {
+
+class FurtherStage;
 
 // Rows that a thread takes at once of a product for each head: their prepared parts stay in its
 // nearest caches.
@@ -35,6 +38,9 @@ class Program {
   int add_rope(std::vector<float> frequencies, bool interleaved, float magnitude);
   void set_scratch(Space space, int64_t row_bytes, int64_t prepared_row_bytes);
   void use_cache(std::shared_ptr<KvCache> cache);
+  // The further stages of a pipeline, in the order in which rows go through them.
+  void add_stage(std::shared_ptr<FurtherStage> stage) { stages_.push_back(std::move(stage)); }
+  const std::vector<std::shared_ptr<FurtherStage>>& stages() const { return stages_; }
 
   // Makes the memory of the largest step, without computing one, and returns its bytes: of `rows`
   // rows, so many wanted ones, and `sequences` of up to `positions`.
@@ -57,6 +63,7 @@ class Program {
   const std::vector<int64_t>& kept_strides() const { return kept_strides_; }
   int64_t state_stride() const { return state_stride_; }  // 0: it gives no states
   bool reads_states() const { return reads_states_; }
+  int state_rows() const { return context_.step.rows(state_space_); }  // of the last step
 
   // Computes the products of a format, for one class of rows, by these kernels from the next step
   // on, with this prefetch distance. The bits stay the same; throws std::invalid_argument if they
@@ -93,6 +100,7 @@ class Program {
   void recall(const Instruction& i, int first, int end);
   void spread(const Instruction& i, int first, int end);
   void take_given(const Instruction& i, int first, int end);
+  void relay(const Instruction& i);
   void prepare(const Instruction& i, int index, Worker& worker);
   void gemm(const Instruction& i, Shares& shares, int index, Worker& worker);
   void convolve(const Instruction& i, int index);
@@ -110,10 +118,12 @@ class Program {
   std::vector<Instruction> instructions_;
   std::vector<std::unique_ptr<Shares>> shares_;  // of each instruction
   std::vector<Worker> workers_;
+  std::vector<std::shared_ptr<FurtherStage>> stages_;
   int64_t logits_stride_ = 0;
   int64_t hidden_stride_ = 0;
   std::vector<int64_t> kept_strides_;
   int64_t state_stride_ = 0;
+  Space state_space_ = Space::Logits;
   bool reads_states_ = false;
   uint32_t number_ = 0;  // among the programs of the ranks
   size_t kernel_scratch_ = 0;

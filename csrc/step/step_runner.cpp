@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "step/stages.h"
+
 namespace octavo {
 
 namespace {
@@ -66,6 +68,12 @@ void StepRunner::run(StepJob& job) {
     job.saved.push_back(cache_->save_block(block, group));
   for (const auto& [source, destination, group] : job.copies)
     cache_->copy_block(source, destination, group);
+  for (const std::shared_ptr<FurtherStage>& stage : program_->stages()) {
+    if (!job.saves.empty() || !job.loads.empty())
+      throw std::invalid_argument("blocks of a pipeline are not saved");
+    for (const auto& [source, destination, group] : job.copies)
+      stage->copy(source, destination, group);
+  }
   for (const auto& [place, content] : job.loads)
     cache_->load_block(place.block, place.group, content);
   for (AdapterSlot& each : job.adapter_slots)

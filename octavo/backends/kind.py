@@ -20,7 +20,7 @@ from octavo.options.backends import Entry
 
 if TYPE_CHECKING:
     from octavo.backends.base import Backend, Footprint
-    from octavo.distributed.context import RankPlace
+    from octavo.distributed.context import RankPlace, StagePlace
 
 
 class Caps(Struct, frozen=True):
@@ -129,11 +129,11 @@ class BackendKind(Protocol):
         self,
         settings: BackendSettings,
         files: Iterable[WeightFile],
-        place: RankPlace | None = None,
+        place: RankPlace | StagePlace | None = None,
     ) -> Backend:
-        """Make a backend for a model whose weights are in these files, in one of its ranks.
+        """Make a backend for a model whose weights are in these files, in one of its processes.
 
-        Only a kind with the option `tensor_parallel_size` is ever given a place.
+        Only a kind with the options of ranks and stages is ever given a place.
         """
 
 

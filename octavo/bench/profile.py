@@ -154,8 +154,9 @@ def _check(arguments: EngineArguments, rows: int) -> None:
     """Refuse another backend, several processes, and too large a step."""
     if arguments.data_parallel_size > 1:
         raise ConfigError("a step is one engine's: leave data_parallel_size out")
-    if arguments.tensor_parallel_size > 1:
-        raise ConfigError("one process is profiled: leave tensor_parallel_size out")
+    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if getattr(arguments, name) > 1:
+            raise ConfigError(f"one process is profiled: leave {name} out")
     asked = [kind_of(each) for each in BACKENDS if each.name == arguments.backend]
     kind = asked[0] if asked else select(block_size=arguments.block_size).kind
     if kind is not NATIVE:

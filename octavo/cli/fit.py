@@ -134,6 +134,9 @@ def _memory_rows(
     if asked.tensor_parallel_size > 1:
         others = f"of {asked.tensor_parallel_size - 1} more; each has its part of the weights"
         rows.append(("ranks", size(bill.rank_bytes), others))
+    if asked.pipeline_parallel_size > 1:
+        others = f"of {asked.pipeline_parallel_size - 1} more; each has the weights of its layers"
+        rows.append(("stages", size(bill.rank_bytes), others))
     if bill.grammar_bytes:
         rows.append(("grammars", size(bill.grammar_bytes), "at most, of all texts with a shape"))
     if bill.adapter_bytes:

@@ -26,5 +26,24 @@ class RankPlace(Struct, frozen=True):
     # What ends the other ranks once nothing refers to it any more.
     owner: object = None
 
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank}"
+
+
+class StagePlace(Struct, frozen=True):
+    """A process among those that compute some layers of a model each, one after the other."""
+
+    stage: int
+    stages: int
+    # Of its connections: to the first stage; the first one's, to each of the others.
+    descriptors: tuple[int, ...]
+    # What ends the other stages once nothing refers to it any more.
+    owner: object = None
+
+    @property
+    def name(self) -> str:
+        return f"stage {self.stage}"
+
 
 ALONE = ParallelContext()

@@ -36,6 +36,7 @@ from octavo.models.load import OpenedModel
 from octavo.observe.collection import no_collection
 from octavo.observe.machine import num_cores
 from octavo.options.engine import EngineArguments
+from octavo.program.passes.stages import StageError
 from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
 from octavo.runner.speculate.draft_model import DraftModelProposer
@@ -46,7 +47,8 @@ from octavo.wire.facts import EngineFacts
 
 if TYPE_CHECKING:
     from octavo.engine.adapter_loader import AdapterLoader
-    from octavo.engine.ranks.group import RankGroup
+    from octavo.engine.ranks.group import ProcessGroup, RankGroup
+    from octavo.engine.stages.group import StageGroup
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +61,7 @@ class BuiltEngine(Struct, frozen=True):
     facts: EngineFacts
     grammars: GrammarSupply
     adapters: AdapterLoader | None = None  # None: requests may name none
-    ranks: RankGroup | None = None  # the others; None: this process computes alone
+    ranks: ProcessGroup | None = None  # the others; None: this process computes alone
 
 
 class _Parts:
@@ -204,14 +206,20 @@ def _with_pooling(opened: OpenedModel, arguments: EngineArguments) -> OpenedMode
 
 def _make_backend(
     config: EngineConfig, opened: OpenedModel, at_failure: ExitStack
-) -> tuple[Backend, RankGroup | None]:
-    """Make the backend, and start the other ranks if there are any, which load their weights."""
+) -> tuple[Backend, ProcessGroup | None]:
+    """Make the backend, and start its other processes if there are any, which load their share."""
     arguments, files = config.arguments, weight_files(opened)
-    if arguments.tensor_parallel_size == 1:
-        return config.kind.make(arguments, files), None
-    from octavo.engine.ranks.group import RankGroup
+    group: RankGroup | StageGroup
+    if arguments.pipeline_parallel_size > 1:
+        from octavo.engine.stages.group import StageGroup
 
-    group = RankGroup(arguments.tensor_parallel_size)
+        group = StageGroup(arguments.pipeline_parallel_size)
+    elif arguments.tensor_parallel_size > 1:
+        from octavo.engine.ranks.group import RankGroup
+
+        group = RankGroup(arguments.tensor_parallel_size)
+    else:
+        return config.kind.make(arguments, files), None
     at_failure.callback(group.close)  # at once, although the error may refer to the group
     backend = config.kind.make(arguments, files, group.place)
     group.load(config, files, backend)
@@ -237,6 +245,10 @@ def _bind(
         record_programs(opened, layout, backend, config.core.block_size, settings)
     except NoAdaptersError as error:
         raise ConfigError(f"enable_lora: {error}; leave it out") from error
+    except StageError as error:
+        raise ConfigError(
+            f"pipeline_parallel_size={config.arguments.pipeline_parallel_size}: {error}"
+        ) from error
     if adapters is None:
         return None
     return adapters.make_loader(backend, config.bill.resident_adapter_bytes)

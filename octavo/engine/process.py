@@ -68,7 +68,7 @@ from octavo.wire.message_types import (
 )
 
 if TYPE_CHECKING:
-    from octavo.engine.ranks.group import RankGroup
+    from octavo.engine.ranks.group import ProcessGroup
     from octavo.engine.tensor_files import RequestFiles, TensorFileKind, TensorFiles
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class CoreAndFacts(NamedTuple):
     adapters: RequestFiles | None = None  # None: requests have none
     may_read: bool = False  # what computes must still open files once the engine runs
     file_kinds: Mapping[str, TensorFileKind] = {}  # what files are loaded for while it runs
-    ranks: RankGroup | None = None  # processes that compute with this one
+    ranks: ProcessGroup | None = None  # processes that compute with this one
 
 
 Wrap = Callable[[Executor], Executor]
@@ -394,7 +394,7 @@ def _connect_loader(descriptor: int, kinds: Mapping[str, TensorFileKind]) -> Ten
     return TensorFiles(kinds, LoaderConnection(socket.socket(fileno=descriptor), time.monotonic))
 
 
-def _end_with(ranks: RankGroup, failed: threading.Event) -> None:
+def _end_with(ranks: ProcessGroup, failed: threading.Event) -> None:
     """Make the end of a rank an error in the main thread, also where that waits for work.
 
     A step fails by itself, as `failed` says.

@@ -63,7 +63,7 @@ _GRAPHS = "no backend captures graphs"
 _KERNELS = "the backend chooses its kernels"
 _RANKS = (
     "the ranks of an engine are processes of this machine that divide each matrix by its outputs, "
-    "and nothing else is divided"
+    "its stages divide the layers, and nothing else is divided"
 )
 _TEXT_ALONE = "models read text alone"
 _ONE_GRAMMAR_ENGINE = "there is one grammar engine"
@@ -215,11 +215,7 @@ def _leaves_shapes(value: Any) -> bool:
 # Options that are accepted with the values that are the case here, and refused with others.
 FIXED: Mapping[str, tuple[Test, str]] = {
     **dict.fromkeys(
-        (
-            "pipeline_parallel_size",
-            *("decode_context_parallel_size", "prefill_context_parallel_size"),
-        ),
-        (_among(1), _RANKS),
+        ("decode_context_parallel_size", "prefill_context_parallel_size"), (_among(1), _RANKS)
     ),
     "nnodes": (_among(1), _RANKS),
     "node_rank": (_among(0), _RANKS),

@@ -22,7 +22,8 @@ from octavo.program.operands import Adapters, Experts, Matrix, Vector
 Space = Literal["Tokens", "Wanted", "Logits", "Hidden", "Pairs"]
 IdsOf = Literal["Tokens", "Positions", "Types"]
 Place = Literal["Scratch", "LogitsOut", "HiddenOut", "KeptOut", "StateOut"]
-# All operations; octavo/backends/torch/interpreter.py defines the meaning of each.
+# All operations; octavo/backends/torch/interpreter.py defines the meaning of each but Relay, whose
+# result is what another stage makes of x.
 Op = Literal[
     # recorded from a model's layers
     "Embed",
@@ -56,6 +57,7 @@ Op = Literal[
     "Columns",
     "Shrink",
     "WholeGemm",
+    "Relay",
 ]
 
 
@@ -226,6 +228,7 @@ class Instruction(Struct, eq=False):
     columns: NDArray[np.int64] | None = None
     # Keep: where the layer's rows are; Recall: … of which each gets the one of the position before.
     place: tuple[int, int] = (0, 0)
+    stage: int = 0  # Relay: which further stage makes `out` of x, from 0 on
     gated: bool = False
     attend: Attend | None = None
     convolve: Convolve | None = None
@@ -248,7 +251,7 @@ class Instruction(Struct, eq=False):
     @property
     def space(self) -> Space:
         """The kind of rows that the instruction processes."""
-        if self.op in ("RopeTables", *ACROSS_ROWS):  # every token is kept for others
+        if self.op in ("RopeTables", "Relay", *ACROSS_ROWS):  # every token is kept for others
             return "Tokens"
         if self.op in ("SortPairs", "ExpertsIn", "Keep"):
             assert self.x is not None

@@ -92,7 +92,6 @@ def only(outputs: list[RequestOutput]) -> Any:
         ({"ttft_goal": 1.0}, "set itl_goal, or leave ttft_goal out"),
         ({"max_num_seq": 3}, "there is no option 'max_num_seq'; did you mean max_num_seqs"),
         ({"nonsense": 1}, "there is no option 'nonsense'; there are: tokenizer, "),
-        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size=2 is not possible: the ranks of"),
         ({"tensor_parallel_size": 0}, "tensor_parallel_size=0 must be between 1 and 64"),
         ({"tensor_parallel_size": 2, "enable_lora": True}, "ranks compute no rows with adapters"),
         ({"tensor_parallel_size": 2, "packed_cache": "auto"}, "each rank packs its own share"),

@@ -28,18 +28,23 @@ SAMPLING = SamplingParams(max_tokens=30, seed=5, temperature=1.0, ignore_eos=Tru
 
 
 def ranks_of(pid: int) -> list[int]:
-    """Return the ranks that a process has started, which may have other children too."""
+    """Return the ranks that a process has started."""
+    return followers_of(pid, PROGRAM)
+
+
+def followers_of(pid: int, program: str) -> list[int]:
+    """Return the processes of a program that one has started, which may have others too."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):  # a thread that has just ended
             found += map(int, (task / "children").read_text().split())
-    return [each for each in found if runs(each)]
+    return [each for each in sorted(found) if runs(each, program)]
 
 
-def runs(pid: int) -> bool:
+def runs(pid: int, program: str = PROGRAM) -> bool:
     """Return whether a process runs; one that has ended may wait for its parent."""
     try:
-        return PROGRAM.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 
@@ -103,7 +108,7 @@ def test_streams_continue_when_a_rank_is_killed(tmp_path: Path) -> None:
 def test_an_engine_in_this_process_says_which_rank_has_ended(tmp_path: Path) -> None:
     with LLM(str(write(tmp_path, KIND)), **TIGHT, tensor_parallel_size=2) as llm:
         ranks = llm._model.engine.ranks
-        (rank,) = (each.process.pid for each in ranks._ranks)
+        (rank,) = (each.process.pid for each in ranks._followers)
         os.kill(rank, signal.SIGKILL)
         wait_until(lambda: bool(ranks.reason))
         with pytest.raises(
@@ -114,7 +119,7 @@ def test_an_engine_in_this_process_says_which_rank_has_ended(tmp_path: Path) -> 
 
 def test_ranks_end_with_an_engine_that_is_closed(tmp_path: Path) -> None:
     llm = LLM(str(write(tmp_path, KIND)), **TIGHT, tensor_parallel_size=3)
-    ranks = [each.process.pid for each in llm._model.engine.ranks._ranks]
+    ranks = [each.process.pid for each in llm._model.engine.ranks._followers]
     assert all(map(runs, ranks))
     assert len(ranks) == 2
     llm.close()

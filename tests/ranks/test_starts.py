@@ -63,7 +63,7 @@ def test_a_rank_that_dies_while_it_loads_ends_the_start_and_the_others(
     load: Callable[..., None] = group.RankGroup.load
 
     def kill_and_load(self: group.RankGroup, *arguments: object) -> None:
-        self._ranks[0].process.kill()
+        self._followers[0].process.kill()
         load(self, *arguments)
 
     monkeypatch.setattr(group.RankGroup, "load", kill_and_load)

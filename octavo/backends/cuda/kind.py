@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from octavo.backends.cuda.accelerator import Accelerator
     from octavo.backends.cuda.backend import CudaBackend
     from octavo.backends.cuda.footprint import CudaFootprint
-    from octavo.distributed.context import RankPlace
+    from octavo.distributed.context import RankPlace, StagePlace
 
 _CARDS = Path("/proc/driver/nvidia/gpus")  # a directory for each, where there is a driver
 _DRIVERS = Path("/dev/nvidiactl"), Path("/dev/dxg")
@@ -116,7 +116,7 @@ class CudaKind:
         self,
         settings: BackendSettings,
         files: Iterable[WeightFile],
-        place: RankPlace | None = None,
+        place: RankPlace | StagePlace | None = None,
     ) -> CudaBackend:
         from octavo.backends.cuda.backend import CudaBackend
 

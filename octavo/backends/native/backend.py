@@ -25,13 +25,11 @@ from octavo.backends.further import check_further
 from octavo.backends.native import _native
 from octavo.backends.native.adapters.packer import AdapterPacker
 from octavo.backends.native.emit import Emitter
-from octavo.backends.native.footprint import kv_pages
 from octavo.backends.native.kernel_choice import Choice
 from octavo.backends.native.kv_formats import KV_FORMATS, KvDtype
 from octavo.backends.native.measure import ProductCalibration, measured_tier
 from octavo.backends.native.measured_file import MeasuredFile, machine_key
 from octavo.backends.native.packing import (
-    Experts,
     KeptWeights,
     Matrix,
     Packer,
@@ -41,6 +39,7 @@ from octavo.backends.native.panels import FreshPanels
 from octavo.backends.native.passes import PASSES
 from octavo.backends.native.pending import NativePending, ProcessedPending
 from octavo.backends.native.refusals import refuse_unsupported
+from octavo.backends.native.stages.cache_groups import cache_groups
 from octavo.backends.native.tiers import choose_tier, orders
 from octavo.backends.native.work import product_weights
 from octavo.backends.step import (
@@ -54,10 +53,11 @@ from octavo.backends.step import (
     refuse_adapters,
 )
 from octavo.backends.stored_rows import StoredRows
-from octavo.distributed.context import RankPlace
+from octavo.distributed.context import RankPlace, StagePlace
 from octavo.layers import HiddenStates, Model, Module, Value
 from octavo.observe.machine import ROOT, num_cores
 from octavo.options.cpu_types import CpuActivations
+from octavo.program import operands
 from octavo.program.describe import describe
 from octavo.program.listing import Instruction, Listing
 from octavo.program.passes.features import keep_features
@@ -90,7 +90,8 @@ class NativeOptions(Struct, frozen=True):
     preallocates_kv: bool = False  # the cache's memory is taken when the cache is made
     pinned: bool = False  # each thread stays on a core of its own
     packed_cache: PackedCache | None = None  # of weights; None: they are packed at every start
-    place: RankPlace | None = None  # among the ranks of the model; None: there are no others
+    # Among the ranks, or the stages, of the model; None: there are no others.
+    place: RankPlace | StagePlace | None = None
 
 
 class PeakRates(Struct, frozen=True):
@@ -115,7 +116,7 @@ def default_threads(root: Path = ROOT) -> int:
 def _make_team(options: NativeOptions) -> tuple[_native.Team, _native.Ranks | None]:
     """Return the threads of this process, and the ranks that it is one of, if there are others."""
     threads, place = options.num_threads, options.place
-    if place is None:
+    if not isinstance(place, RankPlace):
         return _native.Team(threads or default_threads(), options.pinned), None
     threads = threads or max(1, default_threads() // place.ranks)
     ranks = _native.Ranks(place.descriptor, place.num_bytes, place.rank, place.ranks, threads)
@@ -133,7 +134,7 @@ def _formats(listing: Listing) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-class _Emitted(NamedTuple):
+class Emitted(NamedTuple):
     """A model as a program: its listing, and before which instructions all threads wait."""
 
     model: Model
@@ -157,7 +158,7 @@ class NativeBackend:
         make_panels = FreshPanels if cache is None else cache.panels
         self._packer = Packer(self._team, options.weights, make_panels, options.activations)
         self._is_settled = False
-        self._programs: dict[str, _Emitted] = {}  # by owner; the first model's is ""
+        self._programs: dict[str, Emitted] = {}  # by owner; the first model's is ""
         self._runner: _native.StepRunner | None = None
         self._cache: _native.KvCache | None = None
         self._layout: tuple[KVLayout, int] | None = None  # with the size of a block
@@ -199,10 +200,10 @@ class NativeBackend:
     def parameter(self, array: NDArray[Any]) -> Vector:
         return self._packer.vector(array)
 
-    def matrix(self, parts: Sequence[StoredRows], module: Module) -> Matrix:
+    def matrix(self, parts: Sequence[StoredRows], module: Module) -> operands.Matrix:
         return self._packer.matrix(parts, module)
 
-    def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Experts:
+    def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> operands.Experts:
         return self._packer.experts(matrices, module)
 
     def settle(self) -> None:
@@ -253,7 +254,7 @@ class NativeBackend:
         kept_layers: Sequence[int] = (),
         adapters: AdapterSettings | None = None,
         features: HiddenStates | None = None,
-    ) -> _Emitted:
+    ) -> Emitted:
         listing = record(model)
         keep_hidden(listing, kept_layers)
         if features is not None:
@@ -263,13 +264,18 @@ class NativeBackend:
         if adapters is not None:
             adapted = self._adapt(listing, model, adapters)
             program.make_adapter_slots(adapters.slots)
-        rewrite(listing, PASSES)
+        listing = self._rewritten(listing)
         refuse_unsupported(listing)
         emitter = Emitter(
             program, self.tier, self._packer.vector, adapted, in_ranks=self.ranks is not None
         )
         barriers = emitter.emit(listing)
-        return _Emitted(model, program, listing, barriers)
+        return Emitted(model, program, listing, barriers)
+
+    def _rewritten(self, listing: Listing) -> Listing:
+        """Return what this process computes of a listing, in the form that is emitted."""
+        rewrite(listing, PASSES)
+        return listing
 
     def _adapt(
         self, listing: Listing, model: Model, settings: AdapterSettings
@@ -346,24 +352,26 @@ class NativeBackend:
     def make_cache(self, num_blocks: int) -> None:
         assert self._layout is not None, "call prepare first"
         layout, block_size = self._layout
-        pages = kv_pages(layout, block_size, self._options.kv_dtype)
-        groups = []
-        for number, (spec, num_layers, _) in enumerate(layout.groups):
-            group = _native.CacheGroup(num_layers, spec.heads, spec.dim, pages.block_bytes(number))
-            group.latent = spec.latent
-            group.state = spec.block_vectors(block_size) if spec.is_exact else 0
-            groups.append(group)
+        groups, page_bytes = self._cache_groups(layout, block_size)
         kept_as = getattr(_native.CacheFormat, KV_FORMATS[self._options.kv_dtype].name)
-        cache = _native.KvCache(
-            kept_as, groups, num_blocks, pages.page_bytes, block_size, self._team
-        )
+        cache = _native.KvCache(kept_as, groups, num_blocks, page_bytes, block_size, self._team)
         if self._options.preallocates_kv:
             cache.take(self._team)
         self._ready.use_cache(cache)
         self._cache = cache
 
+    def _cache_groups(
+        self, layout: KVLayout, block_size: int
+    ) -> tuple[list[_native.CacheGroup], int]:
+        return cache_groups(layout, block_size, self._options.kv_dtype)
+
     @property
-    def _first(self) -> _Emitted:
+    def cache(self) -> _native.KvCache | None:
+        """The KV cache, once it is made."""
+        return self._cache
+
+    @property
+    def _first(self) -> Emitted:
         assert self._programs, "call prepare first"
         return self._programs[""]
 

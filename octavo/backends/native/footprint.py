@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from octavo.backends.base import KVLayout, KVPages, StepSize, TensorSize
+from octavo.backends.base import KVLayout, KVPages, StepSize, TensorSize, VectorSize
 from octavo.backends.native import _native
 from octavo.backends.native.kv_formats import KV_FORMATS, KvDtype
 from octavo.backends.native.packing import (
@@ -13,6 +13,7 @@ from octavo.backends.native.packing import (
     choose_format,
     in_act_order,
 )
+from octavo.layers import KVSpec
 from octavo.options.cpu_types import CpuActivations
 
 # Rows as wide as the residual stream that live at once: the stream, its norm, what is added to it.
@@ -31,8 +32,12 @@ def kv_pages(layout: KVLayout, block_size: int, kv_dtype: KvDtype) -> KVPages:
             "kv_cache_dtype='int4' is not possible for this model: its attention keeps one latent "
             "row for all heads, which 4 bits would spoil; give 'int8', or leave it out"
         )
-    vector, exact = KV_FORMATS[kv_dtype].size, KV_FORMATS["float32"].size
-    return layout.pages(block_size, lambda spec: exact if spec.is_exact else vector)
+    return layout.pages(block_size, lambda spec: vector_size(spec, kv_dtype))
+
+
+def vector_size(spec: KVSpec, kv_dtype: KvDtype) -> VectorSize:
+    """Return the size of a vector that layers keep in a cache of this type."""
+    return KV_FORMATS["float32" if spec.is_exact else kv_dtype].size
 
 
 class NativeFootprint(Struct, frozen=True):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from octavo.backends.native.backend import NativeBackend
     from octavo.backends.native.footprint import NativeFootprint
     from octavo.backends.native.packing import KeptWeights
-    from octavo.distributed.context import RankPlace
+    from octavo.distributed.context import RankPlace, StagePlace
     from octavo.options.cpu_types import CpuActivations
 
 _PACKED = (
@@ -37,7 +37,7 @@ class NativeKind:
     options = (
         *_PACKED,
         *("num_threads", "cpu_isa", "accumulation_order", "preallocate_kv_cache"),
-        "tensor_parallel_size",
+        *("tensor_parallel_size", "pipeline_parallel_size"),
         *("packed_cache", "packed_cache_bytes"),
     )
     instead: Mapping[str, str] = {}
@@ -121,15 +121,14 @@ class NativeKind:
         self,
         settings: BackendSettings,
         files: Iterable[WeightFile],
-        place: RankPlace | None = None,
+        place: RankPlace | StagePlace | None = None,
     ) -> NativeBackend:
-        from octavo.backends.native.backend import NativeBackend, NativeOptions
+        from octavo.backends.native.backend import NativeOptions
         from octavo.backends.native.packed_cache.place import packed_cache
-        from octavo.backends.native.ranks.messages import LeadingBackend
+        from octavo.distributed.context import StagePlace
 
         footprint = self.footprint(settings)
-        is_first = place is None or place.rank == 0
-        make = LeadingBackend if place is not None and is_first else NativeBackend
+        make, is_first = _class_at(place)
         return make(
             NativeOptions(
                 kv_dtype=footprint.kv_dtype,
@@ -141,10 +140,26 @@ class NativeKind:
                 measured_file=_measured_file() if is_first else None,  # the others follow
                 packed_cache=packed_cache(settings, files, footprint.formats),
                 # All ranks have one cache, which the others must not touch while it is in use.
-                preallocates_kv=settings.preallocate_kv_cache and is_first,
+                preallocates_kv=settings.preallocate_kv_cache
+                and (is_first or isinstance(place, StagePlace)),
                 place=place,
             )
         )
+
+
+def _class_at(place: RankPlace | StagePlace | None) -> tuple[type[NativeBackend], bool]:
+    """Return the class of the backend at a place, and whether the engine is there."""
+    from octavo.backends.native.backend import NativeBackend
+    from octavo.backends.native.ranks.messages import LeadingBackend
+    from octavo.distributed.context import StagePlace
+
+    if place is None:
+        return NativeBackend, True
+    if isinstance(place, StagePlace):
+        from octavo.backends.native.stages.backend import FirstStage, StageBackend
+
+        return (FirstStage, True) if place.stage == 0 else (StageBackend, False)
+    return (LeadingBackend, True) if place.rank == 0 else (NativeBackend, False)
 
 
 def _check_activations(weights: str, activations: str) -> None:

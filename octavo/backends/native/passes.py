@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from octavo.backends.native.packing import Matrix
 from octavo.program.listing import Instruction, Listing, Prepared
 from octavo.program.passes.adapters import split_whole_products
-from octavo.program.passes.fusion import FUSION, Pass
+from octavo.program.passes.fusion import NEIGHBOURS, WHOLE, Pass
 from octavo.program.passes.prepare import (
     norm_while_preparing,
     prepare_products,
@@ -43,8 +43,9 @@ def make_rope_tables(listing: Listing) -> None:
     listing.insert(0, Instruction("RopeTables"))
 
 
-PASSES: tuple[Pass, ...] = (
-    *FUSION,
+# Those that hold for a part of a listing too; the others come before it is cut.
+PART_PASSES: tuple[Pass, ...] = (
+    *NEIGHBOURS,
     split_products_by_kind,
     prepare_products,
     norm_while_preparing,
@@ -53,3 +54,5 @@ PASSES: tuple[Pass, ...] = (
     split_whole_products,
     make_rope_tables,
 )
+
+PASSES: tuple[Pass, ...] = (*WHOLE, *PART_PASSES)

@@ -14,7 +14,7 @@ from octavo.observe.finding import Finding
 if TYPE_CHECKING:
     from octavo.backends.torch.backend import TorchBackend
     from octavo.backends.torch.footprint import TorchFootprint
-    from octavo.distributed.context import RankPlace
+    from octavo.distributed.context import RankPlace, StagePlace
 
 
 class TorchKind:
@@ -56,7 +56,7 @@ class TorchKind:
         self,
         settings: BackendSettings,
         files: Iterable[WeightFile],
-        place: RankPlace | None = None,
+        place: RankPlace | StagePlace | None = None,
     ) -> TorchBackend:
         from octavo.backends.torch.backend import TorchBackend
 

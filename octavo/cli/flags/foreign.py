@@ -37,7 +37,6 @@ ALONE = frozenset(
 )
 _SEVERAL = frozenset({"ignore_patterns"})  # take one value or more
 SHORT = {  # vLLM's short flags
-    "pipeline_parallel_size": "-pp",
     "data_parallel_size_local": "-dpl",
     "data_parallel_start_rank": "-dpr",
     "data_parallel_backend": "-dpb",

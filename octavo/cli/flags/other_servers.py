@@ -40,7 +40,6 @@ SAME: Mapping[str, str] = {
     "--tokenizer-path": "--tokenizer",
     "--context-length": "--max-model-len",
     "--mem-fraction-static": "--gpu-memory-utilization",
-    **dict.fromkeys(("--pp", "--pp-size"), "--pipeline-parallel-size"),
     "--max-running-requests": "--max-num-seqs",
     "--max-loras-per-batch": "--max-loras",
     "--max-loaded-loras": "--max-cpu-loras",

@@ -35,10 +35,10 @@ _EXIT_SECONDS = 2.0
 _SIZE_IS_FINAL = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
-class _Rank(Struct):
-    """A further rank: its number, its process, and the connection to it."""
+class Follower(Struct):
+    """A further process of an engine: its name, the process, and the connection to it."""
 
-    number: int
+    name: str
     process: subprocess.Popen[bytes]
     link: Link
 
@@ -56,26 +56,104 @@ class _Rank(Struct):
         return f"its process was ended by signal {-status}"
 
 
-class RankGroup:
-    """The further ranks of an engine, which end with it, as it ends with each of them."""
+class ProcessGroup:
+    """The further processes of an engine, which end with it, as it ends with each of them."""
 
-    def __init__(self, num_ranks: int) -> None:
-        # Pages take memory when they are touched, so the size may be more than will be used.
-        self._num_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        made = os.memfd_create("octavo ranks", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        self._memory = os.fdopen(made, "r+b", buffering=0)
-        self._ranks: list[_Rank] = []
+    def __init__(self, size: int) -> None:
+        self._followers: list[Follower] = []
         self._closing = threading.Event()
         self._end: Callable[[str], None] = lambda reason: None
         self._on_end: Callable[[], None] = lambda: None
         self.reason = ""  # why the group has ended
-        self.num_ranks = num_ranks
-        self.close = weakref.finalize(self, _close, self._ranks, self._closing, os.getpid())
+        self.size = size  # with this process
+        self.close = weakref.finalize(self, _close, self._followers, self._closing, os.getpid())
+
+    def _launch(
+        self, name: str, program: str, words: Sequence[str], descriptors: Sequence[int]
+    ) -> None:
+        """Start a process, which inherits these descriptors."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-P", "-m", program, "--link", str(theirs.fileno()), *words]
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno(), *descriptors],
+                env=env.child_environment({"PYTHONPATH": env.child_module_path()}),
+            )
+        self._followers.append(Follower(name, process, Link(ours)))
+
+    def load(self, config: EngineConfig, files: Sequence[WeightFile], backend: Backend) -> None:
+        """Let the others load their share, as the first process does with its backend."""
+        found, size = backend.arithmetic, config.core.block_size
+        arguments = replace(
+            config.arguments,
+            cpu_isa=found.instruction_set,
+            accumulation_order=found.accumulation_order,
+        )
+        states = tuple(FileState.of(file.path) for file in files)
+        level = max(level_in_use(), logging.WARNING)  # what is as usual, this process says
+        message = StartRank(Raw(pack(arguments)), size, states, level)
+        for follower in self._followers:
+            with contextlib.suppress(OSError):  # it has ended, as `wait` will notice
+                follower.link.send(message)
+
+    def wait(self) -> int:
+        """Wait until all others have their weights; return the bytes of these.
+
+        Raise ConfigError if one cannot load them.
+        """
+        num_bytes = 0
+        for follower in self._followers:
+            started = follower.link.receive(Started)
+            failure = follower.exit_reason() if started is None else started.failure
+            if failure:
+                raise ConfigError(f"{follower.name} of {self.size} did not start: {failure}")
+            assert started is not None
+            num_bytes += started.weight_bytes
+        group = weakref.ref(self)
+        for follower in self._followers:
+            threading.Thread(
+                target=_watch,
+                args=(follower, self._closing, group),
+                name=f"octavo {follower.name}",
+                daemon=True,
+            ).start()
+        return num_bytes
+
+    def call_at_end(self, on_end: Callable[[], None]) -> None:
+        """Call this, in any thread, when one has ended; at once if one has already."""
+        self._on_end = on_end
+        if self.reason:
+            on_end()
+
+    def note_end(self, reason: str) -> None:
+        """End the group because one of its processes has ended."""
+        if self.reason:
+            return
+        self.reason = reason
+        log.error("%s, and the engine ends with it", reason)
+        self._end(reason)
+        self._on_end()
+
+
+class RankGroup(ProcessGroup):
+    """The further ranks of an engine, and the memory that all ranks map."""
+
+    def __init__(self, num_ranks: int) -> None:
+        super().__init__(num_ranks)
+        # Pages take memory when they are touched, so the size may be more than will be used.
+        self._num_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        made = os.memfd_create("octavo ranks", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._memory = os.fdopen(made, "r+b", buffering=0)
         try:
             self._make_room()
             fcntl.fcntl(self._memory, fcntl.F_ADD_SEALS, _SIZE_IS_FINAL)
-            for number in range(1, num_ranks):
-                self._ranks.append(self._launch(number))
+            memory = self._memory.fileno()
+            for rank in range(1, num_ranks):
+                words = ["--memory", str(memory), "--memory-bytes", str(self._num_bytes)]
+                words += ["--rank", str(rank), "--ranks", str(num_ranks)]
+                self._launch(f"rank {rank}", PROGRAM, words, [memory])
         except BaseException:
             self.close()
             self._memory.close()
@@ -86,7 +164,7 @@ class RankGroup:
             self._memory.truncate(self._num_bytes)
         except OSError as error:
             raise ConfigError(
-                f"tensor_parallel_size={self.num_ranks} needs memory that processes share, which "
+                f"tensor_parallel_size={self.size} needs memory that processes share, which "
                 "is a file without a name as large as the machine's memory, and the system "
                 f"refuses it: {error.strerror}; raise the limit of a file's size (ulimit -f, "
                 "LimitFSIZE of systemd), or leave it out"
@@ -95,110 +173,43 @@ class RankGroup:
     @property
     def place(self) -> RankPlace:
         """The place of this process."""
-        return RankPlace(0, self.num_ranks, self._memory.fileno(), self._num_bytes, self)
-
-    def _launch(self, number: int) -> _Rank:
-        memory = self._memory.fileno()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-P", "-m", PROGRAM, "--link", str(theirs.fileno())]
-            command += ["--memory", str(memory), "--memory-bytes", str(self._num_bytes)]
-            command += ["--rank", str(number), "--ranks", str(self.num_ranks)]
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), memory],
-                env=env.child_environment({"PYTHONPATH": env.child_module_path()}),
-            )
-        return _Rank(number, process, Link(ours))
+        return RankPlace(0, self.size, self._memory.fileno(), self._num_bytes, self)
 
     def load(self, config: EngineConfig, files: Sequence[WeightFile], backend: Backend) -> None:
-        """Let the ranks load their share, as the first rank does with its backend."""
         assert isinstance(backend, LeadingBackend), "no other backend has ranks"
         assert backend.ranks is not None
         self._memory.close()  # it is mapped here, and the others have it
         self._end = backend.ranks.end
-        found, size = backend.arithmetic, config.core.block_size
-        arguments = replace(
-            config.arguments,
-            cpu_isa=found.instruction_set,
-            accumulation_order=found.accumulation_order,
-        )
-        states = tuple(FileState.of(file.path) for file in files)
-        level = max(level_in_use(), logging.WARNING)  # what is as usual, this process says
-        message = StartRank(Raw(pack(arguments)), size, states, level)
-        for rank in self._ranks:
-            with contextlib.suppress(OSError):  # it has ended, as `wait` will notice
-                rank.link.send(message)
-
-    def wait(self) -> int:
-        """Wait until all ranks have their weights; return the bytes of these.
-
-        Raise ConfigError if a rank cannot load them.
-        """
-        num_bytes = 0
-        for rank in self._ranks:
-            started = rank.link.receive(Started)
-            failure = rank.exit_reason() if started is None else started.failure
-            if failure:
-                raise ConfigError(
-                    f"rank {rank.number} of {self.num_ranks} did not start: {failure}"
-                )
-            assert started is not None
-            num_bytes += started.weight_bytes
-        group = weakref.ref(self)
-        for rank in self._ranks:
-            threading.Thread(
-                target=_watch,
-                args=(rank, self._closing, group),
-                name=f"octavo rank {rank.number}",
-                daemon=True,
-            ).start()
-        return num_bytes
-
-    def call_at_end(self, on_end: Callable[[], None]) -> None:
-        """Call this, in any thread, when a rank has ended; at once if one has already."""
-        self._on_end = on_end
-        if self.reason:
-            on_end()
-
-    def note_end(self, reason: str) -> None:
-        """End the group because one of its ranks has ended."""
-        if self.reason:
-            return
-        self.reason = reason
-        log.error("%s, and the engine ends with it", reason)
-        self._end(reason)
-        self._on_end()
+        super().load(config, files, backend)
 
 
-def _watch(rank: _Rank, closing: threading.Event, group: weakref.ref[RankGroup]) -> None:
-    """Wait until a rank ends, which ends the group unless that is being closed."""
-    rank.link.wait_for_end()
+def _watch(follower: Follower, closing: threading.Event, group: weakref.ref[ProcessGroup]) -> None:
+    """Wait until a process ends, which ends the group unless that is being closed."""
+    follower.link.wait_for_end()
     if closing.is_set():
         return
-    reason = f"rank {rank.number} has ended: {rank.exit_reason()}"
+    reason = f"{follower.name} has ended: {follower.exit_reason()}"
     found = group()
     if found is not None and not closing.is_set():
         found.note_end(reason)
 
 
-def _close(ranks: list[_Rank], closing: threading.Event, owner: int) -> None:
-    """End the ranks: each does that by itself when its connection ends.
+def _close(followers: list[Follower], closing: threading.Event, owner: int) -> None:
+    """End the processes: each does that by itself when its connection ends.
 
     A process that was forked from the owner has the connections too, and ends nothing.
     """
     if os.getpid() != owner:
         return
     closing.set()
-    for rank in ranks:
+    for follower in followers:
         with contextlib.suppress(OSError):
-            rank.link.connection.shutdown(socket.SHUT_RDWR)
-    for rank in ranks:
+            follower.link.connection.shutdown(socket.SHUT_RDWR)
+    for follower in followers:
         try:
-            rank.process.wait(_EXIT_SECONDS)
+            follower.process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(OSError):  # a confined process may end no others
-                rank.process.kill()
-                rank.process.wait(_EXIT_SECONDS)
-        rank.link.connection.close()
+                follower.process.kill()
+                follower.process.wait(_EXIT_SECONDS)
+        follower.link.connection.close()

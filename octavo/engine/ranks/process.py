@@ -15,9 +15,10 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 
 from octavo.confine.process import confine, die_before_parent, give_up_privileges
-from octavo.distributed.context import RankPlace
+from octavo.distributed.context import RankPlace, StagePlace
 from octavo.engine.drafter import layout_of, open_with_drafter, record_programs, weight_files
 from octavo.engine.ranks.link import FileState, Link, Started, StartRank
 from octavo.engine.shortage import describe_shortage, is_shortage
@@ -36,13 +37,28 @@ log = logging.getLogger(__name__)
 
 
 def main(argv: list[str]) -> int:
-    """Load the weights and compute steps until the engine ends; return the exit status."""
+    """Compute a rank's share until the engine ends; return the exit status."""
     options = _parse(argv)
+    place = RankPlace(options.rank, options.ranks, options.memory, options.memory_bytes)
+
+    def follow_ranks(backend: NativeBackend) -> None:
+        os.close(place.descriptor)
+        follow(backend)
+
+    return compute(options.link, place, follow_ranks)
+
+
+def compute(
+    link_descriptor: int,
+    place: RankPlace | StagePlace,
+    follow_engine: Callable[[NativeBackend], None],
+) -> int:
+    """Load the weights and compute steps until the engine ends; return the exit status."""
     never_wait_for_stderr()
     die_before_parent()
     give_up_privileges()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program that has the terminal handles Ctrl-C
-    link = Link(socket.socket(fileno=options.link))
+    link = Link(socket.socket(fileno=link_descriptor))
     start = link.receive(StartRank)
     if start is None:
         return 1
@@ -50,28 +66,26 @@ def main(argv: list[str]) -> int:
     threading.Thread(
         target=_end_with, args=(link,), name="octavo engine's end", daemon=True
     ).start()
-    place = RankPlace(options.rank, options.ranks, options.memory, options.memory_bytes)
     try:
         backend = load(start, place)
     except Exception as error:
         link.send(Started(failure=_describe(error)))
         return 3
-    os.close(place.descriptor)
     missing = confine(may_read=False)
     if missing is not None:
-        log.warning("rank %d is not confined: %s", place.rank, missing)
+        log.warning("%s is not confined: %s", place.name, missing)
     freeze()
     gc.disable()  # from now on it makes nothing that refers to itself
     link.send(Started(weight_bytes=backend.weight_bytes))
     try:
-        follow(backend)
+        follow_engine(backend)
     except Exception as error:
-        log.error("rank %d ends: %s", place.rank, str(error) or type(error).__name__)
+        log.error("%s ends: %s", place.name, str(error) or type(error).__name__)
     return 4
 
 
-def load(start: StartRank, place: RankPlace) -> NativeBackend:
-    """Return the backend with this rank's share of the weights."""
+def load(start: StartRank, place: RankPlace | StagePlace) -> NativeBackend:
+    """Return the backend with the share of the weights that belongs to a place."""
     arguments = unpack(start.arguments, EngineArguments)
     _, opened = open_with_drafter(arguments)
     files = weight_files(opened)

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from octavo.core.config import ConfigError
+from octavo.options.declare import option
 
 if TYPE_CHECKING:
     from octavo.options.engine import EngineArguments
 
 MOST_ENGINES = MOST_RANKS = 64
+
+
+def stages_option() -> int:
+    """Declare the number of stages."""
+    stages: int = option(
+        1,
+        "processes among which an engine's layers are divided: each has the weights and the KV of "
+        "some, and computes these of each step, one after the other; results have the same bits "
+        "for any number of them",
+        "COUNT",
+        most=MOST_RANKS,
+        flags=("-pp",),
+        aliases=("--pp", "--pp-size"),
+    )
+    return stages
 
 
 def check_processes(arguments: EngineArguments) -> None:
@@ -25,6 +42,8 @@ def check_processes(arguments: EngineArguments) -> None:
             f"spare_engine with data_parallel_size={arguments.data_parallel_size}: the other "
             "engines continue what one has begun, so leave spare_engine out, or add an engine"
         )
+    if arguments.pipeline_parallel_size > 1:
+        _check_stages(arguments)
     if arguments.tensor_parallel_size == 1:
         return
     if not sys.platform.startswith("linux"):
@@ -40,9 +59,34 @@ def check_processes(arguments: EngineArguments) -> None:
         ),
         "spare_engine": (arguments.spare_engine, "a spare engine has no ranks yet"),
     }
+    _refuse(unfit, f"tensor_parallel_size={arguments.tensor_parallel_size}")
+
+
+def _check_stages(arguments: EngineArguments) -> None:
+    speculation = arguments.speculative_config
+    asked = f"pipeline_parallel_size={arguments.pipeline_parallel_size}"
+    if not sys.platform.startswith("linux"):
+        raise ConfigError(f"{asked} needs Linux; leave it out")
+    unfit = {
+        "tensor_parallel_size": (
+            arguments.tensor_parallel_size > 1,
+            "a stage is one process, which computes with all cores",
+        ),
+        "enable_lora": (arguments.enable_lora, "stages compute no rows with adapters yet"),
+        "speculative_config": (
+            speculation is not None and speculation.model is not None,
+            "a model that drafts reads what the other stages have; ngram and suffix work",
+        ),
+        "packed_cache": (
+            arguments.packed_cache is not None,
+            "each stage packs its own layers, and no files are made of these yet",
+        ),
+        "spare_engine": (arguments.spare_engine, "a spare engine has no stages yet"),
+    }
+    _refuse(unfit, asked)
+
+
+def _refuse(unfit: Mapping[str, tuple[bool, str]], asked: str) -> None:
     for name, (is_asked, why) in unfit.items():
         if is_asked:
-            raise ConfigError(
-                f"{name} with tensor_parallel_size={arguments.tensor_parallel_size}: {why}; leave "
-                "one of them out"
-            )
+            raise ConfigError(f"{name} with {asked}: {why}; leave one of them out")

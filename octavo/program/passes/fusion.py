@@ -23,10 +23,11 @@ from octavo.program.passes.wanted_rows import leave_out_unwanted_rows
 
 Pass = Callable[[Listing], None]
 
-FUSION: tuple[Pass, ...] = (
-    take_into_attention,
-    split_experts,
-    leave_out_unwanted_rows,
+# Those that must see the whole listing, before it is cut into stages.
+WHOLE: tuple[Pass, ...] = (take_into_attention, split_experts, leave_out_unwanted_rows)
+
+# The others, which also hold for a part.
+NEIGHBOURS: tuple[Pass, ...] = (
     scale_embeddings,
     gate_in_products,
     activate_in_products,
@@ -35,6 +36,8 @@ FUSION: tuple[Pass, ...] = (
     add_residuals_in_products,
     select_before_norms,
 )
+
+FUSION: tuple[Pass, ...] = (*WHOLE, *NEIGHBOURS)
 
 
 def rewrite(listing: Listing, passes: tuple[Pass, ...]) -> None:

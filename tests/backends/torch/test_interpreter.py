@@ -173,4 +173,5 @@ def test_inputs_in_codes_are_close_to_inputs_in_floats() -> None:
 
 
 def test_every_operation_has_a_meaning() -> None:
-    assert MEANINGS.keys() == set(Op.__args__)  # type: ignore[attr-defined]
+    """A relay gets back what another process computes."""
+    assert MEANINGS.keys() == set(Op.__args__) - {"Relay"}  # type: ignore[attr-defined]

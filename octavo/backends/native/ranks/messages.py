@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Struct
 
 from octavo.backends.base import StepSize
-from octavo.backends.native import _native
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.native.kernel_choice import Choice
 
@@ -63,8 +62,11 @@ class LeadingBackend(NativeBackend):
         super().use_kernels(format_, choice)
 
     def _send(self, message: _Message) -> None:
+        self._send_bytes(_encode(message))
+
+    def _send_bytes(self, message: bytes) -> None:
         assert self.ranks is not None
-        self.ranks.send(_encode(message))
+        self.ranks.send(message)
 
 
 def follow(backend: NativeBackend) -> None:
@@ -76,18 +78,23 @@ def follow(backend: NativeBackend) -> None:
     assert ranks is not None
     try:
         while True:
-            _carry_out(ranks, backend)
+            carry_out(ranks.follow(backend.native_programs), backend)
     except Exception as error:
         ranks.end(f"rank {ranks.rank}: {str(error) or type(error).__name__}")
         raise
 
 
-def _carry_out(ranks: _native.Ranks, backend: NativeBackend) -> None:
-    """Compute steps until a message comes, and do what that says."""
-    match _decode(ranks.follow(backend.native_programs)):
+def carry_out(message: bytes, backend: NativeBackend) -> int | None:
+    """Handle a message of the first process; return the bytes that this has taken.
+
+    None: it takes none, and may come while steps are computed.
+    """
+    match _decode(message):
         case _Reserve(size):
-            backend.reserve(size, 0)
+            return backend.reserve(size, 0)
         case _MakeCache(num_blocks):
             backend.make_cache(num_blocks)
+            return 0
         case _UseKernels(format_, choice):
             backend.use_kernels(format_, choice)
+    return None

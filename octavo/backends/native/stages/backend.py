@@ -1,0 +1,114 @@
+"""The native engine as stages: what each packs and keeps, and how sizes and steps reach it.
+
+The program of the first stage sends a step, and the rows of the residual stream, to one further
+stage after the other, and goes on with the rows that come back (csrc/step/stages.h). All else is as
+in one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from octavo.backends.base import KVLayout, StepSize
+from octavo.backends.native import _native
+from octavo.backends.native.backend import Emitted, NativeBackend, NativeOptions
+from octavo.backends.native.passes import PART_PASSES
+from octavo.backends.native.ranks.messages import LeadingBackend, carry_out
+from octavo.backends.native.stages.cache_groups import stage_groups
+from octavo.backends.native.stages.unpacked import (
+    Unpacked,
+    pack_all,
+    sizes_of,
+    unpacked,
+    unpacked_experts,
+)
+from octavo.backends.stored_rows import StoredRows
+from octavo.distributed.context import StagePlace
+from octavo.layers import Module
+from octavo.program import operands
+from octavo.program.listing import Listing
+from octavo.program.passes.fusion import WHOLE, rewrite
+from octavo.program.passes.stages import choose_cuts, number_layers, own_part
+
+
+class StageBackend(NativeBackend):
+    """The backend of a further stage; a part of that of the first one."""
+
+    def __init__(self, options: NativeOptions) -> None:
+        assert isinstance(options.place, StagePlace)
+        self._place = options.place
+        self.links = [_native.FrameLink(each) for each in options.place.descriptors]
+        self._num_layers: dict[int, int] = {}  # of each group of KV
+        self._unpacked: list[Unpacked] = []  # matrices of all stages
+        super().__init__(options)
+
+    def matrix(self, parts: Sequence[StoredRows], module: Module) -> operands.Matrix:
+        self._unpacked.append(unpacked(parts, module))
+        return self._unpacked[-1]
+
+    def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> operands.Experts:
+        made = unpacked_experts(matrices, module)
+        self._unpacked += made.matrices
+        return made
+
+    def _rewritten(self, listing: Listing) -> Listing:
+        rewrite(listing, WHOLE)
+        cuts = choose_cuts(listing, self._place.stages, sizes_of)
+        own = own_part(listing, cuts, self._place.stage)
+        self._num_layers = number_layers(own)
+        pack_all(own, self._packer)
+        for each in self._unpacked:  # the model refers to them, and some rows are in memory
+            each.parts = ()
+        self._unpacked.clear()
+        self._packer.begin()
+        rewrite(own, PART_PASSES)
+        return own
+
+    def _cache_groups(
+        self, layout: KVLayout, block_size: int
+    ) -> tuple[list[_native.CacheGroup], int]:
+        counts = [self._num_layers.get(group, 0) for group in range(len(layout.groups))]
+        return stage_groups(layout, block_size, self._options.kv_dtype, counts)
+
+
+class FirstStage(StageBackend, LeadingBackend):
+    """The backend of the first stage, whose steps go through the others."""
+
+    def _emitted(self, *arguments: Any, **options: Any) -> Emitted:
+        made = super()._emitted(*arguments, **options)
+        for link in self.links:
+            made.program.add_stage(link)
+        return made
+
+    def reserve(self, size: StepSize, spare_bytes: int) -> int:
+        own = super().reserve(size, spare_bytes)
+        return own + sum(int(link.receive()) for link in self.links)
+
+    def make_cache(self, num_blocks: int) -> None:
+        super().make_cache(num_blocks)
+        for link in self.links:
+            link.receive()
+
+    def _send_bytes(self, message: bytes) -> None:
+        for link in self.links:
+            link.send(message)
+
+
+def follow(backend: NativeBackend) -> None:
+    """Compute the steps of a further stage until the engine ends."""
+    assert isinstance(backend, StageBackend)
+    (link,) = backend.links
+    try:
+        while True:
+            message = link.follow(backend.native_programs[0], backend.cache)
+            answer = carry_out(message, backend)
+            if answer is not None:
+                link.send(str(answer).encode())
+    except ConnectionError:
+        return
+    except Exception as error:
+        with contextlib.suppress(ConnectionError):
+            link.fail(str(error) or type(error).__name__)
+        raise

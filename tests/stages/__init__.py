@@ -1,0 +1,1 @@
+"""Stages as real processes: the same bits as of one process, their deaths, and their frames."""
