@@ -44,6 +44,8 @@ def ready_text(
     if config.api_keys:
         api_key, imports = "os.environ['OCTAVO_API_KEY']", "import os\n  " + imports
     text = f"Octavo serves {', '.join((model, *others))} at {where}\n"
+    if config.console and config.uds is None:
+        text += "A browser that opens this address gets the console.\n"
     task = next((each for each in _TRIALS if each in tasks), None)
     if task is None:
         return text

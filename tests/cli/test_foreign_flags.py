@@ -152,6 +152,7 @@ def test_a_fixed_option_refuses_another_value() -> None:
         (["-t", "-1"], "num_threads", 0),
         (["--mem-fraction-static", "0.5"], "gpu_memory_utilization", 0.5),
         (["--disable-radix-cache"], "enable_prefix_caching", False),
+        (["--no-enable-prefix-caching", "--cache-prompt"], "enable_prefix_caching", True),
         (["--temp", "0.5", "--top-k=3"], "override_generation_config", None),
         (["-q", "gguf"], "quantization", "gguf"),
         (["--tp", "2"], "tensor_parallel_size", 2),

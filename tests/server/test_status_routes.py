@@ -445,7 +445,7 @@ def test_the_ready_text_is_about_what_the_model_serves(
 @pytest.mark.parametrize("uds", [None, Path("/run/x")])
 def test_the_pasted_program_imports_what_it_uses(keys: tuple[str, ...], uds: Path | None) -> None:
     text = ready_text(ServerSettings(api_keys=keys, uds=uds), 8000, "tiny")
-    program = ast.parse(textwrap.dedent("\n".join(text.split("\n")[4:])))
+    program = ast.parse(textwrap.dedent(text.split("\n\n", maxsplit=2)[2]))
     names = [node for node in ast.walk(program) if isinstance(node, ast.Name)]
     known = {each.id for each in names if isinstance(each.ctx, ast.Store)} | {"print"}
     for node in ast.walk(program):

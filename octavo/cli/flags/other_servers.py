@@ -33,7 +33,6 @@ SAME: Mapping[str, str] = {
     "--sse-ping-interval": "--ping-seconds",
     "--chat-template-file": "--chat-template",
     "--chat-template-kwargs": "--default-chat-template-kwargs",
-    "--cache-prompt": "--enable-prefix-caching",
     "-s": "--seed",
     # SGLang
     **dict.fromkeys(("--model-path", "--model-id"), "--model"),
@@ -63,6 +62,7 @@ _DRAFT_TOKENS = (
 )
 # Flags that stand for the opposite of a flag, or for a key of one that holds a JSON object.
 KEYS: Mapping[str, str] = {
+    "--cache-prompt": "--enable-prefix-caching",
     **dict.fromkeys(("--temp", "--temperature"), f"{_SAMPLING}.temperature"),
     "--top-k": f"{_SAMPLING}.top_k",
     "--top-p": f"{_SAMPLING}.top_p",

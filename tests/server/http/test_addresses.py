@@ -85,6 +85,8 @@ def test_the_ready_text_says_where() -> None:
     assert 'HTTPTransport(uds="/run/it\'s")' in text
     secured = ready_text(ServerSettings(ssl_certfile=Path("/x")), 8443, "tiny")
     assert "at https://127.0.0.1:8443\n" in secured
+    assert ["browser" in each for each in (text, secured)] == [False, True]
+    assert "browser" not in ready_text(ServerSettings(console=False), 8000, "tiny")
 
 
 @pytest.mark.parametrize(
