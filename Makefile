@@ -25,7 +25,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-console test-newest test-smollm2 test-speculation test-matrix test-ranks test-clients test-deploy test-gpu-blind check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
+.PHONY: help setup serve test test-console test-newest test-smollm2 test-speculation test-matrix test-ranks test-clients test-deploy test-docs docs test-gpu-blind check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -223,6 +223,19 @@ build/deploy: requirements/deploy.txt $(VENV)/.dev
 test-deploy: setup build/deploy ## the chart, systemd's units and the image's files, by their own tools (minutes)
 	@PYTHONPATH=build/deploy $(RUN) -m pytest --quiet -s -o faulthandler_timeout=3600 tests/deploy/every_file.py
 
+test-docs: setup docs ## the site, and every command and program of the pages for users, typed by a reader (minutes)
+	@$(RUN) -m pytest --quiet -o faulthandler_timeout=3600 tests/docs/every_page.py
+
+# In an environment of its own, without the product: the pages that are made from the code are files.
+build/docs/.installed: requirements/docs.txt $(VENV)/.venv
+	@$(PYTHON) -m venv --clear build/docs
+	@$(PHASE) "installing mkdocs into build/docs" build/docs/bin/python -m pip --disable-pip-version-check --quiet install -r requirements/docs.txt
+	@touch $@
+
+docs: build/docs/.installed ## the documentation as a site, in build/site; refuses dead links and what loads from elsewhere
+	@NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --quiet --strict
+	@build/docs/bin/python -m tests.docs.built_site build/site
+
 check: $(VENV)/.octavo ## ruff, mypy, import contracts, the tidy rules
 	@$(RUN) -m ruff check --quiet $(CODE)
 	@$(RUN) -m ruff format --check --quiet $(CODE) || { echo "run: make format" >&2; exit 1; }
@@ -281,7 +294,7 @@ hostile: $(VENV)/.octavo ## 10,000 hostile requests beside 16 streams that they 
 
 # The quick ones first. Each must pass; what it prints is in build/nightly. About three hours on two cores.
 NIGHTLY ?= test-newest test test-console test-matrix test-ranks test-speculation planted "sim:SEEDS=10000 FROM=$(FROM)" test-shapes damage test-smollm2 test-amx hostile \
-    "soak:SECONDS=1800" test-clients test-deploy test-gpu-blind sanitize
+    "soak:SECONDS=1800" test-clients test-deploy test-docs test-gpu-blind sanitize
 nightly: setup ## every suite there is, one after the other, whatever fails; says how each ended (hours)
 	@.ci/nightly $(NIGHTLY)
 
