@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -106,6 +107,7 @@ def test_a_reader_uses_a_free_port_and_fails_with_a_command(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the page types curl")
 def test_the_readme_can_be_followed(tmp_path: Path) -> None:
     """Commands and programs run; `make test-docs` does so with those of every page."""
     assert Reader(tmp_path).follow("README.md") > 2
