@@ -197,6 +197,7 @@ def check_room(model: TextModel, sampling: SamplingParams, num_prompt: int) -> i
             f"{'all of it' if sampling.is_about_prompt else 'an answer'}: shorten it",
             param="prompt",
             code=TOO_LONG,
+            room=(num_prompt, facts.longest_tokens),
         )
     if sampling.max_tokens == NO_LIMIT:
         return room

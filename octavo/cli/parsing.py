@@ -35,6 +35,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options
         )
         self._expansions: dict[str, str] = {}
+        self._meanings: dict[str, Mapping[str, str]] = {}
         self._usual: dict[str, tuple[str, ...]] = {}
         self._wholes: dict[str, str] = {}
 
@@ -67,6 +68,10 @@ class Parser(argparse.ArgumentParser):
     def add_expansions(self, names: Mapping[str, str]) -> None:
         """Add flags that stand for other ones, such as for a key of a JSON object."""
         self._expansions.update(names)
+
+    def add_meanings(self, names: Mapping[str, Mapping[str, str]]) -> None:
+        """Add flags that stand for whole words, a different one for each of their values."""
+        self._meanings.update(names)
 
     def add_usual(self, values: Mapping[str, Sequence[str]]) -> None:
         """Add values of flags that mean their defaults; such a flag is left out."""
@@ -128,7 +133,7 @@ class Parser(argparse.ArgumentParser):
                 continue
             other = origins.setdefault(action.dest, origin)
             adds = isinstance(action, argparse._AppendAction) or action.nargs == "+"
-            is_key = words[0].partition("=")[0] in self._expansions
+            is_key = words[0].partition("=")[0] in {*self._expansions, *self._meanings}
             if other != origin and not (adds or is_key):
                 raise UsageError(f"{other} and {origin} are the same setting; leave one out")
             found.append((origin, self._setting(flag)))
@@ -158,7 +163,10 @@ class Parser(argparse.ArgumentParser):
             name, equals, value = words[index].partition("=")
             index += 1
             follows = "" if equals or index == end else words[index]
-            if (value if equals else follows) in self._usual.get(name, ()):
+            given = value if equals else follows
+            meant = self._meanings.get(name, {}).get(given)
+            if meant is not None or given in self._usual.get(name, ()):
+                found += [] if meant is None else [meant]
                 index += 0 if equals else 1
                 continue
             found.append(self._expansions.get(name, name) + equals + value)

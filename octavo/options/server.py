@@ -63,6 +63,11 @@ class ServerSettings(TransportSettings):
         "name tokens as token_id:N in log-probabilities, unless a request says otherwise",
         group="dialect",
     )
+    any_model_name: bool = option(
+        False,
+        "answer requests that name a model or an adapter that there is not, as llama-server does",
+        group="dialect",
+    )
     tokens_only: bool = option(
         False,
         "answer with token ids alone: /inference/v1/generate is the only route that generates",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_EMBEDDINGS = "another server's path; use /v1/embeddings"
 _AUDIO = "audio"
 _IMAGES = "images"
 _CONVERSATIONS = (
@@ -27,8 +26,6 @@ _PROFILE = (
 )
 # By path; one that ends in "/" stands for all paths below it.
 NOT_YET: Mapping[str, str] = {
-    "/embeddings": _EMBEDDINGS,
-    "/embedding": _EMBEDDINGS,
     "/v1/moderations": "judging texts; /classify serves classifiers",
     "/v1/audio/": _AUDIO,
     "/v1/realtime": _AUDIO,

@@ -73,7 +73,7 @@ async def prepare(
         if predicted:
             check_ids(predicted, server.llm.model.facts.vocabulary, "prediction")
     except RequestError as error:
-        raise asked.named(invalid(str(error), error.param, error.code), 0) from None
+        raise asked.named(refused_by(error), 0) from None
     if not asked.is_stream:
         vocabulary = server.llm.model.facts.vocabulary
         try:
@@ -105,7 +105,7 @@ async def prepare(
                 own = replace(sampling, pooling=pooling)
             checked.append(check_request(model, given, own, options, None, reading, predicted))
         except RequestError as error:
-            wrong = invalid(str(error), error.param, error.code)
+            wrong = refused_by(error)
             place = len(checked) if owners is None else owners[len(checked)]
             raise asked.named(wrong, place) from None
     return PreparedRequest(
@@ -139,7 +139,14 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        raise invalid(str(error), error.param, error.code) from None
+        raise refused_by(error) from None
+
+
+def refused_by(error: RequestError) -> ApiError:
+    """Return the response to a request that a check has refused."""
+    refused = invalid(str(error), error.param, error.code)
+    refused.room = error.room
+    return refused
 
 
 async def _spell_end(server: Server, asked: GenerationRequest) -> None:

@@ -32,6 +32,8 @@ class ApiError(Exception):
         self.code = code
         self.param = param
         self.headers = headers
+        # Of a prompt that is too long: its tokens, and those of the context.
+        self.room: tuple[int, int] | None = None
 
     @property
     def named_message(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
@@ -260,12 +261,30 @@ def test_llama_servers_types_of_kv_are_followed(
     assert engine(*words, "--kv-cache-dtype", expected).kv_cache_dtype == expected
 
 
+def test_llama_servers_flags_of_reasoning_pooling_and_its_page_are_followed() -> None:
+    for flag in ("-rea", "--reasoning"):
+        for word, expected in (("on", True), ("off", False)):
+            asked = server("m", flag, word, "--reasoning-effort", "low")
+            assert asked.default_chat_template_kwargs == {
+                "enable_thinking": expected,
+                "reasoning_effort": "low",
+            }
+        assert server("m", f"{flag}=auto").default_chat_template_kwargs is None
+    with pytest.raises(UsageError, match="--reasoning maybe is not supported"):
+        server("m", "--reasoning", "maybe")
+    found = engine("m", "--pooling", "mean").pooler_config
+    assert found is not None
+    assert found.seq_pooling_type == "MEAN"
+    assert not server("m", "--no-ui").console
+    assert server("m", "--ui", "--slots").console
+
+
 def test_each_flag_of_another_server_has_one_meaning(parser: Parser) -> None:
     flags = [flag for row in OTHERS for flag in row.flags]
     assert len(set(flags)) == len(flags)
     assert not set(flags) & (SAME.keys() | KEYS.keys())
     known = set(parser.flags())
-    assert {*SAME.values(), *(target.partition(".")[0] for target in KEYS.values())} <= known
+    assert {*SAME.values(), *(re.split("[.=]", target)[0] for target in KEYS.values())} <= known
     named = {word.strip(";,") for row in OTHERS for word in row.reason.split() if word[:2] == "--"}
     assert named <= known | {"--predict", "--nnodes", "--reverse-prompt", "--node-rank"}
 

@@ -53,6 +53,7 @@ SAME: Mapping[str, str] = {
 }
 _SAMPLING = "--override-generation-config"
 _SPECULATION = "--speculative-config"
+_TEMPLATE = "--default-chat-template-kwargs"
 _DRAFT_MODEL = (
     *("-md", "--model-draft", "--spec-draft-model", "-hfd", "--hf-repo-draft", "--spec-draft-hf"),
     *("--speculative-draft-model-path", "--speculative-draft-model"),
@@ -69,11 +70,18 @@ KEYS: Mapping[str, str] = {
     "--min-p": f"{_SAMPLING}.min_p",
     "--repeat-penalty": f"{_SAMPLING}.repetition_penalty",
     **dict.fromkeys(("--no-cache-prompt", "--disable-radix-cache"), "--no-enable-prefix-caching"),
-    "--reasoning-effort": "--default-chat-template-kwargs.reasoning_effort",
+    **dict.fromkeys(("--webui", "--ui"), "--console"),
+    **dict.fromkeys(("--no-webui", "--no-ui"), "--no-console"),
+    "--reasoning-effort": f"{_TEMPLATE}.reasoning_effort",
+    **dict.fromkeys(("-v", "--verbose", "--log-verbose"), "--log-level=debug"),
+    "--pooling": "--pooler-config.pooling_type",
     **dict.fromkeys(_DRAFT_MODEL, f"{_SPECULATION}.model"),
     **dict.fromkeys(_DRAFT_TOKENS, f"{_SPECULATION}.num_speculative_tokens"),
     "--speculative-algorithm": f"{_SPECULATION}.method",
 }
+# Flags whose values stand for something else.
+_THINKING = {"on": f"{_TEMPLATE}.enable_thinking=true", "off": f"{_TEMPLATE}.enable_thinking=false"}
+MEANINGS: Mapping[str, Mapping[str, str]] = dict.fromkeys(("-rea", "--reasoning"), _THINKING)
 # Values that mean the defaults.
 USUAL: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("-c", "--ctx-size"), ("0",)),
@@ -97,7 +105,8 @@ _CHOSEN = "how many drafts are made follows from how often they are right, and w
 _LOOKUP = "--spec-method suffix keeps earlier answers in memory"
 _SAMPLER = "there is no such sampler"
 _THEIRS = "requests set it themselves"
-_UI = "there is no web page to chat in"
+_UI = "the console is one page without settings; see --console"
+_TOOLS = "clients run the tools that a model calls"
 _ROUTER = "all models have the same settings; name them, or see --models-dir"
 _HERE = "requests describe the shape of their answers themselves"
 _ROPE = "positions are the model's; see --hf-overrides"
@@ -124,7 +133,10 @@ OTHERS: tuple[Other, ...] = (
     Other(("-cmoe", "--cpu-moe", "--no-op-offload"), _ALWAYS, None, is_alone=True),
     Other(("-ncmoe", "--n-cpu-moe", "-ncffn", "--n-cpu-ffn"), _ALWAYS, None),
     Other(("--embedding", "--embeddings", "--rerank", "--reranking"), _ALWAYS, None, is_alone=True),
-    Other(("--no-webui", "--no-ui", "--no-slots", "--no-context-shift"), _OFF_ALREADY, None, True),
+    Other(("--no-context-shift",), _OFF_ALREADY, None, is_alone=True),
+    Other(
+        ("--slots", "--no-slots"), "GET /slots says how many are in use, and no texts", None, True
+    ),
     Other(("--no-mmproj", "--no-agent", "--no-perf", "--no-escape"), _OFF_ALREADY, None, True),
     Other(("--log-prefix", "--log-timestamps", "-e", "--escape"), _ALWAYS, None, is_alone=True),
     Other(("--log-colors", "--tags"), "nothing here reads it", None),
@@ -139,7 +151,7 @@ OTHERS: tuple[Other, ...] = (
         "see --reasoning-parser; none leaves reasoning in the text",
         ("auto", "deepseek"),
     ),
-    Other(("-rea", "--reasoning"), "see --default-chat-template-kwargs", ("auto",)),
+    Other(("-rea", "--reasoning"), "it is on, off or auto", ("auto",)),
     Other(("--reasoning-budget",), "requests have thinking_token_budget", ("-1",)),
     Other(("--cors-methods",), "pages of allowed origins may use each route", ("*",)),
     Other(("--cors-headers",), "pages of allowed origins may send what routes read", ("*",)),
@@ -180,18 +192,18 @@ OTHERS: tuple[Other, ...] = (
     Other(("--rope-scale", "--rope-freq-base", "--rope-freq-scale"), _ROPE),
     Other(("--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"), _ROPE),
     Other(("--override-kv",), "see --hf-overrides"),
-    Other(("--pooling",), "the model's files say how to pool"),
     Other(("--grammar", "--grammar-file", "-j", "--json-schema", "--json-schema-file"), _HERE),
     Other(("--samplers", "--sampler-seq", "--typical", "--top-nsigma"), _THEIRS),
     Other(("--mirostat", "--adaptive-target"), _SAMPLER),
     Other(("--xtc-probability", "--dry-multiplier", "--dynatemp-range"), _THEIRS),
     Other(("-l", "--logit-bias", "--reverse-prompt"), _THEIRS),
     Other(("-C", "--cpu-mask", "-Cr", "--cpu-range", "--cpu-strict"), _PLACES),
-    Other(("--path", "--ui-config", "--webui-config", "--tools", "--mcp-servers-config"), _UI),
-    Other(("--webui", "--ui", "--agent"), _UI, is_alone=True),
+    Other(("--path", "--ui-config", "--webui-config"), _UI),
+    Other(("--tools", "--mcp-servers-config", "--mcp-servers-json"), _TOOLS),
+    Other(("--agent",), _TOOLS, is_alone=True),
     Other(("--context-shift",), "a text that is too long is refused", is_alone=True),
     Other(("--no-jinja", "--no-cont-batching", "-nocb"), "there is no other way", is_alone=True),
-    Other(("--slots", "--props"), "see /metrics, and --admin-socket", is_alone=True),
+    Other(("--props",), "see --admin-socket", is_alone=True),
     Other(("--slot-save-path",), "KV is not written to files"),
     Other(
         ("--sleep-idle-seconds",),
@@ -202,7 +214,7 @@ OTHERS: tuple[Other, ...] = (
     Other(("--reuse-port",), "a port has one server", is_alone=True),
     Other(("-sp", "--special"), "requests set skip_special_tokens themselves", is_alone=True),
     Other(("--log-file", "--log-prompts-dir"), _LOGS),
-    Other(("--log-disable", "-v", "--verbose", "--log-verbose"), _LOGS, is_alone=True),
+    Other(("--log-disable",), _LOGS, is_alone=True),
     Other(("-lv", "--verbosity", "--log-verbosity"), _LOGS),
     # SGLang
     Other(("--disable-cuda-graph", "--skip-server-warmup"), _OFF_ALREADY, None, is_alone=True),
@@ -239,6 +251,7 @@ def add_other_flags(parser: Parser) -> None:
     add_cache_types(parser)
     parser.add_aliases(SAME)
     parser.add_expansions(KEYS)
+    parser.add_meanings(MEANINGS)
     parser.add_usual(USUAL)
     known = {*parser.flags()}
     for row in OTHERS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo.dialects.embeddings import generative, late_chunking, scores, tei, vectors
+from octavo.dialects.embeddings import generative, late_chunking, llama, scores, tei, vectors
 from octavo.dialects.embeddings.dialect import EMBEDDINGS
 from octavo.dialects.embeddings.generative import ScoringRequest
 from octavo.dialects.embeddings.schema import (
@@ -88,6 +88,16 @@ EMBEDDING_ROUTES: Sequence[Route] = (
         "Vectors of texts, in TEI's shape.",
         *(TeiEmbedRequest, TeiEmbedResponse),
         dialect=EMBEDDINGS,
+    ),
+    *(
+        Route(
+            *("POST", path),
+            generating(llama.LlamaEmbeddingRequest, llama.embedding),
+            "Vectors of texts, in llama-server's shape.",
+            *(llama.LlamaEmbeddingRequest, llama.LlamaEmbeddingResponse),
+            dialect=EMBEDDINGS,
+        )
+        for path in ("/embedding", "/embeddings")
     ),
     Route(
         *("POST", "/generative_scoring"),

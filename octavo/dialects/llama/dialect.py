@@ -31,6 +31,8 @@ _ERROR_SCHEMA = object_schema(
         message=TEXT,
         type=TEXT,
         param=TEXT_OR_NULL,
+        n_prompt_tokens={"type": "integer"},
+        n_ctx={"type": "integer"},
     ),
 )
 
@@ -38,12 +40,15 @@ _ERROR_SCHEMA = object_schema(
 def error_form(error: ApiError) -> dict[str, Any]:
     """Return an error as an object; its code is the status here."""
     kind = _TOO_LONG if error.code == TOO_LONG else _TYPES.get(error.status, _INVALID)
-    return {
+    form = {
         "code": error.status,
         "message": error.message,
         "type": kind,
         "param": error.param,
     }
+    if error.room is not None:
+        form["n_prompt_tokens"], form["n_ctx"] = error.room
+    return form
 
 
 def error_body(error: ApiError) -> bytes:

@@ -106,7 +106,8 @@ def scaled(server: Server, scales: tuple[tuple[int, float], ...]) -> Selection:
 
 
 def _is_model(server: Server, name: str) -> bool:
-    return name == ANY_MODEL or name in server.model_names
+    is_any = server.config.any_model_name or name == ANY_MODEL
+    return is_any or name in server.model_names
 
 
 def _named(server: Server, name: str) -> Adapter | None:

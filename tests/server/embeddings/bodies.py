@@ -15,4 +15,5 @@ BODIES: dict[str, dict[str, Any]] = {
     "RerankRequest": {"query": TEXT, "documents": ["x", "y"]},
     "AnyRerankRequest": {"query": TEXT, "texts": ["x", "y"]},
     "TeiEmbedRequest": {"inputs": [TEXT, "x"]},
+    "LlamaEmbeddingRequest": {"content": [TEXT, "x"]},
 }

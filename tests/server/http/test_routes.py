@@ -85,7 +85,6 @@ def test_another_path_gets_the_list_of_routes(directory: Path, path: str) -> Non
     "path",
     [
         "/v1/messages/batches",
-        "/embedding",
         "/v1/moderations",
         "/v1/audio/transcriptions",
         "/v1/images/generations",

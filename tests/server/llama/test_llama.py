@@ -156,7 +156,20 @@ async def test_an_answer_that_fills_the_context_is_truncated(directory: Path) ->
             assert full["tokens_evaluated"] + full["tokens_predicted"] == FACTS.longest_tokens
         long = await client.post(PATH, json={"prompt": "word " * 4 * FACTS.longest_tokens})
         assert long.status_code == 400
-        assert long.json()["error"]["type"] == "exceed_context_size_error"
+        error = long.json()["error"]
+        assert error["type"] == "exceed_context_size_error"
+        assert error["n_prompt_tokens"] > error["n_ctx"] == FACTS.longest_tokens
+
+
+@in_loop
+async def test_any_name_of_a_model_is_answered_if_the_server_says_so(directory: Path) -> None:
+    async with serving(directory) as client:
+        unknown = await client.post(PATH, json={**ASKED, "model": "gpt-3.5-turbo"})
+        assert unknown.status_code == 404
+    async with serving(directory, any_model_name=True) as client:
+        named = await answer(client, model="gpt-3.5-turbo")
+        assert named["content"] == (await answer(client))["content"]
+        assert named["model"] == "tiny"
 
 
 @in_loop

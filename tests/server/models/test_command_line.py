@@ -114,6 +114,7 @@ def test_three_models_of_which_two_have_room(tmp_path: Path) -> None:
         (("--admin-socket", "x"), "--admin-socket"),
         (("--grpc-port", "1"), "--grpc-port"),
         (("--lora-modules", "x=y"), "--lora-modules"),
+        (("--any-model-name",), "--any-model-name"),
         (("--tokenizer", "x"), "--tokenizer"),
         (("--spare-engine",), "--spare-engine"),
         (("--engine", "inline"), "--engine"),
