@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from octavo.options.engine import EngineArguments
     from octavo.options.server import ServerSettings
     from octavo.server.lifecycle import ServerLifecycle
+    from octavo.transport.restart.waiting_room import WaitingRoom
     from octavo.wire.facts import EngineFacts
     from octavo.workers.process import Worker
 
@@ -112,6 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.options.engine import read_arguments
     from octavo.transport.middleware import check_middlewares
     from octavo.transport.restart.given import check_addresses
+    from octavo.transport.restart.waiting_room import waiting_room
     from octavo.transport.tls import make_context
     from octavo.usable import choose_backend
 
@@ -152,6 +154,9 @@ def run(arguments: argparse.Namespace) -> int:
     start.lap("start Python, find the model")
     with contextlib.ExitStack() as stack:
         stack.enter_context(output_never_blocks())
+        room = waiting_room(config)
+        if room is not None:
+            stack.callback(room.close)
         workers: list[Worker] = []
         if arguments.engine != "process":
             llm = _load_here(asked, arguments.engine, options)
@@ -159,7 +164,7 @@ def run(arguments: argparse.Namespace) -> int:
             llm, workers = _load(asked, source, config, timing, stack)
         stack.callback(llm.close)
         start.add_engine(llm.facts, len(llm.engines))
-        return _serve(config, llm, start, workers)
+        return _serve(config, llm, start, workers, room)
 
 
 def _several(arguments: argparse.Namespace) -> ModelsSettings | None:
@@ -237,7 +242,13 @@ def _load(
     return AsyncLLM.over(client, asked, reading.result(), tokenizer, copies), workers
 
 
-def _serve(config: ServerSettings, llm: AsyncLLM, start: StartUp, workers: list[Worker]) -> int:
+def _serve(
+    config: ServerSettings,
+    llm: AsyncLLM,
+    start: StartUp,
+    workers: list[Worker],
+    room: WaitingRoom | None,
+) -> int:
     from octavo.server import lifecycle
     from octavo.server.ready_text import ready_text
 
@@ -248,7 +259,7 @@ def _serve(config: ServerSettings, llm: AsyncLLM, start: StartUp, workers: list[
         sys.stdout.write(f"{text}\n{start.text()}\n{_memory_text(llm)}")
         sys.stdout.flush()
 
-    return lifecycle.run(config, llm, say_ready, workers)
+    return lifecycle.run(config, llm, say_ready, workers, room)
 
 
 class StartUp:

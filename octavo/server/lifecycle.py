@@ -25,6 +25,7 @@ from octavo.transport.lifecycle import Lifecycle, run_to_end
 from octavo.transport.listener import Lifespan
 from octavo.transport.middleware import wrap
 from octavo.transport.response import Response
+from octavo.transport.restart.waiting_room import WaitingRoom
 from octavo.transport.sockets import descriptors_for, grpc_connections
 from octavo.transport.tls import HTTP2, Certificates
 from octavo.workers.process import Worker
@@ -42,9 +43,11 @@ class ServerLifecycle(Lifecycle):
 
     noun = "server"
 
-    def __init__(self, site: Site, *, handles_signals: bool = True) -> None:
+    def __init__(
+        self, site: Site, *, handles_signals: bool = True, room: WaitingRoom | None = None
+    ) -> None:
         most, error_body = descriptors_for(site.config), DEFAULT_DIALECT.error_body
-        super().__init__(site, error_body, most, handles_signals=handles_signals)
+        super().__init__(site, error_body, most, handles_signals=handles_signals, room=room)
         self.site = site
         self.config = site.config
         self._lifespan: Lifespan | None = None
@@ -135,23 +138,27 @@ def run(
     engine: AsyncLLM,
     on_ready: Callable[[ServerLifecycle], None] | None = None,
     workers: Sequence[Worker] = (),
+    room: WaitingRoom | None = None,
 ) -> int:
     """Serve one model until a signal ends the server; return the exit code of the process.
 
-    `workers` are prompt workers that have been launched already.
+    `workers` are prompt workers that have been launched already, and in the `room` clients wait.
     """
-    return run_site(
-        config, lambda: OneModel(Server(engine, config, workers=workers)), on_ready or _say_ready
-    )
+
+    def make() -> OneModel:
+        return OneModel(Server(engine, config, workers=workers))
+
+    return run_site(config, make, on_ready or _say_ready, room)
 
 
 def run_site(
     config: ServerSettings,
     make: Callable[[], Site],
     on_ready: Callable[[ServerLifecycle], None],
+    room: WaitingRoom | None = None,
 ) -> int:
     """Serve what is made in the event loop, until a signal ends it; return the exit code."""
-    return run_to_end(config, lambda: ServerLifecycle(make()).run(on_ready))
+    return run_to_end(config, lambda: ServerLifecycle(make(), room=room).run(on_ready))
 
 
 def _say_ready(life: ServerLifecycle) -> None:

@@ -34,6 +34,7 @@ from octavo.transport.response import Response
 from octavo.transport.restart.given import Given, given_socket
 from octavo.transport.restart.handover import Offer, take_over
 from octavo.transport.restart.systemd import Notifier
+from octavo.transport.restart.waiting_room import WaitingRoom
 from octavo.transport.sockets import beside, bind, bind_admin, bind_beside, put_in_place
 from octavo.transport.tls import Certificates, accept_securely
 
@@ -93,7 +94,9 @@ class Lifecycle(ABC):
         max_connections: int,
         *,
         handles_signals: bool,
+        room: WaitingRoom | None = None,
     ) -> None:
+        self._room = room  # where clients wait already
         self._signals = SIGNALS if handles_signals else ()
         self._service = service
         self._error_body = error_body
@@ -118,7 +121,7 @@ class Lifecycle(ABC):
         config, loop = self._service.config, asyncio.get_running_loop()
         self._open()
         self._given = given = await asyncio.to_thread(given_socket, config)
-        listening = bind(config) if given is None else given.listening
+        listening = self._bound() if given is None else given.listening
         self.port = listening.getsockname()[1] if config.uds is None else 0
         admin, offering = self._admin_socket(), self._offering_socket()
         loop_lag = LoopLag(self._service.metrics.loop_lag.observe)
@@ -196,6 +199,9 @@ class Lifecycle(ABC):
     def _has_predecessor(self) -> bool:
         return self._given is not None and self._given.predecessor is not None
 
+    def _bound(self) -> socket.socket:
+        return bind(self._service.config) if self._room is None else self._room.listening
+
     def _admin_socket(self) -> socket.socket | None:
         path = self._service.config.admin_socket
         if path is None:
@@ -265,7 +271,10 @@ class Lifecycle(ABC):
         accept = None if self._certificates is None else self._accept_securely
         self._clients = Listener(self._connections, answer)
         self._listeners.append(self._clients)
+        waiting = [] if self._room is None else self._room.leave()
         await self._clients.start(listening, accept)
+        for connection in waiting:
+            await self._clients.adopt(connection)
 
     async def _listen_to_operators(
         self, answer: Callable[[Response], Awaitable[None]], listening: socket.socket

@@ -47,6 +47,14 @@ class Listener:
             listening.setblocking(False)
             self._accepting = loop.create_task(accept(listening, self._make))
 
+    async def adopt(self, connection: socket.socket) -> None:
+        """Serve a connection that was accepted before there was a listener."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(self._make, connection)
+        except OSError:  # its client has left
+            connection.close()
+
     def leave(self) -> None:
         """Accept nothing more: another process does, on the same socket.
 

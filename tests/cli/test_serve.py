@@ -9,8 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -29,12 +31,12 @@ PATIENT = [
 
 
 @contextlib.contextmanager
-def server(tiny: str, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """Run the real program, and end it in any case."""
-    command = [sys.executable, "-W", "ignore", "-m", "octavo", "serve", tiny, *SMALL]
-    command += [*PATIENT, *words]
+def server(tiny: str, *words: str, command: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
+    """Run the real program, or a command, and end it in any case."""
+    usual = [sys.executable, "-W", "ignore", "-m", "octavo", "serve", tiny, *SMALL]
     process = subprocess.Popen(
-        command,
+        command or [*usual, *PATIENT, *words],
+        stdin=subprocess.PIPE if command else None,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -113,6 +115,45 @@ def test_the_engine_is_launched_before_the_server_is_imported(tiny: str) -> None
     environment = child_environment({"OCTAVO_API_KEY": ""})
     told = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     assert told.stdout == "\nafter that they would come\n", told.stdout
+
+
+_HELD = """
+import sys
+from octavo.cli import main, serve
+from octavo.transport.restart import waiting_room
+opened, load = waiting_room.waiting_room, serve._load
+
+def open_and_say(config):
+    room = opened(config)
+    print("port", room.listening.getsockname()[1], flush=True)
+    return room
+
+def load_when_asked(*given):
+    sys.stdin.readline()
+    return load(*given)
+
+waiting_room.waiting_room, serve._load = open_and_say, load_when_asked
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_request_waits_while_the_engine_loads(tiny: str) -> None:
+    words = ["serve", tiny, *SMALL, *PATIENT, "--port", "0"]
+    with server(tiny, command=[sys.executable, "-W", "ignore", "-c", _HELD, *words]) as process:
+        port = int(read_until(process, "port").split()[-1])
+        url = f"http://127.0.0.1:{port}"
+        with pytest.raises(urllib.error.HTTPError, match="503") as caught:
+            urllib.request.urlopen(f"{url}/health", timeout=300)
+        assert json.load(caught.value) == {"status": "starting"}
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(ask, f"{url}/v1/completions", {"prompt": "a", "max_tokens": 2})
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert asked.result()["usage"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(300) == OK
 
 
 @pytest.mark.slow

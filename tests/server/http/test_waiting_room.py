@@ -1,0 +1,142 @@
+"""While an engine loads, health is answered and other requests wait, unread, for the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from octavo.observe.http_metrics import HttpMetrics
+from octavo.options.transport import TransportSettings
+from octavo.transport.connections import Connections
+from octavo.transport.listener import Listener
+from octavo.transport.response import Response
+from octavo.transport.restart import waiting_room as module
+from octavo.transport.restart.waiting_room import WaitingRoom, waiting_room
+
+SECONDS = 300
+HEAD = b" HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[WaitingRoom]:
+    room = waiting_room(TransportSettings(host="127.0.0.1", port=0))
+    assert room is not None
+    try:
+        yield room
+    finally:
+        room.close()
+
+
+def connected(room: WaitingRoom) -> socket.socket:
+    return socket.create_connection(room.listening.getsockname(), SECONDS)
+
+
+def asked(room: WaitingRoom, path: str) -> tuple[int, dict[str, str]]:
+    """Return the status and the body of a response, behind which the connection ends."""
+    with connected(room) as client:
+        client.sendall(b"GET " + path.encode() + HEAD)
+        parts = []
+        while part := client.recv(4096):
+            parts.append(part)
+    head, _, body = b"".join(parts).partition(b"\r\n\r\n")
+    assert f"content-length: {len(body)}".encode() in head
+    return int(head.split()[1]), json.loads(body)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "word"),
+    [
+        ("/health", 503, "starting"),
+        ("/health/ready?verbose=1", 503, "starting"),
+        ("/ping", 503, "starting"),
+        ("/health/live", 200, "live"),
+    ],
+)
+def test_health_is_answered_while_the_engine_loads(path: str, status: int, word: str) -> None:
+    with opened() as room:
+        for _ in range(2):
+            assert asked(room, path) == (status, {"status": word})
+
+
+def test_other_requests_wait_unread() -> None:
+    with opened() as room, contextlib.ExitStack() as stack:
+        sent = [b"POST /v1/completions" + HEAD, b"GET /healthy" + HEAD, b"GET /hea", b"\x16\x03"]
+        for each in sent:
+            client = stack.enter_context(connected(room))
+            client.sendall(each)
+        silent = stack.enter_context(connected(room))
+        for gone in (b"", b"GET /v1/models"):
+            with connected(room) as leaver:
+                leaver.sendall(gone)
+        assert asked(room, "/health")[0] == 503  # all those before have been looked at
+        left = room.leave()
+        found = []
+        for connection in left:
+            stack.callback(connection.close)
+            with contextlib.suppress(BlockingIOError):
+                found.append(connection.recv(100))
+        assert sorted(found) == sorted([*sent, b"GET /v1/models"])
+        assert len(left) == len(found) + 1
+        silent.sendall(b"x")
+
+
+def test_more_than_so_many_wait_in_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST", 2)
+    with opened() as room, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connected(room)) for _ in range(4)]
+        for each in clients:
+            each.sendall(b"POST /" + HEAD)
+        held = [stack.enter_context(each) for each in room.leave()]
+        assert len(held) <= 2
+        room.listening.setblocking(True)
+        rest = [stack.enter_context(room.listening.accept()[0]) for _ in range(4 - len(held))]
+        assert len(rest) >= 2
+
+
+def test_it_waits_for_a_free_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that cannot be accepted is accepted a little later."""
+    accept, tries = socket.socket.accept, []
+
+    def refused(listening: socket.socket) -> tuple[socket.socket, object]:
+        tries.append(listening)
+        if len(tries) == 2:
+            raise OSError(errno.EMFILE, "too many")
+        return accept(listening)
+
+    monkeypatch.setattr(socket.socket, "accept", refused)
+    with opened() as room, connected(room) as first, connected(room) as second:
+        first.sendall(b"GET /ping" + HEAD)
+        second.sendall(b"GET /ping" + HEAD)
+        for client in (first, second):
+            assert client.recv(12) == b"HTTP/1.1 503"
+
+
+def test_the_server_answers_those_who_have_waited() -> None:
+    async def answer(response: Response) -> None:
+        path = response.scope()["path"].encode()
+        await response.begin(200, [(b"content-length", str(len(path)).encode())])
+        await response.write(path, more=False)
+
+    async def main() -> None:
+        with opened() as room, connected(room) as client:
+            client.sendall(b"GET /early" + HEAD)
+            assert asked(room, "/health")[0] == 503
+            settings = TransportSettings(host="127.0.0.1", port=0)
+            connections = Connections(settings, HttpMetrics(), lambda error: b"")
+            listener = Listener(connections, answer)
+            waiting = room.leave()
+            await listener.start(room.listening)
+            for each in waiting:
+                await listener.adopt(each)
+            text = await asyncio.to_thread(client.recv, 4096)
+            assert text.startswith(b"HTTP/1.1 200")
+            assert text.endswith(b"/early")
+            await listener.stop(lambda: True)
+
+    asyncio.run(main())
