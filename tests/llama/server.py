@@ -1,0 +1,62 @@
+"""The program that llama.cpp's tests start as llama-server.
+
+    python -m tests.llama.server MODELS THEIRS FLAGS
+
+THEIRS is empty, or the path of llama-server itself. Models of the hub become the stand-ins in the
+directory MODELS. The rest of the command line is `octavo serve`'s own business, but for what the
+tests need in another meaning: there is no hub to be offline of, templates are always Jinja's,
+llama-server divides its context among its slots unless it is unified, where each sequence here may
+have all of it, and it answers whatever model is named.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from octavo.cli import main
+from tests.llama.standins import STANDINS
+
+_DROPPED = ("--offline", "--no-jinja")
+_AS_THEIRS = ("--any-model-name",)
+
+
+def words_of(models: Path, given: list[str]) -> list[str]:
+    """Return the words for `octavo serve`."""
+    words = [each for each in given if each not in _DROPPED]
+    name = "/".join(filter(None, (_take(words, "--hf-repo"), _take(words, "--hf-file"))))
+    if name:
+        words += ["--model", str(models / STANDINS.get(name, name))]
+    context, slots = _take(words, "--ctx-size"), _take(words, "--parallel")
+    if context is not None:
+        divided = 1 if "--kv-unified" in words else int(slots or 1)
+        words += ["--ctx-size", str(int(context) // divided)]
+    if slots is not None:
+        words += ["--parallel", slots]
+    return [*words, *_AS_THEIRS]
+
+
+def _take(words: list[str], flag: str) -> str | None:
+    """Remove a flag with its value; return the value."""
+    if flag not in words:
+        return None
+    at = words.index(flag)
+    value = words[at + 1]
+    del words[at : at + 2]
+    return value
+
+
+def run_theirs(program: str, models: Path, given: list[str]) -> None:
+    """Run llama-server itself in the place of this process, over the same models."""
+    words = list(given)
+    name = "/".join(filter(None, (_take(words, "--hf-repo"), _take(words, "--hf-file"))))
+    model = ["--model", str(models / STANDINS.get(name, name))] if name else []
+    os.execv(program, [program, *words, *model])
+
+
+if __name__ == "__main__":
+    models, theirs, given = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    if theirs:
+        run_theirs(theirs, models, given)
+    sys.exit(main(["serve", *words_of(models, given)]))
