@@ -381,7 +381,8 @@ test-arm: $(ARM)/.wheel ## the native engine's tests for 64-bit ARM under qemu (
 	@PYTHONPATH=. $(ARM)/python -m pytest -q -o faulthandler_timeout=3600 -p no:cacheprovider --whole --no-torch $(ARM_WITHOUT) $(ARM_TESTS)
 
 wheel: $(VENV)/.dev ## a wheel for this Python and kind of machine, in dist/
-	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
+	@rm -rf build/wheel && $(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheel .
+	@mkdir -p dist && mv "$$($(RUN) -m tests.deploy.wheel build/wheel/*.whl)" dist/ && ls dist
 
 clean: ## remove everything that was made, .venv included
 	rm -rf .venv .venv-newest .venv-serve build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
