@@ -274,7 +274,7 @@ ifeq ($(SERVE_VENV),.venv)
 	@$(MAKE) --no-print-directory .venv/.octavo
 else
 	@$(MAKE) --no-print-directory VENV=$(SERVE_VENV) PACKAGES="-c requirements/dev.txt -r build/product.txt" \
-	    PACKAGES_ARE="what Octavo needs" NATIVE_PARTS="-DOCTAVO_TIERS=native -DOCTAVO_TEST_MODULE=OFF" \
+	    PACKAGES_ARE="what Octavo needs" NATIVE_PARTS="-DOCTAVO_TIERS=native -DOCTAVO_TEST_MODULE=OFF -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=0" \
 	    BUILDING="building the native engine for this processor (once)" $(SERVE_VENV)/.octavo
 endif
 	@exec $(SERVE_VENV)/bin/octavo serve $(MODEL) $(ARGS)

@@ -50,7 +50,7 @@ def test_the_server_needs_no_pytorch_and_no_development_tools(tmp_path: Path) ->
 
 
 def test_the_server_builds_the_engine_for_this_processor_alone(tmp_path: Path) -> None:
-    quick = ("-DOCTAVO_TIERS=native", "-DOCTAVO_TEST_MODULE=OFF")
+    quick = ("-DOCTAVO_TIERS=native", "-DOCTAVO_TEST_MODULE=OFF", "-DCMAKE_UNITY_BUILD=ON")
     commands = planned(fresh(tmp_path), "serve")
     assert all(each in commands for each in quick)
     everything = planned(tmp_path, "setup")
