@@ -202,7 +202,8 @@ nb::object tuple_of(size_t size, const Item& item) {
   nb::object made = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(size)));
   if (!made.is_valid()) throw nb::python_error();
   for (size_t i = 0; i < size; ++i)
-    PyTuple_SET_ITEM(made.ptr(), static_cast<Py_ssize_t>(i), item(i).release().ptr());
+    // Not the macro, which the stable ABI lacks.
+    PyTuple_SetItem(made.ptr(), static_cast<Py_ssize_t>(i), item(i).release().ptr());
   return made;
 }
 
