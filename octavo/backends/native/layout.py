@@ -206,7 +206,11 @@ def place_barriers(
 def _conflict(one: _Access, other: _Access) -> bool:
     if not (one.writes or other.writes) or not one.extent.overlaps(other.extent):
         return False
-    return one.by_rows is None or one.by_rows != other.by_rows
+    if one.by_rows is None or one.by_rows != other.by_rows:
+        return True
+    # Where buffers lie differently, a row of one shares memory with other rows of the other.
+    first, second = one.extent, other.extent
+    return (first.offset, first.row_bytes) != (second.offset, second.row_bytes)
 
 
 def _accesses(

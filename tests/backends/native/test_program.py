@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from octavo.backends.native.layout import lay_out, place_barriers
+from octavo.backends.native.layout import Extent, Layout, lay_out, place_barriers
 from octavo.backends.native.packing import interleaved
 from octavo.backends.native.passes import PASSES
 from octavo.program.describe import describe
+from octavo.program.listing import Buffer, Instruction, Listing, Value
 from octavo.program.passes.fusion import rewrite
 from tests.backends.native.tiny import make_native
 from tests.program.recorded import ARCHITECTURES, recorded
@@ -68,3 +69,18 @@ def test_values_that_are_live_at_once_do_not_overlap(architecture: str) -> None:
                 room = made.extent(value.buffer)
                 for byte in range(room.offset, room.offset + room.row_bytes, 64):
                     contents[room.space, byte] = value.buffer
+
+
+@pytest.mark.parametrize(("offset", "barriers"), [(64, set()), (128, set()), (96, {1})])
+def test_rows_of_buffers_that_lie_differently_are_not_the_same_memory(
+    offset: int, barriers: set[int]
+) -> None:
+    """Each thread has the same rows of both, but where these are is offset · rows + row · width."""
+    recorder: Any = None
+    read, added, normed = (Value(Buffer("Tokens", 16), 0, 16, recorder) for _ in range(3))
+    add = Instruction("Add", read, read, out=added)
+    norm = Instruction("Norm", added, out=normed)
+    layout = Layout({id(added.buffer): Extent("Tokens", "floats", 0, 64)})
+    layout.extents[id(read.buffer)] = Extent("Tokens", "floats", 64, 64)
+    layout.extents[id(normed.buffer)] = Extent("Tokens", "floats", offset, 64)
+    assert place_barriers(Listing([add, norm]), layout) == barriers
