@@ -1,24 +1,19 @@
 // A team of threads that do one piece of work together, with barriers inside it.
 #include "runtime/team.h"
 
-#include <chrono>
 #include <stdexcept>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include "runtime/platform.h"
+#include "runtime/waiting.h"
 
 namespace octavo {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int kSpins = 2000;  // about 30 µs of pauses
-// Between steps: a server that has nothing to do must not keep a core busy.
-constexpr std::chrono::microseconds kSpinBetween{30};
-constexpr std::chrono::microseconds kYieldBetween{300};
 
 }  // namespace
 
@@ -60,10 +55,10 @@ void Team::end() {
 
 void Team::run(const std::function<void(int)>& work) {
   // First of all, since a forked process may have a copy of a mutex that is locked for ever.
-  if (size_ > 1 && process_id() != process_)
-    throw std::runtime_error("the native engine's threads do not exist in a process that was "
-                             "forked from the one that loaded it: load it in the process that uses "
-                             "it");
+  if (all() > 1 && process_id() != process_)
+    throw std::runtime_error("the native engine's threads and ranks do not exist in a process that "
+                             "was forked from the one that loaded it: load it in the process that "
+                             "uses it");
   const std::lock_guard<std::mutex> lock(running_);
   if (all() == 1) return work(0);
   work_ = &work;
@@ -105,20 +100,8 @@ void Team::serve(int worker) {
 }
 
 uint32_t Team::wait_for_work(uint32_t seen) {
-  const auto began = Clock::now();
-  for (uint32_t turn = 0;; ++turn) {
-    const uint32_t now = started_.load(std::memory_order_acquire);
-    if (now != seen) return seen + 1;
-    pause_spinning();
-    if (turn % 64 != 0) continue;
-    const auto waited = Clock::now() - began;
-    if (waited < kSpinBetween) continue;
-    if (waited > kYieldBetween) break;
-    std::this_thread::yield();
-  }
-  asleep_.fetch_add(1);
-  while (started_.load() == seen) sleep_while(started_, seen);
-  asleep_.fetch_sub(1);
+  wait_between_steps(started_, asleep_, Sleepers::OfProcess,
+                     [seen](uint32_t word) { return word != seen; });
   return seen + 1;
 }
 

@@ -26,7 +26,7 @@ from octavo.engine.ranks import group
 from tests.client.clients import LIMIT
 from tests.quantize.made import write_model
 from tests.ranks.small import TIGHT, answers, write
-from tests.ranks.test_deaths import ranks_of
+from tests.ranks.test_deaths import ranks_of, runs, wait_until
 
 KIND = "LlamaForCausalLM"
 SIZE = StepSize(*[1] * len(StepSize.__struct_fields__))
@@ -94,6 +94,33 @@ def test_a_forked_process_does_not_end_the_ranks(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _FORKS, str(write(tmp_path, KIND))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.stdout == "generated \n", done.stderr
+
+
+_LEAVES_A_CHILD = """
+import os
+import signal
+import sys
+from octavo import LLM
+from tests.ranks.small import TIGHT
+llm = LLM(sys.argv[1], **TIGHT, tensor_parallel_size=2)
+child = os.fork()
+if child == 0:
+    sys.stdin.read()  # lives on until the test has seen the end of the ranks
+    os._exit(0)
+(rank,) = (each.process.pid for each in llm._model.engine.ranks._ranks)
+print(rank, child, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_end_with_a_program_whose_forked_child_lives_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _LEAVES_A_CHILD, str(write(tmp_path, KIND))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        rank, child = map(int, program.stdout.readline().split())
+        wait_until(lambda: not runs(rank))
+        os.kill(child, 0)  # it lives, or this raises
 
 
 def test_a_limit_of_files_is_named() -> None:

@@ -6,13 +6,14 @@ import contextlib
 import fcntl
 import logging
 import os
+import selectors
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from msgspec import Raw, Struct
@@ -67,6 +68,7 @@ class ProcessGroup:
         self.reason = ""  # why the group has ended
         self.size = size  # with this process
         self.close = weakref.finalize(self, _close, self._followers, self._closing, os.getpid())
+        _groups.add(self)
 
     def _launch(
         self, name: str, program: str, words: Sequence[str], descriptors: Sequence[int]
@@ -104,7 +106,7 @@ class ProcessGroup:
         Raise ConfigError if one cannot load them.
         """
         num_bytes = 0
-        for follower in self._followers:
+        for follower in self._as_they_answer():
             started = follower.link.receive(Started)
             failure = follower.exit_reason() if started is None else started.failure
             if failure:
@@ -121,11 +123,26 @@ class ProcessGroup:
             ).start()
         return num_bytes
 
+    def _as_they_answer(self) -> Iterator[Follower]:
+        """Yield each process once its answer, or its end, has come."""
+        with selectors.DefaultSelector() as waiting:
+            for follower in self._followers:
+                waiting.register(follower.link.connection, selectors.EVENT_READ, follower)
+            while waiting.get_map():
+                for key, _ in waiting.select():
+                    waiting.unregister(key.fileobj)
+                    yield key.data
+
     def call_at_end(self, on_end: Callable[[], None]) -> None:
         """Call this, in any thread, when one has ended; at once if one has already."""
         self._on_end = on_end
         if self.reason:
             on_end()
+
+    def leave_connections(self) -> None:
+        """Close the connections in a process that does not own the others."""
+        for follower in self._followers:
+            follower.link.connection.close()
 
     def note_end(self, reason: str) -> None:
         """End the group because one of its processes has ended."""
@@ -135,6 +152,21 @@ class ProcessGroup:
         log.error("%s, and the engine ends with it", reason)
         self._end(reason)
         self._on_end()
+
+
+_groups: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
+
+
+def _leave_connections() -> None:
+    """Close, in a process that was just forked, the connections that are its parent's.
+
+    Their end is the end of the parent, which the others would not see while another has them.
+    """
+    for group in _groups:
+        group.leave_connections()
+
+
+os.register_at_fork(after_in_child=_leave_connections)
 
 
 class RankGroup(ProcessGroup):
