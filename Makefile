@@ -177,7 +177,7 @@ test-matrix: setup ## every request in every way, and all that `make test` tests
 
 test-ranks: setup ## every kind of model as several ranks and stages: the bits are those of one process (minutes)
 	@$(RUN) -m pytest --quiet tests/ranks tests/stages
-	@$(RUN) -m pytest --quiet tests/ranks/every_kind.py tests/stages/every_kind.py
+	@$(RUN) -m pytest --quiet tests/ranks/every_kind.py tests/ranks/every_adapter.py tests/stages/every_kind.py
 
 test-speculation: setup ## 5,000 mixed requests with each way to draft: all answers equal (an hour; REQUESTS=n for fewer)
 	@$(RUN) -m tests.runner.speculate.mixed_requests --requests $(REQUESTS)

@@ -150,22 +150,16 @@ AdapterParts turned_parts(const AdaptedProduct& lookup, const AdapterParts& part
 }  // namespace
 
 PackedAdapter::PackedAdapter(const std::vector<AdaptedProduct>& products,
-                             const std::vector<AdapterParts>& parts, int threads) {
+                             const std::vector<AdapterParts>& parts, int threads, Ranks* ranks) {
   for (size_t number = 0; number < products.size(); ++number) {
     const bool is_lookup = products[number].is_lookup;
     const AdaptedProduct product =
         is_lookup ? turned(products[number], parts[number]) : products[number];
     const AdapterParts of_product =
         is_lookup ? turned_parts(products[number], parts[number]) : parts[number];
-    std::vector<float> scales;
-    for (const AdapterDown& down : of_product.downs)
-      scales.insert(scales.end(), down.rank, down.scale);
-    Down down{nullptr, product.inputs, static_cast<int32_t>(scales.size()), of_product.format,
-              nullptr};
-    scales.resize(rounded_up(down.ranks, kDownRanks));
-    scales_.push_back(std::move(scales));
-    down.scales = scales_.back().data();
-    downs_.push_back(down);
+    int32_t of_all = 0;
+    for (const AdapterDown& down : of_product.downs) of_all += down.rank;
+    downs_.push_back({nullptr, product.inputs, of_all, of_product.format, nullptr});
     begins_.push_back({halves_.size(), 0});
     for (const std::vector<int32_t>& outputs : products[number].outputs)
       halves_.emplace_back(rounded_up(static_cast<int>(outputs.size()), kPanel) / kHalfPanel);
@@ -179,22 +173,22 @@ PackedAdapter::PackedAdapter(const std::vector<AdaptedProduct>& products,
   });
   size_t taken = 0;
   for (Begin& begin : begins_) taken += std::exchange(begin.taken, taken);
-  memory_ = Pages(taken, are_huge(taken));
-  divide(products.size(), threads, [&](size_t number) {
-    Room room{memory_.data(), begins_[number].taken};
-    pack_product(products[number], parts[number], number, room);
-  });
   size_t matrix = 0;
   for (size_t number = 0; number < products.size(); ++number)
     for (size_t each = 0; each < products[number].outputs.size(); ++each)
       ups_.push_back({halves_[matrix++].data(), parts[number].format});
+  make_memory(taken, ranks);
+  divide(products.size(), threads, [&](size_t number) {
+    Room room{memory_.data(), begins_[number].taken};
+    pack_product(products[number], parts[number], number, room);
+  });
+  if (ranks) write_lists(*ranks);
 }
 
 size_t PackedAdapter::bytes() const {
   size_t bytes = memory_.bytes() + downs_.size() * sizeof(Down) + ups_.size() * sizeof(Up) +
                  wholes_.size() * sizeof(AdapterWhole) + lows_.size() * sizeof(Lows);
   for (const std::vector<UpHalf>& halves : halves_) bytes += halves.size() * sizeof(UpHalf);
-  for (const std::vector<float>& scales : scales_) bytes += scales.size() * sizeof(float);
   return bytes;
 }
 
@@ -245,15 +239,20 @@ void PackedAdapter::pack_down(const AdaptedProduct& product, const AdapterParts&
   const size_t block_bytes = kDownRanks * rank_bytes;
   const size_t tile_bytes = rounded_up(product.inputs, kDownInputs) / kDownInputs * block_bytes;
   uint8_t* data = room.take(rounded_up(down.ranks, kDownRanks) / kDownRanks * tile_bytes);
+  const size_t scales_bytes = rounded_up(down.ranks, kDownRanks) * sizeof(float);
+  auto* scales = reinterpret_cast<float*>(room.take(scales_bytes));
   down.data = data;
+  down.scales = scales;
   if (!data) return;
   const auto write = parts.format == Format::F32 ? write_rank<uint32_t> : write_rank<uint16_t>;
   int rank = 0;
   for (const AdapterDown& each : parts.downs)
-    for (int k = 0; k < each.rank; ++k, ++rank)
+    for (int k = 0; k < each.rank; ++k, ++rank) {
+      scales[rank] = each.scale;
       write(parts.format == Format::BF16,
             each.numbers + static_cast<size_t>(k) * product.inputs * number, product.inputs,
             block_bytes, data + rank / kDownRanks * tile_bytes + rank % kDownRanks * rank_bytes);
+    }
 }
 
 const float* PackedAdapter::pack_outputs(const AdaptedProduct& product, const AdapterParts& parts,

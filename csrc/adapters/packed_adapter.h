@@ -8,6 +8,7 @@
 
 #include "kernels/table.h"
 #include "runtime/arena.h"
+#include "runtime/ranks.h"
 
 namespace octavo {
 
@@ -61,9 +62,12 @@ struct AdapterParts {
 
 class PackedAdapter {
  public:
-  // The numbers are copied, by so many threads, of which the caller's is one.
+  // The numbers are copied, by so many threads, of which the caller's is one; into memory of the
+  // ranks, if there are any.
   PackedAdapter(const std::vector<AdaptedProduct>& products,
-                const std::vector<AdapterParts>& parts, int threads);
+                const std::vector<AdapterParts>& parts, int threads, Ranks* ranks = nullptr);
+  // One that the first rank has packed, which keeps its memory: `place` is that one's.
+  PackedAdapter(const Ranks& ranks, uint64_t place);
   PackedAdapter(const PackedAdapter&) = delete;
 
   const std::vector<Down>& downs() const { return downs_; }  // of each product
@@ -71,6 +75,8 @@ class PackedAdapter {
   const AdapterWhole& whole(int32_t product) const { return wholes_[product]; }
   const Lows& lows(int32_t product) const { return lows_[product]; }
   size_t bytes() const;
+  // Where it lies in the memory of the ranks, for those that did not pack it.
+  uint64_t place() const { return place_; }
 
  private:
   // Memory that is taken piece by piece, or only counted where there is none.
@@ -86,6 +92,13 @@ class PackedAdapter {
     size_t matrix = 0;
     size_t taken = 0;
   };
+
+  // Goes through all that says where numbers are (shared.cpp).
+  template <typename Each>
+  void for_each_list(Each& each);
+  // Makes the memory, with room for these lists where ranks read them.
+  void make_memory(size_t bytes, Ranks* ranks);
+  void write_lists(const Ranks& ranks);
 
   void pack_product(const AdaptedProduct& product, const AdapterParts& parts, size_t number,
                     Room& room);
@@ -103,11 +116,12 @@ class PackedAdapter {
   std::vector<Down> downs_;
   std::vector<Up> ups_;
   std::vector<std::vector<UpHalf>> halves_;
-  std::vector<std::vector<float>> scales_;
   std::vector<Begin> begins_;  // of each product
   std::vector<AdapterWhole> wholes_;  // of each product, as are these
   std::vector<Lows> lows_;
   Pages memory_;
+  size_t lists_ = 0;    // where the lists are in it, which other ranks read
+  uint64_t place_ = 0;  // of these, in the memory of the ranks
 };
 
 }  // namespace octavo

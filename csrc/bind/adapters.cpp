@@ -1,6 +1,7 @@
 // Binds adapters, packed for the kernels.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -12,6 +13,7 @@
 
 #include "bind/parts.h"
 #include "adapters/packed_adapter.h"
+#include "runtime/team.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -28,6 +30,7 @@ using Second = std::tuple<uintptr_t, int32_t, uintptr_t, uintptr_t>;
 
 // The products of a model that adapters may change.
 struct AdaptedProducts {
+  std::shared_ptr<Team> team;  // of the programs that read the adapters
   std::vector<AdaptedProduct> all;
 
   void add(int32_t inputs, std::vector<int32_t> part_ends, const std::vector<IntArray>& outputs,
@@ -73,7 +76,9 @@ void bind_adapters(nb::module_& m) {
   nb::class_<OwnedAdapter>(m, "PackedAdapter")
       .def_prop_ro("num_bytes", [](const OwnedAdapter& self) { return self.adapter->bytes(); });
   nb::class_<AdaptedProducts>(m, "AdaptedProducts")
-      .def(nb::init<>())
+      .def("__init__", [](AdaptedProducts* self, std::shared_ptr<Team> team) {
+        new (self) AdaptedProducts{std::move(team), {}};
+      }, "team"_a)
       .def("add", &AdaptedProducts::add, "inputs"_a, "part_ends"_a, "outputs"_a,
            "is_lookup"_a = false)
       // The numbers at the addresses are copied; their owners must live until then.
@@ -86,7 +91,8 @@ void bind_adapters(nb::module_& m) {
               parts[number].ups.size() != self.all[number].part_ends.size())
             throw std::invalid_argument("a product has another number of parts");
         const nb::gil_scoped_release released;
-        return OwnedAdapter{std::make_shared<const PackedAdapter>(self.all, parts, threads)};
+        return OwnedAdapter{std::make_shared<const PackedAdapter>(
+            self.all, parts, threads, self.team->ranks())};
       }, "parts"_a, "threads"_a);
 }
 

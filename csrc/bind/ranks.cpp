@@ -2,10 +2,13 @@
 #include "runtime/ranks.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -13,10 +16,12 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bind/parts.h"
 #include "program/program.h"
+#include "runtime/processor.h"
 #include "step/posted_step.h"
 
 namespace nb = nanobind;
@@ -38,11 +43,14 @@ void send(Ranks& ranks, const nb::bytes& message) {
 
 void compute(const Ranks::Posted& posted, const Ranks& ranks, const Programs& programs) {
   for (const std::shared_ptr<Program>& program : programs)
-    if (program->number() == posted.program) return program->follow(read_step(posted, ranks));
+    if (program->number() == posted.program) {
+      if (posted.kind == Ranks::Kind::Step) return program->follow(read_step(posted, ranks));
+      return program->follow(read_adapter(posted));
+    }
   throw std::runtime_error("the first rank runs a program that this one lacks");
 }
 
-// Computes steps until a message comes.
+// Computes steps, and takes their adapters, until a message comes.
 Ranks::Posted next_message(Ranks& ranks, const Programs& programs) {
   for (;;) {
     const Ranks::Posted posted = ranks.next();
@@ -68,9 +76,46 @@ nb::bytes follow(Ranks& ranks, const Programs& programs) {
   return message;
 }
 
+// Unpacks those of some rows of a matrix that this rank has, [count, inputs] floats.
+void put_rows(const Ranks& ranks, const Matrix& matrix, int first, int count, uint64_t place) {
+  if (first < 0 || count < 0 || count > matrix.outputs - first)
+    throw std::out_of_range("no such rows");
+  const nb::gil_scoped_release released;
+  const KernelTable& kernels = choose_tier("");
+  int begin, end;
+  share_of(ranks.rank(), ranks.ranks(), num_panels(matrix), begin, end);
+  auto* rows = reinterpret_cast<float*>(ranks.at(place));
+  const int last = std::min(first + count, end * kPanel);
+  for (int row = std::max(first, begin * kPanel); row < last; ++row)
+    kernels.unpack_row(matrix, row, rows + static_cast<size_t>(row - first) * matrix.inputs);
+}
+
+// Memory for rows of floats in which all ranks put theirs.
+struct LentRows {
+  Pages pages;
+  uint64_t place;
+  size_t rows, width;
+};
+
+std::unique_ptr<LentRows> lend_rows(Ranks& ranks, size_t rows, size_t width) {
+  Pages pages = ranks.lend(std::max<size_t>(1, rows * width * sizeof(float)), false);
+  const uint64_t place = ranks.offset_of(pages.data());
+  return std::unique_ptr<LentRows>(new LentRows{std::move(pages), place, rows, width});
+}
+
+nb::object values_of(nb::object self) {
+  const auto& lent = nb::cast<const LentRows&>(self);
+  const auto* values = reinterpret_cast<const float*>(lent.pages.data());
+  return nb::cast(nb::ndarray<nb::numpy, const float>(values, {lent.rows, lent.width}, self),
+                  nb::rv_policy::reference);
+}
+
 }  // namespace
 
 void bind_ranks(nb::module_& m) {
+  nb::class_<LentRows>(m, "LentRows")
+      .def_ro("place", &LentRows::place)
+      .def_prop_ro("values", &values_of);
   nb::class_<Ranks>(m, "Ranks")
       .def(nb::init<int, size_t, int, int, int>(), "descriptor"_a, "bytes"_a, "rank"_a, "ranks"_a,
            "threads"_a)
@@ -78,6 +123,8 @@ void bind_ranks(nb::module_& m) {
       .def_prop_ro("ranks", &Ranks::ranks)
       .def("send", &send, "message"_a)
       .def("follow", &follow, "programs"_a)
+      .def("lend_rows", &lend_rows, "rows"_a, "width"_a, nb::keep_alive<0, 1>())
+      .def("put_rows", &put_rows, "matrix"_a, "first"_a, "count"_a, "place"_a)
       .def("end", &Ranks::end, "reason"_a)
       .def_prop_ro("reason", &Ranks::reason);
 }

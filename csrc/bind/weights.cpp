@@ -41,10 +41,10 @@ size_t num_bytes(const Matrix& matrix) {
 }
 
 // Packed weights, kept until the store ends. Users of its matrices must keep the store alive. Of
-// matrices that it packs, it has the panels that are this rank's.
+// matrices that it packs, it has the panels that are this rank's, or all where they are `whole`.
 class Store {
  public:
-  explicit Store(const Team& team) : team_(team) {}
+  Store(const Team& team, bool whole) : team_(team), whole_(whole) {}
   Store(const Store&) = delete;
 
   uintptr_t vector(FloatArray values) {
@@ -61,7 +61,7 @@ class Store {
               const FilePages& file_pages, const Tensors& tensors, const Factors& factors) {
     Matrix matrix = shaped(format, static_cast<int32_t>(rows.size()), inputs);
     check(type, format, inputs);
-    const Share mine = team_.share(num_panels(matrix));
+    const Share mine = share(num_panels(matrix));
     // Where the first panel would be: a rank never reads those of others.
     matrix.data = matrices_.take(matrix.panel_bytes * mine.count());
     matrix.data -= mine.first * matrix.panel_bytes;
@@ -109,6 +109,8 @@ class Store {
   size_t all_bytes() const { return matrices_.taken() + vectors_.taken() + mapped_bytes_; }
 
  private:
+  Share share(int panels) const { return whole_ ? Share{0, panels} : team_.share(panels); }
+
   // Checked here, because a thread that packs cannot report errors to the caller.
   static void check(Stored type, Format format, int inputs) {
     if (!can_pack(type, format))
@@ -133,7 +135,7 @@ class Store {
     job.type = type;
     job.inputs = matrix.inputs;
     job.data = const_cast<uint8_t*>(matrix.data);
-    const Share mine = team_.share(num_panels(matrix));
+    const Share mine = share(num_panels(matrix));
     job.first_panel = mine.first;
     job.end_panel = mine.end;
     if (factors) {
@@ -169,6 +171,7 @@ class Store {
   }
 
   const Team& team_;
+  const bool whole_;
   Arena matrices_{true};
   Arena vectors_{false};  // separate, so that only packing threads touch the pages of matrices
   std::vector<nb::object> mapped_;
@@ -240,7 +243,7 @@ void bind_weights(nb::module_& m) {
       .def_prop_ro("size", &Team::size)
       .def_prop_ro("all", &Team::all);
   nb::class_<Store>(m, "Store")
-      .def(nb::init<const Team&>(), "team"_a, nb::keep_alive<1, 2>())
+      .def(nb::init<const Team&, bool>(), "team"_a, "whole"_a = false, nb::keep_alive<1, 2>())
       .def("vector", &Store::vector, "values"_a)
       .def("pack", &Store::pack, "type"_a, "format"_a, "inputs"_a, "rows"_a, "owner"_a,
            "file_pages"_a, "tensors"_a = Tensors{}, "factors"_a = nb::none(),

@@ -301,13 +301,14 @@ void Program::convolve(const Instruction& i, int index) {
 void Program::shrink(const Instruction& i, int index, Worker& worker) {
   const Adapters& adapters = context_.adapters;
   const std::vector<int32_t>& rows = adapters.rows(i.space);
-  const int count = static_cast<int>(rows.size()), threads = team_->size();
+  const int count = static_cast<int>(rows.size()), threads = team_->all();
   const int row_parts = std::clamp(count / kShrinkRows, 1, threads);
-  const int rank_parts = threads / row_parts, rank_part = index / row_parts;
+  const int thread = team_->number(index);
+  const int rank_parts = threads / row_parts, rank_part = thread / row_parts;
   if (rank_part >= rank_parts) return;
   const size_t row_floats = shrink_row_floats(i.x.width);
   int first, end;
-  share_of(index % row_parts, row_parts, count, first, end);
+  share_of(thread % row_parts, row_parts, count, first, end);
   for (int at = first, some; at < end; at += some) {
     some = adapters.run(i.space, at, end);
     const Down& down = adapters.down(i.space, rows[at], i.product);
@@ -342,7 +343,7 @@ void Program::whole_gemm(const Instruction& i, int index, Worker& worker) {
     if (!whole.matrix.data || adapters.scale(i.space, rows[at]) == 0.0f) continue;
     const Matrix& matrix = whole.matrix;
     int first, end;
-    share_of(index, team_->size(), num_panels(matrix), first, end);
+    share_of(team_->number(index), team_->all(), num_panels(matrix), first, end);
     if (first == end) continue;
     const size_t bytes = kernels_.prepared_bytes(matrix.format, matrix.inputs);
     auto* prepared = reinterpret_cast<uint8_t*>(worker.row + row_floats);

@@ -6,8 +6,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "step/posted_step.h"
-
 namespace octavo {
 
 namespace {
@@ -117,10 +115,10 @@ void Program::follow(const StepInputs& inputs) {
 void Program::begin(const StepInputs& inputs) {
   context_.step.begin(inputs, *context_.cache, std::max(attention_.groups(), state_groups_),
                       experts_.top_k());
+  context_.adapters.begin(context_.step);
 }
 
 void Program::compute() {
-  context_.adapters.begin(context_.step);
   attention_.plan();
   make_room();
   ++context_.epoch;
@@ -130,6 +128,24 @@ void Program::compute() {
 void Program::put_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> adapter,
                           float scale) {
   const std::lock_guard<std::mutex> lock(running_);
+  const PostedAdapter posted{slot, scale, adapter ? adapter->place() : 0};
+  put(slot, std::move(adapter), scale);
+  Ranks* ranks = team_->ranks();
+  if (!ranks) return;
+  const std::unique_lock<std::mutex> turn = ranks->turn();
+  post_adapter(posted, number_, *ranks);
+  ranks->wait();
+}
+
+void Program::follow(const PostedAdapter& posted) {
+  const std::lock_guard<std::mutex> lock(running_);
+  std::shared_ptr<const PackedAdapter> adapter;
+  if (posted.place != 0)
+    adapter = std::make_shared<const PackedAdapter>(*team_->ranks(), posted.place);
+  put(posted.slot, std::move(adapter), posted.scale);
+}
+
+void Program::put(int32_t slot, std::shared_ptr<const PackedAdapter> adapter, float scale) {
   for (const Instruction& i : instructions_) {
     if (!adapter || i.op != Op::WholeGemm) continue;
     const Matrix& matrix = adapter->whole(i.product).matrix;

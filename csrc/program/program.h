@@ -19,6 +19,7 @@
 #include "program/rows.h"
 #include "runtime/team.h"
 #include "runtime/workers.h"
+#include "step/posted_step.h"
 
 namespace octavo {
 
@@ -53,6 +54,8 @@ class Program {
   void run(const StepInputs& inputs);
   // Computes this rank's share of a step that the first rank has posted.
   void follow(const StepInputs& inputs);
+  // Takes an adapter that the first rank has posted.
+  void follow(const PostedAdapter& posted);
   uint32_t number() const { return number_; }
   // What a slot for adapters has from the next step on.
   void put_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> adapter, float scale);
@@ -83,6 +86,7 @@ class Program {
   int threads() const { return team_->size(); }
 
  private:
+  void put(int32_t slot, std::shared_ptr<const PackedAdapter> adapter, float scale);
   void begin(const StepInputs& inputs);
   void compute();
   void make_room();

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 // OCTAVO_PORTABLE builds the other systems' code on Linux, to test it.
 #if defined(__linux__) && !defined(OCTAVO_PORTABLE)
@@ -141,6 +142,13 @@ void unmap_pages(uint8_t* pages, size_t bytes) { munmap(pages, bytes); }
 uint8_t* map_shared(int descriptor, size_t bytes) {
   void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   return pages == MAP_FAILED ? nullptr : static_cast<uint8_t*>(pages);
+}
+
+void clear_shared(uint8_t* pages, size_t bytes) {
+#ifdef MADV_REMOVE
+  if (madvise(pages, bytes, MADV_REMOVE) == 0) return;
+#endif
+  std::memset(pages, 0, bytes);
 }
 
 void prefer_huge_pages([[maybe_unused]] uint8_t* pages, [[maybe_unused]] size_t bytes) {

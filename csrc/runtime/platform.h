@@ -65,6 +65,10 @@ void unmap_pages(uint8_t* pages, size_t bytes);
 // system refuses.
 uint8_t* map_shared(int descriptor, size_t bytes);
 
+// Empties whole pages of such memory, for all that map it: they are zeroed, and take no memory
+// until they are touched again.
+void clear_shared(uint8_t* pages, size_t bytes);
+
 // Asks for huge pages; where the system refuses, small ones serve as well.
 void prefer_huge_pages(uint8_t* pages, size_t bytes);
 

@@ -2,51 +2,24 @@
 #include "runtime/ranks.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <stdexcept>
-#include <thread>
 
 #include "runtime/platform.h"
+#include "runtime/waiting.h"
 
 namespace octavo {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr size_t kSmallPage = 4096, kHugePage = size_t{2} << 20;
 constexpr size_t kMostReason = 500;
 // In a word that counts: the group has ended.
 constexpr uint32_t kEnded = uint32_t{1} << 31;
-// Between steps, as for the threads of a team: then a rank sleeps.
-constexpr std::chrono::microseconds kSpin{30};
-constexpr std::chrono::microseconds kYield{300};
 
 size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
-
-// Waits until `is_over(word)`: spins, then yields, then sleeps, and counts itself among `sleepers`.
-// Returns the word.
-template <typename IsOver>
-uint32_t wait_for(std::atomic<uint32_t>& word, std::atomic<uint32_t>& sleepers, IsOver is_over) {
-  const auto began = Clock::now();
-  for (uint32_t turn = 0;; ++turn) {
-    const uint32_t now = word.load(std::memory_order_acquire);
-    if (is_over(now)) return now;
-    pause_spinning();
-    if (turn % 64 != 0) continue;
-    const auto waited = Clock::now() - began;
-    if (waited < kSpin) continue;
-    if (waited > kYield) break;
-    std::this_thread::yield();
-  }
-  sleepers.fetch_add(1);
-  uint32_t now;
-  while (!is_over(now = word.load())) sleep_while(word, now, Sleepers::OfAll);
-  sleepers.fetch_sub(1);
-  return now;
-}
 
 // Counts one more, so that the bit that ends the group stays as it is.
 uint32_t count_one(std::atomic<uint32_t>& word) {
@@ -106,6 +79,7 @@ Pages Ranks::part(uint64_t offset, size_t bytes, bool huge) const {
 Pages Ranks::same(size_t bytes, bool huge) {
   if (bytes == 0) return Pages();
   const size_t page = huge ? kHugePage : kSmallPage;
+  const std::lock_guard<std::mutex> lock(taking_);
   const uint64_t first = rounded(used_, page);
   bytes = rounded(bytes, page);
   if (first + bytes > begin_) throw std::bad_alloc();
@@ -117,9 +91,55 @@ Pages Ranks::own(size_t bytes, bool huge) {
   if (bytes == 0) return Pages();
   const size_t page = huge ? kHugePage : kSmallPage;
   bytes = rounded(bytes, page);
+  const std::lock_guard<std::mutex> lock(taking_);
   if (bytes > begin_ || (begin_ - bytes) / page * page < used_) throw std::bad_alloc();
   begin_ = (begin_ - bytes) / page * page;
   return part(begin_, bytes, huge);
+}
+
+Pages Ranks::lend(size_t bytes, bool huge) {
+  if (bytes == 0) return Pages();
+  bytes = rounded(bytes, kSmallPage);
+  uint64_t place = returned_->take(bytes);
+  if (place == 0) place = offset_of(own(bytes, false).data());
+  if (huge) prefer_huge_pages(at(place), bytes);
+  const int process = process_id();
+  const auto give_back = [memory = memory_, returned = returned_, place, bytes,
+                          process](uint8_t* pages) {
+    if (process_id() != process) return;  // a forked one, whose parent still reads them
+    clear_shared(pages, bytes);
+    returned->give_back(place, bytes);
+  };
+  return Pages(at(place), bytes, std::shared_ptr<uint8_t>(at(place), give_back));
+}
+
+uint64_t Ranks::Returned::take(uint64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto best = places.end();
+  for (auto each = places.begin(); each != places.end(); ++each)
+    if (each->second >= bytes && (best == places.end() || each->second < best->second)) best = each;
+  if (best == places.end()) return 0;
+  const auto [place, found] = *best;
+  places.erase(best);
+  if (found > bytes) places.emplace(place + bytes, found - bytes);
+  return place;
+}
+
+void Ranks::Returned::give_back(uint64_t place, uint64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto after = places.lower_bound(place);
+  if (after != places.end() && place + bytes == after->first) {
+    bytes += after->second;
+    after = places.erase(after);
+  }
+  if (after != places.begin()) {
+    const auto before = std::prev(after);
+    if (before->first + before->second == place) {
+      before->second += bytes;
+      return;
+    }
+  }
+  places.emplace(place, bytes);
 }
 
 uint8_t* Ranks::room(size_t bytes) {
@@ -142,16 +162,16 @@ void Ranks::post(Kind kind, uint32_t program, size_t bytes) {
 void Ranks::wait() {
   Header& posted = header();
   const uint32_t all = seen_ * static_cast<uint32_t>(ranks_ - 1) & ~kEnded;
-  const uint32_t now = wait_for(posted.finished, posted.waiting, [all](uint32_t word) {
-    return word == all || (word & kEnded);
-  });
+  const uint32_t now =
+      wait_between_steps(posted.finished, posted.waiting, Sleepers::OfAll,
+                         [all](uint32_t word) { return word == all || (word & kEnded); });
   if (now & kEnded) raise();
 }
 
 Ranks::Posted Ranks::next() {
   Header& posted = header();
-  const uint32_t now = wait_for(posted.posted, posted.asleep,
-                                [seen = seen_](uint32_t word) { return word != seen; });
+  const uint32_t now = wait_between_steps(posted.posted, posted.asleep, Sleepers::OfAll,
+                                          [seen = seen_](uint32_t word) { return word != seen; });
   if (now & kEnded) raise();
   seen_ = now;
   if (posted.used != used_) {

@@ -7,13 +7,14 @@
 //
 // The memory is a header, then what all ranks take of it in the same order, so that it lies at the
 // same place for all (`same`); from its end downwards lies what the first rank takes alone (`own`),
-// which it points out to the others. Nothing is returned: sizes are final after the start, or grow
-// by doubling.
+// which it points out to the others. Of these nothing is returned: sizes are final after the start,
+// or grow by doubling. What it is lent (`lend`) it returns, for what is lent later.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,12 +26,12 @@ namespace octavo {
 
 class Ranks {
  public:
-  enum class Kind : uint32_t { Message, Step };
+  enum class Kind : uint32_t { Message, Step, Adapter };
 
   // What the first rank has posted.
   struct Posted {
     Kind kind = Kind::Message;
-    uint32_t program = 0;  // of a step: the number of the program that computes it
+    uint32_t program = 0;  // but of a message: the number of the program that it is for
     const uint8_t* data = nullptr;
     size_t bytes = 0;
   };
@@ -51,6 +52,8 @@ class Ranks {
   // ---- memory; throws std::bad_alloc if there is no more ----
   Pages same(size_t bytes, bool huge);
   Pages own(size_t bytes, bool huge);
+  // Zeroed pages for the first rank, in any thread, which others may be lent when they end.
+  Pages lend(size_t bytes, bool huge);
   uint64_t offset_of(const void* at) const {
     return static_cast<const uint8_t*>(at) - memory_.get();
   }
@@ -81,6 +84,16 @@ class Ranks {
  private:
   struct Header;
 
+  // The places in memory that were returned, each with its bytes; none touches another.
+  struct Returned {
+    std::mutex mutex;
+    std::map<uint64_t, uint64_t> places;
+
+    // Returns the place of so many bytes, which are then no more in it; 0 if there are none.
+    uint64_t take(uint64_t bytes);
+    void give_back(uint64_t place, uint64_t bytes);
+  };
+
   Header& header() const { return *reinterpret_cast<Header*>(memory_.get()); }
   Pages part(uint64_t offset, size_t bytes, bool huge) const;
 
@@ -88,6 +101,8 @@ class Ranks {
   std::shared_ptr<uint8_t> memory_;
   uint64_t used_;   // by what all have at the same place
   uint64_t begin_;  // of what the first rank has
+  std::mutex taking_;
+  const std::shared_ptr<Returned> returned_ = std::make_shared<Returned>();
   Barrier barrier_;
   std::mutex posting_;
   Pages room_;
@@ -103,6 +118,11 @@ inline Pages pages_for(Ranks* ranks, size_t bytes, bool huge) {
 // Pages for results of steps: where the first rank points them out to the others.
 inline Pages pages_for_results(Ranks* ranks, size_t bytes, bool huge) {
   return ranks && ranks->rank() == 0 ? ranks->own(bytes, huge) : Pages(bytes, huge);
+}
+
+// Pages that are returned when they end.
+inline Pages pages_to_return(Ranks* ranks, size_t bytes, bool huge) {
+  return ranks ? ranks->lend(bytes, huge) : Pages(bytes, huge);
 }
 
 }  // namespace octavo

@@ -2,7 +2,6 @@
 #include "step/posted_step.h"
 
 #include <cstring>
-#include <stdexcept>
 
 namespace octavo {
 
@@ -12,7 +11,7 @@ constexpr uint64_t kNothing = ~uint64_t{0};
 
 struct Sizes {
   int32_t rows, sequences, table_width, groups, logits, hidden, kept;
-  int32_t has_types;
+  int32_t has_types, has_adapters;
   int64_t state_stride;
   // Places in the memory of the ranks.
   uint64_t logits_out, hidden_out, state_out, given;
@@ -24,6 +23,7 @@ void for_each_array(const Sizes& sizes, StepInputs& step, Each each) {
   each(step.token_ids, sizes.rows);
   each(step.positions, sizes.rows);
   if (sizes.has_types) each(step.types, sizes.rows);
+  if (sizes.has_adapters) each(step.adapters, sizes.rows);
   each(step.row_starts, sizes.sequences + 1);
   for (const int32_t*& table : step.tables)
     each(table, int64_t{sizes.sequences} * sizes.table_width);
@@ -34,7 +34,6 @@ void for_each_array(const Sizes& sizes, StepInputs& step, Each each) {
 }  // namespace
 
 void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks) {
-  if (inputs.adapters) throw std::invalid_argument("ranks compute no rows that have adapters");
   StepInputs step = inputs;
   const auto place_of = [&](const void* at) { return at ? ranks.offset_of(at) : kNothing; };
   Sizes sizes{};
@@ -46,6 +45,7 @@ void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks) {
   sizes.hidden = step.num_hidden;
   sizes.kept = static_cast<int32_t>(step.kept_out.size());
   sizes.has_types = step.types != nullptr;
+  sizes.has_adapters = step.adapters != nullptr;
   sizes.state_stride = step.state_stride;
   sizes.logits_out = place_of(step.logits_out);
   sizes.hidden_out = place_of(step.hidden_out);
@@ -98,6 +98,17 @@ StepInputs read_step(const Ranks::Posted& posted, const Ranks& ranks) {
     from += count * 4;
   });
   return step;
+}
+
+void post_adapter(const PostedAdapter& adapter, uint32_t program, Ranks& ranks) {
+  std::memcpy(ranks.room(sizeof adapter), &adapter, sizeof adapter);
+  ranks.post(Ranks::Kind::Adapter, program, sizeof adapter);
+}
+
+PostedAdapter read_adapter(const Ranks::Posted& posted) {
+  PostedAdapter adapter;
+  std::memcpy(&adapter, posted.data, sizeof adapter);
+  return adapter;
 }
 
 }  // namespace octavo

@@ -1,4 +1,5 @@
 // A step as the first rank posts it: its sizes, where its results go, and its numbers behind that.
+// And, between steps, an adapter for a slot.
 #pragma once
 
 #include "program/step.h"
@@ -6,11 +7,20 @@
 
 namespace octavo {
 
-// Posts a step of a program. Its results must lie in memory of the ranks; throws
-// std::invalid_argument for a step with adapters, whose weights only one process has.
+// Posts a step of a program. Its results must lie in memory of the ranks.
 void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks);
 
 // Returns a posted step, whose numbers stay where they were posted.
 StepInputs read_step(const Ranks::Posted& posted, const Ranks& ranks);
+
+// What a slot for adapters has from the next step on.
+struct PostedAdapter {
+  int32_t slot = 0;
+  float scale = 1.0f;
+  uint64_t place = 0;  // in the memory of the ranks; 0: there is none
+};
+
+void post_adapter(const PostedAdapter& adapter, uint32_t program, Ranks& ranks);
+PostedAdapter read_adapter(const Ranks::Posted& posted);
 
 }  // namespace octavo

@@ -32,6 +32,10 @@ MOST_PAGES_TRIED = 256  # sizes among which the best is chosen
 DRAFTER = "drafter"  # the owner of the KV groups of a second model, which drafts
 
 
+class BackendEndedError(RuntimeError):
+    """The end of a backend, and so of its engine: no request is the reason."""
+
+
 class KVLayers(NamedTuple):
     """The layers of one KV group: what each keeps, how many they are, and the model they are of."""
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from octavo.backends.base import BackendEndedError
 from octavo.core.engine import EngineCore
 from octavo.engine.commands import CommandRefusedError, Handlers, Later
 from octavo.engine.holds import Holder
@@ -221,6 +222,8 @@ class TensorFiles:
             result = self._kinds[kind].prepare(name, file)
         except CheckpointError as error:
             result = CommandRefusedError(UNFIT, printable(str(error)))
+        except BackendEndedError as error:
+            result = error  # for the engine's thread: no request is at fault
         except BaseException as error:
             log.exception("a file could not be prepared")
             result = CommandRefusedError(FAILED, f"{type(error).__name__}: {error}")
@@ -230,6 +233,8 @@ class TensorFiles:
         label, file, result = prepared
         if isinstance(result, CommandRefusedError):
             return result
+        if isinstance(result, BackendEndedError):
+            raise result
         kind, name = label
         of_kind = self._kinds[kind]
         if not of_kind.bounds_itself and self._counted_bytes() + file.num_bytes > MAX_BYTES:

@@ -226,7 +226,7 @@ FIXED: Mapping[str, tuple[Test, str]] = {
         ("enable_expert_parallel", "enable_eplb", "enable_dbo", "enable_elastic_ep"),
         (_among(False), _RANKS),
     ),
-    "fully_sharded_loras": (_among(False), "adapters are in one process"),
+    "fully_sharded_loras": (_among(False), "all ranks read one copy of an adapter"),
     "enable_tower_connector_lora": (_among(False), _TEXT_ALONE),
     **dict.fromkeys(
         ("enable_mixed_moe_lora_format", "enable_moe_shared_loras"),

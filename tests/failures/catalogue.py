@@ -88,7 +88,7 @@ FAILURES: tuple[Failure, ...] = (
     _line("a second model that is none", serve("word"), FAILED, "word"),
     _line("an option of vLLM that is not possible", serve("--headless"), USAGE, "--headless"),
     _line("layers that meet other ranks", serve("-pp", "2", "-tp", "2"), USAGE, "-pp=2"),
-    _line("ranks with adapters", serve("-tp", "2", "--enable-lora"), USAGE, "--enable-lora"),
+    _line("ranks with packed files", serve("-tp", "2", "--packed-cache"), USAGE, "--packed-cache"),
     _line("a type of llama-server's KV cache", serve("-ctk", "q5_1"), USAGE, "q5_1"),
     _line("an unknown device", serve("--device", "tpu"), USAGE, "tpu", varies=True),
     _line(

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
+import numpy as np
 import pytest
 
 from octavo.backends.native import _native
+from octavo.backends.native.backend import NativeBackend, NativeOptions
+from octavo.backends.native.packing import Packer
+from octavo.backends.native.ranks.messages import LeadingBackend, follow
+from octavo.backends.stored_rows import StoredRows
+from octavo.distributed.context import RankPlace
+from octavo.layers import Linear
 from tests.backends.native import _native_test
 
 BYTES = 16 << 20
@@ -80,3 +90,48 @@ def test_sizes_that_do_not_agree_are_refused(memory: int) -> None:
     for rank, num_bytes in ((2, BYTES), (0, 4096)):
         with pytest.raises(ValueError, match="one of its group"):
             _native.Ranks(memory, num_bytes, rank, 2, 1)
+
+
+def test_memory_that_is_lent_is_lent_again(memory: int) -> None:
+    """Neighbours that were returned in any order are one piece."""
+    ranks = _native.Ranks(memory, BYTES, 0, 2, 1)
+    rows = BYTES // 4096 // 4  # so many take a quarter of the memory
+    for order in itertools.permutations(range(3)):
+        lent: list[_native.LentRows | None] = [ranks.lend_rows(rows, 1024) for _ in range(3)]
+        with pytest.raises(MemoryError):
+            ranks.lend_rows(rows, 1024)
+        for index in order:
+            lent[index] = None
+        whole = ranks.lend_rows(3 * rows, 1024)
+        del whole
+
+
+def test_rows_of_other_ranks_are_there_when_they_are_read(memory: int) -> None:
+    """However long another rank takes for what it was asked for."""
+    place = RankPlace(0, 2, memory, BYTES)
+    first = LeadingBackend(NativeOptions(num_threads=1, place=place))
+    second = _native.Ranks(memory, BYTES, 1, 2, 1)
+    values = np.arange(4 * 32 * 32, dtype=np.float32).reshape(-1, 32)
+    packer = Packer(_native.Team(1, False), "float32")
+    matrix = packer.matrix([StoredRows.of(values)], Linear(32, len(values))).pieces[0].native
+    packer.finish()
+
+    class Slow:
+        native_programs: tuple[()] = ()
+        ranks = second
+
+        def piece(self, path: str, number: int) -> _native.Matrix:
+            time.sleep(0.05)  # nothing depends on how long it is
+            assert (path, number) == ("a layer", 3)
+            return matrix
+
+    first.piece = lambda path, number: matrix  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(follow, cast("NativeBackend", Slow()))
+        assert np.array_equal(first.read_rows("a layer", 3, 8, 100), values[8:108])
+        assert first.ranks is not None
+        again = first.ranks.lend_rows(100, 32)
+        assert not again.values.any()  # as memory that is new
+        first.ranks.end("it is over")
+        with pytest.raises(RuntimeError, match="it is over"):
+            following.result()

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
@@ -284,9 +285,23 @@ class NativeBackend:
         products = adapt(listing, model, settings)
         options = self._options
         weights = "bf16" if settings.dtype == "bfloat16" else options.weights
-        new_packer = partial(Packer, self._team, weights, activations=options.activations)
-        self._adapters = AdapterPacker(model, products, settings, self.num_threads, new_packer)
+        new_packer = partial(
+            Packer, self._team, weights, activations=options.activations, is_whole=True
+        )
+        self._adapters = AdapterPacker(
+            model, products, settings, self._team, new_packer, self.read_rows
+        )
         return self._adapters.numbers
+
+    def piece(self, path: str, number: int) -> _native.Matrix:
+        """Return a piece of the weight of a layer of the first model."""
+        layer: Any = dict(self._first.model.walk())[path]
+        found: _native.Matrix = layer.weight.pieces[number].native
+        return found
+
+    def read_rows(self, path: str, piece: int, first: int, count: int) -> NDArray[np.float32]:
+        """Return some rows of a weight as floats."""
+        return self.piece(path, piece).rows(first, count)
 
     def _measure(self) -> None:
         """Find the fastest kernels of all formats, once the weights are loaded."""

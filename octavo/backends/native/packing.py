@@ -124,7 +124,8 @@ class Experts(Struct, frozen=True):
 class Packer:
     """Packs stored rows, each matrix in the requested format or in the nearest one.
 
-    Panels may be incomplete until `finish`: `begin` starts threads that make them.
+    Panels may be incomplete until `finish`: `begin` starts threads that make them. A rank packs
+    its share of each matrix, unless matrices are to be whole.
     """
 
     def __init__(
@@ -133,9 +134,11 @@ class Packer:
         weights: KeptWeights,
         make_panels: MakePanels = FreshPanels,
         activations: CpuActivations = "auto",
+        *,
+        is_whole: bool = False,
     ) -> None:
         self._weights, self._activations = weights, activations
-        self._store = _native.Store(team)
+        self._store = _native.Store(team, is_whole)
         self._panels = make_panels(self._store, team)
         self._converted: set[str] = set()
         self._orders: dict[bytes, InputOrder] = {}

@@ -17,12 +17,14 @@ import threading
 import traceback
 from collections.abc import Callable
 
+from octavo.backends.adapter_weights import AdapterSettings
 from octavo.confine.process import confine, die_before_parent, give_up_privileges
 from octavo.distributed.context import RankPlace, StagePlace
 from octavo.engine.drafter import layout_of, open_with_drafter, record_programs, weight_files
 from octavo.engine.ranks.link import FileState, Link, Started, StartRank
 from octavo.engine.shortage import describe_shortage, is_shortage
 from octavo.models.build import bind
+from octavo.models.load import OpenedModel
 from octavo.observe.collection import freeze
 from octavo.observe.log import set_up_log
 from octavo.observe.output import never_wait_for_stderr
@@ -94,9 +96,18 @@ def load(start: StartRank, place: RankPlace | StagePlace) -> NativeBackend:
     backend = choose_backend(arguments).kind.make(arguments, files, place)
     assert isinstance(backend, NativeBackend), "no other backend has ranks"
     bind(opened.model, backend, opened.weights)
-    record_programs(opened, layout_of(opened), backend, start.block_size)
+    layout = layout_of(opened)
+    record_programs(opened, layout, backend, start.block_size, _adapter_settings(arguments, opened))
     backend.settle()
     return backend
+
+
+def _adapter_settings(arguments: EngineArguments, opened: OpenedModel) -> AdapterSettings | None:
+    if not arguments.enable_lora:
+        return None
+    from octavo.engine.adapters import AdapterParts  # here, since few engines have adapters
+
+    return AdapterParts(arguments, opened.model).settings
 
 
 def _end_with(link: Link) -> None:

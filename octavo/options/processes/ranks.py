@@ -52,7 +52,6 @@ def check_processes(arguments: EngineArguments) -> None:
             "can share memory without a name; leave it out"
         )
     unfit = {
-        "enable_lora": (arguments.enable_lora, "ranks compute no rows with adapters yet"),
         "packed_cache": (
             arguments.packed_cache is not None,
             "each rank packs its own share of the weights, and no files are made of these yet",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from octavo.layers import Embedding, Model
 from octavo.program.operands import Adapters
 
 _MOST_THREADS = 4  # that pack, beside the steps, whose threads they take processors from
+# The path of a layer, one of its pieces, and the first and the number of that one's rows.
+ReadRows = Callable[[str, int, int, int], NDArray[np.float32]]
 _FORMATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
@@ -29,15 +31,17 @@ class AdapterPacker:
         model: Model,
         products: Sequence[Adapters],
         settings: AdapterSettings,
-        num_threads: int,
+        team: _native.Team,
         new_packer: Callable[[], Packer],
+        read_rows: ReadRows,
     ) -> None:
-        self._num_threads = min(num_threads, _MOST_THREADS)
+        self._num_threads = min(team.size, _MOST_THREADS)
+        self._read_rows = read_rows
         self._new_packer = new_packer  # of matrices in place of the model's
         self._model = model
         self._settings = settings
         self._products = products
-        self._native = _native.AdaptedProducts()
+        self._native = _native.AdaptedProducts(team)
         # By the id of a packed matrix: its number among those that adapters change.
         self.numbers: dict[int, int] = {}
         self._layers: dict[str, Any] = dict(model.walk())
@@ -76,7 +80,8 @@ class AdapterPacker:
         ups: list[tuple[int, int, int, int]] = []
         known: dict[tuple[int, float], int] = {}
         base = self._layers[product.path]
-        changes = part_changes(weights, product, _BaseRows(base.weight), _bias_of(base))
+        base_rows = BaseRows(base.weight, partial(self._read_rows, product.path))
+        changes = part_changes(weights, product, base_rows, _bias_of(base))
         for pair, change in zip(pairs, changes, strict=True):
             numbers = _address(change.growth, owners), _address(change.addend, owners)
             if pair is None:
@@ -151,11 +156,17 @@ def _bias_of(layer: Any) -> NDArray[np.float32] | None:
     return None if bias is None else bias.values
 
 
-class _BaseRows:
-    """The numbers of a matrix, whose order is found once, and only if any are asked for."""
+class BaseRows:
+    """The numbers of a matrix, whose order is found once, and only if any are asked for.
 
-    def __init__(self, matrix: Matrix) -> None:
+    `read` returns rows of a piece: their number is the second argument, behind the first's.
+    """
+
+    def __init__(
+        self, matrix: Matrix, read: Callable[[int, int, int], NDArray[np.float32]]
+    ) -> None:
         self._matrix = matrix
+        self._read = read
 
     @cached_property
     def _orders(self) -> list[tuple[Ints, NDArray[np.intp] | None]]:
@@ -167,13 +178,13 @@ class _BaseRows:
     def __call__(self, first: int, stop: int) -> NDArray[np.float32]:
         """Return the rows of some outputs, each in the order of its inputs."""
         found = np.empty((stop - first, self._matrix.inputs), np.float32)
-        for piece, (outputs, places) in zip(self._matrix.pieces, self._orders, strict=True):
+        for piece, (outputs, places) in enumerate(self._orders):
             wanted = np.flatnonzero((outputs >= first) & (outputs < stop))
             # Neighbours of a panel are unpacked together.
             for run in np.split(wanted, np.flatnonzero(np.diff(wanted) != 1) + 1):
                 if not len(run):
                     continue
-                rows = piece.native.rows(int(run[0]), len(run))
+                rows = self._read(piece, int(run[0]), len(run))
                 found[outputs[run] - first] = rows if places is None else rows[:, places]
         return found
 

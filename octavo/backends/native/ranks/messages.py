@@ -7,9 +7,11 @@ must take that memory in one order, so the first one sends a message before it d
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
-from octavo.backends.base import StepSize
+from octavo.backends.base import BackendEndedError, StepSize
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.native.kernel_choice import Choice
 
@@ -27,7 +29,19 @@ class _UseKernels(Struct, frozen=True, tag=True):
     choice: Choice
 
 
-_Message = _Reserve | _MakeCache | _UseKernels
+class _PutRows(Struct, frozen=True, tag=True):
+    path: str
+    piece: int
+    first: int
+    count: int
+    place: int
+
+
+class _Meet(Struct, frozen=True, tag=True):
+    """A message that a rank takes when it has carried out those before it."""
+
+
+_Message = _Reserve | _MakeCache | _UseKernels | _PutRows | _Meet
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Message).decode
 
@@ -61,12 +75,25 @@ class LeadingBackend(NativeBackend):
         self._send(_UseKernels(format_, choice))
         super().use_kernels(format_, choice)
 
+    def read_rows(self, path: str, piece: int, first: int, count: int) -> NDArray[np.float32]:
+        """Return some rows of a weight, of which each rank has its share."""
+        assert self.ranks is not None
+        matrix = self.piece(path, piece)
+        lent = self.ranks.lend_rows(count, matrix.inputs)
+        self._send(_PutRows(path, piece, first, count, lent.place))
+        self.ranks.put_rows(matrix, first, count, lent.place)
+        self._send(_Meet())
+        return lent.values
+
     def _send(self, message: _Message) -> None:
         self._send_bytes(_encode(message))
 
     def _send_bytes(self, message: bytes) -> None:
         assert self.ranks is not None
-        self.ranks.send(message)
+        try:
+            self.ranks.send(message)
+        except RuntimeError as error:
+            raise BackendEndedError(str(error)) from error
 
 
 def follow(backend: NativeBackend) -> None:
@@ -97,4 +124,9 @@ def carry_out(message: bytes, backend: NativeBackend) -> int | None:
             return 0
         case _UseKernels(format_, choice):
             backend.use_kernels(format_, choice)
+        case _PutRows(path, piece, first, count, place):
+            assert backend.ranks is not None, "stages have no adapters"
+            backend.ranks.put_rows(backend.piece(path, piece), first, count, place)
+        case _Meet():
+            pass
     return None
