@@ -114,6 +114,33 @@ def compare(model: str, ranks: int, rounds: int) -> None:
     one.close()
 
 
+def compare_context(model: str, ranks: int, rounds: int, context: int) -> None:
+    """Measure one stream behind a long prompt, whose KV is cached, in three engines in turns."""
+    settings: dict[str, Any] = {"max_num_seqs": 1, "max_model_len": context + 64}
+    engines = {
+        "1 thread": LLM(model, num_threads=1, **settings),
+        f"{ranks} threads": LLM(model, num_threads=ranks, **settings),
+        f"{ranks} ranks": LLM(model, num_threads=1, tensor_parallel_size=ranks, **settings),
+    }
+    run = generate(1, context, 48)
+    for llm in engines.values():
+        run(llm)
+    found = [{name: run(llm) for name, llm in engines.items()} for _ in range(rounds)]
+    first = found[0]
+    for name in first:
+        ratios = [each[name] / each["1 thread"] for each in found]
+        print(
+            f"{name:10} {statistics.median(each[name] for each in found):8.1f} tokens/s behind "
+            f"{context} tokens: {statistics.median(ratios):.3f} of one thread's "
+            f"({min(ratios):.3f} to {max(ratios):.3f})",
+            flush=True,
+        )
+    texts = run.texts  # type: ignore[attr-defined]
+    print("the same text" if all(each == texts[0] for each in texts) else "OTHER TEXT")
+    for llm in engines.values():
+        llm.close()
+
+
 def main() -> None:
     """Measure what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -121,6 +148,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--make-1b", action="store_true")
+    parser.add_argument("--context", type=int, help="measure one stream behind so many tokens")
     asked = parser.parse_args()
     barrier, plan = measure_exchange(asked.ranks)
     print(f"a barrier of {asked.ranks} ranks: {barrier * 1e6:.1f} µs")
@@ -131,7 +159,10 @@ def main() -> None:
         from benchmarks.peers.models import make_random_1b
 
         make_random_1b(Path(asked.model))
-    compare(asked.model, asked.ranks, asked.rounds)
+    if asked.context is not None:
+        compare_context(asked.model, asked.ranks, asked.rounds, asked.context)
+    else:
+        compare(asked.model, asked.ranks, asked.rounds)
 
 
 if __name__ == "__main__":

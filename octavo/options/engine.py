@@ -42,7 +42,13 @@ from octavo.options.overrides import (
 )
 from octavo.options.pooling import PoolerConfig, read_pooler_config
 from octavo.options.processes.data_parallel import with_own_engines
-from octavo.options.processes.ranks import MOST_ENGINES, MOST_RANKS, check_processes, stages_option
+from octavo.options.processes.ranks import (
+    MOST_ENGINES,
+    MOST_RANKS,
+    check_processes,
+    contexts,
+    stages_option,
+)
 from octavo.options.speculation import SpeculativeConfig, read_speculative_config
 from octavo.options.values import name_or_none, sequence_length
 
@@ -164,6 +170,8 @@ class EngineArguments:
         aliases=("--tp", "--tp-size"),
     )
     pipeline_parallel_size: int = stages_option()
+    decode_context_parallel_size: int = contexts("-dcp")
+    prefill_context_parallel_size: int = contexts("-pcp")
     quantization: str | None = option(
         None,
         "the format that the model's files must have, such as gguf, awq or gptq_marlin; it is seen "

@@ -61,6 +61,7 @@ ONE_DEVICE = "a model is on one device as a whole, which --device names"
 _GPU_MEMORY = "the model is in the CPU's memory already"
 _GRAPHS = "no backend captures graphs"
 _KERNELS = "the backend chooses its kernels"
+_EXPERTS = "each rank has an equal part of every expert, and equal work whatever experts are in use"
 _RANKS = (
     "the ranks of an engine are processes of this machine that divide each matrix by its outputs, "
     "its stages divide the layers, and nothing else is divided"
@@ -214,16 +215,17 @@ def _leaves_shapes(value: Any) -> bool:
 
 # Options that are accepted with the values that are the case here, and refused with others.
 FIXED: Mapping[str, tuple[Test, str]] = {
-    **dict.fromkeys(
-        ("decode_context_parallel_size", "prefill_context_parallel_size"), (_among(1), _RANKS)
-    ),
     "nnodes": (_among(1), _RANKS),
     "node_rank": (_among(0), _RANKS),
     "distributed_executor_backend": (_among("mp", "uni", None), _RANKS),
     "data_parallel_backend": (_among("mp", None), "engines are processes of this machine"),
     "api_server_count": (_among(1, None), "there is one front end"),
     **dict.fromkeys(
-        ("enable_expert_parallel", "enable_eplb", "enable_dbo", "enable_elastic_ep"),
+        ("enable_expert_parallel", "enable_eplb"),
+        (_among(False), _EXPERTS),
+    ),
+    **dict.fromkeys(
+        ("enable_dbo", "enable_elastic_ep"),
         (_among(False), _RANKS),
     ),
     "fully_sharded_loras": (_among(False), "all ranks read one copy of an adapter"),

@@ -147,6 +147,13 @@ def test_short_flags_are_vllms() -> None:
     assert engine("m", *words, "-cc", '{"mode": 3}') == EngineArguments(model="m")
     assert engine("-tp", "2").tensor_parallel_size == 2
     assert engine("-pp", "2").pipeline_parallel_size == 2
+    contexts = engine("-tp", "4", "-dcp", "2", "-pcp", "4")
+    assert contexts.decode_context_parallel_size == 2
+    assert contexts.prefill_context_parallel_size == 4
+    with pytest.raises(ConfigError, match="size=2 must divide tensor_parallel_size=3"):
+        engine("-tp", "3", "-dcp", "2")
+    with pytest.raises(ConfigError, match="size=2 must divide tensor_parallel_size=1"):
+        engine("-pcp", "2")
 
 
 def test_flags_without_effect_are_taken(caplog: pytest.LogCaptureFixture) -> None:

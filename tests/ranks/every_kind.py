@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from octavo import LLM
+from octavo import LLM, SamplingParams
 from tests.quantize.made import write_model
 from tests.ranks.small import FORMATS, KINDS, TIGHT, answers, write
 from tests.runner.speculate.mtp_files import make_mimo
@@ -88,3 +88,28 @@ def test_vectors_are_the_same(directory: Path, ranks: int) -> None:
             return [each.outputs.embedding for each in llm.embed([[4, 5, 6], [*range(3, 40)]])]
 
     assert vectors(tensor_parallel_size=ranks) == vectors()
+
+
+# Attention whose KV heads are one, several, latent or in windows.
+@pytest.mark.parametrize(
+    "kind",
+    ["FalconForCausalLM", "LlamaForCausalLM", "DeepseekV3ForCausalLM", "Gemma2ForCausalLM"],
+)
+def test_ranks_divide_the_positions_of_a_long_sequence(directory: Path, kind: str) -> None:
+    """A sequence of several runs of 512 positions is alone, so that it is cut."""
+    model = directory / f"long {kind}"
+    write_model(model, kind, **{**KINDS[kind], "max_position_embeddings": 2048})
+    prompt = [3 + 7 * j % 90 for j in range(1400)]
+    settings = SamplingParams(max_tokens=20, temperature=0.0, logprobs=2, ignore_eos=True)
+
+    def found(**more: Any) -> Any:
+        options = {"num_threads": 1, "max_num_seqs": 1, "max_num_batched_tokens": 256, **more}
+        with LLM(str(model), num_gpu_blocks_override=140, **options) as llm:
+            (output,) = llm.generate([prompt], settings, use_tqdm=False)
+        return output.outputs[0].logprobs
+
+    expected = found()
+    assert len(expected) == 20
+    for ranks in RANKS:
+        contexts = {"decode_context_parallel_size": ranks, "prefill_context_parallel_size": ranks}
+        assert found(tensor_parallel_size=ranks, **contexts) == expected

@@ -45,8 +45,6 @@ SHORT = {  # vLLM's short flags
     "data_parallel_rpc_port": "-dpp",
     "data_parallel_hybrid_lb": "-dph",
     "data_parallel_external_lb": "-dpe",
-    "decode_context_parallel_size": "-dcp",
-    "prefill_context_parallel_size": "-pcp",
     "enable_expert_parallel": "-ep",
     "api_server_count": "-asc",
     "compilation_config": "-cc",

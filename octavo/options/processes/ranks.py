@@ -30,6 +30,18 @@ def stages_option() -> int:
     return stages
 
 
+def contexts(flag: str) -> int:
+    """Declare a setting of vLLM's that divides the positions of sequences among ranks."""
+    return option(
+        1,
+        "a number that divides tensor_parallel_size, without effect: positions of a long sequence "
+        "are divided among all ranks in any case",
+        "COUNT",
+        most=MOST_RANKS,
+        flags=(flag,),
+    )
+
+
 def check_processes(arguments: EngineArguments) -> None:
     """Refuse settings that several engines, a spare one, or the ranks of one cannot follow yet."""
     if arguments.preallocate_kv_cache and arguments.spare_engine:
@@ -44,6 +56,7 @@ def check_processes(arguments: EngineArguments) -> None:
         )
     if arguments.pipeline_parallel_size > 1:
         _check_stages(arguments)
+    _check_contexts(arguments)
     if arguments.tensor_parallel_size == 1:
         return
     if not sys.platform.startswith("linux"):
@@ -89,3 +102,15 @@ def _refuse(unfit: Mapping[str, tuple[bool, str]], asked: str) -> None:
     for name, (is_asked, why) in unfit.items():
         if is_asked:
             raise ConfigError(f"{name} with {asked}: {why}; leave one of them out")
+
+
+def _check_contexts(arguments: EngineArguments) -> None:
+    """Refuse to divide the positions of a sequence among other numbers of ranks than there are."""
+    ranks = arguments.tensor_parallel_size
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        size = getattr(arguments, name)
+        if ranks % size:
+            raise ConfigError(
+                f"{name}={size} must divide tensor_parallel_size={ranks}: attention is divided "
+                "among the ranks that there are; raise that, or leave this out"
+            )
