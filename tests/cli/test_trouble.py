@@ -81,8 +81,8 @@ def test_options_are_named_as_they_are_typed(text: str, told: str) -> None:
     ("words", "told"),
     [
         (["serve", "-pp", "2", "--enable-lora"], "leave one of them out"),
-        (["serve", "-dcp", "2"], "-dcp=2 is not possible: the ranks of"),
-        (["serve", "-tp", "2", "--enable-lora"], "leave one of them out"),
+        (["serve", "-dcp", "2"], "must divide"),
+        (["serve", "-tp", "2", "--packed-cache"], "leave one of them out"),
         (["serve", "-asc", "4"], "-asc=4 is not possible: there is one front end"),
         (["serve", "--device", "tpu"], "--device='tpu' is not possible: the backends compute"),
         (["serve", "-ep"], "-ep=True is not possible"),
