@@ -25,7 +25,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-console test-newest test-smollm2 test-speculation test-matrix test-ranks test-clients test-deploy test-llama test-docs docs test-gpu-blind check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
+.PHONY: help setup serve test test-console test-newest test-smollm2 test-speculation test-matrix test-ranks test-ray test-clients test-deploy test-llama test-docs docs test-gpu-blind check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -179,6 +179,18 @@ test-ranks: setup ## every kind of model as several ranks and stages: the bits a
 	@$(RUN) -m pytest --quiet tests/ranks tests/stages
 	@$(RUN) -m pytest --quiet tests/ranks/every_kind.py tests/ranks/every_adapter.py tests/stages/every_kind.py
 
+build/ray/.installed: requirements/ray.txt $(VENV)/.venv
+	@echo "installing Ray into an environment of its own"
+	@$(PYTHON) -m venv --clear build/ray
+	@build/ray/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	@# It sees the tests' packages behind its own.
+	@$(RUN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	    > "$$(build/ray/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/octavo.pth"
+	@touch $@
+
+test-ray: setup build/ray/.installed ## the application of Ray Serve on a cluster of two nodes, which loses replicas (minutes)
+	@PYTHONPATH="$(CURDIR)" build/ray/bin/python -m pytest --quiet -W ignore -o faulthandler_timeout=3600 tests/serve_ray/every_replica.py
+
 test-speculation: setup ## 5,000 mixed requests with each way to draft: all answers equal (an hour; REQUESTS=n for fewer)
 	@$(RUN) -m tests.runner.speculate.mixed_requests --requests $(REQUESTS)
 
@@ -298,7 +310,7 @@ hostile: $(VENV)/.octavo ## 10,000 hostile requests beside 16 streams that they 
 	@$(RUN) -m benchmarks.hostile $(if $(MODEL),--model $(MODEL)) $(ARGS)
 
 # The quick ones first. Each must pass; what it prints is in build/nightly. About three hours on two cores.
-NIGHTLY ?= test-newest test test-console test-matrix test-ranks test-speculation planted "sim:SEEDS=10000 FROM=$(FROM)" test-shapes damage test-smollm2 test-amx hostile \
+NIGHTLY ?= test-newest test test-console test-matrix test-ranks test-ray test-speculation planted "sim:SEEDS=10000 FROM=$(FROM)" test-shapes damage test-smollm2 test-amx hostile \
     "soak:SECONDS=1800" test-clients test-deploy test-docs test-gpu-blind sanitize
 nightly: setup ## every suite there is, one after the other, whatever fails; says how each ended (hours)
 	@.ci/nightly $(NIGHTLY)

@@ -121,7 +121,7 @@ class Metrics(HttpMetrics):
                 "Requests waiting, for capacity or for something else.",
                 self._waiting_by_reason,
             ),
-            Gauge("kv_cache_usage_perc", "KV blocks in use, 0 to 1.", each(_usage)),
+            Gauge("kv_cache_usage_perc", "KV blocks in use, 0 to 1.", each(usage)),
             Gauge(
                 "cache_config_info",
                 "The settings of the KV cache, as labels.",
@@ -278,10 +278,10 @@ class Metrics(HttpMetrics):
 
     def load(self) -> dict[str, float]:
         """Return what load balancers read in a response, under the metrics' names."""
-        usage = [_usage(snapshot) for snapshot in self._snapshots()]
+        used = [usage(snapshot) for snapshot in self._snapshots()]
         num_waiting = sum(count for _, count in self._waiting_by_engine())
         return {
-            "kv_cache_usage_perc": sum(usage) / max(1, len(usage)),
+            "kv_cache_usage_perc": sum(used) / max(1, len(used)),
             "num_requests_waiting": float(num_waiting),
         }
 
@@ -383,7 +383,8 @@ def _label(number: int) -> Labels:
     return ((ENGINE, str(number)),)
 
 
-def _usage(snapshot: EngineSnapshot) -> float:
+def usage(snapshot: EngineSnapshot) -> float:
+    """Return the used part of an engine's KV cache, from 0 to 1."""
     usable = snapshot.num_blocks - 1  # one is the null block
     return 0.0 if usable < 1 else 1.0 - min(usable, snapshot.load.num_free_blocks) / usable
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from octavo.options.route import RouteSettings
 from octavo.transport.errors import too_many, unavailable
 
 
@@ -28,12 +27,11 @@ class Place:
 class Places:
     """The places of all requests that are open."""
 
-    def __init__(self, config: RouteSettings) -> None:
-        self._most = config.max_open_requests
-        self._most_bytes = config.max_held_bytes
+    def __init__(self, most: int, most_bytes: int, num_keys: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
         # With several keys, one cannot take all that others need.
-        is_shared = len(config.api_keys) > 1
-        self._most_of_key = max(1, self._most // 2) if is_shared else self._most
+        self._most_of_key = max(1, most // 2) if num_keys > 1 else most
         self._by_owner: Counter[str] = Counter()
         self.num_open = 0
         self.num_bytes = 0  # of bodies

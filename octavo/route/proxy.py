@@ -27,8 +27,8 @@ from octavo.transport.exchange import HttpExchange
 log = logging.getLogger(__name__)
 
 MAX_TRIES = 3  # servers that a request is given to, one after the other
-_EVENT_ROUTES = ("/v1/chat/completions", "/v1/completions")  # whose clients know such an error
-_END_OF_EVENT = b"\n\n"
+EVENT_ROUTES = ("/v1/chat/completions", "/v1/completions")  # whose clients know such an error
+END_OF_EVENT = b"\n\n"
 
 
 class Proxy:
@@ -47,7 +47,7 @@ class Proxy:
         query = exchange.head.query
         if not (query.isascii() and query.isprintable()) or " " in query:
             raise invalid("the query of the address has characters that must be escaped")
-        with router.places.place(exchange.owner, _num_bytes(exchange)) as place:
+        with router.places.place(exchange.owner, num_bytes(exchange)) as place:
             body = await exchange.body()
             place.hold(len(body))  # its length may not have been announced
             asked = await router.bodies.read(body, exchange.headers, self._tenant(exchange))
@@ -187,11 +187,11 @@ class _Passage:
                     exchange.write_now(part)
                 else:
                     await exchange.write(part, more=True)
-                last = (last + part[-len(_END_OF_EVENT) :])[-len(_END_OF_EVENT) :]
+                last = (last + part[-len(END_OF_EVENT) :])[-len(END_OF_EVENT) :]
         except UpstreamError as error:
             log.warning("request %s: its answer has broken off: %s", exchange.request_id, error)
-            if exchange.route in _EVENT_ROUTES and last == _END_OF_EVENT and _is_of_events(head):
-                exchange.error_frames = _error_event
+            if exchange.route in EVENT_ROUTES and last == END_OF_EVENT and _is_of_events(head):
+                exchange.error_frames = error_event
             raise _failed("the server's answer has broken off", error) from None
         await exchange.write(b"", more=False)
 
@@ -203,7 +203,7 @@ def _is_of_events(head: ResponseHead) -> bool:
     return head.length is None and is_plain and kind.startswith(b"text/event-stream")
 
 
-def _error_event(error: ApiError) -> bytes:
+def error_event(error: ApiError) -> bytes:
     """Return an error as an event, which clients of OpenAI's streams understand."""
     return frame(error_body(error))
 
@@ -220,7 +220,7 @@ def _failed(what: str, error: UpstreamError | None) -> ApiError:
     return ApiError(502, what, code="upstream_failed")
 
 
-def _num_bytes(exchange: HttpExchange) -> int:
+def num_bytes(exchange: HttpExchange) -> int:
     """Return the size of a request's body, or the most that it may have."""
     most = exchange.server.config.max_body_bytes
     length = exchange.headers.get("content-length", "")

@@ -40,7 +40,7 @@ class Router:
         self.upstreams = [
             Upstream(number, each, config, tls, clock) for number, each in enumerate(addresses)
         ]
-        self.places = Places(config)
+        self.places = Places(config.max_open_requests, config.max_held_bytes, len(config.api_keys))
         self.bodies = BodyReader()
         self.metrics = RouterMetrics(self.upstreams, self.places)
         self.tasks: set[RequestTask] = set()  # of the requests that are being answered
@@ -137,7 +137,8 @@ class Router:
         """
         candidates = [each.candidate(asked) for each in among]
         if asked.session:
-            return max(self._listed(not_too_busy(candidates)), key=_weight_for(asked.session))
+            upstreams = self._listed(not_too_busy(candidates))
+            return max(upstreams, key=lambda each: weight(asked.session, each.name))
         return self.upstreams[choose(asked.num_tokens, candidates)]
 
     def _listed(self, candidates: Sequence[Candidate]) -> list[Upstream]:
@@ -176,16 +177,12 @@ class Router:
         return found
 
 
-def _weight_for(session: bytes) -> Callable[[Upstream], bytes]:
-    """Return the order of servers for a session, which is the same in every router.
+def weight(session: bytes, name: str) -> bytes:
+    """Return the rank of a server for a session, which is the same in every router.
 
     Where a server leaves or returns, only the sessions move for which it is the first.
     """
-
-    def weight(upstream: Upstream) -> bytes:
-        return hashlib.blake2b(session + b"\0" + upstream.name.encode(), digest_size=16).digest()
-
-    return weight
+    return hashlib.blake2b(session + b"\0" + name.encode(), digest_size=16).digest()
 
 
 def tls_context(config: RouteSettings) -> ssl.SSLContext | None:

@@ -55,7 +55,7 @@ def application(router: Router) -> Application:
         for dialect, paths in PASSED_ON
         for path in paths
     ]
-    table = RouteTable(routes, _missing)
+    table = RouteTable(routes, not_passed_on)
     return Application(router, table, OPENAI, HttpExchange)
 
 
@@ -68,11 +68,11 @@ def admin_application(router: Router) -> Application:
         Route("POST", "/servers/in", admin.put_in, "Give a server requests again"),
     ]
     return Application(
-        router, RouteTable(routes, _missing), OPENAI, HttpExchange, checks_access=False
+        router, RouteTable(routes, not_passed_on), OPENAI, HttpExchange, checks_access=False
     )
 
 
-def _missing(path: str) -> str | None:
+def not_passed_on(path: str) -> str | None:
     """Return what a path of one server is for, which a router cannot answer."""
     if path.startswith(("/v1/files", "/v1/batches", "/v1/responses/", "/v1/streams")):
         return "what is kept is kept by one server; ask that one"

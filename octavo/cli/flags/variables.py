@@ -41,7 +41,7 @@ def words_of(
         action = actions.get(flag)
         if text.strip():
             try:
-                found[name] = list(words_for(flag, _value(text, action), actions))
+                found[name] = list(words_for(flag, value_of(text, action), actions))
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
         elif action is not None and action.dest in PROTECTING:
@@ -52,7 +52,7 @@ def words_of(
     return found
 
 
-def _value(text: str, action: argparse.Action | None) -> Any:
+def value_of(text: str, action: argparse.Action | None) -> Any:
     """Return a truth for a flag without a value, and a list for one that takes several."""
     if action is None:
         return text

@@ -1,0 +1,1 @@
+"""The application of Ray Serve: its parts by themselves, and on a cluster of two nodes."""
