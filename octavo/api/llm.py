@@ -83,7 +83,7 @@ class LLM:
         self._model: Any  # TextModel; with the engine itself where that is in this process
         self._runner: Any  # OfflineRunner, or SetRunner for engines in processes of their own
         try:
-            if arguments.data_parallel_size > 1:
+            if arguments.needs_processes:
                 self._model, self._runner = start_set(arguments, named, self._copies)
             else:
                 local = LocalModel(arguments, named)

@@ -152,8 +152,10 @@ def profile(
 
 def _check(arguments: EngineArguments, rows: int) -> None:
     """Refuse another backend, several processes, and too large a step."""
-    if arguments.data_parallel_size > 1:
-        raise ConfigError("a step is one engine's: leave data_parallel_size out")
+    if arguments.needs_processes:
+        raise ConfigError(
+            "a step is one engine's: leave data_parallel_size and data_parallel_backend out"
+        )
     for name in ("tensor_parallel_size", "pipeline_parallel_size"):
         if getattr(arguments, name) > 1:
             raise ConfigError(f"one process is profiled: leave {name} out")

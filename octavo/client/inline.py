@@ -240,10 +240,11 @@ def start(
     processors: Mapping[str, LogitsProcessor] | None,
 ) -> InlineClient:
     """Build the engine that the arguments describe; `timing` concerns processes alone."""
-    if arguments.data_parallel_size > 1:
+    if arguments.needs_processes:
         raise ConfigError(
-            f"data_parallel_size={arguments.data_parallel_size} is for engines in processes of "
-            "their own; use engine='process', or leave it out"
+            f"data_parallel_size={arguments.data_parallel_size} and data_parallel_backend="
+            f"{arguments.data_parallel_backend} are for engines in processes of their own; use "
+            "engine='process', or leave them out"
         )
     # They import a backend, and what reads checkpoints.
     from octavo.engine.build import build_engine

@@ -105,7 +105,66 @@ class Launcher(Protocol):
         """Close the socket and remove its directory."""
 
 
-class ProcessLauncher:
+class FrameSocket:
+    """The socket to which engines connect, from one launch to the last."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._socket = socket = self._context.socket(zmq.ROUTER)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        socket.set(zmq.ROUTER_MANDATORY, 1)  # a frame that cannot be sent is an error, not dropped
+        socket.set(zmq.SNDHWM, HIGH_WATER)
+        socket.set(zmq.RCVHWM, HIGH_WATER)
+        socket.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        socket.set(zmq.LINGER, 0)
+
+    def receive(self) -> Incoming | None:
+        while True:
+            try:
+                name, data = self._socket.recv_multipart(zmq.NOBLOCK)
+                kind, epoch = read_identity(name)
+            except zmq.Again:
+                return None
+            except (WireError, ValueError):  # not an engine's socket, or not two parts
+                continue
+            return Incoming(epoch, kind == HEARTBEAT_SOCKET, data)
+
+    def wait(self, seconds: float) -> None:
+        self._socket.poll(max(1, int(seconds * 1000)))
+
+    def attach(self, on_frame: Callable[[], None]) -> None:
+        self._detach()
+        # The descriptor signals only changes: the callback must read until nothing is left, and
+        # the client must read again after sending. Its timer does so too, a few times a second.
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket.fileno(), on_frame)
+
+    def _detach(self) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._socket.fileno())
+        self._loop = None
+
+    def close(self) -> None:
+        """Close the socket, and end what it has not sent."""
+        self._detach()
+        self._socket.close(linger=0)
+        self._context.term()
+
+
+def send_to(socket: zmq.Socket[bytes], name: bytes, data: bytes) -> bool:
+    """Send a frame to an engine; return False if it must be tried again later."""
+    try:
+        socket.send_multipart((name, data), zmq.NOBLOCK)
+    except zmq.Again:
+        return False
+    except zmq.ZMQError as error:
+        if error.errno != zmq.EHOSTUNREACH:
+            raise
+        return False  # it has ended, as the client will notice
+    return True
+
+
+class ProcessLauncher(FrameSocket):
     """A launcher of child processes, which run as the same user."""
 
     def __init__(
@@ -125,9 +184,7 @@ class ProcessLauncher:
                 )
         self._directory: SocketDirectory | None = None  # None: no directory can be used
         self.address = f"@octavo-engine-{secrets.token_hex(16)}"  # without a file
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        super().__init__()
         try:
             self._bind()
         except BaseException:
@@ -136,11 +193,6 @@ class ProcessLauncher:
 
     def _bind(self) -> None:
         socket = self._socket
-        socket.set(zmq.ROUTER_MANDATORY, 1)  # a frame that cannot be sent is an error, not dropped
-        socket.set(zmq.SNDHWM, HIGH_WATER)
-        socket.set(zmq.RCVHWM, HIGH_WATER)
-        socket.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-        socket.set(zmq.LINGER, 0)
         socket.set(zmq.IPC_FILTER_UID, os.getuid())  # the kernel checks the peer's user
         try:
             self._directory = SocketDirectory()
@@ -180,7 +232,7 @@ class ProcessLauncher:
         return ChildProcess(popen, record, self._socket, epoch, keeper)
 
     def _command(self, epoch: int, descriptor: int, loader: int | None = None) -> list[str]:
-        command = [sys.executable, "-P", "-m", ENGINE_PROGRAM, "--socket", self.address]
+        command = [sys.executable, "-P", "-m", ENGINE_PROGRAM, "--socket", f"ipc://{self.address}"]
         command += ["--epoch", str(epoch), "--parent", str(os.getpid())]
         command += ["--crash-record", str(descriptor)]
         if loader is not None:
@@ -191,36 +243,8 @@ class ProcessLauncher:
             command += ["--factory", self._factory]
         return command
 
-    def receive(self) -> Incoming | None:
-        while True:
-            try:
-                name, data = self._socket.recv_multipart(zmq.NOBLOCK)
-                kind, epoch = read_identity(name)
-            except zmq.Again:
-                return None
-            except (WireError, ValueError):  # not an engine's socket, or not two parts
-                continue
-            return Incoming(epoch, kind == HEARTBEAT_SOCKET, data)
-
-    def wait(self, seconds: float) -> None:
-        self._socket.poll(max(1, int(seconds * 1000)))
-
-    def attach(self, on_frame: Callable[[], None]) -> None:
-        self._detach()
-        # The descriptor signals only changes: the callback must read until nothing is left, and
-        # the client must read again after sending. Its timer does so too, a few times a second.
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._socket.fileno(), on_frame)
-
-    def _detach(self) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.remove_reader(self._socket.fileno())
-        self._loop = None
-
     def close(self) -> None:
-        self._detach()
-        self._socket.close(linger=0)
-        self._context.term()
+        super().close()
         self._close_directory()
 
     def _close_directory(self) -> None:
@@ -267,15 +291,7 @@ class ChildProcess:
             self._descriptor = -1
 
     def send(self, data: bytes) -> bool:
-        try:
-            self._socket.send_multipart((self._name, data), zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            return False  # it has ended, as the client will notice
-        return True
+        return send_to(self._socket, self._name, data)
 
     def dump_stacks(self) -> None:
         self.popen.send_signal(DUMP_SIGNAL)

@@ -338,10 +338,16 @@ def launch_engines(arguments: EngineArguments, timing: Timing | None = None) -> 
     directories = [] if directory is None else [Path(directory)]
     launchers: list[Launcher] = []
     try:
-        launchers.extend(
-            ProcessLauncher(directories=directories, processors=processors)
-            for processors in divided(arguments.data_parallel_size)
-        )
+        if arguments.data_parallel_backend == "ray":
+            from octavo.client.remote.ray_agent import ray_launchers
+
+            launchers.extend(ray_launchers(arguments))
+            arguments = replace(arguments, data_parallel_size=1)  # each has a machine of its own
+        else:
+            launchers.extend(
+                ProcessLauncher(directories=directories, processors=processors)
+                for processors in divided(arguments.data_parallel_size)
+            )
         client = make_client(arguments, launchers, timing)
     except BaseException:
         for launcher in launchers:

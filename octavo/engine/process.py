@@ -48,6 +48,7 @@ from octavo.wire.channel import DUMP_SIGNAL, Channel, StepProgress
 from octavo.wire.codec import cache_changes, event_to_wire, name_of, request_from_wire
 from octavo.wire.crash_record import CrashRecord
 from octavo.wire.facts import EngineFacts
+from octavo.wire.link import LinkKeys, keys_of
 from octavo.wire.message_types import (
     MAX_TEXT,
     AbortRequests,
@@ -114,7 +115,9 @@ def main(argv: list[str]) -> int:
     _tie_to_parent(options.parent, options.dies_with_thread)
     record = SuspectRecord(CrashRecord(options.crash_record))
     progress = StepProgress()
-    channel = Channel(options.socket, options.epoch, progress)
+    channel = Channel(
+        options.socket, options.epoch, progress, None if options.secret is None else _keys(options)
+    )
     channel.start_heartbeat()
     try:
         if options.factory is None:  # import while the front end is still busy with its imports
@@ -363,7 +366,8 @@ def build_model_engine(
 
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="octavo.engine.process", description=__doc__)
-    parser.add_argument("--socket", required=True)
+    parser.add_argument("--socket", required=True, help="the front end's address")
+    parser.add_argument("--secret", type=int, help="a descriptor, of the secret of links")
     parser.add_argument("--epoch", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--crash-record", type=int, required=True, help="a descriptor")
@@ -371,6 +375,12 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--dies-with-thread", action="store_true")
     parser.add_argument("--factory", help="MODULE:FUNCTION that builds the engine, for tests")
     return parser.parse_args(argv)
+
+
+def _keys(options: argparse.Namespace) -> LinkKeys:
+    """Return the keys of the link, whose secret is read, and kept nowhere."""
+    with os.fdopen(options.secret, "rb") as file:
+        return keys_of(file.read())
 
 
 def _tie_to_parent(parent: int, dies_with_thread: bool) -> None:

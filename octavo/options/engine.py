@@ -31,7 +31,8 @@ from octavo.options.adapters import (
 )
 from octavo.options.cpu_types import CpuActivations, CpuWeights
 from octavo.options.declare import check, option
-from octavo.options.foreign import DEVICES, FIXED, INERT, MISSING, SYNONYMS
+from octavo.options.devices import DTYPES, check_device, read_dtype
+from octavo.options.foreign import FIXED, INERT, MISSING, SYNONYMS
 from octavo.options.kv_events import KVEventsConfig, read_kv_events_config
 from octavo.options.overrides import (
     EXAMPLES,
@@ -56,7 +57,6 @@ log = logging.getLogger(__name__)
 
 _PACKED_BYTES = 64 << 30
 _OWN = "(default: the backend's own number)"
-_DTYPES = {"half": "float16", "float": "float32"}  # what vLLM also calls the types
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class EngineArguments:
         "the weights of the file, bfloat16 converts those of 32 bits; CPUs compute float16 (half) "
         "in bfloat16; float is float32",
         "TYPE",
-        also=tuple(_DTYPES),
+        also=tuple(DTYPES),
     )
     max_model_len: int | None = option(
         None,
@@ -159,6 +159,26 @@ class EngineArguments:
         most=MOST_ENGINES,
         flags=("-dp",),
         aliases=("--dp", "--dp-size"),
+    )
+    data_parallel_backend: Literal["mp", "ray"] = option(
+        "mp",
+        "where engines are: mp, in processes of this machine; ray, on the machines of a Ray "
+        "cluster, which places each and starts another when it ends (octavo serve)",
+        flags=("-dpb",),
+    )
+    engine_cpus: int = option(
+        1, "the processors that Ray reserves for an engine, which uses all of its machine", "COUNT"
+    )
+    link_host: str = option(
+        "127.0.0.1",
+        "the address of this machine to which engines on other machines connect",
+        "HOST",
+    )
+    link_secret_file: str | None = option(
+        None,
+        "a file with a secret, the same on all machines, that the links to engines need beyond "
+        "this machine; at least 16 bytes",
+        "FILE",
     )
     tensor_parallel_size: int = option(
         1,
@@ -368,7 +388,7 @@ class EngineArguments:
 
     def __post_init__(self) -> None:
         check(self, ConfigError)
-        _check_device(self.device, self.backend)
+        check_device(self.device, self.backend)
         if self.ttft_goal and self.itl_goal == 0.0:
             raise ConfigError(
                 f"ttft_goal={self.ttft_goal} lengthens the steps that itl_goal bounds, and "
@@ -395,6 +415,11 @@ class EngineArguments:
             self.kv_events_config.check(*engines, caches=self.enable_prefix_caching)
         object.__setattr__(self, "lora_target_modules", read_modules(self.lora_target_modules))
         check_adapters(self)
+
+    @property
+    def needs_processes(self) -> bool:
+        """True if its engines are several or elsewhere, so that none is in this process."""
+        return self.data_parallel_size > 1 or self.data_parallel_backend != "mp"
 
 
 _STRUCTS: Mapping[str, tuple[type, Callable[[Any], Any]]] = {
@@ -441,7 +466,7 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
     if kept.get("device") == "none":  # a word of vLLM's
         kept["device"] = "auto"
     if "dtype" in kept:
-        kept["dtype"] = _read_dtype(str(kept["dtype"]))
+        kept["dtype"] = read_dtype(str(kept["dtype"]))
     for name in EXAMPLES:
         if name in kept:
             kept[name] = read_override(name, kept[name])
@@ -476,24 +501,3 @@ def _names(given: Any) -> tuple[str, ...]:
             "as module:Class"
         )
     return tuple(dict.fromkeys(names))
-
-
-def _check_device(device: str, backend: str) -> None:
-    """Refuse a device that no backend has, or that the one which is asked for has not."""
-    if device == "auto":
-        return
-    there = [each.name for each in backends.BACKENDS if backends.computes_on(each, device)]
-    if not there:
-        raise ConfigError(f"device={device!r} is not possible: {DEVICES}; leave it out")
-    if backend not in ("auto", *there):
-        where = [each.device for each in backends.BACKENDS if each.name == backend]
-        raise ConfigError(
-            f"device={device!r} is not possible beside backend={backend!r}, which computes on "
-            f"{' and '.join(where)}; leave one of them out"
-        )
-
-
-def _read_dtype(name: str) -> str:
-    """Return Octavo's name of a type; torch.bfloat16 and vLLM's names are accepted."""
-    name = name.removeprefix("torch.")
-    return _DTYPES.get(name, name)

@@ -66,6 +66,7 @@ _RANKS = (
     "the ranks of an engine are processes of this machine that divide each matrix by its outputs, "
     "its stages divide the layers, and nothing else is divided"
 )
+_ON_RAY = "whole engines are placed on a Ray cluster by data_parallel_backend=ray"
 _TEXT_ALONE = "models read text alone"
 _ONE_GRAMMAR_ENGINE = "there is one grammar engine"
 _TASKS = "a model serves what its files make of it, generating and vectors side by side"
@@ -217,8 +218,7 @@ def _leaves_shapes(value: Any) -> bool:
 FIXED: Mapping[str, tuple[Test, str]] = {
     "nnodes": (_among(1), _RANKS),
     "node_rank": (_among(0), _RANKS),
-    "distributed_executor_backend": (_among("mp", "uni", None), _RANKS),
-    "data_parallel_backend": (_among("mp", None), "engines are processes of this machine"),
+    "distributed_executor_backend": (_among("mp", "uni", None), f"{_RANKS}; {_ON_RAY}"),
     "api_server_count": (_among(1, None), "there is one front end"),
     **dict.fromkeys(
         ("enable_expert_parallel", "enable_eplb"),

@@ -15,6 +15,7 @@ import time
 import zmq
 
 from octavo.wire.limits import MAX_FRAME_BYTES
+from octavo.wire.link import LinkKeys, use_as_engine
 from octavo.wire.message_types import (
     FromEngine,
     FromEngineFrame,
@@ -46,14 +47,18 @@ def read_identity(name: bytes) -> tuple[bytes, int]:
     return kind, int(epoch)
 
 
-def _connect(context: zmq.Context[zmq.Socket[bytes]], path: str, name: bytes) -> zmq.Socket[bytes]:
+def _connect(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, name: bytes, keys: LinkKeys | None
+) -> zmq.Socket[bytes]:
     socket = context.socket(zmq.DEALER)
+    if keys is not None:
+        use_as_engine(socket, keys)
     socket.set(zmq.IDENTITY, name)
     socket.set(zmq.SNDHWM, HIGH_WATER)
     socket.set(zmq.RCVHWM, HIGH_WATER)
     socket.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
     socket.set(zmq.LINGER, 1000)
-    socket.connect(f"ipc://{path}")
+    socket.connect(address)
     return socket
 
 
@@ -67,17 +72,19 @@ class StepProgress:
 
 
 class Channel:
-    """Ordered messages in both directions."""
+    """Ordered messages in both directions; with keys, to another machine's front end."""
 
-    def __init__(self, path: str, epoch: int, progress: StepProgress) -> None:
+    def __init__(
+        self, address: str, epoch: int, progress: StepProgress, keys: LinkKeys | None = None
+    ) -> None:
         self._context = zmq.Context(io_threads=1)
-        self._socket = _connect(self._context, path, identity(WORK_SOCKET, epoch))
+        self._socket = _connect(self._context, address, identity(WORK_SOCKET, epoch), keys)
         self._epoch = epoch
         self._progress = progress
         self._num_sent = 0
         self._num_received = 0
         self._stop = threading.Event()
-        heartbeat = _connect(self._context, path, identity(HEARTBEAT_SOCKET, epoch))
+        heartbeat = _connect(self._context, address, identity(HEARTBEAT_SOCKET, epoch), keys)
         self._thread = threading.Thread(
             target=self._beat,
             args=(heartbeat, os.getppid()),

@@ -39,7 +39,6 @@ _SEVERAL = frozenset({"ignore_patterns"})  # take one value or more
 SHORT = {  # vLLM's short flags
     "data_parallel_size_local": "-dpl",
     "data_parallel_start_rank": "-dpr",
-    "data_parallel_backend": "-dpb",
     "data_parallel_rank": "-dpn",
     "data_parallel_address": "-dpa",
     "data_parallel_rpc_port": "-dpp",

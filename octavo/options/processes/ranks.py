@@ -42,6 +42,38 @@ def contexts(flag: str) -> int:
     )
 
 
+def _check_links(arguments: EngineArguments) -> None:
+    """Refuse what engines on other machines cannot follow, and their settings without them."""
+    from octavo.options.transport import is_loopback
+
+    if arguments.data_parallel_backend == "ray":
+        unfit = {
+            "enable_lora": (arguments.enable_lora, "adapters are files of this machine"),
+            "spare_engine": (arguments.spare_engine, "Ray keeps no spare engine"),
+        }
+        for name, (is_asked, why) in unfit.items():
+            if is_asked:
+                raise ConfigError(f"{name} with data_parallel_backend=ray: {why}; leave one out")
+        if arguments.link_secret_file is None and not is_loopback(arguments.link_host):
+            raise ConfigError(
+                f"link_host={arguments.link_host}: engines on other machines need a secret that "
+                "all machines share: openssl rand -hex 32 > FILE on one, the same file on all, and "
+                "link_secret_file=FILE"
+            )
+        return
+    given = {
+        "link_host": arguments.link_host != "127.0.0.1",
+        "link_secret_file": arguments.link_secret_file is not None,
+        "engine_cpus": arguments.engine_cpus != 1,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise ConfigError(
+                f"{name} is for engines on other machines, and these are processes of this one; "
+                "give data_parallel_backend=ray too, or leave it out"
+            )
+
+
 def check_processes(arguments: EngineArguments) -> None:
     """Refuse settings that several engines, a spare one, or the ranks of one cannot follow yet."""
     if arguments.preallocate_kv_cache and arguments.spare_engine:
@@ -57,6 +89,7 @@ def check_processes(arguments: EngineArguments) -> None:
     if arguments.pipeline_parallel_size > 1:
         _check_stages(arguments)
     _check_contexts(arguments)
+    _check_links(arguments)
     if arguments.tensor_parallel_size == 1:
         return
     if not sys.platform.startswith("linux"):

@@ -1,0 +1,1 @@
+"""Engines on other machines: the links to them, and who starts them there."""
