@@ -68,6 +68,7 @@ class Stream(threading.Thread):
                     self.has_begun.set()
                 else:
                     self.ending = "done" if "done" in event else event["error"]["code"]
+            self.ending = self.ending or "no end"  # Ray's proxy has lost the front
         except urllib.error.HTTPError as error:
             self.ending = str(error.code)
         except (http.client.HTTPException, OSError):
