@@ -16,7 +16,7 @@ from octavo.cli.flags.variables import value_of
 from octavo.cli.parsing import UsageError
 from octavo.cli.serve import Settings, settings_of
 from octavo.options.declare import add_flags, given_in
-from octavo.options.ray import RaySettings
+from octavo.options.processes.ray import RaySettings
 
 if TYPE_CHECKING:
     from octavo.cli.parsing import Parser
