@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
 from octavo.core.config import ConfigError
 from octavo.options import backends
 from octavo.options.foreign import DEVICES
-
-log = logging.getLogger(__name__)
 
 DTYPES = {"half": "float16", "float": "float32"}  # what vLLM also calls the types
 
