@@ -31,7 +31,13 @@ from octavo.options.backends import Entry
 from octavo.options.cpu_types import CpuWeights
 from octavo.options.engine import EngineArguments
 from octavo.options.quantization import instead_of, is_same, made_at_load
-from octavo.room_for_drafts import check_drafts, most_drafts, step_of_drafter, with_drafts
+from octavo.room_for_drafts import (
+    check_drafts,
+    most_branches,
+    most_drafts,
+    step_of_drafter,
+    with_drafts,
+)
 from octavo.runner.kv_cache import groups_of, longest_in, num_blocks_in, readable
 from octavo.usable import choose_backend, chosen_sizes
 
@@ -287,11 +293,14 @@ def _largest_step(
     # Logits for prompt_logprobs are extra. The headroom is enough for them, unless a prompt of any
     # length is computed in one step.
     prompt_rows = 0 if cuts_prompts or not spec.has_head else rows
-    drafts = most_drafts(arguments, layout, sizes).of_step if spec.has_head else 0
+    drafts = branches = 0
+    if spec.has_head:
+        drafts = most_drafts(arguments, layout, sizes).of_step
+        branches = most_branches(arguments, layout, sizes)
     return StepSize(
         rows=rows,
         wanted_rows=min(rows, sizes.max_num_seqs + drafts + prompt_rows),
-        sequences=sizes.max_num_seqs,
+        sequences=sizes.max_num_seqs + branches,
         positions=max_len,
         hidden=spec.hidden,
         ffn=spec.ffn,

@@ -14,7 +14,7 @@ from octavo.core.config import ConfigError, CoreConfig
 from octavo.layers import LastStates, Model
 from octavo.models.load import OpenedModel
 from octavo.options.engine import EngineArguments
-from octavo.options.speculation import PREDICTED_STEP_TOKENS, PREDICTED_TOKENS
+from octavo.options.speculation import MOST_TOKENS, PREDICTED_STEP_TOKENS, PREDICTED_TOKENS
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ def with_drafts(
         max_drafts=of_sequence,
         max_step_drafts=of_step,
         proposes=_proposes(arguments),
+        max_branches=most_branches(arguments, layout, sizes),
     )
     speculation = arguments.speculative_config
     if speculation is None or opened.drafter is None or not of_sequence:
@@ -68,7 +69,22 @@ def with_drafts(
     if isinstance(drafter.features, LastStates):  # each head proposes one, and lacks nothing
         most = min(most, len(drafter.programs))
         core = replace(core, max_ahead_lag=core.max_model_len)
-    return replace(core, max_ahead=most, max_ahead_len=longest)
+        core = replace(core, ahead_forks=True)
+    width = speculation.draft_candidates
+    return replace(core, max_ahead=most, max_ahead_len=longest, ahead_width=width)
+
+
+def most_branches(arguments: EngineArguments, layout: KVLayout, sizes: Sizes) -> int:
+    """Return the most branches of trees of drafts in a step; 0: drafts are chains."""
+    speculation = arguments.speculative_config
+    if speculation is None or speculation.draft_candidates < 2 or layout.keeps_nothing:
+        return 0
+    if not sizes.branches:
+        raise ConfigError(
+            f"speculative_config: draft_candidates={speculation.draft_candidates} makes trees of "
+            "drafts, and this backend verifies chains alone; leave it out"
+        )
+    return sizes.branches
 
 
 def most_drafts(arguments: EngineArguments, layout: KVLayout, sizes: Sizes) -> Drafts:
@@ -85,6 +101,8 @@ def most_drafts(arguments: EngineArguments, layout: KVLayout, sizes: Sizes) -> D
                 "other out"
             )
         most = speculation.num_speculative_tokens
+        if branches := most_branches(arguments, layout, sizes):
+            most = min(MOST_TOKENS, most + branches)
         log.info("speculation: method=%s, up to %d drafts in a step", speculation.method, most)
         if layout.keeps_nothing:
             return Drafts(0, 0)

@@ -13,7 +13,7 @@ from octavo.options import backends
 from octavo.options.engine import EngineArguments
 
 # The sizes that a backend chooses where the user does not.
-_SIZES = Sizes.__struct_fields__
+_SIZES = ("block_size", "max_num_seqs", "max_num_batched_tokens")
 _DEFAULTS = {field.name: field.default for field in fields(EngineArguments)}
 
 

@@ -120,6 +120,10 @@ void read_batch(const nb::tuple& from, StepJob& job) {
   job.copies = read_copies(nb::cast<nb::tuple>(from[7]));
   job.types = ids_of(from[8]);
   job.adapters = ids_of(from[12]);
+  const std::vector<int32_t> echoes = ids_of(from[14]);
+  if (echoes.size() % 3) throw std::invalid_argument("an echo has three numbers");
+  for (size_t at = 0; at < echoes.size(); at += 3)
+    job.echoes.push_back({echoes[at], echoes[at + 1], echoes[at + 2]});
   if (job.token_ids.empty()) return;
   if (job.row_starts.size() < 2 || job.positions.size() != job.token_ids.size() ||
       (!job.types.empty() && job.types.size() != job.token_ids.size()) ||
@@ -163,6 +167,7 @@ void read_samples(const nb::tuple& from, Draws& draws) {
   if (!from[4].is_none()) {
     draws.num_drafts = ids_of(from[4]);
     draws.drafts = ids_of(from[5]);
+    draws.parents = ids_of(from[11]);
   }
 }
 
@@ -181,8 +186,9 @@ void read_draws(const nb::tuple& from, Draws& draws) {
     draws.appended.emplace_back(nb::cast<int32_t>(pair[0]),
                                 nb::cast<std::vector<int32_t>>(pair[1]));
   if (!from[10].is_none())
-    draws.ahead = {nb::cast<std::string>(from[10][0]), ids_of(from[10][1]), ids_of(from[10][2]),
-                   ids_of(from[10][3]), ids_of(from[10][4]), ids_of(from[10][5])};
+    draws.ahead = {nb::cast<std::string>(from[10][0]), ids_of(from[10][1]), ids_of(from[10][6]),
+                   ids_of(from[10][2]), ids_of(from[10][3]), ids_of(from[10][4]),
+                   ids_of(from[10][5])};
 }
 
 // ---- out ----
@@ -297,8 +303,10 @@ class SubmittedStep {
       throw std::invalid_argument("a row must have a logit for every token");
     std::vector<float> ruled = copied(row);
     nb::gil_scoped_release released;
-    return runner_->sampler().resume(job_->draws, checked(sample), runner_->logits(), ruled.data(),
-                                     job_->output);
+    const bool more = runner_->sampler().resume(job_->draws, checked(sample), runner_->logits(),
+                                                ruled.data(), job_->output);
+    if (!more) runner_->keep_branch(*job_, sample);
+    return more;
   }
 
   void abandon(int32_t sample) {

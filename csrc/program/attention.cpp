@@ -105,11 +105,18 @@ void Attention::plan() {
   const StepInputs& in = context_.step.inputs();
   const std::vector<int32_t>& places = context_.step.wanted_places();
   sequences_.resize(groups_);
+  echoes_.resize(groups_);
   wanted_sequences_.resize(groups_);
   for (int group = 0; group < groups_; ++group) {
     std::vector<SequenceRows>& wanted = wanted_sequences_[group];
     sequences_[group].clear();
+    echoes_[group].clear();
     wanted.clear();
+    for (int32_t echo = 0; echo < in.num_echoes; ++echo) {
+      const RowEcho& each = in.echoes[echo];
+      const int32_t* table = in.tables[group] + static_cast<size_t>(each.sequence) * in.table_width;
+      echoes_[group].push_back({each.first_row, each.rows, in.positions[each.first_row], table, 0});
+    }
     for (int s = 0; s < in.sequences; ++s) {
       const int first = in.row_starts[s], end = in.row_starts[s + 1];
       const int32_t* table = in.tables[group] + static_cast<size_t>(s) * in.table_width;
@@ -146,7 +153,8 @@ void Attention::finish_rows(const Instruction& i, int first, int end, Worker& wo
   float* q = context_.at(i.x, first);
   if (i.attention.latent) {
     rotate(i, q, i.x.stride, first, rows, i.x.width);
-    return write_latents(i, first, end, worker);
+    for (const SequenceRows& all : sequences_[i.group]) write_latents(i, all, first, end, worker);
+    return;
   }
   float* k = context_.at(i.y, first);
   if (i.norm.heads) normalise(kernels, i.norm, q, i.x.stride, rows, i.x.width, q, i.x.stride);
@@ -164,27 +172,41 @@ void Attention::finish_rows(const Instruction& i, int first, int end, Worker& wo
   }
 }
 
-// Writes the keys of rows [first, end), whose parts lie apart, as many at a time as an item's
-// queries take of the thread's memory.
-void Attention::write_latents(const Instruction& i, int first, int end, Worker& worker) const {
+// Writes the keys of a sequence's rows in [first, end), whose parts lie apart, as many at a time as
+// an item's queries take of the thread's memory.
+void Attention::write_latents(const Instruction& i, const SequenceRows& all, int first, int end,
+                              Worker& worker) const {
   const int dim = i.attention.head_dim, latent = i.attention.latent, turning = dim - latent;
   const Cache& cache = context_.cache->layer(i.group, i.layer);
-  for (const SequenceRows& all : sequences_[i.group]) {
-    const int stop = std::min(end, all.first_row + all.rows);
-    for (int row = std::max(first, all.first_row); row < stop;) {
-      const int position = all.first_position + row - all.first_row;
-      const int count = std::min(stop - row, kAttentionRows);
-      for (int r = 0; r < count; ++r) {
-        float* key = worker.row + static_cast<size_t>(r) * dim;
-        std::memcpy(key, context_.at(i.y, row + r), sizeof(float) * turning);
-        std::memcpy(key + turning, context_.at(i.values, row + r), sizeof(float) * latent);
-      }
-      ropes_.rotate(context_.kernels, i.rope, context_.step.inputs().positions, worker.row, dim,
-                    row, count, dim, dim);
-      context_.kernels.write_kv(cache, worker.row, worker.row, dim,
-                                {0, count, position, all.table});
-      row += count;
+  const int stop = std::min(end, all.first_row + all.rows);
+  for (int row = std::max(first, all.first_row); row < stop;) {
+    const int position = all.first_position + row - all.first_row;
+    const int count = std::min(stop - row, kAttentionRows);
+    for (int r = 0; r < count; ++r) {
+      float* key = worker.row + static_cast<size_t>(r) * dim;
+      std::memcpy(key, context_.at(i.y, row + r), sizeof(float) * turning);
+      std::memcpy(key + turning, context_.at(i.values, row + r), sizeof(float) * latent);
     }
+    ropes_.rotate(context_.kernels, i.rope, context_.step.inputs().positions, worker.row, dim, row,
+                  count, dim, dim);
+    context_.kernels.write_kv(cache, worker.row, worker.row, dim,
+                              {0, count, position, all.table});
+    row += count;
+  }
+}
+
+// Writes finished rows where branches keep them too, whose own rows are written. A branch's rows
+// are written by one thread: two tokens may share bytes.
+void Attention::write_echoes(const Instruction& i, int worker_index, Worker& worker) const {
+  const StepInputs& in = context_.step.inputs();
+  const Cache& cache = context_.cache->layer(i.group, i.layer);
+  for (int32_t echo = 0; echo < in.num_echoes; ++echo) {
+    if (in.echoes[echo].sequence % context_.team.size() != worker_index) continue;
+    const SequenceRows& all = echoes_[i.group][echo];
+    if (i.attention.latent)
+      write_latents(i, all, all.first_row, all.first_row + all.rows, worker);
+    else
+      context_.kernels.write_kv(cache, context_.at(i.y), context_.at(i.values), i.y.stride, all);
   }
 }
 
@@ -198,7 +220,8 @@ void Attention::run(const Instruction& i, Shares& shares, int worker_index, Work
                             (i.k_norm.heads == 1 && i.attention.kv_heads > 1);
   // A latent row is written once, and not by each item that reads it.
   const bool alone = rows == step.inputs().sequences && !is_whole_row && !i.attention.latent &&
-                     (!of_wanted || step.rows(Space::Wanted) == rows);
+                     (!of_wanted || step.rows(Space::Wanted) == rows) &&
+                     step.inputs().num_echoes == 0;
   if (!alone) {
     int first, end;
     share_of(context_.team.number(worker_index), context_.team.all(), rows, first, end);
@@ -206,6 +229,10 @@ void Attention::run(const Instruction& i, Shares& shares, int worker_index, Work
     end = whole_pairs(sequences_[i.group], end);
     if (first < end) finish_rows(i, first, end, worker);
     context_.team.barrier(worker_index);
+    if (step.inputs().num_echoes > 0) {
+      write_echoes(i, worker_index, worker);
+      context_.team.barrier(worker_index);
+    }
   }
   AttentionPlan& plan = plans_[i.plan].plan;
   const auto& sequences = (of_wanted ? wanted_sequences_ : sequences_)[i.group];

@@ -54,7 +54,9 @@ class Attention {
 
   void take_partials(size_t bytes);
   void finish_rows(const Instruction& i, int first, int end, Worker& worker) const;
-  void write_latents(const Instruction& i, int first, int end, Worker& worker) const;
+  void write_latents(const Instruction& i, const SequenceRows& all, int first, int end,
+                     Worker& worker) const;
+  void write_echoes(const Instruction& i, int worker_index, Worker& worker) const;
   const float* finish_alone(const Instruction& i, const AttentionItem& item, Worker& worker) const;
   void attend_together(const Instruction& i, const AttentionItem& item, bool alone,
                        const AttentionCall& call, Worker& worker);
@@ -70,6 +72,7 @@ class Attention {
   // Partial sums of the plan that runs: there is a barrier between two attentions.
   Pages partials_;
   std::vector<std::vector<SequenceRows>> sequences_;  // of each group of KV blocks
+  std::vector<std::vector<SequenceRows>> echoes_;     // of each group: rows kept once more
   // The same for the runs of wanted rows that follow each other; first_row counts wanted rows.
   std::vector<std::vector<SequenceRows>> wanted_sequences_;
 };

@@ -141,10 +141,15 @@ void Program::select(const Instruction& i, int first, int end) {
 // The place of the row kept `before` positions ahead of a row of the step; nullptr: there is none.
 float* Program::kept_row(const Instruction& i, int32_t row, int before, int width) const {
   const StepInputs& in = context_.step.inputs();
-  const int32_t position = in.positions[row] - before;
-  if (position < 0) return nullptr;
   const int32_t* after = std::upper_bound(in.row_starts, in.row_starts + in.sequences + 1, row);
-  const int64_t sequence = after - in.row_starts - 1;
+  return kept_row_of(i, after - in.row_starts - 1, in.positions[row] - before, width);
+}
+
+// The same by a sequence of the step, in whose tables it lies, and its position.
+float* Program::kept_row_of(const Instruction& i, int64_t sequence, int32_t position,
+                            int width) const {
+  const StepInputs& in = context_.step.inputs();
+  if (position < 0) return nullptr;
   const int32_t* table = in.tables[i.group] + sequence * in.table_width;
   const int size = context_.cache->block_size();
   return context_.cache->state(i.group, i.layer, table[position / size]) +
@@ -157,6 +162,14 @@ void Program::keep(const Instruction& i, int first, int end) {
   for (int row = first; row < end; ++row)
     std::memcpy(kept_row(i, rows ? rows[row] : row, 0, i.x.width), context_.at(i.x, row),
                 i.x.width * sizeof(float));
+  const StepInputs& in = context_.step.inputs();
+  for (int32_t echo = 0; echo < in.num_echoes && !rows; ++echo) {
+    const RowEcho& each = in.echoes[echo];
+    const int stop = std::min(end, each.first_row + each.rows);
+    for (int row = std::max(first, each.first_row); row < stop; ++row)
+      std::memcpy(kept_row_of(i, each.sequence, in.positions[row], i.x.width),
+                  context_.at(i.x, row), i.x.width * sizeof(float));
+  }
 }
 
 void Program::recall(const Instruction& i, int first, int end) {

@@ -100,6 +100,7 @@ class Program {
   void change_looked_up(const Instruction& i, int row, int32_t id, float* spare) const;
   void select(const Instruction& i, int first, int end);
   float* kept_row(const Instruction& i, int32_t row, int before, int width) const;
+  float* kept_row_of(const Instruction& i, int64_t sequence, int32_t position, int width) const;
   void keep(const Instruction& i, int first, int end);
   void recall(const Instruction& i, int first, int end);
   void spread(const Instruction& i, int first, int end);

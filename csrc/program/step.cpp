@@ -31,6 +31,17 @@ void check_sequence(const StepInputs& in, const KvCache& cache, int s) {
   }
 }
 
+void check_echo(const StepInputs& in, const RowEcho& echo) {
+  if (echo.rows < 1 || echo.first_row < 0 || echo.first_row > in.num_rows - echo.rows ||
+      echo.sequence < 0 || echo.sequence >= in.sequences)
+    throw std::invalid_argument("an echo is of rows, or for a sequence, that the step lacks");
+  const int32_t first = in.positions[in.row_starts[echo.sequence]];
+  for (int32_t row = echo.first_row; row < echo.first_row + echo.rows; ++row)
+    if (in.positions[row] != in.positions[echo.first_row] + row - echo.first_row ||
+        in.positions[row] >= first)
+      throw std::invalid_argument("an echo's positions must go up by one, before its sequence's");
+}
+
 void check(const StepInputs& in, const KvCache& cache, int groups) {
   if (static_cast<int>(in.tables.size()) > cache.groups())
     throw std::invalid_argument("there are more tables of blocks than groups in the cache");
@@ -42,6 +53,7 @@ void check(const StepInputs& in, const KvCache& cache, int groups) {
   if (in.row_starts[0] != 0 || in.row_starts[in.sequences] != in.num_rows)
     throw std::invalid_argument("row_starts must go from 0 to the number of rows");
   for (int s = 0; s < in.sequences; ++s) check_sequence(in, cache, s);
+  for (int32_t echo = 0; echo < in.num_echoes; ++echo) check_echo(in, in.echoes[echo]);
   const auto check_rows = [&](const int32_t* rows, int count) {
     for (int row = 0; row < count; ++row)
       if (rows[row] < 0 || rows[row] >= in.num_rows)

@@ -9,6 +9,11 @@
 
 namespace octavo {
 
+// Rows of the step that a sequence keeps which has the same positions in other blocks.
+struct RowEcho {
+  int32_t first_row, rows, sequence;
+};
+
 // A step as the caller passes it, in the caller's memory.
 struct StepInputs {
   const int32_t* token_ids = nullptr;
@@ -30,6 +35,9 @@ struct StepInputs {
   float* state_out = nullptr;    // the last hidden states of the rows of logits_out, if wanted
   const float* given = nullptr;  // such states of another program, one for each row of this step
   int64_t state_stride = 0;      // floats from one state to the next
+  // Rows that are kept in the tables of another sequence too, at their own positions.
+  const RowEcho* echoes = nullptr;
+  int32_t num_echoes = 0;
 };
 
 class Step {

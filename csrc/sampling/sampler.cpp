@@ -30,6 +30,17 @@ void check_rows(int32_t first, int32_t count, int32_t rows) {
            " rows");
 }
 
+// Throws unless each draft follows an earlier row of its sample.
+void check_parents(const Draws& draws) {
+  if (draws.parents.size() != draws.drafts.size()) refuse("every draft of a tree needs a parent");
+  size_t draft = 0;
+  for (const int32_t count : draws.num_drafts)
+    for (int32_t row = 0; row < count; ++row, ++draft)
+      if (draws.parents[draft] < 0 || draws.parents[draft] > row)
+        refuse("a draft follows row " + std::to_string(draws.parents[draft]) +
+               " of its sample, which is none before it");
+}
+
 }  // namespace
 
 // ---- slots ----
@@ -96,6 +107,7 @@ void Sampler::check(const Draws& draws, int32_t logits_rows, int32_t hidden_rows
   if (drafts != static_cast<int64_t>(draws.drafts.size()))
     refuse("there are " + std::to_string(draws.drafts.size()) + " drafts, and samples of " +
            std::to_string(drafts));
+  if (!draws.parents.empty()) check_parents(draws);
   for (const PromptRows& part : draws.prompts) {
     slot(part.slot);
     check_rows(part.first_row, static_cast<int32_t>(part.targets.size()), logits_rows);
@@ -149,6 +161,8 @@ void Sampler::reserve(const Draws& draws, DrawOutput& output) {
   for (const int32_t count : draws.num_drafts) output.width = std::max(output.width, 1 + count);
   output.tokens.assign(samples * output.width, 0);
   output.num_tokens.assign(samples, 0);
+  output.at.assign(samples, 0);
+  output.num_main.assign(samples, 0);
   results_.assign(samples, kFine);
   logprobs_at_.assign(samples, -1);
   drafts_before_.assign(samples, 0);
@@ -208,23 +222,43 @@ void Sampler::draw_sample(const Draws& draws, int32_t sample, const Rows& logits
   } while (advance(draws, sample, token, logits, output, scratch));
 }
 
-std::vector<int32_t> Sampler::draw_apart(const std::vector<const Slot*>& slots,
-                                         const Rows& logits) {
-  std::vector<int32_t> tokens(slots.size());
+std::vector<std::vector<int32_t>> Sampler::draw_apart(const std::vector<const Slot*>& slots,
+                                                      const std::vector<int32_t>& widths,
+                                                      const Rows& logits) {
+  std::vector<std::vector<int32_t>> tokens(slots.size());
   share_out(slots.size(), [&](size_t i, Scratch& scratch) {
-    tokens[i] = draw_row(*slots[i], nullptr, logits.row(static_cast<int32_t>(i)), scratch);
+    float* row = logits.row(static_cast<int32_t>(i));
+    int32_t token = draw_row(*slots[i], nullptr, row, scratch);
+    if (widths[i] > 1) scratch.mask.assign((size_t(vocabulary_) + 31) / 32, ~uint32_t{0});
+    while (token >= 0) {
+      tokens[i].push_back(token);
+      if (static_cast<int32_t>(tokens[i].size()) >= widths[i]) break;
+      scratch.mask[token / 32] &= ~(uint32_t{1} << (token % 32));
+      token = draw_row(*slots[i], scratch.mask.data(), row, scratch);
+    }
   });
   return tokens;
 }
 
 int32_t Sampler::row_of(const Draws& draws, int32_t sample, const DrawOutput& output) const {
-  return draws.first_rows[sample] + output.num_tokens[sample];
+  return draws.first_rows[sample] + output.at[sample];
+}
+
+int32_t Sampler::next_row(const Draws& draws, int32_t sample, int32_t token,
+                          const DrawOutput& output) const {
+  const int32_t count = num_drafts_of(draws, sample), at = output.at[sample];
+  const int32_t first = drafts_before_[sample];
+  if (draws.parents.empty()) return at < count && draws.drafts[first + at] == token ? at + 1 : 0;
+  for (int32_t draft = at; draft < count; ++draft)
+    if (draws.parents[first + draft] == at && draws.drafts[first + draft] == token)
+      return draft + 1;
+  return 0;
 }
 
 const uint32_t* Sampler::mask_of(const Draws& draws, int32_t sample,
                                  const DrawOutput& output) const {
   if (draws.masks.empty()) return nullptr;
-  const size_t row = size_t(sample) + drafts_before_[sample] + output.num_tokens[sample];
+  const size_t row = size_t(sample) + drafts_before_[sample] + output.at[sample];
   const uint32_t* mask = draws.masks.data() + row * draws.mask_words;
   return allows_all(mask, vocabulary_) ? nullptr : mask;
 }
@@ -251,9 +285,12 @@ bool Sampler::advance(const Draws& draws, int32_t sample, int32_t token, const R
   }
   slot.append(token);
   output.tokens[size_t(sample) * output.width + at] = token;
-  ++output.num_tokens[sample];
-  return results_[sample] == kFine && at < num_drafts_of(draws, sample) &&
-         draws.drafts[drafts_before_[sample] + at] == token;
+  const int32_t count = ++output.num_tokens[sample];
+  const int32_t next = next_row(draws, sample, token, output);
+  if (results_[sample] != kFine || next == 0) return false;
+  if (next == count && output.num_main[sample] == count - 1) output.num_main[sample] = count;
+  output.at[sample] = next;
+  return true;
 }
 
 int32_t Sampler::draw_row(const Slot& slot, const uint32_t* mask, float* logits,

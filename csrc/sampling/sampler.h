@@ -49,6 +49,7 @@ struct PoolRows {
 struct Ahead {
   std::string owner;                 // empty: nothing
   std::vector<int32_t> num_steps;    // [samples]: the tokens to propose
+  std::vector<int32_t> widths;       // [samples]: the candidates for each; empty: one
   std::vector<int32_t> num_written;  // [samples]: leading drafts whose rows it has computed
   // Known tokens that it lacks, sequence by sequence.
   std::vector<int32_t> token_ids, positions;
@@ -64,6 +65,7 @@ struct Draws {
   std::vector<int32_t> num_drafts;  // empty: no drafts
   std::vector<int32_t> drafts;
   std::vector<PromptRows> prompts;
+  std::vector<int32_t> parents;  // [drafts]: the row of its sample that each follows; empty: chains
   std::vector<PoolRows> pools;
   std::vector<std::pair<int32_t, std::vector<int32_t>>> appended;
   Ahead ahead;
@@ -91,11 +93,15 @@ struct DrawOutput {
   std::vector<int32_t> tokens;  // [samples, width]
   int32_t width = 1;            // 1 + the most drafts of a sample
   std::vector<int32_t> num_tokens;
+  std::vector<int32_t> at;        // of each sample: its row from which it has drawn last
+  std::vector<int32_t> num_main;  // … its accepted drafts that are the first of its rows
   std::vector<std::pair<int32_t, Failure>> failures;
   std::vector<RowLogprobs> logprobs;
   std::vector<RowLogprobs> prompts;
   std::vector<Pooled> pooled;
-  std::vector<std::vector<int32_t>> proposals;  // of each sample; empty: none are wanted
+  // Of each sample, for each place as many candidates as its width, -1 where there are fewer;
+  // empty: none are wanted.
+  std::vector<std::vector<int32_t>> proposals;
   double further_seconds = 0.0;                 // that further programs have taken
   // Samples whose rows a user's processors change: they wait for `resume`.
   std::vector<int32_t> waiting;
@@ -115,8 +121,11 @@ class Sampler {
   void check_masks(const Draws& draws) const;
   void draw(const Draws& draws, const Rows& logits, const Rows& hidden, DrawOutput& output);
 
-  // Draws a token for each slot, open or not, from its row; negative where none can be drawn.
-  std::vector<int32_t> draw_apart(const std::vector<const Slot*>& slots, const Rows& logits);
+  // Draws tokens for each slot, open or not, from its row: so many as its width, each the one that
+  // is drawn where those before it are forbidden; fewer where none can be drawn.
+  std::vector<std::vector<int32_t>> draw_apart(const std::vector<const Slot*>& slots,
+                                               const std::vector<int32_t>& widths,
+                                               const Rows& logits);
 
   // For a sample that waits: its next row after the rules that come before processors, -infinity
   // where a token is forbidden. Returns false if the row is not finite, and the sample has failed.
@@ -138,6 +147,7 @@ class Sampler {
     std::vector<int32_t> candidates;
     std::vector<std::pair<int32_t, float>> undo;
     std::vector<float> copy;
+    std::vector<uint32_t> mask;
   };
 
   void reserve(const Draws& draws, DrawOutput& output);
@@ -151,6 +161,9 @@ class Sampler {
   int32_t draw_row(const Slot& slot, const uint32_t* mask, float* logits, Scratch& scratch) const;
   int32_t draw_ruled(const Slot& slot, const uint32_t* mask, bool by_candidates, EditedRow& row,
                      Scratch& scratch) const;
+  // The row of the draft behind the sample's present one that is this token; 0: there is none.
+  int32_t next_row(const Draws& draws, int32_t sample, int32_t token,
+                   const DrawOutput& output) const;
   int32_t row_of(const Draws& draws, int32_t sample, const DrawOutput& output) const;
   const uint32_t* mask_of(const Draws& draws, int32_t sample, const DrawOutput& output) const;
   // `given` are the ids beside the token's own, or null for the likeliest.

@@ -58,6 +58,10 @@ void FurtherPrograms::check(const Draws& draws, size_t sequences) const {
   const size_t samples = draws.slots.size(), rows = ahead.token_ids.size();
   if (ahead.num_steps.size() != samples || ahead.num_written.size() != samples)
     throw std::invalid_argument("every sample needs a number of tokens to propose");
+  const auto is_none = [](int32_t width) { return width < 1; };
+  if (!ahead.widths.empty() && (ahead.widths.size() != samples ||
+                                std::any_of(ahead.widths.begin(), ahead.widths.end(), is_none)))
+    throw std::invalid_argument("every sample needs one candidate or more");
   if (ahead.positions.size() != rows || ahead.row_starts.size() != sequences + 1 ||
       ahead.row_starts.front() != 0 || ahead.row_starts.back() != static_cast<int32_t>(rows) ||
       !std::is_sorted(ahead.row_starts.begin(), ahead.row_starts.end()))
@@ -99,15 +103,17 @@ void FurtherPrograms::Rows::end(int32_t sequence) {
   sequences.push_back(sequence);
 }
 
-void FurtherPrograms::go_on(std::vector<Turn>& turns, const std::vector<int32_t>& tokens,
-                            DrawOutput& output) {
+void FurtherPrograms::go_on(std::vector<Turn>& turns,
+                            const std::vector<std::vector<int32_t>>& tokens, DrawOutput& output) {
   for (size_t at = 0; at < turns.size(); ++at) {
     Turn& turn = turns[at];
-    turn.steps_left = tokens[at] < 0 ? 0 : turn.steps_left - 1;
-    if (tokens[at] < 0) continue;  // no token can be drawn: none is proposed
-    turn.slot.append(tokens[at]);
+    turn.steps_left = tokens[at].empty() ? 0 : turn.steps_left - 1;
+    if (tokens[at].empty()) continue;  // no token can be drawn: none is proposed
+    turn.slot.append(tokens[at][0]);
     ++turn.position;
-    output.proposals[turn.sample].push_back(tokens[at]);
+    std::vector<int32_t>& proposed = output.proposals[turn.sample];
+    proposed.insert(proposed.end(), tokens[at].begin(), tokens[at].end());
+    proposed.resize(proposed.size() + turn.width - tokens[at].size(), -1);
   }
   const auto is_over = [](const Turn& turn) { return turn.steps_left == 0; };
   turns.erase(std::remove_if(turns.begin(), turns.end(), is_over), turns.end());
@@ -125,13 +131,14 @@ std::vector<FurtherPrograms::Turn> FurtherPrograms::turns_of(const StepInputs& s
         std::any_of(output.failures.begin(), output.failures.end(), is_its);
     if (wanted <= 0 || has_failed || output.num_tokens[sample] == 0) continue;
     const int32_t row = step.logits_rows[draws.first_rows[sample]];
+    const int32_t width = draws.ahead.widths.empty() ? 1 : draws.ahead.widths[sample];
     const int32_t* starts = step.row_starts;
     const int32_t* after = std::upper_bound(starts, starts + step.sequences + 1, row);
     // The last token known before, the drafts that were accepted, and the token behind them.
     const int32_t count = output.num_tokens[sample];
     turns.push_back({static_cast<int32_t>(sample), static_cast<int32_t>(after - starts) - 1,
-                     step.positions[row] + count, draws.first_rows[sample] + count - 1, wanted,
-                     sampler.slot(slot)});
+                     step.positions[row] + count, draws.first_rows[sample] + output.at[sample],
+                     wanted, width, sampler.slot(slot)});
   }
   return turns;
 }
@@ -148,7 +155,10 @@ FurtherPrograms::Rows FurtherPrograms::lacking(const StepInputs& step, const Dra
     const bool has_turn = turn != turns.end() && turn->sequence == sequence;
     if (has_turn) {
       const int32_t count = output.num_tokens[turn->sample];
-      const int32_t written = std::clamp(ahead.num_written[turn->sample], 0, count - 1);
+      const int32_t num_written = ahead.num_written[turn->sample];
+      const int32_t drafts = draws.num_drafts.empty() ? 0 : draws.num_drafts[turn->sample];
+      const int32_t main = output.num_main[turn->sample];
+      const int32_t written = num_written >= drafts ? count - 1 : std::clamp(num_written, 0, main);
       const int32_t* tokens = &output.tokens[size_t{1} * turn->sample * output.width];
       for (int32_t at = written; at < count; ++at)
         rows.add(tokens[at], turn->position - (count - 1) + at);
@@ -162,9 +172,11 @@ FurtherPrograms::Rows FurtherPrograms::lacking(const StepInputs& step, const Dra
   return rows;
 }
 
-std::vector<int32_t> FurtherPrograms::compute(Program& program, const StepInputs& step,
-                                              const Rows& rows, const std::vector<Turn>& turns,
-                                              Sampler& sampler) {
+std::vector<std::vector<int32_t>> FurtherPrograms::compute(Program& program,
+                                                           const StepInputs& step,
+                                                           const Rows& rows,
+                                                           const std::vector<Turn>& turns,
+                                                           Sampler& sampler) {
   std::vector<std::vector<int32_t>> tables(step.tables.size());
   for (size_t group = 0; group < tables.size(); ++group)
     for (const int32_t sequence : rows.sequences) {
@@ -172,7 +184,11 @@ std::vector<int32_t> FurtherPrograms::compute(Program& program, const StepInputs
       tables[group].insert(tables[group].end(), row, row + step.table_width);
     }
   std::vector<const Slot*> slots;
-  for (const Turn& turn : turns) slots.push_back(&turn.slot);
+  std::vector<int32_t> widths;
+  for (const Turn& turn : turns) {
+    slots.push_back(&turn.slot);
+    widths.push_back(turn.width);
+  }
   const auto count = static_cast<int32_t>(turns.size());
   make_room(logits_, program.logits_stride(), count, ranks_);
   StepInputs in;
@@ -199,7 +215,8 @@ std::vector<int32_t> FurtherPrograms::compute(Program& program, const StepInputs
     in.state_stride = step.state_stride;
   }
   program.run(in);
-  return sampler.draw_apart(slots, {in.logits_out, program.logits_stride(), count, vocabulary_});
+  return sampler.draw_apart(slots, widths,
+                            {in.logits_out, program.logits_stride(), count, vocabulary_});
 }
 
 }  // namespace octavo

@@ -45,6 +45,7 @@ class FurtherPrograms {
     int32_t position;  // of its last token
     int32_t state;     // the row of logits from which that was drawn
     int32_t steps_left;
+    int32_t width;  // candidates for each place
     Slot slot;  // goes on by itself
   };
   // Rows of some of the step's sequences.
@@ -65,11 +66,12 @@ class FurtherPrograms {
   // What the program lacks: known tokens, and those that the turns have got in this step.
   static Rows lacking(const StepInputs& step, const Draws& draws, const std::vector<Turn>& turns,
                       const DrawOutput& output);
-  // Computes rows of the program; returns a token for each wanted one, drawn for its turn.
-  std::vector<int32_t> compute(Program& program, const StepInputs& step, const Rows& rows,
-                               const std::vector<Turn>& turns, Sampler& sampler);
-  // Gives each turn its token; those that are over leave.
-  static void go_on(std::vector<Turn>& turns, const std::vector<int32_t>& tokens,
+  // Computes rows of the program; returns the tokens of each wanted one, drawn for its turn.
+  std::vector<std::vector<int32_t>> compute(Program& program, const StepInputs& step,
+                                            const Rows& rows, const std::vector<Turn>& turns,
+                                            Sampler& sampler);
+  // Gives each turn its candidates, of which it goes on with the first; those that are over leave.
+  static void go_on(std::vector<Turn>& turns, const std::vector<std::vector<int32_t>>& tokens,
                     DrawOutput& output);
 
   const int vocabulary_;

@@ -26,6 +26,7 @@ void StepJob::run() { runner_.run(*this); }
 void StepJob::continue_from(const StepJob* last) {
   if (!last || last->token_ids.empty() || last->token_ids.size() != last->draws.slots.size() ||
       last->row_starts.size() != last->token_ids.size() + 1 || !last->draws.num_drafts.empty() ||
+      !last->echoes.empty() ||
       !last->hidden_rows.empty() || !last->types.empty() || !last->draws.prompts.empty())
     throw std::invalid_argument("a step continues only one in which each sequence had one row");
   token_ids.assign(last->token_ids.size(), StepRunner::kLastSample);
@@ -91,7 +92,29 @@ void StepRunner::run(StepJob& job) {
     sampler_.check_masks(job.draws);
   }
   sampler_.draw(job.draws, logits_, hidden_[0], job.output);
+  for (int32_t sample = 0; sample < static_cast<int32_t>(job.draws.slots.size()); ++sample)
+    keep_branch(job, sample);
   further_.run(in, job.draws, sampler_, job.output);
+}
+
+void StepRunner::keep_branch(const StepJob& job, int32_t sample) {
+  if (job.draws.parents.empty()) return;
+  const auto sequence_of = [&](int32_t row) {
+    const auto after = std::upper_bound(job.row_starts.begin(), job.row_starts.end(), row);
+    return after - job.row_starts.begin() - 1;
+  };
+  const int32_t first_row = job.logits_rows[job.draws.first_rows[sample]];
+  const int32_t row = job.logits_rows[job.draws.first_rows[sample] + job.output.at[sample]];
+  const int64_t own = sequence_of(first_row), branch = sequence_of(row);
+  if (own == branch) return;
+  const int32_t blocks = job.positions[row] / cache_->block_size() + 1;
+  for (size_t group = 0; group < job.tables.size(); ++group)
+    for (int32_t index = 0; index < blocks; ++index) {
+      const int32_t source = job.tables[group][branch * job.table_width + index];
+      const int32_t destination = job.tables[group][own * job.table_width + index];
+      if (source != destination)
+        cache_->copy_block(source, destination, static_cast<int64_t>(group));
+    }
 }
 
 void StepRunner::add_program(std::string owner, std::shared_ptr<Program> program) {
@@ -151,6 +174,8 @@ StepInputs StepRunner::forward(StepJob& job) {
   const auto floats_of = [&](size_t output) {
     return reinterpret_cast<float*>(hidden_memory_[output]->data());
   };
+  in.echoes = job.echoes.data();
+  in.num_echoes = static_cast<int32_t>(job.echoes.size());
   in.state_out = reinterpret_cast<float*>(state_memory_->data());
   in.state_stride = program_->state_stride();
   in.hidden_out = floats_of(0);

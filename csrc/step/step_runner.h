@@ -60,6 +60,7 @@ class StepJob : public Job {
   std::vector<BlockCopy> copies;
   std::vector<LoadedBlock> loads;  // after the copies
   std::vector<AdapterSlot> adapter_slots;  // filled before the rows are computed
+  std::vector<RowEcho> echoes;    // rows that other sequences keep too
   std::vector<int32_t> adapters;  // the slot of each row's adapter, or -1; empty: no row has one
   Draws draws;
   std::shared_ptr<MaskGate> masks;  // of the draws, if there are any
@@ -109,6 +110,9 @@ class StepRunner {
   Sampler& sampler() { return sampler_; }
 
   void run(StepJob& job);
+  // Copies the blocks of an accepted branch of drafts to the places of the sample's own, behind its
+  // last draw.
+  void keep_branch(const StepJob& job, int32_t sample);
   // The rows of the last step that ran; the next one overwrites them.
   const Rows& logits() const { return logits_; }
   // Their memory, for callers that read them after the next step.

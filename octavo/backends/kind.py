@@ -42,6 +42,7 @@ class Sizes(Struct, frozen=True):
     block_size: int  # tokens of a KV block
     max_num_seqs: int  # sequences running at once
     max_num_batched_tokens: int  # tokens of a step
+    branches: int = 16  # of trees of drafts in a step, at most; 0: it verifies chains alone
 
 
 class BackendSettings(Protocol):

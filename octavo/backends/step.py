@@ -12,7 +12,8 @@ A slot's tokens are drawn from its row of raw logits in this order:
     temperature, then min-p, top-k and top-p; or a chain of samplers instead of these
     noise of (seed, output position, token); the token with the largest sum is drawn
 
-After each accepted draft the next row is drawn. A draft is accepted if it equals the drawn token.
+After each accepted draft its row is drawn from. A draft is accepted if it equals the token that was
+drawn from the row that it follows.
 """
 
 from __future__ import annotations
@@ -85,6 +86,9 @@ class HostBatch(NamedTuple):
     # (slot, what `Backend.adapter` returned, factor) to put in place before any row is computed,
     # after the steps before; None empties the slot. A row's adapter adds `factor` times its pairs.
     adapter_slots: tuple[tuple[int, Value | None, float], ...] = ()
+    # [3 · echoes]: first row, rows, sequence. What these rows keep at their positions is kept in
+    # that sequence's tables too: those of their own hold the same positions, and other blocks.
+    echoes: Ints = NO_ROWS
 
 
 class NoAdaptersError(ValueError):
@@ -270,11 +274,16 @@ class Ahead(NamedTuple):
 
     owner: str
     num_steps: Ints  # [samples]: the tokens to propose; 0: none
-    num_written: Ints  # [samples]: leading drafts whose rows it has computed in the tables
+    # [samples]: leading drafts whose rows it has computed in the tables; as many as the sample has:
+    # all accepted ones have theirs, in whatever branch.
+    num_written: Ints
     # Known tokens that it lacks, with their positions; of sequence s row_starts[s:s+2].
     token_ids: Ints
     positions: Ints
     row_starts: Ints  # [sequences + 1]
+    # [samples]: candidates for each proposed token; empty: one. Each is what is drawn where those
+    # before it are forbidden; the next token follows the first.
+    widths: Ints = NO_ROWS
 
 
 class Draws(NamedTuple):
@@ -297,6 +306,11 @@ class Draws(NamedTuple):
     # after `freed` and `opened`.
     appended: tuple[tuple[int, tuple[int, ...]], ...] = ()
     ahead: Ahead | None = None  # what a further program computes and proposes
+    # [drafts]: of each, the row of its sample that it follows, 0 being the first; an earlier one.
+    # Empty: each follows the one before. Where the last accepted draft is a row of another sequence
+    # of the batch than the sample's first, all blocks in which their tables differ, up to its
+    # position, are copied to those of the first row's sequence, behind the draws.
+    parents: Ints = NO_ROWS
 
 
 class RowLogprobs(NamedTuple):
@@ -328,8 +342,9 @@ class StepOutput(NamedTuple):
     prompts: tuple[RowLogprobs, ...] = ()  # for each of draws.prompts that did not fail
     # (slot, vector) for each that is complete; of rows apart, all vectors one after the other
     pooled: tuple[tuple[int, Floats], ...] = ()
-    # Of each sample, where `Draws.ahead` asks for them; fewer where a draw fails, and none for a
-    # sample that failed, or has processors.
+    # Of each sample, where `Draws.ahead` asks for them: for each place as many candidates as its
+    # width, -1 where there are fewer. Fewer places where a draw fails, and none for a sample that
+    # failed, or has processors.
     proposals: tuple[tuple[int, ...], ...] = ()
     saved: tuple[Bytes, ...] = ()  # the content of each of the batch's saves
     ahead_seconds: float = 0.0  # that the further program has taken

@@ -39,6 +39,7 @@ class ResultRules:
         ahead: AheadCounts | None = None,
     ) -> None:
         self._max_drafts = config.max_drafts
+        self._has_trees = config.max_branches > 0
         self._ahead = ahead  # if there is a second model
         self.kv = kv
         self.lifecycle = lifecycle
@@ -132,24 +133,24 @@ class ResultRules:
         position = len(sequence.tokens) - sequence.num_prompt
         end = plan.starts[index] + plan.counts[index]
         was_decoding = not sequence.catching_up
-        num_drafts = 0 if sequence.are_predicted else len(sequence.verifying)
+        walk = results.walks.get(slot, ())
+        if sequence.verifying and not sequence.are_predicted and self._ahead is not None:
+            self._ahead.score(sequence, walk[:num_accepted] or range(num_accepted))
         if error is not None:
             reason = failure_reason(is_impossible=slot in results.impossible)
-            outcome = append_before_failure(sequence, num_accepted, reason)
+            outcome = append_before_failure(sequence, num_accepted, reason, walk)
         elif plan.samples[index] and sequence.request.sampling.is_about_prompt:
             outcome = end_with_prompt(sequence, end)
         elif plan.samples[index]:
             forced = results.forced.get(slot, ())
             if forced:
                 self._steady.forget()
-            outcome = append_tokens(sequence, results.tokens[index], num_accepted, forced)
+            outcome = append_tokens(sequence, results.tokens[index], num_accepted, forced, walk)
         else:
             outcome = Outcome()
             sequence.num_computed = end
         if was_decoding:
             self.lifecycle.stats.add_accepted(outcome.num_accepted)
-        if num_drafts and self._ahead is not None:
-            self._ahead.score(sequence, num_drafts, num_accepted)
         if outcome.reason in FAILURES:
             return self.lifecycle.finish(
                 sequence, outcome, now, position=position, payload=payload, message=error
@@ -190,8 +191,12 @@ class ResultRules:
         is_behind = sequence.in_flight or sequence.catching_up
         assert not (drafts and is_behind), "drafts behind an unknown token"
         assert sequence.may_draft or not drafts, "drafts of a sequence that has none"
-        sequence.drafts = drafts[: sequence.max_total - len(sequence.tokens) - 1]
+        most = sequence.max_total - len(sequence.tokens) - 1
+        sequence.tree = sequence.form = None
+        sequence.drafts = drafts[:most]
         if drafts:
+            sequence.tree = results.trees.get(sequence.slot)
+            assert sequence.tree is None or self._has_trees, "a tree of drafts, and none may be"
             sequence.chances = results.chances.get(sequence.slot, ())
             sequence.are_predicted = sequence.slot in results.predicted
 

@@ -98,8 +98,12 @@ class CoreConfig:
     prompt_logprob_tokens: int = 0  # cap on a step's tokens with prompt_logprobs; 0: none
     max_drafts: int = 0  # draft tokens of a sequence verified in one step
     max_step_drafts: int = 0  # … of all sequences together; 0: as many as a step has room for
+    # Branches of trees of drafts, of all sequences in a step; 0: drafts are chains.
+    max_branches: int = 0
     proposes: bool = True  # False: only sequences with a prediction have drafts
     max_ahead: int = 0  # tokens that a second model proposes behind a sample; 0: there is none
+    ahead_width: int = 1  # candidates that it proposes for each of them, if drafts may be trees
+    ahead_forks: bool = False  # other candidates than the likeliest may be followed too
     max_ahead_len: int = 0  # tokens of a sequence that it can read; 0: as many as the first
     max_ahead_lag: int = 2048  # tokens that it may lack of a sequence and still catch up with
     policy: str = "fcfs"  # or "priority": the lower number goes first
@@ -141,6 +145,11 @@ class CoreConfig:
             raise ConfigError(
                 "a KV group of kind 'none' keeps nothing, so each step computes a whole prompt: it "
                 "must be the only group, and chunked_prefill must be False"
+            )
+        if self.max_branches and not all(kind in ("full", "latent", "cross") for kind in kinds):
+            raise ConfigError(
+                f"max_branches={self.max_branches} needs KV groups that keep positions; the drafts "
+                f"of groups of the kinds {kinds} must be chains"
             )
         for name in ("long_prefill_tokens", "prompt_logprob_tokens"):
             if getattr(self, name) and not self.chunked_prefill:
@@ -199,7 +208,9 @@ _LEAST = {
     "prompt_logprob_tokens": 0,
     "max_drafts": 0,
     "max_step_drafts": 0,
+    "max_branches": 0,
     "max_ahead": 0,
+    "ahead_width": 1,
     "max_ahead_len": 0,
     "max_ahead_lag": 0,
     "max_num_waiting": 1,

@@ -306,6 +306,7 @@ class StepTime(Limiter):
             if name in planned or each.num_expected >= each.max_total:
                 continue
             count = each.num_expected + len(each.drafts) - each.num_planned
+            count += each.num_branched
             if not each.catching_up and count > 0:
                 num_tokens += count
                 num_read += each.num_planned

@@ -51,6 +51,8 @@ class SlotResults:
         "payloads",
         "predicted",
         "tokens",
+        "trees",
+        "walks",
     )
 
     def __init__(self, result: StepResult) -> None:
@@ -63,6 +65,8 @@ class SlotResults:
         self.impossible = result.impossible
         self.chances = dict(result.chances)  # only slots with drafts have any
         self.predicted = result.predicted
+        self.trees = dict(result.trees)
+        self.walks = dict(result.walks)
         # Slots whose result is more than a token.
         self.extras = {**self.accepted, **self.drafts, **self.payloads, **self.errors}
         if self.forced:
@@ -70,13 +74,17 @@ class SlotResults:
 
 
 def append_tokens(
-    sequence: Sequence, token: int, num_accepted: int, forced: tuple[int, ...] = ()
+    sequence: Sequence,
+    token: int,
+    num_accepted: int,
+    forced: tuple[int, ...] = (),
+    walk: tuple[int, ...] = (),
 ) -> Outcome:
     """Append the accepted drafts, the sampled token and those forced by it; move the counters."""
     assert token >= 0, f"slot {sequence.slot} should have sampled a token"
     is_last = sequence.num_expected == len(sequence.tokens) + 1
     assert is_last or not forced, "forced tokens before a token in flight"
-    outcome = _append(sequence, num_accepted, (token, *forced))
+    outcome = _append(sequence, num_accepted, (token, *forced), walk)
     sequence.stats.num_prefills += sequence.catching_up
     sequence.catching_up = False
     return outcome
@@ -95,35 +103,54 @@ def failure_reason(*, is_impossible: bool) -> FinishReason:
 
 
 def append_before_failure(
-    sequence: Sequence, num_accepted: int, failure: FinishReason = "error"
+    sequence: Sequence,
+    num_accepted: int,
+    failure: FinishReason = "error",
+    walk: tuple[int, ...] = (),
 ) -> Outcome:
     """Append the drafts accepted before the draw that failed; the error ends what they do not."""
     if not num_accepted:
         return Outcome((), failure)
-    outcome = _append(sequence, num_accepted, ())
+    outcome = _append(sequence, num_accepted, (), walk)
     return outcome if outcome.reason is not None else outcome._replace(reason=failure)
 
 
-def _append(sequence: Sequence, num_accepted: int, sampled: tuple[int, ...]) -> Outcome:
+def _append(
+    sequence: Sequence, num_accepted: int, sampled: tuple[int, ...], walk: tuple[int, ...]
+) -> Outcome:
     """Append accepted drafts and what was sampled after them, up to the end."""
-    drafts = sequence.verifying
-    assert 0 <= num_accepted <= len(drafts), "more drafts accepted than were sent"
+    accepted, num_sent = _accepted(sequence, num_accepted, walk), len(sequence.verifying)
     known = len(sequence.tokens)
-    outcome = _until_end(sequence, (*drafts[:num_accepted], *sampled))
+    outcome = _until_end(sequence, (*accepted, *sampled))
     if num_accepted:
         outcome = outcome._replace(num_accepted=min(num_accepted, len(outcome.tokens)))
     sequence.tokens.extend(outcome.tokens)
     num_forced = max(0, len(outcome.tokens) - num_accepted - 1)
     sequence.num_computed = known + len(outcome.tokens) - num_forced - 1
     sequence.num_expected += num_accepted + num_forced
-    sequence.num_planned -= len(drafts) - num_accepted
-    sequence.verifying = ()
+    sequence.num_planned -= num_sent - num_accepted
     sequence.stats.num_forced_tokens += num_forced
-    if drafts:
+    if num_sent:
         sequence.stats.add_drafts(
-            len(drafts), outcome.num_accepted, are_predicted=sequence.are_predicted
+            num_sent,
+            outcome.num_accepted,
+            num_branched=sequence.num_branched,
+            are_predicted=sequence.are_predicted,
         )
+    sequence.verifying = ()
+    sequence.side = ()
     return outcome
+
+
+def _accepted(sequence: Sequence, num_accepted: int, walk: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the drafts that a step has accepted: the first ones, or those of a walk."""
+    drafts = sequence.verifying
+    if walk:
+        assert len(walk) >= num_accepted, "more drafts accepted than a walk has"
+        drafts = (*drafts, *[token for _, tokens in sequence.side for token in tokens])
+        return tuple([drafts[number] for number in walk[:num_accepted]])
+    assert 0 <= num_accepted <= len(drafts), "more drafts accepted than were sent"
+    return drafts[:num_accepted]
 
 
 def _until_end(sequence: Sequence, tokens: tuple[int, ...]) -> Outcome:

@@ -14,6 +14,7 @@ A worker keeps a row of state for each slot, so a plan contains only differences
                 says that the chunk reaches the last expected token, so its last row is sampled;
                 a request that ends with its prompt (max_tokens=0) ends there, without a token
     drafts      (slot, tokens): the last tokens of that slot's chunk are drafts to be verified
+    branches    further drafts of slots, where they are a tree (see `Branch`)
     ahead       (slot, chances): a second model computes what it lacks of the slot's known tokens up
                 to the end of its chunk; behind the sample, it proposes a token for each of these
                 chances that the token is right with all before it. The tables have blocks for it
@@ -38,6 +39,7 @@ from functools import partial
 from typing import NamedTuple
 
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.trees.form import DraftTree
 
 NO_TOKEN = -1  # in StepResult.tokens: this chunk sampled nothing
 NO_ADAPTER = -1  # in place of the slot of an adapter: the model computes as it is
@@ -71,6 +73,25 @@ class BlockTransfer(NamedTuple):
     digest: bytes
 
 
+class Branch(NamedTuple):
+    """Drafts of a slot beside those of its chunk: a chain that follows another of its drafts.
+
+    A slot's drafts are numbered: those of its chunk, then those of its branches. Each draft has the
+    position behind the one that it follows. For its positions a branch has blocks of its own, which
+    are free again behind the step; before them, it reads what it follows. `StepPlan.copies` brings
+    what its first block has from before the step. A worker writes there too what this step
+    computes of the positions before the branch. If its drafts are accepted, the worker copies its
+    blocks to the places of the slot's own.
+    """
+
+    slot: int
+    after: int  # the number of the draft that it follows; ROOT: the last known token
+    tokens: tuple[int, ...]
+    # For each group, the blocks of its positions, from its first to its last; none in groups that
+    # the first model does not write at each position.
+    blocks: tuple[tuple[int, ...], ...]
+
+
 class StepPlan(NamedTuple):
     """One step's work for every worker. Chunks are parallel tuples, which become arrays there."""
 
@@ -88,11 +109,18 @@ class StepPlan(NamedTuple):
     saves: tuple[BlockTransfer, ...] = ()
     ahead: tuple[tuple[int, tuple[float, ...]], ...] = ()
     forgets: bool = False
+    branches: tuple[Branch, ...] = ()
+    ahead_trees: tuple[tuple[int, DraftTree], ...] = ()
 
     @property
     def num_tokens(self) -> int:
-        """The number of positions computed in this step."""
-        return sum(self.counts)
+        """The number of rows computed in this step."""
+        return sum(self.counts) + self.num_branched
+
+    @property
+    def num_branched(self) -> int:
+        """The number of drafts in branches."""
+        return sum([len(branch.tokens) for branch in self.branches])
 
 
 class TokenLogprobs(NamedTuple):
@@ -155,3 +183,7 @@ class StepResult(NamedTuple):
     chances: tuple[tuple[int, tuple[float, ...]], ...] = ()
     predicted: tuple[int, ...] = ()  # slots whose drafts are of the request's prediction
     ahead_seconds: float = 0.0  # of the step, that a second model has taken
+    # (slot, form of its drafts), where these are a tree; each comes behind the one that it follows
+    trees: tuple[tuple[int, DraftTree], ...] = ()
+    # (slot, numbers of its accepted drafts), where these are not the first of its chunk's
+    walks: tuple[tuple[int, tuple[int, ...]], ...] = ()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from octavo.core.plan import BlockTransfer, NewSlot, StepPlan
+from octavo.core.plan import BlockTransfer, Branch, NewSlot, StepPlan
 from octavo.core.sequence import Sequence
+from octavo.core.trees.form import DraftTree
 
 
 class InFlight:
@@ -50,6 +51,8 @@ class PlanDraft:
 
     __slots__ = (
         "ahead",
+        "ahead_trees",
+        "branches",
         "copies",
         "counts",
         "drafts",
@@ -76,7 +79,9 @@ class PlanDraft:
         self.copies: list[tuple[int, int, int]] = []
         self.new_blocks: list[tuple[int, tuple[tuple[int, ...], ...]]] = []
         self.drafts: list[tuple[int, tuple[int, ...]]] = []
+        self.branches: list[Branch] = []
         self.ahead: list[tuple[int, tuple[float, ...]]] = []
+        self.ahead_trees: list[tuple[int, DraftTree]] = []
         self.num_prefill_tokens = 0
         self.prefill_starts = 0  # the sum of their chunks' starts
         self.num_prefill_pairs = 0  # see `StepStats`
@@ -95,6 +100,8 @@ class PlanDraft:
             sequence.num_expected = expected + 1
             if sequence.drafts:
                 sequence.verifying = sequence.drafts[: end - expected]
+                if len(sequence.verifying) < len(sequence.drafts):
+                    sequence.side = ()  # what they follow may be left out
                 sequence.drafts = ()
                 if sequence.verifying:
                     self.drafts.append((sequence.slot, sequence.verifying))
@@ -145,4 +152,6 @@ class PlanDraft:
             saves=saves,
             ahead=tuple(self.ahead),
             forgets=forgets,
+            branches=tuple(self.branches),
+            ahead_trees=tuple(self.ahead_trees),
         )

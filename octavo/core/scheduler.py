@@ -36,6 +36,7 @@ from octavo.core.admission.start import StartRules
 from octavo.core.admit import AdmissionRules
 from octavo.core.apply import ResultRules
 from octavo.core.config import CoreConfig
+from octavo.core.kv.branches import BranchBlocks
 from octavo.core.kv.manager import KVManager
 from octavo.core.kv.policies import Pool
 from octavo.core.kv.transfers import KVIndex
@@ -81,6 +82,7 @@ class Scheduler:
         pace = next((each for each in self.limiters if isinstance(each, StepTime)), None)
         learner = Learner(stats, config.block_size) if pace is None else pace.learner
         self._drafts = DraftCounts(config, learner)
+        self._branches = BranchBlocks(config, self.kv) if config.max_branches else None
         self.ahead = AheadCounts(config, self.kv, self._drafts) if config.max_ahead else None
         if pace is not None:
             pace.ahead = self.ahead
@@ -293,7 +295,7 @@ class Scheduler:
                 return count
             if sequence.drafts:
                 # A limiter may have cut into the drafts already: count known tokens only.
-                sequence.drafts = ()
+                sequence.keep_drafts(0)
                 count = min(count, sequence.num_expected - sequence.num_planned)
                 continue
             if self.running[-1] is self.running[0]:
@@ -313,13 +315,18 @@ class Scheduler:
         """Make the plan, and remember the sequences of its chunks until its result arrives."""
         transfers = self.kv.transfers
         loads, saves = ((), ()) if transfers is None else transfers.take()
+        if self._branches is not None:
+            self._branches.take(draft)
         if self.ahead is not None:
             self.ahead.choose(draft, self._next_step)
+        if self._branches is not None:
+            self._branches.give_back()
         freed = self.lifecycle.take_freed_slots()
         plan = draft.finish(self._next_step, freed, loads, saves, forgets=self._forgets)
         self._forgets = False
         if plan.drafts:
             self.stats.num_drafts += sum([len(drafts) for _, drafts in plan.drafts])
+            self.stats.num_drafts += plan.num_branched
             self.stats.num_chunks_with_drafts += len(plan.drafts)
         self._next_step += 1
         self._steady.remember(plan, draft)

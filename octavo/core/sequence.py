@@ -27,6 +27,7 @@ from math import inf
 from octavo.core.plan import NO_ADAPTER
 from octavo.core.request import Request
 from octavo.core.stats import RequestStats, WaitClock
+from octavo.core.trees.form import DraftTree, chains_of, reordered
 
 NO_SLOT = -1
 UNLIMITED = 1 << 62  # more than any count of tokens
@@ -105,6 +106,7 @@ class Sequence:
         "encodes",
         "first_block",
         "followers",
+        "form",
         "has_fetched",
         "hold",
         "is_exclusive",
@@ -128,12 +130,14 @@ class Sequence:
         "rates",
         "request",
         "request_id",
+        "side",
         "slot",
         "stats",
         "status",
         "stop_ids",
         "tables",
         "tokens",
+        "tree",
         "verifying",
         "wait_reading",
     )
@@ -178,10 +182,15 @@ class Sequence:
         self.drafts: tuple[int, ...] = ()  # to be verified by the next plan
         self.chances: tuple[float, ...] = ()  # that each is right with all before; (): not known
         self.are_predicted = False  # the last drafts were of its prediction
-        self.verifying: tuple[int, ...] = ()  # drafts in flight
-        # Of a second model: how often its proposals were right, by place among a step's, where all
-        # before were; and the positions that it has computed, as far as the core knows.
-        self.rates: list[float] = []
+        self.tree: DraftTree | None = None  # the form of `drafts`, until it is cut into chains
+        # Then `drafts` is the main chain, and these are the branches: what each follows, and its
+        # drafts.
+        self.side: tuple[tuple[int, tuple[int, ...]], ...] = ()
+        self.form: DraftTree | None = None  # of the main chain and the branches; None: a plain one
+        self.verifying: tuple[int, ...] = ()  # drafts in flight, of the chunk
+        # Of a second model: how often its proposals were right, by place among a step's and by
+        # rank, where all before were; and the positions that it has computed, as far as known here.
+        self.rates: list[list[float]] = []
         self.num_followed = 0
         # (computed positions that it waits for, a sequence that follows this one)
         self.followers: list[tuple[int, Sequence]] = []
@@ -214,6 +223,36 @@ class Sequence:
         """True if a step in flight computes or samples anything for this sequence."""
         return self.num_planned > self.num_computed or self.num_expected > len(self.tokens)
 
+    @property
+    def num_branched(self) -> int:
+        """The number of drafts in branches, to be verified or in flight."""
+        return sum([len(tokens) for _, tokens in self.side]) if self.side else 0
+
+    def keep_drafts(self, count: int) -> None:
+        """Keep so many of the drafts, the first ones; cut a tree of them into chains.
+
+        The branches of a tree that is cut into chains already are kept all, or left out.
+        """
+        if self.tree is None:
+            if count < len(self.drafts):
+                self.side = ()
+            self.drafts = self.drafts[:count]
+            return
+        tree, drafts = self.tree, self.drafts[:count]
+        self.tree = None
+        if not drafts:
+            self.drafts = ()
+            return
+        chains = chains_of(tree.parents[: len(drafts)])
+        self.form = reordered(tree, chains.order)
+        self.drafts = tuple([drafts[number] for number in chains.main])
+        self.chances = tuple([self.chances[number] for number in chains.main])
+        side, place = [], len(chains.main)
+        for branch in chains.branches:
+            side.append((self.form.parents[place], tuple([drafts[number] for number in branch])))
+            place += len(branch)
+        self.side = tuple(side)
+
     def rewind(self) -> None:
         """Forget everything computed or in flight; the known tokens stay."""
         self.slot = NO_SLOT
@@ -223,3 +262,5 @@ class Sequence:
         self.catching_up = True
         self.drafts = ()
         self.verifying = ()
+        self.tree = self.form = None
+        self.side = ()

@@ -87,9 +87,14 @@ class RequestStats:
     restarts: list[Restart] = field(default_factory=list)  # added by the front end
     engines: list[int] = field(default_factory=list)  # likewise: those that had it, in order
 
-    def add_drafts(self, count: int, num_accepted: int, *, are_predicted: bool) -> None:
-        """Count the drafts of a step, of which the first `num_accepted` were accepted."""
-        self.num_drafts += count
+    def add_drafts(
+        self, count: int, num_accepted: int, *, num_branched: int = 0, are_predicted: bool
+    ) -> None:
+        """Count the drafts of a step, `count` places long, of which `num_accepted` were accepted.
+
+        Those in branches have the places of others.
+        """
+        self.num_drafts += count + num_branched
         self.num_accepted_drafts += num_accepted
         if are_predicted:
             self.num_predicted += count

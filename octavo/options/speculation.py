@@ -49,6 +49,7 @@ MOST_TOKENS = 64
 MOST_LOOKUP = 32
 LOOKUP_MAX, LOOKUP_MIN = 4, 2  # the defaults
 TREE_DEPTH = 24  # the default, vLLM's
+MOST_CANDIDATES = 8  # for each place of a tree of drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class SpeculativeConfig:
     suffix_decoding_max_spec_factor: float = 1.0  # drafts for each token that matches, at most
     suffix_decoding_min_token_prob: float = 0.1  # of a draft: less probable ones are not proposed
     model: str | None = None  # what drafts: a directory, a file, a name on the hub, or a class
+    draft_candidates: int = 1  # of `model` for each place; of several, drafts are a tree
 
     def __post_init__(self) -> None:
         _check_method(self.method)
@@ -89,6 +91,11 @@ class SpeculativeConfig:
         return self.model if self.method in WITH_MODEL else None
 
     def _check_model(self) -> None:
+        if self.draft_candidates > 1 and self.method not in WITH_MODEL:
+            raise _error(
+                f"draft_candidates={self.draft_candidates} are those of a draft model, EAGLE or "
+                f"Medusa, and method={self.method!r} has none; leave it out"
+            )
         if self.method in WITH_MODEL or self.method == CUSTOM_CLASS:
             if not self.model:
                 raise _error(
@@ -110,6 +117,7 @@ _NEEDED = {
 }
 _RANGES: Mapping[str, tuple[float, float]] = {
     "num_speculative_tokens": (1, MOST_TOKENS),
+    "draft_candidates": (1, MOST_CANDIDATES),
     "prompt_lookup_max": (1, MOST_LOOKUP),
     "prompt_lookup_min": (1, MOST_LOOKUP),
     "suffix_decoding_max_tree_depth": (2, MOST_TOKENS),
@@ -142,6 +150,8 @@ _OF_OTHER_METHODS = {
     ),
     "disable_eagle_block_drop": "no cached block is dropped: its rows depend on no later token",
     "draft_model": "the key is 'model'",
+    "speculative_token_tree": "a tree's form follows from what is measured; the key "
+    "'draft_candidates' says how many candidates there are for each place",
     "use_heterogeneous_vocab": "a draft model must have the same vocabulary",
     "draft_sample_method": "it draws as the request does, with the same noise",
     **dict.fromkeys(

@@ -10,6 +10,7 @@ Hidden states are computed for the rows of prompts that an embedding needs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from octavo.backends.step import (
     batch_of_copies,
 )
 from octavo.core.plan import StepPlan
+from octavo.runner.branches import add_branches, branch_rows, parents_of
 from octavo.runner.slots import SlotState
 
 Opened = tuple[tuple[int, SlotSampling], ...]
@@ -49,7 +51,8 @@ def build(plan: StepPlan, state: SlotState, opened: Opened = ()) -> Step:
         return Step(batch, Draws(plan.freed, opened, NO_ROWS, NO_ROWS), None, {}, {})
     slots = np.array(plan.slots, np.int32)
     starts = np.array(plan.starts, np.int32)
-    if len(slots) == plan.num_tokens:  # one token each, as in most steps; this is cheaper
+    num_rows = sum(plan.counts)
+    if len(slots) == num_rows:  # one token each, as in most steps; this is cheaper
         lasts, row_slots, positions = starts, slots, starts
         ends = np.arange(1, len(slots) + 1, dtype=np.int32)
     else:
@@ -64,7 +67,7 @@ def build(plan: StepPlan, state: SlotState, opened: Opened = ()) -> Step:
     # Of the tokens drawn since the opening, a chunk contains the last at most, then drafts.
     is_known = positions < state.num_opened[row_slots]
     token_ids = np.where(is_known, state.tokens[row_slots, positions], np.int32(LAST_SAMPLE))
-    rows, chunks, draws = _draws(plan, state, opened, slots, ends, token_ids)
+    rows, chunks, draws = _draws(plan, opened, slots, ends, token_ids, state.drawless)
     starts_of_targets: dict[int, int] = {}
     if state.prompt_logprobs:
         more, prompts, starts_of_targets = _prompt_rows(plan, state, ends, len(rows))
@@ -99,6 +102,8 @@ def build(plan: StepPlan, state: SlotState, opened: Opened = ()) -> Step:
         types=types,
         adapters=adapters,
     )
+    if plan.branches:
+        batch = add_branches(batch, plan, state.block_size)
     return Step(batch, draws, chunks, starts_of_targets, pool_starts)
 
 
@@ -112,16 +117,21 @@ def _own_tables(counts: Ints, block_size: int) -> Ints:
 
 
 def _draws(
-    plan: StepPlan, state: SlotState, opened: Opened, slots: Ints, ends: Ints, token_ids: Ints
+    plan: StepPlan,
+    opened: Opened,
+    slots: Ints,
+    ends: Ints,
+    token_ids: Ints,
+    drawless: Mapping[int, None],
 ) -> tuple[Ints, Longs | None, Draws]:
     """Return the rows of samples with their drafts, the sampling chunks, and the draws.
 
     Drafts are written into `token_ids`.
     """
     chunks = None
-    if state.drawless or False in plan.samples:
+    if drawless or False in plan.samples:
         pairs = zip(plan.slots, plan.samples, strict=True)
-        draws_token = [samples and slot not in state.drawless for slot, samples in pairs]
+        draws_token = [samples and slot not in drawless for slot, samples in pairs]
         chunks = np.flatnonzero(np.array(draws_token))
         slots, ends = slots[chunks], ends[chunks]
     rows = ends - np.int32(1)
@@ -130,19 +140,29 @@ def _draws(
         return rows, chunks, Draws(plan.freed, opened, slots, first_rows)
     of_slot = dict(plan.drafts)
     per_sample = [of_slot.get(slot, ()) for slot in slots.tolist()]
-    num_drafts = np.array([len(drafts) for drafts in per_sample], np.int32)
-    spans = [np.arange(end - n - 1, end) for end, n in zip(ends, num_drafts, strict=True)]
-    for end, drafts in zip(ends.tolist(), per_sample, strict=True):
-        token_ids[end - len(drafts) : end] = drafts
+    for end, main in zip(ends.tolist(), per_sample, strict=True):
+        token_ids[end - len(main) : end] = main
+    added = branch_rows(plan, len(token_ids)) if plan.branches else {}
+    spans, drafts, parents = [], [], []
+    for slot, end, main in zip(slots.tolist(), ends.tolist(), per_sample, strict=True):
+        branched = added.get(slot)
+        spans.append(np.arange(end - len(main) - 1, end, dtype=np.int32))
+        drafts.append(main)
+        parents.append(parents_of(len(main), branched))
+        if branched is not None:
+            spans[-1] = np.concatenate((spans[-1], np.array(branched.rows, np.int32)))
+            drafts[-1] = (*main, *branched.drafts)
+    num_drafts = np.array([len(each) for each in drafts], np.int32)
     draws = Draws(
         plan.freed,
         opened,
         slots,
         first_rows=np.cumsum(num_drafts + 1, dtype=np.int32) - (num_drafts + 1),
         num_drafts=num_drafts,
-        drafts=np.array([token for drafts in per_sample for token in drafts], np.int32),
+        drafts=np.array([token for each in drafts for token in each], np.int32),
+        parents=np.concatenate(parents) if added else NO_ROWS,
     )
-    return np.concatenate(spans).astype(np.int32), chunks, draws
+    return np.concatenate(spans), chunks, draws
 
 
 def _prompt_rows(

@@ -22,6 +22,8 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from octavo.backends.base import Backend, Floats
 from octavo.backends.step import NO_TOKEN_LEFT, Pending, RowLogprobs, StepOutput
 from octavo.core.config import CoreConfig
@@ -35,6 +37,7 @@ from octavo.core.plan import (
     TokenLogprobs,
 )
 from octavo.core.sampling_params import LogitsProcessor
+from octavo.core.trees.form import walked
 from octavo.grammar.supply import GrammarSupply
 from octavo.runner.adapter_slots import AdapterSlots, AdapterSupply, Changes
 from octavo.runner.batch import Opened, Step
@@ -261,6 +264,8 @@ class ModelRunner:
         result = StepResult(
             plan.step, sampled, accepted, forced=forced, ahead_seconds=output.ahead_seconds
         )
+        if plan.branches:
+            result = result._replace(walks=_walks(started, tokens))
         if logprobs or prompts or pooled:
             result = result._replace(payloads=_payloads(started, output, self._behind))
         if state.failures:
@@ -269,7 +274,7 @@ class ModelRunner:
             self._second.collect(started.ahead, started.step.draws.slots, output, started.lost)
         if drafting is not None:
             sampled_slots = self._append_drawn(started, output, dict(forced), drafting)
-            allowed = None if self._shaping is None else self._shaping.num_allowed
+            allowed = None if self._shaping is None else self._shaping.allowed
             result = drafting.add_to(result, sampled_slots, state.known, allowed)
         return result
 
@@ -373,8 +378,7 @@ def _next_position(started: StepInFlight, sample: int, num_drawn: int) -> int:
     """Return the position behind the last token of a sample."""
     plan, step = started.plan, started.step
     chunk = sample if step.chunks is None else int(step.chunks[sample])
-    drafts = step.draws.num_drafts
-    num_drafts = 0 if drafts is None else int(drafts[sample])
+    num_drafts = len(dict(plan.drafts).get(plan.slots[chunk], ()))
     return plan.starts[chunk] + plan.counts[chunk] - num_drafts + num_drawn
 
 
@@ -391,6 +395,25 @@ def _sampled(
         if len(drawn[sample]) > 1:
             accepted.append((slot, len(drawn[sample]) - 1))
     return tuple(tokens), tuple(accepted)
+
+
+def _walks(
+    started: StepInFlight, drawn: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Return which drafts were accepted of slots where these are in branches, or behind some."""
+    draws, walks = started.step.draws, []
+    assert draws.num_drafts is not None
+    branched = {branch.slot: None for branch in started.plan.branches}
+    ends = np.cumsum(draws.num_drafts)
+    for sample, slot in enumerate(draws.slots.tolist()):
+        if slot not in branched:
+            continue
+        own = slice(int(ends[sample] - draws.num_drafts[sample]), int(ends[sample]))
+        parents = (draws.parents[own] - 1).tolist()
+        walk = walked(parents, draws.drafts[own].tolist(), drawn[sample][:-1])
+        if walk != [*range(len(walk))]:
+            walks.append((slot, tuple(walk)))
+    return tuple(walks)
 
 
 def _payloads(

@@ -29,10 +29,19 @@ import numpy as np
 from octavo.backends.step import Draws, Masks
 from octavo.core.plan import NewSlot
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.trees.form import ROOT
 from octavo.grammar.failures import Failure, why_failed
 from octavo.grammar.protocol import Matcher, Words
 from octavo.grammar.supply import GrammarSupply
+from octavo.runner.shaped_trees import (
+    Behind,
+    allowed_drafts,
+    drafts_behind,
+    fill_tree,
+    require_in_tree,
+)
 from octavo.runner.slow_masks import SLOW_SECONDS, USUAL_SECONDS, SlowMasks, cost
+from octavo.runner.speculate.proposer import NOTHING, Proposal
 from octavo.runner.thinking import Thought
 
 MAX_FORCED = 1024  # tokens at once; what follows a longer run is found again behind it
@@ -122,9 +131,9 @@ class ShapedText:
 class MaskWork:
     """The masks of one step, until they are computed: for each text its rows and its drafts."""
 
-    def __init__(self, rows: Words, texts: list[tuple[ShapedText, int, list[int]]]) -> None:
+    def __init__(self, rows: Words, texts: list[tuple[ShapedText, int, list[int], Behind]]) -> None:
         self.masks = Masks(rows)
-        self.texts = texts  # with the first row, the drafts
+        self.texts = texts  # with the first row, the drafts, and those behind each row
 
 
 class Shaping:
@@ -175,13 +184,16 @@ class Shaping:
             return None
         slots, drafts = draws.slots.tolist(), draws.drafts.tolist()
         counts = [0] * len(slots) if draws.num_drafts is None else draws.num_drafts.tolist()
-        texts: list[tuple[ShapedText, int, list[int]]] = []
+        texts: list[tuple[ShapedText, int, list[int], Behind]] = []
+        parents = draws.parents.tolist()
         others: list[slice] = []  # rows in which every token may be drawn
         row = first_draft = 0
         for slot, count in zip(slots, counts, strict=True):
             text, end = self._texts.get(slot), row + 1 + count
             if text is not None and text.needs_masks(num_unknown + count + 1):
-                texts.append((text, row, drafts[first_draft : first_draft + count]))
+                own = slice(first_draft, first_draft + count)
+                behind = drafts_behind(parents[own] if parents else range(count))
+                texts.append((text, row, drafts[own], behind))
             else:
                 others.append(slice(row, end))
             row, first_draft = end, first_draft + count
@@ -259,24 +271,25 @@ class Shaping:
             text.fail(why_failed(error))
             return []
 
-    def num_allowed(self, slot: int, drafts: Sequence[int]) -> int:
-        """Return how many of these drafts the grammar of a slot may allow, if there is one.
+    def allowed(self, slot: int, proposal: Proposal) -> Proposal:
+        """Return those of a slot's drafts that its grammar may allow, if there is one.
 
         No step may run, as for `forced`. A token that ends the text may be right, nothing behind.
         """
         text = self._texts.get(slot)
         if text is None or text.matcher is None or not text.grammar:
-            return len(drafts)
+            return proposal
+        drafts, tree = list(proposal.tokens), proposal.tree
+        parents = range(len(drafts)) if tree is None else [each - ROOT for each in tree.parents]
         try:
             matcher = text.catch_up(self._supply)
             if text.has_ended:
-                return 0
-            inner = before_end(list(drafts), text.end_ids)
-            num_right = matcher.num_accepted(inner) if inner else 0
+                return NOTHING
+            allowed = allowed_drafts(matcher, drafts, drafts_behind(parents), text.end_ids)
         except BaseException as error:
             text.fail(why_failed(error))
-            return 0
-        return num_right + (num_right == len(inner) < len(drafts))
+            return NOTHING
+        return proposal.without(allowed)
 
     def _compute(self, work: MaskWork) -> None:
         """Write the masks; an error fails the texts of this step, and nothing else."""
@@ -284,7 +297,7 @@ class Shaping:
             self._write(work)
         except BaseException as caught:  # a panic of the library is no Exception
             failure = why_failed(caught)
-            for text, row, drafts in work.texts:
+            for text, row, drafts, _ in work.texts:
                 text.fail(text.failure or failure)
                 work.masks.rows[row : row + 1 + len(drafts)] = 0
             if isinstance(caught, KeyboardInterrupt):
@@ -296,10 +309,10 @@ class Shaping:
         rows = work.masks.rows
         together: list[tuple[Matcher, int]] = []
         texts: list[ShapedText] = []
-        for text, row, drafts in work.texts:
+        for text, row, drafts, behind in work.texts:
             try:
                 if text.failure is None:
-                    matcher = self._begin(text, rows[row : row + 1 + len(drafts)], drafts)
+                    matcher = self._begin(text, rows[row : row + 1 + len(drafts)], drafts, behind)
                     if matcher is not None:
                         together.append((matcher, row))
                         texts.append(text)
@@ -325,9 +338,9 @@ class Shaping:
             self._used_bytes = self._supply.used_bytes
         if self._used_bytes > self._supply.limit_bytes:
             self._fail_costliest()
-        for text, row, drafts in work.texts:
+        for text, row, drafts, behind in work.texts:
             if text.thought is not None:
-                require(text.thought.copy(), rows[row : row + 1 + len(drafts)], drafts)
+                require_in_tree(text.thought, rows[row : row + 1 + len(drafts)], drafts, behind)
 
     def _fill_each(
         self,
@@ -366,7 +379,9 @@ class Shaping:
             costliest = max(texts, key=lambda text: text.cost)
             costliest.fail(Failure(self._supply.shortage, is_impossible=True))
 
-    def _begin(self, text: ShapedText, rows: Words, drafts: list[int]) -> Matcher | None:
+    def _begin(
+        self, text: ShapedText, rows: Words, drafts: list[int], behind: Behind
+    ) -> Matcher | None:
         """Take a text's fresh tokens, and write its masks if it has drafts or has ended.
 
         Else return its matcher, whose mask is to be written.
@@ -384,17 +399,11 @@ class Shaping:
             return None
         if not drafts:
             return matcher
-        matcher.fill(rows[0])
-        text.keep_open(rows[0], text.num_output)
-        inner = before_end(drafts, text.end_ids)
-        num_right = matcher.num_accepted(inner) if inner else 0
-        for index in range(num_right):  # a wrong draft is not drawn, so none behind it is needed
-            matcher.accept(inner[index : index + 1])
-            matcher.fill(rows[index + 1])
-            text.keep_open(rows[index + 1], text.num_output + index + 1)
-        matcher.roll_back(num_right)
-        if num_right == len(inner):
-            rows[num_right + 1 :] = self._ends
+
+        def finish(row: Words, num_before: int) -> None:
+            text.keep_open(row, text.num_output + num_before)
+
+        fill_tree(matcher, rows, drafts, behind, self._ends, text.end_ids, finish)
         return None
 
 
@@ -433,22 +442,6 @@ def before_end(tokens: list[int], end_ids: frozenset[int]) -> list[int]:
         if token in end_ids:
             return tokens[:index]
     return tokens
-
-
-def require(thought: Thought, rows: Words, drafts: Sequence[int]) -> None:
-    """Leave only the token that a spent budget requires, where the grammar allows it.
-
-    It does, except within a character, which the next tokens then complete.
-    """
-    for index, row in enumerate(rows):
-        token = thought.required
-        if token is not None and token < 32 * len(row):
-            bit = np.uint32(1 << token % 32)
-            if row[token // 32] & bit:
-                row[:] = 0
-                row[token // 32] = bit
-        if index < len(drafts):
-            thought.advance(drafts[index : index + 1])
 
 
 def clear(row: Words, tokens: Iterable[int]) -> None:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from octavo.backends.step import HostBatch
+from octavo.core.pace.draft_counts import DraftCounts
 from octavo.core.plan import LogprobsPayload, NewSlot
 from octavo.core.request import Abort, Request, TokenEvent
 from octavo.core.sampling_params import SamplingParams
 from octavo.runner.speculate.proposer import Proposal, Turn
 from tests.runner import reference
+from tests.runner.speculate.drawn_trees import TreesOfText
 from tests.runner.tiny import (
     FULL,
     VOCABULARY,
@@ -306,6 +309,23 @@ def speculated(shape: str, way: str, depth: int = 1) -> list[TokenEvent]:
     return events
 
 
+def branched(shape: str, way: str, **settings: Any) -> list[TokenEvent]:
+    """Run with trees of drafts, whose accepted ones are mostly not in the chunk's own rows."""
+    proposer = TreesOfText(alone(shape, way)[0], len(PROMPT), VOCABULARY)
+    fields = {"max_drafts": 12, "max_branches": 12, "proposer": proposer, **settings}
+    engine = Engine(SHAPES[shape], **fields)
+    with mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)):
+        events = engine.answer(*others(3), the_request(way))["it"]
+    stats = engine.core.scheduler.stats
+    assert stats.num_drafts > stats.num_accepted_drafts > 6
+    assert max(len(plan.branches) for plan in engine.plans) >= 3
+    return events
+
+
+def branched_in_small_blocks(shape: str, way: str) -> list[TokenEvent]:
+    return branched(shape, way, block_size=2)
+
+
 WAYS_TO_RUN: dict[str, Callable[[str, str], list[TokenEvent]]] = {
     "in a batch": in_a_batch,
     "chunked": chunked,
@@ -321,6 +341,8 @@ WAYS_TO_RUN: dict[str, Callable[[str, str], list[TokenEvent]]] = {
     "resumed": resumed,
     "forked": forked,
     "speculated": speculated,
+    "branched": branched,
+    "branched in small blocks": branched_in_small_blocks,
 }
 
 

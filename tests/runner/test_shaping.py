@@ -15,7 +15,8 @@ from octavo.core.plan import NewSlot
 from octavo.core.sampling_params import SamplingParams, ThinkingMarks
 from octavo.grammar.protocol import GrammarEngine, Matcher
 from octavo.grammar.supply import GrammarSupply
-from octavo.runner.shaping import Shaping, may_be_forced, require
+from octavo.runner.shaped_trees import drafts_behind, require_in_tree
+from octavo.runner.shaping import Shaping, may_be_forced
 from octavo.runner.thinking import Thought
 from tests.grammar.tiny import allowed
 from tests.grammar.toy import END, ToyEngine, ToyMatcher
@@ -378,7 +379,7 @@ def test_an_error_between_texts_fails_those_of_its_step_and_delays_nothing(besid
 def test_a_budget_whose_mark_is_no_token_of_the_model_is_left_alone() -> None:
     marks = ThinkingMarks(open=((3,),), close=((10_000,),), is_open=True)
     rows = np.full((1, 3), 7, np.uint32)
-    require(Thought(0, marks), rows, ())
+    require_in_tree(Thought(0, marks), rows, (), drafts_behind(()))
     assert (rows == 7).all()
 
 

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 
-from tests.sim.drafts.worlds import draw_predictions
+from tests.sim.drafts.worlds import draw_predictions, draw_trees
 from tests.sim.planted import NUM_SEEDS, run_planted
 from tests.sim.programs.worlds import draw_programs
 from tests.sim.report import state_of, world_as_python
@@ -24,6 +24,7 @@ INTERRUPTED = 130  # the exit status that a shell gives to a program ended by Ct
 DRAWS: dict[str, Callable[[int], World]] = {
     "programs": draw_programs,
     "predictions": draw_predictions,
+    "trees": draw_trees,
 }
 LAST_LINES = 20  # of a shrunk world's trace, which is rarely longer
 

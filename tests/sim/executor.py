@@ -15,7 +15,9 @@ from collections.abc import Callable
 from octavo.core.config import CoreConfig
 from octavo.core.plan import NO_ADAPTER, NO_TOKEN, NewSlot, StepPlan, StepResult
 from octavo.core.request import Request
+from octavo.core.trees.form import ROOT, DraftTree, depths_of
 from tests.sim.drafts.predicted import chances_of, check_drafts, may_draft, predicted_drafts
+from tests.sim.drafts.trees import Branches, Proposed, candidates_in, draw_tree, follow
 from tests.sim.kv.kinds import KINDS
 from tests.sim.kv.memory import POISON, Memory, require
 from tests.sim.kv.store import Store
@@ -49,7 +51,7 @@ class Slot:
         self.states = prefix_hashes(self.tokens, request)
         self.may_draft = new.may_draft
         self.prediction, self.num_prompt = new.prediction, new.num_prompt
-        self.proposed: tuple[int, ...] = ()  # by the last step that sampled
+        self.proposed = Proposed()  # by the last step that sampled
 
     def append(self, token: int) -> None:
         self.tokens.append(token)
@@ -83,6 +85,7 @@ class Worker:
         self.adapters: dict[int, str] = {}  # by their slot
         self.idle_adapters: dict[str, None] = {}  # in the order of their last sequences' leaving
         self.request_of = request_of
+        self.num_branches = self.num_nested = self.num_turned = 0  # the last: they were accepted
 
     # applying a plan's differences
 
@@ -95,6 +98,8 @@ class Worker:
         new_drafts: list[tuple[int, tuple[int, ...]]] = []
         chances: list[tuple[int, tuple[float, ...]]] = []
         predicted: list[int] = []
+        trees: list[tuple[int, DraftTree]] = []
+        walks: list[tuple[int, tuple[int, ...]]] = []
         chunks = zip(plan.slots, plan.starts, plan.counts, plan.samples, strict=True)
         for number, first, count, samples in chunks:
             require(number in self.slots, f"a chunk for slot {number}, which is not open")
@@ -105,29 +110,39 @@ class Worker:
             end = known + len(verified)
             require(first + count <= end, f"{slot.request_id}: past its known tokens")
             require(samples == (first + count >= known), f"{slot.request_id}: samples={samples}")
-            num_accepted = self._verify(slot, verified) if samples else 0
+            walk = self._verify(slot, verified, plan, first) if samples else []
             for group in self.groups:
                 group.settle(slot, first)
             if not samples:
                 tokens.append(NO_TOKEN)
                 continue
-            if num_accepted:
-                accepted.append((number, num_accepted))
+            if walk:
+                accepted.append((number, len(walk)))
+                if walk != [*range(len(walk))]:
+                    walks.append((number, tuple(walk)))
             tokens.append(self._sample(slot))
-            slot.proposed = ()
+            slot.proposed = Proposed()
             if slot.may_draft and (self.program is None or slot.prediction):
                 slot.proposed = self._draft(slot, draft_length)
-                new_drafts.append((number, slot.proposed))
+                new_drafts.append((number, slot.proposed.tokens))
                 if slot.prediction:
                     predicted.append(number)
-                    chances.append((number, chances_of(slot.states[-1], len(slot.proposed))))
+                    count = len(slot.proposed.tokens)
+                    chances.append((number, chances_of(slot.states[-1], count)))
+                elif slot.proposed.tree is not None:  # so likely that nearly all are sent
+                    count = len(slot.proposed.tokens)
+                    chances.append((number, tuple(0.999**place for place in range(count))))
         ahead_seconds = 0.0
         if self.program is not None:
             for number, length in self._go_ahead(plan, self.program).items():
-                new_drafts.append((number, self.slots[number].proposed))
+                new_drafts.append((number, self.slots[number].proposed.tokens))
                 chances.append((number, dict(plan.ahead)[number]))
                 ahead_seconds = max(ahead_seconds, length * PASS_SECONDS)
         require(not plan.ahead or self.program is not None, f"step {plan.step}: no second model")
+        for number, _ in new_drafts:
+            tree = self.slots[number].proposed.tree
+            if tree is not None:
+                trees.append((number, tree))
         return StepResult(
             plan.step,
             tuple(tokens),
@@ -136,6 +151,8 @@ class Worker:
             chances=tuple(chances),
             predicted=tuple(predicted),
             ahead_seconds=ahead_seconds,
+            trees=tuple(trees),
+            walks=tuple(walks),
         )
 
     def _change(self, plan: StepPlan) -> None:
@@ -168,6 +185,7 @@ class Worker:
         proposed = {}
         chunks = zip(plan.slots, plan.starts, plan.counts, plan.samples, strict=True)
         parts = {number: chunk for number, *chunk in chunks}
+        trees = dict(plan.ahead_trees)
         for number, chances in plan.ahead:
             slot = self.slots[number]
             first, count, samples = parts[number]
@@ -176,8 +194,14 @@ class Worker:
             require(list(chances) == sorted(chances, reverse=True), f"{slot.request_id}: {chances}")
             end = len(slot.tokens) if samples else first + count
             if program.follow(slot, first, end) and samples and not slot.prediction:
-                slot.proposed = program.propose(slot, len(chances), self.slots.values())
-                proposed[number] = len(chances)
+                tree = trees.get(number)
+                length = len(chances) if tree is None else max(depths_of(tree.parents))
+                tokens = program.propose(slot, length, self.slots.values())
+                slot.proposed = Proposed(tokens)
+                if tree is not None:
+                    tokens = tuple(candidates_in(tree, tokens, slot.states[-1]))
+                    slot.proposed = Proposed(tokens, tree)
+                proposed[number] = length
         return proposed
 
     def _open(self, new: NewSlot) -> Slot:
@@ -204,8 +228,19 @@ class Worker:
 
     def _copy(self, plan: StepPlan) -> None:
         """Copy blocks before any write: a source may be in use by another sequence already."""
+        branched = {
+            (index, block): None
+            for branch in plan.branches
+            for index, blocks in enumerate(branch.blocks)
+            for block in blocks
+        }
         for source, destination, index in plan.copies:
+            if (index, destination) in branched:
+                del branched[index, destination]
+                self.memory.poison(index, (destination,))
             self.memory.copy(index, source, destination)
+        for index, block in branched:
+            self.memory.poison(index, (block,))
         starts = dict(zip(plan.slots, plan.starts, strict=True))
         for new in plan.opened:
             for index, (group, table) in enumerate(zip(self.groups, new.tables, strict=True)):
@@ -232,16 +267,30 @@ class Worker:
                 group.compute(slot, first, end, tokens)
         slot.position = end
 
-    def _verify(self, slot: Slot, drafts: tuple[int, ...]) -> int:
-        """Accept drafts while they equal the model's tokens; return how many."""
-        num_right = 0
-        for draft in drafts:
-            if draft != next_token(slot.states[-1]):
+    def _verify(self, slot: Slot, drafts: tuple[int, ...], plan: StepPlan, first: int) -> list[int]:
+        """Accept drafts while they equal the model's tokens; return which, by their numbers."""
+        branches = [branch for branch in plan.branches if self.slots[branch.slot] is slot]
+        rows = Branches(slot, drafts, branches)
+        rows.compute(self.groups, first, self.config.block_size)
+        walk: list[int] = []
+        before = ROOT
+        while True:
+            token = next_token(slot.states[-1])
+            pairs = enumerate(zip(rows.parents, rows.tokens, strict=True))
+            found = next((n for n, pair in pairs if pair == (before, token)), None)
+            if found is None:
                 break
-            slot.append(draft)
-            num_right += 1
-        slot.position -= len(drafts) - num_right
-        return num_right
+            slot.append(token)
+            walk.append(found)
+            before = found
+        slot.position -= len(drafts) - len(walk)
+        self.num_branches += len(branches)
+        self.num_nested += sum(branch.after >= len(drafts) for branch in branches)
+        self.num_turned += bool(walk) and walk[-1] >= len(drafts)
+        rows.accept(self.groups, walk, self.config.block_size)
+        if branches:
+            follow(self.groups, slot)
+        return walk
 
     def _sample(self, slot: Slot) -> int:
         token = next_token(slot.states[-1])
@@ -266,11 +315,13 @@ class Worker:
             slot.append(run[-1])
         return tuple(run)
 
-    def _draft(self, slot: Slot, length: int) -> tuple[int, ...]:
+    def _draft(self, slot: Slot, length: int) -> Proposed:
         """Return drafts: sometimes all right, sometimes with a wrong one, sometimes none."""
         if slot.prediction:
             num_output = len(slot.tokens) - slot.num_prompt
-            return predicted_drafts(slot.prediction, num_output, length)
+            return Proposed(predicted_drafts(slot.prediction, num_output, length))
+        if self.config.max_branches:
+            return draw_tree(slot.states[-1], length)
         state = slot.states[-1]
         wrong_at = state % (length + 2)
         drafts = []
@@ -280,7 +331,7 @@ class Worker:
                 token = (token + 1) % VOCABULARY
             drafts.append(token)
             state = extend(state, token)
-        return tuple(drafts)
+        return Proposed(drafts)
 
 
 class SimExecutor:
@@ -372,6 +423,7 @@ class SimExecutor:
             elif request_id.endswith("7"):
                 payloads.append((slot, tokens[index]))
         failed = dict(errors)
+        walks = [(slot, walk[: accepted.get(slot, 0)]) for slot, walk in result.walks]
         poisoned = failed.keys() - set(impossible)
         return StepResult(
             result.step,
@@ -384,6 +436,8 @@ class SimExecutor:
             chances=result.chances,
             predicted=result.predicted,
             ahead_seconds=result.ahead_seconds,
+            trees=result.trees,
+            walks=tuple(walks),
         )
 
     def _has_failed(self, slot: int, accepted: dict[int, int]) -> bool:

@@ -36,7 +36,7 @@ class CudaKind:
         "cpu_weights": "leave it out: the card has the weights in dtype",
         "cpu_activations": "leave it out: the card has activations in dtype",
     }
-    sizes = Sizes(block_size=16, max_num_seqs=128, max_num_batched_tokens=2048)
+    sizes = Sizes(block_size=16, max_num_seqs=128, max_num_batched_tokens=2048, branches=0)
     may_read = True  # modules and kernels, when torch uses them first
 
     def __init__(self, device: str = "cuda") -> None:

@@ -104,6 +104,9 @@ class TorchBatch:
     spans: dict[tuple[int, bool], tuple[Longs, Longs, range]] = field(default_factory=dict)
     tiles: dict[tuple[int, int, int, bool, int], Tile | None] = field(default_factory=dict)
     num_kept: int = 0  # cells in `tiles`
+    # Rows whose K and V are kept in the tables of other sequences too, and for each group where.
+    echo_rows: Tensor | None = None
+    echo_cells: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     given: Tensor | None = None  # of a program that reads states: one for each row
     # What the slots have, each with the factor of what it adds.
     adapter_slots: AdapterSlots = field(default_factory=dict)
@@ -127,6 +130,7 @@ class TorchBatch:
         )
         on_device = buffers.home.upload([each.astype(np.int64) for each in arrays])
         tables, cells = on_device[10 : 10 + len(batch.tables)], on_device[10 + len(batch.tables) :]
+        echo_rows, echo_cells = _echoes(batch, buffers)
         return cls(
             host=batch,
             token_ids=on_device[0],
@@ -142,8 +146,16 @@ class TorchBatch:
             ends=on_device[7],
             types=on_device[8],
             bounds=(positions[:, 0], positions.max(axis=1), ends.astype(np.int64)),
+            echo_rows=echo_rows,
+            echo_cells=echo_cells,
             adapter_slots=adapter_slots or {},
         )
+
+    def write(self, group: int, cells: Tensor, rows: Tensor) -> None:
+        """Write each row to its place among the cells of a layer, and to those of its echoes."""
+        cells[self.row_cells[group]] = rows.to(cells.dtype)
+        if self.echo_rows is not None:
+            cells[self.echo_cells[group]] = rows[self.echo_rows].to(cells.dtype)
 
     @property
     def device(self) -> torch.device:
@@ -221,6 +233,21 @@ class TorchBatch:
         return (blocks, positions % size), seen
 
 
+def _echoes(
+    batch: HostBatch, buffers: Buffers
+) -> tuple[Tensor | None, list[tuple[Tensor, Tensor]]]:
+    """Return the rows that are kept twice, and for each group the cells of their echoes."""
+    if not len(batch.echoes):
+        return None, []
+    echoes = batch.echoes.reshape(-1, 3)
+    rows = np.concatenate([np.arange(first, first + count) for first, count, _ in echoes])
+    owners = np.repeat(echoes[:, 2], echoes[:, 1])
+    at, inside = np.divmod(batch.positions[rows], buffers.block_size)
+    blocks = [table[owners, at] for table in batch.tables]
+    on_device = buffers.home.upload([each.astype(np.int64) for each in (rows, inside, *blocks)])
+    return on_device[0], [(each, on_device[1]) for each in on_device[2:]]
+
+
 def _items(row_starts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return each item's rows, its sequence, and which of its rows are padding."""
     rows, owners, fill = [], [], []
@@ -242,8 +269,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) ->
     if layer.latent:
         k, values = torch.cat((k, v), 1), keys[..., -layer.latent :]
     else:
-        values[batch.row_cells[group]] = v.reshape(shape).to(values.dtype)
-    keys[batch.row_cells[group]] = k.reshape(shape).to(keys.dtype)
+        batch.write(group, values, v.reshape(shape))
+    batch.write(group, keys, k.reshape(shape))
 
     items = batch.item_rows.shape[0]
     per_kv = layer.heads // layer.kv_heads

@@ -223,6 +223,8 @@ class TorchBackend:
     def _draw(self, batch: HostBatch, draws: Draws) -> StepOutput:
         """Compute a batch with all its tokens, draw, and propose."""
         output = self._drawn(batch, draws)
+        if len(draws.parents):
+            self._keep_branches(batch, draws)
         if draws.ahead is None or not len(batch.token_ids):
             return output
         begun = time.perf_counter()
@@ -234,6 +236,21 @@ class TorchBackend:
         """Compute a batch and draw."""
         logits, hidden, _ = self.forward(batch)
         return self._sampler.finish(draws, logits, hidden)
+
+    def _keep_branches(self, batch: HostBatch, draws: Draws) -> None:
+        """Copy the blocks of accepted branches of drafts to the places of the samples' own."""
+        buffers = self._ready[1]
+        for sample, walk in enumerate(self._sampler.walks):
+            rows = [int(batch.logits_rows[draws.first_rows[sample] + row]) for row in walk]
+            first, last = np.searchsorted(batch.row_starts, (rows[0], rows[-1]), side="right") - 1
+            if first == last:
+                continue
+            num_blocks = int(batch.positions[rows[-1]]) // buffers.block_size + 1
+            for group, table in enumerate(batch.tables):
+                pairs = zip(table[last, :num_blocks], table[first, :num_blocks], strict=True)
+                for source, destination in pairs:
+                    if source != destination:
+                        buffers.copy(int(source), int(destination), group)
 
     def _compute(
         self, programs: Sequence[Interpreter], number: int, batch: HostBatch, drawn_from: Ints

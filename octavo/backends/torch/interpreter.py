@@ -368,9 +368,13 @@ def _shrink(run: Run, i: Instruction) -> None:
 def _keep(run: Run, i: Instruction) -> None:
     """Keep rows in the places of their positions."""
     assert i.x is not None
-    (group, index), rows = i.place, run.rows(i.x.buffer.space)
-    blocks, inside = run.batch.row_cells[group]
-    run.batch.buffers.layers[group][index].keys[blocks[rows], inside[rows]] = run[i.x].float()
+    (group, index), space = i.place, i.x.buffer.space
+    kept = run.batch.buffers.layers[group][index].keys
+    if space == "Tokens":
+        run.batch.write(group, kept, run[i.x])
+        return
+    rows, (blocks, inside) = run.rows(space), run.batch.row_cells[group]
+    kept[blocks[rows], inside[rows]] = run[i.x].float()
 
 
 def _recall(run: Run, i: Instruction) -> None:

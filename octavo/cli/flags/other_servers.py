@@ -78,6 +78,7 @@ KEYS: Mapping[str, str] = {
     **dict.fromkeys(_DRAFT_MODEL, f"{_SPECULATION}.model"),
     **dict.fromkeys(_DRAFT_TOKENS, f"{_SPECULATION}.num_speculative_tokens"),
     "--speculative-algorithm": f"{_SPECULATION}.method",
+    "--speculative-eagle-topk": f"{_SPECULATION}.draft_candidates",
 }
 # Flags whose values stand for something else.
 _THINKING = {"on": f"{_TEMPLATE}.enable_thinking=true", "off": f"{_TEMPLATE}.enable_thinking=false"}
@@ -230,7 +231,6 @@ OTHERS: tuple[Other, ...] = (
     Other(("--max-total-tokens",), "see --kv-cache-memory-bytes and --max-model-len"),
     Other(("--max-prefill-tokens",), _BATCH),
     Other(("--speculative-num-draft-tokens",), "see --speculative-num-steps", None),
-    Other(("--speculative-eagle-topk",), "each draft follows the one before", ("1",)),
     Other(("--speculative-token-map",), "the files of a drafter have its tokens (d2t)"),
     Other(("--dist-init-addr", "--ep-size", "--ep"), "an engine is one process"),
     Other(

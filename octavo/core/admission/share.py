@@ -112,6 +112,7 @@ class FairShare:
             else:
                 # Forced tokens are several rows at once.
                 num_decoding += max(1, _num_lacking(sequence)) + len(sequence.drafts)
+                num_decoding += sequence.num_branched
         lines = self._lifecycle.queue.lines.values()
         for line in lines:
             if line.waiting and self._could_start(line.waiting[-1]):

@@ -18,14 +18,20 @@ it reads included.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Series
+
 from octavo.core.config import CoreConfig
 from octavo.core.kv.manager import KVManager
 from octavo.core.pace.draft_counts import ROW_COST, DraftCounts
+from octavo.core.pace.proposed_tree import ProposedTree
 from octavo.core.plan import StepPlan
 from octavo.core.plan_draft import PlanDraft
 from octavo.core.sequence import Sequence
+from octavo.core.trees.form import ROOT, depths_of
 
 FIRST_RATE = 0.7  # of right proposals, before any has been verified
+# Of a place's other candidates, the second has this part of the rest, and each later one half.
+OTHERS_PART = 0.4
 # The part of a step without rows that a pass takes, until passes have been measured.
 PASS_COST = 0.15
 SHARE = 0.01  # of the time, which it may take without saving any
@@ -53,7 +59,12 @@ class AheadCounts:
         self._budget = config.max_num_batched_tokens
         self._kv = kv
         self._drafts = drafts
-        self.rates = [FIRST_RATE] * self._most
+        self._width = config.ahead_width if config.max_branches else 1
+        self._forks = config.ahead_forks
+        self._most_branches, self._most_drafts = config.max_branches, config.max_drafts
+        rest = (1.0 - FIRST_RATE) * OTHERS_PART
+        self._first_rates = [FIRST_RATE, *[rest * 0.5**more for more in range(self._width - 1)]]
+        self.rates = [[*self._first_rates] for _ in range(self._most)]
         self.seconds = FIRST_SECONDS  # in the account
         self.is_resting = False
         self.pass_seconds = 0.0  # 0: not measured yet
@@ -96,17 +107,20 @@ class AheadCounts:
             return
         if (step + 1) % (NUM_OLD if size in self._plain else NUM_UNKNOWN) == 0:
             sampling = []  # the next step has no drafts, and shows what it takes then
-        counts = self._counts(sampling, num_rows, num_read)
+        trees = self._trees(sampling, num_rows, num_read)
+        counts = [tree.num_places for tree in trees]
         if sampling:
             self._pays = any(counts)
             self._return(sampling, counts)
         usual = 2 * len(sampling)
-        for sequence, count in zip(sampling, counts, strict=True):
-            count = self._with_room(sequence, count, draft)
+        for sequence, tree in zip(sampling, trees, strict=True):
+            count = self._with_room(sequence, tree.num_places, draft)
             if count:
                 usual -= max(0, sequence.num_planned - sequence.num_followed - self._most - 1)
-                chances = self._chances(sequence, count)
+                chances, form = tree.made(count)
                 draft.ahead.append((sequence.slot, chances))
+                if form is not None:
+                    draft.ahead_trees.append((sequence.slot, form))
                 sequence.num_followed = sequence.num_planned
         for sequence in reading if self._pays else ():
             usual = -1
@@ -115,11 +129,10 @@ class AheadCounts:
         if draft.ahead and usual >= 0:
             self._usual_step = step
 
-    def _counts(self, sampling: list[Sequence], num_rows: int, num_read: int) -> list[int]:
-        """Return for each sequence how many proposals gain more than they cost."""
-        counts = [0] * len(sampling)
+    def _trees(self, sampling: list[Sequence], num_rows: int, num_read: int) -> list[ProposedTree]:
+        """Return for each sequence the proposals that gain more than they cost."""
         if not sampling:
-            return counts
+            return []
         fixed, row = self._drafts.seconds(num_read)
         each_pass = self.pass_seconds
         if not fixed:
@@ -127,24 +140,34 @@ class AheadCounts:
         each_pass = each_pass or PASS_COST * fixed
         tokens, seconds = float(num_rows), fixed + row * num_rows
         room = (self._budget - num_rows) // len(sampling)
-        most = [min(self._most, room, self._useful(each)) for each in sampling]
-        all_chances = [
-            self._chances(each, count) for each, count in zip(sampling, most, strict=True)
-        ]
-        for place in range(max(most)):
+        most, most_aside = min(room, self._most_drafts), self._most_branches // len(sampling)
+        trees = [self._tree(each, self._places(each, room)) for each in sampling]
+        for _ in range(self._most):
             added, num_added = 0.0, 0
-            for index, chances in enumerate(all_chances):
-                is_reached = counts[index] == place < len(chances)
-                if is_reached and chances[place] * seconds > tokens * row:
-                    added += chances[place]
-                    num_added += 1
-                    counts[index] += 1
+            all_offers = []
+            for tree in trees:
+                offers = tree.offers(tokens * row / seconds, most, most_aside)
+                added += sum([offer.chance for offer in offers])
+                num_added += len(offers)
+                all_offers.append(offers)
             cost = each_pass + row * num_added
             if added * seconds <= tokens * cost:
-                return [min(count, place) for count in counts]
+                break
+            for tree, offers in zip(trees, all_offers, strict=True):
+                tree.add(offers)
             tokens += added
             seconds += cost
-        return counts
+        return trees
+
+    def _tree(self, sequence: Sequence, most_places: int) -> ProposedTree:
+        """Return the tree of a sequence, which has no drafts yet."""
+        if not sequence.rates:
+            sequence.rates = [[*rates] for rates in self.rates]
+        return ProposedTree(sequence.rates, most_places, width=self._width, forks=self._forks)
+
+    def _places(self, sequence: Sequence, room: int) -> int:
+        """Return for how many places something may be proposed."""
+        return min(self._most, room, self._useful(sequence))
 
     def _useful(self, sequence: Sequence) -> int:
         """Return how many tokens behind the present sample could be drafts of the next step.
@@ -153,16 +176,6 @@ class AheadCounts:
         """
         before_end = sequence.max_total - sequence.num_expected - 1
         return max(0, min(before_end, self._longest - sequence.num_planned))
-
-    def _chances(self, sequence: Sequence, count: int) -> tuple[float, ...]:
-        """Return how probably one proposal is right, two are, and so on."""
-        if not sequence.rates:
-            sequence.rates = list(self.rates)
-        chance, chances = 1.0, []
-        for rate in sequence.rates[:count]:
-            chance *= rate
-            chances.append(chance)
-        return tuple(chances)
 
     def _with_room(self, sequence: Sequence, count: int, draft: PlanDraft) -> int:
         """Return how many of these proposals have blocks, for which free ones may be taken.
@@ -181,21 +194,34 @@ class AheadCounts:
     def _return(self, sampling: list[Sequence], counts: list[int]) -> None:
         """Let rates move towards what is expected first, where nothing is proposed."""
         if not self._pays:
-            self.rates = [rate + (FIRST_RATE - rate) * _COMMON_RETURN for rate in self.rates]
+            for rates in self.rates:
+                _move(rates, self._first_rates, _COMMON_RETURN)
         for sequence, count in zip(sampling, counts, strict=True):
             if not count:
-                pairs = zip(sequence.rates or self.rates, self.rates, strict=True)
-                sequence.rates = [own + (common - own) * _OWN_RETURN for own, common in pairs]
+                for own, common in zip(sequence.rates, self.rates, strict=True):
+                    _move(own, common, _OWN_RETURN)
 
-    def score(self, sequence: Sequence, count: int, num_accepted: int) -> None:
-        """Count drafts of the second model that a step has verified."""
-        self._num_verified += count
-        self._num_accepted += num_accepted
-        if len(sequence.rates) < count:  # another source's
+    def score(self, sequence: Sequence, walk: Series[int]) -> None:
+        """Count drafts of the second model that a step has verified, and accepted on a walk."""
+        num_sent = len(sequence.verifying) + sequence.num_branched
+        self._num_verified += num_sent
+        self._num_accepted += len(walk)
+        if len(sequence.rates) < len(sequence.verifying):  # another source's
             return
-        for rates, gain in ((sequence.rates, _OWN_GAIN), (self.rates, _COMMON_GAIN)):
-            for place in range(min(count, num_accepted + 1)):
-                rates[place] += ((place < num_accepted) - rates[place]) * gain
+        parents: Series[int] = range(ROOT, num_sent + ROOT)
+        ranks: Series[int] = (0,) * num_sent
+        if sequence.form is not None and sequence.form.ranks:
+            parents, ranks = sequence.form.parents, sequence.form.ranks
+        before = ROOT
+        for place in range(min(len(walk) + 1, len(sequence.verifying))):
+            right = walk[place] if place < len(walk) else None
+            for number in range(num_sent):
+                if parents[number] == before:
+                    is_right = number == right
+                    for rates, gain in ((sequence.rates, _OWN_GAIN), (self.rates, _COMMON_GAIN)):
+                        at = rates[place]
+                        at[ranks[number]] += (is_right - at[ranks[number]]) * gain
+            before = ROOT if right is None else right
 
     def _compare(self, plan: StepPlan, taken: float, seconds: float) -> None:
         """Compare a step that only decodes with those of its size without drafts.
@@ -204,7 +230,8 @@ class AheadCounts:
         """
         num_rows = len(plan.slots)
         num_drafts = plan.num_tokens - num_rows
-        if not num_rows or sum([len(drafts) for _, drafts in plan.drafts]) != num_drafts:
+        num_sent = sum([len(drafts) for _, drafts in plan.drafts]) + plan.num_branched
+        if not num_rows or num_sent != num_drafts:
             return  # it has prompts
         size = num_rows.bit_length()
         if not num_drafts:
@@ -223,7 +250,12 @@ class AheadCounts:
 
     def learn(self, plan: StepPlan, seconds: float, ahead_seconds: float) -> None:
         """Add to the account what a step has saved, and take off what the second model took."""
-        num_passes = max([len(chances) for _, chances in plan.ahead], default=0)
+        trees = dict(plan.ahead_trees)
+        num_passes = 0
+        for slot, chances in plan.ahead:
+            tree = trees.get(slot)
+            places = len(chances) if tree is None else max(depths_of(tree.parents))
+            num_passes = max(num_passes, places)
         self._num_passes = num_passes
         if num_passes and (plan.step == self._usual_step or not self.pass_seconds):
             newest = ahead_seconds / num_passes
@@ -237,3 +269,9 @@ class AheadCounts:
         self._num_verified = self._num_accepted = 0
         self.seconds = min(MOST_SECONDS, self.seconds + SHARE * seconds - ahead_seconds + saved)
         self.is_resting = self.seconds < (TRIAL_SECONDS if self.is_resting else 0.0)
+
+
+def _move(rates: list[float], towards: Series[float], part: float) -> None:
+    """Move rates towards others by a part of the distance."""
+    for rank, other in enumerate(towards):
+        rates[rank] += (other - rates[rank]) * part

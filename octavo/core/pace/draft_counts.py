@@ -49,7 +49,7 @@ class DraftCounts:
         for each, count in zip(
             drafting, _best_counts(drafting, num_rows, fixed, row, room), strict=True
         ):
-            each.drafts = each.drafts[:count]
+            each.keep_drafts(count)
             self._num_sent += count > 0
 
     def _costs(self, drafting: Series[Sequence]) -> tuple[float, float]:

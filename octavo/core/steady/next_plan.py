@@ -140,7 +140,7 @@ class SteadyDecode:
         # The same as StepPlan(…), a third faster.
         fields = (
             *(step, (), (), (), tuple(new_blocks), last.slots, tuple(starts), last.counts),
-            *(last.samples, (), (), (), (), False),
+            *(last.samples, (), (), (), (), False, (), ()),
         )
         self._plan = plan = tuple.__new__(StepPlan, fields)
         return plan

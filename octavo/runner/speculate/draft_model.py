@@ -15,6 +15,7 @@ sequence may read it: as long as texts only grow, this costs nothing.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from itertools import takewhile
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from octavo.core.config import CoreConfig
 from octavo.core.plan import NewSlot, StepPlan
 from octavo.runner.batch import Step
 from octavo.runner.slots import SlotState
-from octavo.runner.speculate.ahead import AheadWork
+from octavo.runner.speculate.ahead import AheadWork, Wanted, wanted_by
 from octavo.runner.speculate.proposer import NOTHING, Proposal, Turn
 
 CATCH_UP_TOKENS = 256  # that it computes in one step for sequences that it has not followed
@@ -33,13 +34,13 @@ CATCH_UP_TOKENS = 256  # that it computes in one step for sequences that it has 
 class _Text:
     """The text of a slot, as far as the second model has computed it."""
 
-    __slots__ = ("chances", "is_lost", "num_noted", "num_rows", "proposal")
+    __slots__ = ("drafts", "is_lost", "num_noted", "num_rows", "proposal")
 
     def __init__(self, num_rows: int) -> None:
         self.num_rows = num_rows  # of the leading tokens, which all are known
         self.num_noted = num_rows  # of these, those that are counted in their blocks
         self.proposal: tuple[int, ...] = ()  # behind the last known token; the last has no row
-        self.chances: tuple[float, ...] = ()  # of its tokens
+        self.drafts = NOTHING  # these tokens, and the candidates beside them
         self.is_lost = False  # rows that it would have to read have left its windows
 
 
@@ -89,9 +90,7 @@ class DraftModelProposer:
 
     def propose(self, turns: Sequence[Turn]) -> Sequence[Proposal]:
         texts = [self._texts.get(turn.slot) for turn in turns]
-        return [
-            NOTHING if text is None else Proposal(text.proposal, text.chances) for text in texts
-        ]
+        return [NOTHING if text is None else text.drafts for text in texts]
 
     # the rows in blocks
 
@@ -152,9 +151,9 @@ class DraftModelProposer:
     def prepare(self, plan: StepPlan, step: Step) -> tuple[Step, AheadWork]:
         """Add to a step what the second model computes; return it, and what is asked."""
         num_written = self._num_written(plan)
-        asked = dict(plan.ahead)
+        asked = wanted_by(plan)
         num_rows: dict[int, int] = {}
-        chances: dict[int, tuple[float, ...]] = {}
+        wanted: dict[int, Wanted] = {}
         tokens, positions, row_starts = [NO_ROWS], [NO_ROWS], [0]
         left = max(0, min(CATCH_UP_TOKENS, self._budget - plan.num_tokens))
         of_drafts = {slot: len(drafts) for slot, drafts in plan.drafts}
@@ -172,24 +171,27 @@ class DraftModelProposer:
             if num_behind > left:
                 end = first + left
             elif samples:
-                chances[slot] = asked[slot]
+                wanted[slot] = asked[slot]
             left -= min(left, num_behind)
             if end > first:
                 tokens.append(self._state.tokens[slot, first:end])
                 positions.append(np.arange(first, end, dtype=np.int32))
                 row_starts[-1] += end - first
                 num_rows[slot] = end
-        work = AheadWork(num_rows, chances, num_written)
-        if not (num_rows or chances):
+        work = AheadWork(num_rows, wanted, num_written)
+        if not (num_rows or wanted):
             return step, work
         drawn = step.draws.slots.tolist()
+        of_drawn = [wanted.get(slot, Wanted()) for slot in drawn]
+        row_starts += [row_starts[-1]] * len(plan.branches)  # which are sequences of the batch too
         ahead = Ahead(
             DRAFTER,
-            np.array([len(chances.get(slot, ())) for slot in drawn], np.int32),
+            np.array([each.num_places for each in of_drawn], np.int32),
             np.array([num_written.get(slot, 0) for slot in drawn], np.int32),
             np.concatenate(tokens),
             np.concatenate(positions),
             np.array(row_starts, np.int32),
+            np.array([each.width for each in of_drawn], np.int32),
         )
         return step._replace(draws=step.draws._replace(ahead=ahead)), work
 
@@ -222,8 +224,13 @@ class DraftModelProposer:
             if text is None or slot in lost:
                 continue
             known = int(self._state.num_known[slot])
-            text.proposal, text.chances = proposal, work.chances.get(slot, ())[: len(proposal)]
+            wanted = work.wanted.get(slot, Wanted())
+            before, text.proposal = text.proposal, proposal[:: wanted.width]
+            text.drafts = wanted.proposal(proposal)
             if proposal:
                 text.num_rows = known + len(drawn)
             elif text.num_rows == known:
-                text.num_rows += min(len(drawn) - 1, work.num_written.get(slot, 0))
+                # Of accepted drafts, those that it went on from itself have rows.
+                pairs = zip(drawn[:-1], before, strict=False)
+                own = sum(takewhile(bool, [one == other for one, other in pairs]))
+                text.num_rows += min(own, work.num_written.get(slot, 0))

@@ -70,11 +70,11 @@ class Drafting:
         result: StepResult,
         slots: Iterable[int],
         tokens: Callable[[int], Ints],
-        num_allowed: Callable[[int, Sequence[int]], int] | None = None,
+        allowed: Callable[[int, Proposal], Proposal] | None = None,
     ) -> StepResult:
         """Add drafts for those of these slots that get some; `tokens` has their text.
 
-        `num_allowed` says how many drafts of a slot its grammar allows.
+        `allowed` leaves of a slot's drafts those that its grammar allows.
         """
         sampled = list(slots)
         if not sampled:
@@ -82,7 +82,7 @@ class Drafting:
         # Without room the proposer is asked for none, and still sees the new tokens.
         room = max(0, min(self._most, (self._budget - self._num_open) // len(sampled)))
         proposals = self._proposed(sampled, tokens, room)
-        drafts, chances, predicted = [], [], []
+        drafts, chances, predicted, trees = [], [], [], []
         for slot, proposal in zip(sampled, proposals, strict=True):
             prediction = self._predictions.get(slot)
             if prediction is not None:
@@ -91,15 +91,20 @@ class Drafting:
                 if own.tokens and sum(own.chances) >= sum(proposal.chances):
                     proposal = own
                     predicted.append(slot)
-            found = self._valid(proposal.tokens)
-            if found and num_allowed is not None:
-                found = found[: num_allowed(slot, found)]
-            if found:
-                drafts.append((slot, found))
-                if proposal.chances:
-                    chances.append((slot, tuple(proposal.chances[: len(found)])))
+            found = proposal.first(self._num_valid(proposal.tokens))
+            if found.tokens and allowed is not None:
+                found = allowed(slot, found)
+            if found.tokens:
+                drafts.append((slot, tuple(found.tokens)))
+                if found.chances:
+                    chances.append((slot, tuple(found.chances)))
+                if found.tree is not None:
+                    trees.append((slot, found.tree))
         return result._replace(
-            drafts=tuple(drafts), chances=tuple(chances), predicted=tuple(predicted)
+            drafts=tuple(drafts),
+            chances=tuple(chances),
+            predicted=tuple(predicted),
+            trees=tuple(trees),
         )
 
     def _proposed(
@@ -111,13 +116,11 @@ class Drafting:
             return [NOTHING] * len(slots)
         most = min(room, proposer.most)
         proposals = proposer.propose([Turn(slot, tokens(slot), most) for slot in slots])
-        return [Proposal(each.tokens[:most], each.chances[:most]) for each in proposals]
+        return [each.first(most) for each in proposals]
 
-    def _valid(self, proposal: Iterable[int]) -> tuple[int, ...]:
-        """Return the drafts before the first id that does not exist."""
-        drafts = []
-        for token in proposal:
+    def _num_valid(self, proposal: Sequence[int]) -> int:
+        """Return how many drafts there are before the first id that does not exist."""
+        for count, token in enumerate(proposal):
             if not 0 <= token < self._vocabulary:
-                break
-            drafts.append(token)
-        return tuple(drafts)
+                return count
+        return len(proposal)

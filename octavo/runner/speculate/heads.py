@@ -16,7 +16,7 @@ from octavo.core.config import CoreConfig
 from octavo.core.plan import NewSlot, StepPlan
 from octavo.runner.batch import Step
 from octavo.runner.slots import SlotState
-from octavo.runner.speculate.ahead import AheadWork
+from octavo.runner.speculate.ahead import AheadWork, Wanted, wanted_by
 from octavo.runner.speculate.proposer import NOTHING, Proposal, Turn
 
 _ALL = np.iinfo(np.int32).max  # of the drafts of a step: none has a row that it lacks
@@ -54,18 +54,23 @@ class HeadsProposer:
 
     def prepare(self, plan: StepPlan, step: Step) -> tuple[Step, AheadWork]:
         """Add to a step what the heads propose; return it, and what is asked."""
-        chances = {slot: each for slot, each in plan.ahead if each and slot in self._proposals}
-        work = AheadWork({}, chances, {})
-        if not chances:
+        asked = wanted_by(plan)
+        wanted = {
+            slot: each for slot, each in asked.items() if each.chances and slot in self._proposals
+        }
+        work = AheadWork({}, wanted, {})
+        if not wanted:
             return step, work
-        counts = [len(chances.get(slot, ())) for slot in step.draws.slots.tolist()]
+        drawn = [wanted.get(slot, Wanted()) for slot in step.draws.slots.tolist()]
+        counts = [each.num_places for each in drawn]
         ahead = Ahead(
             DRAFTER,
             np.array(counts, np.int32),
             np.full(len(counts), _ALL, np.int32),
             NO_ROWS,
             NO_ROWS,
-            np.zeros(len(plan.slots) + 1, np.int32),
+            np.zeros(len(plan.slots) + len(plan.branches) + 1, np.int32),
+            np.array([each.width for each in drawn], np.int32),
         )
         return step._replace(draws=step.draws._replace(ahead=ahead)), work
 
@@ -76,5 +81,4 @@ class HeadsProposer:
         proposals = output.proposals or ((),) * len(output.tokens)
         for slot, proposal in zip(slots.tolist(), proposals, strict=True):
             if slot in self._proposals and slot not in lost:
-                chances = work.chances.get(slot, ())[: len(proposal)]
-                self._proposals[slot] = Proposal(proposal, chances)
+                self._proposals[slot] = work.wanted.get(slot, Wanted()).proposal(proposal)

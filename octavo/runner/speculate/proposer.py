@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from octavo.backends.base import Ints
 from octavo.core.plan import NewSlot
+from octavo.core.trees.form import DraftTree
 
 
 class Turn(NamedTuple):
@@ -31,6 +32,25 @@ class Proposal(NamedTuple):
 
     tokens: Sequence[int] = ()
     chances: Sequence[float] = ()
+    tree: DraftTree | None = None  # their form, each behind the one that it follows; None: a chain
+
+    def first(self, count: int) -> Proposal:
+        """Return so many drafts of these, the likeliest."""
+        if count >= len(self.tokens):
+            return self
+        tree = None if self.tree is None else self.tree.first(count)
+        return Proposal(self.tokens[:count], self.chances[:count], tree)
+
+    def without(self, is_kept: Sequence[bool]) -> Proposal:
+        """Return the drafts that are kept, each with the one that it follows."""
+        if all(is_kept):
+            return self
+        kept = [number for number, keeps in enumerate(is_kept) if keeps]
+        return Proposal(
+            [self.tokens[number] for number in kept],
+            [self.chances[number] for number in kept] if self.chances else (),
+            None if self.tree is None else self.tree.without(is_kept),
+        )
 
 
 NOTHING = Proposal()

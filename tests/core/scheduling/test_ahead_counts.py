@@ -22,6 +22,7 @@ from octavo.core.pace.ahead_counts import (
 from octavo.core.plan import StepPlan
 from octavo.core.plan_draft import PlanDraft
 from octavo.core.sequence import Sequence
+from tests.core.ahead_trees import trees_by
 from tests.core.make import Rig, counting, tokens
 
 Drafts = tuple[int, ...]
@@ -48,6 +49,13 @@ def asked(plan: StepPlan) -> list[int]:
 
 def sequence_of(made: Rig, name: str) -> Sequence:
     return made.scheduler.sequences[name]
+
+
+def score(ahead: AheadCounts, one: Sequence, count: int, num_accepted: int) -> None:
+    """Count so many drafts in a chain, of which the first ones were accepted."""
+    one.verifying = tuple(range(count))
+    ahead.score(one, range(num_accepted))
+    one.verifying = ()
 
 
 def test_a_prompt_is_read_and_something_proposed_behind_it() -> None:
@@ -94,12 +102,12 @@ def test_a_second_model_of_shorter_texts_reads_their_first_part() -> None:
 
 def test_blocks_for_proposals_are_taken_where_enough_are_free() -> None:
     made, ahead = rig(block_size=4, model=counting)
-    ahead.rates = [0.99] * 4
+    ahead.rates = [[0.99]] * 4
     made.add("a", 7, max_tokens=30)
     assert asked(planned(made)) == [4]
     assert sequence_of(made, "a").num_capacity == 12
     made, ahead = rig(block_size=4, num_blocks=4)
-    ahead.rates = [0.99] * 4
+    ahead.rates = [[0.99]] * 4
     made.add("a", 7, max_tokens=3)
     assert asked(planned(made)) == [1]
     assert sequence_of(made, "a").num_capacity == 8
@@ -107,7 +115,7 @@ def test_blocks_for_proposals_are_taken_where_enough_are_free() -> None:
 
 def test_no_block_is_taken_that_another_sequence_may_need() -> None:
     made, ahead = rig(block_size=4, num_blocks=4)
-    ahead.rates = [0.99] * 4
+    ahead.rates = [[0.99]] * 4
     made.add("a", 7, max_tokens=5)
     assert asked(planned(made)) == [1]
     assert sequence_of(made, "a").num_capacity == 8
@@ -115,7 +123,7 @@ def test_no_block_is_taken_that_another_sequence_may_need() -> None:
 
 def test_all_blocks_for_proposals_are_taken_or_none() -> None:
     made, ahead = rig(block_size=1, num_blocks=16)
-    ahead.rates = [0.99] * 4
+    ahead.rates = [[0.99]] * 4
     for family, name in enumerate("ab"):
         made.add(name, tokens(6, family), max_tokens=8)
     assert asked(planned(made)) == []
@@ -148,23 +156,23 @@ def test_rates_are_measured_by_place_and_return_slowly() -> None:
     made.add("a", 6, max_tokens=30)
     planned(made)
     one = sequence_of(made, "a")
-    ahead.score(one, 3, 1)
-    assert one.rates[0] > FIRST_RATE > one.rates[1]
-    assert one.rates[2] == FIRST_RATE  # that place was not reached
-    assert one.rates[1] < ahead.rates[1] < FIRST_RATE
-    one.rates, ahead.rates = [0.0] * 4, [0.0] * 4
+    score(ahead, one, 3, 1)
+    assert one.rates[0] > [FIRST_RATE] > one.rates[1]
+    assert one.rates[2] == [FIRST_RATE]  # that place was not reached
+    assert one.rates[1] < ahead.rates[1] < [FIRST_RATE]
+    one.rates, ahead.rates = [[0.0] for _ in range(4)], [[0.0] for _ in range(4)]
     made.land()
     assert planned(made).ahead == ()
-    assert 0.0 < one.rates[0] < ahead.rates[0] < 0.01
+    assert [0.0] < one.rates[0] < ahead.rates[0] < [0.01]
 
 
 def test_drafts_of_another_source_than_the_second_model_change_no_rates() -> None:
     made, ahead = rig()
     made.add("a", 6, max_tokens=30)
     one = sequence_of(made, "a")
-    ahead.score(one, 3, 3)
+    score(ahead, one, 3, 3)
     assert one.rates == []
-    assert ahead.rates == [FIRST_RATE] * 4
+    assert ahead.rates == [[FIRST_RATE]] * 4
 
 
 def test_dear_passes_are_not_made() -> None:
@@ -216,10 +224,10 @@ def test_right_proposals_pay_into_the_account() -> None:
     made, ahead = rig()
     made.add("a", 6, max_tokens=30)
     plan = planned(made)
-    ahead.score(sequence_of(made, "a"), 2, 2)
+    score(ahead, sequence_of(made, "a"), 2, 2)
     ahead.learn(plan, 0.1, 0.05)
     assert ahead.seconds == pytest.approx(FIRST_SECONDS + 0.1 * SHARE - 0.05 + 2 * 0.1)
-    ahead.score(sequence_of(made, "a"), 4, 4)
+    score(ahead, sequence_of(made, "a"), 4, 4)
     ahead.learn(plan, 9.0, 0.0)
     assert ahead.seconds == MOST_SECONDS
 
@@ -246,8 +254,8 @@ def test_verified_proposals_are_scored() -> None:
         planned(made)
         made.land()
     one = sequence_of(made, "a")
-    assert one.rates[0] > FIRST_RATE > one.rates[1]
-    assert one.rates[2] == FIRST_RATE
+    assert one.rates[0] > [FIRST_RATE] > one.rates[1]
+    assert one.rates[2] == [FIRST_RATE]
 
 
 @pytest.mark.parametrize(("seconds", "is_off"), [(1.5, False), (2.5, True)])
@@ -259,7 +267,7 @@ def test_none_are_proposed_where_steps_with_drafts_are_slower(seconds: float, is
     one = sequence_of(made, "a")
     ahead.learn(decoding(1, 0), 1.0, 0.0)
     for step in range(NUM_TRIED):
-        ahead.score(one, 2, 1)
+        score(ahead, one, 2, 1)
         ahead.learn(decoding(2 + step, 2), seconds, 0.0)
     ahead.seconds, ahead.is_resting = 1.0, False
     made.land()
@@ -276,7 +284,7 @@ def test_a_step_without_drafts_is_made_now_and_then(is_known: bool, every: int) 
         if asked(planned(made)) == [] and step > 0:
             without.append(step)
         made.land()
-        ahead.rates = sequence_of(made, "a").rates = [0.9] * 4
+        ahead.rates = sequence_of(made, "a").rates = [[0.9] for _ in range(4)]
         if not is_known:
             ahead._plain.clear()
     assert without == [*range(every - 1, 300, every)]
@@ -297,7 +305,7 @@ def test_steps_are_learned_without_what_the_second_model_takes() -> None:
 
 def test_prompts_get_what_the_second_model_leaves_of_the_goal(monkeypatch: Any) -> None:
     made, ahead = rig(max_model_len=200, itl_goal=10.0)
-    monkeypatch.setattr(ahead, "_counts", lambda sampling, *_: [2] * len(sampling))
+    monkeypatch.setattr(AheadCounts, "_trees", trees_by(lambda _, each, *__: [2] * len(each)))
     pace = next(each for each in made.scheduler.limiters if isinstance(each, StepTime))
     made.add("a", 6, max_tokens=180, ignore_eos=True)
 

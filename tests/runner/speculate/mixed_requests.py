@@ -35,6 +35,7 @@ from octavo.core.pooling import POOLINGS, Pooling
 from octavo.core.sequence import Sequence as CoreSequence
 from octavo.core.stats import EngineStats
 from tests.api.tiny import make_model
+from tests.core.ahead_trees import trees_by
 from tests.runner.draw_samplers import draw_samplers
 from tests.runner.speculate.fitted_heads import FITTED, fit_own_layer
 from tests.runner.speculate.mtp_files import add_mimo_layer
@@ -62,6 +63,9 @@ WAYS: dict[str, dict[str, Any] | None] = {
         "method": "custom_class",
         "model": "tests.engine.own_classes.proposers:DyingLate",
     },
+    "eagle3 trees": {"method": "eagle3", "num_speculative_tokens": 4, "draft_candidates": 3},
+    "medusa trees": {"method": "medusa", "num_speculative_tokens": 4, "draft_candidates": 3},
+    "draft_model trees": {"num_speculative_tokens": 4, "draft_candidates": 2},
     "prediction": None,
 }
 CALM = 0.3  # the share of what the model's layers add that is left
@@ -233,14 +237,17 @@ def engine(directory: Path, backend: str, way: str | None) -> Iterator[LLM]:
     model proposes now more, now less, and now nothing for a while.
     """
     config = {"method": "off"} if way is None else WAYS[way]
-    if config is not None and way == "draft_model":
+    drafter = way.removesuffix(" trees") if way else None
+    if config is not None and drafter == "draft_model":
         config = {**config, "model": str(drafter_of(directory, NOISE))}
-    if config is not None and way in FITTED:
-        config = {**config, "model": str(FITTED[way](directory, directory / way))}
+    if config is not None and drafter in FITTED:
+        files = directory / drafter
+        fitted = files if files.exists() else FITTED[drafter](directory, files)
+        config = {**config, "model": str(fitted)}
     options = {**ENGINE, "backend": backend, "dtype": "float32", "speculative_config": config}
     with (
         mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)),
-        mock.patch.object(AheadCounts, "_counts", varied_counts),
+        mock.patch.object(AheadCounts, "_trees", trees_by(varied_counts)),
         mock.patch.object(AheadCounts, "learn"),
         LLM(str(directory), **options) as made,
     ):

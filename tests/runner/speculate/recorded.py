@@ -15,6 +15,7 @@ from octavo.core.sequence import Sequence as CoreSequence
 from octavo.runner.speculate.draft_model import DraftModelProposer
 from octavo.runner.speculate.heads import HeadsProposer
 from octavo.runner.speculate.proposer import Proposal, Turn
+from tests.core.ahead_trees import trees_by
 from tests.runner.speculate.mixed_requests import ENGINE
 
 Proposals = dict[tuple[int, ...], tuple[int, ...]]
@@ -50,7 +51,7 @@ def recorded(
     options = {**ENGINE, "backend": backend, "dtype": "float32", "speculative_config": settings}
     with (
         mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)),
-        mock.patch.object(AheadCounts, "_counts", counts),
+        mock.patch.object(AheadCounts, "_trees", trees_by(counts)),
         mock.patch.object(AheadCounts, "learn"),
         mock.patch.object(proposer, "propose", recording),
         LLM(str(directory), **options) as llm,

@@ -18,6 +18,7 @@ from octavo.core.config import ConfigError
 from octavo.core.pace.ahead_counts import AheadCounts
 from octavo.core.pace.draft_counts import DraftCounts
 from tests.api.tiny import make_model
+from tests.core.ahead_trees import trees_by
 from tests.runner.speculate.mixed_requests import ENGINE, drafter_of, stats_of, varied_counts
 
 WAYS: tuple[dict[str, Any], ...] = (
@@ -35,7 +36,7 @@ def engine(directory: Path, drafter: Path, **options: Any) -> Iterator[LLM]:
     given = {**ENGINE, "dtype": "float32", "speculative_config": config, **options}
     with (
         mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)),
-        mock.patch.object(AheadCounts, "_counts", varied_counts),
+        mock.patch.object(AheadCounts, "_trees", trees_by(varied_counts)),
         mock.patch.object(AheadCounts, "learn"),
         LLM(str(directory), **given) as made,
     ):
@@ -88,7 +89,7 @@ def test_the_first_proposals_need_a_block_more_than_the_tables_have(tmp_path: Pa
         return [4 * near for near in is_near]
 
     with engine(directory, directory, backend="torch") as llm:
-        with mock.patch.object(AheadCounts, "_counts", near_the_end):
+        with mock.patch.object(AheadCounts, "_trees", trees_by(near_the_end)):
             llm.generate([{"prompt_token_ids": [5, 6, 7]}], sampling, use_tqdm=False)
         stats = stats_of(llm)
     assert stats.num_accepted_drafts == stats.num_drafts > 8

@@ -120,7 +120,9 @@ def test_an_invalid_id_ends_a_draft(guessed: tuple[int, ...], kept: tuple[int, .
 
 def test_drafts_that_a_grammar_forbids_are_cut() -> None:
     made = drafting(Counting(), max_num_batched_tokens=64)
-    result = made.add_to(StepResult(0, ()), [0, 1], lambda slot: TOKENS, lambda slot, _: 2 * slot)
+    result = made.add_to(
+        StepResult(0, ()), [0, 1], lambda slot: TOKENS, lambda slot, all_: all_.first(2 * slot)
+    )
     assert result.drafts == ((1, (0, 1)),)
 
 

@@ -39,7 +39,9 @@ def test_mixed_requests_give_equal_answers(tmp_path: Path, backend: str) -> None
         found, stats = answers_by(way, directory, backend, cases, right, seed=1)
         assert found == right, way
         assert (
-            stats.num_drafts > stats.num_accepted_drafts > (40 if way in (*FITTED, "mtp") else 15)
+            stats.num_drafts
+            > stats.num_accepted_drafts
+            > (40 if way.removesuffix(" trees") in (*FITTED, "mtp") else 15)
         ), way
         assert stats.accepted_at[1] > 4, way
         assert stats.num_preemptions > 0 < stats.num_cached_tokens

@@ -10,6 +10,7 @@ from dataclasses import replace
 from octavo.core.config import CoreConfig
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.request import Request
+from tests.sim.drafts.trees import Proposed, check_tree
 from tests.sim.kv.memory import require
 from tests.sim.truth import VOCABULARY
 
@@ -58,7 +59,7 @@ def chances_of(state: int, count: int) -> tuple[float, ...]:
 def check_drafts(
     plan: StepPlan,
     config: CoreConfig,
-    proposed: dict[int, tuple[int, ...]],
+    proposed: dict[int, Proposed],
     in_flight: Sequence[tuple[StepPlan, StepResult]],
     drafting: frozenset[int],
 ) -> None:
@@ -67,9 +68,12 @@ def check_drafts(
     `drafting` has the open slots that may draft, before this plan.
     """
     for slot, drafts in plan.drafts:
-        right = proposed.get(slot, ())[: len(drafts)]
-        require(drafts == right, f"step {plan.step}: drafts {drafts} of slot {slot}, not {right}")
-    num_drafts = sum(len(drafts) for _, drafts in plan.drafts)
+        check_tree(plan, slot, drafts, proposed.get(slot, Proposed()))
+    main = {slot for slot, _ in plan.drafts}
+    require(main.issuperset(each.slot for each in plan.branches), f"step {plan.step}: no chain")
+    most = config.max_branches
+    require(len(plan.branches) <= most, f"step {plan.step}: {len(plan.branches)} branches")
+    num_drafts = sum(len(drafts) for _, drafts in plan.drafts) + plan.num_branched
     most = config.max_step_drafts or num_drafts
     require(num_drafts <= most, f"step {plan.step}: {num_drafts} drafts, and room for {most}")
     left = drafting.difference(plan.freed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 
@@ -23,6 +24,9 @@ class _Turn:
     position: int  # of its last token
     drawn_from: int  # the row of logits of its last token
     num_left: int
+    width: int  # candidates for each place
+    num_drafts: int  # of the sample
+    num_main: int  # accepted drafts that are the first of the sample's rows
     tokens: list[int] = field(default_factory=list)
 
 
@@ -50,7 +54,8 @@ def propose(
         number += 1
         rest = [turn for turn in turns if turn.num_left]
         if rest:
-            _go_on(rest, *sampler.draw(logits, [turn.slot for turn in rest]))
+            slots, widths = [turn.slot for turn in rest], [turn.width for turn in rest]
+            _go_on(rest, sampler.candidates(logits, slots, widths))
         rows = _Rows(batch)
         for turn in turns:
             if turn.num_left:
@@ -74,11 +79,16 @@ def _turns(
         # The last token known before, the drafts that were accepted, and the token behind them.
         count = len(output.tokens[sample])
         position = int(batch.positions[row]) + count
-        drawn_from = int(draws.first_rows[sample]) + count - 1
+        walk = sampler.walks[sample]
+        drawn_from = int(draws.first_rows[sample]) + walk[-1]
+        num_main = sum(takewhile(bool, [n == row for n, row in enumerate(walk)])) - 1
         slot = sampler.slots[number]
         has_none = number in failed or slot.sampling.processors
         num_left = 0 if has_none else int(ahead.num_steps[sample])
-        turns.append(_Turn(slot.branch(), sample, sequence, position, drawn_from, num_left))
+        num_drafts = 0 if draws.num_drafts is None else int(draws.num_drafts[sample])
+        width = int(ahead.widths[sample]) if len(ahead.widths) else 1
+        at = (sample, sequence, position, drawn_from, num_left, width, num_drafts, num_main)
+        turns.append(_Turn(slot.branch(), *at))
     return turns
 
 
@@ -91,21 +101,23 @@ def _add_lacking(rows: _Rows, ahead: Ahead, turns: list[_Turn], output: StepOutp
         turn = of_sequence.get(sequence)
         if turn is not None:
             tokens = output.tokens[turn.sample]
-            num_written = min(int(ahead.num_written[turn.sample]), len(tokens) - 1)
+            num_written = int(ahead.num_written[turn.sample])
+            is_all = num_written >= turn.num_drafts
+            num_written = len(tokens) - 1 if is_all else min(num_written, turn.num_main)
             first = turn.position + 1 - len(tokens)
             for place in range(num_written, len(tokens)):
                 rows.add(tokens[place], first + place)
         rows.end(sequence, is_wanted=turn is not None)
 
 
-def _go_on(turns: list[_Turn], drawn: Ints, failures: dict[int, str]) -> None:
-    """Give each turn the token that was drawn for it; one whose draw failed ends."""
-    for row, (turn, token) in enumerate(zip(turns, drawn.tolist(), strict=True)):
-        if row in failures:
+def _go_on(turns: list[_Turn], candidates: list[list[int]]) -> None:
+    """Give each turn the tokens that were drawn for it; one whose draw failed ends."""
+    for turn, tokens in zip(turns, candidates, strict=True):
+        if not tokens:
             turn.num_left = 0
             continue
-        turn.slot.append(token)
-        turn.tokens.append(token)
+        turn.slot.append(tokens[0])
+        turn.tokens.extend([*tokens, *[-1] * (turn.width - len(tokens))])
         turn.position += 1
         turn.num_left -= 1
 

@@ -40,12 +40,25 @@ def masked(logits: Floats, draws: Draws, masks: Words) -> Floats:
     return result
 
 
+def next_row(draws: Draws, own: slice, row: int, token: int) -> int:
+    """Return the row of the sample's draft behind a row that is this token; 0 if there is none.
+
+    `own` are the drafts of the sample among all.
+    """
+    drafts = draws.drafts[own]
+    if not len(draws.parents):
+        return row + 1 if row < len(drafts) and drafts[row] == token else 0
+    found = np.flatnonzero((draws.parents[own] == row) & (drafts == token))
+    return int(found[0]) + 1 if len(found) else 0
+
+
 class StepSampler:
     """The slots of a backend, and the draws of its steps."""
 
     def __init__(self) -> None:
         self.slots: dict[int, Slot] = {}
         self._sampler = Sampler()
+        self.walks: list[list[int]] = []  # of the last step's samples: the rows drawn from
 
     def change(self, draws: Draws) -> None:
         """Free and open slots and append to them, before the step's batch is computed."""
@@ -69,9 +82,30 @@ class StepSampler:
         token_ids[rows] = [self.slots[number].tokens[-1] for number in numbers]
         return batch._replace(token_ids=token_ids)
 
-    def draw(self, logits: Floats, slots: Sequence[Slot]) -> tuple[Ints, dict[int, str]]:
-        """Draw a token for each slot, open or not, from its row; return also the failures."""
-        return self._sampler.draw(logits, slots)
+    def candidates(
+        self, logits: Floats, slots: Sequence[Slot], widths: Sequence[int]
+    ) -> list[list[int]]:
+        """Draw tokens for each slot, open or not, from its row: as many as its width, or fewer.
+
+        Each is the one that is drawn where those before it are forbidden.
+        """
+        found: list[list[int]] = [[] for _ in slots]
+        masks: Words | None = None
+        left = list(range(len(slots)))
+        while left:
+            own = None if masks is None else masks[left]
+            drawn, failed = self._sampler.draw(logits[left], [slots[n] for n in left], own)
+            if masks is None:
+                masks = np.full((len(slots), -(-logits.shape[1] // 32)), 0xFFFFFFFF, np.uint32)
+            rest = []
+            for place, (number, token) in enumerate(zip(left, drawn.tolist(), strict=True)):
+                if place not in failed:
+                    found[number].append(token)
+                    masks[number, token // 32] &= ~np.uint32(1 << token % 32)
+                    if len(found[number]) < widths[number]:
+                        rest.append(number)
+            left = rest
+        return found
 
     def finish(self, draws: Draws, logits: Floats, hidden: Floats) -> StepOutput:
         """Compute everything that follows the forward pass."""
@@ -100,27 +134,29 @@ class StepSampler:
         first_drafts = np.cumsum(num_drafts) - num_drafts
         all_masks = None if draws.masks is None else draws.masks.wait()
         chosen = np.arange(len(numbers))  # samples that draw in this round
-        for index in range(1 + int(num_drafts.max(initial=0))):
-            rows = draws.first_rows[chosen] + index
+        self.walks = [[0] for _ in numbers]
+        while len(chosen):
+            at = np.array([self.walks[sample][-1] for sample in chosen.tolist()], np.int32)
             masks = None
             if all_masks is not None:  # it has a row for each sample and each draft
-                masks = all_masks[chosen + first_drafts[chosen] + index]
+                masks = all_masks[chosen + first_drafts[chosen] + at]
             slots = [self.slots[numbers[sample]] for sample in chosen]
-            drawn, failed = self._draw_rows(logits, rows, slots, masks)
+            drawn, failed = self._draw_rows(logits, draws.first_rows[chosen] + at, slots, masks)
             for sample, slot, token in zip(chosen.tolist(), slots, drawn.tolist(), strict=True):
                 tokens[sample].append(token)
                 slot.append(token)
             for place, message in failed.items():
                 failures.setdefault(numbers[chosen[place]], message)
-            is_right = [
-                index < num_drafts[sample]
-                and numbers[sample] not in failures
-                and draws.drafts[first_drafts[sample] + index] == tokens[sample][index]
-                for sample in chosen.tolist()
-            ]
-            chosen = chosen[np.array(is_right, np.bool_)]
-            if not len(chosen):
-                break
+            rest = []
+            for sample in chosen.tolist():
+                if numbers[sample] not in failures:
+                    first = int(first_drafts[sample])
+                    own = slice(first, first + int(num_drafts[sample]))
+                    row = next_row(draws, own, self.walks[sample][-1], tokens[sample][-1])
+                    if row:
+                        self.walks[sample].append(row)
+                        rest.append(sample)
+            chosen = np.array(rest, np.int64)
         return tuple(map(tuple, tokens))
 
     def _draw_rows(
@@ -142,10 +178,10 @@ class StepSampler:
             wanted, given = sampling.logprobs, sampling.logprob_ids
             if wanted == NO_LOGPROBS:
                 continue
-            first, count = draws.first_rows[sample], len(tokens[sample]) - (number in failures)
+            count = len(tokens[sample]) - (number in failures)
             if not count:
                 continue
-            rows = logits[first : first + count]
+            rows = logits[draws.first_rows[sample] + np.array(self.walks[sample][:count])]
             found.append(row_logprobs(number, rows, tokens[sample][:count], wanted, given))
         return tuple(found)
 

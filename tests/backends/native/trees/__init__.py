@@ -1,0 +1,1 @@
+"""Trees of drafts over the native engine."""
