@@ -135,6 +135,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--share", type=float, default=0.1)
     parser.add_argument("--drafts", type=int, default=4)
+    parser.add_argument("--candidates", type=int, default=1, help="for each place of a tree")
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--streams", default=[1], type=_numbers(int))
     parser.add_argument("--temperatures", default=[1.0, 0.1, 0.02], type=_numbers(float))
@@ -150,7 +151,11 @@ def main() -> None:
     drafter = asked.drafter or str(make_drafter(Path(asked.model), asked.layers))
     sampling = SamplingParams(seed=1, max_tokens=asked.tokens, ignore_eos=True, detokenize=False)
     options: dict[str, Any] = {"max_model_len": 512, "max_num_seqs": max(asked.streams)}
-    config = {"model": drafter, "num_speculative_tokens": asked.drafts}
+    config = {
+        "model": drafter,
+        "num_speculative_tokens": asked.drafts,
+        "draft_candidates": asked.candidates,
+    }
     with LLM(asked.model, num_threads=asked.threads, speculative_config=config, **options) as llm:
         results = [
             compare(llm, streams, asked.rounds, replace(sampling, temperature=temperature))

@@ -200,8 +200,9 @@ void Attention::write_latents(const Instruction& i, const SequenceRows& all, int
 void Attention::write_echoes(const Instruction& i, int worker_index, Worker& worker) const {
   const StepInputs& in = context_.step.inputs();
   const Cache& cache = context_.cache->layer(i.group, i.layer);
+  const int number = context_.team.number(worker_index);
   for (int32_t echo = 0; echo < in.num_echoes; ++echo) {
-    if (in.echoes[echo].sequence % context_.team.size() != worker_index) continue;
+    if (in.echoes[echo].sequence % context_.team.all() != number) continue;
     const SequenceRows& all = echoes_[i.group][echo];
     if (i.attention.latent)
       write_latents(i, all, all.first_row, all.first_row + all.rows, worker);

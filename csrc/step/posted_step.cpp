@@ -2,6 +2,7 @@
 #include "step/posted_step.h"
 
 #include <cstring>
+#include <type_traits>
 
 namespace octavo {
 
@@ -10,7 +11,7 @@ namespace {
 constexpr uint64_t kNothing = ~uint64_t{0};
 
 struct Sizes {
-  int32_t rows, sequences, table_width, groups, logits, hidden, kept;
+  int32_t rows, sequences, table_width, groups, logits, hidden, kept, echoes;
   int32_t has_types, has_adapters;
   int64_t state_stride;
   // Places in the memory of the ranks.
@@ -29,6 +30,7 @@ void for_each_array(const Sizes& sizes, StepInputs& step, Each each) {
     each(table, int64_t{sizes.sequences} * sizes.table_width);
   each(step.logits_rows, sizes.logits);
   each(step.hidden_rows, sizes.hidden);
+  each(step.echoes, sizes.echoes);
 }
 
 }  // namespace
@@ -44,6 +46,7 @@ void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks) {
   sizes.logits = step.num_logits;
   sizes.hidden = step.num_hidden;
   sizes.kept = static_cast<int32_t>(step.kept_out.size());
+  sizes.echoes = step.num_echoes;
   sizes.has_types = step.types != nullptr;
   sizes.has_adapters = step.adapters != nullptr;
   sizes.state_stride = step.state_stride;
@@ -52,7 +55,9 @@ void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks) {
   sizes.state_out = place_of(step.state_out);
   sizes.given = place_of(step.given);
   size_t bytes = sizeof(Sizes) + sizes.kept * sizeof(uint64_t);
-  for_each_array(sizes, step, [&](const int32_t*&, int64_t count) { bytes += count * 4; });
+  for_each_array(sizes, step, [&](const auto*& array, int64_t count) {
+    bytes += count * sizeof *array;
+  });
   uint8_t* to = ranks.room(bytes);
   std::memcpy(to, &sizes, sizeof sizes);
   to += sizeof sizes;
@@ -61,9 +66,9 @@ void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks) {
     std::memcpy(to, &place, sizeof place);
     to += sizeof place;
   }
-  for_each_array(sizes, step, [&](const int32_t*& array, int64_t count) {
-    if (count > 0) std::memcpy(to, array, count * 4);
-    to += count * 4;
+  for_each_array(sizes, step, [&](const auto*& array, int64_t count) {
+    if (count > 0) std::memcpy(to, array, count * sizeof *array);
+    to += count * sizeof *array;
   });
   ranks.post(Ranks::Kind::Step, program, bytes);
 }
@@ -81,6 +86,7 @@ StepInputs read_step(const Ranks::Posted& posted, const Ranks& ranks) {
   step.tables.resize(sizes.groups);
   step.num_logits = sizes.logits;
   step.num_hidden = sizes.hidden;
+  step.num_echoes = sizes.echoes;
   step.state_stride = sizes.state_stride;
   step.logits_out = floats_at(sizes.logits_out);
   step.hidden_out = floats_at(sizes.hidden_out);
@@ -93,9 +99,9 @@ StepInputs read_step(const Ranks::Posted& posted, const Ranks& ranks) {
     from += sizeof place;
     step.kept_out.push_back(floats_at(place));
   }
-  for_each_array(sizes, step, [&](const int32_t*& array, int64_t count) {
-    array = reinterpret_cast<const int32_t*>(from);
-    from += count * 4;
+  for_each_array(sizes, step, [&](auto*& array, int64_t count) {
+    array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(from);
+    from += count * sizeof *array;
   });
   return step;
 }

@@ -246,7 +246,8 @@ class Sequence:
         chains = chains_of(tree.parents[: len(drafts)])
         self.form = reordered(tree, chains.order)
         self.drafts = tuple([drafts[number] for number in chains.main])
-        self.chances = tuple([self.chances[number] for number in chains.main])
+        if self.chances:
+            self.chances = tuple([self.chances[number] for number in chains.main])
         side, place = [], len(chains.main)
         for branch in chains.branches:
             side.append((self.form.parents[place], tuple([drafts[number] for number in branch])))

@@ -5,12 +5,18 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from octavo import LLM, SamplingParams
+from octavo.core import outcome
+from octavo.core.pace.ahead_counts import AheadCounts
+from octavo.core.pace.draft_counts import DraftCounts
+from tests.core.ahead_trees import trees_by
 from tests.quantize.made import write_model
 from tests.ranks.small import FORMATS, KINDS, TIGHT, answers, write
+from tests.runner.speculate.mixed_requests import drafter_of, make_calm_model
 from tests.runner.speculate.mtp_files import make_mimo
 
 RANKS = (2, 3, 4)
@@ -59,6 +65,38 @@ def test_drafts_change_nothing(directory: Path, method: str, ranks: int) -> None
     )
     assert found == alone(directory, "LlamaForCausalLM", "bf16")
     assert snapshot.num_drafts > 0
+
+
+@pytest.mark.parametrize("format_", ["bf16", "int8"])
+@pytest.mark.parametrize("ranks", RANKS)
+def test_trees_of_drafts_change_nothing(directory: Path, format_: str, ranks: int) -> None:
+    """A model of other weights proposes: some drafts of branches are right."""
+    calm = directory / "calm"
+    if not calm.exists():
+        calm.mkdir()
+        make_calm_model(calm)
+    expected, _ = answers(calm, **FORMATS[format_])
+    with (
+        mock.patch.object(outcome, "_accepted", wraps=outcome._accepted) as accepted,
+        mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)),
+        mock.patch.object(AheadCounts, "_trees", trees_by(lambda _, each, *__: [2] * len(each))),
+        mock.patch.object(AheadCounts, "learn"),
+    ):
+        found, snapshot = answers(
+            calm,
+            tensor_parallel_size=ranks,
+            speculative_config={
+                "model": str(drafter_of(calm, 0.3)),
+                "num_speculative_tokens": 2,
+                "draft_candidates": 3,
+            },
+            num_gpu_blocks_override=90,
+            max_num_batched_tokens=200,
+            **FORMATS[format_],
+        )
+    assert found == expected
+    assert snapshot.num_accepted_drafts > 0
+    assert any(walk for _, (_, _, walk), _ in accepted.mock_calls)
 
 
 @pytest.mark.parametrize("ranks", RANKS)

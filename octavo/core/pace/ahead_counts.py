@@ -8,7 +8,7 @@ that the workers report. As many places are chosen as raise the tokens per secon
 Where nothing is proposed for a sequence, the second model does not read it either, and takes no
 time. When it is used again, it catches up: it computes what it lacks in one pass, at once if that
 is not too much. What it has measured slowly returns to what is expected first, so that it is tried
-again.
+again. Where the machine stalls, a time counts as no more than twice what is known of it.
 
 What it has taken, and what its right proposals have saved, are kept in an account. It may take a
 small share of the engine's time more than it saves; when that is spent, it rests until there is
@@ -44,7 +44,9 @@ NUM_OFF = 512  # steps without drafts, where those with drafts were slower
 NUM_UNKNOWN, NUM_OLD = 32, 256
 _OWN_GAIN = 0.125  # weight of the newest proposal in the rates of its sequence
 _COMMON_GAIN = 0.0625  # … in those of the engine
-_OWN_RETURN = 0.02  # towards the engine's rates, in a step without proposals
+# Other candidates are seldom right: how often shows in the mean of more steps only.
+_OTHERS_PART_OF_GAIN = 0.25
+_OWN_RETURN = 0.02  # towards the engine's rates, in a step that verifies none
 _COMMON_RETURN = 0.002  # towards the first rate
 _PASS_GAIN = 0.2  # weight of the newest step in the seconds of a pass
 
@@ -64,20 +66,24 @@ class AheadCounts:
         self._most_branches, self._most_drafts = config.max_branches, config.max_drafts
         rest = (1.0 - FIRST_RATE) * OTHERS_PART
         self._first_rates = [FIRST_RATE, *[rest * 0.5**more for more in range(self._width - 1)]]
+        self._all_first_rates = [self._first_rates] * self._most
         self.rates = [[*self._first_rates] for _ in range(self._most)]
         self.seconds = FIRST_SECONDS  # in the account
         self.is_resting = False
         self.pass_seconds = 0.0  # 0: not measured yet
         self._num_passes = 0  # in the last step that has ended
         self._pays = True  # it proposed for some sequence when it was last asked
+        self._first_pass = 0.0  # what one is expected to take before it is measured
+        self._num_measured = 0  # steps; the first may have waited for memory or files
         self._usual_step = -1  # the last one in which passes were of the usual size
-        # By the rows of a step without drafts, in powers of two: its seconds for each row; what the
-        # last steps with drafts gained, as a part of their time; and the step until which none has.
+        # By the sequences of a step (`_size`): its seconds without drafts; what the last steps with
+        # drafts gained, in seconds; and the step until which none has.
         self._plain: dict[int, float] = {}
         self._gains: dict[int, list[float]] = {}
         self._off_until: dict[int, int] = {}
         # Of the step whose result is applied.
         self._num_verified = self._num_accepted = 0
+        self._num_expected = 0.0  # accepted drafts, by the rates
 
     @property
     def expected_seconds(self) -> float:
@@ -102,7 +108,7 @@ class AheadCounts:
             if not sequence.may_draft or is_behind or start + count > self._longest:
                 continue
             (sampling if samples else reading).append(sequence)
-        size = num_rows.bit_length()
+        size = _size(num_rows)
         if not (sampling or reading) or step < self._off_until.get(size, 0):
             return
         if (step + 1) % (NUM_OLD if size in self._plain else NUM_UNKNOWN) == 0:
@@ -135,6 +141,7 @@ class AheadCounts:
             return []
         fixed, row = self._drafts.seconds(num_read)
         each_pass = self.pass_seconds
+        self._first_pass = PASS_COST * fixed or each_pass
         if not fixed:
             fixed, row, each_pass = 1.0, ROW_COST, PASS_COST
         each_pass = each_pass or PASS_COST * fixed
@@ -157,6 +164,8 @@ class AheadCounts:
                 tree.add(offers)
             tokens += added
             seconds += cost
+        for tree in trees:
+            tree.leave_out(tokens * row / seconds)
         return trees
 
     def _tree(self, sequence: Sequence, most_places: int) -> ProposedTree:
@@ -192,12 +201,15 @@ class AheadCounts:
         return count
 
     def _return(self, sampling: list[Sequence], counts: list[int]) -> None:
-        """Let rates move towards what is expected first, where nothing is proposed."""
+        """Let rates move towards what is expected first, where nothing is proposed or verified."""
         if not self._pays:
             for rates in self.rates:
                 _move(rates, self._first_rates, _COMMON_RETURN)
+            if self.pass_seconds > self._first_pass:
+                back = _COMMON_RETURN if self._num_measured >= NUM_TRIED else _OWN_RETURN
+                self.pass_seconds += (self._first_pass - self.pass_seconds) * back
         for sequence, count in zip(sampling, counts, strict=True):
-            if not count:
+            if not (count and sequence.verifying):
                 for own, common in zip(sequence.rates, self.rates, strict=True):
                     _move(own, common, _OWN_RETURN)
 
@@ -207,42 +219,66 @@ class AheadCounts:
         self._num_verified += num_sent
         self._num_accepted += len(walk)
         if len(sequence.rates) < len(sequence.verifying):  # another source's
+            self._num_expected += len(walk)
             return
         parents: Series[int] = range(ROOT, num_sent + ROOT)
         ranks: Series[int] = (0,) * num_sent
         if sequence.form is not None and sequence.form.ranks:
-            parents, ranks = sequence.form.parents, sequence.form.ranks
-        before = ROOT
-        for place in range(min(len(walk) + 1, len(sequence.verifying))):
+            form = sequence.form.first(num_sent)  # branches may have been left out
+            parents, ranks = form.parents, form.ranks
+        chances: list[float] = []
+        depths = depths_of(parents)
+        for parent, rank, depth in zip(parents, ranks, depths, strict=True):
+            before = 1.0 if parent == ROOT else chances[parent]
+            chances.append(before * sequence.rates[depth - 1][rank])
+        self._num_expected += sum(chances)
+        reached = ROOT
+        for place in range(min(len(walk) + 1, max(depths))):
             right = walk[place] if place < len(walk) else None
-            for number in range(num_sent):
-                if parents[number] == before:
-                    is_right = number == right
-                    for rates, gain in ((sequence.rates, _OWN_GAIN), (self.rates, _COMMON_GAIN)):
-                        at = rates[place]
-                        at[ranks[number]] += (is_right - at[ranks[number]]) * gain
-            before = ROOT if right is None else right
+            seen = {
+                ranks[number]: number == right
+                for number, parent in enumerate(parents)
+                if parent == reached
+            }
+            self._count(sequence, place, seen)
+            reached = ROOT if right is None else right
+
+    def _count(self, sequence: Sequence, place: int, seen: dict[int, bool]) -> None:
+        """Count which candidates of a place were verified, and right."""
+        pairs = (
+            (sequence.rates, self.rates, _OWN_GAIN, _OWN_RETURN),
+            (self.rates, self._all_first_rates, _COMMON_GAIN, _COMMON_RETURN),
+        )
+        for rates, common, gain, back in pairs:
+            own = rates[place]
+            for rank, rate in enumerate(own):
+                part = gain * (_OTHERS_PART_OF_GAIN if rank else 1.0)
+                if rank in seen:
+                    own[rank] += (seen[rank] - rate) * part
+                elif rank:
+                    own[rank] += (common[place][rank] - rate) * back
 
     def _compare(self, plan: StepPlan, taken: float, seconds: float) -> None:
         """Compare a step that only decodes with those of its size without drafts.
 
-        Where the last ones with drafts were slower for each token, none is made for a while.
+        Where the last ones with drafts were slower for each token, none is made for a while. The
+        tokens are those that the rates let expect: how many there were is chance, in so few steps.
         """
         num_rows = len(plan.slots)
         num_drafts = plan.num_tokens - num_rows
         num_sent = sum([len(drafts) for _, drafts in plan.drafts]) + plan.num_branched
         if not num_rows or num_sent != num_drafts:
             return  # it has prompts
-        size = num_rows.bit_length()
+        size = _size(num_rows)
         if not num_drafts:
-            before = self._plain.get(size, seconds / num_rows)
-            self._plain[size] = before + (seconds / num_rows - before) * _PASS_GAIN
+            self._plain[size] = _averaged(self._plain.get(size, 0.0), seconds)
             return
         plain = self._plain.get(size)
         if plain is None:
             return
         gains = self._gains.setdefault(size, [])
-        gains.append(plain * (num_rows + self._num_accepted) - taken)
+        gained = plain * (1.0 + self._num_expected / num_rows)
+        gains.append(gained - min(taken, 2.0 * gained))
         if len(gains) >= NUM_TRIED:
             if sum(gains) < 0.0:
                 self._off_until[size] = plan.step + NUM_OFF
@@ -257,18 +293,34 @@ class AheadCounts:
             places = len(chances) if tree is None else max(depths_of(tree.parents))
             num_passes = max(num_passes, places)
         self._num_passes = num_passes
-        if num_passes and (plan.step == self._usual_step or not self.pass_seconds):
-            newest = ahead_seconds / num_passes
-            before = self.pass_seconds or newest
-            self.pass_seconds = before + (newest - before) * _PASS_GAIN
+        known = self.pass_seconds
+        if num_passes and plan.step == self._usual_step:
+            self.pass_seconds = _averaged(known, ahead_seconds / num_passes)
+            self._num_measured += 1
         self._compare(plan, seconds + ahead_seconds, seconds)
         num_samples = plan.samples.count(True)
         fixed, row = self._drafts.seconds(sum(plan.starts))
         plain = min(seconds, fixed + row * num_samples) if fixed else seconds
         saved = self._num_accepted * plain / max(1, num_samples) - self._num_verified * row
         self._num_verified = self._num_accepted = 0
+        self._num_expected = 0.0
+        if known and num_passes and plan.step == self._usual_step:
+            ahead_seconds = min(ahead_seconds, 2.0 * known * num_passes)
         self.seconds = min(MOST_SECONDS, self.seconds + SHARE * seconds - ahead_seconds + saved)
         self.is_resting = self.seconds < (TRIAL_SECONDS if self.is_resting else 0.0)
+
+
+def _size(num_rows: int) -> int:
+    """Return the number of sequences of a step, or one near it: its first three digits of two."""
+    rest = max(0, num_rows.bit_length() - 3)
+    return num_rows >> rest << rest
+
+
+def _averaged(before: float, newest: float) -> float:
+    """Return the mean of times of which the newest counts, unless the machine has stalled."""
+    if not before:
+        return newest
+    return before + (min(newest, 2.0 * before) - before) * _PASS_GAIN
 
 
 def _move(rates: list[float], towards: Series[float], part: float) -> None:

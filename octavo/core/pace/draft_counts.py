@@ -68,7 +68,12 @@ class DraftCounts:
         row = times.coefficients[1]
         if fixed <= 0.0:
             return 0.0, 0.0
-        return fixed, max(row, ROW_COST * fixed) if self._num_sent < NUM_MEASURED else row
+        if self._num_sent >= NUM_MEASURED:
+            return fixed, row
+        if row > ROW_COST * fixed:
+            # From steps of as many rows each, only the sum is known, not what is due to the rows.
+            fixed = (fixed + row) / (1.0 + ROW_COST)
+        return fixed, ROW_COST * fixed
 
 
 def _best_counts(

@@ -70,6 +70,21 @@ class ProposedTree:
         ]
         self.num_places += bool(offers)
 
+    def leave_out(self, least: float) -> None:
+        """Leave out all other candidates than the likeliest that are no likelier than `least`.
+
+        What follows one of them is less likely still.
+        """
+        places: dict[int, int] = {ROOT: ROOT}
+        is_first = {ROOT: True}
+        kept: list[Offer] = []
+        for number, draft in enumerate(self._drafts):
+            is_first[number] = is_first[draft.parent] and draft.rank == 0
+            if is_first[number] or draft.chance > least:
+                places[number] = len(kept)
+                kept.append(draft._replace(parent=places[draft.parent]))
+        self._drafts = kept
+
     def made(self, most_places: int) -> tuple[tuple[float, ...], DraftTree | None]:
         """Return the chances of the drafts of so many places, and their form if it is no chain.
 

@@ -64,6 +64,8 @@ class DraftModelProposer:
         """Take the slots whose texts the second model reads, and the groups that are its own."""
         self._state, self._size = state, config.block_size
         self._budget = config.max_num_batched_tokens
+        if config.max_branches:
+            self.most = config.max_drafts  # a tree has more than one for each place
         owners = [group.owner for group in config.groups]
         self._groups = tuple([index for index, owner in enumerate(owners) if owner == DRAFTER])
         self._has_windows = any(config.groups[index].window for index in self._groups)

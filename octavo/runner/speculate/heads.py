@@ -30,7 +30,8 @@ class HeadsProposer:
         self._proposals: dict[int, Proposal] = {}  # of each slot that may get drafts
 
     def attach(self, state: SlotState, config: CoreConfig) -> None:
-        pass  # it reads no tokens
+        if config.max_branches:  # a tree has more than one for each place
+            self.most = config.max_drafts
 
     @property
     def is_used(self) -> bool:

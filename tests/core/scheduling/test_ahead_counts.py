@@ -15,6 +15,7 @@ from octavo.core.pace.ahead_counts import (
     NUM_OLD,
     NUM_TRIED,
     NUM_UNKNOWN,
+    PASS_COST,
     SHARE,
     TRIAL_SECONDS,
     AheadCounts,
@@ -192,13 +193,60 @@ def test_dear_passes_are_not_made() -> None:
 def test_the_seconds_of_a_pass_are_measured() -> None:
     _, ahead = rig()
     plan = StepPlan(7, (), (), (), (), (0,), (5,), (1,), (True,), (), ahead=((0, (0.7, 0.5)),))
+    ahead.learn(plan, 1.0, 0.8)  # of a step with prompts, or one in which it caught up
+    assert ahead.pass_seconds == 0.0
+    ahead._usual_step = 7
     ahead.learn(plan, 1.0, 0.4)
     assert ahead.pass_seconds == pytest.approx(0.2)
-    ahead.learn(plan, 1.0, 0.8)  # of a step with prompts, or one in which it caught up
-    assert ahead.pass_seconds == pytest.approx(0.2)
+    ahead.learn(plan, 1.0, 0.6)
+    assert ahead.pass_seconds == pytest.approx(0.22)
+
+
+def test_a_stall_counts_as_twice_what_is_known_of_a_pass() -> None:
+    _, ahead = rig()
+    plan = StepPlan(7, (), (), (), (), (0,), (5,), (1,), (True,), (), ahead=((0, (0.7, 0.5)),))
     ahead._usual_step = 7
-    ahead.learn(plan, 1.0, 0.8)
-    assert ahead.pass_seconds == pytest.approx(0.24)
+    ahead.learn(plan, 1.0, 0.1)
+    before = ahead.seconds
+    ahead.learn(plan, 1.0, 90.0)
+    assert ahead.pass_seconds == pytest.approx(0.06)
+    assert ahead.seconds == pytest.approx(before + SHARE - 0.2)
+
+
+def test_what_is_known_of_a_dear_pass_returns_to_what_is_expected_first() -> None:
+    made, ahead = rig()
+    made.scheduler._drafts.seconds = lambda num_read: (0.1, 0.01)  # type: ignore[method-assign]
+    ahead.pass_seconds = 0.5
+    made.add("a", 6, max_tokens=30)
+    assert asked(planned(made)) == []
+    assert 0.48 < ahead.pass_seconds < 0.5  # the first time may have waited for memory
+    ahead._return([], [])
+    soon, ahead._num_measured = ahead.pass_seconds, NUM_TRIED
+    ahead._return([], [])
+    assert 0.0 < soon - ahead.pass_seconds < 0.002
+    for _ in range(2000):
+        ahead._return([], [])
+    assert 0.1 * PASS_COST < ahead.pass_seconds < 0.03
+    ahead.pass_seconds = 0.001
+    ahead._return([], [])
+    assert ahead.pass_seconds == 0.001
+
+
+def test_the_rates_of_a_sequence_whose_drafts_are_not_sent_return() -> None:
+    """Proposals that are not likely enough to be verified would never be measured again."""
+    made, ahead = rig(model=counting)
+    made.add("a", 6, max_tokens=50, ignore_eos=True)
+    planned(made)
+    one = sequence_of(made, "a")
+    one.rates = [[0.2] for _ in range(4)]
+    made.land()
+    ahead._return([one], [1])
+    assert 0.2 < one.rates[0][0] < FIRST_RATE
+    before = one.rates[0][0]
+    one.verifying = (1,)
+    ahead._return([one], [1])
+    assert one.rates[0][0] == before
+    one.verifying = ()
 
 
 def test_the_account_bounds_what_it_may_cost() -> None:

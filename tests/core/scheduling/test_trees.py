@@ -149,6 +149,9 @@ def test_branches_are_left_out_where_their_chain_is_cut() -> None:
     one.keep_drafts(0)
     assert not one.drafts
     assert one.tree is None
+    one.tree, one.drafts, one.chances = DraftTree(PARENTS), (1, 2, 3, 4, 5), ()
+    one.keep_drafts(5)
+    assert (one.drafts, one.chances) == ((2, 4, 5), ())
 
 
 def test_a_sequence_that_has_left_the_plan_gets_no_branches() -> None:
@@ -175,6 +178,15 @@ def test_rates_are_measured_by_rank() -> None:
     assert one.rates[0][0] < first
     assert one.rates[0][1] > second
     assert one.rates[1] == [first, second]  # nothing follows the accepted draft
+    before, third = one.rates[0][1], [*one.rates[1]]
+    one.form, one.verifying, one.side = DraftTree((ROOT, ROOT), (0, 1)), (1,), ()
+    ahead.score(one, range(1))  # the branch was left out, and its rate is no lower
+    assert one.rates[0][1] > 0.99 * before
+    assert one.rates[1] == third
+    one.form, one.verifying, one.side = None, (1, 2), ()
+    higher = one.rates[0][1]
+    ahead.score(one, range(1))
+    assert second < one.rates[0][1] < higher  # what was not verified returns to what is expected
     one.verifying, one.side = (), ()
 
 
@@ -194,6 +206,13 @@ def test_a_tree_grows_by_its_likeliest_drafts() -> None:
     assert len(forking.offers(0.0, 9, 9)) == 4
     assert len(forking.offers(0.0, 9, 2)) == 2  # one is a branch already
     assert len(forking.offers(0.0, 3, 9)) == 1
+    forking.add(forking.offers(0.0, 9, 9))
+    forking.leave_out(0.14)  # the likeliest stay, and what is likelier than that
+    chances, form = forking.made(2)
+    assert chances == pytest.approx((0.5, 0.3, 0.25, 0.15, 0.15))
+    assert form == DraftTree((ROOT, ROOT, 0, 0, 1), (0, 1, 0, 1, 0))
+    forking.leave_out(1.0)
+    assert forking.made(2) == ((0.5, 0.25), None)
     chain = ProposedTree(rates, 3, width=1, forks=False)
     chain.add(chain.offers(0.0, 9, 0))
     assert chain.num_drafts == 1

@@ -31,6 +31,10 @@ class Proposed:
         self.parents = tuple(range(ROOT, len(self.tokens) - 1)) if tree is None else tree.parents
 
 
+# A chain of three, and beside it a draft with two others behind it: a branch that follows a branch.
+_NESTED = (ROOT, 0, 1, ROOT, 3, 3)
+
+
 def draw_tree(state: int, most: int) -> Proposed:
     """Return a tree of drafts behind a text: right, wrong and equal ones side by side."""
     count = most if state % 2 else state // 3 % (most + 1)
@@ -40,6 +44,8 @@ def draw_tree(state: int, most: int) -> Proposed:
         chance = (state >> 5) * (number + 3) % 1009
         # Behind one of the newest, so that there are long paths and branches of branches.
         parent = max(ROOT, number - 1 - (chance // 5 % 4 if chance % 5 < 3 else 0))
+        if state % 3 and number < len(_NESTED):
+            parent = _NESTED[number]
         before = states[parent + 1]
         right = next_token(before)
         token = right if chance % 4 else (right + 1 + chance % 2) % VOCABULARY

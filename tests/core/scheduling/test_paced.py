@@ -1,0 +1,71 @@
+"""What the rule for a second model reaches in tokens per second, by rates and costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.scheduling.paced import Costs, Paced
+
+LIGHT = Costs(fixed=0.12, row=0.006, branch=0.0005, each_pass=0.015, candidate=0.0005)
+DEAR = Costs(fixed=0.1, row=0.02, branch=0.001, each_pass=0.03, candidate=0.001)
+ARITHMETIC = LIGHT._replace(more=0.03)  # beyond eight rows
+NUM_TOKENS = 240
+
+
+def gained(
+    costs: Costs, rates: tuple[float, ...], width: int, *, forks: bool = False, streams: int = 1
+) -> float:
+    """Return how many times as fast as without drafts requests are, one round after another."""
+    branches = 16 if width > 1 else 0
+    made = Paced.of(
+        costs,
+        rates,
+        ahead_width=width,
+        ahead_forks=forks,
+        max_branches=branches,
+        max_drafts=4 + branches,
+    )
+    made.run(streams, NUM_TOKENS)
+    speed = made.run(streams, NUM_TOKENS)
+    return speed * costs.plain(streams) / streams
+
+
+@pytest.mark.parametrize(("rates", "least"), [((0.5, 0.2, 0.1), 1.05), ((0.3, 0.2, 0.1), 1.1)])
+@pytest.mark.parametrize("forks", [False, True])
+def test_a_tree_gains_where_other_candidates_are_right(
+    rates: tuple[float, ...], least: float, *, forks: bool
+) -> None:
+    chain = gained(LIGHT, rates, 1)
+    assert gained(LIGHT, rates, 3, forks=forks) > least * chain
+
+
+@pytest.mark.parametrize("costs", [LIGHT, DEAR])
+@pytest.mark.parametrize("rates", [(0.9, 0.05, 0.02), (0.7, 0.0, 0.0), (0.05, 0.02, 0.01)])
+def test_a_tree_is_no_slower_than_a_chain(costs: Costs, rates: tuple[float, ...]) -> None:
+    assert gained(costs, rates, 3) > 0.98 * gained(costs, rates, 1)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_several_sequences_are_no_slower_than_without_drafts(width: int) -> None:
+    for rates in ((0.5, 0.2, 0.1), (0.2, 0.2, 0.1)):
+        assert gained(LIGHT, rates, width, streams=4) > 0.97
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_nothing_is_drafted_where_more_rows_are_dearer_than_a_line_says(width: int) -> None:
+    assert gained(ARITHMETIC, (0.5, 0.2), width, streams=8) > 0.96
+
+
+def test_a_chain_that_is_right_every_second_time_is_kept() -> None:
+    """Chance in a few steps does not end what gains in many."""
+    assert gained(LIGHT, (0.5,), 1) > 1.1
+
+
+def test_stalls_of_the_machine_do_not_end_what_gains() -> None:
+    def stall(step: int) -> float:
+        return 30.0 if step % 23 == 7 else 1.0
+
+    made = Paced.of(LIGHT, (0.8,), stall=stall)
+    for _ in range(3):
+        made.run(1, NUM_TOKENS)
+    assert made.num_steps < 0.5 * 3 * NUM_TOKENS
