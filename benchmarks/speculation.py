@@ -2,10 +2,13 @@
 
     python benchmarks/speculation.py [--model smollm2] [--streams 1,8] [--rounds 5] [--json]
     python benchmarks/speculation.py --rows           the time of a step by its rows
+    python benchmarks/speculation.py --drafter DIRECTORY [--kinds ordinary,held-out]
 
 Two engines in one process, one with drafts and one without, answer the same prompts in turns, so
-that other load on the machine affects both. A ratio is one round's time without by its time with;
-the table has the median and the range. The answers must be equal. With --rows, the engine computes
+that other load on the machine affects both. Drafts are by prompt lookup, or by what --drafter
+names. Prompts are those of `drafts/prompts.py`; `held-out` ones are others, with which
+`train_draft.py` does not train either. A ratio is one round's time without by its time with; the
+table has the median and the range. The answers must be equal. With --rows, the engine computes
 steps with different numbers of drafts. On a machine that others use too, `--clock processor
 --threads 1` gives the time that the process has had a processor for.
 """
@@ -25,14 +28,14 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # so that the program can be called by its path
 
-from benchmarks.speculation_prompts import ORDINARY, REPETITIVE  # noqa: E402
+from benchmarks.draft_head.prompts import HELD_OUT  # noqa: E402
+from benchmarks.drafts.prompts import ORDINARY, REPETITIVE  # noqa: E402
 from octavo import LLM, SamplingParams  # noqa: E402
 from octavo.observe.machine import processor  # noqa: E402
 from octavo.runner.speculate import ngram  # noqa: E402
 from octavo.runner.speculate.proposer import Proposal  # noqa: E402
 
-KINDS = {"repetitive": REPETITIVE, "ordinary": ORDINARY}
-TEMPERATURES = (0.0, 0.8)
+KINDS = {"repetitive": REPETITIVE, "ordinary": ORDINARY, "held-out": HELD_OUT}
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 ROWS = (0, 1, 2, 3, 4, 5, 7, 11, 15)  # drafts of each sequence
 ROWS_TOKENS = 24  # of each sequence, each in a step of its own
@@ -42,12 +45,12 @@ OPTIONS: dict[str, Any] = {"max_model_len": 1024}
 def timed(
     llm: LLM, prompts: Sequence[str], sampling: SamplingParams, clock: Callable[[], float]
 ) -> tuple[list[Any], float]:
-    """Answer the prompts together; return the tokens, and the seconds that it took."""
+    """Answer the prompts together; return the outputs, and the seconds that it took."""
     conversations = [[{"role": "user", "content": prompt}] for prompt in prompts]
     began = clock()
     outputs = llm.chat(conversations, sampling, use_tqdm=False)
     seconds = clock() - began
-    return [list(output.outputs[0].token_ids) for output in outputs], seconds
+    return outputs, seconds
 
 
 def round_of(
@@ -57,14 +60,38 @@ def round_of(
     sampling: SamplingParams,
     clock: Callable[[], float],
 ) -> tuple[list[Any], float]:
-    """Answer all prompts, so many at a time; return the tokens and the seconds."""
-    tokens: list[Any] = []
+    """Answer all prompts, so many at a time; return the outputs and the seconds."""
+    outputs: list[Any] = []
     total = 0.0
     for first in range(0, len(prompts), streams):
         some, seconds = timed(llm, prompts[first : first + streams], sampling, clock)
-        tokens += some
+        outputs += some
         total += seconds
-    return tokens, total
+    return outputs, total
+
+
+def tokens_of(outputs: Sequence[Any]) -> list[list[int]]:
+    """Return the tokens of each answer."""
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def counts_of(outputs: Sequence[Any]) -> dict[str, Any]:
+    """Return the steps and the drafts of answers, these also by their place among a step's."""
+    places: list[list[int]] = [[], []]
+    for output in outputs:
+        for sums, each in zip(
+            places, (output.metrics.drafted_at, output.metrics.accepted_at), strict=True
+        ):
+            sums += [0] * (len(each) - len(sums))
+            for place, count in enumerate(each):
+                sums[place] += count
+    steps = sum(output.metrics.num_decode_steps for output in outputs)
+    return {
+        "tokens": sum(map(len, tokens_of(outputs))),
+        "tokens_a_step": 1 + sum(places[1]) / max(1, steps),
+        "drafted": places[0],
+        "accepted": places[1],
+    }
 
 
 def compare(
@@ -75,17 +102,16 @@ def compare(
     sampling = SamplingParams(temperature=temperature, max_tokens=asked.tokens, seed=1)
     ratios, speeds = [], []
     clock = CLOCKS[asked.clock]
-    stats = drafting._runner._model.core.scheduler.stats
+    drafted: list[Any] = []
     for number in range(asked.rounds + 1):
-        before = (stats.num_drafts, stats.num_accepted_drafts)
         order = (plain, drafting) if number % 2 else (drafting, plain)
         results = {id(llm): round_of(llm, prompts, streams, sampling, clock) for llm in order}
-        (expected, slow), (tokens, fast) = results[id(plain)], results[id(drafting)]
-        if tokens != expected:
+        (expected, slow), (drafted, fast) = results[id(plain)], results[id(drafting)]
+        if tokens_of(drafted) != tokens_of(expected):
             raise SystemExit(f"the answers differ: {kind}, temperature {temperature}")
         if number:
             ratios.append(slow / fast)
-            speeds.append(sum(map(len, tokens)) / fast)
+            speeds.append(sum(map(len, tokens_of(drafted))) / fast)
     return {
         "streams": streams,
         "kind": kind,
@@ -93,9 +119,7 @@ def compare(
         "ratio": statistics.median(ratios),
         "range": (min(ratios), max(ratios)),
         "tokens_per_second": statistics.median(speeds),
-        "tokens": sum(map(len, tokens)),
-        "drafted": stats.num_drafts - before[0],
-        "accepted": stats.num_accepted_drafts - before[1],
+        **counts_of(drafted),
     }
 
 
@@ -129,7 +153,9 @@ def measure_rows(asked: argparse.Namespace) -> list[dict[str, Any]]:
 def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
     """Compare the engines in all cases."""
     options = {**OPTIONS, "num_threads": asked.threads}
-    settings = {"method": "ngram"}
+    settings: dict[str, Any] = {"method": "ngram"}
+    if asked.drafter:
+        settings = {"model": asked.drafter, "num_speculative_tokens": asked.drafts}
     with (
         LLM(asked.model, **options) as plain,
         LLM(asked.model, **options, speculative_config=settings) as drafting,
@@ -137,8 +163,8 @@ def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
         return [
             compare(plain, drafting, kind, streams, temperature, asked)
             for streams in asked.streams
-            for kind in KINDS
-            for temperature in TEMPERATURES
+            for kind in asked.kinds
+            for temperature in asked.temperatures
         ]
 
 
@@ -148,6 +174,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument(
         "--streams", default=[1, 8], type=lambda text: [int(each) for each in text.split(",")]
+    )
+    parser.add_argument("--drafter", help="a drafter's directory, in place of prompt lookup")
+    parser.add_argument("--drafts", type=int, default=4, help="most drafts of a drafter in a step")
+    parser.add_argument(
+        "--kinds", default=["repetitive", "ordinary"], type=lambda text: text.split(",")
+    )
+    parser.add_argument(
+        "--temperatures", default=[0.0, 0.8], type=lambda text: list(map(float, text.split(",")))
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=128, help="most tokens of an answer")
@@ -177,8 +211,8 @@ def main() -> None:
             "{streams:3} streams, {kind:10}, temperature {temperature}: {ratio:.2f} times as "
             "fast".format(**result)
             + f" ({low:.2f} to {high:.2f}); "
-            "{tokens_per_second:.0f} tokens/s, {drafted} drafts, {accepted} accepted of {tokens} "
-            "tokens".format(**result)
+            "{tokens_per_second:.0f} tokens/s, {tokens_a_step:.2f} a step of {tokens} tokens; "
+            "drafts by place {drafted}, accepted {accepted}".format(**result)
         )
 
 

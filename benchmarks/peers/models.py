@@ -177,6 +177,8 @@ def _write_tokenizer(source: ModelFiles, directory: Path) -> None:
     """Write the tokenizer in the form that other libraries read."""
     tokenizer = load_tokenizer(source)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **tokenizer.special_tokens}
+    if "default" in tokenizer.chat_templates:
+        config["chat_template"] = tokenizer.chat_templates["default"]
     (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=1))
     tokenizer.backend.save(str(directory / "tokenizer.json"))
 

@@ -1,0 +1,1 @@
+"""What drafts are measured with: prompts, and drafts that are right at a given rate."""
