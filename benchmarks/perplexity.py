@@ -34,7 +34,6 @@ from octavo.backends.native import _native  # noqa: E402
 from octavo.backends.native.backend import NativeBackend, NativeOptions  # noqa: E402
 from octavo.backends.native.kv_formats import KV_FORMATS  # noqa: E402
 from octavo.backends.native.packing import (  # noqa: E402
-    Matrix,
     Packer,
 )
 from octavo.backends.step import HostBatch  # noqa: E402
@@ -43,6 +42,7 @@ from octavo.layers import Embedding, Linear, Module  # noqa: E402
 from octavo.loader import resolve  # noqa: E402
 from octavo.models.build import bind  # noqa: E402
 from octavo.models.kv_layout import place_layers  # noqa: E402
+from octavo.program.operands import Matrix  # noqa: E402
 from octavo.models.load import open_model  # noqa: E402
 from octavo.options.cpu_types import CpuActivations, CpuWeights  # noqa: E402
 

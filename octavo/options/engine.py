@@ -70,9 +70,8 @@ class EngineArguments:
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto",
-        "type of weights and KV while computing: auto, float32, bfloat16 or float16; auto keeps "
-        "the weights of the file, bfloat16 converts those of 32 bits; CPUs compute float16 (half) "
-        "in bfloat16; float is float32",
+        "type of weights and KV while computing; auto keeps the weights of the file, bfloat16 "
+        "converts those of 32 bits; CPUs compute float16 (half) in bfloat16; float is float32",
         "TYPE",
         also=tuple(DTYPES),
     )
@@ -170,14 +169,11 @@ class EngineArguments:
         1, "the processors that Ray reserves for an engine, which uses all of its machine", "COUNT"
     )
     link_host: str = option(
-        "127.0.0.1",
-        "the address of this machine to which engines on other machines connect",
-        "HOST",
+        "127.0.0.1", "the address of this machine to which engines on others connect", "HOST"
     )
     link_secret_file: str | None = option(
         None,
-        "a file with a secret, the same on all machines, that the links to engines need beyond "
-        "this machine; at least 16 bytes",
+        "a file with the secret of all machines, of 16 bytes or more, for links beyond this one",
         "FILE",
     )
     tensor_parallel_size: int = option(

@@ -55,7 +55,7 @@ def only(outputs: list[RequestOutput]) -> Any:
         ({"block_size": 0}, "block_size=0 must be at least 1"),
         ({"block_size": 1.5}, "block_size=1.5 must be a whole number"),
         ({"block_size": True}, "block_size=True must be a whole number"),
-        ({"dtype": "int3"}, "dtype='int3' must be one of auto, float32, bfloat16, half"),
+        ({"dtype": "int3"}, "dtype='int3' must be one of auto, float32, bfloat16, float16, half"),
         ({"cpu_weights": "int4-16"}, "cpu_weights='int4-16' must be one of auto, bf16, int8,"),
         ({"kv_cache_dtype": "int2"}, "kv_cache_dtype='int2' must be one of auto, int8, fp8,"),
         ({"cpu_isa": 512}, "cpu_isa=512 must be a name"),

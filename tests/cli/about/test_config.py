@@ -204,7 +204,8 @@ def test_each_setting_is_shown_with_its_origin(
     assert everything["host"] == ("default", "127.0.0.1")
     assert everything["watchdog-seconds"] == ("default", "30.0")
     assert everything["log-level"] == ("default", "INFO")
-    assert "secret" not in str(everything)
+    assert "a-secret-key" not in str(everything)
+    assert "another-secret" not in str(everything)
 
 
 def test_a_long_value_is_one_short_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
