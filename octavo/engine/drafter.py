@@ -33,7 +33,7 @@ def open_with_drafter(arguments: EngineArguments) -> tuple[ModelFiles, OpenedMod
     source = resolve_source(arguments.model)
     opened = open_model(source, arguments.max_model_len, arguments.hf_overrides)
     speculation = arguments.speculative_config
-    if speculation is None or (speculation.drafter is None and speculation.method != MTP):
+    if speculation is None or not speculation.has_drafter:
         return source, opened
     name = speculation.drafter or arguments.model
     if not opened.spec.has_head:

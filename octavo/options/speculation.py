@@ -86,6 +86,11 @@ class SpeculativeConfig:
             )
 
     @property
+    def has_drafter(self) -> bool:
+        """True if a second model drafts, from files of its own or from the model's."""
+        return self.method in (*WITH_MODEL, MTP)
+
+    @property
     def drafter(self) -> str | None:
         """The name of the files that draft, beside those of the model; None: there are none."""
         return self.model if self.method in WITH_MODEL else None

@@ -24,6 +24,10 @@ from octavo.core.config import ConfigError
             "ngram and suffix work",
         ),
         (
+            {"pipeline_parallel_size": 2, "speculative_config": {"method": "mtp"}},
+            "ngram and suffix work",
+        ),
+        (
             {"pipeline_parallel_size": 2, "backend": "torch"},
             "pipeline_parallel_size=2 is a setting of the native backend",
         ),

@@ -119,7 +119,7 @@ def _check_stages(arguments: EngineArguments) -> None:
         ),
         "enable_lora": (arguments.enable_lora, "stages compute no rows with adapters yet"),
         "speculative_config": (
-            speculation is not None and speculation.model is not None,
+            speculation is not None and speculation.has_drafter,
             "a model that drafts reads what the other stages have; ngram and suffix work",
         ),
         "packed_cache": (
