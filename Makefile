@@ -14,6 +14,9 @@ FROM ?= 0
 COVERAGE_TESTS ?= tests/core tests/sim/test_golden.py
 ARGS ?=
 
+# Tests start hundreds of processes, each of which would compile the whole program anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check --quiet

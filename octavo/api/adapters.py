@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.adapter_copies.copies import AdapterCopies
 from octavo.adapter_copies.errors import AdapterFileError
 from octavo.adapter_copies.identity import adapter_id, digest_in
 from octavo.api.outputs import RequestError
 from octavo.options.named_adapters import MAX_SCALE
+
+if TYPE_CHECKING:
+    import asyncio
 
 _PARAM = "lora_request"
 
@@ -85,6 +87,8 @@ async def taken_in_thread(
     copies: AdapterCopies | None, request: LoRARequest, stack: ExitStack
 ) -> str | None:
     """Return what `taken` does, without holding the loop; the copy is kept until the stack ends."""
+    import asyncio
+
     work = asyncio.get_running_loop().run_in_executor(None, taken, copies, request)
     try:
         lora = await asyncio.shield(work)

@@ -39,7 +39,6 @@ from octavo.api.pooling.tasks import (
 )
 from octavo.api.prompts import Input, Prompt, as_many, read_prompt
 from octavo.api.requests import PLAIN, Options, check_request
-from octavo.api.set_runner import SetRunner, close_with, start_set
 from octavo.core.sampling_params import (
     LogitsProcessor,
     RequestOutputKind,
@@ -83,16 +82,17 @@ class LLM:
         self._model: Any  # TextModel; with the engine itself where that is in this process
         self._runner: Any  # OfflineRunner, or SetRunner for engines in processes of their own
         try:
-            if arguments.needs_processes:
+            if arguments.needs_processes:  # they need an event loop, whose import takes a while
+                from octavo.api.set_runner import close_with, start_set
+
                 self._model, self._runner = start_set(arguments, named, self._copies)
+                close_with(self, self._runner, self._copies)
             else:
                 local = LocalModel(arguments, named)
                 self._model, self._runner = local, OfflineRunner(local, self._copies)
         except BaseException:
             self._close_copies()
             raise
-        if isinstance(self._runner, SetRunner):
-            close_with(self, self._runner, self._copies)
 
     def close(self) -> None:
         """Free the model's memory. Later calls raise an error; a second `close` does nothing."""

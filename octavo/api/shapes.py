@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,8 @@ from octavo.core.structured_outputs import StructuredOutputsParams
 from octavo.grammar.checked import CheckedShape, job_of
 
 if TYPE_CHECKING:
+    import asyncio
+
     from octavo.workers.shape_checker import ShapeChecker
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ async def check_shape(
     shape = sampling.structured_outputs if isinstance(sampling, SamplingParams) else None
     if shape is None or model.checked_shapes.get(shape) is not None:
         return
+    import asyncio
+
     async with lock:
         if model.checked_shapes.get(shape) is not None:  # others have asked for it meanwhile
             return

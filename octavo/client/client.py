@@ -5,9 +5,8 @@ There is one engine, or a set of equal ones, of which any can continue what anot
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from octavo.client.commands import COMMAND_SECONDS
 from octavo.client.vitals import EngineVitals
@@ -15,6 +14,9 @@ from octavo.core.request import Abort, Request, TokenEvent
 from octavo.core.snapshot import EngineSnapshot
 from octavo.wire.commands import Command, Reply
 from octavo.wire.facts import EngineFacts
+
+if TYPE_CHECKING:
+    import asyncio
 
 ENGINE_PROGRAM = "octavo.engine.process"  # the module that an engine's process runs
 

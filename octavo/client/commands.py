@@ -6,9 +6,9 @@ comes later than that is ignored. All methods are called in the event loop.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from octavo.wire.commands import (
     MAX_MESSAGE,
@@ -21,6 +21,9 @@ from octavo.wire.commands import (
     Reply,
 )
 from octavo.wire.message_types import CommandReply, WireError, unpack
+
+if TYPE_CHECKING:  # who computes without an event loop starts without asyncio
+    import asyncio
 
 COMMAND_SECONDS = 60.0  # for a reply; the engine takes commands between two steps
 # For a reply to LoadFile: several files may come before it, and magnitudes (DoRA) of a large model
@@ -58,7 +61,7 @@ class CommandsInFlight:
         if len(self._waiting) >= MAX_IN_FLIGHT:
             why = f"{MAX_IN_FLIGHT} commands wait for the engine's reply already: send fewer"
             return replied(failed(TOO_MANY, why))
-        loop = asyncio.get_running_loop()
+        loop = _running_loop()
         number, self._next_number = self._next_number, self._next_number + 1
         timer = loop.call_later(seconds, self._expire, number, seconds)
         reply: asyncio.Future[Reply] = loop.create_future()
@@ -97,7 +100,7 @@ class CommandsInFlight:
 
     def forget_other_loops(self) -> None:
         """Drop the commands of event loops that have ended, with all their callers."""
-        loop = asyncio.get_running_loop()
+        loop = _running_loop()
         for number, waiting in list(self._waiting.items()):
             if waiting.reply.get_loop() is not loop:
                 waiting.timer.cancel()
@@ -111,7 +114,7 @@ class CommandsInFlight:
 
 def joined(replies: Sequence[asyncio.Future[Reply]]) -> asyncio.Future[Reply]:
     """Return the only reply of several engines that were sent the same command."""
-    whole: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    whole: asyncio.Future[Reply] = _running_loop().create_future()
 
     def settle(_: object) -> None:
         if not whole.done() and all(reply.done() for reply in replies):
@@ -148,6 +151,12 @@ def failed(code: str, message: str) -> Reply:
 
 def replied(reply: Reply) -> asyncio.Future[Reply]:
     """Return a reply that is there already."""
-    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    future: asyncio.Future[Reply] = _running_loop().create_future()
     future.set_result(reply)
     return future
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    import asyncio
+
+    return asyncio.get_running_loop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import os
 from collections.abc import Callable
@@ -89,6 +88,8 @@ async def keep_heap_small() -> None:
     info = _mallinfo()
     if info is None:
         return
+    import asyncio
+
     while True:
         await asyncio.sleep(_TRIM_SECONDS)
         if info().fordblks > _FREE_BYTES:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,7 +55,7 @@ class CudaKind:
         if self._device == _FAKE:
             maker = Path(spec.origin).with_name("utils") / "backend_registration.py"
             if _FAKE_MAKER not in maker.read_text():
-                return Caps(f"PyTorch {version('torch')} makes no fake devices", "install 2.13")
+                return Caps(f"PyTorch {_torch_version()} makes no fake devices", "install 2.13")
             return Caps()
         # Without that directory, as under WSL2, the card is looked for when it is opened.
         number = len(list(_CARDS.iterdir())) if _CARDS.is_dir() else None
@@ -64,7 +63,7 @@ class CudaKind:
             return Caps("no NVIDIA card is found", "install its driver, or leave device='cuda' out")
         if "cuda: Optional[str] = None" in Path(spec.origin).with_name("version.py").read_text():
             return Caps(
-                f"PyTorch {version('torch')} was built without CUDA",
+                f"PyTorch {_torch_version()} was built without CUDA",
                 "install its build for CUDA: pip install 'octavo[cuda]'",
             )
         if number and self._index >= number:
@@ -75,7 +74,7 @@ class CudaKind:
         return Caps()
 
     def report(self) -> list[Finding]:
-        return [Finding("cuda backend", f"PyTorch {version('torch')}; {UNTRIED} (docs/gpu.md)")]
+        return [Finding("cuda backend", f"PyTorch {_torch_version()}; {UNTRIED} (docs/gpu.md)")]
 
     def check(self, settings: BackendSettings, *, is_first: bool) -> None:
         if settings.cuda_kernels == "torch":
@@ -124,6 +123,12 @@ class CudaKind:
 
         has_kernels = settings.cuda_kernels == "triton"
         return CudaBackend(self._accelerator, self.dtype(settings), has_kernels=has_kernels)
+
+
+def _torch_version() -> str:
+    from importlib.metadata import version
+
+    return version("torch")
 
 
 KIND = CudaKind()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -36,7 +35,7 @@ class TorchKind:
         return Caps()
 
     def report(self) -> list[Finding]:
-        return [Finding("torch backend", f"PyTorch {version('torch')}, on the CPU: the reference")]
+        return [Finding("torch backend", f"PyTorch {_torch_version()}, on the CPU: the reference")]
 
     def check(self, settings: BackendSettings, *, is_first: bool) -> None:
         pass  # it follows all arguments that are not options of others
@@ -63,6 +62,12 @@ class TorchKind:
         assert place is None, "it has no ranks"
 
         return TorchBackend(self.dtype(settings))
+
+
+def _torch_version() -> str:
+    from importlib.metadata import version
+
+    return version("torch")
 
 
 KIND = TorchKind()
