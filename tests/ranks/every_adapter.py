@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from octavo import LLM
+from octavo import LLM, AsyncLLM, LoRARequest, SamplingParams
+from tests.client.clients import patient
 from tests.ranks.adapters import SETTINGS, answers, requests_of, write_all, write_many
 from tests.ranks.small import FORMATS, KINDS, PROMPTS, TIGHT, sampling, write
+from tests.ranks.test_deaths import ranks_of
 
 RANKS = (2, 3, 4)
+_GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +74,36 @@ def test_hundreds_of_adapters_come_and_go(directory: Path) -> None:
             )
             texts.append([each.outputs[0].logprobs for each in outputs])
     assert texts[0] == texts[1]
+
+
+def test_streams_with_adapters_continue_when_a_rank_is_killed(tmp_path: Path) -> None:
+    """Some of the adapters are loaded at that time, and others are still to come."""
+    model = write(tmp_path, "LlamaForCausalLM")
+    asked = requests_of(write_all(model, tmp_path / "adapters"))
+    prompts = [PROMPTS[1]] * len(asked)
+    with LLM(str(model), **{**TIGHT, **SETTINGS}) as alone:
+        outputs = alone.generate(prompts, _GREEDY, use_tqdm=False, lora_request=asked)
+        expected = [list(each.outputs[0].token_ids) for each in outputs]
+    options = {**TIGHT, **SETTINGS, "tensor_parallel_size": 2, "timing": patient()}
+    llm = AsyncLLM(str(model), engine="process", **options)
+    client: Any = llm._client
+
+    async def world() -> None:
+        seen = asyncio.Event()
+
+        async def one(adapter: LoRARequest | None) -> list[int]:
+            async for output in llm.generate(PROMPTS[1], _GREEDY, lora_request=adapter):
+                seen.set()
+                last = output
+            return list(last.outputs[0].token_ids)
+
+        streams = [asyncio.ensure_future(one(adapter)) for adapter in asked]
+        await seen.wait()
+        (rank,) = ranks_of(int(client.engines[0].supervisor.run.process.popen.pid))
+        os.kill(rank, signal.SIGKILL)
+        assert await asyncio.gather(*streams) == expected
+
+    try:
+        asyncio.run(world())
+    finally:
+        llm.close()

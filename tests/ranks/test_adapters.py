@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from pathlib import Path
@@ -12,12 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from octavo import LLM, AsyncLLM, LoRARequest, SamplingParams
+from octavo import LLM, SamplingParams
 from octavo.backends.native.ranks.messages import LeadingBackend
-from tests.client.clients import patient
 from tests.ranks.adapters import SETTINGS, answers, requests_of, write_all
 from tests.ranks.small import PROMPTS, TIGHT, write
-from tests.ranks.test_deaths import ranks_of, wait_until
+from tests.ranks.test_deaths import wait_until
 
 pytestmark = pytest.mark.slow
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
@@ -33,39 +31,6 @@ def test_ranks_answer_with_adapters_as_one_process(tmp_path: Path) -> None:
     assert len(set(map(str, expected))) == len(expected)
     plain = answers(model, [])
     assert [expected[0], expected[len(adapters) + 1]] == plain
-
-
-def test_streams_with_adapters_continue_when_a_rank_is_killed(tmp_path: Path) -> None:
-    """Some of the adapters are loaded at that time, and others are still to come."""
-    model = write(tmp_path, "LlamaForCausalLM")
-    asked = requests_of(write_all(model, tmp_path / "adapters"))
-    prompts = [PROMPTS[1]] * len(asked)
-    with LLM(str(model), **{**TIGHT, **SETTINGS}) as alone:
-        outputs = alone.generate(prompts, GREEDY, use_tqdm=False, lora_request=asked)
-        expected = [list(each.outputs[0].token_ids) for each in outputs]
-    options = {**TIGHT, **SETTINGS, "tensor_parallel_size": 2, "timing": patient()}
-    llm = AsyncLLM(str(model), engine="process", **options)
-    client: Any = llm._client
-
-    async def world() -> None:
-        seen = asyncio.Event()
-
-        async def one(adapter: LoRARequest | None) -> list[int]:
-            async for output in llm.generate(PROMPTS[1], GREEDY, lora_request=adapter):
-                seen.set()
-                last = output
-            return list(last.outputs[0].token_ids)
-
-        streams = [asyncio.ensure_future(one(adapter)) for adapter in asked]
-        await seen.wait()
-        (rank,) = ranks_of(int(client.engines[0].supervisor.run.process.popen.pid))
-        os.kill(rank, signal.SIGKILL)
-        assert await asyncio.gather(*streams) == expected
-
-    try:
-        asyncio.run(world())
-    finally:
-        llm.close()
 
 
 def test_a_rank_that_dies_while_an_adapter_loads_ends_the_engine(
@@ -87,6 +52,6 @@ def test_a_rank_that_dies_while_an_adapter_loads_ends_the_engine(
 
     monkeypatch.setattr(LeadingBackend, "read_rows", kill_and_read)
     with LLM(str(model), **{**TIGHT, **SETTINGS}, tensor_parallel_size=2) as llm:
-        pids += [each.process.pid for each in llm._model.engine.ranks._ranks]
+        pids += [each.process.pid for each in llm._model.engine.ranks._followers]
         with pytest.raises(RuntimeError, match=r"rank 1 has ended: .* SIGKILL"):
             llm.generate(PROMPTS[1], GREEDY, use_tqdm=False, lora_request=magnitudes)

@@ -107,7 +107,7 @@ child = os.fork()
 if child == 0:
     sys.stdin.read()  # lives on until the test has seen the end of the ranks
     os._exit(0)
-(rank,) = (each.process.pid for each in llm._model.engine.ranks._ranks)
+(rank,) = (each.process.pid for each in llm._model.engine.ranks._followers)
 print(rank, child, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

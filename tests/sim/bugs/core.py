@@ -276,14 +276,14 @@ CORE_BUGS = (
     Bug(
         "rejected drafts are not rolled back",
         "outcome.py",
-        "    sequence.num_planned -= len(drafts) - num_accepted\n",
+        "    sequence.num_planned -= num_sent - num_accepted\n",
         "",
     ),
     Bug(
         "a rejected draft becomes a token",
         "outcome.py",
-        "(*drafts[:num_accepted], *sampled)",
-        "(*drafts[: num_accepted + 1], *sampled)",
+        "    return drafts[:num_accepted]\n",
+        "    return drafts[: num_accepted + 1]\n",
     ),
     Bug(
         "tokens after a stop are emitted",
@@ -318,8 +318,8 @@ CORE_BUGS = (
     Bug(
         "forced tokens behind a stop are kept",
         "outcome.py",
-        "outcome = _append(sequence, num_accepted, (token, *forced))\n",
-        "outcome = _append(sequence, num_accepted, (token,))\n"
+        "outcome = _append(sequence, num_accepted, (token, *forced), walk)\n",
+        "outcome = _append(sequence, num_accepted, (token,), walk)\n"
         "    sequence.tokens.extend(forced)\n    sequence.num_expected += len(forced)\n",
     ),
     Bug(
@@ -337,8 +337,8 @@ CORE_BUGS = (
     Bug(
         "a text goes on with a draft where its grammar failed",
         "outcome.py",
-        "    outcome = _append(sequence, num_accepted, ())\n    return outcome if",
-        "    outcome = _append(sequence, num_accepted, ())\n"
+        "    outcome = _append(sequence, num_accepted, (), walk)\n    return outcome if",
+        "    outcome = _append(sequence, num_accepted, (), walk)\n"
         "    return outcome._replace(reason=None) if",
     ),
     Bug(
@@ -350,8 +350,8 @@ CORE_BUGS = (
     Bug(
         "drafts exceed the end",
         "apply.py",
-        "drafts[: sequence.max_total - len(sequence.tokens) - 1]",
-        "drafts[: sequence.max_total - len(sequence.tokens)]",
+        "        most = sequence.max_total - len(sequence.tokens) - 1\n",
+        "        most = sequence.max_total - len(sequence.tokens)\n",
     ),
     Bug(
         "a sample is not expected",

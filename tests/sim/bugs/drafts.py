@@ -56,9 +56,9 @@ DRAFT_BUGS = (
     ),
     Bug(
         "drafts are left out from the front",
-        "pace/draft_counts.py",
-        "each.drafts[:count]",
-        "each.drafts[len(each.drafts) - count :]",
+        "sequence.py",
+        "            self.drafts = self.drafts[:count]\n",
+        "            self.drafts = self.drafts[len(self.drafts) - count :]\n",
         kind="predictions",
     ),
     Bug(

@@ -16,8 +16,8 @@ PROGRAM_BUGS = (
     Bug(
         "KV of refused drafts counts as computed",
         "outcome.py",
-        "    sequence.num_planned -= len(drafts) - num_accepted\n",
-        "    sequence.num_computed += len(drafts) - num_accepted\n",
+        "    sequence.num_planned -= num_sent - num_accepted\n",
+        "    sequence.num_computed += num_sent - num_accepted\n",
         kind="programs",
     ),
     Bug(
