@@ -42,9 +42,9 @@ from octavo.layers import Embedding, Linear, Module  # noqa: E402
 from octavo.loader import resolve  # noqa: E402
 from octavo.models.build import bind  # noqa: E402
 from octavo.models.kv_layout import place_layers  # noqa: E402
-from octavo.program.operands import Matrix  # noqa: E402
 from octavo.models.load import open_model  # noqa: E402
 from octavo.options.cpu_types import CpuActivations, CpuWeights  # noqa: E402
+from octavo.program.operands import Matrix  # noqa: E402
 
 Losses = NDArray[np.float64]  # minus the log-probability of each token but a window's first
 
