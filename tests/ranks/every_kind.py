@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,7 +14,7 @@ from octavo.core.pace.ahead_counts import AheadCounts
 from octavo.core.pace.draft_counts import DraftCounts
 from tests.core.ahead_trees import trees_by
 from tests.quantize.made import write_model
-from tests.ranks.small import FORMATS, KINDS, TIGHT, answers, write
+from tests.ranks.small import FORMATS, KINDS, TIGHT, alone, answers, write
 from tests.runner.speculate.mixed_requests import drafter_of, make_calm_model
 from tests.runner.speculate.mtp_files import make_mimo
 
@@ -25,12 +24,6 @@ RANKS = (2, 3, 4)
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
-
-
-@cache
-def alone(directory: Path, kind: str, format_: str) -> list[Any]:
-    """Return the answers of one process with one thread."""
-    return answers(write(directory, kind), **FORMATS[format_])[0]
 
 
 @pytest.mark.parametrize("ranks", RANKS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,9 @@ def answers(model: Path, **options: Any) -> tuple[list[Any], EngineSnapshot]:
             ]
         snapshot = take_snapshot(llm._model.engine.core, time.monotonic())
     return found, snapshot
+
+
+@cache
+def alone(directory: Path, kind: str, format_: str) -> list[Any]:
+    """Return the answers of one process with one thread."""
+    return answers(write(directory, kind), **FORMATS[format_])[0]

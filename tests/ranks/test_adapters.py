@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from octavo import LLM, SamplingParams
 from octavo.backends.native.ranks.messages import LeadingBackend
 from tests.ranks.adapters import SETTINGS, answers, requests_of, write_all
+from tests.ranks.followers import wait_until
 from tests.ranks.small import PROMPTS, TIGHT, write
-from tests.ranks.test_deaths import wait_until
 
 pytestmark = pytest.mark.slow
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)

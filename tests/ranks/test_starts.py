@@ -25,8 +25,9 @@ from octavo.distributed.context import RankPlace
 from octavo.engine.ranks import group
 from tests.client.clients import LIMIT
 from tests.quantize.made import write_model
+from tests.ranks.followers import runs, wait_until
 from tests.ranks.small import TIGHT, answers, write
-from tests.ranks.test_deaths import ranks_of, runs, wait_until
+from tests.ranks.test_deaths import PROGRAM, ranks_of
 
 KIND = "LlamaForCausalLM"
 SIZE = StepSize(*[1] * len(StepSize.__struct_fields__))
@@ -119,7 +120,7 @@ def test_ranks_end_with_a_program_whose_forked_child_lives_on(tmp_path: Path) ->
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         rank, child = map(int, program.stdout.readline().split())
-        wait_until(lambda: not runs(rank))
+        wait_until(lambda: not runs(rank, PROGRAM))
         os.kill(child, 0)  # it lives, or this raises
 
 

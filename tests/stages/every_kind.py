@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from octavo import LLM
 from tests.quantize.made import write_model
-from tests.ranks.small import FORMATS, KINDS, TIGHT, answers, write
+from tests.ranks.small import FORMATS, KINDS, TIGHT, alone, answers, write
 
 STAGES = (2, 3)
 
@@ -18,12 +17,6 @@ STAGES = (2, 3)
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
-
-
-@cache
-def alone(directory: Path, kind: str, format_: str) -> list[Any]:
-    """Return the answers of one process with one thread."""
-    return answers(write(directory, kind), **FORMATS[format_])[0]
 
 
 @pytest.mark.parametrize("stages", STAGES)
