@@ -155,7 +155,8 @@ class ResultRules:
             return self.lifecycle.finish(
                 sequence, outcome, now, position=position, payload=payload, message=error
             )
-        if sequence.num_computed >= sequence.commit_at:
+        # Drafts before a failure may lack their rows, though one of them has ended the text.
+        if error is None and sequence.num_computed >= sequence.commit_at:
             self.kv.commit(sequence)
         if not was_decoding:
             chunk = PrefillChunk(plan.starts[index], end, step.planned_at, now)

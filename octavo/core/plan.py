@@ -171,7 +171,9 @@ class StepResult(NamedTuple):
     accepted: tuple[tuple[int, int], ...] = ()  # (slot, how many of its drafts were accepted)
     drafts: tuple[tuple[int, tuple[int, ...]], ...] = ()  # (slot, drafts of its next tokens)
     payloads: tuple[tuple[int, object], ...] = ()  # (slot, log-probabilities and the like)
-    errors: tuple[tuple[int, str], ...] = ()  # (slot, why this sequence failed)
+    # (slot, why this sequence failed); its drafts that were accepted before may have no rows in its
+    # own blocks
+    errors: tuple[tuple[int, str], ...] = ()
     # (number, whether it has succeeded) of loads that have ended, of this step or an earlier one
     loaded: tuple[tuple[int, bool], ...] = ()
     # (slot, tokens behind the sampled one that no draw could change), only for a slot that no other

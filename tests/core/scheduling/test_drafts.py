@@ -107,6 +107,22 @@ def test_drafts_cut_off_behind_the_end_count_nowhere_as_accepted(failing_at: int
     assert known.num_decode_steps == 1
 
 
+@pytest.mark.parametrize(("failing_at", "num_cached"), [(99, 8), (9, 4)])
+def test_what_a_failed_draw_leaves_in_blocks_is_not_shared(
+    failing_at: int, num_cached: int
+) -> None:
+    """A worker may leave the rows of drafts where only its draws would have sorted them."""
+    rig = Rig(model=counting, max_drafts=3, drafter=lambda known: [6, 7, 8])
+    rig.worker.failing_at["a"] = failing_at
+    rig.add("a", tokens(5), max_tokens=30, stop_token_ids=(8,))
+    assert rig.finish() == {"a": [5, 6, 7, 8]}
+    rig.add("b", [*tokens(5), 5, 6, 7, 8], max_tokens=1)
+    rig.finish()
+    known = rig.end_of("b").stats
+    assert known is not None
+    assert known.num_cached_tokens == num_cached
+
+
 def test_drafts_count_against_the_budget() -> None:
     rig = Rig(max_drafts=4, drafter=right(4), max_num_batched_tokens=7)
     rig.add("a", 3, max_tokens=16)

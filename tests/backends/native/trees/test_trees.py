@@ -12,7 +12,9 @@ import pytest
 from octavo.core.pace.draft_counts import DraftCounts
 from octavo.core.plan import LogprobsPayload
 from octavo.core.request import Request, TokenEvent
+from octavo.core.trees.form import ROOT, DraftTree
 from octavo.models.llama import Llama
+from octavo.runner.speculate.proposer import NOTHING, Proposal
 from tests.backends.native.tiny import make_native
 from tests.runner.speculate.drawn_trees import TreesOfText
 from tests.runner.tiny import (
@@ -28,6 +30,7 @@ from tests.runner.tiny import (
 )
 
 NUM_PROMPT = 43
+NUM_KNOWN = 4  # tokens of the answer before the tree of `OneTree`
 WAYS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0, "logprobs": -1},
     {"seed": 5, "temperature": 1.3, "top_p": 0.95, "repetition_penalty": 1.2, "logprobs": -1},
@@ -89,3 +92,48 @@ def test_answers_are_those_without_drafts(family: str, kv_dtype: str, threads: i
         stats = engine.core.scheduler.stats
         assert stats.num_drafts > stats.num_accepted_drafts > 20
         assert sum(len(plan.branches) for plan in engine.plans) > 40
+
+
+class OneTree(TreesOfText):
+    """A proposer of one tree, in which a right branch is beside a longer wrong chain."""
+
+    def _tree(self, num_output: int) -> Proposal:
+        if num_output != NUM_KNOWN:
+            return NOTHING
+        right = self._right[num_output : num_output + 3]
+        wrong = [(token + 1) % VOCABULARY for token in (*right, 0)]
+        return Proposal([*wrong, *right], (), DraftTree((ROOT, 0, 1, 2, ROOT, 4, 5)))
+
+
+def fail_behind(num_tokens: int, prompt: Any, output: Any, row: Any) -> Any:
+    """Fail where so many tokens are drawn."""
+    if len(output) >= num_tokens:
+        raise ValueError("there are enough")
+    return row
+
+
+@pytest.mark.slow
+def test_rows_of_a_branch_whose_draw_failed_are_not_shared() -> None:
+    """The branch ends the text. A function of its request fails behind that end."""
+    settings: dict[str, Any] = {"block_size": 16, "groups": make_groups(FULL, 16)}
+    settings["make"] = make_native
+    prompt = np.random.default_rng(0).integers(0, VOCABULARY, NUM_PROMPT).tolist()
+    way: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
+    asked = make_request("a", prompt, max_tokens=NUM_KNOWN + 3, **way)
+    right = tokens_of(Engine(FULL, **settings).answer(asked)["a"])
+    end = right[-1]
+    assert end not in right[:-1]
+    following = {"max_tokens": 4, "logprobs": -1, **way}
+    prompt_behind = [*prompt, *right[:-1]]
+    expected = Engine(FULL, **settings).answer(make_request("b", prompt_behind, **following))["b"]
+    proposer = OneTree(right, NUM_PROMPT, VOCABULARY)
+    engine = Engine(FULL, **settings, max_drafts=12, max_branches=24, proposer=proposer)
+    failing = partial(fail_behind, len(right))
+    one = make_request(
+        "a", prompt, max_tokens=30, stop_token_ids=(end,), logits_processors=(failing,), **way
+    )
+    found = engine.answer(one)["a"]
+    assert (tokens_of(found), found[-1].finish_reason) == (right, "stop")
+    assert engine.core.scheduler.stats.num_accepted_drafts == 3
+    found = engine.answer(make_request("b", prompt_behind, **following))["b"]
+    assert bits(found) == bits(expected)
