@@ -164,6 +164,8 @@ def _orthogonal(x: Tensor) -> Tensor:
 
 def batches(examples: Sequence[Example], settings: Settings) -> Iterator[list[Example]]:
     """Return endless batches of whole texts, all texts once before any comes again."""
+    if not examples:
+        raise SystemExit("--answers: there are no texts to train with; raise it")
     generator = random.Random(settings.seed)
     batch: list[Example] = []
     num_rows = 0

@@ -55,6 +55,16 @@ def test_answers_that_were_broken_off_are_continued(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_no_texts_to_train_with_are_refused() -> None:
+    """A single text leaves nothing: the first one is kept apart."""
+    pytest.importorskip("torch")
+    from benchmarks.draft_head.train import Settings, batches
+
+    with pytest.raises(SystemExit, match="--answers"):
+        next(batches([], Settings(steps=1, chain=1, rows=9, rate=0.1, seed=0)))
+
+
+@pytest.mark.slow
 def test_a_trained_drafter_is_written_loads_and_proposes_what_torch_does(tmp_path: Path) -> None:
     """The loss falls; the engine's proposals are the likeliest of torch, row by row."""
     pytest.importorskip("torch")

@@ -198,6 +198,7 @@ def test_wrong_words_of_speculation(words: list[str], tmp_path: Path) -> None:
         {"method": "mtp", "num_speculative_tokens": 3},
         {"method": "custom_class", "model": "mine:Mine"},
         {"model": "smaller"},
+        {"model": "smaller", "draft_candidates": 3},
     ],
 )
 def test_ways_that_need_settings_are_measured_beside_the_others(given: dict[str, Any]) -> None:

@@ -149,8 +149,12 @@ def way_of(given: object) -> dict[str, Any] | None:
             "every way to draft that needs the prompts alone is measured; leave out the flags of "
             "speculation, but those of others, as in --model-draft MODEL or --spec-method mtp"
         )
-    count = settings.num_speculative_tokens
-    return {"method": settings.method, "model": settings.model, "num_speculative_tokens": count}
+    return {
+        "method": settings.method,
+        "model": settings.model,
+        "num_speculative_tokens": settings.num_speculative_tokens,
+        "draft_candidates": settings.draft_candidates,
+    }
 
 
 def as_gains(gains: Sequence[Gain]) -> str:
