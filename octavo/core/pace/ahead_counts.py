@@ -13,7 +13,7 @@ again. Where the machine stalls, a time counts as no more than twice what is kno
 What it has taken, and what its right proposals have saved, are kept in an account. It may take a
 small share of the engine's time more than it saves; when that is spent, it rests until there is
 enough for another trial. So it costs no more than this share where it does not pay, prompts that
-it reads included.
+it reads included, and long stalls aside.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ class OwnProposer(Protocol):
     def propose(self, slot: int, tokens: Ints, most: int) -> Iterable[int]:
         """Return the tokens that may follow these; only the first `most` are read.
 
-        `tokens` are all of a text, and may only be read. A slot has one text at a time.
+        `tokens` are all of a text, may only be read, and change after the call. A slot has one
+        text at a time.
         """
 
     def free(self, slot: int) -> None:
