@@ -78,6 +78,11 @@ SNAPSHOT_SECONDS = 0.5
 POLL_SECONDS = 0.001  # an idle engine looks so often whether a grammar or a file is ready
 FREED_SECONDS = 0.002  # before a step that only frees slots; one for a new request does it too
 _FAILING_SECONDS = 0.3  # in which a step that waits for a rank fails by itself
+LINK_SECONDS = 120.0  # for the first message of a front end on another machine
+_NO_ANSWER = (
+    "the front end at %s has not answered for %g s: the secret of this machine must be the front "
+    "end's (--link-secret-file), and this machine must reach that address (--link-host)"
+)
 IDLE_SECONDS = 0.1  # before an engine without work makes its grammar engine
 _BUILD_MODULE = "octavo.engine.build"
 _PR_SET_PDEATHSIG = 1
@@ -124,7 +129,10 @@ def main(argv: list[str]) -> int:
             with contextlib.suppress(Exception):  # _build raises it again, and reports it
                 importlib.import_module(_BUILD_MODULE)
         channel.send(ProcessStarted())
-        start = channel.receive(math.inf)
+        start = channel.receive(math.inf if options.secret is None else LINK_SECONDS)
+        if start is None:
+            log.error(_NO_ANSWER, options.socket, LINK_SECONDS)
+            return 1
         if not isinstance(start, StartEngine):
             raise WireError(f"the first message was {type(start).__name__}, not StartEngine")
         set_up_log(start.log_level, start.flags, start.log_form)

@@ -219,6 +219,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_unspecified(host: str) -> bool:
+    """Return whether `host` means all addresses of a machine, and none by which it is reached."""
+    try:
+        return host == "*" or ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
+
+
 def read_keys(file: Path | None, from_environment: str) -> tuple[str, ...]:
     """Read keys from a file, one per line (# starts a comment), and from the environment."""
     lines: list[str] = []

@@ -25,6 +25,8 @@ from octavo.wire.link import keys_of, use_as_front
 log = logging.getLogger(__name__)
 
 DOMAIN = b"octavo"
+# For a connection to prove that it has the key; ZeroMQ keeps what it sends before, up to a frame.
+HANDSHAKE_MILLISECONDS = 10_000
 KILLED = "it was ended by the front end"
 
 
@@ -71,6 +73,7 @@ class RemoteLauncher(FrameSocket):
             use_as_front(self._socket, keys, DOMAIN)
             self._socket.set(zmq.IPV6, int(":" in host))
             self._socket.set(zmq.TCP_KEEPALIVE, 1)
+            self._socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MILLISECONDS)
             self._socket.bind(f"tcp://{f'[{host}]' if ':' in host else host}:*")
             self.address = self._socket.get_string(zmq.LAST_ENDPOINT)
         except BaseException as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import platform
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,6 +18,7 @@ from octavo.wire.link import SecretError, read_secret
 
 log = logging.getLogger(__name__)
 
+PLACED_SECONDS = 30.0  # after which the log says that an engine has no place yet
 SPREAD = "SPREAD"  # Ray's strategy: over as many machines as there are
 
 
@@ -23,20 +26,22 @@ class _Actor:
     """An agent in a worker of Ray; each method may be called while another runs."""
 
     def __init__(self, address: str, epoch: int, secret: bytes | Path, factory: str | None) -> None:
-        known = read_secret(secret) if isinstance(secret, Path) else secret
-        self._agent = Agent(address, epoch, known, factory)
+        self._agent: Agent | None = None
+        self._failure = ""  # an error of a constructor would lose its reason in Ray
+        try:
+            known = read_secret(secret) if isinstance(secret, Path) else secret
+            self._agent = Agent(address, epoch, known, factory)
+        except (SecretError, OSError) as error:
+            self._failure = f"on {platform.node()}: {error}"
 
     def run(self) -> Ended:
         """Return how the engine has ended, once it has."""
-        return self._agent.run()
+        return Ended(self._failure, False, ()) if self._agent is None else self._agent.run()
 
     def dump_stacks(self) -> None:
         """Make the engine log its stacks."""
-        self._agent.dump_stacks()
-
-    def kill(self) -> None:
-        """End the engine, and with it the other method."""
-        self._agent.kill()
+        if self._agent is not None:
+            self._agent.dump_stacks()
 
 
 class RayAgents:
@@ -52,6 +57,7 @@ class RayAgents:
                 "the engines of a Ray cluster need Ray: pip install 'octavo[ray]'"
             ) from error
         self._ray = ray
+        self._num_cpus = num_cpus
         self._factory = factory  # MODULE:FUNCTION, for tests
         self._secret_file = secret_file  # the same on all machines; None: all is on this one
         if not ray.is_initialized():
@@ -70,16 +76,25 @@ class RayAgents:
         """Start an agent, wherever Ray has room for it."""
         given = secret if self._secret_file is None else self._secret_file
         actor = self._actors.remote(address, epoch, given, self._factory)
-        return RayAgent(self._ray, actor)
+        return RayAgent(self._ray, actor, self._num_cpus)
 
 
 class RayAgent:
     """Implements `octavo.client.remote.launcher.RemoteAgent` by an actor of Ray."""
 
-    def __init__(self, ray: Any, actor: Any) -> None:
+    def __init__(self, ray: Any, actor: Any, num_cpus: float) -> None:
         self._ray = ray
         self._actor = actor
         self._future: Future[Any] = actor.run.remote().future()
+        text = (
+            "Ray has placed no engine for %g s: it waits for a machine with %g free processors "
+            "(--engine-cpus), as `ray status` shows"
+        )
+        timer = threading.Timer(PLACED_SECONDS, log.warning, [text, PLACED_SECONDS, num_cpus])
+        timer.daemon = True
+        timer.start()
+        placed: Future[Any] = actor.__ray_ready__.remote().future()
+        placed.add_done_callback(lambda _: timer.cancel())
 
     def watch(self, on_end: Callable[[], None]) -> None:
         self._future.add_done_callback(lambda _: on_end())
@@ -91,9 +106,6 @@ class RayAgent:
         if error is None:
             found: Ended = self._future.result()
             return found
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, SecretError):
-            return Ended(str(cause), False, ())
         log.info("the actor of an engine has ended: %s", error)
         return Ended(f"its actor has ended ({type(error).__name__})", False, ())
 

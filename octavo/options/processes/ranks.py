@@ -44,7 +44,7 @@ def contexts(flag: str) -> int:
 
 def _check_links(arguments: EngineArguments) -> None:
     """Refuse what engines on other machines cannot follow, and their settings without them."""
-    from octavo.options.transport import is_loopback
+    from octavo.options.transport import is_loopback, is_unspecified
 
     if arguments.data_parallel_backend == "ray":
         unfit = {
@@ -54,6 +54,11 @@ def _check_links(arguments: EngineArguments) -> None:
         for name, (is_asked, why) in unfit.items():
             if is_asked:
                 raise ConfigError(f"{name} with data_parallel_backend=ray: {why}; leave one out")
+        if is_unspecified(arguments.link_host):
+            raise ConfigError(
+                f"link_host={arguments.link_host} is no address to which engines can connect; give "
+                "the one that this machine has for the others"
+            )
         if arguments.link_secret_file is None and not is_loopback(arguments.link_host):
             raise ConfigError(
                 f"link_host={arguments.link_host}: engines on other machines need a secret that "

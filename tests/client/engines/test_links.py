@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import secrets
+import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,16 +21,21 @@ import pytest
 import zmq
 
 from octavo.client.process import ProcessClient, make_client
+from octavo.client.remote import launcher as launcher_module
+from octavo.client.remote import ray_agent
 from octavo.client.remote.agent import Agent, Ended
 from octavo.client.remote.launcher import KILLED, RemoteLauncher
+from octavo.client.remote.ray_agent import _Actor
 from octavo.core.config import ConfigError
 from octavo.options.engine import EngineArguments, read_arguments
 from octavo.wire.channel import HEARTBEAT_SOCKET, WORK_SOCKET, identity
+from octavo.wire.crash_record import CrashRecord
 from octavo.wire.link import LinkKeys, SecretError, keys_of, read_secret, use_as_engine
 from tests.client.clients import FACTORY, Caller, check, eventually, patient, request, run
 
 SECRET = b"a secret of the tests, which no other test has"
 SECONDS = 300.0
+RAY_WITH_SECRET = {"data_parallel_backend": "ray", "link_secret_file": "/secret"}
 
 
 class LocalAgent:
@@ -167,6 +179,20 @@ def test_who_does_not_know_the_secret_is_never_heard(who: str) -> None:
         launcher.close()
 
 
+def test_a_connection_without_a_handshake_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time bounds what it makes the front end keep."""
+    monkeypatch.setattr(launcher_module, "HANDSHAKE_MILLISECONDS", 50)
+    launcher = RemoteLauncher(lambda *_: pytest.fail("nothing is launched"), "127.0.0.1", SECRET)
+    try:
+        assert launcher._socket.get(zmq.HANDSHAKE_IVL) == 50  # ZeroMQ's own time is 30 s
+        port = int(launcher.address.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), SECONDS) as silent:
+            while silent.recv(4096):  # a greeting
+                pass
+    finally:
+        launcher.close()
+
+
 def test_a_secret_is_drawn_for_this_machine_and_needed_for_others() -> None:
     with pytest.raises(ConfigError, match="secret"):
         RemoteLauncher(lambda *_: pytest.fail("nothing is launched"), "0.0.0.0", None)
@@ -203,7 +229,10 @@ def test_keys_follow_from_the_secret_alone(tmp_path: Path) -> None:
         ({"link_host": "10.0.0.1"}, "link_host"),
         ({"link_secret_file": "/secret"}, "link_secret_file"),
         ({"engine_cpus": 2}, "engine_cpus"),
-        ({"data_parallel_backend": "ray", "link_host": "0.0.0.0"}, "link_secret_file"),
+        ({"data_parallel_backend": "ray", "link_host": "10.0.0.1"}, "link_secret_file"),
+        ({**RAY_WITH_SECRET, "link_host": "0.0.0.0"}, "no address to which engines can"),
+        ({**RAY_WITH_SECRET, "link_host": "[::]"}, "no address to which engines can"),
+        ({**RAY_WITH_SECRET, "link_host": "*"}, "no address to which engines can"),
         ({"data_parallel_backend": "ray", "enable_lora": True}, "enable_lora"),
         ({"data_parallel_backend": "ray", "spare_engine": True}, "spare_engine"),
         ({"data_parallel_backend": "slurm"}, "data_parallel_backend"),
@@ -216,8 +245,6 @@ def test_settings_of_links_that_cannot_be(given: dict[str, Any], named: str) -> 
 
 
 def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     from octavo.client.process import launch_engines
 
     monkeypatch.setitem(sys.modules, "ray", None)
@@ -247,3 +274,67 @@ def test_a_watcher_of_a_closed_loop_is_not_called() -> None:
         calls[0]()
     finally:
         launcher.close()
+
+
+def test_what_keeps_an_engine_from_its_start_is_its_reason(tmp_path: Path) -> None:
+    """The secret may be missing on its machine."""
+    actor = _Actor("tcp://127.0.0.1:1", 1, tmp_path / "gone", None)
+    ended = actor.run()
+    assert re.search(r"the secret in .*gone cannot be read: no such file", ended.reason)
+    assert (ended.was_killed, ended.last_step) == (False, ())
+    actor.dump_stacks()  # there are none
+
+
+def test_an_engine_with_another_secret_says_so_and_ends() -> None:
+    launcher = RemoteLauncher(lambda *_: pytest.fail("nothing is launched"), "127.0.0.1", SECRET)
+    record = CrashRecord.make()
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"what another front end knows")
+        os.close(writing)
+        program = "import sys; from octavo.engine import process; process.LINK_SECONDS = 0.1; "
+        program += "sys.exit(process.main(sys.argv[1:]))"
+        words = ["--socket", launcher.address, "--epoch", "1", "--parent", str(os.getpid())]
+        words += ["--crash-record", str(record), "--secret", str(reading), "--factory", FACTORY]
+        ended = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            pass_fds=[reading, record],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    finally:
+        os.close(reading)
+        os.close(record)
+        launcher.close()
+    assert ended.returncode == 1
+    assert f"the front end at {launcher.address} has not answered" in ended.stderr
+    assert "--link-secret-file" in ended.stderr
+    assert "what another" not in ended.stderr
+
+
+class Placed:
+    """An actor of Ray, as far as `RayAgent` uses one."""
+
+    def __init__(self) -> None:
+        self.done: Future[Any] = Future()
+        self.run = self.__ray_ready__ = self
+
+    def remote(self) -> Placed:
+        return self
+
+    def future(self) -> Future[Any]:
+        return self.done
+
+
+def test_an_engine_that_ray_does_not_place_is_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ray_agent, "PLACED_SECONDS", 0.001)
+    agent = ray_agent.RayAgent(None, Placed(), 64)
+    deadline = time.monotonic() + SECONDS
+    while not caplog.records and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert "a machine with 64 free processors (--engine-cpus)" in caplog.text
+    assert agent.ended() is None
