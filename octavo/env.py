@@ -135,6 +135,11 @@ def child_module_path() -> str:
     return os.pathsep.join([str(home), given] if given else [str(home)])
 
 
+def ray_uses_haproxy() -> bool:
+    """Return whether RAY_SERVE_ENABLE_HA_PROXY makes Ray Serve listen by HAProxy."""
+    return os.environ.get("RAY_SERVE_ENABLE_HA_PROXY", "") == "1"
+
+
 def allows_lora_updating() -> bool:
     """Return VLLM_ALLOW_RUNTIME_LORA_UPDATING, vLLM's switch for clients that add adapters."""
     return _flag(LORA_UPDATING)

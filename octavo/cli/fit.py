@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.engine_options import add_engine_options, add_model, engine_arguments
@@ -44,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     from octavo.usable import choose_backend
 
     asked = engine_arguments(arguments)
+    if asked.data_parallel_backend != "mp":  # each engine has a machine of its own
+        asked = replace(asked, data_parallel_size=1)
     _, opened = open_with_drafter(asked)
     asked = follow_quantization(asked, opened)
     layout = layout_of(opened)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from octavo import env
 from octavo.cli.commands import COMMANDS
 from octavo.cli.execute import make_parser
 from octavo.cli.flags.config_file import words_for
@@ -53,6 +54,12 @@ def read(arguments: Mapping[str, Any]) -> RayApplicationSettings:
         if getattr(parsed, name, None) not in (None, False):
             why = "Ray Serve listens" if name in _OF_RAY else "replicas keep nothing"
             raise UsageError(f"{name} has no meaning here: {why}; leave it out")
+    server = found.server
+    if env.ray_uses_haproxy() and not (server.api_keys or server.insecure_no_auth):
+        raise UsageError(
+            "RAY_SERVE_ENABLE_HA_PROXY=1: HAProxy listens for all machines and connects in the "
+            "place of its clients, which all look like this machine; give api_key_file=FILE"
+        )
     if ray.replicas_per_node > 1:
         return RayApplicationSettings(ray, _divided(found, ray))
     return RayApplicationSettings(ray, found)

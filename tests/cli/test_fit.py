@@ -56,6 +56,14 @@ def test_engines_divide_the_memory(tiny: str, capsys: pytest.CaptureFixture[str]
     assert not told_of(capsys, *words, "--kv-cache-memory-bytes", size, "-dp", "2")["fits"]
 
 
+def test_engines_of_a_cluster_do_not_divide_a_machine(
+    tiny: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (tiny, "--memory", "2GiB", "--max-num-seqs", "100000")
+    elsewhere = ("-dp", "8", "--data-parallel-backend", "ray")
+    assert told_of(capsys, *words, *elsewhere) == told_of(capsys, *words)
+
+
 def test_further_ranks_take_little_memory(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = (tiny, "--memory", "2GiB", "--max-num-seqs", "4")
     one, three = told_of(capsys, *words), told_of(capsys, *words, "-tp", "3")

@@ -77,6 +77,15 @@ def test_what_cannot_be_is_refused_before_anything_starts(
         read({**MODEL, **given})
 
 
+def test_clients_that_cannot_be_seen_need_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HAProxy connects from the machine of the front, wherever its client is."""
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
+    with pytest.raises(UsageError, match="api_key_file"):
+        read(MODEL)
+    assert read({**MODEL, "api_key": "a-key-of-the-tests"}).serve.server.api_keys
+    assert read({**MODEL, "insecure_no_auth": True}).serve.server.insecure_no_auth
+
+
 def asked(*keys: int, session: bytes = b"") -> Asked:
     return Asked("", session, array("q", keys), 32 * len(keys))
 
