@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from octavo import LLM
 from octavo.core.config import ConfigError
 from octavo.engine.stages import group
+from tests.client.clients import LIMIT
 from tests.ranks.followers import (
     KIND,
     PROMPTS,
@@ -44,6 +47,39 @@ def test_an_engine_in_this_process_says_which_stage_has_ended(tmp_path: Path) ->
         assert stages.reason == "stage 1 has ended: its process was ended by SIGKILL"
         with pytest.raises(RuntimeError, match="stage 1: its connection has ended"):
             llm.generate(PROMPTS, SAMPLING, use_tqdm=False)
+
+
+_FORKS = """
+import os
+import sys
+from octavo import LLM, SamplingParams
+from tests.ranks.small import TIGHT
+llm = LLM(sys.argv[1], **{**TIGHT, "num_threads": 1}, pipeline_parallel_size=3)
+
+def generated():
+    sampling = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+    return llm.generate([[4, 5, 6]], sampling, use_tqdm=False)[0].outputs[0].token_ids
+
+expected = generated()
+child = os.fork()
+if child == 0:
+    try:
+        generated()
+    except RuntimeError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(generated() == expected)
+llm.close()
+"""
+
+
+def test_a_forked_process_does_not_disturb_the_steps_of_its_parent(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _FORKS, str(write(tmp_path, KIND))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+    failure, parents = done.stdout.splitlines()
+    assert failure.startswith("stage 1: its connection has ended"), done.stderr
+    assert parents == "True", done.stderr
 
 
 def test_stages_end_with_an_engine_that_is_closed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
 
@@ -21,6 +22,7 @@ class StageGroup(ProcessGroup):
     def __init__(self, num_stages: int) -> None:
         super().__init__(num_stages)
         self._steps: list[socket.socket] = []
+        self._descriptors: tuple[int, ...] = ()  # of these, once the backend has them
         try:
             for stage in range(1, num_stages):
                 ours, theirs = socket.socketpair()
@@ -36,8 +38,18 @@ class StageGroup(ProcessGroup):
     @property
     def place(self) -> StagePlace:
         """The place of this process, whose backend owns the connections from then on."""
-        descriptors = tuple([each.detach() for each in self._steps])
-        return StagePlace(0, self.size, descriptors, self)
+        self._descriptors = tuple([each.detach() for each in self._steps])
+        return StagePlace(0, self.size, self._descriptors, self)
+
+    def leave_connections(self) -> None:
+        """Leave those for steps too, over which a forked process would disturb its parent's."""
+        super().leave_connections()
+        if not self.close.alive or not self._descriptors:
+            return
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for descriptor in self._descriptors:  # which the backend still closes
+            os.dup2(nothing, descriptor, inheritable=False)
+        os.close(nothing)
 
     def load(self, config: EngineConfig, files: Sequence[WeightFile], backend: Backend) -> None:
         assert isinstance(backend, FirstStage), "no other backend has stages"
