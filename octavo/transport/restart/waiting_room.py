@@ -2,33 +2,46 @@
 
 A thread accepts connections and looks at what they have sent, without taking it. A request for the
 server's health is answered there; any other stays unread in its connection, which the server takes
-over when it is ready. What is not accepted waits in the kernel's queue.
+over when it is ready. When all places are taken, the next one is refused, and of those that send
+nothing the oldest is closed: health is answered nevertheless.
 """
 
 from __future__ import annotations
 
 import errno
+import json
+import select
 import selectors
 import socket
 import threading
+from http import HTTPStatus
 
 from octavo.options.transport import TransportSettings
+from octavo.transport.answer import path_within
+from octavo.transport.auth import HEALTH
 from octavo.transport.restart.systemd import passed_socket
 from octavo.transport.sockets import bind
 
 _BACKLOG = 2048
-_MOST = 256  # connections that wait here
+_MOST = 256  # connections that wait here with a request
+_MOST_SILENT = 256  # and that have sent nothing yet
 _HEAD_BYTES = 8192
 _END = b"\r\n\r\n"
 _STARTING = b'{"status":"starting"}'
 _LIVE = b'{"status":"live"}'
-_ANSWERS = {
-    **dict.fromkeys((b"/health", b"/health/ready", b"/ping"), (503, _STARTING)),
-    b"/health/live": (200, _LIVE),
-}
+_FULL = json.dumps(
+    {
+        "error": {
+            "message": f"the server is starting, and {_MOST} connections wait for it already: "
+            "try again later",
+            "type": "server_error",
+            "param": None,
+            "code": "too_many_connections",
+        }
+    }
+).encode()
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_SECONDS = 0.1
-_REASONS = {200: b"OK", 503: b"Service Unavailable"}
 
 
 def waiting_room(config: TransportSettings) -> WaitingRoom | None:
@@ -39,22 +52,23 @@ def waiting_room(config: TransportSettings) -> WaitingRoom | None:
     if given is not None:
         given.detach()  # it is systemd's, where connections wait already
         return None
-    return WaitingRoom(bind(config))
+    return WaitingRoom(bind(config), config.root_path)
 
 
 class WaitingRoom:
     """A listening socket with the connections that wait until the server is ready."""
 
-    def __init__(self, listening: socket.socket) -> None:
+    def __init__(self, listening: socket.socket, root_path: str = "") -> None:
         self.listening = listening
+        self._root_path = root_path
         self._waiting: list[socket.socket] = []
+        self._silent: dict[socket.socket, None] = {}  # the oldest first
         self._wake, self._woken = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         listening.listen(_BACKLOG)
         listening.setblocking(False)
         self._selector.register(listening, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
-        self._num_open = 0
         self._pause: float | None = None  # until it is tried again to accept
         self._thread = threading.Thread(target=self._run, name="waiting-room", daemon=True)
         self._thread.start()
@@ -64,8 +78,8 @@ class WaitingRoom:
         if self._thread.is_alive():
             self._wake.send(b"x")
             self._thread.join()
-        left = [*self._waiting, *self._unread()]
-        self._waiting = []
+        left = [*self._waiting, *self._silent]
+        self._waiting, self._silent = [], {}
         self._selector.close()
         self._wake.close()
         self._woken.close()
@@ -78,24 +92,18 @@ class WaitingRoom:
                 each.close()
         self.listening.close()
 
-    def _unread(self) -> list[socket.socket]:
-        """Return the connections that have sent nothing yet."""
-        ours = (self.listening, self._woken)
-        found = (each.fileobj for each in self._selector.get_map().values())
-        return [each for each in found if isinstance(each, socket.socket) and each not in ours]
-
     def _run(self) -> None:
         while True:
             found = self._selector.select(self._pause)
-            if not found:  # descriptors may be free by now
+            if self._pause is not None:  # descriptors may be free by now
                 self._pause = None
-                self._accepts(self._num_open < _MOST)
+                self._selector.register(self.listening, selectors.EVENT_READ)
             for key, _ in found:
                 if key.fileobj is self._woken:
                     return
                 if key.fileobj is self.listening:
                     self._accept()
-                elif isinstance(key.fileobj, socket.socket):
+                elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._silent:
                     self._look(key.fileobj)
 
     def _accept(self) -> None:
@@ -103,55 +111,69 @@ class WaitingRoom:
             connection, _ = self.listening.accept()
         except OSError as error:
             if error.errno in _NO_ROOM:
-                self._accepts(False)
+                self._selector.unregister(self.listening)
                 self._pause = _PAUSE_SECONDS
             return  # or else its client has left
         connection.setblocking(False)
         self._selector.register(connection, selectors.EVENT_READ)
-        self._num_open += 1
-        self._accepts(self._num_open < _MOST)
+        self._silent[connection] = None
+        if len(self._silent) > _MOST_SILENT:
+            self._look(next(iter(self._silent)))
 
     def _look(self, connection: socket.socket) -> None:
-        """Answer a request for health; let any other wait."""
+        """Answer a request for health, and let any other wait; close what has sent nothing."""
         self._selector.unregister(connection)
+        del self._silent[connection]
         try:
             head = connection.recv(_HEAD_BYTES, socket.MSG_PEEK)
-            answer = _answer_to(head)
+            answer = _answer_to(head, self._root_path)
             if answer is None and head:
-                self._waiting.append(connection)
-                return
+                if self._has_place():
+                    self._waiting.append(connection)
+                    return
+                answer = _response(HTTPStatus.SERVICE_UNAVAILABLE, _FULL)
             if answer is not None:
-                connection.recv(head.index(_END) + len(_END))
+                connection.recv(_HEAD_BYTES)  # what is unread at the end would lose the answer
                 connection.send(answer)
         except OSError:  # its client has left
             pass
         connection.close()
-        self._num_open -= 1
-        self._accepts(True)
 
-    def _accepts(self, is_open: bool) -> None:
-        """Accept connections from now on, or leave them to the kernel's queue."""
-        if is_open and self.listening not in self._selector.get_map():
-            self._selector.register(self.listening, selectors.EVENT_READ)
-        elif not is_open and self.listening in self._selector.get_map():
-            self._selector.unregister(self.listening)
+    def _has_place(self) -> bool:
+        """Return whether one more may wait, if need be in place of clients that have left."""
+        if len(self._waiting) >= _MOST:
+            poll = select.poll()
+            for each in self._waiting:
+                poll.register(each, select.POLLRDHUP)
+            ended = {number for number, _ in poll.poll(0)}
+            left = [each for each in self._waiting if each.fileno() in ended]
+            self._waiting = [each for each in self._waiting if each.fileno() not in ended]
+            for each in left:
+                each.close()
+        return len(self._waiting) < _MOST
 
 
-def _answer_to(head: bytes) -> bytes | None:
+def _answer_to(head: bytes, root_path: str) -> bytes | None:
     """Return the response to a request for health; None for any other, or for a part of one."""
     method, _, rest = head.partition(b" ")
-    path = rest.partition(b" ")[0].partition(b"?")[0]
-    if method != b"GET" or path not in _ANSWERS or _END not in head:
+    target = rest.partition(b" ")[0].partition(b"?")[0]
+    path = path_within(root_path, target.decode("latin-1"))
+    if method not in (b"GET", b"HEAD") or path not in HEALTH or _END not in head:
         return None
-    status, body = _ANSWERS[path]
+    if path == "/health/live":
+        return _response(HTTPStatus.OK, _LIVE, has_body=method == b"GET")
+    return _response(HTTPStatus.SERVICE_UNAVAILABLE, _STARTING, has_body=method == b"GET")
+
+
+def _response(status: HTTPStatus, body: bytes, *, has_body: bool = True) -> bytes:
     return b"\r\n".join(
         (
-            b"HTTP/1.1 %d %s" % (status, _REASONS[status]),
+            b"HTTP/1.1 %d %s" % (status, status.phrase.encode()),
             b"content-type: application/json",
             b"content-length: %d" % len(body),
             b"retry-after: 1",
             b"connection: close",
             b"",
-            body,
+            body if has_body else b"",
         )
     )

@@ -7,7 +7,9 @@ import contextlib
 import errno
 import json
 import socket
+import struct
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -20,12 +22,13 @@ from octavo.transport.restart import waiting_room as module
 from octavo.transport.restart.waiting_room import WaitingRoom, waiting_room
 
 SECONDS = 300
+LINGER = struct.pack("ii", 1, SECONDS)  # a close returns when the other side has seen it
 HEAD = b" HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 @contextlib.contextmanager
-def opened() -> Iterator[WaitingRoom]:
-    room = waiting_room(TransportSettings(host="127.0.0.1", port=0))
+def opened(root_path: str = "") -> Iterator[WaitingRoom]:
+    room = waiting_room(TransportSettings(host="127.0.0.1", port=0, root_path=root_path))
     assert room is not None
     try:
         yield room
@@ -37,10 +40,10 @@ def connected(room: WaitingRoom) -> socket.socket:
     return socket.create_connection(room.listening.getsockname(), SECONDS)
 
 
-def asked(room: WaitingRoom, path: str) -> tuple[int, dict[str, str]]:
+def asked(room: WaitingRoom, path: str, method: bytes = b"GET") -> tuple[int, dict[str, Any]]:
     """Return the status and the body of a response, behind which the connection ends."""
     with connected(room) as client:
-        client.sendall(b"GET " + path.encode() + HEAD)
+        client.sendall(method + b" " + path.encode() + HEAD)
         parts = []
         while part := client.recv(4096):
             parts.append(part)
@@ -55,6 +58,8 @@ def asked(room: WaitingRoom, path: str) -> tuple[int, dict[str, str]]:
         ("/health", 503, "starting"),
         ("/health/ready?verbose=1", 503, "starting"),
         ("/ping", 503, "starting"),
+        ("/v1/health", 503, "starting"),
+        ("/health/", 503, "starting"),
         ("/health/live", 200, "live"),
     ],
 )
@@ -86,17 +91,45 @@ def test_other_requests_wait_unread() -> None:
         silent.sendall(b"x")
 
 
-def test_more_than_so_many_wait_in_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_is_answered_behind_a_prefix_and_by_its_head_alone() -> None:
+    with opened("/llm") as room:
+        assert asked(room, "/llm/health") == (503, {"status": "starting"})
+        with connected(room) as client:
+            client.sendall(b"HEAD /llm/health/live" + HEAD)
+            parts = []
+            while part := client.recv(4096):
+                parts.append(part)
+            head, _, body = b"".join(parts).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert b"content-length: 17" in head
+            assert body == b""
+
+
+def test_health_is_answered_when_all_places_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request beyond the limit is refused, until a client that waits has left."""
     monkeypatch.setattr(module, "_MOST", 2)
     with opened() as room, contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(connected(room)) for _ in range(4)]
+        clients = [stack.enter_context(connected(room)) for _ in range(2)]
         for each in clients:
             each.sendall(b"POST /" + HEAD)
+            assert asked(room, "/health/live") == (200, {"status": "live"})
+        status, refused = asked(room, "/", b"POST")
+        assert (status, refused["error"]["code"]) == (503, "too_many_connections")
+        clients[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER)
+        clients[0].close()
+        late = stack.enter_context(connected(room))
+        late.sendall(b"POST /late" + HEAD)
+        assert asked(room, "/health/live")[0] == 200
         held = [stack.enter_context(each) for each in room.leave()]
-        assert len(held) <= 2
-        room.listening.setblocking(True)
-        rest = [stack.enter_context(room.listening.accept()[0]) for _ in range(4 - len(held))]
-        assert len(rest) >= 2
+        assert sorted(each.recv(10) for each in held) == [b"POST / HTT", b"POST /late"]
+
+
+def test_the_oldest_that_sends_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_SILENT", 2)
+    with opened() as room, contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(connected(room)) for _ in range(4)]
+        assert [each.recv(1) for each in silent[:2]] == [b"", b""]
+        assert asked(room, "/health/live")[0] == 200
 
 
 def test_it_waits_for_a_free_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,9 +167,12 @@ def test_the_server_answers_those_who_have_waited() -> None:
             await listener.start(room.listening)
             for each in waiting:
                 await listener.adopt(each)
-            text = await asyncio.to_thread(client.recv, 4096)
+            text = b""
+            while not text.endswith(b"\r\n\r\n/early"):  # the head and the body may come apart
+                part = await asyncio.to_thread(client.recv, 4096)
+                assert part, text
+                text += part
             assert text.startswith(b"HTTP/1.1 200")
-            assert text.endswith(b"/early")
             await listener.stop(lambda: True)
 
     asyncio.run(main())
