@@ -114,13 +114,10 @@ def figures() -> str:
         "| --- | --- | --- | --- | --- | --- | --- |\n"
     )
     for each in others():
-        figure = each["figure"] + (
-            ")" if each["figure"].count("(") > each["figure"].count(")") else ""
-        )
         target = each["target"].replace("missed", "**missed**")
         parts.append(
-            f"| {each['what']} | {figure} | {each['beside']} | {target} | {each['processor']} "
-            f"| `{each['command']}` | [{each['page']}]({each['page']}) |\n"
+            f"| {each['what']} | {each['figure']} | {each['beside']} | {target} "
+            f"| {each['processor']} | `{each['command']}` | [{each['page']}]({each['page']}) |\n"
         )
     return "".join(parts)
 
