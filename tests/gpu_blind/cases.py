@@ -72,10 +72,12 @@ def gate_case(dtype: torch.dtype, activation: str, width: int = 200, rows: int =
     )
 
 
-def draw_case(name: str, size: int = 1500, *, masked: bool = False) -> Case:
+def draw_case(name: str, size: int = 1500, *, masked: bool = False, all_nan: bool = False) -> Case:
     """Return a case of draws: greedy and warm rows, one with a NaN, and one that allows nothing."""
     logits = _random(5, size, seed=5) * 3
     logits[3, size // 2] = torch.nan
+    if all_nan:
+        logits[3:] = torch.nan
     temperatures = torch.tensor([0.0, 0.7, 1.3, 1.0, 0.9], dtype=torch.float64)
     keys = torch.randint(
         -(2**62), 2**62, (5, 2), generator=torch.Generator().manual_seed(6), dtype=torch.int64
@@ -208,13 +210,15 @@ def _cache(shape: Attention, host: HostBatch, dtype: torch.dtype, home: Any) -> 
     return Buffers(shape.block_size, [[LayerCells(pool[:, 0], pool[:, 1])]], [], home, dtype)
 
 
-def same_row_twice(dtype: torch.dtype, home: Home) -> tuple[Tensor, Tensor]:
+def same_row_twice(
+    dtype: torch.dtype, home: Home, shape: Attention | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the attention of one row: the last of a prompt, and computed anew by itself.
 
     Its chunks are steps of one program in the first case, and programs of their own in the second.
     """
     length, count = 2 * CHUNK + 76, 7
-    shape = Attention(sequences=((length, count), (40, 1)))
+    shape = (shape or Attention())._replace(sequences=((length, count), (40, 1)))
     host, alone = _batch_of(shape), _batch_of(shape._replace(sequences=((length, 1), (40, 1))))
     layer = Attend(shape.heads, shape.kv_heads, shape.dim, shape.dim**-0.5, 0.0, 0, None, (0, 0))
     cache = _cache(shape, host, dtype, home)
@@ -232,7 +236,11 @@ BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 def small_cases() -> list[Case]:
     """Return cases that take a second or so each, wherever they are computed."""
-    made = [draw_case("plain"), draw_case("masked", masked=True)]
+    made = [
+        draw_case("plain"),
+        draw_case("masked", masked=True),
+        draw_case("of failed rows, in three full parts", 3 * 1024, all_nan=True),
+    ]
     for dtype in (BF16, FP16, FP32):
         made += [
             norm_case(dtype, "rms"),
@@ -249,6 +257,7 @@ def small_cases() -> list[Case]:
         attention_case(BF16, "windowed", Attention(window=24)),
         attention_case(BF16, "capped", Attention(softcap=5.0)),
         attention_case(BF16, "with sinks", Attention(has_sinks=True, window=100)),
+        attention_case(FP32, "of narrow heads", Attention(dim=8)),
         attention_case(BF16, "of odd heads", Attention(dim=24, heads=6, kv_heads=2)),
         attention_case(BF16, "with rotations", Attention(rope=ROPE)),
         attention_case(BF16, "with norms", Attention(rope=ROPE, norm_offset=0.0)),

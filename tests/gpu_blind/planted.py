@@ -115,7 +115,7 @@ SLOW = [
         "        if start <= last - 1:\n"
         "            k = tl.load(keys + offsets, mask=loaded, other=0.0)\n",
     ),
-    Bug("a tile is too wide for its warps", paged, "_PROMPT_WARPS = 8", "_PROMPT_WARPS = 4"),
+    Bug("a tile is too wide for its warps", paged, "_MOST_QUERIES = 32", "_MOST_QUERIES = 128"),
     Bug(
         "a norm loads single numbers",
         norm,

@@ -106,17 +106,25 @@ class CudaBackend(TorchBackend):
         return measured + kept_bytes(size) + draw_bytes(size)
 
     def _compile_what_is_left(self, size: StepSize) -> None:
-        """Run what the largest step does not have: rows that are alone, and draws.
+        """Run what the largest step may lack: a prompt, a row alone, further programs, and draws.
 
         Kernels are compiled when they first run, by a program that a confined process cannot start.
         """
         assert self._layout is not None, "prepare must be called first"
-        one_row = replace(size, rows=1, sequences=1, wanted_rows=1)
-        alone = largest_batch(one_row, self._block_size, len(self._layout.windows))
-        self._thread.submit(self.forward, alone).result()
+        for rows in {min(2, size.rows), 1}:
+            few = replace(size, rows=rows, sequences=1, wanted_rows=1)
+            batch = largest_batch(few, self._block_size, len(self._layout.windows))
+            self._thread.submit(self._rehearse, batch).result()
         if size.vocabulary:
             with self._accelerator.working():
                 self._sampler.rehearse(size.vocabulary)
+
+    def _rehearse(self, batch: HostBatch) -> None:
+        """Run all programs with the same rows, each of which follows the first row of logits."""
+        self.forward(batch)
+        for programs in self._further.values():
+            for number in range(len(programs)):
+                self._compute(programs, number, batch, np.zeros(len(batch.token_ids), np.int32))
 
     def _growth(self, batch: HostBatch) -> int:
         """Return by how many bytes the tensors grow while a batch is computed and fetched."""

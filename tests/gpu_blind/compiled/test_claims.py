@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 
 from octavo.layers import Rope
 from octavo.layers.rope import plain
 from tests.gpu_blind.cases import (
     BF16,
+    FP32,
     Attention,
     Case,
     attention_case,
@@ -27,7 +29,9 @@ from tests.gpu_blind.planted import SLOW, Bug, planted
 SHARED_BYTES = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
 AMD_SHARED_BYTES = 65_536  # of a work group on every card since CDNA
 # Registers that are spilled on AMD's cards, at most. Attention keeps sets of sums.
-AMD_SPILLS = {"attend_rows": 30, "attend_chunks": 2}
+AMD_SPILLS = {"attend_rows": 420, "attend_chunks": 2}
+# Bytes that NVIDIA's assembler spills, at most: there it prefers two blocks at once.
+SPILLS = {("attend_rows", 120): 64}
 # Instructions that multiply tiles: of a warp, of four warps on Hopper, of a block on Blackwell.
 PRODUCTS = ("HMMA", "HGMMA", "UTCHMMA")
 # The shape of a model of 8B: 32 heads, 8 of KV, of 128 numbers.
@@ -56,7 +60,7 @@ CLAIMS = {
     "best_of_part": Claim(96),
     "best_of_row": Claim(40, loads_wide=False),
     "place_heads": Claim(48, loads_wide=False),
-    "attend_rows": Claim(248, has_products=True, loads_early=True),
+    "attend_rows": Claim(160, has_products=True, loads_early=True),
     "attend_chunks": Claim(168, has_products=True, loads_early=True),
     "merge_chunks": Claim(64),
 }
@@ -81,14 +85,14 @@ def code_for(capability: int) -> dict[str, Code]:
     return found
 
 
-def broken(code: Code, claim: Claim, capability: int) -> list[str]:
-    """Return what of a claim does not hold."""
-    facts = facts_of(code.cubin)
+def broken(name: str, code: Code, capability: int) -> list[str]:
+    """Return what of a kernel's claim does not hold."""
+    facts, claim = facts_of(code.cubin), CLAIMS[name]
     found = {each.split(".")[0] for each in facts.opcodes}
     is_wide = any(each.startswith(("LDG", "LDGSTS")) and "128" in each for each in facts.opcodes)
     said = {
         f"{facts.registers} registers": facts.registers > claim.registers,
-        f"{facts.stack} bytes are spilled": facts.stack > 0,
+        f"{facts.stack} bytes are spilled": facts.stack > SPILLS.get((name, capability), 0),
         f"{code.shared_bytes} bytes of shared memory": code.shared_bytes > SHARED_BYTES[capability],
         "no product by tensor cores": claim.has_products and found.isdisjoint(PRODUCTS),
         "no load is early": claim.loads_early and "LDGSTS" not in found,
@@ -102,8 +106,19 @@ def broken(code: Code, claim: Claim, capability: int) -> list[str]:
 def test_every_claim_holds(capability: int) -> None:
     code = code_for(capability)
     assert set(code) == set(CLAIMS)
-    found = {name: broken(code[name], claim, capability) for name, claim in CLAIMS.items()}
+    found = {name: broken(name, code[name], capability) for name in CLAIMS}
     assert not {name: what for name, what in found.items() if what}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", SHARED_BYTES)
+@pytest.mark.parametrize(("dtype", "dim"), [(BF16, 256), (BF16, 512), (FP32, 128), (FP32, 256)])
+def test_wide_heads_fit_a_card(dtype: torch.dtype, dim: int, capability: int) -> None:
+    """A launch that asks for more shared memory than there is fails."""
+    shape = Attention(heads=8, kv_heads=4, dim=dim, sequences=((600, 1), (40, 40)))
+    found: dict[str, Code] = {}
+    attention_case(dtype, "wide", shape).compute(collecting(capability, found))
+    assert max(code.shared_bytes for code in found.values()) <= SHARED_BYTES[capability]
 
 
 @pytest.mark.slow
@@ -125,4 +140,4 @@ def test_a_slow_kernel_breaks_a_claim(bug: Bug, tmp_path: Path) -> None:
     with planted(bug, tmp_path):
         for case in large_cases():
             case.compute(collecting(80, found))
-    assert any(broken(found[name], CLAIMS[name], 80) for name in CLAIMS)
+    assert any(broken(name, found[name], 80) for name in CLAIMS)

@@ -20,14 +20,10 @@ from tests.gpu_blind.cases import (
 )
 from tests.gpu_blind.compiled.executed import executing
 from tests.gpu_blind.compiled.ptx.memory import BoundsError, SharedRaceError
-from tests.gpu_blind.compiled.ptx.parse import UnknownError
 from tests.gpu_blind.homes import Launched
 from tests.gpu_blind.near import assert_near, error_of
 
 CASES = small_cases()
-# Products of 64 rows are instructions of Hopper's that the executor does not have. The same source
-# is executed as compiled for sm_80.
-OF_HOPPER = "wgmma"
 
 
 @pytest.mark.slow
@@ -39,25 +35,17 @@ def test_the_code_for_ampere_computes_what_the_operation_means(case: Case) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_the_code_for_hopper_computes_what_the_operation_means(case: Case) -> None:
-    is_wide = case.name.startswith("attention") and case.expected.dtype != FP32
-    if not is_wide:
-        assert_near(case.compute(executing(90)), case)
-        return
-    with pytest.raises(UnknownError, match=OF_HOPPER):
-        case.compute(executing(90))
-
-
-@pytest.mark.slow
-def test_decodes_for_hopper_are_executed_as_they_are_compiled() -> None:
-    alone = Attention(sequences=((1, 1), (700, 1), (130, 1)))
-    case = attention_case(BF16, "decodes", alone)
     assert_near(case.compute(executing(90)), case)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("shape", [(4, 2, 32), (1, 1, 64), (8, 1, 64), (2, 1, 96), (2, 1, 256)])
 @pytest.mark.parametrize("dtype", [BF16, FP32])
-def test_a_row_has_the_same_bits_alone_in_its_step_and_among_others(dtype: torch.dtype) -> None:
-    one, other = same_row_twice(dtype, executing(80))
+def test_a_row_has_the_same_bits_alone_in_its_step_and_among_others(
+    dtype: torch.dtype, shape: tuple[int, int, int], capability: int
+) -> None:
+    one, other = same_row_twice(dtype, executing(capability), Attention(*shape))
     assert torch.equal(one, other)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,13 @@ import numpy as np
 import pytest
 
 from octavo import LLM, SamplingParams
+from octavo.backends.base import StepSize
 from octavo.backends.cuda.backend import CudaBackend
 from octavo.backends.cuda.fake.accelerator import FakeAccelerator
 from octavo.backends.torch.backend import TorchBackend
+from octavo.models.build import bind
+from octavo.models.kv_layout import place_layers
+from octavo.models.llama import Llama
 from octavo.models.registry import FAMILIES
 from tests.api.tiny import make_model
 from tests.backends.cuda.on_fake import accelerator_of, made
@@ -63,6 +68,26 @@ def test_the_kernels_are_launched_and_nothing_waits() -> None:
         *("best_of_part", "best_of_row"),
     }
     assert [note.what for note in notes if note.is_in_step].count("fetch") == 1
+
+
+def test_all_kernels_of_all_programs_run_before_the_first_step() -> None:
+    """Kernels that run first in a confined process cannot be compiled there."""
+    backend = CudaBackend(FakeAccelerator(), has_kernels=True)
+    model, drafter = Llama(tiny.make_spec(FULL)), Llama(tiny.make_spec((None,)))
+    layout = place_layers(model, drafter)
+    for each in (model, drafter):
+        bind(each, backend, tiny.RandomWeights())
+    backend.prepare(model, layout, 4)
+    backend.add_program(drafter, "drafter")
+    size = StepSize(
+        rows=4, wanted_rows=4, sequences=4, positions=8, hidden=16, ffn=24,
+        heads=2, kv_heads=1, head_dim=8, vocabulary=tiny.VOCABULARY,
+    )  # fmt: skip
+    backend.reserve(size, 0)
+    launched = Counter(note.detail for note in accelerator_of(backend).log if note.what == "launch")
+    assert launched["attend_rows"] == len(FULL) + 1
+    assert launched["attend_chunks"] == 2 * len(FULL) + 1  # in the largest step too
+    assert launched["best_of_part"] == 2
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 CHUNK = 512  # positions; so 64 sequences of 4,096 positions and 8 KV heads are 4,096 programs
-KEYS = 64  # positions that are multiplied at once
+KEYS = 64  # positions that are multiplied at once, at most
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 

@@ -37,12 +37,13 @@ def best_of_part(
     inside = at < size
     raw = tl.load(logits + row * size + at, mask=inside, other=0.0)
     # Infinities and NaN are the numbers that differ from themselves once they are multiplied by 0.
-    is_finite = tl.min(tl.where(raw * 0.0 == 0.0, 1, 0), 0)
+    are_numbers = raw * 0.0 == 0.0
     allowed = inside
     if has_masks:
         word = tl.load(masks + row * words + at // 32, mask=inside, other=0)
         allowed = allowed & (((word >> (at % 32)) & 1) != 0)
-    score = raw.to(tl.float64)
+    # A row with others fails. They are not compared: a NaN may give way to what is beyond the end.
+    score = tl.where(are_numbers, raw, 0.0).to(tl.float64)
     temperature = tl.load(temperatures + row)
     if temperature > 0:
         first = tl.load(keys + 2 * row).to(tl.uint64, bitcast=True)
@@ -57,7 +58,7 @@ def best_of_part(
     place = row * tl.num_programs(1) + part
     tl.store(scores + place, tl.max(score, 0))
     tl.store(tokens + place, part * block + tl.argmax(score, 0))
-    tl.store(finite + place, is_finite)
+    tl.store(finite + place, tl.min(are_numbers.to(tl.int32), 0))
 
 
 @triton.jit

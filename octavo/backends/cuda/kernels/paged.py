@@ -25,9 +25,13 @@ from octavo.backends.cuda.kernels.place import place
 from octavo.backends.step import HostBatch
 from octavo.program.listing import Attend
 
-_LEAST_QUERIES = 16  # the fewest rows that tensor cores multiply
-_MOST_QUERIES = 64  # of one program of a prompt: with 128 numbers a head, 32 KiB of sums
-_PROMPT_WARPS = 8  # with 4, two sets of sums take more registers than a thread has
+_LEAST_SIDE = 16  # of a tile that tensor cores multiply
+_TILE_BYTES = 16 << 10  # of keys; as many of values, and more of each that are loaded early
+# Both kernels add up a row in one order only if they divide a tile among threads alike: its columns
+# among 4 warps, with 16 queries for each. Products of 64 queries are other instructions on newer
+# cards (wgmma, tcgen05), whose sums may differ.
+_MOST_QUERIES = 32  # of one program of a prompt, unless a row has more in a KV head
+_PROMPT_WARPS, _ROW_WARPS = 8, 4
 _PART_BYTES = 64 << 20  # of the parts of one launch; a launch of more rows follows
 
 
@@ -138,8 +142,10 @@ def attend(
     )
     sinks = paged.positions if layer.sinks is None else layer.sinks
     has_sinks = layer.sinks is not None
-    sizes = {"per_kv": per_kv, "block_dim": triton.next_power_of_2(layer.head_dim)}
-    tiles = {**sizes, "chunk_size": CHUNK, "num_keys": KEYS, "exact": q.dtype == torch.float32}
+    block_dim = max(_LEAST_SIDE, triton.next_power_of_2(layer.head_dim))
+    num_keys = max(_LEAST_SIDE, min(KEYS, _TILE_BYTES // (block_dim * q.element_size())))
+    sizes = {"per_kv": per_kv, "block_dim": block_dim}
+    tiles = {**sizes, "chunk_size": CHUNK, "num_keys": num_keys, "exact": q.dtype == torch.float32}
     read = (q, cells.keys, cells.values, table, paged.positions)
     if work.prompts is not None:
         paged.home.launch(
@@ -148,12 +154,12 @@ def attend(
             (*read, sinks, work.prompts, out),
             numbers,
             num_rows=num_rows,
-            num_queries=max(_LEAST_QUERIES, triton.next_power_of_2(num_rows * per_kv)),
+            num_queries=max(_LEAST_SIDE, triton.next_power_of_2(num_rows * per_kv)),
             has_sinks=has_sinks,
-            num_warps=_PROMPT_WARPS,
+            num_warps=_PROMPT_WARPS if num_rows > 1 else _ROW_WARPS,
             **tiles,
         )
-    queries = max(_LEAST_QUERIES, triton.next_power_of_2(per_kv))
+    queries = max(_LEAST_SIDE, triton.next_power_of_2(per_kv))
     for chunks, rows in work.decodes:
         parts = _parts(len(chunks) * layer.heads, layer.head_dim, q)
         paged.home.launch(
@@ -162,7 +168,7 @@ def attend(
             (*read, chunks, *parts),
             numbers,
             num_queries=queries,
-            num_warps=4,
+            num_warps=_ROW_WARPS,
             **tiles,
         )
         paged.home.launch(
