@@ -106,6 +106,7 @@ from tests.ranks.small import TIGHT
 llm = LLM(sys.argv[1], **TIGHT, tensor_parallel_size=2)
 child = os.fork()
 if child == 0:
+    os.close(1)  # its parent alone is read
     sys.stdin.read()  # lives on until the test has seen the end of the ranks
     os._exit(0)
 (rank,) = (each.process.pid for each in llm._model.engine.ranks._followers)
