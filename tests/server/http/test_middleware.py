@@ -89,13 +89,16 @@ def forget() -> Iterator[None]:
 
 
 def ask(directory: Path, **options: Any) -> httpx.Response:
-    """Return the answer to a stream of eight tokens, from an engine that awaits each chunk."""
+    """Return the answer to a stream of eight tokens, from an engine that awaits each chunk.
+
+    Some tokens have none, since their text is held back; so it waits two seconds at most.
+    """
     before = 0
 
     def step() -> None:
         nonlocal before
         begin = time.monotonic()
-        while SEEN and len(SEEN) == before and time.monotonic() < begin + LIMIT:
+        while SEEN and len(SEEN) == before and time.monotonic() < begin + 2.0:
             time.sleep(0.001)
         before = len(SEEN)
 
