@@ -17,7 +17,7 @@ from octavo.transport.app import Application
 from octavo.transport.dialect import Dialect
 from octavo.transport.errors import invalid
 from octavo.transport.exchange import HttpExchange
-from octavo.transport.route import Route, RouteTable
+from octavo.transport.route import Handler, Route, RouteTable
 
 # What servers compute from a body in JSON, without keeping anything. What they keep (files,
 # batches, stored responses) is of one server alone, and what changes them is for their operators.
@@ -36,27 +36,32 @@ PASSED_ON: Sequence[tuple[Dialect, tuple[str, ...]]] = (
     (OLLAMA, ("/api/chat", "/api/generate", "/api/embed")),
     (COHERE, ("/v2/chat", "/v2/embed", "/v2/rerank")),
 )
-_READY = ("/health", "/health/ready", "/v1/health", "/ping")
+READY = ("/health", "/health/ready", "/v1/health", "/ping")
 
 
 def application(router: Router) -> Application:
     """Return what answers clients."""
     own = _Own(router)
     proxy = Proxy(router)
-    routes = [Route("GET", path, own.ready, "Say whether a server is ready") for path in _READY]
+    routes = [Route("GET", path, own.ready, "Say whether a server is ready") for path in READY]
     routes += [
         Route("GET", "/health/live", own.live, "Say that the router runs"),
         Route("GET", "/v1/models", own.models, "List the models of all servers"),
         Route("GET", "/v1/models/{id}", own.model, "Describe a model"),
         Route("GET", "/metrics", own.metrics, "Return the metrics of the router"),
     ]
-    routes += [
-        Route("POST", path, proxy.answer, "Let a server answer", dialect=dialect)
+    routes += passed_on(proxy.answer, "Let a server answer")
+    table = RouteTable(routes, not_passed_on)
+    return Application(router, table, OPENAI, HttpExchange)
+
+
+def passed_on(answer: Handler, summary: str) -> list[Route]:
+    """Return the routes whose requests another server answers from their body alone."""
+    return [
+        Route("POST", path, answer, summary, dialect=dialect)
         for dialect, paths in PASSED_ON
         for path in paths
     ]
-    table = RouteTable(routes, not_passed_on)
-    return Application(router, table, OPENAI, HttpExchange)
 
 
 def admin_application(router: Router) -> Application:

@@ -24,7 +24,7 @@ from octavo.route.asked import Asked, BodyReader
 from octavo.route.headers import response_headers
 from octavo.route.places import Place, Places
 from octavo.route.proxy import END_OF_EVENT, EVENT_ROUTES, error_event, num_bytes
-from octavo.route.routes import PASSED_ON, not_passed_on
+from octavo.route.routes import READY, not_passed_on, passed_on
 from octavo.serve_ray.ledger import LEDGER
 from octavo.serve_ray.passed import Head, Passed
 from octavo.serve_ray.settings import RayApplicationSettings, read
@@ -40,7 +40,6 @@ log = logging.getLogger(__name__)
 
 MAX_TRIES = 3  # replicas that a request is given to, one after the other
 HEALTH_SECONDS = 5.0  # for a replica to say that it is ready
-_READY = ("/health", "/health/ready", "/v1/health", "/ping")
 _NO_REQUEST = Asked("", b"", array("q"), 0)
 
 
@@ -82,7 +81,7 @@ class Answers:
     def application(self) -> Application:
         """Return what answers clients."""
         routes = [
-            Route("GET", path, self.ready, "Say whether a replica is ready") for path in _READY
+            Route("GET", path, self.ready, "Say whether a replica is ready") for path in READY
         ]
         routes += [
             Route("GET", "/health/live", self.live, "Say that the front runs"),
@@ -90,11 +89,7 @@ class Answers:
             Route("GET", "/v1/models", self.ask, "List the models"),
             Route("GET", "/v1/models/{id}", self.ask, "Describe a model"),
         ]
-        routes += [
-            Route("POST", path, self.answer, "Let a replica answer", dialect=dialect)
-            for dialect, paths in PASSED_ON
-            for path in paths
-        ]
+        routes += passed_on(self.answer, "Let a replica answer")
         return Application(self, RouteTable(routes, not_passed_on), OPENAI, HttpExchange)
 
     async def live(self, exchange: HttpExchange) -> None:

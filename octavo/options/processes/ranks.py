@@ -51,9 +51,7 @@ def _check_links(arguments: EngineArguments) -> None:
             "enable_lora": (arguments.enable_lora, "adapters are files of this machine"),
             "spare_engine": (arguments.spare_engine, "Ray keeps no spare engine"),
         }
-        for name, (is_asked, why) in unfit.items():
-            if is_asked:
-                raise ConfigError(f"{name} with data_parallel_backend=ray: {why}; leave one out")
+        _refuse(unfit, "data_parallel_backend=ray")
         if is_unspecified(arguments.link_host):
             raise ConfigError(
                 f"link_host={arguments.link_host} is no address to which engines can connect; give "
