@@ -105,6 +105,18 @@ def test_a_result_that_is_collected_late_teaches_nothing_wrong() -> None:
     assert 0.9 * before < times.prompt_cost(is_pooled=False).seconds(0, 64) < 2.0 * before
 
 
+def test_times_that_grow_by_chance_are_not_taken_for_reads_beside_prompts() -> None:
+    """Every step has prompts, and reads a little more than the one before; only noise grows."""
+    times = StepTimes()
+    times.learn([(step(0, prompt=7, pairs=500), 0.04)] * 3, LEAST)
+    for number in range(12):
+        read, pairs = 40 + 2 * number, 2000 + 300 * number
+        seconds = 0.0204 + 1e-5 * read + 0.002 * LEAST + 4e-6 * pairs
+        noisy = seconds * (1 + 0.3 * number / 11)
+        times.learn([(step(2, read=read, prompt=LEAST, pairs=pairs), noisy)], LEAST)
+    assert times.decoding_seconds(2, 64) < 1.6 * (0.0204 + 1e-5 * 64)
+
+
 def test_short_times_behind_a_first_result_that_is_late_teach_nothing() -> None:
     """The first has nothing by which it could be seen to be late; those beside it seem short."""
     times = StepTimes()

@@ -55,6 +55,12 @@ _NUM_STALLS = 2  # long times of a kind in a row, behind which the machine is ta
 # become small, by so much weight: one chunk does not show how far it depends on positions.
 _TIES = (3e-4, 3e-4, 3e-3, 3e-4, 1e-3, 3e-4)
 _BY_COUNT = (0, 1, 3)
+# The weight by which steps with prompts let the time of positions that decoding tokens read become
+# small. Such positions and those of the prompts grow together from step to step, so a few noisy
+# times of such steps do not show which of the two took longer. A decoding part that seems too long
+# makes room for prompts that delay the streams; one that seems too short delays a prompt a little.
+_READ_TIE = 0.1
+_READ, _PROMPT = 2, 3  # the places of these factors
 
 Factors = tuple[float, ...]
 
@@ -85,17 +91,19 @@ class PromptCost(NamedTuple):
 class _Sums:
     """The faded sums of one kind of steps, from which the coefficients follow."""
 
-    __slots__ = ("num_high", "products", "totals")
+    __slots__ = ("num_high", "products", "read_beside_prompts", "totals")
 
     def __init__(self) -> None:
         self.num_high = 0  # the last steps in a row that took far longer than predicted
         self.products = [[0.0] * _NUM_FACTORS for _ in range(_NUM_FACTORS)]
         self.totals = [0.0] * _NUM_FACTORS
+        self.read_beside_prompts = 0.0  # the part of the squares of reads of steps with prompts
 
     def fade(self, kept: float) -> None:
         """Let the steps so far count less."""
         self.products = [[kept * each for each in row] for row in self.products]
         self.totals = [kept * each for each in self.totals]
+        self.read_beside_prompts *= kept
 
     def add(self, scaled: Factors) -> None:
         """Add a step, whose factors are divided by its seconds."""
@@ -103,6 +111,8 @@ class _Sums:
             if factor:
                 row[:] = [each + factor * other for each, other in zip(row, scaled, strict=True)]
         self.totals = [each + other for each, other in zip(self.totals, scaled, strict=True)]
+        if scaled[_PROMPT]:
+            self.read_beside_prompts += scaled[_READ] ** 2
 
 
 class StepTimes:
@@ -209,6 +219,8 @@ class StepTimes:
             row[index] += tie
             if index in _BY_COUNT:
                 totals[index] += tie * self.coefficients[index]
+        beside = self._decoding.read_beside_prompts + self._mixed.read_beside_prompts
+        products[_READ][_READ] += _READ_TIE * beside
         known = [index for index, row in enumerate(products) if row[index] > _VANISHED]
         self.coefficients = _least_squares(products, totals, self.coefficients, known)
 
