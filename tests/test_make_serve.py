@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -75,9 +77,7 @@ def test_the_tiers_for_this_processor_are_the_plain_one_and_the_best(tmp_path: P
     assert done.returncode == 0, done.stderr
     listed = (tmp_path / "generated" / "ENGINE" / "tiers.inc").read_text()
     tiers = re.findall(r"OCTAVO_EACH_TIER\((\w+)\)", listed)
-    kernels = set(
-        re.findall(r"csrc/isa/(\w+)/kernels\.cpp", (tmp_path / "build.ninja").read_text())
-    )
+    kernels = set(re.findall(r"octavo_tier_(\w+)\.dir", (tmp_path / "build.ninja").read_text()))
     assert set(tiers) == kernels
     assert tiers[0] == "scalar"
     assert native.tiers()[-1] in tiers
@@ -85,6 +85,30 @@ def test_the_tiers_for_this_processor_are_the_plain_one_and_the_best(tmp_path: P
     done = configured(tmp_path, "-DOCTAVO_TIERS=sse9")
     assert done.returncode != 0
     assert "there is no tier 'sse9'" in " ".join(done.stderr.split())
+
+
+@pytest.mark.slow
+def test_the_binding_can_be_compiled_as_one_unit(tmp_path: Path) -> None:
+    """`make serve` does that: two of its files may not use one name for different things."""
+    if not (Path(sys.executable).parent / "cmake").exists():
+        pytest.skip("CMake is not in this environment")
+    unity = ("-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=0")
+    done = configured(tmp_path, "-DOCTAVO_TIERS=scalar", "-DOCTAVO_TEST_MODULE=OFF", *unity)
+    assert done.returncode == 0, done.stderr
+    units = subprocess.run(
+        [Path(sys.executable).parent / "ninja", "-C", tmp_path, "-t", "compdb"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    [command] = [
+        entry["command"]
+        for entry in json.loads(units.stdout)
+        if "_native.dir/Unity" in entry["file"] and entry["file"].endswith(".cxx")
+    ]
+    words = [*shlex.split(command), "-fsyntax-only"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_environment_that_is_there_is_used(tmp_path: Path) -> None:

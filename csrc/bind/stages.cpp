@@ -19,7 +19,7 @@ namespace octavo {
 
 namespace {
 
-void send(FrameLink& link, const nb::bytes& message) {
+void send_message(FrameLink& link, const nb::bytes& message) {
   const auto* data = reinterpret_cast<const uint8_t*>(message.c_str());
   const size_t bytes = message.size();
   const nb::gil_scoped_release released;
@@ -49,7 +49,7 @@ nb::bytes receive(FrameLink& link) {
   return message_of(frame);
 }
 
-nb::bytes follow(FrameLink& link, Program& program, KvCache* cache) {
+nb::bytes follow_link(FrameLink& link, Program& program, KvCache* cache) {
   FrameLink::Frame frame;
   KvCache none;
   {
@@ -64,11 +64,11 @@ nb::bytes follow(FrameLink& link, Program& program, KvCache* cache) {
 void bind_stages(nb::module_& m) {
   nb::class_<FrameLink>(m, "FrameLink")
       .def(nb::init<int>(), "descriptor"_a)
-      .def("send", &send, "message"_a)
+      .def("send", &send_message, "message"_a)
       .def("fail", &fail, "why"_a)
       .def("receive", &receive)
       .def("close", &FrameLink::close)
-      .def("follow", &follow, "program"_a, "cache"_a.none());
+      .def("follow", &follow_link, "program"_a, "cache"_a.none());
 }
 
 }  // namespace octavo

@@ -277,7 +277,7 @@ void ask_for_ups(const Matrix& matrix, const Expand& expand, int first_row, int 
   }
 }
 
-void add_adapters(KernelTable& table) { table.shrink = shrink; }
+inline void add_adapters(KernelTable& table) { table.shrink = shrink; }
 
 }  // namespace
 }  // namespace OCTAVO_TIER

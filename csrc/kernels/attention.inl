@@ -342,16 +342,6 @@ void merge_attention(const AttentionShape& shape, int first_row, int rows, int k
 }
 
 }  // namespace attend
-
-void add_attention(KernelTable& table) {
-  table.write_kv = attend::write_kv;
-  table.attention_scratch = attend::attention_scratch;
-  table.attention_partial_floats = attend::attention_partial_floats;
-  table.attention = attend::attention;
-  table.attention_together = attend::attention_together;
-  table.merge_attention = attend::merge_attention;
-}
-
 }  // namespace
 }  // namespace OCTAVO_TIER
 }  // namespace octavo

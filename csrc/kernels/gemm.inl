@@ -13,6 +13,7 @@
 #include "kernels/gemm_codes.inl"
 #include "kernels/gemm_float.inl"
 #include "kernels/gemm_wide.inl"
+#include "kernels/units/units.h"
 
 namespace octavo {
 namespace OCTAVO_TIER {
@@ -55,14 +56,14 @@ void gemm(const Matrix& matrix, const uint8_t* prepared, int rows, int first_pan
                        : matrix.format == Format::BF16   ? bf16_product
                        : matrix.format == Format::U8Wide ? gemm_wide
                        : is_coded_format(matrix.format)  ? coded_product
-                                                         : codes_product;
+                                                         : multiply_integers;
   product(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
 }
 
 void unpack_row(const Matrix& matrix, int output, float* out) {
   if (is_float(matrix.format)) return float_unpack_row(matrix, output, out);
   if (is_coded_format(matrix.format)) return coded_unpack_row(matrix, output, out);
-  unpack_quantized_row(matrix, output, out);
+  unpack_integers(matrix, output, out);
 }
 
 void add_gemm(KernelTable& table) {

@@ -149,10 +149,10 @@ void multiply(const Matrix& matrix, const uint8_t* prepared, int rows, int first
 
 // ---- the format's part of the table ----
 
-size_t float_gemm_scratch() { return sizeof(float) * kRowBlock * kPanel; }
+inline size_t float_gemm_scratch() { return sizeof(float) * kRowBlock * kPanel; }
 
-void float_prepare(Format format, const float* x, size_t x_stride, int rows, int inputs,
-                   uint8_t* prepared) {
+inline void float_prepare(Format format, const float* x, size_t x_stride, int rows, int inputs,
+                          uint8_t* prepared) {
   const size_t row_bytes = float_prepared_bytes(format, inputs);
   for (int r = 0; r < rows; ++r) {
     uint8_t* out = prepared + r * row_bytes;
@@ -167,7 +167,7 @@ void float_prepare(Format format, const float* x, size_t x_stride, int rows, int
   }
 }
 
-void float_unpack_row(const Matrix& matrix, int output, float* out) {
+inline void float_unpack_row(const Matrix& matrix, int output, float* out) {
   const uint8_t* panel = matrix.data + output / kPanel * matrix.panel_bytes;
   const int column = output % kPanel;
   for (int i = 0; i < matrix.inputs; ++i) {

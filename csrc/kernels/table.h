@@ -1,10 +1,10 @@
 // The kernels that a processor has for the runtime, and the layout of all memory that they use.
 //
-// One source, several instruction sets: each isa/<tier>/kernels.cpp includes the .inl files, is
-// compiled with its own flags inside its own namespace, and exports one KernelTable. The headers in
-// angle brackets are those of the tier, found by the include path. Nothing else of a kernel file is
-// visible to the rest of the program; so the linker cannot pick a function compiled for a newer
-// processor where an older one runs.
+// One source, several instruction sets: the files of kernels/units, which include the .inl files, are
+// compiled for each tier of isa/ with its own flags inside its own namespace, and export one
+// KernelTable. The headers in angle brackets are those of the tier, found by the include path.
+// Nothing else of a kernel file is visible to the rest of the program; so the linker cannot pick a
+// function compiled for a newer processor where an older one runs.
 //
 // Exactness: a row's bits depend only on that row, the weights and its own sequence, not on the
 // other rows of the step, the number of threads, or the path that computes it. Each output element

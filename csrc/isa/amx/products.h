@@ -15,14 +15,16 @@ namespace {
 constexpr int kFewestBf16Rows = 4;
 constexpr int kFewestCodesRows = 8;  // codes must be expanded first
 
-void bf16_product(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
-                  int end_panel, uint8_t* scratch, const Epilogue& epilogue, int ahead) {
+inline void bf16_product(const Matrix& matrix, const uint8_t* prepared, int rows,
+                         int first_panel, int end_panel, uint8_t* scratch,
+                         const Epilogue& epilogue, int ahead) {
   const auto run = rows < kFewestBf16Rows ? multiply_few_bf16<kFewestBf16Rows - 1> : multiply_bf16;
   run(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
 }
 
-void codes_product(const Matrix& matrix, const uint8_t* prepared, int rows, int first_panel,
-                   int end_panel, uint8_t* scratch, const Epilogue& epilogue, int ahead) {
+inline void codes_product(const Matrix& matrix, const uint8_t* prepared, int rows,
+                          int first_panel, int end_panel, uint8_t* scratch,
+                          const Epilogue& epilogue, int ahead) {
   const auto run = rows < kFewestCodesRows ? gemm_quantized : multiply_codes;
   run(matrix, prepared, rows, first_panel, end_panel, scratch, epilogue, ahead);
 }

@@ -34,23 +34,27 @@ each_machine = pytest.mark.parametrize(
 
 def objects(machine: str, pattern: str) -> list[Path]:
     """Return the newest build's objects of these sources; skip if nothing was built here."""
-    found = [
-        path
-        for builds in ("build/*", "build/arm/native")
-        for path in ROOT.glob(f"{builds}/CMakeFiles/octavo_core.dir/csrc")
-    ]
     # A tree may have builds for several machines; those with sanitizers have other flags, and are
     # not shipped.
     builds = [
-        path.parent
-        for path in found
-        if (path / "isa" / MACHINES[machine].best_tier).is_dir()
+        path
+        for builds in ("build/*", "build/arm/native")
+        for path in ROOT.glob(f"{builds}/CMakeFiles")
+        if (path / f"octavo_tier_{MACHINES[machine].best_tier}.dir" / "csrc").is_dir()
         and "/build/sanitize-" not in str(path)
     ]
     if not builds:
         pytest.skip(f"the native engine was not built for {machine} in this directory")
-    newest = max(builds, key=lambda path: (path / "csrc").stat().st_mtime).parent
-    return sorted(newest.glob(f"*.dir/csrc/{pattern}"))
+    newest = max(builds, key=lambda path: (path / "octavo_core.dir" / "csrc").stat().st_mtime)
+    return sorted(newest.glob(pattern))
+
+
+def kernels(machine: str, tier: str) -> dict[str, list[Path]]:
+    """Return the objects of the tiers' kernels, by tier."""
+    found: dict[str, list[Path]] = {}
+    for path in objects(machine, f"octavo_tier_{tier}.dir/csrc/kernels/units/*.o"):
+        found.setdefault(path.parents[3].name.removeprefix("octavo_tier_")[:-4], []).append(path)
+    return found
 
 
 def output_of(machine: str, program: str, *arguments: str | Path) -> str:
@@ -70,14 +74,15 @@ def code_of(machine: str, path: Path) -> str:
 @pytest.mark.parametrize(
     "pattern",
     [
-        "bind/**/*.o",
-        "pack/*.o",
-        "program/*.o",
-        "runtime/*.o",
-        "sampling/*.o",
-        "step/*.o",
-        "isa/scalar/*.o",
-        "isa/*/runs*.o",
+        "*.dir/csrc/bind/**/*.o",
+        "*.dir/csrc/pack/*.o",
+        "*.dir/csrc/program/*.o",
+        "*.dir/csrc/runtime/*.o",
+        "*.dir/csrc/sampling/*.o",
+        "*.dir/csrc/step/*.o",
+        "*.dir/csrc/text/*.o",
+        "octavo_tier_scalar.dir/**/*.o",
+        "*.dir/csrc/isa/*/runs*.o",
     ],
 )
 def test_what_every_processor_runs_has_no_newer_instructions(machine: str, pattern: str) -> None:
@@ -89,8 +94,11 @@ def test_what_every_processor_runs_has_no_newer_instructions(machine: str, patte
 
 @each_machine
 def test_newer_instructions_are_found_where_they_are(machine: str) -> None:
-    [path] = objects(machine, f"isa/{MACHINES[machine].best_tier}/kernels.cpp.o")
-    assert MACHINES[machine].newer.search(code_of(machine, path))
+    best = MACHINES[machine].best_tier
+    paths = kernels(machine, best)[best]
+    assert [path.name for path in paths] == ["attention.cpp.o", "codes.cpp.o", "kernels.cpp.o"]
+    for path in paths:
+        assert MACHINES[machine].newer.search(code_of(machine, path)), path.name
 
 
 only_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="AMX is x86's")
@@ -101,8 +109,10 @@ TILE_PRODUCT = re.compile(r"\b(tdp\w+)\s+%tmm(\d),%tmm(\d),%tmm(\d)")
 @only_x86
 def test_tiles_are_used_by_their_tier_alone() -> None:
     used = {
-        path.parent.name: set(TILE_INSTRUCTION.findall(code_of("x86_64", path)))
-        for path in objects("x86_64", "isa/*/kernels.cpp.o")
+        tier: {
+            found for path in paths for found in TILE_INSTRUCTION.findall(code_of("x86_64", path))
+        }
+        for tier, paths in kernels("x86_64", "*").items()
     }
     expected = {"ldtilecfg", "tilerelease", "tilezero", "tileloadd", "tilestored"}
     assert used.pop("amx") == expected | {"tdpbf16ps", "tdpbssd"}
@@ -113,8 +123,11 @@ def test_tiles_are_used_by_their_tier_alone() -> None:
 @only_x86
 def test_products_of_tiles_add_rows_by_weights_to_their_quarter() -> None:
     """Disassembled: the weights' tile comes first, then the rows', then that of the sums."""
-    [path] = objects("x86_64", "isa/amx/kernels.cpp.o")
-    found = set(TILE_PRODUCT.findall(code_of("x86_64", path)))
+    found = {
+        product
+        for path in kernels("x86_64", "amx")["amx"]
+        for product in TILE_PRODUCT.findall(code_of("x86_64", path))
+    }
     quarters = {("6", "4", "0"), ("7", "4", "1"), ("6", "5", "2"), ("7", "5", "3")}
     assert found == {(name, *tiles) for name in ("tdpbf16ps", "tdpbssd") for tiles in quarters}
 
@@ -122,12 +135,13 @@ def test_products_of_tiles_add_rows_by_weights_to_their_quarter() -> None:
 @each_machine
 def test_kernels_of_newer_processors_share_no_function(machine: str) -> None:
     """A weak function compiled with their flags could be the copy that the linker keeps."""
-    every = objects(machine, "isa/*/kernels.cpp.o")
-    found = [path for path in every if path.parent.name != "scalar"]
+    found = kernels(machine, "*")
+    found.pop("scalar")
     assert found
-    for path in found:
-        shared = SHARED_SYMBOLS.findall(output_of(machine, "nm", "--defined-only", path))
-        assert not shared, f"{path.parent.name} has {shared[:3]}"
+    for tier, paths in found.items():
+        for path in paths:
+            shared = SHARED_SYMBOLS.findall(output_of(machine, "nm", "--defined-only", path))
+            assert not shared, f"{tier} has {shared[:3]}"
 
 
 def test_the_wheel_for_arm_has_one_extension_module() -> None:

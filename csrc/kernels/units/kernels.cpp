@@ -1,12 +1,11 @@
-// One tier: every kernel file, compiled into the tier's namespace, and the table of their
-// functions.
+// The kernels of a tier as a table: those of the other units, and all that are compiled quickly.
 #include "kernels/adapters.inl"
-#include "kernels/attention.inl"
 #include "kernels/elementwise.inl"
 #include "kernels/gemm.inl"
 #include "kernels/peak_rates.inl"
 #include "kernels/sample.inl"
 #include "kernels/table.h"
+#include "kernels/units/units.h"
 
 #define OCTAVO_JOIN_(a, b) a##b
 #define OCTAVO_JOIN(a, b) OCTAVO_JOIN_(a, b)

@@ -1,3 +1,0 @@
-// The kernels of the amx tier as a table.
-#define OCTAVO_TIER amx
-#include "kernels/tier.inl"
