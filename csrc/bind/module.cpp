@@ -31,6 +31,7 @@ NB_MODULE(_native, m) {
   m.attr("RECORD_FLOATS") = octavo::kRecordHead;
   m.attr("MOST_SHARED_BYTES") = octavo::kMostSharedBytes;
   octavo::bind_adapters(m);
+  octavo::bind_merge_table(m);
   octavo::bind_step(m);
   octavo::bind_row_tensors(m);
   octavo::bind_ranks(m);

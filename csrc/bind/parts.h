@@ -18,6 +18,7 @@ struct OwnedAdapter {
 
 void translate_errors();                     // errors.cpp
 void bind_adapters(nanobind::module_& m);    // adapters.cpp
+void bind_merge_table(nanobind::module_& m); // merge_table.cpp
 void bind_step(nanobind::module_& m);        // step.cpp
 void bind_row_tensors(nanobind::module_& m); // row_tensors.cpp
 void bind_weights(nanobind::module_& m);     // weights.cpp

@@ -158,9 +158,9 @@ class TextModel:
 def load_tokenizer(source: ModelFiles, opened: Checkpoint | None = None) -> Tokenizer:
     """Read the tokenizer from a model's files, which may be open already."""
     if source.is_gguf:  # imported here because the GGUF reader imports numpy
-        from octavo.text.gguf_vocabulary import tokenizer_from_gguf
+        from octavo.text.merging_tokenizer import quick_tokenizer_from_gguf
 
-        return tokenizer_from_gguf((opened or source.open()).metadata)
+        return quick_tokenizer_from_gguf((opened or source.open()).metadata)
     from octavo.text.tokenizer_files import tokenizer_from_directory
 
     return tokenizer_from_directory(source.directory)

@@ -125,6 +125,11 @@ class Metadata(Mapping[str, Value]):
         find = getattr(self._decoders.get(key), "pairs", None)
         return None if find is None else cast(list[tuple[str, str]] | None, find())
 
+    def stored_strings(self, key: str) -> tuple[bytes, int] | None:
+        """Return a list of strings in GGUF's form and their number; None for any other value."""
+        find = getattr(self._decoders.get(key), "stored", None)
+        return None if find is None else cast(tuple[bytes, int], find())
+
     def _require(self, key: str) -> None:
         if key not in self._decoders:
             raise CorruptFileError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TypeVar
 
 from octavo.loader.errors import quote
@@ -16,6 +17,7 @@ TEMPLATE = "tokenizer.chat_template"
 
 # The kinds of tokens and their numbers in the file.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+ADDED = (UNKNOWN, CONTROL, USER_DEFINED)  # tokens that a text contains as a whole
 
 NAMED_TOKENS = {
     "bos_token": "bos_token_id",
@@ -48,10 +50,31 @@ HARMONY = frozenset({"<|return|>", "<|call|>"})
 
 
 class Vocabulary:
-    """The tokens of a GGUF file, their kinds, and the entries about them."""
+    """The tokens of a GGUF file, their kinds, and the entries about them.
 
-    def __init__(self, metadata: Mapping[str, object]) -> None:
+    The tokens and their ids are read here unless something else has them already.
+    """
+
+    def __init__(
+        self,
+        metadata: Mapping[str, object],
+        read: tuple[Sequence[str], Mapping[str, int]] | None = None,
+    ) -> None:
         self._metadata = metadata
+        self.tokens, self.ids = read or self._read()
+        tokens = self.tokens
+        kinds = self.items("token_type", int, len(tokens)) or [NORMAL] * len(tokens)
+        self.kinds = kinds[: len(tokens)]
+        for end in END_TEXTS & self.ids.keys():
+            if self.kinds[self.ids[end]] == NORMAL:
+                self.kinds[self.ids[end]] = CONTROL
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model, by which a few of its rules are recognised."""
+        return str(self._metadata.get("general.name", ""))
+
+    def _read(self) -> tuple[list[str], dict[str, int]]:
         tokens = self.items("tokens", str)
         if not tokens:
             raise TokenizerError(
@@ -61,13 +84,7 @@ class Vocabulary:
         if "" in tokens:
             # An empty token matches no text; it keeps its id under a name that no text contains.
             tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(tokens)]
-        self.tokens = tokens
-        self.ids = _ids(tokens)
-        kinds = self.items("token_type", int, len(tokens)) or [NORMAL] * len(tokens)
-        self.kinds = kinds[: len(tokens)]
-        for end in END_TEXTS & self.ids.keys():
-            if self.kinds[self.ids[end]] == NORMAL:
-                self.kinds[self.ids[end]] = CONTROL
+        return tokens, _ids(tokens)
 
     def get(self, key: str, kind: type[Item]) -> Item | None:
         """Return the entry `key` below `tokenizer.ggml.`, if there is one."""
@@ -107,9 +124,14 @@ class Vocabulary:
         cuts = (merge.find(" ", 1) for merge in merges)
         return [(merge[:cut], merge[cut + 1 :]) for merge, cut in zip(merges, cuts, strict=True)]
 
-    def with_kind(self, *kinds: int) -> list[int]:
-        """Return the ids of all tokens of these kinds."""
-        return [token_id for token_id, kind in enumerate(self.kinds) if kind in kinds]
+    def with_kind(self, kind: int) -> list[int]:
+        """Return the ids of all tokens of a kind."""
+        return [token_id for token_id, found in enumerate(self.kinds) if found == kind]
+
+    @cached_property
+    def added_ids(self) -> list[int]:
+        """The ids of the tokens that a text contains as a whole."""
+        return [token_id for token_id, kind in enumerate(self.kinds) if kind in ADDED]
 
     def named_tokens(self, defaults: Mapping[str, int]) -> dict[str, str]:
         """Return `bos_token` and the others by name, from the file or else from `defaults`."""

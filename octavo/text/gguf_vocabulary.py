@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
+from typing import TypedDict
 
 from msgspec import Struct
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
@@ -13,14 +14,7 @@ from tokenizers import Tokenizer as Backend
 
 from octavo.loader.errors import quote
 from octavo.loader.metadata import Metadata
-from octavo.text.gguf_metadata import (
-    CONTROL,
-    NORMAL,
-    PREFIX,
-    UNKNOWN,
-    USER_DEFINED,
-    Vocabulary,
-)
+from octavo.text.gguf_metadata import NORMAL, PREFIX, USER_DEFINED, Vocabulary
 from octavo.text.gguf_pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from octavo.text.load_errors import is_from_library, reason, tokenizer_errors_at
 from octavo.text.token_bytes import TokenizerError
@@ -68,27 +62,43 @@ def _build(metadata: Mapping[str, object]) -> Tokenizer:
         raise TokenizerError(
             f"{PREFIX}tokens contradicts {PREFIX}merges or {PREFIX}scores: {reason(error)}"
         ) from error
-    _add_tokens(built.backend, vocabulary, str(metadata.get("general.name", "")))
+    return Tokenizer(built.backend, **complete(built, vocabulary))
+
+
+class Settings(TypedDict):
+    """What a tokenizer has beside its backend."""
+
+    special_tokens: dict[str, str]
+    end_ids: frozenset[int]
+    chat_templates: dict[str, str]
+
+
+def complete(built: Built, vocabulary: Vocabulary) -> Settings:
+    """Add the special tokens to a tokenizer; return its other settings."""
+    _add_tokens(built.backend, vocabulary)
     add_bos, add_eos = vocabulary.get("add_bos_token", bool), vocabulary.get("add_eos_token", bool)
     frame(
         built.backend,
         bos=built.named.get("bos_token") if _or(add_bos, built.add_bos) else None,
         eos=built.named.get("eos_token") if _or(add_eos, built.add_eos) else None,
     )
-    return Tokenizer(
-        built.backend,
-        special_tokens=built.named,
-        end_ids=vocabulary.end_ids(),
-        chat_templates=vocabulary.chat_templates(),
-    )
+    return {
+        "special_tokens": built.named,
+        "end_ids": vocabulary.end_ids(),
+        "chat_templates": vocabulary.chat_templates(),
+    }
 
 
 def _byte_level(vocabulary: Vocabulary) -> Built:
     """Build the kind "gpt2": bytes spelled as characters, explicit merges."""
-    rule = _pre_tokenizer(vocabulary.get("pre", str))
-    backend = Backend(
-        models.BPE(vocabulary.ids, vocabulary.merges(), ignore_merges=rule.ignore_merges)
-    )
+    rule = pre_tokenizer_of(vocabulary)
+    ids, merges = dict(vocabulary.ids), vocabulary.merges()
+    return byte_level(models.BPE(ids, merges, ignore_merges=rule.ignore_merges), rule, vocabulary)
+
+
+def byte_level(model: models.Model, rule: PreTokenizer, vocabulary: Vocabulary) -> Built:
+    """Build a tokenizer that spells bytes as characters, before it has special tokens."""
+    backend = Backend(model)
     if rule.nfc:
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = rule.build()
@@ -145,7 +155,9 @@ def _pieces_backend(
     """Build merges over text with `▁` for spaces; bytes without a piece have tokens."""
     unknown = named.get("unk_token")
     backend = Backend(
-        models.BPE(vocabulary.ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+        models.BPE(
+            dict(vocabulary.ids), merges, unk_token=unknown, fuse_unk=True, byte_fallback=True
+        )
     )
     spaces = normalizers.Replace(" ", SPACE)
     steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -159,8 +171,9 @@ def _pieces_backend(
     return backend
 
 
-def _pre_tokenizer(name: str | None) -> PreTokenizer:
-    """Return the rule called `name`; raise if it is unknown."""
+def pre_tokenizer_of(vocabulary: Vocabulary) -> PreTokenizer:
+    """Return the rule that the file names; raise if it is unknown."""
+    name = vocabulary.get("pre", str)
     if name is None:
         log.warning(
             "the GGUF file does not name its rule for splitting text (%spre); the oldest is used,"
@@ -178,15 +191,16 @@ def _pre_tokenizer(name: str | None) -> PreTokenizer:
     return rule
 
 
-def _add_tokens(backend: Backend, vocabulary: Vocabulary, model_name: str) -> None:
+def _add_tokens(backend: Backend, vocabulary: Vocabulary) -> None:
     """Add control and user-defined tokens, matched whole; control tokens are special."""
     # The spaces after Phi-3's markers belong to them, which only the model's name shows.
+    model_name = vocabulary.model_name
     is_phi3 = "phi-3" in model_name.lower() or "phi3" in model_name.lower()
     keeps_spaces = (
         frozenset({"<unk>", "<s>", "<|endoftext|>"}) if is_phi3 else vocabulary.ids.keys()
     )
     added = []
-    for token_id in vocabulary.with_kind(UNKNOWN, CONTROL, USER_DEFINED):
+    for token_id in vocabulary.added_ids:
         token = vocabulary.tokens[token_id]
         # Converters pad a vocabulary with such names; text that contains one does not mean it.
         if token == f"[PAD{token_id}]":

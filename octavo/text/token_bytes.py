@@ -187,12 +187,15 @@ class TokenBytes:
         self._bytes: dict[int, bytes | None] = {}
 
     @classmethod
-    def of(cls, backend: Backend) -> TokenBytes:
-        """Return the bytes of a tokenizer's tokens; raise if its decoder cannot be streamed."""
+    def of(cls, backend: Backend, names: TokenNames | None = None) -> TokenBytes:
+        """Return the bytes of a tokenizer's tokens; raise if its decoder cannot be streamed.
+
+        `names` has their strings, if the tokenizer has only some of them.
+        """
         tokens = backend.get_added_tokens_decoder()
         added = {token_id: token.content for token_id, token in tokens.items()}
         special = [token_id for token_id, token in tokens.items() if token.special]
-        return cls(backend, read_spelling(backend), added, special)
+        return cls(names or backend, read_spelling(backend), added, special)
 
     def bytes_of(self, token_id: int) -> bytes | None:
         """Return the bytes of a token; None for an id without one, such as a padded head's."""

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 
 from octavo.text.load_errors import is_from_library
-from octavo.text.token_bytes import TokenBytes, TokenizerError
+from octavo.text.token_bytes import TokenBytes, TokenizerError, TokenNames
 from octavo.text.token_table import PackedTable, TokenTable, pack
 
 BOS, EOS, UNKNOWN, PADDING = "bos_token", "eos_token", "unk_token", "pad_token"
@@ -28,23 +28,29 @@ class Tokenizer(TokenTable):
         special_tokens: Mapping[str, str] | None = None,
         end_ids: Iterable[int] = (),
         chat_templates: Mapping[str, str] | None = None,
+        names: TokenNames | None = None,  # of all tokens, if the backend has only some of them
     ) -> None:
         # Saved settings must not truncate or pad a prompt when no caller asked for it.
         backend.no_truncation()
         backend.no_padding()
-        self.backend = backend
+        self._backend = backend
         named = dict(special_tokens or {})
         ids = {name: backend.token_to_id(token) for name, token in named.items()}
         self.bos_id, self.eos_id = ids.get(BOS), ids.get(EOS)
         self.unknown_id, self.padding_id = ids.get(UNKNOWN), ids.get(PADDING)
         eos = [] if self.eos_id is None else [self.eos_id]
         super().__init__(
-            backend,
-            TokenBytes.of(backend),
+            names or backend,
+            TokenBytes.of(backend, names),
             special_tokens=named,
             end_ids=[*end_ids, *eos],
             chat_templates=chat_templates,
         )
+
+    @property
+    def backend(self) -> Backend:
+        """The library's tokenizer."""
+        return self._backend
 
     @cached_property
     def vocab_size(self) -> int:

@@ -158,6 +158,10 @@ class _Strings(Struct, frozen=True):
         """Return the two words of each string; None if one has not exactly two."""
         return Cursor(self.file, self.start).pairs(self.num_strings, self.end)
 
+    def stored(self) -> tuple[bytes, int]:
+        """Return the strings as they are stored, each behind its length, and their number."""
+        return self.file.buffer[self.start : self.end], self.num_strings
+
 
 def _skip_value(cursor: Cursor, what: str) -> Callable[[], RawValue]:
     code, count = cursor.u32(f"the type of {what}"), None
