@@ -169,6 +169,8 @@ def follow_quantization(arguments: EngineArguments, opened: OpenedModel) -> Engi
     asked, found = arguments.quantization, opened.quantization
     if asked is None or (found is not None and is_same(asked, found)):
         return arguments
+    if arguments.cpu_activations == arguments.cpu_weights == "auto":
+        return
     types = {tensor.type for tensor in tensor_sizes(opened) if tensor.is_matrix}
     if not types <= {*FLOAT_TYPES}:
         raise ConfigError(

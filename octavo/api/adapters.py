@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.adapter_copies.copies import AdapterCopies
 from octavo.adapter_copies.errors import AdapterFileError
 from octavo.adapter_copies.identity import adapter_id, digest_in
 from octavo.api.outputs import RequestError
@@ -16,6 +15,8 @@ from octavo.options.named_adapters import MAX_SCALE
 
 if TYPE_CHECKING:
     import asyncio
+
+    from octavo.adapter_copies.copies import AdapterCopies
 
 _PARAM = "lora_request"
 

@@ -10,13 +10,15 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from types import FrameType, TracebackType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from octavo.adapter_copies.copies import AdapterCopies
 from octavo.api.local_model import LocalModel
 from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.api.requests import CheckedRequest, RequestTable
 from octavo.core.request import Request, ResetPrefixCache, TokenEvent
+
+if TYPE_CHECKING:
+    from octavo.adapter_copies.copies import AdapterCopies
 
 REDRAW_SECONDS = 0.1
 _POLL_SECONDS = 0.001

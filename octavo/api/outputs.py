@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from octavo.client.client import EngineDeadError
+from octavo.client.errors import EngineDeadError
 from octavo.core.sampling_params import RequestError
 from octavo.core.stats import RequestStats
 from octavo.formats.deltas import Delta

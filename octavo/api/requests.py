@@ -11,11 +11,10 @@ import logging
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
 
-from octavo.adapter_copies.copies import AdapterCopies
 from octavo.api.breakers import with_breakers
 from octavo.api.continuation import Continuation, Meter
 from octavo.api.outputs import RequestError, RequestOutput
@@ -37,6 +36,9 @@ from octavo.core.sampling_params import (
 )
 from octavo.core.sampling_params import TOO_LONG as TOO_LONG
 from octavo.wire.limits import MAX_FRAME_BYTES
+
+if TYPE_CHECKING:
+    from octavo.adapter_copies.copies import AdapterCopies
 
 log = logging.getLogger(__name__)
 

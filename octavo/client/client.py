@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from octavo.client.commands import COMMAND_SECONDS
+from octavo.client.errors import EngineDeadError
 from octavo.client.vitals import EngineVitals
 from octavo.core.request import Abort, Request, TokenEvent
 from octavo.core.snapshot import EngineSnapshot
@@ -19,25 +20,6 @@ if TYPE_CHECKING:
     import asyncio
 
 ENGINE_PROGRAM = "octavo.engine.process"  # the module that an engine's process runs
-
-
-class EngineDeadError(RuntimeError):
-    """The engine was closed, or it ended by an error, which is chained or quoted."""
-
-
-class EngineStartError(RuntimeError):
-    """The engine could not be started; the message is the engine's own.
-
-    `is_of_model` is True if the model's files are at fault, `is_of_settings` if its arguments are.
-    """
-
-    def __init__(
-        self, message: str, *, is_of_model: bool = False, is_of_settings: bool = False
-    ) -> None:
-        super().__init__(message)
-        self.is_of_model = is_of_model
-        self.is_of_settings = is_of_settings
-
 
 Deliver = Callable[[Sequence[TokenEvent]], None]
 Died = Callable[[EngineDeadError], None]

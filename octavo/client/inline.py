@@ -14,8 +14,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from octavo.client.client import Deliver, Died, EngineDeadError
+from octavo.client.client import Deliver, Died
 from octavo.client.commands import COMMAND_SECONDS, CommandsInFlight, failed, replied
+from octavo.client.errors import EngineDeadError
 from octavo.client.restart_policy import Timing
 from octavo.client.vitals import EngineVitals
 from octavo.core.config import ConfigError

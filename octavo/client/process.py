@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from octavo.client.cache_events.publisher import CachePublisher, open_publishers
-from octavo.client.client import EngineStartError
 from octavo.client.commands import COMMAND_SECONDS, CommandsInFlight, failed, replied
 from octavo.client.engine import EngineUser
 from octavo.client.engine_run import State
+from octavo.client.errors import EngineStartError
 from octavo.client.journal.client import JournalClient
 from octavo.client.launcher import Launcher, ProcessLauncher
 from octavo.client.processors import divided

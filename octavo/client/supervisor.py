@@ -24,8 +24,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
-from octavo.client.client import EngineStartError
 from octavo.client.engine_run import NEXT_STATES, EngineRun, State
+from octavo.client.errors import EngineStartError
 from octavo.client.launcher import Incoming, Launcher
 from octavo.client.liveness import TICK_SECONDS, Liveness
 from octavo.client.restart_policy import RestartPolicy, Timing

@@ -12,7 +12,7 @@ from octavo.backends.select import NoBackendError
 from octavo.cli import main
 from octavo.cli.commands import FAILED, USAGE
 from octavo.cli.trouble import as_flags, explain
-from octavo.client.client import EngineStartError
+from octavo.client.errors import EngineStartError
 from octavo.core.config import ConfigError
 from octavo.loader.errors import SourceError
 from octavo.options.transport import ServerSettingsError

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from octavo import AsyncLLM, RequestError, RequestOutputKind, SamplingParams
 from octavo.api.outputs import EngineDeadError, RequestOutput
-from octavo.client.client import EngineStartError
+from octavo.client.errors import EngineStartError
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient, make_client
 from octavo.core.config import ConfigError

@@ -14,8 +14,8 @@ import pytest
 
 from octavo.api.outputs import EngineDeadError
 from octavo.client import supervisor
-from octavo.client.client import EngineStartError
 from octavo.client.engine_run import State
+from octavo.client.errors import EngineStartError
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import make_client
 from octavo.core.request import Abort

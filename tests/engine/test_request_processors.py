@@ -11,7 +11,7 @@ import pytest
 
 from octavo import LLM, AsyncLLM, SamplingParams, StructuredOutputsParams
 from octavo.api.outputs import RequestError
-from octavo.client.client import EngineStartError
+from octavo.client.errors import EngineStartError
 from octavo.core.config import ConfigError
 from octavo.core.snapshot import take_snapshot
 from octavo.options.engine import read_arguments

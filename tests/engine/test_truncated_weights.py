@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from octavo import AsyncLLM, SamplingParams
-from octavo.client.client import EngineStartError
+from octavo.client.errors import EngineStartError
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import make_client
 from octavo.options.engine import EngineArguments

@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic
 
-from octavo.client.client import Deliver, Died, EngineDeadError
+from octavo.client.client import Deliver, Died
 from octavo.client.commands import COMMAND_SECONDS, joined
+from octavo.client.errors import EngineDeadError
 from octavo.client.journal.journal import Entry, Journal
 from octavo.client.journal.member import Member, SomeEngine
 from octavo.core.request import FAILURES, Abort, Request, TokenEvent

@@ -12,8 +12,8 @@ import pytest
 
 from octavo import AsyncLLM
 from octavo.api.control import EngineControl
-from octavo.client.client import EngineStartError
 from octavo.client.commands import agreed
+from octavo.client.errors import EngineStartError
 from octavo.client.launcher import ProcessLauncher
 from octavo.client.process import ProcessClient, make_client
 from octavo.core.config import ConfigError

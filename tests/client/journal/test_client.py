@@ -7,9 +7,9 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
-from octavo.client.client import EngineDeadError
 from octavo.client.commands import COMMAND_SECONDS, replied
 from octavo.client.engine import EngineUser
+from octavo.client.errors import EngineDeadError
 from octavo.client.journal.client import JournalClient
 from octavo.client.vitals import EngineVitals
 from octavo.core.request import Abort, Request, TokenEvent
