@@ -3,7 +3,7 @@
 #include <new>
 
 #include "bind/parts.h"
-#include "runtime/frame_link.h"
+#include "link/frame_link.h"
 
 namespace nb = nanobind;
 

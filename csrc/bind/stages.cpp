@@ -19,6 +19,12 @@ namespace octavo {
 
 namespace {
 
+void make_sealed(FrameLink* made, int descriptor, const nb::bytes& sending,
+                 const nb::bytes& receiving) {
+  new (made) FrameLink(descriptor, {sending.c_str(), sending.size()},
+                       {receiving.c_str(), receiving.size()});
+}
+
 void send_message(FrameLink& link, const nb::bytes& message) {
   const auto* data = reinterpret_cast<const uint8_t*>(message.c_str());
   const size_t bytes = message.size();
@@ -64,6 +70,7 @@ nb::bytes follow_link(FrameLink& link, Program& program, KvCache* cache) {
 void bind_stages(nb::module_& m) {
   nb::class_<FrameLink>(m, "FrameLink")
       .def(nb::init<int>(), "descriptor"_a)
+      .def("__init__", &make_sealed, "descriptor"_a, "sending"_a, "receiving"_a)
       .def("send", &send_message, "message"_a)
       .def("fail", &fail, "why"_a)
       .def("receive", &receive)

@@ -9,7 +9,7 @@
 
 #include "program/kv_cache.h"
 #include "program/step.h"
-#include "runtime/frame_link.h"
+#include "link/frame_link.h"
 
 namespace octavo {
 

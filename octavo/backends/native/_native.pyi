@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,7 +159,10 @@ class Ranks:
     def end(self, reason: str) -> None: ...
 
 class FrameLink:
+    @overload
     def __init__(self, descriptor: int) -> None: ...
+    @overload
+    def __init__(self, descriptor: int, sending: bytes, receiving: bytes) -> None: ...
     def send(self, message: bytes) -> None: ...
     def fail(self, why: str) -> None: ...
     def receive(self) -> bytes: ...

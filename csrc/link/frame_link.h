@@ -1,10 +1,15 @@
-// A connection to another process, over which frames go: a stream socket of any kind.
+// A connection to another process, over which frames go: a stream socket of any kind. Between
+// machines they are sealed.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
+#include <string_view>
 #include <vector>
+
+#include "link/sealing.h"
 
 namespace octavo {
 
@@ -21,8 +26,9 @@ class FrameLink {
     using std::runtime_error::runtime_error;
   };
 
-  // Takes the descriptor over.
+  // Takes the descriptor over, unless it throws. With a key for each direction frames are sealed.
   explicit FrameLink(int descriptor) : descriptor_(descriptor) {}
+  FrameLink(int descriptor, std::string_view sending, std::string_view receiving);
   ~FrameLink();
   FrameLink(const FrameLink&) = delete;
 
@@ -44,8 +50,12 @@ class FrameLink {
 
   void send_all(const void* data, size_t bytes);
   void receive_all(void* data, size_t bytes);
+  void send_sealed(Head head, const uint8_t* data);
+  void receive_sealed(void* data, size_t bytes);
 
   const int descriptor_;
+  std::unique_ptr<Sealing> seal_, open_;  // none: both ends are on this machine
+  std::vector<uint8_t> sealed_;           // what is sent next
   std::mutex sending_;
   uint64_t sent_ = 0;
   uint64_t received_ = 0;
