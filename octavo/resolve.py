@@ -97,6 +97,7 @@ def resolve(
     grammar_bytes = arguments.grammar_memory_bytes if bounds_grammars and spec.has_head else 0
     block_size = sizes.block_size
     bill = _bill(opened, layout, block_size, footprint, largest_step, grammar_bytes)
+    bill = _of_a_node(bill, arguments)
     dtype = choice.kind.dtype(arguments)
     _warn_of_types(arguments, opened, dtype)
     max_len = _longest(arguments.max_model_len, spec.max_len)
@@ -276,9 +277,21 @@ def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout)
     largest_step = _largest_step(arguments, layout, sizes, opened.spec, cuts_prompts)
     grammar_bytes = arguments.grammar_memory_bytes if opened.spec.has_head else 0
     bill = _bill(opened, layout, sizes.block_size, footprint, largest_step, grammar_bytes)
-    further_ranks = arguments.tensor_parallel_size + arguments.pipeline_parallel_size - 2
-    bill = structs.replace(bill, rank_bytes=further_ranks * RANK_BYTES)
+    stages = arguments.pipeline_parallel_size // arguments.nnodes
+    further = arguments.tensor_parallel_size * stages - 1
+    bill = structs.replace(bill, rank_bytes=further * RANK_BYTES)
+    bill = _of_a_node(bill, arguments)
     return with_adapters(bill, arguments, opened, kind.memory())
+
+
+def _of_a_node(bill: MemoryBill, arguments: EngineArguments) -> MemoryBill:
+    """Return about what a node has of an engine on several; engine/nodes knows the rest later."""
+    nodes = arguments.nnodes
+    return structs.replace(
+        bill,
+        weights_bytes=-(-bill.weights_bytes // nodes),
+        block_bytes=-(-bill.block_bytes // nodes),
+    )
 
 
 def _largest_step(

@@ -37,7 +37,7 @@ void Program::execute(const Instruction& i, Shares& shares, int index, Worker& w
       if (index == 0) experts_.sort_pairs(i);
       return;
     case Op::Relay:
-      if (index == 0) relay(i);
+      if (team_->number(index) == 0) relay(i);
       return;
     default: break;
   }

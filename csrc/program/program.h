@@ -65,6 +65,8 @@ class Program {
   int64_t hidden_stride() const { return hidden_stride_; }
   const std::vector<int64_t>& kept_strides() const { return kept_strides_; }
   int64_t state_stride() const { return state_stride_; }  // 0: it gives no states
+  // The ranks of this program's process; nullptr if there are none.
+  Ranks* ranks() const { return team_->ranks(); }
   bool reads_states() const { return reads_states_; }
   int state_rows() const { return context_.step.rows(state_space_); }  // of the last step
 

@@ -43,7 +43,7 @@ struct Ranks::Header {
   alignas(64) std::atomic<uint32_t> finished;  // counts, of all others together
   alignas(64) std::atomic<uint32_t> waiting;   // the first, if it sleeps until all have finished
   // Of what is posted.
-  alignas(64) std::atomic<uint32_t> threads;  // of each rank, by the first one
+  alignas(64) std::atomic<uint32_t> threads;  // of each rank, by the first to come
   Kind kind;
   uint32_t program;
   uint64_t offset, bytes;
@@ -64,11 +64,11 @@ Ranks::Ranks(int descriptor, size_t bytes, int rank, int ranks, int threads)
   static_assert(sizeof(Header) % alignof(Header) == 0);
   if (rank < 0 || rank >= ranks || threads < 1 || used_ > begin_)
     throw std::invalid_argument("a rank must be one of its group, and the group needs memory");
-  if (rank == 0) header().threads.store(threads);
-  if (header().threads.load() != static_cast<uint32_t>(threads))
+  uint32_t others = 0;  // what the first to come has said, whichever that is
+  if (!header().threads.compare_exchange_strong(others, threads) &&
+      others != static_cast<uint32_t>(threads))
     throw std::invalid_argument("rank " + std::to_string(rank) + " has " + std::to_string(threads) +
-                                " threads, and the first one " +
-                                std::to_string(header().threads.load()));
+                                " threads, and another one " + std::to_string(others));
 }
 
 Pages Ranks::part(uint64_t offset, size_t bytes, bool huge) const {

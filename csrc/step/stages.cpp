@@ -1,12 +1,15 @@
 // The further stages of a pipeline.
 #include "step/stages.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 #include <exception>
 #include <stdexcept>
 #include <string>
 
 #include "program/program.h"
+#include "runtime/ranks.h"
 
 namespace octavo {
 
@@ -78,16 +81,39 @@ ReceivedStep read(const std::vector<uint8_t>& content) {
   return step;
 }
 
+// Floats where all ranks of a stage see them.
+class SharedFloats {
+ public:
+  float* room(size_t count, Ranks* ranks) {
+    if (count * sizeof(float) > pages_.bytes())  // by doubling, since memory of ranks has to last
+      pages_ = pages_to_return(ranks, std::bit_ceil(count * sizeof(float)), false);
+    return reinterpret_cast<float*>(pages_.data());
+  }
+
+ private:
+  Pages pages_;
+};
+
+struct StepMemory {
+  SharedFloats given, answer;
+};
+
 void compute(FrameLink& link, Program& program, KvCache& cache,
-             const std::vector<uint8_t>& content, std::vector<uint8_t>& answer) {
+             const std::vector<uint8_t>& content, StepMemory& memory) {
   ReceivedStep step = read(content);
   for (int32_t at = 0; at < step.sizes.copies; at += 3)
     cache.copy_block(step.copies[at], step.copies[at + 1], step.copies[at + 2]);
-  const size_t row_bytes = program.state_stride() * sizeof(float);
-  answer.resize(row_bytes * step.sizes.rows);
-  step.in.state_out = reinterpret_cast<float*>(answer.data());
+  const int64_t rows = std::max(step.sizes.rows, 1), stride = program.state_stride();
+  if (Ranks* ranks = program.ranks()) {
+    const int64_t count = int64_t{step.sizes.rows} * step.sizes.width;
+    float* given = memory.given.room(std::max<int64_t>(count, 1), ranks);
+    std::copy_n(step.in.given, count, given);
+    step.in.given = given;
+  }
+  step.in.state_out = memory.answer.room(rows * std::max<int64_t>(stride, 1), program.ranks());
   program.run(step.in);
-  link.send(FrameLink::Kind::Rows, answer.data(), row_bytes * program.state_rows());
+  link.send(FrameLink::Kind::Rows, reinterpret_cast<const uint8_t*>(step.in.state_out),
+            sizeof(float) * stride * program.state_rows());
 }
 
 }  // namespace
@@ -140,12 +166,12 @@ void FurtherStage::receive(const RowsAt& out) {
 }
 
 FrameLink::Frame follow_steps(FrameLink& link, Program& program, KvCache& cache) {
-  std::vector<uint8_t> answer;
+  StepMemory memory;
   for (;;) {
     FrameLink::Frame frame = link.receive();
     if (frame.kind != FrameLink::Kind::Step) return frame;
     try {
-      compute(link, program, cache, frame.content, answer);
+      compute(link, program, cache, frame.content, memory);
     } catch (const std::exception& error) {
       const std::string why = error.what();
       link.send(FrameLink::Kind::Failure, reinterpret_cast<const uint8_t*>(why.data()), why.size());

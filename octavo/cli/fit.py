@@ -134,12 +134,13 @@ def _memory_rows(
             f"about; for the largest step, {bill.chunk_tokens:,} tokens",
         ),
     ]
-    if asked.tensor_parallel_size > 1:
-        others = f"of {asked.tensor_parallel_size - 1} more; each has its part of the weights"
-        rows.append(("ranks", size(bill.rank_bytes), others))
-    if asked.pipeline_parallel_size > 1:
-        others = f"of {asked.pipeline_parallel_size - 1} more; each has the weights of its layers"
-        rows.append(("stages", size(bill.rank_bytes), others))
+    stages = asked.pipeline_parallel_size // asked.nnodes  # of this machine
+    further = asked.tensor_parallel_size * stages - 1
+    if further:
+        name, what = ("ranks", "its part of the weights")
+        if stages > 1:
+            name, what = ("stages", "the weights of its layers")
+        rows.append((name, size(bill.rank_bytes), f"of {further} more; each has {what}"))
     if bill.grammar_bytes:
         rows.append(("grammars", size(bill.grammar_bytes), "at most, of all texts with a shape"))
     if bill.adapter_bytes:

@@ -97,6 +97,11 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     several = _several(arguments)
     if several is None:
         asked = read_arguments(model_of(arguments), options)
+        if asked.nnodes > 1 and server.handover is not None:
+            raise UsageError(
+                "--handover needs two engines for a moment, and the nodes of --nnodes are in one "
+                "at a time; leave one of them out"
+            )
     else:
         asked = read_arguments((*arguments.model_word, str(several.models_dir))[0], options)
         check_several(arguments, server, asked)
@@ -122,6 +127,8 @@ def run(arguments: argparse.Namespace) -> int:
     if given:
         log.info("options come from variables: %s", ", ".join(sorted(given)))
     choose_backend(asked, is_first=True)
+    if asked.headless:
+        return _run_headless(asked)
     check_addresses(config)
     if config.ssl_certfile is not None:
         make_context(config)
@@ -165,6 +172,15 @@ def run(arguments: argparse.Namespace) -> int:
         stack.callback(llm.close)
         start.add_engine(llm.facts, len(llm.engines))
         return _serve(config, llm, start, workers, room)
+
+
+def _run_headless(asked: EngineArguments) -> int:
+    """Run the stages of a node that has no server; its settings of one are not used."""
+    from octavo.engine.nodes.headless import run_node
+    from octavo.loader.source import resolve
+
+    resolve(asked.model)  # here, where the user sees the progress and the errors
+    return run_node(asked)
 
 
 def _several(arguments: argparse.Namespace) -> ModelsSettings | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 
@@ -36,14 +38,22 @@ class StagePlace(Struct, frozen=True):
 
     stage: int
     stages: int
-    # Of its connections: to the first stage; the first one's, to each of the others.
-    descriptors: tuple[int, ...]
+    # Its connections, of the backend's own type: to the first stage; the first one's, to each of
+    # the others.
+    links: tuple[Any, ...]
+    ranks: RankPlace | None = None  # among those of the stage; None: it is one process
     # What ends the other stages once nothing refers to it any more.
     owner: object = None
 
     @property
     def name(self) -> str:
-        return f"stage {self.stage}"
+        rank = "" if self.ranks is None or self.leads else f", rank {self.ranks.rank}"
+        return f"stage {self.stage}{rank}"
+
+    @property
+    def leads(self) -> bool:
+        """True for the process with the stage's connections, which is its first rank."""
+        return self.ranks is None or self.ranks.rank == 0
 
 
 ALONE = ParallelContext()

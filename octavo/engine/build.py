@@ -104,6 +104,8 @@ def build_engine(
     `cache_key` is the key of its digests of KV; without one it draws its own.
     """
     _check_processors(processors)
+    if arguments.headless:
+        raise ConfigError("headless is for `octavo serve`, on a node that has no server")
     if is_first:
         choose_backend(arguments, is_first=True)
     for name in ("spare_engine", "kv_events_config"):
@@ -150,7 +152,7 @@ def _build(
     arguments = config.arguments
     opened = _with_pooling(opened, arguments)
     parts.begin("import the backend")
-    backend, group = _make_backend(config, opened, at_failure)
+    backend, group = _make_backend(config, source, opened, at_failure)
     parts.begin("begin to load the weights")
     memory_check = MemoryCheck(config.bill)
     adapters = _bind(config, opened, layout, backend, parts)
@@ -164,7 +166,7 @@ def _build(
     weight_bytes = backend.weight_bytes + (0 if group is None else group.wait())
     memory_check.log_result(weight_bytes)
     parts.begin("set up the KV cache and the runner")
-    free_bytes = config.kind.memory().available
+    config, free_bytes = _with_room(config, backend, group)
     step_bytes = reserve_step(config, backend, free_bytes)
     num_blocks = final_blocks(config, layout, free_bytes, step_bytes)
     config = structs.replace(config, core=replace(config.core, num_blocks=num_blocks))
@@ -198,6 +200,14 @@ def _build(
     return BuiltEngine(core, config, facts, grammars, adapters, group)
 
 
+def _with_room(
+    config: EngineConfig, backend: Backend, group: ProcessGroup | None
+) -> tuple[EngineConfig, int]:
+    """Return the settings and the free memory by which the KV cache gets its size."""
+    free_bytes = config.kind.memory().available
+    return (config, free_bytes) if group is None else group.with_room(config, backend, free_bytes)
+
+
 def _with_pooling(opened: OpenedModel, arguments: EngineArguments) -> OpenedModel:
     """Return the model with the user's settings of pooling; refuse those it cannot follow."""
     settings = with_settings(opened.pooling, arguments.pooler_config)
@@ -205,15 +215,20 @@ def _with_pooling(opened: OpenedModel, arguments: EngineArguments) -> OpenedMode
 
 
 def _make_backend(
-    config: EngineConfig, opened: OpenedModel, at_failure: ExitStack
+    config: EngineConfig, source: ModelFiles, opened: OpenedModel, at_failure: ExitStack
 ) -> tuple[Backend, ProcessGroup | None]:
     """Make the backend, and start its other processes if there are any, which load their share."""
     arguments, files = config.arguments, weight_files(opened)
     group: RankGroup | StageGroup
-    if arguments.pipeline_parallel_size > 1:
+    if arguments.nnodes > 1:
+        from octavo.engine.nodes.group import NodeGroup, setting_of
+
+        group = NodeGroup(arguments, setting_of(arguments, source, files))
+    elif arguments.pipeline_parallel_size > 1:
         from octavo.engine.stages.group import StageGroup
 
-        group = StageGroup(arguments.pipeline_parallel_size)
+        stages = arguments.pipeline_parallel_size
+        group = StageGroup(stages, arguments.tensor_parallel_size)
     elif arguments.tensor_parallel_size > 1:
         from octavo.engine.ranks.group import RankGroup
 

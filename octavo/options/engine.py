@@ -42,6 +42,7 @@ from octavo.options.overrides import (
     wrong_override,
 )
 from octavo.options.pooling import PoolerConfig, read_pooler_config
+from octavo.options.processes import machines
 from octavo.options.processes.data_parallel import with_own_engines
 from octavo.options.processes.ranks import (
     MOST_ENGINES,
@@ -165,17 +166,9 @@ class EngineArguments:
         "cluster, which places each and starts another when it ends (octavo serve)",
         flags=("-dpb",),
     )
-    engine_cpus: int = option(
-        1, "the processors that Ray reserves for an engine, which uses all of its machine", "COUNT"
-    )
-    link_host: str = option(
-        "127.0.0.1", "the address of this machine to which engines on others connect", "HOST"
-    )
-    link_secret_file: str | None = option(
-        None,
-        "a file with the secret of all machines, of 16 bytes or more, for links beyond this one",
-        "FILE",
-    )
+    engine_cpus: int = machines.cpus_option()
+    link_host: str = machines.link_host_option()
+    link_secret_file: str | None = machines.secret_option()
     tensor_parallel_size: int = option(
         1,
         "processes that compute each step of an engine together, each with its share of the "
@@ -186,6 +179,11 @@ class EngineArguments:
         aliases=("--tp", "--tp-size"),
     )
     pipeline_parallel_size: int = stages_option()
+    nnodes: int = machines.nodes_option()
+    node_rank: int = machines.node_rank_option()
+    master_addr: str = machines.master_option()
+    master_port: int = machines.master_port_option()
+    headless: bool = machines.headless_option()
     decode_context_parallel_size: int = contexts("-dcp")
     prefill_context_parallel_size: int = contexts("-pcp")
     quantization: str | None = option(

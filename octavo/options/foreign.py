@@ -63,8 +63,8 @@ _GRAPHS = "no backend captures graphs"
 _KERNELS = "the backend chooses its kernels"
 _EXPERTS = "each rank has an equal part of every expert, and equal work whatever experts are in use"
 _RANKS = (
-    "the ranks of an engine are processes of this machine that divide each matrix by its outputs, "
-    "its stages divide the layers, and nothing else is divided"
+    "the ranks of an engine are processes of one machine that divide each matrix by its outputs, "
+    "its stages divide the layers, on several machines with nnodes, and nothing else is divided"
 )
 _ON_RAY = "whole engines are placed on a Ray cluster by data_parallel_backend=ray"
 _TEXT_ALONE = "models read text alone"
@@ -216,8 +216,6 @@ def _leaves_shapes(value: Any) -> bool:
 
 # Options that are accepted with the values that are the case here, and refused with others.
 FIXED: Mapping[str, tuple[Test, str]] = {
-    "nnodes": (_among(1), _RANKS),
-    "node_rank": (_among(0), _RANKS),
     "distributed_executor_backend": (_among("mp", "uni", None), f"{_RANKS}; {_ON_RAY}"),
     "api_server_count": (_among(1, None), "there is one front end"),
     **dict.fromkeys(
@@ -319,7 +317,7 @@ MISSING: Mapping[str, str] = {
             *("dcp_comm_backend", "dcp_q_replicate", "dcp_kv_cache_interleave_size"),
             *("cp_kv_cache_interleave_size", "dbo_decode_token_threshold"),
             *("dbo_prefill_token_threshold", "enable_hc_sp", "enable_batch_sharded_sampling"),
-            *("master_addr", "master_port", "worker_cls", "worker_extension_cls", "headless"),
+            *("worker_cls", "worker_extension_cls"),
             *("ray_workers_use_nsight", "fault_tolerance_config"),
         ),
         _RANKS,

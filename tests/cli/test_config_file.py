@@ -193,7 +193,7 @@ def test_what_closes_a_server_has_a_value(tmp_path: Path, name: str, value: str)
         ("a.yaml", "ignore-patterns: [a, -b]", "a value in a list begins with a dash"),
         ("a.yaml", "max-modl-len: 5", "there is no option --max-modl-len; did you mean"),
         ("a.yaml", "port: many", "argument --port: invalid int value: 'many'"),
-        ("a.yaml", "headless: true", "--headless is not supported"),
+        ("a.yaml", "enable-ep-weight-filter: true", "--enable-ep-weight-filter is not supported"),
         ("a.yaml", "config: b.yaml", "a file of options names no other"),
         ("a.yaml", "port: 1\nport: 2", "line 2: the key 'port' is there twice"),
         ("a.yaml", "max_num_seqs: 1\nmax-num-seqs: 2", "'max-num-seqs' is there twice"),

@@ -114,8 +114,8 @@ def test_underscores_are_dashes_and_auto_is_what_fits() -> None:
         UsageError, match=r"no option --max_modl_len; did you mean --max-model-len\? "
     ):
         engine("m", "--max_modl_len", "5")
-    with pytest.raises(UsageError, match="no option --mystery; see"):
-        engine("m", "--mystery", "5")
+    with pytest.raises(UsageError, match="no option --enigma; see"):
+        engine("m", "--enigma", "5")
 
 
 def test_defaults_of_sampling_parameters_have_vllms_flags() -> None:

@@ -85,7 +85,7 @@ def test_whoever_waits_learns_why_the_group_has_ended(memory: int, waiting: str)
 
 def test_sizes_that_do_not_agree_are_refused(memory: int) -> None:
     _native.Ranks(memory, BYTES, 0, 2, 1)
-    with pytest.raises(ValueError, match="rank 1 has 2 threads, and the first one 1"):
+    with pytest.raises(ValueError, match="rank 1 has 2 threads, and another one 1"):
         _native.Ranks(memory, BYTES, 1, 2, 2)
     for rank, num_bytes in ((2, BYTES), (0, 4096)):
         with pytest.raises(ValueError, match="one of its group"):

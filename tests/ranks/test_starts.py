@@ -23,6 +23,7 @@ from octavo.backends.native.ranks.messages import LeadingBackend, follow
 from octavo.core.config import ConfigError
 from octavo.distributed.context import RankPlace
 from octavo.engine.ranks import group
+from octavo.engine.ranks.followers import LocalFollower
 from tests.client.clients import LIMIT
 from tests.quantize.made import write_model
 from tests.ranks.followers import runs, wait_until
@@ -64,7 +65,9 @@ def test_a_rank_that_dies_while_it_loads_ends_the_start_and_the_others(
     load: Callable[..., None] = group.RankGroup.load
 
     def kill_and_load(self: group.RankGroup, *arguments: object) -> None:
-        self._followers[0].process.kill()
+        (first, *_) = self._followers
+        assert isinstance(first, LocalFollower)
+        first.process.kill()
         load(self, *arguments)
 
     monkeypatch.setattr(group.RankGroup, "load", kill_and_load)

@@ -1,4 +1,7 @@
-"""Every kind of model in every format, as two and three stages: `make test-ranks`."""
+"""Every kind of model in every format, as two and three stages, and as stages of two ranks each.
+
+`make test-ranks` runs it.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,13 @@ def test_stages_answer_as_one_process(
     directory: Path, kind: str, format_: str, stages: int
 ) -> None:
     options = {**FORMATS[format_], "pipeline_parallel_size": stages}
+    assert answers(write(directory, kind), **options)[0] == alone(directory, kind, format_)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_stages_of_ranks_answer_as_one_process(directory: Path, kind: str, format_: str) -> None:
+    options = {**FORMATS[format_], "pipeline_parallel_size": 2, "tensor_parallel_size": 2}
     assert answers(write(directory, kind), **options)[0] == alone(directory, kind, format_)
 
 

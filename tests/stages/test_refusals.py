@@ -15,7 +15,6 @@ from octavo.core.config import ConfigError
     ("options", "message"),
     [
         ({"pipeline_parallel_size": 0}, "pipeline_parallel_size=0 must be between 1 and 64"),
-        ({"pipeline_parallel_size": 2, "tensor_parallel_size": 2}, "a stage is one process"),
         ({"pipeline_parallel_size": 2, "enable_lora": True}, "stages compute no rows with"),
         ({"pipeline_parallel_size": 2, "packed_cache": "auto"}, "each stage packs its own"),
         ({"pipeline_parallel_size": 2, "spare_engine": True}, "a spare engine has no stages"),

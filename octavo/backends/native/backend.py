@@ -117,7 +117,9 @@ def default_threads(root: Path = ROOT) -> int:
 def _make_team(options: NativeOptions) -> tuple[_native.Team, _native.Ranks | None]:
     """Return the threads of this process, and the ranks that it is one of, if there are others."""
     threads, place = options.num_threads, options.place
-    if not isinstance(place, RankPlace):
+    if isinstance(place, StagePlace):
+        place = place.ranks
+    if place is None:
         return _native.Team(threads or default_threads(), options.pinned), None
     threads = threads or max(1, default_threads() // place.ranks)
     ranks = _native.Ranks(place.descriptor, place.num_bytes, place.rank, place.ranks, threads)

@@ -141,7 +141,7 @@ class NativeKind:
                 packed_cache=packed_cache(settings, files, footprint.formats),
                 # All ranks have one cache, which the others must not touch while it is in use.
                 preallocates_kv=settings.preallocate_kv_cache
-                and (is_first or isinstance(place, StagePlace)),
+                and (is_first or (isinstance(place, StagePlace) and place.leads)),
                 place=place,
             )
         )
@@ -156,9 +156,13 @@ def _class_at(place: RankPlace | StagePlace | None) -> tuple[type[NativeBackend]
     if place is None:
         return NativeBackend, True
     if isinstance(place, StagePlace):
-        from octavo.backends.native.stages.backend import FirstStage, StageBackend
+        from octavo.backends.native.stages.backend import FirstStage, LeadingStage, StageBackend
 
-        return (FirstStage, True) if place.stage == 0 else (StageBackend, False)
+        if not place.leads:
+            return StageBackend, False
+        if place.stage == 0:
+            return FirstStage, True
+        return (StageBackend if place.ranks is None else LeadingStage), False
     return (LeadingBackend, True) if place.rank == 0 else (NativeBackend, False)
 
 

@@ -232,7 +232,8 @@ OTHERS: tuple[Other, ...] = (
     Other(("--max-prefill-tokens",), _BATCH),
     Other(("--speculative-num-draft-tokens",), "see --speculative-num-steps", None),
     Other(("--speculative-token-map",), "the files of a drafter have its tokens (d2t)"),
-    Other(("--dist-init-addr", "--ep-size", "--ep"), "an engine is one process"),
+    Other(("--dist-init-addr",), "give --master-addr and --master-port"),
+    Other(("--ep-size", "--ep"), "each rank has an equal part of every expert"),
     Other(
         ("--load-balance-method",),
         "a request goes where its prefix is cached, or where least waits",

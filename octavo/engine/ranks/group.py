@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import selectors
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 
-from octavo import env
 from octavo.backends.base import Backend
 from octavo.backends.kind import WeightFile
 from octavo.backends.native.ranks.messages import LeadingBackend
 from octavo.core.config import ConfigError
 from octavo.distributed.context import RankPlace
-from octavo.engine.ranks.link import FileState, Link, Started, StartRank
+from octavo.engine.ranks.followers import Follower, LocalFollower, launch
+from octavo.engine.ranks.link import FileState, Started, StartRank
+from octavo.engine.ranks.memory import RankMemory
 from octavo.observe.log import level_in_use
 from octavo.resolve import EngineConfig
 from octavo.wire.message_types import pack
@@ -32,29 +29,6 @@ from octavo.wire.message_types import pack
 log = logging.getLogger(__name__)
 
 PROGRAM = "octavo.engine.ranks.process"
-_EXIT_SECONDS = 2.0
-_SIZE_IS_FINAL = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-
-
-class Follower(Struct):
-    """A further process of an engine: its name, the process, and the connection to it."""
-
-    name: str
-    process: subprocess.Popen[bytes]
-    link: Link
-
-    def exit_reason(self) -> str:
-        """Describe how the process ended; kill it if it has not."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(_EXIT_SECONDS)
-        status = self.process.poll()
-        if status is None:
-            return "its connection ended"
-        if status >= 0:
-            return f"its process ended with exit code {status}"
-        with contextlib.suppress(ValueError):
-            return f"its process was ended by {signal.Signals(-status).name}"
-        return f"its process was ended by signal {-status}"
 
 
 class ProcessGroup:
@@ -72,18 +46,11 @@ class ProcessGroup:
 
     def _launch(
         self, name: str, program: str, words: Sequence[str], descriptors: Sequence[int]
-    ) -> None:
+    ) -> Follower:
         """Start a process, which inherits these descriptors."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-P", "-m", program, "--link", str(theirs.fileno()), *words]
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), *descriptors],
-                env=env.child_environment({"PYTHONPATH": env.child_module_path()}),
-            )
-        self._followers.append(Follower(name, process, Link(ours)))
+        process, link = launch(program, words, descriptors)
+        self._followers.append(LocalFollower(name, link, process))
+        return self._followers[-1]
 
     def load(self, config: EngineConfig, files: Sequence[WeightFile], backend: Backend) -> None:
         """Let the others load their share, as the first process does with its backend."""
@@ -95,13 +62,15 @@ class ProcessGroup:
         )
         states = tuple(FileState.of(file.path) for file in files)
         level = max(level_in_use(), logging.WARNING)  # what is as usual, this process says
-        message = StartRank(Raw(pack(arguments)), size, states, level)
+        self._start(StartRank(Raw(pack(arguments)), size, states, level))
+
+    def _start(self, message: StartRank) -> None:
         for follower in self._followers:
             with contextlib.suppress(OSError):  # it has ended, as `wait` will notice
-                follower.link.send(message)
+                follower.start(message)
 
     def wait(self) -> int:
-        """Wait until all others have their weights; return the bytes of these.
+        """Wait until all others have their weights; return the bytes of these on this machine.
 
         Raise ConfigError if one cannot load them.
         """
@@ -112,7 +81,8 @@ class ProcessGroup:
             if failure:
                 raise ConfigError(f"{follower.name} of {self.size} did not start: {failure}")
             assert started is not None
-            num_bytes += started.weight_bytes
+            follower.started = started
+            num_bytes += follower.local_bytes
         group = weakref.ref(self)
         for follower in self._followers:
             threading.Thread(
@@ -132,6 +102,12 @@ class ProcessGroup:
                 for key, _ in waiting.select():
                     waiting.unregister(key.fileobj)
                     yield key.data
+
+    def with_room(
+        self, config: EngineConfig, backend: Backend, free_bytes: int
+    ) -> tuple[EngineConfig, int]:
+        """Return the settings and the free memory by which the KV cache gets its size."""
+        return config, free_bytes
 
     def call_at_end(self, on_end: Callable[[], None]) -> None:
         """Call this, in any thread, when one has ended; at once if one has already."""
@@ -174,38 +150,20 @@ class RankGroup(ProcessGroup):
 
     def __init__(self, num_ranks: int) -> None:
         super().__init__(num_ranks)
-        # Pages take memory when they are touched, so the size may be more than will be used.
-        self._num_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        made = os.memfd_create("octavo ranks", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        self._memory = os.fdopen(made, "r+b", buffering=0)
+        self._memory = RankMemory(num_ranks)
         try:
-            self._make_room()
-            fcntl.fcntl(self._memory, fcntl.F_ADD_SEALS, _SIZE_IS_FINAL)
-            memory = self._memory.fileno()
             for rank in range(1, num_ranks):
-                words = ["--memory", str(memory), "--memory-bytes", str(self._num_bytes)]
-                words += ["--rank", str(rank), "--ranks", str(num_ranks)]
-                self._launch(f"rank {rank}", PROGRAM, words, [memory])
+                memory = [self._memory.descriptor]
+                self._launch(f"rank {rank}", PROGRAM, self._memory.words(rank), memory)
         except BaseException:
             self.close()
             self._memory.close()
             raise
 
-    def _make_room(self) -> None:
-        try:
-            self._memory.truncate(self._num_bytes)
-        except OSError as error:
-            raise ConfigError(
-                f"tensor_parallel_size={self.size} needs memory that processes share, which "
-                "is a file without a name as large as the machine's memory, and the system "
-                f"refuses it: {error.strerror}; raise the limit of a file's size (ulimit -f, "
-                "LimitFSIZE of systemd), or leave it out"
-            ) from error
-
     @property
     def place(self) -> RankPlace:
         """The place of this process."""
-        return RankPlace(0, self.size, self._memory.fileno(), self._num_bytes, self)
+        return self._memory.place(self)
 
     def load(self, config: EngineConfig, files: Sequence[WeightFile], backend: Backend) -> None:
         assert isinstance(backend, LeadingBackend), "no other backend has ranks"
@@ -238,10 +196,5 @@ def _close(followers: list[Follower], closing: threading.Event, owner: int) -> N
         with contextlib.suppress(OSError):
             follower.link.connection.shutdown(socket.SHUT_RDWR)
     for follower in followers:
-        try:
-            follower.process.wait(_EXIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(OSError):  # a confined process may end no others
-                follower.process.kill()
-                follower.process.wait(_EXIT_SECONDS)
+        follower.end()
         follower.link.connection.close()

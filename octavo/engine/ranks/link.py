@@ -39,7 +39,8 @@ class StartRank(Struct, frozen=True):
 
     arguments: Raw  # of type EngineArguments, as the engine has resolved them
     block_size: int
-    files: tuple[FileState, ...]  # of all models
+    # Of all models, if they are the same files; those of another machine are compared before.
+    files: tuple[FileState, ...] | None
     log_level: int
 
 
@@ -48,6 +49,9 @@ class Started(Struct, frozen=True):
 
     weight_bytes: int = 0
     failure: str = ""
+    # Of a process on another machine: the bytes of a page of its KV cache, and of its free memory.
+    page_bytes: int = 0
+    free_bytes: int = 0
 
 
 class Link:

@@ -42,34 +42,42 @@ def main(argv: list[str]) -> int:
     """Compute a rank's share until the engine ends; return the exit status."""
     options = _parse(argv)
     place = RankPlace(options.rank, options.ranks, options.memory, options.memory_bytes)
-
-    def follow_ranks(backend: NativeBackend) -> None:
-        os.close(place.descriptor)
-        follow(backend)
-
-    return compute(options.link, place, follow_ranks)
-
-
-def compute(
-    link_descriptor: int,
-    place: RankPlace | StagePlace,
-    follow_engine: Callable[[NativeBackend], None],
-) -> int:
-    """Load the weights and compute steps until the engine ends; return the exit status."""
-    never_wait_for_stderr()
-    die_before_parent()
-    give_up_privileges()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program that has the terminal handles Ctrl-C
-    link = Link(socket.socket(fileno=link_descriptor))
+    begin()
+    link = Link(socket.socket(fileno=options.link))
     start = link.receive(StartRank)
     if start is None:
         return 1
     set_up_log(start.log_level)
-    threading.Thread(
-        target=_end_with, args=(link,), name="octavo engine's end", daemon=True
-    ).start()
+
+    def follow_first(backend: NativeBackend) -> None:
+        os.close(place.descriptor)
+        follow(backend)
+
+    arguments = unpack(start.arguments, EngineArguments)
+    return follow_start(link, start, arguments, place, follow_first)
+
+
+def begin() -> None:
+    """Prepare this process, as each further process does first."""
+    never_wait_for_stderr()
+    die_before_parent()
+    give_up_privileges()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program that has the terminal handles Ctrl-C
+
+
+def follow_start(
+    link: Link,
+    start: StartRank,
+    arguments: EngineArguments,
+    place: RankPlace | StagePlace,
+    follow_engine: Callable[[NativeBackend], None],
+    started: Callable[[NativeBackend], Started] = lambda backend: Started(backend.weight_bytes),
+) -> int:
+    """Load the weights and compute steps until the engine ends; return the exit status."""
+    end_with(link)
     try:
-        backend = load(start, place)
+        backend = load(start, arguments, place)
+        answer = started(backend)
     except Exception as error:
         link.send(Started(failure=_describe(error)))
         return 3
@@ -78,7 +86,7 @@ def compute(
         log.warning("%s is not confined: %s", place.name, missing)
     freeze()
     gc.disable()  # from now on it makes nothing that refers to itself
-    link.send(Started(weight_bytes=backend.weight_bytes))
+    link.send(answer)
     try:
         follow_engine(backend)
     except Exception as error:
@@ -86,12 +94,14 @@ def compute(
     return 4
 
 
-def load(start: StartRank, place: RankPlace | StagePlace) -> NativeBackend:
+def load(
+    start: StartRank, arguments: EngineArguments, place: RankPlace | StagePlace
+) -> NativeBackend:
     """Return the backend with the share of the weights that belongs to a place."""
-    arguments = unpack(start.arguments, EngineArguments)
     _, opened = open_with_drafter(arguments)
     files = weight_files(opened)
-    if tuple(FileState.of(file.path) for file in files) != start.files:
+    found = tuple(FileState.of(file.path) for file in files)
+    if start.files is not None and found != start.files:
         raise ValueError("the model's files have changed since the engine opened them")
     backend = choose_backend(arguments).kind.make(arguments, files, place)
     assert isinstance(backend, NativeBackend), "no other backend has ranks"
@@ -110,9 +120,14 @@ def _adapter_settings(arguments: EngineArguments, opened: OpenedModel) -> Adapte
     return AdapterParts(arguments, opened.model).settings
 
 
-def _end_with(link: Link) -> None:
-    link.wait_for_end()
-    os._exit(0)
+def end_with(link: Link) -> None:
+    """End this process with the one at the other end."""
+
+    def wait() -> None:
+        link.wait_for_end()
+        os._exit(0)
+
+    threading.Thread(target=wait, name="octavo engine's end", daemon=True).start()
 
 
 def _describe(error: Exception) -> str:

@@ -4,58 +4,112 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from octavo.backends.base import Backend
 from octavo.backends.kind import WeightFile
+from octavo.backends.native import _native
 from octavo.backends.native.stages.backend import FirstStage
 from octavo.distributed.context import StagePlace
+from octavo.engine.ranks.followers import Follower
 from octavo.engine.ranks.group import ProcessGroup
+from octavo.engine.ranks.link import StartRank
+from octavo.engine.ranks.memory import RankMemory
 from octavo.resolve import EngineConfig
 
 PROGRAM = "octavo.engine.stages.process"
 
 
-class StageGroup(ProcessGroup):
-    """The further stages of an engine, each with a connection for its steps."""
+class _Processes(ProcessGroup):
+    """Further processes of an engine, ranks of one of its stages among them."""
 
-    def __init__(self, num_stages: int) -> None:
-        super().__init__(num_stages)
-        self._steps: list[socket.socket] = []
-        self._descriptors: tuple[int, ...] = ()  # of these, once the backend has them
+    def _launch_ranks(self, stage: int, num_stages: int, num_ranks: int) -> RankMemory:
+        """Start the further ranks of a stage; return their memory, for this process to map."""
+        memory = RankMemory(num_ranks)
+        words = ["--stage", str(stage), "--stages", str(num_stages)]
+        for rank in range(1, num_ranks):
+            name = f"stage {stage}, rank {rank}"
+            self._launch(name, PROGRAM, [*words, *memory.words(rank)], [memory.descriptor])
+        return memory
+
+
+class StageRanks(_Processes):
+    """The further ranks of a stage, started by its first one, which ends with each of them."""
+
+    def __init__(self, stage: int, num_stages: int, num_ranks: int) -> None:
+        super().__init__(num_ranks)
         try:
-            for stage in range(1, num_stages):
-                ours, theirs = socket.socketpair()
-                self._steps.append(ours)
-                with theirs:
-                    words = ["--steps", str(theirs.fileno())]
-                    words += ["--stage", str(stage), "--stages", str(num_stages)]
-                    self._launch(f"stage {stage}", PROGRAM, words, [theirs.fileno()])
+            self.memory = self._launch_ranks(stage, num_stages, num_ranks)
         except BaseException:
             self.close()
             raise
 
+    def start(self, message: StartRank, end: Callable[[str], None]) -> None:
+        """Let the others load their share as this process does; `end` is called when one ends."""
+        self._end = end
+        self._start(message)
+
+
+class StageGroup(_Processes):
+    """The further stages of an engine, each with a connection for its steps.
+
+    Where stages have ranks, those of the first one are here too. Those of another are started by
+    its first one.
+    """
+
+    def __init__(self, num_stages: int, num_ranks: int = 1, num_local: int | None = None) -> None:
+        """Start the stages of this machine; all, or only so many, with this process."""
+        super().__init__(num_stages)
+        self._stages: list[Follower] = []  # but the first
+        self._steps: list[_native.FrameLink] = []
+        self._descriptors: list[int] = []  # of these
+        self._memory: RankMemory | None = None
+        try:
+            if num_ranks > 1:
+                self._memory = self._launch_ranks(0, num_stages, num_ranks)
+            for stage in range(1, num_stages if num_local is None else num_local):
+                ours, theirs = socket.socketpair()
+                descriptor = ours.detach()
+                self._add_steps(descriptor, _native.FrameLink(descriptor))
+                with theirs:
+                    words = ["--steps", str(theirs.fileno())]
+                    words += ["--stage", str(stage), "--stages", str(num_stages)]
+                    made = self._launch(f"stage {stage}", PROGRAM, words, [theirs.fileno()])
+                self._stages.append(made)
+        except BaseException:
+            self.close()
+            raise
+
+    def _add_steps(self, descriptor: int, link: _native.FrameLink) -> None:
+        """Take the connection for the steps of the next stage."""
+        self._steps.append(link)
+        self._descriptors.append(descriptor)
+
     @property
     def place(self) -> StagePlace:
-        """The place of this process, whose backend owns the connections from then on."""
-        self._descriptors = tuple([each.detach() for each in self._steps])
-        return StagePlace(0, self.size, self._descriptors, self)
+        """The place of this process."""
+        ranks = None if self._memory is None else self._memory.place()
+        return StagePlace(0, self.size, tuple(self._steps), ranks, self)
 
     def leave_connections(self) -> None:
         """Leave those for steps too, over which a forked process would disturb its parent's."""
         super().leave_connections()
-        if not self.close.alive or not self._descriptors:
+        if not self.close.alive:
             return
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        for descriptor in self._descriptors:  # which the backend still closes
+        for descriptor in self._descriptors:  # which their owners still close
             os.dup2(nothing, descriptor, inheritable=False)
         os.close(nothing)
 
     def load(self, config: EngineConfig, files: Sequence[WeightFile], backend: Backend) -> None:
         assert isinstance(backend, FirstStage), "no other backend has stages"
-        links = backend.links
+        links, ranks = backend.links, backend.ranks
+        if self._memory is not None:
+            self._memory.close()  # it is mapped here, and the others have it
 
         def end(reason: str) -> None:
+            if ranks is not None:
+                ranks.end(reason)
             for link in links:  # a step that waits for a stage fails
                 link.close()
 

@@ -1,38 +1,101 @@
-"""The main program of a further stage: `python -m octavo.engine.stages.process`.
+"""The main program of a further stage, or of its ranks: `python -m octavo.engine.stages.process`.
 
 Only an engine starts it. It loads the weights of its layers, confines itself as the engine does,
-and computes these layers of each step. It knows no request. It ends with the engine.
+and computes these layers of each step. It knows no request. It ends with the engine. Where stages
+have several ranks, the first one of each starts the others: each ends with all of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
 import threading
 
+from msgspec import Raw, structs
+
+from octavo.backends.native import _native
 from octavo.backends.native.backend import NativeBackend
-from octavo.backends.native.stages.backend import follow
-from octavo.distributed.context import StagePlace
-from octavo.engine.ranks.process import compute
+from octavo.backends.native.ranks.messages import follow as follow_rank
+from octavo.backends.native.stages.backend import StageBackend
+from octavo.backends.native.stages.backend import follow as follow_stage
+from octavo.distributed.context import RankPlace, StagePlace
+from octavo.engine.ranks.link import Link, Started, StartRank
+from octavo.engine.ranks.process import begin, follow_start
+from octavo.engine.stages.group import StageRanks
+from octavo.observe import machine
+from octavo.observe.log import set_up_log
+from octavo.options.engine import EngineArguments
+from octavo.wire.message_types import pack, unpack
 
 
 def main(argv: list[str]) -> int:
     """Compute the layers of a stage until the engine ends; return the exit status."""
     parser = argparse.ArgumentParser(prog=__name__, description=__doc__)
-    for name in ("--link", "--steps", "--stage", "--stages"):
+    for name in ("--link", "--stage", "--stages"):
         parser.add_argument(name, type=int, required=True)
+    for name in ("--steps", "--memory", "--memory-bytes", "--rank", "--ranks"):
+        parser.add_argument(name, type=int)
     options = parser.parse_args(argv)
-    place = StagePlace(options.stage, options.stages, (options.steps,))
-    return compute(options.link, place, _follow)
+    begin()
+    link = Link(socket.socket(fileno=options.link))
+    start = link.receive(StartRank)
+    if start is None:
+        return 1
+    set_up_log(start.log_level)
+    arguments = unpack(start.arguments, EngineArguments)
+    if options.steps is not None:
+        steps = _native.FrameLink(options.steps)
+        return serve_stage(link, start, arguments, options.stage, steps)
+    ranks = RankPlace(options.rank, options.ranks, options.memory, options.memory_bytes)
+    place = StagePlace(options.stage, options.stages, (), ranks)
+
+    def follow(backend: NativeBackend) -> None:
+        os.close(ranks.descriptor)  # it is mapped
+        follow_rank(backend)
+
+    return follow_start(link, start, arguments, place, follow)
 
 
-def _follow(backend: NativeBackend) -> None:
+def serve_stage(
+    link: Link,
+    start: StartRank,
+    arguments: EngineArguments,
+    stage: int,
+    steps: _native.FrameLink,
+) -> int:
+    """Compute a stage, with further ranks if it has any; return the exit status."""
+    num_stages, num_ranks = arguments.pipeline_parallel_size, arguments.tensor_parallel_size
+    ranks = None
+    if num_ranks > 1:
+        ranks = StageRanks(stage, num_stages, num_ranks)
+        ranks.start(structs.replace(start, arguments=Raw(pack(arguments))), _end)
+    memory = None if ranks is None else ranks.memory.place()
+    place = StagePlace(stage, num_stages, (steps,), memory)
+
+    def started(backend: NativeBackend) -> Started:
+        assert isinstance(backend, StageBackend)
+        weight_bytes = backend.weight_bytes
+        if ranks is not None:
+            ranks.memory.close()  # it is mapped
+            weight_bytes += ranks.wait()
+        free = machine.memory().available
+        return Started(weight_bytes, page_bytes=backend.page_bytes, free_bytes=free)
+
+    return follow_start(link, start, arguments, place, _follow_steps, started)
+
+
+def _end(reason: str) -> None:
+    os._exit(4)
+
+
+def _follow_steps(backend: NativeBackend) -> None:
     """Compute steps until their connection ends, and wait for the end of the other one.
 
     That one ends this process: it says whether the engine has ended, or only its steps.
     """
-    follow(backend)
+    follow_stage(backend)
     threading.Event().wait()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from octavo.core.config import ConfigError
 from octavo.options.declare import option
+from octavo.options.processes.machines import LOCAL_HOST, check_nodes
 
 if TYPE_CHECKING:
     from octavo.options.engine import EngineArguments
@@ -65,15 +66,15 @@ def _check_links(arguments: EngineArguments) -> None:
             )
         return
     given = {
-        "link_host": arguments.link_host != "127.0.0.1",
-        "link_secret_file": arguments.link_secret_file is not None,
+        "link_host": arguments.link_host != LOCAL_HOST,
+        "link_secret_file": arguments.link_secret_file is not None and arguments.nnodes == 1,
         "engine_cpus": arguments.engine_cpus != 1,
     }
     for name, is_given in given.items():
         if is_given:
             raise ConfigError(
-                f"{name} is for engines on other machines, and these are processes of this one; "
-                "give data_parallel_backend=ray too, or leave it out"
+                f"{name} is for other machines, and these are processes of this one; give "
+                "data_parallel_backend=ray or nnodes too, or leave it out"
             )
 
 
@@ -93,6 +94,7 @@ def check_processes(arguments: EngineArguments) -> None:
         _check_stages(arguments)
     _check_contexts(arguments)
     _check_links(arguments)
+    check_nodes(arguments)
     if arguments.tensor_parallel_size == 1:
         return
     if not sys.platform.startswith("linux"):
@@ -116,10 +118,6 @@ def _check_stages(arguments: EngineArguments) -> None:
     if not sys.platform.startswith("linux"):
         raise ConfigError(f"{asked} needs Linux; leave it out")
     unfit = {
-        "tensor_parallel_size": (
-            arguments.tensor_parallel_size > 1,
-            "a stage is one process, which computes with all cores",
-        ),
         "enable_lora": (arguments.enable_lora, "stages compute no rows with adapters yet"),
         "speculative_config": (
             speculation is not None and speculation.has_drafter,

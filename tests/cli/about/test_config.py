@@ -119,7 +119,7 @@ def test_keys_of_an_object_may_be_several_variables(
         ("OCTAVO_PORT", "many", "argument --port: invalid int value"),
         ("OCTAVO_PORT", "70000", "OCTAVO_PORT=70000 must be between 0 and 65535"),
         ("OCTAVO_STRICT", "perhaps", "'perhaps' must be true or false"),
-        ("OCTAVO_HEADLESS", "1", "--headless is not supported"),
+        ("OCTAVO_DCP_Q_REPLICATE", "1", "--dcp-q-replicate is not supported"),
         ("OCTAVO_SERVED_MODEL_NAME", "[a", "is not a JSON list"),
         ("OCTAVO_SERVED_MODEL_NAME", ",", "has no value"),
         ("OCTAVO_SSL_CERTFILE", "", "the server would be open without it"),

@@ -14,6 +14,7 @@ from typing import Any
 from octavo.backends.base import KVLayout, StepSize
 from octavo.backends.native import _native
 from octavo.backends.native.backend import Emitted, NativeBackend, NativeOptions
+from octavo.backends.native.kernel_choice import Choice
 from octavo.backends.native.passes import PART_PASSES
 from octavo.backends.native.ranks.messages import LeadingBackend, carry_out
 from octavo.backends.native.stages.cache_groups import stage_groups
@@ -39,7 +40,7 @@ class StageBackend(NativeBackend):
     def __init__(self, options: NativeOptions) -> None:
         assert isinstance(options.place, StagePlace)
         self._place = options.place
-        self.links = [_native.FrameLink(each) for each in options.place.descriptors]
+        self.links: tuple[_native.FrameLink, ...] = options.place.links
         self._num_layers: dict[int, int] = {}  # of each group of KV
         self._unpacked: list[Unpacked] = []  # matrices of all stages
         super().__init__(options)
@@ -66,6 +67,16 @@ class StageBackend(NativeBackend):
         rewrite(own, PART_PASSES)
         return own
 
+    def use_kernels(self, format_: str, choice: Choice) -> None:
+        if choice.tier in _native.tiers():  # the first stage may be on another processor
+            super().use_kernels(format_, choice)
+
+    @property
+    def page_bytes(self) -> int:
+        """The bytes of a page of this stage's KV cache, once its program is recorded."""
+        assert self._layout is not None, "call prepare first"
+        return self._cache_groups(*self._layout)[1]
+
     def _cache_groups(
         self, layout: KVLayout, block_size: int
     ) -> tuple[list[_native.CacheGroup], int]:
@@ -73,7 +84,11 @@ class StageBackend(NativeBackend):
         return stage_groups(layout, block_size, self._options.kv_dtype, counts)
 
 
-class FirstStage(StageBackend, LeadingBackend):
+class LeadingStage(StageBackend, LeadingBackend):
+    """The backend of the first rank of a further stage, whose other ranks do as it does."""
+
+
+class FirstStage(LeadingStage):
     """The backend of the first stage, whose steps go through the others."""
 
     def _emitted(self, *arguments: Any, **options: Any) -> Emitted:
@@ -94,6 +109,8 @@ class FirstStage(StageBackend, LeadingBackend):
     def _send_bytes(self, message: bytes) -> None:
         for link in self.links:
             link.send(message)
+        if self.ranks is not None:
+            super()._send_bytes(message)
 
 
 def follow(backend: NativeBackend) -> None:

@@ -1,0 +1,66 @@
+"""A connection between two nodes: over TCP, sealed, and noticed when it is cut."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+from msgspec import Struct
+
+from octavo.backends.native import _native
+from octavo.engine.nodes.handshake import FrameKeys
+from octavo.engine.ranks.link import Link, Message
+from octavo.wire.message_types import pack, unpack
+
+# A cut connection is noticed after this time at most: by probes while nothing is sent, and
+# otherwise because what was sent is not acknowledged.
+CUT_SECONDS = 5
+_PROBE_AFTER_SECONDS, _PROBE_SECONDS = 2, 1
+HANDSHAKE_SECONDS = 5.0  # for each message of a handshake to come
+
+
+def watch_for_cuts(connection: socket.socket) -> None:
+    """Send small frames at once, and notice it when the other machine cannot be reached."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    probes = (CUT_SECONDS - _PROBE_AFTER_SECONDS) // _PROBE_SECONDS
+    for name, value in (
+        (socket.TCP_NODELAY, 1),
+        (socket.TCP_KEEPIDLE, _PROBE_AFTER_SECONDS),
+        (socket.TCP_KEEPINTVL, _PROBE_SECONDS),
+        (socket.TCP_KEEPCNT, probes),
+        (socket.TCP_USER_TIMEOUT, CUT_SECONDS * 1000),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, name, value)
+
+
+def bound_waiting(connection: socket.socket, seconds: float) -> None:
+    """Let the system end each wait of a blocking connection after so long; 0: never."""
+    connection.setblocking(True)
+    limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+    for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, direction, limit)
+
+
+class SealedLink(Link):
+    """A link between machines, of sealed frames."""
+
+    def __init__(self, connection: socket.socket, keys: FrameKeys) -> None:
+        super().__init__(connection)
+        self.descriptor = os.dup(connection.fileno())
+        self.frames = _native.FrameLink(self.descriptor, *keys)
+
+    def send(self, message: Struct) -> None:
+        self.frames.send(pack(message))
+
+    def receive(self, kind: type[Message]) -> Message | None:
+        try:
+            data = self.frames.receive()
+        except ConnectionError:
+            return None
+        return unpack(data, kind)
+
+    def close(self) -> None:
+        """End the connection, and wake who waits for its other end."""
+        self.frames.close()
+        self.connection.close()

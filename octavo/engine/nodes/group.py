@@ -1,0 +1,106 @@
+"""The stages of an engine on several machines: those of other nodes join, and end with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+from msgspec import structs
+
+from octavo.backends.base import Backend
+from octavo.backends.kind import WeightFile
+from octavo.backends.native import _native
+from octavo.backends.native.stages.backend import FirstStage
+from octavo.engine.nodes.connection import SealedLink
+from octavo.engine.nodes.messages import CONTROL, STEPS, Setting
+from octavo.engine.nodes.model_digest import digest_of
+from octavo.engine.nodes.reception import Reception
+from octavo.engine.ranks.followers import Follower
+from octavo.engine.ranks.link import StartRank
+from octavo.engine.stages.group import StageGroup
+from octavo.loader import ModelFiles
+from octavo.options.engine import EngineArguments
+from octavo.resolve import EngineConfig
+from octavo.wire.link import read_secret
+
+
+def setting_of(
+    arguments: EngineArguments, source: ModelFiles, files: Sequence[WeightFile]
+) -> Setting:
+    """Return what all nodes must agree on."""
+    digest = digest_of(source.directory, [file.path for file in files])
+    return Setting(_version(), arguments.nnodes, arguments.pipeline_parallel_size, digest)
+
+
+def secret_of(arguments: EngineArguments) -> bytes:
+    """Return the secret of all nodes; without a file, that of this machine alone is empty."""
+    file = arguments.link_secret_file
+    return b"" if file is None else read_secret(Path(file))
+
+
+def _version() -> str:
+    """Return the version of Octavo, and of the sources of what nodes send each other."""
+    try:
+        version = metadata.version("octavo")
+    except metadata.PackageNotFoundError:
+        version = "from its sources"
+    return f"{version} ({_native.INTERFACE[:16]})"
+
+
+class _RemoteStage(Follower):
+    """A stage on another machine."""
+
+    def start(self, message: StartRank) -> None:
+        super().start(structs.replace(message, files=None))
+
+
+class NodeGroup(StageGroup):
+    """The further stages of an engine, those of other nodes among them."""
+
+    def __init__(self, arguments: EngineArguments, setting: Setting) -> None:
+        """Start the stages of this node, and wait until the other nodes have joined."""
+        self._local = arguments.pipeline_parallel_size // arguments.nnodes
+        super().__init__(
+            arguments.pipeline_parallel_size, arguments.tensor_parallel_size, self._local
+        )
+        try:
+            where = arguments.master_addr, arguments.master_port
+            reception = Reception(*where, secret_of(arguments), setting)
+            try:
+                links = reception.wait()
+            finally:
+                reception.close()
+            for stage in range(self._local, self.size):
+                self._add_remote(stage, links[stage, CONTROL], links[stage, STEPS])
+        except BaseException:
+            self.close()
+            raise
+
+    def _add_remote(self, stage: int, control: SealedLink, steps: SealedLink) -> None:
+        self._add_steps(steps.descriptor, steps.frames)
+        steps.connection.close()
+        self._descriptors.append(control.descriptor)
+        self._stages.append(_RemoteStage(f"stage {stage}", control))
+        self._followers.append(self._stages[-1])
+
+    def with_room(
+        self, config: EngineConfig, backend: Backend, free_bytes: int
+    ) -> tuple[EngineConfig, int]:
+        """Return the settings and the free memory with which the KV cache fits in every node.
+
+        All stages have the same number of pages, and each has a size of its own for them.
+        """
+        assert isinstance(backend, FirstStage)
+        others = [each.started for each in self._stages]
+        pages = [backend.page_bytes, *(each.page_bytes for each in others)]
+        largest = max(sum(pages[at : at + self._local]) for at in range(0, self.size, self._local))
+        free_bytes = min(free_bytes, *(each.free_bytes for each in others[self._local - 1 :]))
+        bill, core = structs.replace(config.bill, block_bytes=largest), config.core
+        asked = config.arguments.kv_cache_memory_bytes
+        if asked is not None and config.arguments.num_gpu_blocks_override is None:
+            # What was estimated for a node with an equal part of the layers may be too many.
+            fitting = max(asked // largest, len(bill.groups) + 1)
+            core = replace(core, num_blocks=min(core.num_blocks, fitting))
+        return structs.replace(config, bill=bill, core=core), free_bytes

@@ -1,0 +1,116 @@
+"""The program of a node that is not the first: `octavo serve --headless`.
+
+It keeps a process for each of the node's stages, and starts another when one ends: with the engine,
+of which the next one wants to be joined, or by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import selectors
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+
+from msgspec import Raw, Struct
+
+from octavo.core.config import ConfigError
+from octavo.engine.nodes.group import secret_of
+from octavo.engine.nodes.messages import StageEnded, StartNode
+from octavo.engine.ranks.followers import launch
+from octavo.engine.ranks.link import Link
+from octavo.observe.log import level_in_use
+from octavo.options.engine import EngineArguments
+from octavo.wire.message_types import pack
+
+log = logging.getLogger(__name__)
+
+PROGRAM = "octavo.engine.nodes.process"
+FAILED_SECONDS = 0.5  # before a stage that has failed is started again
+_EXIT_SECONDS = 2.0
+
+
+class _Stage(Struct, frozen=True, eq=False):
+    number: int
+    process: subprocess.Popen[bytes]
+    link: Link
+
+
+class Node:
+    """The stages of this node."""
+
+    def __init__(
+        self, arguments: EngineArguments, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        secret_of(arguments)  # which is refused here, once, if it cannot be read
+        self._arguments = arguments
+        self._sleep = sleep
+        self._node = secrets.token_bytes(16)
+        self._selector = selectors.DefaultSelector()
+        self._stages: dict[int, _Stage] = {}
+        local = arguments.pipeline_parallel_size // arguments.nnodes
+        self.numbers = range(arguments.node_rank * local, (arguments.node_rank + 1) * local)
+
+    def serve(self) -> None:
+        """Keep the stages running for ever; raise ConfigError if the first node refuses them."""
+        try:
+            for number in self.numbers:
+                self._launch(number)
+            while True:
+                for key, _ in self._selector.select():
+                    self._restart(key.data)
+        finally:
+            for stage in self._stages.values():
+                _end(stage)
+
+    def _launch(self, number: int) -> None:
+        process, link = launch(PROGRAM, [])
+        self._stages[number] = stage = _Stage(number, process, link)
+        self._selector.register(link.connection, selectors.EVENT_READ, stage)
+        message = StartNode(Raw(pack(self._arguments)), number, self._node, level_in_use())
+        with contextlib.suppress(OSError):  # it has ended, as will be seen
+            link.send(message)
+
+    def _restart(self, stage: _Stage) -> None:
+        """Start a stage again that has ended; raise ConfigError if it was refused."""
+        ended = stage.link.receive(StageEnded)
+        self._selector.unregister(stage.link.connection)
+        status = _end(stage)
+        if ended is not None:
+            raise ConfigError(f"node 0 refuses this node: {ended.refusal}")
+        if status == 0:
+            log.info("the engine of stage %d has ended; it joins the next one", stage.number)
+        else:
+            log.error("stage %d has ended with exit code %d; it starts again", stage.number, status)
+            self._sleep(FAILED_SECONDS)
+        self._launch(stage.number)
+
+
+def _end(stage: _Stage) -> int:
+    """End a stage, which ends by itself with its connection; return its exit status."""
+    with contextlib.suppress(OSError):
+        stage.link.connection.shutdown(socket.SHUT_RDWR)
+    try:
+        stage.process.wait(_EXIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        stage.process.kill()
+        stage.process.wait()
+    stage.link.connection.close()
+    return stage.process.returncode
+
+
+def run_node(arguments: EngineArguments) -> int:
+    """Run the stages of this node until Ctrl-C or SIGTERM; return the exit status."""
+    node = Node(arguments)
+    stages = ", ".join(map(str, node.numbers))
+    log.info(
+        "node %d of %d computes stage %s of %d, for node 0 at %s port %d",
+        *(arguments.node_rank, arguments.nnodes, stages, arguments.pipeline_parallel_size),
+        *(arguments.master_addr, arguments.master_port),
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        node.serve()
+    return 0

@@ -1,0 +1,64 @@
+"""The messages between nodes, and between a node's program and its stages, before steps come."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Raw, Struct
+
+_Text = Annotated[str, Meta(max_length=4096)]
+CONTROL, STEPS = "control", "steps"
+
+
+class Setting(Struct, frozen=True):
+    """The facts that all nodes of an engine must agree on."""
+
+    version: _Text
+    nnodes: int
+    stages: int
+    digest: Annotated[bytes, Meta(max_length=64)]  # of the model
+
+    def difference_from(self, first: Setting) -> str:
+        """Return what is wrong with this node for the first one; empty if nothing is."""
+        for name, value, right in (
+            ("version of Octavo", self.version, first.version),
+            ("--nnodes", self.nnodes, first.nnodes),
+            ("--pipeline-parallel-size", self.stages, first.stages),
+        ):
+            if value != right:
+                return f"its {name} is {value}, and the first node's is {right}"
+        if self.digest != first.digest:
+            return "its model is another one, or its files differ from the first node's"
+        return ""
+
+
+class Join(Struct, frozen=True):
+    """The first message of a node: which connection this is to be."""
+
+    setting: Setting
+    node_rank: int
+    node: Annotated[bytes, Meta(max_length=64)]  # of this start of the node's program, random
+    stage: int
+    channel: _Text
+
+
+class Joined(Struct, frozen=True):
+    """The answer of the first node: none of these texts if the connection is taken."""
+
+    refusal: _Text = ""  # which another attempt cannot change
+    occupied: _Text = ""  # another node is in its place, which may be about to end
+
+
+class StartNode(Struct, frozen=True):
+    """The message with which the program of a node starts one of its stages."""
+
+    arguments: Raw  # of type EngineArguments, as this node was given them
+    stage: int
+    node: bytes
+    log_level: int
+
+
+class StageEnded(Struct, frozen=True):
+    """The last message of a stage that the first node has refused."""
+
+    refusal: _Text

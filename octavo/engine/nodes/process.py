@@ -1,0 +1,77 @@
+"""The main program of a stage on another node: `python -m octavo.engine.nodes.process`.
+
+The program of the node starts it. It joins the first node, and is from then on what a stage on that
+machine is (`octavo.engine.stages.process`), over sealed connections. It ends with the engine or
+with the program of its node, which starts another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from dataclasses import replace
+
+from octavo.engine.drafter import open_with_drafter, weight_files
+from octavo.engine.nodes.group import secret_of, setting_of
+from octavo.engine.nodes.joining import RefusedError, join
+from octavo.engine.nodes.messages import Join, StageEnded, StartNode
+from octavo.engine.ranks.link import Link, StartRank
+from octavo.engine.ranks.process import begin, end_with
+from octavo.engine.stages.process import serve_stage
+from octavo.observe.log import set_up_log
+from octavo.options.engine import EngineArguments
+from octavo.wire.message_types import unpack
+
+
+def main(argv: list[str]) -> int:
+    """Join the first node and compute a stage until the engine ends; return the exit status."""
+    parser = argparse.ArgumentParser(prog=__name__, description=__doc__)
+    parser.add_argument("--link", type=int, required=True)
+    begin()
+    program = Link(socket.socket(fileno=parser.parse_args(argv).link))
+    node = program.receive(StartNode)
+    if node is None:
+        return 1
+    set_up_log(node.log_level)
+    end_with(program)
+    own = unpack(node.arguments, EngineArguments)
+    source, opened = open_with_drafter(own)
+    setting = setting_of(own, source, weight_files(opened))
+
+    def make_join(channel: str) -> Join:
+        return Join(setting, own.node_rank, node.node, node.stage, channel)
+
+    try:
+        control, steps = join(own.master_addr, own.master_port, secret_of(own), make_join)
+    except RefusedError as error:
+        program.send(StageEnded(str(error)))
+        return 5
+    start = control.receive(StartRank)
+    if start is None:
+        return 0  # another node has left, or the engine has ended: all of it begins anew
+    arguments = of_this_node(unpack(start.arguments, EngineArguments), own)
+    return serve_stage(control, start, arguments, node.stage, steps.frames)
+
+
+def of_this_node(arguments: EngineArguments, own: EngineArguments) -> EngineArguments:
+    """Return the engine's arguments with what is this machine's own: paths, threads, kernels.
+
+    The order of sums is the engine's: where this processor has none of it, the stage does not load.
+    """
+    return replace(
+        arguments,
+        model=own.model,
+        tokenizer=own.tokenizer,
+        num_threads=own.num_threads,
+        cpu_isa=own.cpu_isa,
+        link_secret_file=own.link_secret_file,
+        node_rank=own.node_rank,
+        headless=True,
+    )
+
+
+if __name__ == "__main__":
+    # Nothing is left to save, and what native code refers to need not be taken apart.
+    os._exit(main(sys.argv[1:]))

@@ -1,0 +1,88 @@
+"""A further process of an engine, as the process of the first one knows it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from octavo import env
+from octavo.engine.ranks.link import Link, Started, StartRank
+
+_EXIT_SECONDS = 2.0
+
+
+def launch(
+    program: str, words: Sequence[str], descriptors: Sequence[int] = ()
+) -> tuple[subprocess.Popen[bytes], Link]:
+    """Start a program of ours, which inherits these descriptors; return it with its connection."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-P", "-m", program, "--link", str(theirs.fileno()), *words]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno(), *descriptors],
+            env=env.child_environment({"PYTHONPATH": env.child_module_path()}),
+        )
+    return process, Link(ours)
+
+
+class Follower:
+    """A further process of an engine: its name, and the connection to it."""
+
+    def __init__(self, name: str, link: Link) -> None:
+        self.name = name
+        self.link = link
+        self.started = Started()  # its own message, once it has its weights
+
+    def exit_reason(self) -> str:
+        """Describe how the process ended; end it if it has not."""
+        return "its connection ended"
+
+    def start(self, message: StartRank) -> None:
+        """Let the process load its share; raise OSError if it has ended."""
+        self.link.send(message)
+
+    @property
+    def local_bytes(self) -> int:
+        """The bytes of its weights on this machine."""
+        return 0
+
+    def end(self) -> None:
+        """Wait until the process has ended; its connection has."""
+
+
+class LocalFollower(Follower):
+    """A further process on this machine."""
+
+    def __init__(self, name: str, link: Link, process: subprocess.Popen[bytes]) -> None:
+        super().__init__(name, link)
+        self.process = process
+
+    def exit_reason(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_EXIT_SECONDS)
+        status = self.process.poll()
+        if status is None:
+            return super().exit_reason()
+        if status >= 0:
+            return f"its process ended with exit code {status}"
+        with contextlib.suppress(ValueError):
+            return f"its process was ended by {signal.Signals(-status).name}"
+        return f"its process was ended by signal {-status}"
+
+    @property
+    def local_bytes(self) -> int:
+        return self.started.weight_bytes
+
+    def end(self) -> None:
+        try:
+            self.process.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(OSError):  # a confined process may end no others
+                self.process.kill()
+                self.process.wait(_EXIT_SECONDS)

@@ -1,0 +1,1 @@
+"""Engines over several nodes: their port and its strangers, equal bits, deaths and cut cables."""

@@ -1,0 +1,138 @@
+"""The end of a stage, of a node, or of the engine, under streams: nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo import LLM, AsyncLLM
+from octavo.confine.filter import why_unavailable
+from octavo.core.config import ConfigError
+from tests.client.clients import LIMIT, patient
+from tests.nodes.running import Nodes, exists, nodes
+from tests.ranks.followers import KIND, PROMPTS, SAMPLING, wait_until
+from tests.ranks.small import TIGHT, write
+
+pytestmark = pytest.mark.slow
+
+
+class Server:
+    """An engine in a process of its own, and streams of it."""
+
+    def __init__(self, model: Path, options: dict[str, Any]) -> None:
+        self.llm = AsyncLLM(str(model), engine="process", **TIGHT, **options, timing=patient())
+        client: Any = self.llm._client
+        self.supervisor = client.engines[0].supervisor
+
+    def engine(self) -> int:
+        """Return the engine's process."""
+        return int(self.supervisor.run.process.popen.pid)
+
+    async def restarted(self, number: int) -> None:
+        """Return when so many engines have been started again, and the last one is ready."""
+        while self.supervisor.restarts.num_restarts < number or not self.supervisor.is_well():
+            await asyncio.sleep(0.01)
+
+    async def streams(self, meanwhile: Callable[[], Awaitable[None]]) -> list[list[int]]:
+        """Return the tokens of all prompts; something happens once there are some."""
+        seen = asyncio.Event()
+
+        async def one(prompt: list[int]) -> list[int]:
+            async for output in self.llm.generate(prompt, SAMPLING):
+                seen.set()
+                last = output
+            return list(last.outputs[0].token_ids)
+
+        asked = [asyncio.ensure_future(one(prompt)) for prompt in PROMPTS]
+        await seen.wait()
+        await meanwhile()
+        return await asyncio.gather(*asked)
+
+
+def expected_of(model: Path) -> list[list[int]]:
+    with LLM(str(model), **TIGHT) as alone:
+        outputs = alone.generate(PROMPTS, SAMPLING, use_tqdm=False)
+        return [list(each.outputs[0].token_ids) for each in outputs]
+
+
+def test_streams_continue_whatever_is_killed(tmp_path: Path) -> None:
+    model = write(tmp_path, KIND)
+    expected = expected_of(model)
+    with nodes(model, tmp_path, 3) as others:
+        server = Server(model, others.options)
+        try:
+            asyncio.run(_kill_all_in_turn(server, others, expected))
+        finally:
+            server.llm.close()
+        wait_until(lambda: "has ended; it joins the next one" in others.log_of(2))
+
+
+async def _kill_all_in_turn(server: Server, others: Nodes, expected: list[list[int]]) -> None:
+    async def kill_stage() -> None:
+        (stage,) = others.stages_of(2)
+        if why_unavailable() is None:
+            assert "Seccomp:\t2" in Path(f"/proc/{stage}/status").read_text()
+        os.kill(stage, signal.SIGKILL)
+
+    async def kill_node() -> None:
+        """Kill a node, with which its stages end; start another one of its rank."""
+        stages = others.stages_of(1)
+        others.programs[1].kill()
+        others.programs[1].wait(LIMIT)
+        wait_until(lambda: not any(map(exists, stages)))
+        others.start(1)
+
+    async def kill_engine() -> None:
+        os.kill(server.engine(), signal.SIGKILL)
+
+    for number, kill in enumerate((kill_stage, kill_node, kill_engine), 1):
+        assert await server.streams(kill) == expected
+        await server.restarted(number)
+    os.kill(others.stages_of(1)[0], signal.SIGKILL)  # nothing is computed now
+    await server.restarted(4)
+
+
+def test_a_node_that_the_first_one_refuses_ends_and_says_why(tmp_path: Path) -> None:
+    model, other = write(tmp_path, KIND), write(tmp_path / "other", "GPT2LMHeadModel")
+    with nodes(model, tmp_path, 2) as others:
+        others.programs[1].kill()
+        others.programs[1].wait(LIMIT)
+        wrong = others.start(1, other)
+        server: list[LLM] = []
+
+        def serve() -> None:
+            server.append(LLM(str(model), **TIGHT, **others.options))
+
+        first = threading.Thread(target=serve)
+        first.start()
+        assert wrong.wait(LIMIT) != 0
+        assert "its model is another one" in others.log_of(1)
+        others.start(1)
+        first.join(LIMIT)
+        server[0].close()
+
+
+def test_a_stage_that_cannot_load_ends_the_start(tmp_path: Path) -> None:
+    """The engine, too, names the stage and the reason: more stages than the model has layers."""
+    model = write(tmp_path, KIND)
+    with nodes(model, tmp_path, 4) as others:
+        with pytest.raises(ConfigError, match="pipeline_parallel_size=4: the model can be cut"):
+            LLM(str(model), **TIGHT, **others.options)
+        others.wait_for_log(3, "has ended")
+
+
+def test_a_node_without_the_first_one_waits_and_says_so(tmp_path: Path) -> None:
+    with nodes(write(tmp_path, KIND), tmp_path, 2) as others:
+        others.wait_for_log(1, "node 0 is not there")
+        assert others.programs[1].poll() is None
+        (stage,) = others.stages_of(1)
+        others.programs[1].terminate()
+        others.programs[1].wait(LIMIT)
+        wait_until(lambda: not exists(stage))
