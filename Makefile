@@ -180,7 +180,7 @@ test-matrix: setup ## every request in every way, and all that `make test` tests
 
 test-ranks: setup ## every kind of model as several ranks, stages and nodes: the bits are those of one process (minutes)
 	@$(RUN) -m pytest --quiet tests/ranks tests/stages tests/nodes
-	@$(RUN) -m pytest --quiet tests/ranks/every_kind.py tests/ranks/every_adapter.py tests/stages/every_kind.py
+	@$(RUN) -m pytest --quiet tests/ranks/every_kind.py tests/ranks/every_adapter.py tests/ranks/every_layout.py tests/stages/every_kind.py
 	@$(RUN) -m pytest --quiet -rs tests/nodes/every_layout.py tests/nodes/every_cable.py
 
 build/ray/.installed: requirements/ray.txt $(VENV)/.venv

@@ -6,9 +6,11 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <stdexcept>
+#include <tuple>
 
 #include "bind/parts.h"
 #include "runtime/processor.h"
@@ -67,13 +69,13 @@ void bind_enums(nb::module_& m) {
   constexpr Op all[] = {Op::RopeTables, Op::Embed, Op::Select, Op::Norm, Op::Prepare, Op::Gemm,
                         Op::Attention, Op::Activate, Op::Gate, Op::Add, Op::Multiply, Op::Scale,
                         Op::SoftCap, Op::Route, Op::SortPairs, Op::ExpertsIn, Op::ExpertsOut,
-                        Op::HeadGemm, Op::Convolve, Op::Shrink, Op::WholeGemm, Op::Keep,
-                        Op::Recall, Op::Spread, Op::Given, Op::Relay};
+                        Op::AddExperts, Op::HeadGemm, Op::Convolve, Op::Shrink, Op::WholeGemm,
+                        Op::Keep, Op::Recall, Op::Spread, Op::Given, Op::Relay};
   constexpr const char* names[] = {"RopeTables", "Embed", "Select", "Norm", "Prepare", "Gemm",
                                    "Attention", "Activate", "Gate", "Add", "Multiply", "Scale",
                                    "SoftCap", "Route", "SortPairs", "ExpertsIn", "ExpertsOut",
-                                   "HeadGemm", "Convolve", "Shrink", "WholeGemm", "Keep", "Recall",
-                                   "Spread", "Given", "Relay"};
+                                   "AddExperts", "HeadGemm", "Convolve", "Shrink", "WholeGemm",
+                                   "Keep", "Recall", "Spread", "Given", "Relay"};
   for (size_t index = 0; index < std::size(all); ++index) ops.value(names[index], all[index]);
 }
 
@@ -151,7 +153,9 @@ void bind_structs(nb::module_& m) {
       .def_rw("k_norm", &Instruction::k_norm).def_rw("attention", &Instruction::attention)
       .def_rw("rope", &Instruction::rope).def_rw("group", &Instruction::group)
       .def_rw("layer", &Instruction::layer).def_rw("route", &Instruction::route)
-      .def_rw("chosen", &Instruction::chosen).def_rw("stage", &Instruction::stage);
+      .def_rw("chosen", &Instruction::chosen).def_rw("stage", &Instruction::stage)
+      .def_rw("are_whole", &Instruction::are_whole)
+      .def_rw("redundant", &Instruction::redundant);
 }
 
 }  // namespace
@@ -173,6 +177,13 @@ void bind_program(nb::module_& m) {
         new (self) Program(choose_tier(tier), std::move(team));
       }, "tier"_a, "team"_a)
       .def("append", &Program::append)
+      .def("copy_experts_after", &Program::copy_experts_after, "steps"_a)
+      .def_prop_ro("redundant_experts", [](const Program& self) {
+        std::vector<std::tuple<int, int, int>> found;
+        for (const Experts::Redundant& each : self.redundant_experts())
+          found.emplace_back(each.mixture, each.expert, each.rank);
+        return found;
+      })
       .def("add_stage", [](Program& self, std::shared_ptr<FrameLink> link) {
         const int number = static_cast<int>(self.stages().size()) + 1;
         self.add_stage(std::make_shared<FurtherStage>(std::move(link), number));

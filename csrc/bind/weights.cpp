@@ -41,7 +41,7 @@ size_t num_bytes(const Matrix& matrix) {
 }
 
 // Packed weights, kept until the store ends. Users of its matrices must keep the store alive. Of
-// matrices that it packs, it has the panels that are this rank's, or all where they are `whole`.
+// a matrix it has the panels that are this rank's, or all if it or the store is `whole`.
 class Store {
  public:
   Store(const Team& team, bool whole) : team_(team), whole_(whole) {}
@@ -58,40 +58,61 @@ class Store {
   // queued jobs, and `finish` returns when they are done. A matrix drops its `file_pages` (address,
   // bytes) when it is packed.
   Matrix pack(Stored type, Format format, int inputs, Addresses rows, nb::object owner,
-              const FilePages& file_pages, const Tensors& tensors, const Factors& factors) {
+              const FilePages& file_pages, const Tensors& tensors, const Factors& factors,
+              bool whole) {
     Matrix matrix = shaped(format, static_cast<int32_t>(rows.size()), inputs);
     check(type, format, inputs);
-    const Share mine = share(num_panels(matrix));
+    const Share mine = share(matrix, whole);
     // Where the first panel would be: a rank never reads those of others.
     matrix.data = matrices_.take(matrix.panel_bytes * mine.count());
     matrix.data -= mine.first * matrix.panel_bytes;
-    add_job(matrix, type, rows, std::move(owner), file_pages, tensors, factors);
+    add_job(matrix, mine, type, rows, std::move(owner), file_pages, tensors, factors);
     return matrix;
   }
 
+  // A matrix that only other ranks have.
+  Matrix absent(Format format, int outputs, int inputs) const {
+    return shaped(format, outputs, inputs);
+  }
+
   // A matrix whose panels are in memory already, inside what `owner` keeps alive.
-  Matrix place(Format format, int outputs, int inputs, Bytes panels, nb::object owner) {
+  Matrix place(Format format, int outputs, int inputs, Bytes panels, nb::object owner,
+               bool whole) {
     Matrix matrix = shaped(format, outputs, inputs);
-    if (panels.size() != num_bytes(matrix))
+    const Share mine = share(matrix, whole);
+    const size_t bytes = matrix.panel_bytes * mine.count();
+    if (panels.size() != bytes)
       throw std::invalid_argument("these panels are " + std::to_string(panels.size()) +
-                                  " bytes, and the matrix has " +
-                                  std::to_string(num_bytes(matrix)));
+                                  " bytes, and the matrix has " + std::to_string(bytes));
     if (reinterpret_cast<uintptr_t>(panels.data()) % kAlign != 0)
       throw std::invalid_argument("panels must begin at a multiple of " + std::to_string(kAlign));
-    matrix.data = panels.data();
+    matrix.data = panels.data() - mine.first * matrix.panel_bytes;
     mapped_.push_back(std::move(owner));
-    mapped_bytes_ += num_bytes(matrix);
+    mapped_bytes_ += bytes;
     return matrix;
   }
 
   // Packs rows over the panels of a matrix that was placed, where these must be writable.
   void pack_over(const Matrix& matrix, Stored type, Addresses rows, nb::object owner,
-                 const FilePages& file_pages, const Tensors& tensors, const Factors& factors) {
+                 const FilePages& file_pages, const Tensors& tensors, const Factors& factors,
+                 bool whole) {
     if (rows.size() != static_cast<size_t>(matrix.outputs))
       throw std::invalid_argument("a row is needed for each output");
     check(type, matrix.format, matrix.inputs);
-    std::memset(const_cast<uint8_t*>(matrix.data), 0, num_bytes(matrix));  // as fresh memory is
-    add_job(matrix, type, rows, std::move(owner), file_pages, tensors, factors);
+    const Share mine = share(matrix, whole);
+    auto* held = const_cast<uint8_t*>(matrix.data) + mine.first * matrix.panel_bytes;
+    std::memset(held, 0, matrix.panel_bytes * mine.count());  // as fresh memory is
+    add_job(matrix, mine, type, rows, std::move(owner), file_pages, tensors, factors);
+  }
+
+  // The packed bytes themselves that this rank has, as long as `matrix` is kept.
+  nb::object panels(nb::object matrix, bool whole) const {
+    const auto& found = nb::cast<const Matrix&>(matrix);
+    const Share mine = share(found, whole);
+    const size_t bytes = found.panel_bytes * mine.count();
+    const uint8_t* held = found.data + mine.first * found.panel_bytes;
+    return nb::cast(nb::ndarray<nb::numpy, const uint8_t>(held, {bytes}, matrix),
+                    nb::rv_policy::reference);
   }
 
   void begin() {
@@ -109,7 +130,10 @@ class Store {
   size_t all_bytes() const { return matrices_.taken() + vectors_.taken() + mapped_bytes_; }
 
  private:
-  Share share(int panels) const { return whole_ ? Share{0, panels} : team_.share(panels); }
+  Share share(const Matrix& matrix, bool whole) const {
+    const int panels = num_panels(matrix);
+    return whole_ || whole ? Share{0, panels} : team_.share(panels);
+  }
 
   // Checked here, because a thread that packs cannot report errors to the caller.
   static void check(Stored type, Format format, int inputs) {
@@ -128,14 +152,14 @@ class Store {
     return matrix;
   }
 
-  void add_job(const Matrix& matrix, Stored type, const Addresses& rows, nb::object owner,
-               const FilePages& file_pages, const Tensors& tensors, const Factors& factors) {
+  void add_job(const Matrix& matrix, const Share& mine, Stored type, const Addresses& rows,
+               nb::object owner, const FilePages& file_pages, const Tensors& tensors,
+               const Factors& factors) {
     PackJob job{};
     job.format = matrix.format;
     job.type = type;
     job.inputs = matrix.inputs;
     job.data = const_cast<uint8_t*>(matrix.data);
-    const Share mine = share(num_panels(matrix));
     job.first_panel = mine.first;
     job.end_panel = mine.end;
     if (factors) {
@@ -246,12 +270,14 @@ void bind_weights(nb::module_& m) {
       .def(nb::init<const Team&, bool>(), "team"_a, "whole"_a = false, nb::keep_alive<1, 2>())
       .def("vector", &Store::vector, "values"_a)
       .def("pack", &Store::pack, "type"_a, "format"_a, "inputs"_a, "rows"_a, "owner"_a,
-           "file_pages"_a, "tensors"_a = Tensors{}, "factors"_a = nb::none(),
+           "file_pages"_a, "tensors"_a = Tensors{}, "factors"_a = nb::none(), "whole"_a = false,
            nb::keep_alive<0, 1>())
+      .def("absent", &Store::absent, "format"_a, "outputs"_a, "inputs"_a)
       .def("place", &Store::place, "format"_a, "outputs"_a, "inputs"_a, "panels"_a, "owner"_a,
-           nb::keep_alive<0, 1>())
+           "whole"_a = false, nb::keep_alive<0, 1>())
       .def("pack_over", &Store::pack_over, "matrix"_a, "type"_a, "rows"_a, "owner"_a,
-           "file_pages"_a, "tensors"_a = Tensors{}, "factors"_a = nb::none())
+           "file_pages"_a, "tensors"_a = Tensors{}, "factors"_a = nb::none(), "whole"_a = false)
+      .def("panels", &Store::panels, "matrix"_a, "whole"_a = false)
       .def("begin", &Store::begin)
       .def("finish", &Store::finish)
       .def_prop_ro("num_bytes", &Store::all_bytes);

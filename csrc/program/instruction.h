@@ -35,8 +35,8 @@ struct Prepared {
 
 enum class Op : uint8_t {
   RopeTables, Embed, Select, Norm, Prepare, Gemm, Attention, Activate, Gate, Add, Multiply, Scale,
-  SoftCap, Route, SortPairs, ExpertsIn, ExpertsOut, HeadGemm, Convolve, Shrink, WholeGemm, Keep,
-  Recall, Spread, Given, Relay,
+  SoftCap, Route, SortPairs, ExpertsIn, ExpertsOut, AddExperts, HeadGemm, Convolve, Shrink,
+  WholeGemm, Keep, Recall, Spread, Given, Relay,
 };
 
 // Operations that steps in which no row has an adapter leave out.
@@ -126,6 +126,11 @@ struct Instruction {
 
   RouteShape route;
   Ref chosen;            // Route writes it, SortPairs reads it
+  // SortPairs, ExpertsIn, ExpertsOut: a rank has experts as a whole, and matrices without data in
+  // place of the others'. ExpertsOut then leaves the pairs' products apart, for AddExperts.
+  bool are_whole = false;
+  int32_t redundant = 0;  // … experts of this mixture that are in two ranks
+  int32_t mixture = 0;    // … which of the program's
 };
 
 }  // namespace octavo

@@ -61,6 +61,7 @@ void Program::execute_rows(const Instruction& i, int first, int end) {
     case Op::Spread: return spread(i, first, end);
     case Op::Given: return take_given(i, first, end);
     case Op::Route: return experts_.route(i, first, end);
+    case Op::AddExperts: return experts_.add_up(i, first, end);
     case Op::Norm:
       return normalise(kernels_, i.norm, x, i.x.stride, count, width, out, i.out.stride);
     case Op::Scale: return kernels_.scale(x, i.x.stride, i.factor, count, width, out, i.out.stride);

@@ -33,7 +33,7 @@ Program::Program(const KernelTable& kernels, std::shared_ptr<Team> team)
 
 void Program::append(Instruction i) {
   if (i.op == Op::Attention) attention_.add(i);
-  if (i.op == Op::Route) experts_.add(i);
+  experts_.add(i);
   if (i.out.where == Ref::Where::LogitsOut) logits_stride_ = i.out.stride;
   if (i.out.where == Ref::Where::HiddenOut) hidden_stride_ = i.out.stride;
   if (i.out.where == Ref::Where::KeptOut) kept_strides_.push_back(i.out.stride);
@@ -123,6 +123,7 @@ void Program::compute() {
   make_room();
   ++context_.epoch;
   team_->run([this](int index) { work(index); });
+  experts_.end_step();
 }
 
 void Program::put_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> adapter,

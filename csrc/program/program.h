@@ -14,7 +14,7 @@
 #include "kernels/table.h"
 #include "program/attention.h"
 #include "program/context.h"
-#include "program/experts.h"
+#include "experts/experts.h"
 #include "program/instruction.h"
 #include "program/rows.h"
 #include "runtime/team.h"
@@ -47,6 +47,11 @@ class Program {
   // rows, so many wanted ones, and `sequences` of up to `positions`.
   size_t reserve(int32_t rows, int32_t logits, int32_t hidden, int32_t sequences,
                  int32_t positions);
+
+  // Copies experts to ranks that have less to do, chosen after every so many steps.
+  void copy_experts_after(int steps) { experts_.copy_after(steps); }
+  // The experts that are in two ranks now.
+  std::vector<Experts::Redundant> redundant_experts() const { return experts_.redundant(); }
 
   void make_adapter_slots(int32_t slots) { context_.adapters.make_slots(slots); }
 

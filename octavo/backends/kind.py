@@ -45,6 +45,15 @@ class Sizes(Struct, frozen=True):
     branches: int = 16  # of trees of drafts in a step, at most; 0: it verifies chains alone
 
 
+class ExpertCopies(Protocol):
+    """The settings of experts that are in two ranks."""
+
+    @property
+    def num_redundant_experts(self) -> int: ...
+    @property
+    def step_interval(self) -> int: ...
+
+
 class BackendSettings(Protocol):
     """The arguments of an engine that kinds read; `octavo.options.engine` describes each."""
 
@@ -70,6 +79,12 @@ class BackendSettings(Protocol):
     def packed_cache_bytes(self) -> int: ...
     @property
     def preallocate_kv_cache(self) -> bool: ...
+    @property
+    def enable_expert_parallel(self) -> bool: ...
+    @property
+    def enable_eplb(self) -> bool: ...
+    @property
+    def eplb_config(self) -> ExpertCopies | None: ...
 
 
 class WeightFile(Protocol):

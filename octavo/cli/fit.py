@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.cli.engine_options import add_engine_options, add_model, engine_arguments
 from octavo.cli.output import size, table
 from octavo.cli.parsing import Parser
+from octavo.options.processes.experts import num_redundant
 from octavo.options.values import byte_count
 
 if TYPE_CHECKING:
@@ -140,7 +141,10 @@ def _memory_rows(
         name, what = ("ranks", "its part of the weights")
         if stages > 1:
             name, what = ("stages", "the weights of its layers")
-        rows.append((name, size(bill.rank_bytes), f"of {further} more; each has {what}"))
+        others = f"of {further} more; each has {what}"
+        if copies := num_redundant(asked):
+            others += f"; {copies} experts of each layer are in two"
+        rows.append((name, size(bill.rank_bytes), others))
     if bill.grammar_bytes:
         rows.append(("grammars", size(bill.grammar_bytes), "at most, of all texts with a shape"))
     if bill.adapter_bytes:

@@ -58,7 +58,8 @@ def final_blocks(config: EngineConfig, layout: KVLayout, free_bytes: int, step_b
             raise no_room_to_preallocate(beside, needed, memory)
         return core.num_blocks
     if asked.spare_engine:
-        free_bytes -= config.bill.all_weights_bytes + fixed_bytes  # of the other process
+        others = config.bill.all_weights_bytes + config.bill.rank_bytes
+        free_bytes -= others + fixed_bytes  # of the other process, and its ranks
     room = free_bytes - HEADROOM_BYTES - fixed_bytes
     groups = len(layout.windows)
     fitting = room // block_bytes

@@ -24,7 +24,7 @@ from octavo.layers.linear import GateUpLinear, Linear, MatrixStack
 from octavo.layers.mlp import MLP, GatedMLP
 from octavo.layers.model import CausalLM, Model
 from octavo.layers.module import Batch, Module, Ops, Part, TensorDeclaration, Value
-from octavo.layers.moe import Routing, SparseMLP
+from octavo.layers.moe import DownLinear, ExpertMatrices, Routing, SparseMLP
 from octavo.layers.norm import LayerNorm, RMSNorm
 from octavo.layers.rope import Rope
 from octavo.layers.spec import ExpertSpec, LatentSpec, ModelSpec
@@ -51,9 +51,11 @@ __all__ = [
     "Batch",
     "Block",
     "CausalLM",
+    "DownLinear",
     "Embedding",
     "Encoder",
     "EncoderBlock",
+    "ExpertMatrices",
     "ExpertSpec",
     "FeatureRows",
     "Features",

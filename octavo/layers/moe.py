@@ -27,6 +27,10 @@ class Routing(Struct, frozen=True):
     group_best: int = 1
 
 
+class DownLinear(Linear):
+    """The projection out of the inner width of an expert."""
+
+
 class ExpertMatrices(MatrixStack):
     """The weights [expert, out, in] of all experts, and biases if the family has them."""
 
@@ -58,7 +62,7 @@ class ExpertMatrices(MatrixStack):
     def matrix(self, tensor: str) -> Linear:
         if tensor.startswith("gate_up"):
             return GateUpLinear(self.hidden, self.ffn)
-        return Linear(self.ffn, self.hidden, shard="in")
+        return DownLinear(self.ffn, self.hidden, shard="in")
 
 
 class SparseMLP(Module):

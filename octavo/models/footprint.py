@@ -12,6 +12,7 @@ from itertools import groupby
 from octavo.backends.base import FLOAT_TYPES, TensorSize
 from octavo.layers import (
     Embedding,
+    ExpertMatrices,
     HeadRows,
     Linear,
     MatrixStack,
@@ -44,13 +45,26 @@ def num_parameters(opened: OpenedModel) -> int:
 
 def tensor_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
     """Yield the sizes of the tensors that the layers will hold."""
+    for _, size, count in _sizes(opened):
+        yield from [size] * count
+
+
+def expert_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
+    """Yield the sizes of the matrices of one expert of each layer that has experts."""
+    for need, size, _ in _sizes(opened):
+        if isinstance(need.module, ExpertMatrices) and size.is_matrix:
+            yield size
+
+
+def _sizes(opened: OpenedModel) -> Iterator[tuple[Need, TensorSize, int]]:
+    """Yield the sizes of tensors, or of their matrices, with how many there are of each."""
     weights = named_as_declared(opened.weights, opened.model)
     for need in find_needs(opened.model, weights.shapes()):
         shape = need.declared.shape
         is_embedding = isinstance(need.module, Embedding | PositionEmbedding | TypeEmbedding)
         is_qkv = isinstance(need.module, QKVLinear)
         if not need.is_matrix:
-            yield TensorSize("F32", 1, math.prod(shape), False, False)
+            yield need, TensorSize("F32", 1, math.prod(shape), False, False), 1
             continue
         count = shape[0] if isinstance(need.module, MatrixStack) else 1
         parts = [_part(need, index, weights, count) for index in range(len(need.sources))]
@@ -62,7 +76,7 @@ def tensor_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
         for (type_, inputs), run in groupby(parts, lambda part: part[:2]):
             num_rows = sum(rows for _, _, rows in run)
             size = TensorSize(type_, num_rows, inputs, True, is_embedding, is_qkv, type_ in ordered)
-            yield from [size] * count
+            yield need, size, count
 
 
 def _is_in_act_order(need: Need, source: Source, weights: Weights) -> bool:

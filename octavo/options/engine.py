@@ -42,13 +42,13 @@ from octavo.options.overrides import (
     wrong_override,
 )
 from octavo.options.pooling import PoolerConfig, read_pooler_config
-from octavo.options.processes import machines
+from octavo.options.processes import experts, machines
 from octavo.options.processes.data_parallel import with_own_engines
 from octavo.options.processes.ranks import (
     MOST_ENGINES,
-    MOST_RANKS,
     check_processes,
     contexts,
+    ranks_option,
     stages_option,
 )
 from octavo.options.speculation import SpeculativeConfig, read_speculative_config
@@ -169,15 +169,10 @@ class EngineArguments:
     engine_cpus: int = machines.cpus_option()
     link_host: str = machines.link_host_option()
     link_secret_file: str | None = machines.secret_option()
-    tensor_parallel_size: int = option(
-        1,
-        "processes that compute each step of an engine together, each with its share of the "
-        "weights and its threads; results have the same bits for any number of them",
-        "COUNT",
-        most=MOST_RANKS,
-        flags=("-tp",),
-        aliases=("--tp", "--tp-size"),
-    )
+    tensor_parallel_size: int = ranks_option()
+    enable_expert_parallel: bool = experts.whole_experts_option()
+    enable_eplb: bool = experts.balance_option()
+    eplb_config: experts.EPLBConfig | None = option(None, experts.COPIES, "JSON")
     pipeline_parallel_size: int = stages_option()
     nnodes: int = machines.nodes_option()
     node_rank: int = machines.node_rank_option()
@@ -420,6 +415,7 @@ _STRUCTS: Mapping[str, tuple[type, Callable[[Any], Any]]] = {
     "speculative_config": (SpeculativeConfig, read_speculative_config),
     "pooler_config": (PoolerConfig, read_pooler_config),
     "kv_events_config": (KVEventsConfig, read_kv_events_config),
+    "eplb_config": (experts.EPLBConfig, experts.read_eplb_config),
 }
 # The model has a parameter of its own; the directory is the front end's.
 NOT_OPTIONS = ("model", "adapter_directory", "first_engine")

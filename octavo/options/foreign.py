@@ -61,10 +61,10 @@ ONE_DEVICE = "a model is on one device as a whole, which --device names"
 _GPU_MEMORY = "the model is in the CPU's memory already"
 _GRAPHS = "no backend captures graphs"
 _KERNELS = "the backend chooses its kernels"
-_EXPERTS = "each rank has an equal part of every expert, and equal work whatever experts are in use"
 _RANKS = (
     "the ranks of an engine are processes of one machine that divide each matrix by its outputs, "
-    "its stages divide the layers, on several machines with nnodes, and nothing else is divided"
+    "or the experts, its stages divide the layers, on several machines with nnodes, and nothing "
+    "else is divided"
 )
 _ON_RAY = "whole engines are placed on a Ray cluster by data_parallel_backend=ray"
 _TEXT_ALONE = "models read text alone"
@@ -219,10 +219,6 @@ FIXED: Mapping[str, tuple[Test, str]] = {
     "distributed_executor_backend": (_among("mp", "uni", None), f"{_RANKS}; {_ON_RAY}"),
     "api_server_count": (_among(1, None), "there is one front end"),
     **dict.fromkeys(
-        ("enable_expert_parallel", "enable_eplb"),
-        (_among(False), _EXPERTS),
-    ),
-    **dict.fromkeys(
         ("enable_dbo", "enable_elastic_ep"),
         (_among(False), _RANKS),
     ),
@@ -312,7 +308,7 @@ MISSING: Mapping[str, str] = {
     **dict.fromkeys(
         (
             *("dp_supervisor_probe_interval_s", "dp_supervisor_probe_timeout_s"),
-            *("dp_supervisor_probe_failure_threshold", "eplb_config", "all2all_backend"),
+            *("dp_supervisor_probe_failure_threshold", "all2all_backend"),
             *("expert_placement_strategy", "enable_ep_weight_filter", "elastic_ep_max_dp_size"),
             *("dcp_comm_backend", "dcp_q_replicate", "dcp_kv_cache_interleave_size"),
             *("cp_kv_cache_interleave_size", "dbo_decode_token_threshold"),

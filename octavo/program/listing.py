@@ -52,6 +52,7 @@ Op = Literal[
     "SortPairs",
     "ExpertsIn",
     "ExpertsOut",
+    "AddExperts",
     "AllReduce",
     "AllGather",
     "Columns",
@@ -209,7 +210,8 @@ class Instruction(Struct, eq=False):
     y: Value | None = None
     out: Value | None = None
     values: Value | None = None  # Attention
-    chosen: Value | None = None  # Route writes it, Experts and SortPairs read it
+    # Route writes it, Experts and SortPairs read it, and ExpertsOut if it leaves pairs apart.
+    chosen: Value | None = None
     norm: Norm | None = None
     matrix: Matrix | None = None
     mixture: Mixture | None = None  # Experts
@@ -256,6 +258,8 @@ class Instruction(Struct, eq=False):
         if self.op in ("SortPairs", "ExpertsIn", "Keep"):
             assert self.x is not None
             return self.x.buffer.space
+        if self.op == "ExpertsOut" and self.chosen is not None:
+            return self.chosen.buffer.space
         if self.out is not None:
             return self.out.buffer.space
         assert self.prepared is not None, self.op

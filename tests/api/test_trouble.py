@@ -93,8 +93,6 @@ def only(outputs: list[RequestOutput]) -> Any:
         ({"max_num_seq": 3}, "there is no option 'max_num_seq'; did you mean max_num_seqs"),
         ({"nonsense": 1}, "there is no option 'nonsense'; there are: tokenizer, "),
         ({"tensor_parallel_size": 0}, "tensor_parallel_size=0 must be between 1 and 64"),
-        ({"tensor_parallel_size": 2, "packed_cache": "auto"}, "each rank packs its own share"),
-        ({"tensor_parallel_size": 2, "spare_engine": True}, "a spare engine has no ranks yet"),
         (
             {"tensor_parallel_size": 2, "backend": "torch"},
             "tensor_parallel_size=2 is a setting of the native backend",

@@ -157,6 +157,9 @@ def test_a_fixed_option_refuses_another_value() -> None:
         (["--temp", "0.5", "--top-k=3"], "override_generation_config", None),
         (["-q", "gguf"], "quantization", "gguf"),
         (["--tp", "2"], "tensor_parallel_size", 2),
+        (["--tp", "2", "--ep-size", "2"], "enable_expert_parallel", True),
+        (["-tp", "4", "-ep"], "enable_expert_parallel", True),
+        (["--ep", "1"], "enable_expert_parallel", False),
         (["-ngl", "0", "-fa", "on", "--jinja", "--numa", "numactl"], "seed", 0),
     ],
 )
@@ -214,6 +217,8 @@ def test_servers_settings_have_other_names_too() -> None:
         ("--cache-type-k", "q5_1", "-ctv", "q5_1"),
         ("--kv-cache-dtype", "fp8", "-ctk", "q8_0", "-ctv", "q8_0"),
         ("--offline",),
+        ("--ep-size", "2"),
+        ("--ep-size", "2", "--tp", "4"),
         ("-n", "5"),
         ("--grammar", "root ::= x"),
         ("--reasoning-budget", "0"),

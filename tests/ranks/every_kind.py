@@ -8,13 +8,13 @@ from unittest import mock
 
 import pytest
 
-from octavo import LLM, SamplingParams
+from octavo import LLM
 from octavo.core import outcome
 from octavo.core.pace.ahead_counts import AheadCounts
 from octavo.core.pace.draft_counts import DraftCounts
 from tests.core.ahead_trees import trees_by
 from tests.quantize.made import write_model
-from tests.ranks.small import FORMATS, KINDS, TIGHT, alone, answers, write
+from tests.ranks.small import FORMATS, KINDS, MIXTURES, TIGHT, alone, answers, long_answers, write
 from tests.runner.speculate.mixed_requests import drafter_of, make_calm_model
 from tests.runner.speculate.mtp_files import make_mimo
 
@@ -32,6 +32,29 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_ranks_answer_as_one_process(directory: Path, kind: str, format_: str, ranks: int) -> None:
     options = {**FORMATS[format_], "tensor_parallel_size": ranks}
     assert answers(write(directory, kind), **options)[0] == alone(directory, kind, format_)
+
+
+# The copies: one for all ranks, and more than there are experts.
+@pytest.mark.parametrize("copies", [0, 1, 9])
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("kind", MIXTURES)
+def test_ranks_with_whole_experts_answer_as_one_process(
+    directory: Path, kind: str, format_: str, ranks: int, copies: int
+) -> None:
+    options: dict[str, Any] = {**FORMATS[format_], "enable_expert_parallel": True}
+    if copies:
+        options["enable_eplb"] = True
+        options["eplb_config"] = {"num_redundant_experts": copies, "step_interval": 3}
+    found, _ = answers(write(directory, kind), tensor_parallel_size=ranks, **options)
+    assert found == alone(directory, kind, format_)
+
+
+def test_threads_of_ranks_with_whole_experts_divide_them(directory: Path) -> None:
+    kind = "Qwen2MoeForCausalLM"
+    options = {**FORMATS["int8"], "tensor_parallel_size": 2, "num_threads": 3}
+    found, _ = answers(write(directory, kind), **options, enable_expert_parallel=True)
+    assert found == alone(directory, kind, "int8")
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -128,19 +151,8 @@ def test_vectors_are_the_same(directory: Path, ranks: int) -> None:
 )
 def test_ranks_divide_the_positions_of_a_long_sequence(directory: Path, kind: str) -> None:
     """A sequence of several runs of 512 positions is alone, so that it is cut."""
-    model = directory / f"long {kind}"
-    write_model(model, kind, **{**KINDS[kind], "max_position_embeddings": 2048})
-    prompt = [3 + 7 * j % 90 for j in range(1400)]
-    settings = SamplingParams(max_tokens=20, temperature=0.0, logprobs=2, ignore_eos=True)
-
-    def found(**more: Any) -> Any:
-        options = {"num_threads": 1, "max_num_seqs": 1, "max_num_batched_tokens": 256, **more}
-        with LLM(str(model), num_gpu_blocks_override=140, **options) as llm:
-            (output,) = llm.generate([prompt], settings, use_tqdm=False)
-        return output.outputs[0].logprobs
-
-    expected = found()
+    expected = long_answers(directory, kind)
     assert len(expected) == 20
     for ranks in RANKS:
         contexts = {"decode_context_parallel_size": ranks, "prefill_context_parallel_size": ranks}
-        assert found(tensor_parallel_size=ranks, **contexts) == expected
+        assert long_answers(directory, kind, tensor_parallel_size=ranks, **contexts) == expected

@@ -26,11 +26,13 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "Gemma2ForCausalLM": WINDOWS,  # windows, limits of scores and logits
     "Olmo2ForCausalLM": {},  # norms over all heads together
     "FalconForCausalLM": {},  # one KV head, for more ranks than that
-    "Qwen2MoeForCausalLM": {},  # experts, and one that is shared
+    # Experts, and one that is shared. Of so many chosen ones the order of sums can be seen.
+    "Qwen2MoeForCausalLM": {"num_experts": 8, "num_experts_per_tok": 4},
     "GptOssForCausalLM": {},  # experts with biases, sinks
     "DeepseekV3ForCausalLM": {**LATENT, "q_lora_rank": 24, "n_group": 2, "topk_group": 1},
     "Lfm2ForCausalLM": {},  # states
 }
+MIXTURES = ("Qwen2MoeForCausalLM", "GptOssForCausalLM", "DeepseekV3ForCausalLM")
 # Weights and KV as the native engine keeps them, beside the file's own bf16.
 FORMATS: Mapping[str, Mapping[str, Any]] = {
     "bf16": {},
@@ -94,3 +96,16 @@ def answers(model: Path, **options: Any) -> tuple[list[Any], EngineSnapshot]:
 def alone(directory: Path, kind: str, format_: str) -> list[Any]:
     """Return the answers of one process with one thread."""
     return answers(write(directory, kind), **FORMATS[format_])[0]
+
+
+def long_answers(directory: Path, kind: str, **options: Any) -> Any:
+    """Generate behind a prompt of several runs of 512 positions; return the log-probabilities."""
+    path = directory / f"long {kind}"
+    if not path.exists():
+        write_model(path, kind, **{**KINDS[kind], "max_position_embeddings": 2048})
+    prompt = [3 + 7 * j % 90 for j in range(1400)]
+    settings = SamplingParams(max_tokens=20, temperature=0.0, logprobs=2, ignore_eos=True)
+    sizes: dict[str, Any] = {"num_threads": 1, "max_num_seqs": 1, "max_num_batched_tokens": 256}
+    with LLM(str(path), num_gpu_blocks_override=140, **sizes, **options) as llm:
+        (output,) = llm.generate([prompt], settings, use_tqdm=False)
+    return output.outputs[0].logprobs

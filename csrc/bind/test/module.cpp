@@ -11,5 +11,6 @@ NB_MODULE(_native_test, m) {
   octavo::bind_test_attention(m);
   octavo::bind_test_team(m);
   octavo::bind_test_activity(m);
+  octavo::bind_test_balance(m);
   octavo::bind_test_tiers(m);
 }

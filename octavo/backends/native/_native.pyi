@@ -211,9 +211,17 @@ class Store:
         file_pages: Sequence[tuple[int, int]],
         tensors: Sequence[RowTensors] = ...,
         factors: Floats | None = None,
+        whole: bool = False,
     ) -> Matrix: ...
+    def absent(self, format: Format, outputs: int, inputs: int) -> Matrix: ...
     def place(
-        self, format: Format, outputs: int, inputs: int, panels: NDArray[np.uint8], owner: object
+        self,
+        format: Format,
+        outputs: int,
+        inputs: int,
+        panels: NDArray[np.uint8],
+        owner: object,
+        whole: bool = False,
     ) -> Matrix: ...
     def pack_over(
         self,
@@ -224,7 +232,9 @@ class Store:
         file_pages: Sequence[tuple[int, int]],
         tensors: Sequence[RowTensors] = ...,
         factors: Floats | None = None,
+        whole: bool = False,
     ) -> None: ...
+    def panels(self, matrix: Matrix, whole: bool = False) -> NDArray[np.uint8]: ...
     def begin(self) -> None: ...
     def finish(self) -> None: ...
 
@@ -275,7 +285,9 @@ class Program:
     waits: list[float]
     threads: int
     def __init__(self, tier: str, team: Team) -> None: ...
+    redundant_experts: list[tuple[int, int, int]]  # mixture, expert, rank
     def append(self, instruction: Instruction) -> None: ...
+    def copy_experts_after(self, steps: int) -> None: ...
     def add_stage(self, link: FrameLink) -> None: ...
     def add_rope(
         self, frequencies: Sequence[float], interleaved: bool, magnitude: float

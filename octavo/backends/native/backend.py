@@ -31,6 +31,7 @@ from octavo.backends.native.kv_formats import KV_FORMATS, KvDtype
 from octavo.backends.native.measure import ProductCalibration, measured_tier
 from octavo.backends.native.measured_file import MeasuredFile, machine_key
 from octavo.backends.native.packing import (
+    ExpertOwners,
     KeptWeights,
     Matrix,
     Packer,
@@ -93,6 +94,7 @@ class NativeOptions(Struct, frozen=True):
     packed_cache: PackedCache | None = None  # of weights; None: they are packed at every start
     # Among the ranks, or the stages, of the model; None: there are no others.
     place: RankPlace | StagePlace | None = None
+    owners: ExpertOwners | None = None  # None: each rank has a share of every expert
 
 
 class PeakRates(Struct, frozen=True):
@@ -159,7 +161,8 @@ class NativeBackend:
         self.tier = self._choose_tier()
         cache = options.packed_cache
         make_panels = FreshPanels if cache is None else cache.panels
-        self._packer = Packer(self._team, options.weights, make_panels, options.activations)
+        kept = (options.weights, make_panels, options.activations)
+        self._packer = Packer(self._team, *kept, owners=options.owners)
         self._is_settled = False
         self._programs: dict[str, Emitted] = {}  # by owner; the first model's is ""
         self._runner: _native.StepRunner | None = None
@@ -273,6 +276,8 @@ class NativeBackend:
             program, self.tier, self._packer.vector, adapted, in_ranks=self.ranks is not None
         )
         barriers = emitter.emit(listing)
+        if self._options.owners is not None:
+            program.copy_experts_after(self._options.owners.step_interval)
         return Emitted(model, program, listing, barriers)
 
     def _rewritten(self, listing: Listing) -> Listing:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from octavo.backends.native import _native
 from octavo.backends.native.layout import Layout, lay_out, place_barriers
-from octavo.backends.native.packing import Matrix, Vector, interleaved
+from octavo.backends.native.packing import Experts, Matrix, Vector, interleaved
 from octavo.layers import Rope
 from octavo.program import operands
 from octavo.program.listing import (
@@ -108,6 +108,8 @@ class Emitter:
             made.pieces = self._pieces(i.matrix, i.bias, i.gated)
         if i.adapters is not None:
             made.product = i.adapters.number
+        if isinstance(i.experts, Experts) and i.experts.are_whole:
+            made.are_whole, made.redundant = True, i.experts.redundant
         if i.experts is not None and i.op != "SortPairs":
             made.pieces, made.passed = self._expert_pieces(i), i.passed
         if i.attend is not None:

@@ -15,7 +15,7 @@ from octavo.observe.finding import Finding
 if TYPE_CHECKING:
     from octavo.backends.native.backend import NativeBackend
     from octavo.backends.native.footprint import NativeFootprint
-    from octavo.backends.native.packing import KeptWeights
+    from octavo.backends.native.packing import ExpertOwners, KeptWeights
     from octavo.distributed.context import RankPlace, StagePlace
     from octavo.options.cpu_types import CpuActivations
 
@@ -38,6 +38,7 @@ class NativeKind:
         *_PACKED,
         *("num_threads", "cpu_isa", "accumulation_order", "preallocate_kv_cache"),
         *("tensor_parallel_size", "pipeline_parallel_size"),
+        *("enable_expert_parallel", "enable_eplb", "eplb_config"),
         *("packed_cache", "packed_cache_bytes"),
     )
     instead: Mapping[str, str] = {}
@@ -127,7 +128,7 @@ class NativeKind:
         from octavo.backends.native.packed_cache.place import packed_cache
         from octavo.distributed.context import StagePlace
 
-        footprint = self.footprint(settings)
+        footprint, owners = self.footprint(settings), _owners(settings, place)
         make, is_first = _class_at(place)
         return make(
             NativeOptions(
@@ -138,11 +139,14 @@ class NativeKind:
                 instruction_set=settings.cpu_isa or env.cpu_instruction_set(),
                 accumulation_order=settings.accumulation_order,
                 measured_file=_measured_file() if is_first else None,  # the others follow
-                packed_cache=packed_cache(settings, files, footprint.formats),
+                packed_cache=packed_cache(
+                    settings, files, footprint.formats, _share(place, owners)
+                ),
                 # All ranks have one cache, which the others must not touch while it is in use.
                 preallocates_kv=settings.preallocate_kv_cache
                 and (is_first or (isinstance(place, StagePlace) and place.leads)),
                 place=place,
+                owners=owners,
             )
         )
 
@@ -164,6 +168,29 @@ def _class_at(place: RankPlace | StagePlace | None) -> tuple[type[NativeBackend]
             return FirstStage, True
         return (StageBackend if place.ranks is None else LeadingStage), False
     return (LeadingBackend, True) if place.rank == 0 else (NativeBackend, False)
+
+
+def _owners(settings: BackendSettings, place: RankPlace | StagePlace | None) -> ExpertOwners | None:
+    """Return who has which experts as a whole; None: each rank has a share of every one."""
+    from octavo.backends.native.packing import ExpertOwners
+    from octavo.distributed.context import RankPlace
+
+    if not settings.enable_expert_parallel or not isinstance(place, RankPlace):
+        return None
+    config = settings.eplb_config if settings.enable_eplb else None
+    if config is None:
+        return ExpertOwners(place.rank, place.ranks)
+    copies = config.num_redundant_experts, config.step_interval
+    return ExpertOwners(place.rank, place.ranks, *copies)
+
+
+def _share(place: RankPlace | StagePlace | None, owners: ExpertOwners | None) -> str:
+    """Return what a process has of the weights, in words; empty: all."""
+    from octavo.distributed.context import RankPlace
+
+    if not isinstance(place, RankPlace):
+        return ""
+    return f"{place.name} of {place.ranks}{', whole experts' if owners is not None else ''}"
 
 
 def _check_activations(weights: str, activations: str) -> None:

@@ -28,7 +28,7 @@ _IN_PLACE = {
 _BY_ROWS = frozenset(
     (
         *("Embed", "Norm", "Activate", "Gate", "Add", "Multiply", "Scale", "SoftCap", "Route"),
-        *("Keep", "Recall", "Spread", "Given"),
+        *("Keep", "Recall", "Spread", "Given", "AddExperts"),
     )
 )
 
@@ -234,5 +234,5 @@ def _accesses(
             yield _Access(extent, False, None)
     if op in ("RopeTables", "Attention"):
         yield _Access(_ROPES, op == "RopeTables", None)
-    if op == "SortPairs" or op.startswith("Experts"):
+    if op in ("SortPairs", "AddExperts") or op.startswith("Experts"):
         yield _Access(_PAIRS, op == "SortPairs", None)

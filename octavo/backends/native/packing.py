@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from octavo.backends.base import FLOAT_TYPES
 from octavo.backends.native import _native
 from octavo.backends.native.eight_bits import GROUP
-from octavo.backends.native.panels import FreshPanels, MatrixRows, Panels, can_pack
+from octavo.backends.native.panels import FreshPanels, Held, MatrixRows, Panels, can_pack
 from octavo.backends.stored_rows import StoredRows
-from octavo.layers import Embedding, GateUpLinear, Linear, Module, QKVLinear
+from octavo.layers import DownLinear, Embedding, GateUpLinear, Linear, Module, QKVLinear
 from octavo.options.cpu_types import CpuActivations, CpuWeights
 
 log = logging.getLogger(__name__)
@@ -108,9 +108,15 @@ class Matrix(Struct, frozen=True):
 
 
 class Experts(Struct, frozen=True):
-    """A matrix for each expert, all of one format."""
+    """A matrix for each expert, all of one format.
+
+    If they are whole, this rank has all of some experts, and matrices without data in place of the
+    others'; if not, it has its share of each.
+    """
 
     matrices: tuple[Matrix, ...]
+    are_whole: bool = False
+    redundant: int = 0  # that are in two ranks, of those of a mixture
 
     @property
     def kind(self) -> str:
@@ -121,11 +127,25 @@ class Experts(Struct, frozen=True):
         return self.matrices[0].inputs
 
 
+class ExpertOwners(Struct, frozen=True):
+    """The division of whole experts among ranks, as `csrc/experts/balance.h` has it."""
+
+    rank: int
+    ranks: int
+    redundant: int = 0  # experts of each mixture that are in two ranks
+    step_interval: int = 0  # steps between two choices of these
+
+    def held(self, experts: int) -> list[Held]:
+        """Return what this rank has of each expert."""
+        first, end = (experts * each // self.ranks for each in (self.rank, self.rank + 1))
+        return ["whole" if first <= each < end else "nothing" for each in range(experts)]
+
+
 class Packer:
     """Packs stored rows, each matrix in the requested format or in the nearest one.
 
     Panels may be incomplete until `finish`: `begin` starts threads that make them. A rank packs
-    its share of each matrix, unless matrices are to be whole.
+    its share of each matrix, unless matrices are to be whole, or experts have owners.
     """
 
     def __init__(
@@ -136,8 +156,9 @@ class Packer:
         activations: CpuActivations = "auto",
         *,
         is_whole: bool = False,
+        owners: ExpertOwners | None = None,
     ) -> None:
-        self._weights, self._activations = weights, activations
+        self._weights, self._activations, self._owners = weights, activations, owners
         self._store = _native.Store(team, is_whole)
         self._panels = make_panels(self._store, team)
         self._converted: set[str] = set()
@@ -165,16 +186,17 @@ class Packer:
         together = [parts] if isinstance(module, Linear) else _decoded([parts])
         return self._matrix(together[0], module)
 
-    def _matrix(self, parts: Sequence[StoredRows], module: Module) -> Matrix:
+    def _matrix(self, parts: Sequence[StoredRows], module: Module, held: Held = "share") -> Matrix:
         inputs = parts[0].inputs
         # Rows whose inputs have different orders are in pieces of their own.
         runs = [list(run) for _, run in groupby(parts, lambda part: (part.type, _digest(part)))]
         if isinstance(module, GateUpLinear) and len(runs) == 1:
-            return self._gated(parts, inputs)
+            return self._gated(parts, inputs, held)
         pieces, first = [], 0
         for together in runs:
             format_, order = self._format(together[0], module)
-            native = self._panels.matrix(MatrixRows(_fitting(together, format_), format_, inputs))
+            rows = MatrixRows(_fitting(together, format_), format_, inputs, held=held)
+            native = self._panels.matrix(rows)
             pieces.append(Piece(native, first, order))
             first += sum(map(len, together))
         return Matrix(tuple(pieces), first, inputs)
@@ -182,19 +204,28 @@ class Packer:
     def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Experts:
         """Pack a matrix for each expert; gates and ups of one matrix are interleaved."""
         # All experts read the same prepared rows, whose inputs have one order.
-        made = tuple(self._matrix(parts, module) for parts in _decoded(matrices))
+        owners = self._owners if isinstance(module, GateUpLinear | DownLinear) else None
+        held: list[Held] = ["share"] * len(matrices)
+        if owners is not None:
+            held = owners.held(len(matrices))
+        made = tuple(
+            self._matrix(parts, module, each)
+            for parts, each in zip(_decoded(matrices), held, strict=True)
+        )
         formats = {piece.native.format for matrix in made for piece in matrix.pieces}
         if len(formats) > 1 or any(len(matrix.pieces) > 1 for matrix in made):
             raise ValueError(
                 "experts whose matrices are of several types cannot be run by the native engine; "
                 "use backend='torch'"
             )
-        return Experts(made)
+        if owners is None:
+            return Experts(made)
+        return Experts(made, True, owners.redundant)
 
-    def _gated(self, parts: Sequence[StoredRows], inputs: int) -> Matrix:
+    def _gated(self, parts: Sequence[StoredRows], inputs: int, held: Held) -> Matrix:
         ffn = len(parts[0])
         format_, order = self._format(parts[0], None)
-        rows = MatrixRows(parts, format_, inputs, interleaved(ffn))
+        rows = MatrixRows(parts, format_, inputs, interleaved(ffn), held)
         native = self._panels.matrix(rows)
         return Matrix((Piece(native, 0, order),), 2 * ffn, inputs, gated=True)
 

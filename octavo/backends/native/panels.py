@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -14,6 +14,10 @@ from octavo.backends.native.eight_bits import eight_bits
 from octavo.backends.native.row_tensors import numbers_of, row_tensors
 from octavo.backends.stored_rows import StoredRows
 
+# What this process has of a matrix: its share among the ranks, which is all without any; all in any
+# case; or nothing, since another rank has all.
+Held = Literal["share", "whole", "nothing"]
+
 
 class MatrixRows(Struct, frozen=True):
     """The stored rows of one matrix, all of one type, and the format that they are packed in."""
@@ -22,6 +26,7 @@ class MatrixRows(Struct, frozen=True):
     format: _native.Format
     inputs: int
     order: NDArray[np.int64] | None = None  # of all rows; -1: a row of zeros
+    held: Held = "share"
 
     @property
     def outputs(self) -> int:
@@ -100,6 +105,8 @@ class FreshPanels:
         self._store = store
 
     def matrix(self, rows: MatrixRows) -> _native.Matrix:
+        if rows.held == "nothing":
+            return self._store.absent(rows.format, rows.outputs, rows.inputs)
         found = PackableRows(rows)
         native = self._store.pack(
             type=found.stored,
@@ -110,6 +117,7 @@ class FreshPanels:
             file_pages=found.pages,
             tensors=found.tensors,
             factors=found.factors,
+            whole=rows.held == "whole",
         )
         if not found.is_file:
             self.finish()

@@ -6,9 +6,10 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from octavo.backends.native.packing import Matrix
+from octavo.backends.native.packing import Experts, Matrix
 from octavo.program.listing import Instruction, Listing, Prepared
 from octavo.program.passes.adapters import split_whole_products
+from octavo.program.passes.experts import add_experts_apart
 from octavo.program.passes.fusion import NEIGHBOURS, WHOLE, Pass
 from octavo.program.passes.prepare import (
     norm_while_preparing,
@@ -38,6 +39,11 @@ def prepare_experts(listing: Listing) -> None:
             instruction.prepared = Prepared("Pairs", experts.inputs, experts.kind)
 
 
+def add_whole_experts(listing: Listing) -> None:
+    """Keep the products of experts apart that ranks have as a whole, and add them up behind."""
+    add_experts_apart(listing, lambda experts: cast(Experts, experts).are_whole)
+
+
 def make_rope_tables(listing: Listing) -> None:
     """Compute the sines and cosines of all positions once, before everything else."""
     listing.insert(0, Instruction("RopeTables"))
@@ -51,6 +57,7 @@ PART_PASSES: tuple[Pass, ...] = (
     norm_while_preparing,
     read_floats_in_place,
     prepare_experts,
+    add_whole_experts,
     split_whole_products,
     make_rope_tables,
 )

@@ -65,10 +65,26 @@ def gated_product(layer: Layer, x: Tensor, expert: int, activation: str) -> Tens
 
 def weighted_sums(layer: Layer, x: Tensor, pairs: Sequence[Chosen], weights: Tensor) -> Tensor:
     """Add up the products of each row's pairs, where x has the rows of `gated_products`."""
-    y, start = x.new_zeros(len(weights), layer.matrices.values.shape[1]), 0
+    return sums(weighted_products(layer, x, pairs, weights), pairs, len(weights))
+
+
+def weighted_products(layer: Layer, x: Tensor, pairs: Sequence[Chosen], weights: Tensor) -> Tensor:
+    """Return the product of each pair, times its weight, in the order of `gated_products`."""
+    made, start = [x.new_zeros(0, layer.matrices.values.shape[1])], 0
     for one in pairs:
         stop = start + len(one.rows)
-        _add(y, layer.product(x[start:stop], one.expert), weights, one)
+        product = layer.product(x[start:stop], one.expert)
+        made.append(product * weights[one.rows, one.places, None])
+        start = stop
+    return torch.cat(made)
+
+
+def sums(products: Tensor, pairs: Sequence[Chosen], rows: int) -> Tensor:
+    """Add up the products of each row's pairs, in the order of their experts' numbers."""
+    y, start = products.new_zeros(rows, products.shape[1]), 0
+    for one in pairs:
+        stop = start + len(one.rows)
+        y[one.rows] += products[start:stop]
         start = stop
     return y
 

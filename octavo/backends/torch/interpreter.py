@@ -339,7 +339,13 @@ def _experts_in(run: Run, i: Instruction) -> None:
 
 def _experts_out(run: Run, i: Instruction) -> None:
     assert run.pair_weights is not None
-    run[i.out] = experts.weighted_sums(_layer(i), run[i.x], run.pairs, run.pair_weights)
+    add = experts.weighted_products if i.chosen is not None else experts.weighted_sums
+    run[i.out] = add(_layer(i), run[i.x], run.pairs, run.pair_weights)
+
+
+def _add_experts(run: Run, i: Instruction) -> None:
+    assert run.pair_weights is not None
+    run[i.out] = experts.sums(run[i.x], run.pairs, len(run.pair_weights))
 
 
 def _all_reduce(run: Run, i: Instruction) -> None:
@@ -459,6 +465,7 @@ MEANINGS: dict[Op, Meaning] = {
     "SortPairs": _sort_pairs,
     "ExpertsIn": _experts_in,
     "ExpertsOut": _experts_out,
+    "AddExperts": _add_experts,
     "AllReduce": _all_reduce,
     "AllGather": _all_gather,
     "Columns": _columns,

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from octavo.cli.flags.cache_types import add_cache_types, follow_cache_types
+from octavo.cli.flags.expert_ranks import add_expert_ranks, follow_expert_ranks
 from octavo.cli.parsing import Parser, UsageError
 from octavo.options.foreign import ONE_DEVICE
 
@@ -233,7 +234,6 @@ OTHERS: tuple[Other, ...] = (
     Other(("--speculative-num-draft-tokens",), "see --speculative-num-steps", None),
     Other(("--speculative-token-map",), "the files of a drafter have its tokens (d2t)"),
     Other(("--dist-init-addr",), "give --master-addr and --master-port"),
-    Other(("--ep-size", "--ep"), "each rank has an equal part of every expert"),
     Other(
         ("--load-balance-method",),
         "a request goes where its prefix is cached, or where least waits",
@@ -250,6 +250,7 @@ OTHERS: tuple[Other, ...] = (
 def add_other_flags(parser: Parser) -> None:
     """Add the flags, hidden; those of the command and of vLLM go before them."""
     add_cache_types(parser)
+    add_expert_ranks(parser)
     parser.add_aliases(SAME)
     parser.add_expansions(KEYS)
     parser.add_meanings(MEANINGS)
@@ -267,6 +268,7 @@ def add_other_flags(parser: Parser) -> None:
 def check_other_flags(arguments: argparse.Namespace) -> None:
     """Refuse what cannot be done; name what has no effect."""
     follow_cache_types(arguments)
+    follow_expert_ranks(arguments)
     given = vars(arguments)
     ignored = []
     for row in OTHERS:

@@ -8,12 +8,27 @@ from typing import TYPE_CHECKING
 
 from octavo.core.config import ConfigError
 from octavo.options.declare import option
+from octavo.options.processes.experts import check_experts
 from octavo.options.processes.machines import LOCAL_HOST, check_nodes
 
 if TYPE_CHECKING:
     from octavo.options.engine import EngineArguments
 
 MOST_ENGINES = MOST_RANKS = 64
+
+
+def ranks_option() -> int:
+    """Declare the number of ranks."""
+    ranks: int = option(
+        1,
+        "processes that compute each step of an engine together, each with its share of the "
+        "weights and its threads; results have the same bits for any number of them",
+        "COUNT",
+        most=MOST_RANKS,
+        flags=("-tp",),
+        aliases=("--tp", "--tp-size"),
+    )
+    return ranks
 
 
 def stages_option() -> int:
@@ -95,6 +110,7 @@ def check_processes(arguments: EngineArguments) -> None:
     _check_contexts(arguments)
     _check_links(arguments)
     check_nodes(arguments)
+    check_experts(arguments)
     if arguments.tensor_parallel_size == 1:
         return
     if not sys.platform.startswith("linux"):
@@ -102,14 +118,6 @@ def check_processes(arguments: EngineArguments) -> None:
             f"tensor_parallel_size={arguments.tensor_parallel_size} needs Linux, whose processes "
             "can share memory without a name; leave it out"
         )
-    unfit = {
-        "packed_cache": (
-            arguments.packed_cache is not None,
-            "each rank packs its own share of the weights, and no files are made of these yet",
-        ),
-        "spare_engine": (arguments.spare_engine, "a spare engine has no ranks yet"),
-    }
-    _refuse(unfit, f"tensor_parallel_size={arguments.tensor_parallel_size}")
 
 
 def _check_stages(arguments: EngineArguments) -> None:
@@ -128,6 +136,10 @@ def _check_stages(arguments: EngineArguments) -> None:
             "each stage packs its own layers, and no files are made of these yet",
         ),
         "spare_engine": (arguments.spare_engine, "a spare engine has no stages yet"),
+        "enable_expert_parallel": (
+            arguments.enable_expert_parallel,
+            "the ranks of a stage have an equal share of each expert",
+        ),
     }
     _refuse(unfit, asked)
 

@@ -1,9 +1,12 @@
-"""A mixture of experts as products over its rows, sorted by expert."""
+"""A mixture of experts as products over its rows, sorted by expert, and as sums of these."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from octavo.layers import Routing
 from octavo.program.listing import Buffer, Instruction, Listing, Value
+from octavo.program.operands import Experts
 
 
 def split_experts(listing: Listing) -> None:
@@ -39,3 +42,24 @@ def split_experts(listing: Listing) -> None:
         listing.remove(mixed)
         for part in reversed(parts):
             listing.insert(at, part)
+
+
+def add_experts_apart(listing: Listing, is_apart: Callable[[Experts], bool]) -> None:
+    """Let the products of some experts stay apart, pair by pair, and add them up row by row.
+
+    Those who have an expert can then compute its products, and the order of the sum is the same.
+    """
+    chosen: Value | None = None
+    for instruction in list(listing):
+        if instruction.op == "SortPairs":
+            chosen = instruction.chosen
+        if instruction.op != "ExpertsOut":
+            continue
+        experts, out = instruction.experts, instruction.out
+        assert experts is not None
+        assert out is not None
+        if not is_apart(experts):
+            continue
+        apart = Value(Buffer("Pairs", out.width), 0, out.width, out.recorder)
+        listing.change(instruction, out=apart, chosen=chosen)
+        listing.insert(listing.index(instruction) + 1, Instruction("AddExperts", apart, out=out))

@@ -17,6 +17,7 @@ from octavo.backends.torch.weights import TorchMatrix
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.program.listing import Listing, Op
+from octavo.program.passes.experts import add_experts_apart
 from octavo.program.passes.fusion import FUSION, Pass, rewrite
 from octavo.program.passes.prepare import norm_while_preparing, prepare_products
 from octavo.program.recorder import record
@@ -116,6 +117,20 @@ def test_no_pass_changes_a_bit_in_bf16(architecture: str) -> None:
     model = Model(architecture, "bfloat16")
     expected = model.interpret(model.record())
     assert_equal(model.interpret(model.record(*PASSES)), expected, "fusion")
+
+
+@pytest.mark.parametrize("architecture", ["Qwen2MoeForCausalLM", "GptOssForCausalLM"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_products_of_experts_that_are_added_up_apart_have_the_same_bits(
+    architecture: str, dtype: str
+) -> None:
+    def add_apart(listing: Listing) -> None:
+        add_experts_apart(listing, lambda experts: True)
+        assert any(i.op == "AddExperts" for i in listing)
+
+    model = Model(architecture, dtype)
+    expected = model.interpret(model.record(*PASSES))
+    assert_equal(model.interpret(model.record(*PASSES, add_apart)), expected, "apart")
 
 
 def test_the_comparison_detects_a_pass_that_changes_something() -> None:

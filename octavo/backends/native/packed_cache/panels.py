@@ -34,6 +34,7 @@ class PackedCache:
     most_bytes: int
     files: tuple[SourceFile, ...]
     weights: str  # the formats that were asked for, each of which has a file of its own
+    share: str = ""  # what a rank has of them, likewise
 
     def panels(self, store: _native.Store, team: _native.Team) -> CachedPanels:
         return CachedPanels(store, team, self)
@@ -65,9 +66,9 @@ class CachedPanels:
         self._fresh = FreshPanels(store, team)
         self._sources = Sources(cache.files)
         key = blake2b(self._sources.digest + build_digest(), digest_size=16)
-        key.update(cache.weights.encode())
+        key.update(f"{cache.weights}\n{cache.share}".encode())
         self._name = key.hexdigest()
-        self._made: dict[str, _native.Matrix] = {}
+        self._made: dict[str, tuple[_native.Matrix, bool]] = {}  # by recipe; whether it is whole
         self._must_write = False
         self._checks = _Checks()
         self._entries: dict[str, Entry] = {}
@@ -95,6 +96,9 @@ class CachedPanels:
             os.close(descriptor)
 
     def matrix(self, rows: MatrixRows) -> _native.Matrix:
+        if rows.held == "nothing":
+            return self._fresh.matrix(rows)
+        is_whole = rows.held == "whole"
         recipe = self._sources.recipe(rows)
         entry = self._entries.get(recipe)
         if entry is None:
@@ -102,14 +106,14 @@ class CachedPanels:
             self._must_write = True
         else:
             native = self._store.place(
-                rows.format, rows.outputs, rows.inputs, entry.panels, entry.panels
+                rows.format, rows.outputs, rows.inputs, entry.panels, entry.panels, is_whole
             )
             check = _Check(native, entry, rows)
             if rows.is_file:
                 self._checks.add(check)
             elif not check.is_intact():  # at once, so that the memory of the rows can be freed
                 self._repair([check])
-        self._made[recipe] = native
+        self._made[recipe] = native, is_whole
         return native
 
     def begin(self) -> None:
@@ -140,6 +144,7 @@ class CachedPanels:
                 file_pages=found.pages,
                 tensors=found.tensors,
                 factors=found.factors,
+                whole=check.rows.held == "whole",
             )
         self._fresh.finish()
 
@@ -148,8 +153,8 @@ class CachedPanels:
         if self._directory is None:
             return
         made = {}
-        for recipe, matrix in self._made.items():
-            panels = matrix.panels
+        for recipe, (matrix, is_whole) in self._made.items():
+            panels = self._store.panels(matrix, is_whole)
             made[recipe] = (panels, _native.checksum(panels))
         file = LaidOutFile(made)
 

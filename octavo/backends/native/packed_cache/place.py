@@ -20,9 +20,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def packed_cache(
-    settings: BackendSettings, files: Iterable[WeightFile], weights: str
+    settings: BackendSettings, files: Iterable[WeightFile], weights: str, share: str = ""
 ) -> PackedCache | None:
-    """Return where weights packed in these formats are kept; None if at no place."""
+    """Return where weights packed in these formats are kept, or a share of them; None: nowhere."""
     if settings.packed_cache is None:
         return None
     import numpy as np
@@ -35,7 +35,7 @@ def packed_cache(
         for file in files
     )
     place = packed_directory(settings.packed_cache)
-    return PackedCache(place, settings.packed_cache_bytes, sources, weights)
+    return PackedCache(place, settings.packed_cache_bytes, sources, weights, share)
 
 
 def packed_directory(named: str) -> Path:

@@ -1,5 +1,5 @@
 // Mixtures of experts.
-#include "program/experts.h"
+#include "experts/experts.h"
 
 #include <algorithm>
 #include <cmath>
@@ -22,6 +22,9 @@ void softmax(float* x, int count) {
   for (int index = 0; index < count; ++index) x[index] /= total;
 }
 
+// Bytes of an expert that are copied to another rank between two steps, in less than a millisecond.
+constexpr size_t kCopyBytes = size_t{1} << 20;
+
 // Leaves the experts of all but the best groups without a chance.
 void leave_out_groups(const RouteShape& shape, std::vector<float>& choice) {
   const int size = shape.experts / shape.groups;
@@ -42,10 +45,23 @@ void leave_out_groups(const RouteShape& shape, std::vector<float>& choice) {
 
 }  // namespace
 
-void Experts::add(const Instruction& i) {
-  if (top_k_ != 0 && top_k_ != i.route.top_k)
-    throw std::invalid_argument("all layers must choose the same number of experts a token");
-  top_k_ = i.route.top_k;
+void Experts::add(Instruction& i) {
+  if (i.op == Op::Route) {
+    if (top_k_ != 0 && top_k_ != i.route.top_k)
+      throw std::invalid_argument("all layers must choose the same number of experts a token");
+    top_k_ = i.route.top_k;
+  }
+  if (!i.are_whole) return;
+  Ranks* ranks = context_.team.ranks();
+  if (i.op == Op::SortPairs)
+    mixtures_.push_back(
+        {ExpertBalance(i.route.experts, ranks ? ranks->ranks() : 1, i.redundant), {}, nullptr});
+  i.mixture = static_cast<int32_t>(mixtures_.size()) - 1;
+  Mixture& mixture = mixtures_.at(i.mixture);
+  if (i.op == Op::ExpertsIn) mixture.in = i.pieces;
+  if (i.op == Op::ExpertsOut && i.redundant > 0 && ranks)
+    mixture.copies =
+        std::make_unique<ExpertCopies>(*ranks, mixture.balance, mixture.in, i.pieces);
 }
 
 void Experts::reserve() {
@@ -53,6 +69,15 @@ void Experts::reserve() {
   if (pair_rows_.size() >= pairs) return;
   pair_rows_.resize(pairs);
   pair_weights_.resize(pairs);
+  if (!mixtures_.empty()) row_pairs_.resize(pairs);
+}
+
+size_t Experts::bytes() const {
+  size_t bytes = (pair_rows_.size() + row_pairs_.size()) * sizeof(int32_t) +
+                 pair_weights_.size() * sizeof(float);
+  for (const Mixture& mixture : mixtures_)
+    if (mixture.copies) bytes += mixture.copies->bytes();
+  return bytes;
 }
 
 void Experts::route(const Instruction& i, int first, int end) const {
@@ -110,11 +135,44 @@ void Experts::sort_pairs(const Instruction& i) {
       pair_rows_[pair] = row;
       pair_weights_[pair] = context_.at(i.x, row)[place];
     }
+  find_parts(i);
+}
+
+void Experts::find_parts(const Instruction& i) {
+  if (!i.are_whole) {
+    parts_.clear();
+    for (int32_t expert = 0; expert < i.route.experts; ++expert) {
+      const int32_t first = pair_starts_[expert], rows = pair_starts_[expert + 1] - first;
+      if (rows > 0) parts_.push_back({expert, first, rows, -1});
+    }
+    return;
+  }
+  Mixture& mixture = mixtures_[i.mixture];
+  parts_ = mixture.balance.parts(pair_starts_, rank());
+  if (mixture.copies) mixture.balance.count(pair_starts_);
+  // Pairs lie by expert, so those of a row are found in the order of its experts.
+  const int rows = context_.step.rows(i.space);
+  std::vector<int32_t> found(rows, 0);
+  for (int32_t pair = 0; pair < rows * top_k_; ++pair) {
+    const int32_t row = pair_rows_[pair];
+    row_pairs_[row * top_k_ + found[row]++] = pair;
+  }
+}
+
+// A rank has some panels of each expert, or all of some experts.
+Share Experts::share_of_panels(const Instruction& i) const {
+  const int panels = num_panels(i.pieces[0].matrix);
+  return i.are_whole ? Share{0, panels} : context_.team.share(panels);
+}
+
+Matrix Experts::matrix_of(const Instruction& i, const ExpertPart& part, int product) const {
+  if (part.slot < 0) return i.pieces[part.expert].matrix;
+  return mixtures_[i.mixture].copies->matrix(product, part.slot);
 }
 
 void Experts::multiply_in(const Instruction& i, Shares& shares, int worker_index,
                           Worker& worker) const {
-  const int pairs = context_.step.rows(i.space) * top_k_, threads = context_.team.all();
+  const int pairs = pair_starts_.back(), threads = context_.team.all();
   const size_t bytes = context_.kernels.prepared_bytes(i.prepared.format, i.prepared.inputs);
   uint8_t* prepared = context_.prepared_at(i.prepared, worker);
   int start, stop;
@@ -123,24 +181,22 @@ void Experts::multiply_in(const Instruction& i, Shares& shares, int worker_index
     context_.kernels.prepare(i.prepared.format, context_.at(i.x, pair_rows_[pair]), i.x.stride, 1,
                              i.prepared.inputs, prepared + pair * bytes);
   context_.team.barrier(worker_index);
-  const Share mine = context_.team.share(num_panels(i.pieces[0].matrix));
+  const Share mine = share_of_panels(i);
   shares.take(worker_index, mine.count(), context_.epoch, [&](int first, int end) {
     first += mine.first;
     end += mine.first;
-    for (size_t expert = 0; expert < i.pieces.size(); ++expert) {
-      const int start = pair_starts_[expert], rows = pair_starts_[expert + 1] - start;
-      if (rows == 0) continue;
-      Epilogue epilogue = context_.epilogue_of(i, i.pieces[expert]);
-      epilogue.out = context_.at(i.out, start);
-      context_.products.gemm(i.pieces[expert].matrix, prepared + start * bytes, rows, first, end,
-                             worker.kernel_scratch, epilogue);
+    for (const ExpertPart& part : parts_) {
+      Epilogue epilogue = context_.epilogue_of(i, i.pieces[part.expert]);
+      epilogue.out = context_.at(i.out, part.first);
+      context_.products.gemm(matrix_of(i, part, 0), prepared + part.first * bytes, part.rows,
+                             first, end, worker.kernel_scratch, epilogue);
     }
   });
 }
 
 void Experts::multiply_out(const Instruction& i, Shares& shares, int worker_index,
                            Worker& worker) const {
-  const int pairs = context_.step.rows(i.space) * top_k_, threads = context_.team.all();
+  const int pairs = pair_starts_.back(), threads = context_.team.all();
   const size_t bytes = context_.kernels.prepared_bytes(i.prepared.format, i.prepared.inputs);
   uint8_t* prepared = context_.prepared_at(i.prepared, worker);
   int start, stop;
@@ -150,23 +206,74 @@ void Experts::multiply_out(const Instruction& i, Shares& shares, int worker_inde
                              i.prepared.inputs, prepared + start * bytes);
   context_.team.barrier(worker_index);
   const int outputs = i.pieces[0].matrix.outputs;
-  const Share mine = context_.team.share(num_panels(i.pieces[0].matrix));
+  const Share mine = share_of_panels(i);
   shares.take(worker_index, mine.count(), context_.epoch, [&](int first, int end) {
     first += mine.first;
     end += mine.first;
     const int column = first * kPanel, columns = std::min(end * kPanel, outputs) - column;
-    for (int row = 0; row < context_.step.rows(i.space); ++row)
-      std::memset(context_.at(i.out, row) + column, 0, columns * sizeof(float));
-    for (size_t expert = 0; expert < i.pieces.size(); ++expert) {
-      const int from = pair_starts_[expert], rows = pair_starts_[expert + 1] - from;
-      if (rows == 0) continue;
-      Epilogue epilogue = context_.epilogue_of(i, i.pieces[expert]);
-      epilogue.out_rows = pair_rows_.data() + from;
-      epilogue.row_weights = pair_weights_.data() + from;
-      context_.products.gemm(i.pieces[expert].matrix, prepared + from * bytes, rows, first, end,
-                             worker.kernel_scratch, epilogue);
+    const auto clear = [&](int begin, int rows) {
+      for (int row = begin; row < begin + rows; ++row)
+        std::memset(context_.at(i.out, row) + column, 0, columns * sizeof(float));
+    };
+    if (!i.are_whole) clear(0, context_.step.rows(i.space));
+    for (const ExpertPart& part : parts_) {
+      Epilogue epilogue = context_.epilogue_of(i, i.pieces[part.expert]);
+      epilogue.row_weights = pair_weights_.data() + part.first;
+      if (i.are_whole) {
+        clear(part.first, part.rows);
+        epilogue.out = context_.at(i.out, part.first);
+      } else {
+        epilogue.out_rows = pair_rows_.data() + part.first;
+      }
+      context_.products.gemm(matrix_of(i, part, 1), prepared + part.first * bytes, part.rows,
+                             first, end, worker.kernel_scratch, epilogue);
     }
   });
+}
+
+// Sums begin with zero and the first product, as those of `multiply_out` in rows do.
+void Experts::add_up(const Instruction& i, int first, int end) const {
+  const int width = i.out.width;
+  for (int row = first; row < end; ++row) {
+    const int32_t* pairs = row_pairs_.data() + static_cast<size_t>(row) * top_k_;
+    float* out = context_.at(i.out, row);
+    std::memcpy(out, context_.at(i.x, pairs[0]), width * sizeof(float));
+    for (int place = 1; place < top_k_; ++place)
+      context_.kernels.add(out, context_.at(i.x, pairs[place]), width, width, 1, width, out, width);
+  }
+}
+
+void Experts::end_step() {
+  if (copy_after_ == 0) return;
+  ++steps_;
+  if (copying_.empty()) {
+    if (steps_ % copy_after_ != 0) return;
+    for (size_t mixture = 0; mixture < mixtures_.size(); ++mixture)
+      if (const auto chosen = mixtures_[mixture].balance.choose())
+        copying_.push_back({mixture, *chosen});
+    return;
+  }
+  Copying& now = copying_.front();
+  Mixture& mixture = mixtures_[now.mixture];
+  mixture.balance.put(now.copy.slot, -1);
+  if (mixture.balance.owner(now.copy.expert) == rank())
+    mixture.copies->write(now.copy, now.bytes, kCopyBytes);
+  now.bytes += kCopyBytes;
+  if (now.bytes < mixture.copies->expert_bytes()) return;
+  mixture.balance.put(now.copy.slot, now.copy.expert);
+  copying_.pop_front();
+}
+
+std::vector<Experts::Redundant> Experts::redundant() const {
+  std::vector<Redundant> found;
+  for (size_t mixture = 0; mixture < mixtures_.size(); ++mixture) {
+    const ExpertBalance& balance = mixtures_[mixture].balance;
+    for (int slot = 0; slot < balance.slots(); ++slot)
+      if (balance.expert_in(slot) >= 0)
+        found.push_back({static_cast<int32_t>(mixture), balance.expert_in(slot),
+                         balance.holder(slot)});
+  }
+  return found;
 }
 
 }  // namespace octavo
