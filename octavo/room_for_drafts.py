@@ -70,6 +70,10 @@ def with_drafts(
         most = min(most, len(drafter.programs))
         core = replace(core, max_ahead_lag=core.max_model_len)
         core = replace(core, ahead_forks=True)
+    if drafter.draft_block is not None:  # so do the rows of a block, of what the model itself keeps
+        most = drafter.draft_block.num_tokens
+        core = replace(core, max_ahead_lag=core.max_model_len)
+        core = replace(core, ahead_forks=True, ahead_in_block=True)
     width = speculation.draft_candidates
     return replace(core, max_ahead=most, max_ahead_len=longest, ahead_width=width)
 
@@ -118,11 +122,16 @@ def step_of_drafter(largest: StepSize, program: Model) -> StepSize:
     """Return the largest step of a further program over the same sequences."""
     spec, sequences = program.spec, largest.sequences
     size = structs.replace(largest, wanted_rows=sequences, hidden=spec.hidden)
+    rows = largest.rows + sequences
+    if program.draft_block is not None:
+        rows = sequences * program.draft_block.rows
+        most = min(sequences * program.draft_block.num_tokens, largest.rows)
+        size = structs.replace(size, wanted_rows=most)
     if isinstance(program.features, LastStates):  # neither attention nor an MLP
         return structs.replace(size, rows=sequences, ffn=0, heads=0, kv_heads=0)
     return structs.replace(
         size,
-        rows=largest.rows + sequences,
+        rows=rows,
         ffn=spec.ffn,
         heads=spec.heads,
         kv_heads=spec.kv_heads,

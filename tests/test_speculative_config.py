@@ -63,8 +63,8 @@ def test_settings_may_be_a_mapping_or_json(given: Any, expected: SpeculativeConf
     [
         ({}, "the key 'method' is missing"),
         ({"method": "trees"}, "method='trees' is unknown; there is 'ngram'"),
-        ({"method": "dflash"}, "method='dflash' is not supported: drafters of whole blocks"),
-        ({"method": "DFLASH", "model": "x"}, "method='DFLASH' is not supported: drafters of"),
+        ({"method": "dflash"}, "method='dflash' needs the key 'model'"),
+        ({"method": "DSPARK", "model": "x"}, "method='DSPARK' is not supported: its heads corr"),
         ({"method": "mlp_speculator"}, "method='mlp_speculator' is not supported"),
         ({"method": "mtp", "model": "x"}, "'model' names 'x', .* method='mtp' needs no model"),
         ({"method": "custom_class"}, "method='custom_class' needs the key 'model': the class, as"),

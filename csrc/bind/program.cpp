@@ -70,12 +70,12 @@ void bind_enums(nb::module_& m) {
                         Op::Attention, Op::Activate, Op::Gate, Op::Add, Op::Multiply, Op::Scale,
                         Op::SoftCap, Op::Route, Op::SortPairs, Op::ExpertsIn, Op::ExpertsOut,
                         Op::AddExperts, Op::HeadGemm, Op::Convolve, Op::Shrink, Op::WholeGemm,
-                        Op::Keep, Op::Recall, Op::Spread, Op::Given, Op::Relay};
+                        Op::Keep, Op::KeepKV, Op::Recall, Op::Spread, Op::Given, Op::Relay};
   constexpr const char* names[] = {"RopeTables", "Embed", "Select", "Norm", "Prepare", "Gemm",
                                    "Attention", "Activate", "Gate", "Add", "Multiply", "Scale",
                                    "SoftCap", "Route", "SortPairs", "ExpertsIn", "ExpertsOut",
                                    "AddExperts", "HeadGemm", "Convolve", "Shrink", "WholeGemm",
-                                   "Keep", "Recall", "Spread", "Given", "Relay"};
+                                   "Keep", "KeepKV", "Recall", "Spread", "Given", "Relay"};
   for (size_t index = 0; index < std::size(all); ++index) ops.value(names[index], all[index]);
 }
 
@@ -190,6 +190,10 @@ void bind_program(nb::module_& m) {
       }, "link"_a)
       .def("add_rope", &Program::add_rope, "frequencies"_a, "interleaved"_a, "magnitude"_a)
       .def("make_adapter_slots", &Program::make_adapter_slots, "slots"_a)
+      .def("set_block", [](Program& program, int32_t rows, int32_t mask) {
+            if (rows < 2) throw std::invalid_argument("a block has two rows at least");
+            program.set_block({rows, mask});
+          }, "rows"_a, "mask"_a)
       .def("set_scratch", &Program::set_scratch, "space"_a, "row_bytes"_a, "prepared_row_bytes"_a)
       .def("choose", [](Program& self, Format format, int row_class, const std::string& tier,
                         int ahead) {

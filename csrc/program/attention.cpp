@@ -82,6 +82,8 @@ void Attention::add(Instruction& i) {
   widest_ = std::max<size_t>(widest_, size_t{kAttentionRows} * group * i.attention.head_dim);
 }
 
+void Attention::add_kept(const Instruction& i) { groups_ = std::max(groups_, i.group + 1); }
+
 size_t Attention::most_bytes(int32_t sequences, int32_t positions) const {
   size_t most = 0;
   for (const LayerPlan& each : plans_)
@@ -146,20 +148,30 @@ void Attention::rotate(const Instruction& i, float* x, size_t stride, int first,
                 width, i.attention.head_dim);
 }
 
+// Finishes this worker's share of the rows.
+void Attention::finish_share(const Instruction& i, int worker_index, Worker& worker) const {
+  int first, end;
+  share_of(context_.team.number(worker_index), context_.team.all(),
+           context_.step.rows(Space::Tokens), first, end);
+  first = whole_pairs(sequences_[i.group], first);
+  end = whole_pairs(sequences_[i.group], end);
+  if (first < end) finish_rows(i, first, end, worker);
+}
+
 // Normalises and rotates rows [first, end), and writes their keys and values.
 void Attention::finish_rows(const Instruction& i, int first, int end, Worker& worker) const {
   const KernelTable& kernels = context_.kernels;
   const int rows = end - first;
-  float* q = context_.at(i.x, first);
+  float* q = i.op == Op::KeepKV ? nullptr : context_.at(i.x, first);
   if (i.attention.latent) {
     rotate(i, q, i.x.stride, first, rows, i.x.width);
     for (const SequenceRows& all : sequences_[i.group]) write_latents(i, all, first, end, worker);
     return;
   }
   float* k = context_.at(i.y, first);
-  if (i.norm.heads) normalise(kernels, i.norm, q, i.x.stride, rows, i.x.width, q, i.x.stride);
+  if (q && i.norm.heads) normalise(kernels, i.norm, q, i.x.stride, rows, i.x.width, q, i.x.stride);
   if (i.k_norm.heads) normalise(kernels, i.k_norm, k, i.y.stride, rows, i.y.width, k, i.y.stride);
-  rotate(i, q, i.x.stride, first, rows, i.x.width);
+  if (q) rotate(i, q, i.x.stride, first, rows, i.x.width);
   rotate(i, k, i.y.stride, first, rows, i.y.width);
   const Cache& cache = context_.cache->layer(i.group, i.layer);
   for (const SequenceRows& all : sequences_[i.group]) {
@@ -211,6 +223,13 @@ void Attention::write_echoes(const Instruction& i, int worker_index, Worker& wor
   }
 }
 
+void Attention::keep(const Instruction& i, int worker_index, Worker& worker) {
+  finish_share(i, worker_index, worker);
+  if (context_.step.inputs().num_echoes == 0) return;
+  context_.team.barrier(worker_index);
+  write_echoes(i, worker_index, worker);
+}
+
 void Attention::run(const Instruction& i, Shares& shares, int worker_index, Worker& worker) {
   const Step& step = context_.step;
   const int rows = step.rows(Space::Tokens);
@@ -224,11 +243,7 @@ void Attention::run(const Instruction& i, Shares& shares, int worker_index, Work
                      (!of_wanted || step.rows(Space::Wanted) == rows) &&
                      step.inputs().num_echoes == 0;
   if (!alone) {
-    int first, end;
-    share_of(context_.team.number(worker_index), context_.team.all(), rows, first, end);
-    first = whole_pairs(sequences_[i.group], first);
-    end = whole_pairs(sequences_[i.group], end);
-    if (first < end) finish_rows(i, first, end, worker);
+    finish_share(i, worker_index, worker);
     context_.team.barrier(worker_index);
     if (step.inputs().num_echoes > 0) {
       write_echoes(i, worker_index, worker);

@@ -25,6 +25,8 @@ class Attention {
 
   // Gives the instruction one of the plans, and makes a new one if none fits.
   void add(Instruction& i);
+  // Lets the plan of a step have the sequences of a group that the instruction only writes.
+  void add_kept(const Instruction& i);
 
   // The groups of layers that have tables of blocks of their own.
   int groups() const { return groups_; }
@@ -42,6 +44,8 @@ class Attention {
 
   // A worker's part of the instruction.
   void run(const Instruction& i, Shares& shares, int worker_index, Worker& worker);
+  // … which only keeps keys and values.
+  void keep(const Instruction& i, int worker_index, Worker& worker);
 
  private:
   // The step's attention for all layers of one shape and window, of all rows or of the wanted ones.
@@ -53,6 +57,7 @@ class Attention {
   };
 
   void take_partials(size_t bytes);
+  void finish_share(const Instruction& i, int worker_index, Worker& worker) const;
   void finish_rows(const Instruction& i, int first, int end, Worker& worker) const;
   void write_latents(const Instruction& i, const SequenceRows& all, int first, int end,
                      Worker& worker) const;

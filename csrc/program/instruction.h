@@ -36,7 +36,7 @@ struct Prepared {
 enum class Op : uint8_t {
   RopeTables, Embed, Select, Norm, Prepare, Gemm, Attention, Activate, Gate, Add, Multiply, Scale,
   SoftCap, Route, SortPairs, ExpertsIn, ExpertsOut, AddExperts, HeadGemm, Convolve, Shrink,
-  WholeGemm, Keep, Recall, Spread, Given, Relay,
+  WholeGemm, Keep, KeepKV, Recall, Spread, Given, Relay,
 };
 
 // Operations that steps in which no row has an adapter leave out.
@@ -105,7 +105,8 @@ struct Instruction {
   // Attention: x is the queries, y the keys, `values` the values; queries and keys are normalised
   // and rotated in place. Of latent rows, y is a key without its last numbers, which `values` has;
   // only queries are rotated in place then. Keys and values of all rows are written; if `out` has
-  // the wanted rows only, only those attend.
+  // the wanted rows only, only those attend. KeepKV writes them without queries, for attentions of
+  // other programs.
   Ref values;
   NormShape k_norm;
   AttentionShape attention{};

@@ -28,6 +28,7 @@ void Program::execute(const Instruction& i, Shares& shares, int index, Worker& w
     case Op::Prepare: return prepare(i, index, worker);
     case Op::Gemm: return gemm(i, shares, index, worker);
     case Op::Attention: return attention_.run(i, shares, index, worker);
+    case Op::KeepKV: return attention_.keep(i, index, worker);
     case Op::Convolve: return convolve(i, index);
     case Op::Shrink: return shrink(i, index, worker);
     case Op::HeadGemm: return head_gemm(i, shares, index, worker);

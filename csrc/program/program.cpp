@@ -33,6 +33,7 @@ Program::Program(const KernelTable& kernels, std::shared_ptr<Team> team)
 
 void Program::append(Instruction i) {
   if (i.op == Op::Attention) attention_.add(i);
+  if (i.op == Op::KeepKV) attention_.add_kept(i);
   experts_.add(i);
   if (i.out.where == Ref::Where::LogitsOut) logits_stride_ = i.out.stride;
   if (i.out.where == Ref::Where::HiddenOut) hidden_stride_ = i.out.stride;

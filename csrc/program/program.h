@@ -29,6 +29,13 @@ class FurtherStage;
 // nearest caches.
 constexpr int kHeadRows = 32;
 
+// The rows of a pass that proposes all tokens of a sequence at once: its last one, and masks behind
+// it, each of which proposes the token in its place. 0: a pass proposes one.
+struct DraftBlock {
+  int32_t rows = 0;
+  int32_t mask = 0;
+};
+
 class Program {
  public:
   Program(const KernelTable& kernels, std::shared_ptr<Team> team);
@@ -42,6 +49,9 @@ class Program {
   // The further stages of a pipeline, in the order in which rows go through them.
   void add_stage(std::shared_ptr<FurtherStage> stage) { stages_.push_back(std::move(stage)); }
   const std::vector<std::shared_ptr<FurtherStage>>& stages() const { return stages_; }
+
+  // How it proposes tokens, if in one pass.
+  void set_block(const DraftBlock& block) { block_ = block; }
 
   // Makes the memory of the largest step, without computing one, and returns its bytes: of `rows`
   // rows, so many wanted ones, and `sequences` of up to `positions`.
@@ -73,6 +83,7 @@ class Program {
   // The ranks of this program's process; nullptr if there are none.
   Ranks* ranks() const { return team_->ranks(); }
   bool reads_states() const { return reads_states_; }
+  const DraftBlock& block() const { return block_; }
   int state_rows() const { return context_.step.rows(state_space_); }  // of the last step
 
   // Computes the products of a format, for one class of rows, by these kernels from the next step
@@ -137,6 +148,7 @@ class Program {
   int64_t state_stride_ = 0;
   Space state_space_ = Space::Logits;
   bool reads_states_ = false;
+  DraftBlock block_;
   uint32_t number_ = 0;  // among the programs of the ranks
   size_t kernel_scratch_ = 0;
   size_t widest_ = 0;  // floats of the widest row that a thread normalises in its own memory

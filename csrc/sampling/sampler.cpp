@@ -224,10 +224,11 @@ void Sampler::draw_sample(const Draws& draws, int32_t sample, const Rows& logits
 
 std::vector<std::vector<int32_t>> Sampler::draw_apart(const std::vector<const Slot*>& slots,
                                                       const std::vector<int32_t>& widths,
+                                                      const std::vector<int32_t>& rows,
                                                       const Rows& logits) {
   std::vector<std::vector<int32_t>> tokens(slots.size());
   share_out(slots.size(), [&](size_t i, Scratch& scratch) {
-    float* row = logits.row(static_cast<int32_t>(i));
+    float* row = logits.row(rows[i]);
     int32_t token = draw_row(*slots[i], nullptr, row, scratch);
     if (widths[i] > 1) scratch.mask.assign((size_t(vocabulary_) + 31) / 32, ~uint32_t{0});
     while (token >= 0) {

@@ -121,10 +121,12 @@ class Sampler {
   void check_masks(const Draws& draws) const;
   void draw(const Draws& draws, const Rows& logits, const Rows& hidden, DrawOutput& output);
 
-  // Draws tokens for each slot, open or not, from its row: so many as its width, each the one that
-  // is drawn where those before it are forbidden; fewer where none can be drawn.
+  // Draws tokens for each slot, open or not, from its row of the logits, which `rows` has: so many
+  // as its width, each the one that is drawn where those before it are forbidden; fewer where none
+  // can be drawn.
   std::vector<std::vector<int32_t>> draw_apart(const std::vector<const Slot*>& slots,
                                                const std::vector<int32_t>& widths,
+                                               const std::vector<int32_t>& rows,
                                                const Rows& logits);
 
   // For a sample that waits: its next row after the rules that come before processors, -infinity

@@ -38,9 +38,13 @@ size_t FurtherPrograms::reserve(int32_t rows, int32_t sequences, int32_t positio
   for (const Named& each : owners_)
     for (const auto& program : each.programs) {
       // Beside the rows of a step, each sequence has the one of the token that it has just drawn.
-      const int32_t most = program->reads_states() ? sequences : rows + sequences;
-      bytes += program->reserve(most, sequences, 0, sequences, positions);
-      make_room(logits_, program->logits_stride(), sequences, ranks_);
+      int32_t most = program->reads_states() ? sequences : rows + sequences, logits = sequences;
+      if (const int32_t block = program->block().rows; block > 0) {
+        most = sequences * block;
+        logits = std::min(most - sequences, rows);  // as all drafts have their rows in a step
+      }
+      bytes += program->reserve(most, logits, 0, sequences, positions);
+      make_room(logits_, program->logits_stride(), logits, ranks_);
     }
   return bytes + logits_.bytes();
 }
@@ -54,7 +58,8 @@ const FurtherPrograms::Named& FurtherPrograms::named(const std::string& owner) c
 void FurtherPrograms::check(const Draws& draws, size_t sequences) const {
   const Ahead& ahead = draws.ahead;
   if (ahead.owner.empty()) return;
-  const bool reads_states = named(ahead.owner).programs[0]->reads_states();
+  const Program& program = *named(ahead.owner).programs[0];
+  const int32_t block = program.block().rows;
   const size_t samples = draws.slots.size(), rows = ahead.token_ids.size();
   if (ahead.num_steps.size() != samples || ahead.num_written.size() != samples)
     throw std::invalid_argument("every sample needs a number of tokens to propose");
@@ -66,23 +71,38 @@ void FurtherPrograms::check(const Draws& draws, size_t sequences) const {
       ahead.row_starts.front() != 0 || ahead.row_starts.back() != static_cast<int32_t>(rows) ||
       !std::is_sorted(ahead.row_starts.begin(), ahead.row_starts.end()))
     throw std::invalid_argument("the sizes of a further program's rows do not agree");
-  if (reads_states && rows > 0)
-    throw std::invalid_argument("a program that reads states has no rows of known tokens");
+  if ((program.reads_states() || block > 0) && rows > 0)
+    throw std::invalid_argument("a program that keeps nothing has no rows of known tokens");
+  if (block > 0 && std::any_of(ahead.num_steps.begin(), ahead.num_steps.end(),
+                               [&](int32_t steps) { return steps >= block; }))
+    throw std::invalid_argument("a block proposes fewer tokens than it has rows");
 }
 
 void FurtherPrograms::run(const StepInputs& step, const Draws& draws, Sampler& sampler,
                           DrawOutput& output) {
   if (draws.ahead.owner.empty()) return;
   const auto begun = std::chrono::steady_clock::now();
-  const auto& programs = named(draws.ahead.owner).programs;
-  const auto of_step = [&](size_t number) -> Program& {
-    return *programs[std::min(number, programs.size() - 1)];
-  };
+  const Named& its = named(draws.ahead.owner);
   output.proposals.resize(draws.slots.size());
   std::vector<Turn> turns = turns_of(step, draws, sampler, output);
+  if (its.programs[0]->block().rows > 0)
+    run_block(*its.programs[0], step, turns, sampler, output);
+  else
+    run_passes(its, step, draws, turns, sampler, output);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun;
+  output.further_seconds = taken.count();
+}
+
+void FurtherPrograms::run_passes(const Named& named, const StepInputs& step, const Draws& draws,
+                                 std::vector<Turn>& turns, Sampler& sampler, DrawOutput& output) {
+  const auto pass = [&](size_t number, const Rows& rows) {
+    Program& program = *named.programs[std::min(number, named.programs.size() - 1)];
+    compute(program, step, rows, turns);
+    for (size_t at = 0; at < turns.size(); ++at) turns[at].row = static_cast<int32_t>(at);
+    go_on(turns, drawn(program, turns, sampler), output);
+  };
   const Rows first = lacking(step, draws, turns, output);
-  if (!first.sequences.empty())
-    go_on(turns, compute(of_step(0), step, first, turns, sampler), output);
+  if (!first.sequences.empty()) pass(0, first);
   for (size_t number = 1; !turns.empty(); ++number) {
     Rows rows;
     for (const Turn& turn : turns) {
@@ -90,10 +110,31 @@ void FurtherPrograms::run(const StepInputs& step, const Draws& draws, Sampler& s
       rows.end(turn.sequence);
       rows.wanted.push_back(static_cast<int32_t>(rows.token_ids.size()) - 1);
     }
-    go_on(turns, compute(of_step(number), step, rows, turns, sampler), output);
+    pass(number, rows);
   }
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun;
-  output.further_seconds = taken.count();
+}
+
+void FurtherPrograms::run_block(Program& program, const StepInputs& step, std::vector<Turn>& turns,
+                                Sampler& sampler, DrawOutput& output) {
+  if (turns.empty()) return;
+  const DraftBlock& block = program.block();
+  Rows rows;
+  for (Turn& turn : turns) {
+    turn.row = static_cast<int32_t>(rows.wanted.size());
+    rows.add(turn.slot.last(), turn.position);
+    for (int32_t place = 1; place < block.rows; ++place) {
+      if (place <= turn.steps_left)
+        rows.wanted.push_back(static_cast<int32_t>(rows.token_ids.size()));
+      rows.add(block.mask, turn.position + place);
+    }
+    rows.end(turn.sequence);
+  }
+  compute(program, step, rows, turns);
+  while (!turns.empty()) {
+    const auto tokens = drawn(program, turns, sampler);
+    for (Turn& turn : turns) ++turn.row;
+    go_on(turns, tokens, output);
+  }
 }
 
 void FurtherPrograms::Rows::end(int32_t sequence) {
@@ -138,7 +179,7 @@ std::vector<FurtherPrograms::Turn> FurtherPrograms::turns_of(const StepInputs& s
     const int32_t count = output.num_tokens[sample];
     turns.push_back({static_cast<int32_t>(sample), static_cast<int32_t>(after - starts) - 1,
                      step.positions[row] + count, draws.first_rows[sample] + output.at[sample],
-                     wanted, width, sampler.slot(slot)});
+                     wanted, width, 0, sampler.slot(slot)});
   }
   return turns;
 }
@@ -172,24 +213,15 @@ FurtherPrograms::Rows FurtherPrograms::lacking(const StepInputs& step, const Dra
   return rows;
 }
 
-std::vector<std::vector<int32_t>> FurtherPrograms::compute(Program& program,
-                                                           const StepInputs& step,
-                                                           const Rows& rows,
-                                                           const std::vector<Turn>& turns,
-                                                           Sampler& sampler) {
+void FurtherPrograms::compute(Program& program, const StepInputs& step, const Rows& rows,
+                              const std::vector<Turn>& turns) {
   std::vector<std::vector<int32_t>> tables(step.tables.size());
   for (size_t group = 0; group < tables.size(); ++group)
     for (const int32_t sequence : rows.sequences) {
       const int32_t* row = step.tables[group] + int64_t{sequence} * step.table_width;
       tables[group].insert(tables[group].end(), row, row + step.table_width);
     }
-  std::vector<const Slot*> slots;
-  std::vector<int32_t> widths;
-  for (const Turn& turn : turns) {
-    slots.push_back(&turn.slot);
-    widths.push_back(turn.width);
-  }
-  const auto count = static_cast<int32_t>(turns.size());
+  const auto count = static_cast<int32_t>(rows.wanted.size());
   make_room(logits_, program.logits_stride(), count, ranks_);
   StepInputs in;
   in.token_ids = rows.token_ids.data();
@@ -215,8 +247,22 @@ std::vector<std::vector<int32_t>> FurtherPrograms::compute(Program& program,
     in.state_stride = step.state_stride;
   }
   program.run(in);
-  return sampler.draw_apart(slots, widths,
-                            {in.logits_out, program.logits_stride(), count, vocabulary_});
+  num_logits_ = count;
+}
+
+std::vector<std::vector<int32_t>> FurtherPrograms::drawn(const Program& program,
+                                                         const std::vector<Turn>& turns,
+                                                         Sampler& sampler) const {
+  std::vector<const Slot*> slots;
+  std::vector<int32_t> widths, rows;
+  for (const Turn& turn : turns) {
+    slots.push_back(&turn.slot);
+    widths.push_back(turn.width);
+    rows.push_back(turn.row);
+  }
+  float* logits = reinterpret_cast<float*>(logits_.data());
+  return sampler.draw_apart(slots, widths, rows,
+                            {logits, program.logits_stride(), num_logits_, vocabulary_});
 }
 
 }  // namespace octavo

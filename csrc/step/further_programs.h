@@ -1,6 +1,7 @@
 // Further programs over the slots of a backend. In a step, those of one owner compute what they
 // lack of the sequences, and propose tokens behind the draws: k steps, each on the token before; or
-// each by a program of its own, which reads the state from which the last token was drawn.
+// each by a program of its own, which reads the state from which the last token was drawn; or all
+// in one pass, by rows of masks.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +47,7 @@ class FurtherPrograms {
     int32_t state;     // the row of logits from which that was drawn
     int32_t steps_left;
     int32_t width;  // candidates for each place
+    int32_t row;    // of its logits that comes next
     Slot slot;  // goes on by itself
   };
   // Rows of some of the step's sequences.
@@ -66,10 +68,17 @@ class FurtherPrograms {
   // What the program lacks: known tokens, and those that the turns have got in this step.
   static Rows lacking(const StepInputs& step, const Draws& draws, const std::vector<Turn>& turns,
                       const DrawOutput& output);
-  // Computes rows of the program; returns the tokens of each wanted one, drawn for its turn.
-  std::vector<std::vector<int32_t>> compute(Program& program, const StepInputs& step,
-                                            const Rows& rows, const std::vector<Turn>& turns,
-                                            Sampler& sampler);
+  // Proposes by one pass for each place, or by one for all of them.
+  void run_passes(const Named& named, const StepInputs& step, const Draws& draws,
+                  std::vector<Turn>& turns, Sampler& sampler, DrawOutput& output);
+  void run_block(Program& program, const StepInputs& step, std::vector<Turn>& turns,
+                 Sampler& sampler, DrawOutput& output);
+  // Computes rows of the program, and the logits of the wanted ones.
+  void compute(Program& program, const StepInputs& step, const Rows& rows,
+               const std::vector<Turn>& turns);
+  // Returns the tokens that are drawn for each turn, from its row of the logits.
+  std::vector<std::vector<int32_t>> drawn(const Program& program, const std::vector<Turn>& turns,
+                                          Sampler& sampler) const;
   // Gives each turn its candidates, of which it goes on with the first; those that are over leave.
   static void go_on(std::vector<Turn>& turns, const std::vector<std::vector<int32_t>>& tokens,
                     DrawOutput& output);
@@ -78,6 +87,7 @@ class FurtherPrograms {
   std::vector<Named> owners_;
   Ranks* const ranks_;
   Pages logits_;
+  int32_t num_logits_ = 0;  // rows of the last pass
   Pages states_;  // that a program reads: a row for each turn
 };
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from octavo.backends.base import KVLayout
-from octavo.layers import LastStates, Model
+from octavo.layers import Context, LastStates, Model
 
 
 def check_further(
@@ -13,7 +13,7 @@ def check_further(
 ) -> None:
     """Raise ValueError unless a model can compute beside the first one; `taken` have theirs."""
     owners = {group.owner for group in layout.groups if group.owner}
-    if owner not in owners and not isinstance(model.features, LastStates):
+    if owner not in owners and not isinstance(model.features, LastStates | Context):
         raise ValueError(
             f"no group of the KV cache is of {owner!r}, the owner of a further model; the layout "
             f"has those of {sorted(owners) or 'the first model alone'}"

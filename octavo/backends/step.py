@@ -267,6 +267,11 @@ class Ahead(NamedTuple):
     last. From the last row it draws the first proposal, and each later one from a row of the one
     before. The row of the last proposal is not computed.
 
+    A program with a block (`Model.draft_block`) proposes all of them in one pass instead. Its rows
+    are the token that was drawn last, and masks behind it, each of which proposes the token in
+    its place. It lacks nothing, and computes all rows of the block in any case: the tables have
+    blocks for these.
+
     It draws as the slot would, by its rules and its noise, without a mask: a program with the
     weights of the first one is never wrong. The tables have blocks for all these positions, and
     hold its rows of all positions before them.

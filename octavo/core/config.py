@@ -104,6 +104,8 @@ class CoreConfig:
     max_ahead: int = 0  # tokens that a second model proposes behind a sample; 0: there is none
     ahead_width: int = 1  # candidates that it proposes for each of them, if drafts may be trees
     ahead_forks: bool = False  # other candidates than the likeliest may be followed too
+    # A pass of the second model proposes all of them: it has a row for the sample and each of them.
+    ahead_in_block: bool = False
     max_ahead_len: int = 0  # tokens of a sequence that it can read; 0: as many as the first
     max_ahead_lag: int = 2048  # tokens that it may lack of a sequence and still catch up with
     policy: str = "fcfs"  # or "priority": the lower number goes first

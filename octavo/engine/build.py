@@ -27,7 +27,7 @@ from octavo.engine.pooling_facts import with_settings
 from octavo.engine.shortage import describe_shortage
 from octavo.exec.inline import InlineExecutor
 from octavo.grammar.supply import GrammarSupply
-from octavo.layers import LastStates
+from octavo.layers import Context, LastStates
 from octavo.loader import ModelFiles
 from octavo.models.build import bind
 from octavo.models.footprint import most_stored_type, num_parameters
@@ -305,7 +305,7 @@ def _make_proposer(config: EngineConfig, opened: OpenedModel) -> Proposer | None
         return None
     if opened.drafter is not None:
         most, features = speculation.num_speculative_tokens, opened.drafter.model.features
-        if isinstance(features, LastStates):
+        if isinstance(features, LastStates | Context):
             return HeadsProposer(most)
         return DraftModelProposer(most, reads_hidden=features is not None)
     module = import_module(f"octavo.runner.speculate.{speculation.method}")

@@ -10,7 +10,7 @@ from octavo.backends.adapter_weights import AdapterSettings
 from octavo.backends.base import DRAFTER, Backend, KVLayout
 from octavo.backends.kind import WeightFile
 from octavo.core.config import ConfigError
-from octavo.layers import HiddenStates
+from octavo.layers import DraftBlock, HiddenStates, Model
 from octavo.loader import Checkpoint, ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
@@ -50,6 +50,7 @@ def open_with_drafter(arguments: EngineArguments) -> tuple[ModelFiles, OpenedMod
         from octavo.models.drafters.kinds import open_drafter
 
         drafter = open_drafter(other, checkpoint, kind, opened)
+        _shorten_block(drafter.model, speculation.num_speculative_tokens)
         return source, structs.replace(opened, drafter=drafter)
     max_len = arguments.max_model_len or opened.spec.max_len
     drafter = open_model(other, max_len, checkpoint=checkpoint)
@@ -59,6 +60,13 @@ def open_with_drafter(arguments: EngineArguments) -> tuple[ModelFiles, OpenedMod
     _check_tokens(name, (source, opened), (other, drafter))
     _check_layers(name, place_layers(drafter.model))
     return source, structs.replace(opened, drafter=drafter)
+
+
+def _shorten_block(model: Model, num_tokens: int) -> None:
+    """Let a pass propose no more tokens than were asked for."""
+    block = model.draft_block
+    if block is not None:
+        model.draft_block = DraftBlock(1 + min(block.num_tokens, num_tokens), block.mask)
 
 
 def _kind_of(name: str, source: ModelFiles, checkpoint: Checkpoint, method: str) -> str:

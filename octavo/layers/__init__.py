@@ -7,6 +7,7 @@ not depend on ranks, dtypes, devices or quantisation: `octavo.models.build.bind`
 
 from octavo.layers.attention import (
     Attention,
+    ContextAttention,
     MutualAttention,
     PagedAttention,
     QKVLinear,
@@ -17,12 +18,18 @@ from octavo.layers.block import Block, ParallelBlock, SandwichBlock, SequentialB
 from octavo.layers.convolution import GatedConvolution, ShortConvolution
 from octavo.layers.embedding import Embedding, PositionEmbedding, TypeEmbedding
 from octavo.layers.encoder import Encoder, EncoderBlock, encoder_mlp, mutual_attention
-from octavo.layers.features import FeatureRows, Features, HiddenStates, LastStates
+from octavo.layers.features import (
+    Context,
+    FeatureRows,
+    Features,
+    HiddenStates,
+    LastStates,
+)
 from octavo.layers.kv_spec import KVLayer, KVSpec
 from octavo.layers.latent import HeadLinear, LatentAttention, LatentSelfAttention, LowRankLinear
 from octavo.layers.linear import GateUpLinear, Linear, MatrixStack
 from octavo.layers.mlp import MLP, GatedMLP
-from octavo.layers.model import CausalLM, Model
+from octavo.layers.model import CausalLM, DraftBlock, Model
 from octavo.layers.module import Batch, Module, Ops, Part, TensorDeclaration, Value
 from octavo.layers.moe import DownLinear, ExpertMatrices, Routing, SparseMLP
 from octavo.layers.norm import LayerNorm, RMSNorm
@@ -51,7 +58,10 @@ __all__ = [
     "Batch",
     "Block",
     "CausalLM",
+    "Context",
+    "ContextAttention",
     "DownLinear",
+    "DraftBlock",
     "Embedding",
     "Encoder",
     "EncoderBlock",

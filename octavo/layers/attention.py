@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 from octavo.layers.kv_spec import KVLayer, KVSpec
 from octavo.layers.linear import Linear
@@ -68,7 +67,7 @@ class Attention(KVLayer):
     """Softmax attention of each token over its own sequence."""
 
     sinks: Value | None
-    both_ways: ClassVar[bool] = False  # later tokens are read as well
+    both_ways: bool = False  # later tokens of the step are read as well
     latent: int = 0  # the last numbers of a key that are its value; 0: values are kept apart
     skipped: int = 0  # leading positions that no later one reads
 
@@ -131,6 +130,27 @@ class PagedAttention(Attention):
     @property
     def kv_spec(self) -> KVSpec:
         return KVSpec("full", self.kv_heads, self.head_dim, self.window)
+
+
+class ContextAttention(PagedAttention):
+    """Attention over positions whose keys and values come from elsewhere, and the step's own rows.
+
+    `keep` keeps those of positions that do not attend; rows that do add theirs.
+    """
+
+    def attend(self, q: Value, kv: Value, batch: Batch) -> Value:
+        """Attend from rows whose queries, and keys and values, are given apart."""
+        q = self._prepare(q, self.q_norm, self.heads, batch)
+        return self.ops.attention(q, *self._keys_and_values(kv, batch), self, batch)
+
+    def keep(self, kv: Value, batch: Batch) -> None:
+        """Keep the keys and values of rows, each in the place of its position."""
+        self.ops.keep_kv(*self._keys_and_values(kv, batch), self)
+
+    def _keys_and_values(self, kv: Value, batch: Batch) -> tuple[Value, Value]:
+        size = self.kv_heads * self.head_dim
+        k, v = self.ops.split(kv, (size, size))
+        return self._prepare(k, self.k_norm, self.kv_heads, batch), v
 
 
 class MutualAttention(Attention):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from octavo.layers.attention import ContextAttention
 from octavo.layers.kv_spec import KVLayer, KVSpec
 from octavo.layers.linear import Linear
-from octavo.layers.module import Module, Value
+from octavo.layers.module import Batch, Module, Value
+from octavo.layers.norm import RMSNorm
 
 
 class FeatureRows(KVLayer):
@@ -59,4 +61,31 @@ class LastStates(Module):
         return self.ops.given(self.width)
 
 
-HiddenStates = Features | LastStates
+class Context(Module):
+    """Keys and values that a model makes of its own hidden states for a drafter's attentions.
+
+    The sum of projections, one of each layer's input, is normalised; of that come the keys and
+    values of each attention, in the place of the position. `keep_features` of octavo/program/passes
+    makes this a part of the model: so the drafter lacks nothing of a text that the model has read.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[int],
+        inputs: int,
+        norm: RMSNorm,
+        readers: Sequence[tuple[Linear, ContextAttention]],
+    ) -> None:
+        self.layers = tuple(layers)
+        self.projections = [Linear(inputs, norm.size) for _ in layers]
+        self.norm = norm
+        self.readers = tuple(readers)  # the projections and attentions of the drafter's layers
+
+    def keep(self, total: Value, batch: Batch) -> None:
+        """Keep what the drafter reads of the sum of the projections."""
+        x = self.norm(total)
+        for project, attention in self.readers:
+            attention.keep(project(x), batch)
+
+
+HiddenStates = Features | LastStates | Context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from octavo.layers.block import Block
 from octavo.layers.embedding import Embedding
@@ -13,6 +14,21 @@ from octavo.layers.norm import LayerNorm, RMSNorm
 from octavo.layers.spec import ModelSpec
 from octavo.layers.standard import standard_block, standard_norm, standard_weights
 from octavo.layers.weight_names import WeightSource
+
+
+class DraftBlock(NamedTuple):
+    """The rows of a pass that proposes several tokens at once: the last token, and masks behind it.
+
+    The rows of the masks propose the tokens in their places.
+    """
+
+    rows: int
+    mask: int  # the id of the token that stands for one to be proposed
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens that a pass proposes, at most."""
+        return self.rows - 1
 
 
 class Model(Module):
@@ -28,6 +44,7 @@ class Model(Module):
     head: Linear | None = None  # None: the model gives hidden states alone
     tied: bool = False  # the head's weight is the embedding's
     features: HiddenStates | None = None  # what it reads of another model's hidden states
+    draft_block: DraftBlock | None = None  # how it proposes; None: a token in each pass
 
     @property
     def programs(self) -> tuple[Model, ...]:

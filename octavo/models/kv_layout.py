@@ -9,19 +9,21 @@ size waste memory.
 from __future__ import annotations
 
 from octavo.backends.base import DRAFTER, KVLayers, KVLayout
-from octavo.layers import KVLayer, KVSpec, Model
+from octavo.layers import Context, KVLayer, KVSpec, Model
 
 
 def place_layers(model: Model, drafter: Model | None = None) -> KVLayout:
     """Set every layer's (group, index), and return the layout of the groups.
 
-    The groups of a drafter, a second model over the same tokens, follow those of the model. Rows
-    that it reads of the model's hidden states are the model's: it computes them with its own.
+    The groups of a drafter, a second model over the same tokens, follow those of the model. What is
+    made of the model's hidden states, rows or keys and values, is the model's: it computes them
+    with its own.
     Layers that keep nothing have no place, unless no layer keeps anything.
     """
     groups = _place(model, "", 0)
     if drafter is not None:
-        groups += _place(drafter, DRAFTER, len(groups))
+        owner = "" if isinstance(drafter.features, Context) else DRAFTER
+        groups += _place(drafter, owner, len(groups))
     return KVLayout(tuple(groups or [KVLayers(_kept_nowhere(model), 1)]))
 
 

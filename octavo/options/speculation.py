@@ -18,6 +18,7 @@ METHODS = (
     "eagle3",  # a layer that reads hidden states of several depths
     "eagle",  # a layer that reads the last hidden state
     "medusa",  # heads that each read the last hidden state and propose one token
+    "dflash",  # layers that read hidden states and propose a block of tokens at once
     "mtp",  # a layer in the model's own files that reads its last hidden state
     "custom_class",  # a class of the operator's own, which `model` names
     "auto",  # as the files of `model` are for
@@ -34,11 +35,13 @@ OF_MTP = (
 OF_SGLANG = {
     "STANDALONE": DRAFT_MODEL,
     "EAGLE3": "eagle3",
+    "DFLASH": "dflash",
     "EAGLE": "eagle",
     "NEXTN": MTP,
     "NGRAM": "ngram",
 }
-WITH_MODEL = (DRAFT_MODEL, "eagle3", "eagle", "medusa", AUTO)  # `model` names their files
+# `model` names their files.
+WITH_MODEL = (DRAFT_MODEL, "eagle3", "eagle", "medusa", "dflash", AUTO)
 # Drafts of a sequence from its request's prediction in one step, at most; and those of all
 # sequences that an engine without a proposer has room for. Each needs a row of logits.
 PREDICTED_TOKENS = 16
@@ -98,8 +101,8 @@ class SpeculativeConfig:
     def _check_model(self) -> None:
         if self.draft_candidates > 1 and self.method not in WITH_MODEL:
             raise _error(
-                f"draft_candidates={self.draft_candidates} are those of a draft model, EAGLE or "
-                f"Medusa, and method={self.method!r} has none; leave it out"
+                f"draft_candidates={self.draft_candidates} are those of a draft model, EAGLE, "
+                f"Medusa or DFlash, and method={self.method!r} has none; leave it out"
             )
         if self.method in WITH_MODEL or self.method == CUSTOM_CLASS:
             if not self.model:
@@ -241,11 +244,8 @@ def _check_method(method: object) -> None:
 
 # Methods of others, and what comes nearest.
 _NOT_BUILT = {
-    **dict.fromkeys(
-        ("dflash", "dspark"),
-        "drafters of whole blocks attend both ways over keys that are kept, which no backend does; "
-        "those of 'eagle3', 'eagle' and 'mtp' go on token by token",
-    ),
+    "dspark": "its heads correct each token of a block by those before it, which is not computed; "
+    "'dflash' drafts blocks without",
     "mlp_speculator": "such heads are not read; those of Medusa are 'medusa'",
     "ngram_gpu": "n-grams are looked up on the host, with 'ngram'",
     "extract_hidden_states": "it drafts nothing; 'token_embed' returns hidden states",

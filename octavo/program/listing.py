@@ -43,6 +43,7 @@ Op = Literal[
     "Route",
     "Experts",
     "Keep",
+    "KeepKV",
     "Recall",
     "Spread",
     "Given",
@@ -209,7 +210,7 @@ class Instruction(Struct, eq=False):
     x: Value | None = None
     y: Value | None = None
     out: Value | None = None
-    values: Value | None = None  # Attention
+    values: Value | None = None  # Attention, KeepKV: those of the keys in y
     # Route writes it, Experts and SortPairs read it, and ExpertsOut if it leaves pairs apart.
     chosen: Value | None = None
     norm: Norm | None = None
@@ -260,6 +261,9 @@ class Instruction(Struct, eq=False):
             return self.x.buffer.space
         if self.op == "ExpertsOut" and self.chosen is not None:
             return self.chosen.buffer.space
+        if self.op == "KeepKV":
+            assert self.y is not None
+            return self.y.buffer.space
         if self.out is not None:
             return self.out.buffer.space
         assert self.prepared is not None, self.op

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from octavo.layers import (
     Attention,
+    Context,
     FeatureRows,
     LayerNorm,
     Model,
@@ -85,6 +86,17 @@ def record(model: Model) -> Listing:
             raise RecordingError("logits or hidden states that are a part of another value")
         value.buffer.place = place
     return Listing(recorder.instructions)
+
+
+def record_context(context: Context, total: Value) -> list[Instruction]:
+    """Record what keeps a drafter's keys and values, from the sum of its projections."""
+    recorder = Recorder()
+    modules = [context.norm, *[module for pair in context.readers for module in pair]]
+    for module in modules:
+        for _, each in module.walk():
+            each.ops = cast(Ops, recorder)
+    context.keep(total, RecordedBatch())
+    return recorder.instructions
 
 
 class Recorder:
@@ -175,20 +187,7 @@ class Recorder:
     def attention(
         self, q: Value, k: Value, v: Value, layer: Attention, batch: RecordedBatch
     ) -> Value:
-        attend = Attend(
-            layer.heads,
-            layer.kv_heads,
-            layer.head_dim,
-            layer.scale,
-            layer.softcap or 0.0,
-            layer.window or 0,
-            layer.sinks if layer.has_sinks else None,
-            layer.place,
-            both_ways=layer.both_ways,
-            latent=layer.latent,
-            distances=_distances(layer),
-            skipped=layer.skipped,
-        )
+        attend = _attend(layer)
         out = self._new("Tokens", layer.heads * attend.value_dim)
         return self._append(Instruction("Attention", q, k, out, v, attend=attend))
 
@@ -235,6 +234,9 @@ class Recorder:
             raise RecordingError(f"rows of {x.width} columns in a place for {layer.width}")
         self.instructions.append(Instruction("Keep", x, place=layer.place))
 
+    def keep_kv(self, k: Value, v: Value, layer: Attention) -> None:
+        self.instructions.append(Instruction("KeepKV", y=k, values=v, attend=_attend(layer)))
+
     def recall(self, layer: FeatureRows) -> Value:
         out = self._new("Tokens", layer.width)
         return self._append(Instruction("Recall", out=out, place=layer.place))
@@ -258,6 +260,24 @@ class Recorder:
         )
         out = self.new_like(x)
         return self._append(Instruction("Experts", x, weights, out, chosen=chosen, mixture=mixture))
+
+
+def _attend(layer: Attention) -> Attend:
+    """Return the parameters of an attention, without what passes take into it."""
+    return Attend(
+        layer.heads,
+        layer.kv_heads,
+        layer.head_dim,
+        layer.scale,
+        layer.softcap or 0.0,
+        layer.window or 0,
+        layer.sinks if layer.has_sinks else None,
+        layer.place,
+        both_ways=layer.both_ways,
+        latent=layer.latent,
+        distances=_distances(layer),
+        skipped=layer.skipped,
+    )
 
 
 def _distances(layer: Attention) -> Distances | None:

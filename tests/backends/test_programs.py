@@ -10,6 +10,7 @@ from msgspec import structs
 
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.step import NO_ROWS, Ahead, Draws, HostBatch, SlotSampling, StepOutput
+from octavo.layers import DraftBlock
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.llama import Llama
@@ -228,6 +229,26 @@ def test_what_is_asked_must_fit(new: New) -> None:
     again.prepare(model, place_layers(model, other), BLOCK_SIZE)
     with pytest.raises(ValueError, match=str(VOCABULARY + 1)):
         again.add_program(other, "drafter")
+
+
+def test_a_block_proposes_no_more_than_its_rows(new: New) -> None:
+    """No rows of known tokens are computed for it: it lacks nothing."""
+    for count, is_right in ((2, True), (3, False)):
+        model, drafter, backend = Llama(make_spec(FULL)), Llama(make_spec((None,))), new()
+        drafter.draft_block = DraftBlock(3, 5)
+        layout = place_layers(model, drafter)
+        for each in (model, drafter):
+            bind(each, backend, RandomWeights())
+        backend.prepare(model, layout, BLOCK_SIZE)
+        backend.add_program(drafter, "drafter")
+        backend.make_cache(1 + WIDTH * 2 * len(PROMPTS))
+        texts = Texts(backend, {}, 2)
+        texts._followed = [len(prompt) for prompt in PROMPTS]
+        if is_right:
+            assert list(map(len, texts.step(count, 1).proposals)) == [count, 1]
+        else:
+            with pytest.raises(ValueError, match="fewer tokens than it has rows"):
+                texts.step(count, 1)
 
 
 def test_the_largest_step_has_room_for_all_programs() -> None:

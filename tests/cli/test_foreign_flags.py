@@ -239,14 +239,18 @@ def test_what_other_servers_would_do_is_refused_by_name(words: tuple[str, ...]) 
             SpeculativeConfig("eagle3", model="x"),
         ),
         (("STANDALONE", "--model-draft", "x"), SpeculativeConfig("draft_model", model="x")),
+        (
+            ("DFLASH", "--speculative-draft-model-path", "x", "--speculative-num-steps", "7"),
+            SpeculativeConfig("dflash", 7, model="x"),
+        ),
     ],
 )
 def test_sglangs_algorithms_are_methods(
     words: tuple[str, ...], expected: SpeculativeConfig
 ) -> None:
     assert engine("m", "--speculative-algorithm", *words).speculative_config == expected
-    with pytest.raises(ConfigError, match="method='DFLASH' is not supported"):
-        engine("m", "--speculative-algorithm", "DFLASH")
+    with pytest.raises(ConfigError, match="method='DSPARK' is not supported"):
+        engine("m", "--speculative-algorithm", "DSPARK")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from octavo.core.pace.draft_counts import DraftCounts
 from tests.core.ahead_trees import trees_by
 from tests.quantize.made import write_model
 from tests.ranks.small import FORMATS, KINDS, MIXTURES, TIGHT, alone, answers, long_answers, write
+from tests.runner.speculate.fitted_heads import fit_dflash
 from tests.runner.speculate.mixed_requests import drafter_of, make_calm_model
 from tests.runner.speculate.mtp_files import make_mimo
 
@@ -113,6 +114,35 @@ def test_trees_of_drafts_change_nothing(directory: Path, format_: str, ranks: in
     assert found == expected
     assert snapshot.num_accepted_drafts > 0
     assert any(walk for _, (_, _, walk), _ in accepted.mock_calls)
+
+
+@pytest.mark.parametrize("format_", ["bf16", "int8"])
+@pytest.mark.parametrize("ranks", RANKS)
+def test_drafts_in_blocks_change_nothing(directory: Path, format_: str, ranks: int) -> None:
+    """The model keeps keys and values for a drafter, of which each rank has computed a share."""
+    calm = directory / "calm"
+    if not calm.exists():
+        calm.mkdir()
+        make_calm_model(calm)
+    drafter = directory / "dflash"
+    if not drafter.exists():
+        fit_dflash(calm, drafter)
+    expected, _ = answers(calm, **FORMATS[format_])
+    with (
+        mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)),
+        mock.patch.object(AheadCounts, "_trees", trees_by(lambda _, each, *__: [3] * len(each))),
+        mock.patch.object(AheadCounts, "learn"),
+    ):
+        found, snapshot = answers(
+            calm,
+            tensor_parallel_size=ranks,
+            speculative_config={"model": str(drafter), "num_speculative_tokens": 4},
+            num_gpu_blocks_override=90,
+            max_num_batched_tokens=200,
+            **FORMATS[format_],
+        )
+    assert found == expected
+    assert snapshot.num_accepted_drafts > 0
 
 
 @pytest.mark.parametrize("ranks", RANKS)

@@ -14,7 +14,7 @@ from functools import partial
 
 from tests.sim.drafts.worlds import draw_predictions, draw_trees
 from tests.sim.planted import NUM_SEEDS, run_planted
-from tests.sim.programs.worlds import draw_programs
+from tests.sim.programs.worlds import draw_blocks, draw_programs
 from tests.sim.report import state_of, world_as_python
 from tests.sim.shrink import shrink
 from tests.sim.simulation import Simulation
@@ -23,6 +23,7 @@ from tests.sim.world import World, draw_world
 INTERRUPTED = 130  # the exit status that a shell gives to a program ended by Ctrl-C
 DRAWS: dict[str, Callable[[int], World]] = {
     "programs": draw_programs,
+    "blocks": draw_blocks,
     "predictions": draw_predictions,
     "trees": draw_trees,
 }

@@ -21,6 +21,7 @@ from tests.sim.drafts.trees import Branches, Proposed, candidates_in, draw_tree,
 from tests.sim.kv.kinds import KINDS
 from tests.sim.kv.memory import POISON, Memory, require
 from tests.sim.kv.store import Store
+from tests.sim.programs.block import BlockProgram
 from tests.sim.programs.program import Program
 from tests.sim.truth import VOCABULARY, extend, grammar_end, next_token, prefix_hashes
 
@@ -80,7 +81,8 @@ class Worker:
             KINDS[group.kind](index, config, self.memory)
             for index, group in enumerate(config.groups)
         ]
-        self.program = Program(config, self.groups) if has_drafter else None
+        kind = BlockProgram if config.ahead_in_block else Program
+        self.program = kind(config, self.groups) if has_drafter else None
         self.slots: dict[int, Slot] = {}
         self.adapters: dict[int, str] = {}  # by their slot
         self.idle_adapters: dict[str, None] = {}  # in the order of their last sequences' leaving

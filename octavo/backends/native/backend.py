@@ -325,6 +325,8 @@ class NativeBackend:
         self._is_settled = False
         for number, each in enumerate(model.programs):
             made = self._emitted(each)
+            if each.draft_block is not None:
+                made.program.set_block(*each.draft_block)
             self._programs[owner if number == 0 else f"{owner} {number}"] = made
             self._ready.add_program(owner, made.program)
         self._measure()

@@ -33,6 +33,7 @@ _BY_ROWS = frozenset(
 )
 
 
+_IN_PLACE_OF_KEYS = ("Attention", "KeepKV")
 # Steps in which no row has an adapter leave these out.
 _OF_ADAPTERS = ("Shrink", "WholeGemm")
 
@@ -221,8 +222,9 @@ def _accesses(
     for values, writes in ((instruction.reads, False), (instruction.writes, True)):
         for value in values:
             if value.buffer.place == "Scratch":
-                # Attention normalises and rotates its inputs in place; a selection writes its rows.
-                changed = writes or (op == "Attention" and value is not instruction.out)
+                # Attention normalises and rotates its inputs in place, as what keeps keys does; a
+                # selection writes its rows.
+                changed = writes or (op in _IN_PLACE_OF_KEYS and value is not instruction.out)
                 mine = space if op == "Select" and writes else by_rows
                 yield _Access(layout.extent(value.buffer), changed, mine)
     if instruction.prepared is not None:
@@ -232,7 +234,7 @@ def _accesses(
         yield _Access(extent, not is_read, None, is_fenced=not is_read)
         if op.startswith("Experts"):
             yield _Access(extent, False, None)
-    if op in ("RopeTables", "Attention"):
+    if op in ("RopeTables", *_IN_PLACE_OF_KEYS):
         yield _Access(_ROPES, op == "RopeTables", None)
     if op in ("SortPairs", "AddExperts") or op.startswith("Experts"):
         yield _Access(_PAIRS, op == "SortPairs", None)

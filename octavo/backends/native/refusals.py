@@ -25,11 +25,11 @@ def refuse_unsupported(listing: Listing) -> None:
 
 def _refusal(i: Instruction, listing: Listing) -> str | None:
     """Return why an instruction cannot run; None if it can."""
-    if i.op == "Attention":
+    if i.op in ("Attention", "KeepKV"):
         return _attention_refusal(i, listing)
     if i.op == "Rope":
         assert i.out is not None
-        if any(reader.op == "Attention" for reader in listing.readers(i.out.buffer)):
+        if any(reader.op in ("Attention", "KeepKV") for reader in listing.readers(i.out.buffer)):
             return "queries and keys that turn differently"
         return "a rotation of something else than the queries or keys of an attention"
     if i.op == "Gemm" and i.matrix is not None and i.matrix.gated and not i.gated:
@@ -52,7 +52,6 @@ def _latent_refusal(i: Instruction, listing: Listing) -> str | None:
 
 def _attention_refusal(i: Instruction, listing: Listing) -> str | None:
     assert i.attend is not None
-    assert i.x is not None
     assert i.y is not None
     assert i.values is not None
     dim = i.attend.head_dim
@@ -62,12 +61,13 @@ def _attention_refusal(i: Instruction, listing: Listing) -> str | None:
         )
     if i.attend.latent:
         return _latent_refusal(i, listing)
-    if not i.x.buffer is i.y.buffer is i.values.buffer:
-        makers = [listing.maker(value) for value in (i.x, i.y)]
-        if any(maker is not None and maker.op == "Rope" for maker in makers):
-            return "queries and keys that turn differently"
-        return "queries, keys and values that are not parts of one projection"
+    turning = [value for value in (i.x, i.y) if value is not None]
+    makers = [listing.maker(value) for value in turning]
+    if any(maker is not None and maker.op == "Rope" for maker in makers):
+        return "queries and keys that turn differently"
+    if i.y.buffer is not i.values.buffer:
+        return "keys and values that are not parts of one projection"
     # The attention normalises and rotates them in place.
-    if listing.readers(i.x.buffer) != [i]:
+    if any(listing.readers(value.buffer) != [i] for value in turning):
         return "queries, keys or values that something else reads as well"
     return None

@@ -260,8 +260,8 @@ def _items(row_starts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.array(rows, np.int64), np.array(owners, np.int64), np.array(fill)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) -> Tensor:
-    """Write the new K and V to their cells, then attend over all positions that a query sees."""
+def write(k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) -> tuple[Tensor, Tensor]:
+    """Write the new K and V to their cells; return all cells of the layer."""
     group, index = layer.place
     cells = batch.buffers.layers[group][index]
     keys, values = cells.keys, cells.values
@@ -271,6 +271,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) ->
     else:
         batch.write(group, values, v.reshape(shape))
     batch.write(group, keys, k.reshape(shape))
+    return keys, values
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) -> Tensor:
+    """Write the new K and V to their cells, then attend over all positions that a query sees."""
+    group = layer.place[0]
+    keys, values = write(k, v, layer, batch)
 
     items = batch.item_rows.shape[0]
     per_kv = layer.heads // layer.kv_heads

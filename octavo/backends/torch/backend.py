@@ -33,11 +33,11 @@ from octavo.backends.torch.device import HOST, TensorDevice
 from octavo.backends.torch.footprint import TorchFootprint, kept_bytes
 from octavo.backends.torch.interpreter import MEANINGS, Interpreter, Meaning, Outputs
 from octavo.backends.torch.largest_step import largest_batch, peak_growth
-from octavo.backends.torch.sampling.ahead import propose
+from octavo.backends.torch.sampling.ahead import propose, propose_block
 from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.distributed.communicator import Communicator
-from octavo.layers import GateUpLinear, HiddenStates, Model, Module
+from octavo.layers import DraftBlock, GateUpLinear, HiddenStates, Model, Module
 from octavo.program.listing import Op
 from octavo.program.operands import Adapters
 from octavo.program.passes.collectives import insert_collectives
@@ -99,6 +99,7 @@ class TorchBackend:
         self._model: Model | None = None
         self._interpreter: Interpreter | None = None
         self._further: dict[str, list[Interpreter]] = {}  # by owner: for each of its steps
+        self._blocks: dict[str, DraftBlock | None] = {}
         self._states: Tensor | None = None  # those from which the running step draws, if read
         self._layout: KVLayout | None = None
         self._block_size = 0
@@ -151,6 +152,7 @@ class TorchBackend:
         assert self._model is not None
         check_further(model, owner, self._model, self._layout, self._further)
         self._further[owner] = [self._program(each) for each in model.programs]
+        self._blocks[owner] = model.draft_block
 
     def _program(
         self,
@@ -228,8 +230,12 @@ class TorchBackend:
         if draws.ahead is None or not len(batch.token_ids):
             return output
         begun = time.perf_counter()
-        run = partial(self._compute, self._further[draws.ahead.owner])
-        proposals = propose(batch, draws, output, self._sampler, run)
+        owner = draws.ahead.owner
+        run, block = partial(self._compute, self._further[owner]), self._blocks[owner]
+        if block is None:
+            proposals = propose(batch, draws, output, self._sampler, run)
+        else:
+            proposals = propose_block(batch, draws, output, self._sampler, block, run)
         return output._replace(proposals=proposals, ahead_seconds=time.perf_counter() - begun)
 
     def _drawn(self, batch: HostBatch, draws: Draws) -> StepOutput:

@@ -25,7 +25,7 @@ from octavo.backends.torch.adapters import (
     replace_products,
     shrink,
 )
-from octavo.backends.torch.attention import TorchBatch, attend
+from octavo.backends.torch.attention import TorchBatch, attend, write
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.distributed.communicator import Communicator, Floats
 from octavo.layers import Rope
@@ -383,6 +383,16 @@ def _keep(run: Run, i: Instruction) -> None:
     kept[blocks[rows], inside[rows]] = run[i.x].float()
 
 
+def _keep_kv(run: Run, i: Instruction) -> None:
+    """Keep keys and values of all rows for attentions of later passes."""
+    assert i.attend is not None
+    k = run[i.y]
+    k = k if i.attend.k_norm is None else ops.norm(k, i.attend.k_norm)
+    if i.attend.rope is not None:
+        k = run.rotate(k, i.attend.rope, i.attend.head_dim)
+    write(k, run[i.values], i.attend, run.batch)
+
+
 def _recall(run: Run, i: Instruction) -> None:
     """Read the rows of the positions before; the first position has none."""
     (group, index), host, buffers = i.place, run.batch.host, run.batch.buffers
@@ -472,6 +482,7 @@ MEANINGS: dict[Op, Meaning] = {
     "Shrink": _shrink,
     "WholeGemm": _whole_gemm,
     "Keep": _keep,
+    "KeepKV": _keep_kv,
     "Recall": _recall,
     "Spread": _spread,
     "Given": _given,

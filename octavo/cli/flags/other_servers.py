@@ -232,6 +232,11 @@ OTHERS: tuple[Other, ...] = (
     Other(("--max-total-tokens",), "see --kv-cache-memory-bytes and --max-model-len"),
     Other(("--max-prefill-tokens",), _BATCH),
     Other(("--speculative-num-draft-tokens",), "see --speculative-num-steps", None),
+    Other(
+        ("--speculative-dflash-block-size",),
+        "see --speculative-num-steps; a block has one row more than it proposes tokens",
+    ),
+    Other(("--speculative-draft-window-size",), "the files of a drafter have its windows"),
     Other(("--speculative-token-map",), "the files of a drafter have its tokens (d2t)"),
     Other(("--dist-init-addr",), "give --master-addr and --master-port"),
     Other(

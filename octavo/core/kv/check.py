@@ -56,7 +56,8 @@ def _check_tables(kv: KVManager, sequence: Sequence) -> None:
         require(not (is_read and NULL_BLOCK in kept), "{}: null block in the window", name)
     require(capacity % kv.block_size == 0, "{}: capacity {}", name, capacity)
     require(sequence.num_planned <= capacity, "{}: planned past its tables", name)
-    most = sequence.num_planned + kv.block_size + kv.config.max_drafts + kv.config.max_ahead
+    ahead = kv.config.max_ahead + kv.config.ahead_in_block
+    most = sequence.num_planned + kv.block_size + kv.config.max_drafts + ahead
     require(capacity < most, "{}: tables {} tokens too long", name, capacity - most)
     full = sequence.num_computed // kv.block_size
     require(sequence.num_committed <= full, "{}: committed before computed", name)

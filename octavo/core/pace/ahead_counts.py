@@ -1,9 +1,10 @@
 """What a second model computes and proposes in a step: as much as gains more than it costs.
 
-Proposing takes a pass of the second model for each place, which all sequences of a step share, and
-in the next step a row of the first model for each draft. How often the proposals of a place are
-right is measured in each sequence, from what the engine has seen; the seconds of a pass are those
-that the workers report. As many places are chosen as raise the tokens per second.
+Proposing takes a pass of the second model for each place, or one for all of them (`_in_block`),
+which all sequences of a step share, and in the next step a row of the first model for each draft.
+How often the proposals of a place are right is measured in each sequence, from what the engine has
+seen; the seconds of a pass are those that the workers report. As many places are chosen as raise
+the tokens per second.
 
 Where nothing is proposed for a sequence, the second model does not read it either, and takes no
 time. When it is used again, it catches up: it computes what it lacks in one pass, at once if that
@@ -19,6 +20,7 @@ it reads included, and long stalls aside.
 from __future__ import annotations
 
 from collections.abc import Sequence as Series
+from typing import NamedTuple
 
 from octavo.core.config import CoreConfig
 from octavo.core.kv.manager import KVManager
@@ -38,6 +40,7 @@ SHARE = 0.01  # of the time, which it may take without saving any
 FIRST_SECONDS = 0.5  # in the account of a new engine
 MOST_SECONDS = 1.0  # that may be in it
 TRIAL_SECONDS = 0.2  # that must be in it again when it has been spent
+NUM_REFINED = 3  # times that the drafts of a block are chosen, each by the rate of the ones before
 NUM_TRIED = 16  # steps with drafts, after which their time is compared with that of others
 NUM_OFF = 512  # steps without drafts, where those with drafts were slower
 # Every so many steps, one without drafts is made where its time is not known, or may have changed.
@@ -51,6 +54,13 @@ _COMMON_RETURN = 0.002  # towards the first rate
 _PASS_GAIN = 0.2  # weight of the newest step in the seconds of a pass
 
 
+class Rate(NamedTuple):
+    """The tokens of a step, and its seconds."""
+
+    tokens: float
+    seconds: float
+
+
 class AheadCounts:
     """The rule for the second model, the rates of its proposals, and its account."""
 
@@ -62,7 +72,7 @@ class AheadCounts:
         self._kv = kv
         self._drafts = drafts
         self._width = config.ahead_width if config.max_branches else 1
-        self._forks = config.ahead_forks
+        self._forks, self._in_block = config.ahead_forks, config.ahead_in_block
         self._most_branches, self._most_drafts = config.max_branches, config.max_drafts
         rest = (1.0 - FIRST_RATE) * OTHERS_PART
         self._first_rates = [FIRST_RATE, *[rest * 0.5**more for more in range(self._width - 1)]]
@@ -148,6 +158,8 @@ class AheadCounts:
         tokens, seconds = float(num_rows), fixed + row * num_rows
         room = (self._budget - num_rows) // len(sampling)
         most, most_aside = min(room, self._most_drafts), self._most_branches // len(sampling)
+        if self._in_block:
+            return self._block_trees(sampling, room, Rate(tokens, seconds), row, each_pass)
         trees = [self._tree(each, self._places(each, room)) for each in sampling]
         for _ in range(self._most):
             added, num_added = 0.0, 0
@@ -168,6 +180,31 @@ class AheadCounts:
             tree.leave_out(tokens * row / seconds)
         return trees
 
+    def _block_trees(
+        self, sampling: list[Sequence], room: int, plain: Rate, row: float, each_pass: float
+    ) -> list[ProposedTree]:
+        """Return the proposals that gain more than they cost, where a pass is for all of them.
+
+        A draft is worth its row if its chance is more than the tokens for the seconds of one; these
+        are more with drafts than without, so that fewer are worth it. Where no choice by the rate
+        without drafts pays for the pass, none does.
+        """
+        most, most_aside = min(room, self._most_drafts), self._most_branches // len(sampling)
+        best = [self._tree(each, 0) for each in sampling]
+        rate = plain.tokens / plain.seconds
+        for _ in range(NUM_REFINED):
+            trees = [self._tree(each, self._places(each, room)) for each in sampling]
+            tokens, seconds = plain.tokens, plain.seconds + each_pass
+            for tree in trees:
+                while offers := tree.offers(rate * row, most, most_aside):
+                    tree.add(offers)
+                    tokens += sum([offer.chance for offer in offers])
+                    seconds += row * len(offers)
+            if tokens <= rate * seconds:
+                break
+            best, rate = trees, tokens / seconds
+        return best
+
     def _tree(self, sequence: Sequence, most_places: int) -> ProposedTree:
         """Return the tree of a sequence, which has no drafts yet."""
         if not sequence.rates:
@@ -183,6 +220,8 @@ class AheadCounts:
 
         The second model reads the sample and all of them but the last.
         """
+        if self._in_block and sequence.num_planned + self._most + 1 > self._longest:
+            return 0  # all rows of a block have their places, or it is not computed
         before_end = sequence.max_total - sequence.num_expected - 1
         return max(0, min(before_end, self._longest - sequence.num_planned))
 
@@ -191,13 +230,15 @@ class AheadCounts:
 
         Each sequence can still have another block then, so that nothing is preempted for these.
         """
-        end = sequence.num_planned + count
+        end = sequence.num_planned + (self._most + 1 if self._in_block else count)
         if count and end > sequence.num_capacity:
             if self._kv.pool.num_free > len(draft.sequences) * len(self._kv.groups):
                 added = self._kv.grow(sequence, end)
                 if added:
                     draft.add_blocks(sequence.slot, added)
-            count = min(count, sequence.num_capacity - sequence.num_planned)
+            if end > sequence.num_capacity:
+                room = sequence.num_capacity - sequence.num_planned
+                count = 0 if self._in_block else room
         return count
 
     def _return(self, sampling: list[Sequence], counts: list[int]) -> None:
@@ -291,7 +332,7 @@ class AheadCounts:
         for slot, chances in plan.ahead:
             tree = trees.get(slot)
             places = len(chances) if tree is None else max(depths_of(tree.parents))
-            num_passes = max(num_passes, places)
+            num_passes = max(num_passes, min(places, 1) if self._in_block else places)
         self._num_passes = num_passes
         known = self.pass_seconds
         if num_passes and plan.step == self._usual_step:

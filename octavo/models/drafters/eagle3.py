@@ -31,7 +31,7 @@ from octavo.loader import Checkpoint
 from octavo.models.checkpoint_weights import Weights
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.drafters.further_layers import FurtherLayers, further_weights, skip_first
-from octavo.models.drafters.reading import INPUT_IDS, OUTPUT_IDS, checked_spec
+from octavo.models.drafters.reading import INPUT_IDS, OUTPUT_IDS, checked_spec, read_layers
 from octavo.models.drafters.shared import SharedEmbedding, has_embedding
 from octavo.models.drafters.side_by_side import SideBySide, part
 from octavo.models.drafters.small_vocabulary import IS_PROPOSED, OFFSETS, read_tokens
@@ -153,20 +153,7 @@ def _layers(config: Config, target: ModelSpec) -> tuple[int, ...]:
         key, later = OUTPUT_IDS, 1
     if not config.has(key):
         return _usual_layers(target)
-    found = config.numbers(key)
-    most = target.layers - 1 - later
-    if not found or any(each != int(each) or not 0 <= each <= most for each in found):
-        raise ConfigurationError(
-            f"{config.name_of(key)} must be layers of the model, from 0 to {most}, and is "
-            f"{list(found)}"
-        )
-    layers = [int(each) + later for each in found]
-    if sorted(set(layers)) != layers:
-        raise ConfigurationError(
-            f"{config.name_of(key)} is {list(found)}; its layers must come in their order, each "
-            "once"
-        )
-    return tuple(layers)
+    return read_layers(config, target, key, later)
 
 
 def _usual_layers(target: ModelSpec) -> tuple[int, ...]:

@@ -11,8 +11,8 @@ from octavo.loader.strict_json import read_object
 from octavo.models.build import checked_needs
 from octavo.models.checkpoint_weights import CheckpointWeights, Weights, named_as_declared
 from octavo.models.config_reader import Config
-from octavo.models.drafters import eagle, eagle3, medusa
-from octavo.models.drafters.reading import SPECULATORS, plain_values
+from octavo.models.drafters import dflash, eagle, eagle3, medusa
+from octavo.models.drafters.reading import DFLASH_CONFIG, SPECULATORS, plain_values
 from octavo.models.load import OpenedModel, formats_in
 
 Declare = Callable[[Config, ModelSpec, Weights, Checkpoint], tuple[Model, Weights]]
@@ -22,6 +22,7 @@ KINDS: dict[str, Declare] = {
     "eagle3": eagle3.declare,
     "eagle": eagle.declare,
     "medusa": medusa.declare,
+    "dflash": dflash.declare,
 }
 _PREFIXES = ("", "model.")
 _LAYERS = ("midlayer.", "layers.0.")
@@ -35,8 +36,10 @@ def kind_of_files(source: ModelFiles, checkpoint: Checkpoint) -> str | None:
     stated = values.get(SPECULATORS)
     if isinstance(stated, str):
         return stated
-    if "dflash_config" in values:  # its tensors are named as EAGLE's are
-        return "dflash"
+    if DFLASH_CONFIG in values:  # its tensors are named as EAGLE's are
+        stated = values.get("architectures")
+        is_next = isinstance(stated, list) and "DFlash2DraftModel" in stated
+        return "dflash2" if is_next else "dflash"
     return _kind_of(checkpoint.tensors)
 
 

@@ -22,7 +22,12 @@ class SharedHead(Linear):
 
 def has_embedding(weights: Weights) -> bool:
     """Return whether a drafter's files have a table of their own."""
-    return any(name.endswith("embed_tokens.weight") for name in weights.shapes())
+    return has_tensor(weights, "embed_tokens")
+
+
+def has_tensor(weights: Weights, name: str) -> bool:
+    """Return whether a drafter's files have the weight of a layer of their own."""
+    return any(each.endswith(f"{name}.weight") for each in weights.shapes())
 
 
 def scores_of(drafter: Model, hidden: Value, target: ModelSpec) -> Value:

@@ -20,7 +20,10 @@ class _Bare(NamedTuple):
 
 
 def take_into_attention(listing: Listing) -> None:
-    """Let an attention normalise and rotate its queries and keys, if both rotate alike."""
+    """Let an attention normalise and rotate its queries and keys, if both rotate alike.
+
+    So does what keeps keys for a later one.
+    """
     for instruction in [i for i in listing if i.op == "Attention"]:
         attend = instruction.attend
         assert attend is not None
@@ -33,6 +36,14 @@ def take_into_attention(listing: Listing) -> None:
             listing.remove(absorbed)
         listing.change(instruction, x=q.value, y=k.value)
         instruction.attend = replace(attend, rope=q.rope, q_norm=q.norm, k_norm=k.norm)
+    for instruction in [i for i in listing if i.op == "KeepKV"]:
+        assert instruction.attend is not None
+        assert instruction.y is not None
+        k = _bare(listing, instruction.y, instruction)
+        for absorbed in k.around:
+            listing.remove(absorbed)
+        listing.change(instruction, y=k.value)
+        instruction.attend = replace(instruction.attend, rope=k.rope, k_norm=k.norm)
 
 
 def _bare(listing: Listing, value: Value, reader: Instruction) -> _Bare:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from octavo.layers import Features, HiddenStates, LastStates
+from octavo.layers import Context, Features, HiddenStates, LastStates
 from octavo.program.listing import ACROSS_ROWS, Buffer, Instruction, Listing, Value
 from octavo.program.passes.kept_hidden import input_of
+from octavo.program.recorder import record_context
 
 
 def keep_features(listing: Listing, features: HiddenStates) -> None:
-    """Keep the features of every token, or give the last states of those that are drawn.
+    """Keep what a drafter reads of every token, or give the last states of those that are drawn.
 
     The pass comes before fusion, as `keep_hidden` does.
     """
@@ -18,15 +19,27 @@ def keep_features(listing: Listing, features: HiddenStates) -> None:
         listing.insert(listing.index(last), Instruction("Select", x, out=out))
         return
     if not features.layers:
+        assert isinstance(features, Features)
         last, x = _last_state(listing)
         _keep(listing, x, features, listing.index(last))
         return
+    total, at = _sum_of_inputs(listing, features)
+    if isinstance(features, Features):
+        _keep(listing, total, features, at)
+        return
+    for number, instruction in enumerate(record_context(features, total)):
+        listing.insert(at + number, instruction)
+
+
+def _sum_of_inputs(listing: Listing, features: Features | Context) -> tuple[Value, int]:
+    """Project the inputs of layers; return the sum, and where the next instruction can be."""
     mixers = [i for i in listing if i.op in ACROSS_ROWS]
     total: Value | None = None
     for number, projection in zip(features.layers, features.projections, strict=True):
         x, reader = input_of(listing, mixers[number])
         at = listing.index(reader)
-        out = Value(Buffer("Tokens", features.rows.width), 0, features.rows.width, x.recorder)
+        width = projection.outputs
+        out = Value(Buffer("Tokens", width), 0, width, x.recorder)
         listing.insert(at, Instruction("Gemm", x, out=out, matrix=projection.weight))
         if total is not None:
             both = x.recorder.new_like(out)
@@ -36,7 +49,7 @@ def keep_features(listing: Listing, features: HiddenStates) -> None:
     assert total is not None
     maker = listing.maker(total)
     assert maker is not None
-    _keep(listing, total, features, listing.index(maker) + 1)
+    return total, listing.index(maker) + 1
 
 
 def _keep(listing: Listing, x: Value, features: Features, at: int) -> None:

@@ -69,7 +69,7 @@ def gated_twice(r: Recorded) -> None:
 REFUSED: dict[str, Build] = {
     "heads of 12 numbers: it takes multiples of 8": heads_of(12),
     "heads of 584 numbers: it takes multiples of 8 up to 576": heads_of(584),
-    "queries, keys and values that are not parts of one projection": apart,
+    "keys and values that are not parts of one projection": apart,
     "queries and keys that turn differently": turned_differently,
     "queries, keys or values that something else reads as well": read_twice,
     "a rotation of something else than the queries or keys of an attention": lambda r: turned(

@@ -46,6 +46,7 @@ class Paced:
     costs: Costs
     rates: Sequence[float]  # of the right token: to be the first candidate, the second …
     forks: bool
+    in_block: bool = False
     stall: Callable[[int], float] = no_stall
     now: float = 0.0
     num_steps: int = 0
@@ -65,7 +66,7 @@ class Paced:
             "max_num_batched_tokens": 512,
         }
         made = config(**{**fields, **settings})
-        return cls(Scheduler(made, KEY), costs, rates, made.ahead_forks, stall)
+        return cls(Scheduler(made, KEY), costs, rates, made.ahead_forks, made.ahead_in_block, stall)
 
     def rank(self, slot: int, position: int) -> int:
         """Return which candidate the right token of a position is; -1: none."""
@@ -100,7 +101,10 @@ class Paced:
             for slot, chances in plan.ahead
         ]
         width = max([1 + max(tree.ranks) for tree in trees.values()], default=1)
-        ahead = max(places, default=0) * (costs.each_pass + (width - 1) * costs.candidate) * stall
+        num_passes = max(places, default=0)
+        if self.in_block:
+            num_passes = min(1, num_passes)
+        ahead = num_passes * (costs.each_pass + (width - 1) * costs.candidate) * stall
         seconds = costs.plain(plan.num_tokens) + costs.branch * len(plan.branches)
         self.now += seconds * stall + ahead
         self.num_steps += 1

@@ -131,6 +131,37 @@ def test_all_blocks_for_proposals_are_taken_or_none() -> None:
     assert made.scheduler.kv.pool.num_free == 3
 
 
+def test_all_rows_of_a_block_have_places_or_it_is_not_computed() -> None:
+    """However few of its tokens are asked for: here two, of a block of five rows."""
+    made, _ = rig(block_size=4, ahead_in_block=True, model=counting)
+    made.add("a", 7, max_tokens=4)
+    assert asked(planned(made)) == [2]
+    assert sequence_of(made, "a").num_capacity == 12
+    made, _ = rig(block_size=4, ahead_in_block=True, num_blocks=4)
+    made.add("a", 7, max_tokens=4)
+    assert asked(planned(made)) == []
+    assert sequence_of(made, "a").num_capacity == 8
+
+
+def test_no_block_goes_behind_the_longest_text() -> None:
+    for longest, count in ((12, [4]), (11, [])):
+        made, ahead = rig(ahead_in_block=True, max_ahead_len=longest)
+        ahead.rates = [[0.99]] * 4
+        made.add("a", 7, max_tokens=30)
+        assert asked(planned(made)) == count
+
+
+def test_the_pass_of_a_block_is_measured_once_for_all_its_tokens() -> None:
+    made, ahead = rig(ahead_in_block=True)
+    ahead.rates = [[0.99]] * 4
+    made.add("a", 6, max_tokens=30)
+    plan = planned(made)
+    assert asked(plan) == [4]
+    ahead.learn(plan, 0.2, 0.04)
+    assert ahead.pass_seconds == 0.04
+    assert ahead.expected_seconds == 0.04
+
+
 def test_a_sequence_that_was_taken_out_of_a_plan_is_passed_over() -> None:
     made, ahead = rig()
     made.add("a", 6, max_tokens=30)

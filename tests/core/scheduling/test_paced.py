@@ -13,7 +13,13 @@ NUM_TOKENS = 240
 
 
 def gained(
-    costs: Costs, rates: tuple[float, ...], width: int, *, forks: bool = False, streams: int = 1
+    costs: Costs,
+    rates: tuple[float, ...],
+    width: int,
+    *,
+    forks: bool = False,
+    streams: int = 1,
+    in_block: bool = False,
 ) -> float:
     """Return how many times as fast as without drafts requests are, one round after another."""
     branches = 16 if width > 1 else 0
@@ -22,6 +28,7 @@ def gained(
         rates,
         ahead_width=width,
         ahead_forks=forks,
+        ahead_in_block=in_block,
         max_branches=branches,
         max_drafts=4 + branches,
     )
@@ -54,6 +61,35 @@ def test_several_sequences_are_no_slower_than_without_drafts(width: int) -> None
 @pytest.mark.parametrize("width", [1, 3])
 def test_nothing_is_drafted_where_more_rows_are_dearer_than_a_line_says(width: int) -> None:
     assert gained(ARITHMETIC, (0.5, 0.2), width, streams=8) > 0.96
+
+
+# A pass for a block takes longer, and pays for several tokens together.
+BLOCK = LIGHT._replace(each_pass=0.04)
+
+
+@pytest.mark.parametrize(("rate", "streams"), [(0.9, 1), (0.7, 1), (0.5, 1), (0.9, 4), (0.7, 4)])
+def test_a_block_gains_over_passes_of_the_same_time(rate: float, streams: int) -> None:
+    chain = gained(BLOCK, (rate,), 1, streams=streams)
+    block = gained(BLOCK, (rate,), 1, forks=True, in_block=True, streams=streams)
+    assert block > max(1.02, 1.01 * chain)
+
+
+def test_a_block_is_computed_where_no_single_token_of_it_pays() -> None:
+    """The pass takes more than the first token saves, and less than all of them do."""
+    dear = LIGHT._replace(each_pass=0.1)
+    assert gained(dear, (0.8,), 1, forks=True, in_block=True) > 1.25
+    assert gained(dear, (0.8,), 1) < 1.02
+
+
+@pytest.mark.parametrize("rates", [(0.2, 0.05), (0.02, 0.01)])
+@pytest.mark.parametrize("costs", [BLOCK, DEAR, ARITHMETIC])
+def test_a_block_that_does_not_pay_costs_little(costs: Costs, rates: tuple[float, ...]) -> None:
+    assert gained(costs, rates, 1, forks=True, in_block=True, streams=4) > 0.97
+
+
+def test_other_candidates_of_a_block_gain_where_they_are_right() -> None:
+    chain = gained(BLOCK, (0.5, 0.2, 0.1), 1, forks=True, in_block=True)
+    assert gained(BLOCK, (0.5, 0.2, 0.1), 3, forks=True, in_block=True) > 1.03 * chain
 
 
 def test_a_chain_that_is_right_every_second_time_is_kept() -> None:

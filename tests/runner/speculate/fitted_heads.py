@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo import LLM, PoolingParams, SamplingParams
+from tests.runner.speculate.dflash.files import MASK, make_dflash
 from tests.runner.speculate.head_files import (
     HIDDEN,
     VOCABULARY,
@@ -30,6 +31,9 @@ NUM_TEXTS, TEXT_TOKENS = 24, 100
 NUM_DRAFTED = 290  # tokens of EAGLE-3's own vocabulary
 SMALL = np.float32(0.02)  # of parts that are not fitted: they take part, and change little
 CONFIDENCE = 80.0  # of heads: what makes scores of chances
+BLOCK_ROWS = 5  # of a block of DFlash, whose MLP is wide: it knows what follows each token
+FFN_OF_BLOCK = 640
+LOUDNESS = np.float32(10.0)  # of the first token of a block in the rows of the others
 SHARPNESS = 10.0  # of attention, which then reads the token itself
 
 
@@ -82,6 +86,39 @@ def fit_medusa(model: Path, made_in: Path) -> Path:
     return save(made, config, tensors, MEDUSA_FILE)
 
 
+def fit_dflash(model: Path, made_in: Path) -> Path:
+    """Write a DFlash drafter whose MLP foresees the states of a block from its first token.
+
+    Its attention reads all rows of a block, and what of the context is in a window of that size,
+    alike; the context counts little.
+    """
+    tokens = _said_by(model)
+    states = _states_of(model, tokens)
+    config, tensors = load(make_dflash(made_in, layers=1, kv_heads=4, ffn=FFN_OF_BLOCK))
+    layer, table = "layers.0.", load(model)[1]["model.embed_tokens.weight"].astype(np.float64)
+    attention, mask = f"{layer}self_attn.", _unit(table[MASK])
+    other = np.eye(HIDDEN) - np.outer(mask, mask) / HIDDEN  # of a row what is no mask's
+    tensors[f"{attention}v_proj.weight"] = other.astype(np.float32)
+    tensors[f"{attention}o_proj.weight"] = LOUDNESS * np.eye(HIDDEN, dtype=np.float32)
+    tensors[f"{attention}q_proj.weight"] *= np.float32(0)
+    for name in ("norm", f"{layer}input_layernorm", f"{layer}post_attention_layernorm"):
+        tensors[f"{name}.weight"][:] = 1.0
+    tensors["hidden_norm.weight"][:] = SMALL / LOUDNESS
+    read, foreseen = [], []
+    for place in range(1, BLOCK_ROWS):
+        begun = np.arange(BLOCK_ROWS, TEXT_TOKENS - place)
+        count = 2 * BLOCK_ROWS - 1 - place  # of the positions that this row reads
+        read.append(table[MASK] + LOUDNESS * (_unit(table[tokens[:, begun]]) @ other) / count)
+        foreseen.append(_unit(states[:, begun + place - 1]))
+    x = np.concatenate(read, 1).reshape(-1, HIDDEN)
+    gate, up = (_unit(x) @ tensors[f"{layer}mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+    wanted = np.concatenate(foreseen, 1).reshape(-1, HIDDEN) - x
+    found = np.linalg.lstsq(gate / (1 + np.exp(-gate)) * up, wanted, rcond=None)[0]
+    tensors[f"{layer}mlp.down_proj.weight"] = _transposed(found)
+    windows = {"layer_types": ["sliding_attention"], "sliding_window": BLOCK_ROWS, "causal": False}
+    return save(made_in, {**config, **windows}, tensors)
+
+
 def fit_own_layer(model: Path) -> Path:
     """Fit the layer in the files of a model of MiMo's kind, so that its block changes little."""
     config, tensors = load(model)
@@ -107,6 +144,7 @@ FITTED: dict[str, Callable[[Path, Path], Path]] = {
     "eagle3": fit_eagle3,
     "eagle": fit_eagle,
     "medusa": fit_medusa,
+    "dflash": fit_dflash,
 }
 
 

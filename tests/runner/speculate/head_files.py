@@ -55,15 +55,17 @@ def norms(generator: np.random.Generator, *names: str) -> Tensors:
     }
 
 
-def layer_shapes(prefix: str, inputs: int, kv_heads: int = 2) -> dict[str, tuple[int, int]]:
+def layer_shapes(
+    prefix: str, inputs: int, kv_heads: int = 2, ffn: int = FFN
+) -> dict[str, tuple[int, int]]:
     return {
         f"{prefix}.self_attn.q_proj": (HIDDEN, inputs),
         f"{prefix}.self_attn.k_proj": (kv_heads * HEAD_DIM, inputs),
         f"{prefix}.self_attn.v_proj": (kv_heads * HEAD_DIM, inputs),
         f"{prefix}.self_attn.o_proj": (HIDDEN, HIDDEN),
-        f"{prefix}.mlp.gate_proj": (FFN, HIDDEN),
-        f"{prefix}.mlp.up_proj": (FFN, HIDDEN),
-        f"{prefix}.mlp.down_proj": (HIDDEN, FFN),
+        f"{prefix}.mlp.gate_proj": (ffn, HIDDEN),
+        f"{prefix}.mlp.up_proj": (ffn, HIDDEN),
+        f"{prefix}.mlp.down_proj": (HIDDEN, ffn),
     }
 
 

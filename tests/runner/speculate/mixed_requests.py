@@ -58,6 +58,7 @@ WAYS: dict[str, dict[str, Any] | None] = {
     "eagle3": {"method": "eagle3", "num_speculative_tokens": 4},
     "eagle": {"method": "eagle", "num_speculative_tokens": 4},
     "medusa": {"method": "medusa", "num_speculative_tokens": 4},
+    "dflash": {"method": "dflash", "num_speculative_tokens": 4},
     "mtp": {"method": "mtp", "num_speculative_tokens": 4},
     "custom_class": {
         "method": "custom_class",
@@ -65,6 +66,7 @@ WAYS: dict[str, dict[str, Any] | None] = {
     },
     "eagle3 trees": {"method": "eagle3", "num_speculative_tokens": 4, "draft_candidates": 3},
     "medusa trees": {"method": "medusa", "num_speculative_tokens": 4, "draft_candidates": 3},
+    "dflash trees": {"method": "dflash", "num_speculative_tokens": 4, "draft_candidates": 3},
     "draft_model trees": {"num_speculative_tokens": 4, "draft_candidates": 2},
     "prediction": None,
 }

@@ -171,9 +171,6 @@ def test_files_for_another_method_are_refused(tmp_path: Path) -> None:
     save(drafter, {**config, "speculators_model_type": "mlp"}, tensors)
     with pytest.raises(ConfigError, match="its files are for the method 'mlp', and there is"):
         LLM(str(directory), speculative_config={"model": str(drafter)})
-    save(drafter, {**config, "dflash_config": {"mask_token_id": 7}}, tensors)
-    with pytest.raises(ConfigError, match="its files are for the method 'dflash', and there is"):
-        LLM(str(directory), speculative_config={"model": str(drafter)})
 
 
 def test_wrong_files_of_the_first_eagle_are_refused(tmp_path: Path) -> None:

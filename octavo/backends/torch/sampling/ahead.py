@@ -9,9 +9,10 @@ from itertools import takewhile
 import numpy as np
 
 from octavo.backends.base import Floats, Ints
-from octavo.backends.step import Ahead, Draws, HostBatch, StepOutput
+from octavo.backends.step import NO_ROWS, Ahead, Draws, HostBatch, StepOutput
 from octavo.backends.torch.sampling.slot import Slot
 from octavo.backends.torch.sampling.step_sampler import StepSampler
+from octavo.layers import DraftBlock
 
 
 @dataclass(slots=True)
@@ -60,7 +61,39 @@ def propose(
         for turn in turns:
             if turn.num_left:
                 rows.add(turn.slot.tokens[-1], turn.position)
-                rows.end(turn.sequence, is_wanted=True)
+                rows.end(turn.sequence, wanted=(1, 1))
+    return tuple(tuple(turn.tokens) for turn in turns)
+
+
+def propose_block(
+    batch: HostBatch,
+    draws: Draws,
+    output: StepOutput,
+    sampler: StepSampler,
+    block: DraftBlock,
+    run: Callable[[int, HostBatch, Ints], Floats],
+) -> tuple[tuple[int, ...], ...]:
+    """Return what a program proposes that has a row for each token, in one pass."""
+    assert draws.ahead is not None
+    turns = _turns(batch, draws, draws.ahead, output, sampler)
+    rest = [turn for turn in turns if turn.num_left]
+    if not rest:
+        return ((),) * len(turns)
+    if max(turn.num_left for turn in rest) > block.num_tokens:
+        raise ValueError("a block proposes fewer tokens than it has rows")
+    rows, firsts = _Rows(batch), {}
+    for turn in rest:
+        firsts[turn.sample] = rows.num_wanted
+        rows.add(turn.slot.tokens[-1], turn.position)
+        for place in range(1, block.rows):
+            rows.add(block.mask, turn.position + place)
+        rows.end(turn.sequence, wanted=(block.num_tokens, turn.num_left))
+    logits = run(0, rows.made(), NO_ROWS)
+    for place in range(block.num_tokens):
+        rest = [turn for turn in turns if turn.num_left]
+        at = [firsts[turn.sample] + place for turn in rest]
+        slots, widths = [turn.slot for turn in rest], [turn.width for turn in rest]
+        _go_on(rest, sampler.candidates(logits[at], slots, widths))
     return tuple(tuple(turn.tokens) for turn in turns)
 
 
@@ -107,7 +140,7 @@ def _add_lacking(rows: _Rows, ahead: Ahead, turns: list[_Turn], output: StepOutp
             first = turn.position + 1 - len(tokens)
             for place in range(num_written, len(tokens)):
                 rows.add(tokens[place], first + place)
-        rows.end(sequence, is_wanted=turn is not None)
+        rows.end(sequence, wanted=(1, int(turn is not None)))
 
 
 def _go_on(turns: list[_Turn], candidates: list[list[int]]) -> None:
@@ -133,18 +166,27 @@ class _Rows:
         self._sequences: list[int] = []
         self._wanted: list[int] = []
 
+    @property
+    def num_wanted(self) -> int:
+        """The number of rows whose logits are wanted."""
+        return len(self._wanted)
+
     def add(self, token: int, position: int) -> None:
         self.token_ids.append(token)
         self._positions.append(position)
 
-    def end(self, sequence: int, *, is_wanted: bool) -> None:
-        """End the rows of a sequence, if it has any; the last may have its logits wanted."""
-        if len(self.token_ids) == self._starts[-1]:
+    def end(self, sequence: int, *, wanted: tuple[int, int]) -> None:
+        """End the rows of a sequence, if it has any.
+
+        The logits are wanted of so many among its last ones, from the first of these on.
+        """
+        count = len(self.token_ids)
+        if count == self._starts[-1]:
             return
-        self._starts.append(len(self.token_ids))
+        self._starts.append(count)
         self._sequences.append(sequence)
-        if is_wanted:
-            self._wanted.append(len(self.token_ids) - 1)
+        last, num_wanted = wanted
+        self._wanted += range(count - last, count - last + num_wanted)
 
     def made(self) -> HostBatch:
         """Return the batch of these rows."""

@@ -1,0 +1,1 @@
+"""DFlash: files of drafters, their published forward pass, and the tests of both."""
