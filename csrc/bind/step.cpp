@@ -292,8 +292,10 @@ class SubmittedStep {
   nb::object rule_row(int32_t sample) {
     std::vector<float> row(runner_->logits().width);
     if (!runner_->sampler().rule_row(job_->draws, checked(sample), runner_->logits(), job_->output,
-                                     row.data()))
+                                     row.data())) {
+      runner_->keep_branch(*job_, sample);
       return nb::none();
+    }
     const size_t size = row.size();
     return array_of(std::move(row), size);
   }
@@ -311,6 +313,7 @@ class SubmittedStep {
 
   void abandon(int32_t sample) {
     runner_->sampler().abandon(job_->draws, checked(sample), job_->output);
+    runner_->keep_branch(*job_, sample);
   }
 
   nb::object generated(int32_t sample) const {

@@ -16,6 +16,7 @@ from octavo.core.outcome import (
     failure_reason,
 )
 from octavo.core.pace.ahead_counts import AheadCounts
+from octavo.core.pace.comparison import Comparison
 from octavo.core.plan import StepResult
 from octavo.core.plan_draft import InFlight
 from octavo.core.request import FAILURES, TokenEvent
@@ -36,10 +37,12 @@ class ResultRules:
         kv: KVManager,
         lifecycle: Lifecycle,
         steady: SteadyDecode,
+        comparison: Comparison,
         ahead: AheadCounts | None = None,
     ) -> None:
         self._max_drafts = config.max_drafts
         self._has_trees = config.max_branches > 0
+        self._comparison = comparison
         self._ahead = ahead  # if there is a second model
         self.kv = kv
         self.lifecycle = lifecycle
@@ -63,6 +66,7 @@ class ResultRules:
             self.lifecycle.end_loads(result.loaded, now)
         events: list[TokenEvent] = []
         ended = False
+        some_draft = self.lifecycle.num_drafting > 0
         extras = results.extras
         new_event = tuple.__new__
         pairs = zip(step.sequences, result.tokens, strict=True)
@@ -100,7 +104,11 @@ class ResultRules:
         if ended:
             self.lifecycle.remove_finished()
         if self._ahead is not None:
-            self._ahead.learn(step.plan, stats.own_seconds(1), ahead_seconds)
+            num_accepted = sum(results.accepted.values())
+            self._ahead.learn(step.plan, num_accepted, stats.own_seconds(1), ahead_seconds)
+        elif some_draft:
+            num_accepted = sum(results.accepted.values())
+            self._comparison.learn(step.plan, num_accepted, stats.own_seconds(1))
         return events
 
     def _append(

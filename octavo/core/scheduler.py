@@ -43,6 +43,7 @@ from octavo.core.kv.transfers import KVIndex
 from octavo.core.lifecycle import NO_DEADLINE, Lifecycle
 from octavo.core.limits import StepTime, limiters_for, overrides
 from octavo.core.pace.ahead_counts import AheadCounts
+from octavo.core.pace.comparison import Comparison
 from octavo.core.pace.draft_counts import DraftCounts
 from octavo.core.pace.learner import Learner
 from octavo.core.plan import StepPlan
@@ -81,14 +82,15 @@ class Scheduler:
         self._policy = Policy(config)
         pace = next((each for each in self.limiters if isinstance(each, StepTime)), None)
         learner = Learner(stats, config.block_size) if pace is None else pace.learner
-        self._drafts = DraftCounts(config, learner)
+        comparison = Comparison(learner)
+        self._drafts = DraftCounts(config, comparison)
         self._branches = BranchBlocks(config, self.kv) if config.max_branches else None
-        self.ahead = AheadCounts(config, self.kv, self._drafts) if config.max_ahead else None
+        self.ahead = AheadCounts(config, self.kv, comparison) if config.max_ahead else None
         if pace is not None:
             pace.ahead = self.ahead
         self._fair = FairShare(config, self.kv, self.lifecycle, self._policy, pace)
         self._admission = AdmissionRules(config, self.kv, self.queue, self.limiters)
-        rules = ResultRules(config, self.kv, self.lifecycle, self._steady, self.ahead)
+        rules = ResultRules(config, self.kv, self.lifecycle, self._steady, comparison, self.ahead)
         self.apply = rules.apply
         self._next_step = 0
         self._blocked_by = TURN  # what the queue's head waits for
@@ -245,7 +247,7 @@ class Scheduler:
         """Plan chunks of running and waiting sequences; return what the queue's head waits for."""
         if self.lifecycle.num_drafting:
             could_start = bool(self.queue and self.lifecycle.free_slots)
-            self._drafts.limit(self.running, could_start=could_start)
+            self._drafts.limit(self.running, self._next_step, could_start=could_start)
         self._fair.begin()
         if self._starts.give_turn(draft, now):
             self._fair.begin()

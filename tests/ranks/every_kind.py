@@ -95,7 +95,7 @@ def test_trees_of_drafts_change_nothing(directory: Path, format_: str, ranks: in
     expected, _ = answers(calm, **FORMATS[format_])
     with (
         mock.patch.object(outcome, "_accepted", wraps=outcome._accepted) as accepted,
-        mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)),
+        mock.patch.object(DraftCounts, "_costs", return_value=None),
         mock.patch.object(AheadCounts, "_trees", trees_by(lambda _, each, *__: [2] * len(each))),
         mock.patch.object(AheadCounts, "learn"),
     ):

@@ -314,7 +314,7 @@ def branched(shape: str, way: str, **settings: Any) -> list[TokenEvent]:
     proposer = TreesOfText(alone(shape, way)[0], len(PROMPT), VOCABULARY)
     fields = {"max_drafts": 12, "max_branches": 12, "proposer": proposer, **settings}
     engine = Engine(SHAPES[shape], **fields)
-    with mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)):
+    with mock.patch.object(DraftCounts, "_costs", return_value=None):
         events = engine.answer(*others(3), the_request(way))["it"]
     stats = engine.core.scheduler.stats
     assert stats.num_drafts > stats.num_accepted_drafts > 6

@@ -1,10 +1,10 @@
 """The number of drafts that each sequence gets in a step: as many as gain more than they cost.
 
 A step gives a token to each sequence that decodes, and takes so many seconds. A draft adds a token
-with the chance that it is right, and the seconds of a row. It is sent if tokens per second rise,
-which those do that are likelier than the step's tokens for the seconds of a row. What a row costs
-was measured (step_time.py). Where steps are bound by reading weights it costs little, and where
-they are bound by arithmetic it costs nearly as much as the first; then no drafts may be left.
+with the chance that it is right, and makes the step wider. What steps of each width take is
+measured (comparison.py). The likeliest drafts are sent, as many as raise the tokens per second
+most. Where steps are bound by reading weights a wider one costs little, and where they are bound by
+arithmetic it costs nearly as much more as it is wider; then no drafts may be left.
 """
 
 from __future__ import annotations
@@ -12,26 +12,23 @@ from __future__ import annotations
 from collections.abc import Sequence as Series
 
 from octavo.core.config import CoreConfig
-from octavo.core.pace.learner import Learner
+from octavo.core.pace.comparison import LEAST_GAIN, Comparison, Seconds
 from octavo.core.sequence import Sequence
 
-# A row of a step takes this part of the time of a step without rows, until it has been measured.
-# docs/speculation.md has measurements.
-ROW_COST = 0.25
-NUM_MEASURED = 16  # chunks with drafts from which on the cost of a row counts as measured
-_NUM_BETWEEN = 8  # steps between two improvements of what is known of their time
+# Of steps with more rows than this, only some widths are used, so that each is measured often.
+_FEW_ROWS = 8
 
 
 class DraftCounts:
     """The rule for the drafts of a step."""
 
-    def __init__(self, config: CoreConfig, learner: Learner) -> None:
+    def __init__(self, config: CoreConfig, comparison: Comparison) -> None:
         self._most_tokens = config.max_num_batched_tokens
         self._most_drafts = config.max_step_drafts or config.max_num_batched_tokens
-        self._learner = learner
-        self._num_sent = 0  # chunks with drafts
+        self._comparison = comparison
+        self._has_ahead = config.max_ahead > 0  # what it gains, is known to the rule for that
 
-    def limit(self, running: Series[Sequence], *, could_start: bool) -> None:
+    def limit(self, running: Series[Sequence], step: int, *, could_start: bool) -> None:
         """Limit the drafts of a step: they only gain time, and others may need its tokens.
 
         They share what is left after one token for each running sequence: a quarter of it while
@@ -45,41 +42,27 @@ class DraftCounts:
         if could_start or num_rows < len(running):
             room //= 4
         room = min(room, self._most_drafts)
-        fixed, row = self._costs(drafting)
-        for each, count in zip(
-            drafting, _best_counts(drafting, num_rows, fixed, row, room), strict=True
-        ):
+        costs = self._costs(drafting, num_rows)
+        comparison = self._comparison
+        if costs is not None and not comparison.may_have_drafts(step):
+            room = 0
+        counts, gain = _best_counts(drafting, num_rows, costs, room)
+        if gain and not self._has_ahead:
+            comparison.has_chosen(num_rows, gain)
+        for each, count in zip(drafting, counts, strict=True):
             each.keep_drafts(count)
-            self._num_sent += count > 0
 
-    def _costs(self, drafting: Series[Sequence]) -> tuple[float, float]:
-        """Return the seconds of a step without rows, and of each row; or such parts of them."""
+    def _costs(self, drafting: Series[Sequence], num_rows: int) -> tuple[float, Seconds] | None:
+        """Return the seconds of a step without drafts, and of wider ones; None: all are sent."""
         if not any(each.chances for each in drafting):
-            return 1.0, 0.0  # all are sent
-        fixed, row = self.seconds(sum([each.num_planned for each in drafting]))
-        return (fixed, row) if fixed > 0.0 else (1.0, ROW_COST)
-
-    def seconds(self, num_read: int) -> tuple[float, float]:
-        """Return the seconds of a step without rows, and of each row; 0 if they are not known."""
-        if self._learner.num_new >= _NUM_BETWEEN:
-            self._learner.learn()
-        times = self._learner.times
-        fixed = times.decoding_seconds(0, num_read)
-        row = times.coefficients[1]
-        if fixed <= 0.0:
-            return 0.0, 0.0
-        if self._num_sent >= NUM_MEASURED:
-            return fixed, row
-        if row > ROW_COST * fixed:
-            # From steps of as many rows each, only the sum is known, not what is due to the rows.
-            fixed = (fixed + row) / (1.0 + ROW_COST)
-        return fixed, ROW_COST * fixed
+            return None
+        return self._comparison.costs(num_rows, sum([each.num_planned for each in drafting]))
 
 
 def _best_counts(
-    drafting: Series[Sequence], num_rows: int, fixed: float, row: float, room: int
-) -> list[int]:
-    """Return for each sequence how many of its drafts gain more than they cost."""
+    drafting: Series[Sequence], num_rows: int, costs: tuple[float, Seconds] | None, room: int
+) -> tuple[list[int], float]:
+    """Return for each sequence how many of its drafts are sent, and by which part that gains."""
     offers = [
         (-chance, index)
         for index, each in enumerate(drafting)
@@ -87,12 +70,30 @@ def _best_counts(
     ]
     if len(drafting) > 1:
         offers.sort()  # the likeliest first; of equal ones, those of older sequences
+    offers = offers[:room]
+    best, gain = len(offers), 0.0
+    if costs is not None:
+        best, gain = _best(offers, num_rows, costs)
     counts = [0] * len(drafting)
-    tokens, seconds = float(num_rows), fixed + row * num_rows
-    for negative, index in offers[:room]:
-        if -negative * seconds <= tokens * row:
-            break
+    for _, index in offers[:best]:
         counts[index] += 1
+    return counts, gain
+
+
+def _best(
+    offers: Series[tuple[float, int]], num_rows: int, costs: tuple[float, Seconds]
+) -> tuple[int, float]:
+    """Return how many of these drafts raise the tokens per second most, and by which part."""
+    plain, seconds = costs
+    tokens, most = float(num_rows), len(offers)
+    least = best_speed = num_rows / plain * (1.0 + LEAST_GAIN)
+    best = 0
+    for count, (negative, _) in enumerate(offers, 1):
         tokens -= negative
-        seconds += row
-    return counts
+        rows = num_rows + count
+        if rows > _FEW_ROWS and count < most and rows & ((1 << rows.bit_length() - 2) - 1):
+            continue
+        speed = tokens / seconds(rows)
+        if speed > best_speed:
+            best, best_speed = count, speed
+    return best, best_speed / least * (1.0 + LEAST_GAIN) - 1.0 if best else 0.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from octavo.core.trees.form import ROOT, DraftTree
+from octavo.core.trees.form import ROOT, DraftTree, depths_of
 
 
 class Offer(NamedTuple):
@@ -70,6 +70,14 @@ class ProposedTree:
         ]
         self.num_places += bool(offers)
 
+    def cut(self, num_places: int) -> None:
+        """Leave out the drafts of all places but the first so many."""
+        depths = depths_of([draft.parent for draft in self._drafts])
+        self._drafts = [
+            each for each, depth in zip(self._drafts, depths, strict=True) if depth <= num_places
+        ]
+        self.num_places = min(self.num_places, num_places)
+
     def leave_out(self, least: float) -> None:
         """Leave out all other candidates than the likeliest that are no likelier than `least`.
 
@@ -90,9 +98,7 @@ class ProposedTree:
 
         The likeliest come first, each behind the one that it follows.
         """
-        depths: list[int] = []
-        for draft in self._drafts:
-            depths.append(1 if draft.parent == ROOT else depths[draft.parent] + 1)
+        depths = depths_of([draft.parent for draft in self._drafts])
         kept = [number for number, depth in enumerate(depths) if depth <= most_places]
         kept.sort(key=lambda number: -self._drafts[number].chance)
         places = {ROOT: ROOT, **{number: place for place, number in enumerate(kept)}}

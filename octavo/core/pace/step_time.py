@@ -236,9 +236,12 @@ class StepTimes:
         say little of what a position takes, and a goal that is a multiple of too long a time would
         let prompts delay the streams.
         """
-        constant, token, read = self.coefficients[:3]
-        known = min(num_read, self._largest_read)
-        return constant + token * num_tokens + read * known
+        constant, token = self.coefficients[:2]
+        return constant + token * num_tokens + self.reading_seconds(num_read)
+
+    def reading_seconds(self, num_read: int) -> float:
+        """Predict by how much positions that are read lengthen a step that only decodes."""
+        return self.coefficients[2] * min(num_read, self._largest_read)
 
     def prompt_cost(self, *, is_pooled: bool) -> PromptCost:
         """Return what tokens of a prompt add to a step."""

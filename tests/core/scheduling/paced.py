@@ -1,8 +1,9 @@
-"""A second model and a worker that compute nothing: steps take what a table of costs says.
+"""A source of drafts and a worker that compute nothing: steps take what a table of costs says.
 
-The right token of each position is fixed, and so is which candidate of the second model it is: the
-first, the second and so on with given chances, or none. So the tokens per second that a rule of the
-core reaches follow from the rates and the costs alone.
+The right token of each position is fixed, and so is which candidate of a second model it is: the
+first, the second and so on with given chances, or none. In place of a second model, a proposer may
+send the first candidates, at no cost. So the tokens per second that a rule of the core reaches
+follow from the rates and the costs alone.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Paced:
     forks: bool
     in_block: bool = False
     stall: Callable[[int], float] = no_stall
+    stall_of_passes: Callable[[int], float] = no_stall  # besides
+    believed: Sequence[float] = ()  # chances that a proposer gives with its drafts
     now: float = 0.0
     num_steps: int = 0
     num_rows: int = 0  # of drafts
@@ -57,16 +60,20 @@ class Paced:
     def of(cls, costs: Costs, rates: Sequence[float], **settings: Any) -> Paced:
         """Return one with room for long texts."""
         stall = settings.pop("stall", no_stall)
+        of_passes = settings.pop("stall_of_passes", no_stall)
+        believed = settings.pop("believed", ())
         fields: dict[str, Any] = {
             "max_drafts": 4,
-            "max_ahead": 4,
+            "max_ahead": 0 if believed else 4,
             "num_blocks": 8000,
             "block_size": 16,
             "max_model_len": 4096,
             "max_num_batched_tokens": 512,
         }
         made = config(**{**fields, **settings})
-        return cls(Scheduler(made, KEY), costs, rates, made.ahead_forks, made.ahead_in_block, stall)
+        scheduler, forks = Scheduler(made, KEY), made.ahead_forks
+        in_block = made.ahead_in_block
+        return cls(scheduler, costs, rates, forks, in_block, stall, of_passes, believed)
 
     def rank(self, slot: int, position: int) -> int:
         """Return which candidate the right token of a position is; -1: none."""
@@ -105,6 +112,7 @@ class Paced:
         if self.in_block:
             num_passes = min(1, num_passes)
         ahead = num_passes * (costs.each_pass + (width - 1) * costs.candidate) * stall
+        ahead *= self.stall_of_passes(self.num_steps)
         seconds = costs.plain(plan.num_tokens) + costs.branch * len(plan.branches)
         self.now += seconds * stall + ahead
         self.num_steps += 1
@@ -139,6 +147,14 @@ class Paced:
             for slot, chances in plan.ahead
             if chances
         ]
+        if self.believed:
+            for slot, end in ends.items():
+                sequence = self.scheduler.lifecycle.slots[slot]
+                assert sequence is not None
+                most = max(0, sequence.max_total - end - 3)
+                chances = tuple(self.believed[:most])
+                sent = self._drafts(slot, end + 1, len(chances), None)
+                proposed.append((slot, sent, chances))
         return StepResult(
             plan.step,
             tuple(tokens),

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from octavo.core.pace import draft_counts
+from octavo.core.pace.comparison import Comparison
 from octavo.core.pace.draft_counts import DraftCounts
 from octavo.core.pace.learner import Learner
 from octavo.core.sequence import Sequence
-from octavo.core.stats import EngineStats, StepStats
+from octavo.core.stats import EngineStats
 from tests.core.make import Rig, a_line, config, expected_output, request, tokens
 
 
@@ -24,7 +24,8 @@ def drafting(*chances: float, count: int | None = None) -> Sequence:
 
 def counts(*sequences: Sequence, could_start: bool = False, **settings: Any) -> list[int]:
     made = config(max_drafts=8, **settings)
-    DraftCounts(made, Learner(EngineStats(), 4)).limit(sequences, could_start=could_start)
+    rule = DraftCounts(made, Comparison(Learner(EngineStats(), 4)))
+    rule.limit(sequences, 0, could_start=could_start)
     return [len(each.drafts) for each in sequences]
 
 
@@ -60,41 +61,41 @@ def test_a_request_that_waits_leaves_drafts_a_quarter_of_the_room() -> None:
     assert counts(drafting(count=8), late, max_num_batched_tokens=18) == [4, 0]
 
 
-def stats_of(row_seconds: float) -> EngineStats:
-    """Return the statistics of steps of 1 to 9 rows, each of which took so long."""
-    stats = EngineStats()
-    now = 0.0
-    for step in range(90):
-        rows = 1 + step % 9
-        planned = StepStats(step, now, 1, rows, 0, 0, 0, 1, 0, 9, None)
-        stats.add_step(planned)
-        now += 1.0 + row_seconds * rows
-        stats.end_step(planned.planned_at, now)
-    return stats
-
-
 @pytest.mark.parametrize(("row_seconds", "count"), [(0.01, 4), (0.3, 2), (20.0, 0)])
-def test_the_cost_of_a_row_is_measured(
-    row_seconds: float, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cost_of_a_row_is_measured(row_seconds: float, count: int) -> None:
     """Rows that cost next to nothing let all drafts pay, and dear ones none."""
-    monkeypatch.setattr(draft_counts, "NUM_MEASURED", 0)
-    made = DraftCounts(config(max_drafts=8), Learner(stats_of(row_seconds), 4))
-    one = drafting(0.8, 0.4, 0.2, 0.05)
-    made.limit([one], could_start=False)
+    comparison = Comparison(Learner(EngineStats(), 4))
+    for _ in range(30):
+        for rows in range(1, 6):
+            comparison.times.learn(rows, 1.0 + row_seconds * rows, has_drafts=rows > 1)
+    one = drafting(0.8, 0.4, 0.2, 0.15)
+    DraftCounts(config(max_drafts=8), comparison).limit([one], 0, could_start=False)
     assert len(one.drafts) == count
 
 
-def test_what_is_not_measured_yet_is_not_taken_for_free() -> None:
-    """Steps of one row do not show what another row costs."""
-    stats = EngineStats()
-    for step in range(40):
-        stats.add_step(StepStats(step, float(step), 1, 1, 0, 0, 0, 1, 0, 9, None))
-        stats.end_step(float(step), step + 1.0)
-    made = DraftCounts(config(max_drafts=8), Learner(stats, 4))
-    one = drafting(0.9, 0.1)
-    made.limit([one], could_start=False)
-    assert len(one.drafts) == 1
+@pytest.mark.parametrize("rests", [True, False])
+def test_no_drafts_are_sent_while_they_rest_or_a_step_shows_what_it_takes(*, rests: bool) -> None:
+    comparison = Comparison(Learner(EngineStats(), 4))
+    comparison.is_resting = rests
+    comparison._without = 6 if rests else 7
+    rule = DraftCounts(config(max_drafts=8), comparison)
+    for chances, count in (((0.9, 0.8), 0), ((), 2)):  # those without chances are all sent
+        one = drafting(*chances, count=2)
+        rule.limit([one], 7, could_start=False)
+        assert len(one.drafts) == count
+
+
+def test_only_some_of_the_larger_widths_are_used() -> None:
+    """Each of them is measured often then."""
+    comparison = Comparison(Learner(EngineStats(), 4))
+    for _ in range(30):
+        for rows in (16, 80):
+            comparison.times.learn(rows, 1.0 + 0.01 * max(0, rows - 16), has_drafts=rows > 16)
+    many = [drafting(0.9, 0.7, 0.2, 0.01) for _ in range(16)]
+    DraftCounts(config(max_drafts=8, max_num_batched_tokens=100), comparison).limit(
+        many, 0, could_start=False
+    )
+    assert sum(len(each.drafts) for each in many) == 32
 
 
 def test_a_plan_has_the_drafts_that_pay_and_the_text_is_the_same() -> None:

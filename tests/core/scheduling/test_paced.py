@@ -1,6 +1,8 @@
-"""What the rule for a second model reaches in tokens per second, by rates and costs."""
+"""What the rule for drafts reaches in tokens per second, by rates and costs."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -8,8 +10,9 @@ from tests.core.scheduling.paced import Costs, Paced
 
 LIGHT = Costs(fixed=0.12, row=0.006, branch=0.0005, each_pass=0.015, candidate=0.0005)
 DEAR = Costs(fixed=0.1, row=0.02, branch=0.001, each_pass=0.03, candidate=0.001)
+BOUND = Costs(fixed=0.05, row=0.001, more=0.004)  # by reading weights, or by arithmetic
 ARITHMETIC = LIGHT._replace(more=0.03)  # beyond eight rows
-NUM_TOKENS = 240
+NUM_TOKENS, NUM_LONG = 240, 2400
 
 
 def gained(
@@ -105,3 +108,45 @@ def test_stalls_of_the_machine_do_not_end_what_gains() -> None:
     for _ in range(3):
         made.run(1, NUM_TOKENS)
     assert made.num_steps < 0.5 * 3 * NUM_TOKENS
+
+
+def proposed(
+    costs: Costs, rate: float, streams: int, believed: float | None = None, **settings: Any
+) -> float:
+    """Return how many times as fast as without drafts a proposer's are that cost nothing."""
+    chance = rate if believed is None else believed
+    made = Paced.of(
+        costs,
+        (rate,),
+        believed=[chance**place for place in range(1, 5)],
+        max_num_seqs=16,
+        **settings,
+    )
+    made.run(streams, NUM_TOKENS)
+    return made.run(streams, NUM_TOKENS) * costs.plain(streams) / streams
+
+
+@pytest.mark.parametrize(
+    ("rate", "streams", "least"), [(0.7, 1, 2.0), (0.7, 4, 1.45), (0.9, 8, 1.05), (0.9, 16, 0.98)]
+)
+def test_drafts_of_a_proposer_gain_where_they_can(rate: float, streams: int, least: float) -> None:
+    assert proposed(BOUND, rate, streams) > least
+
+
+@pytest.mark.parametrize("streams", [1, 16])
+@pytest.mark.parametrize(("rate", "believed"), [(0.4, 0.4), (0.05, 0.05), (0.0, 0.7)])
+def test_drafts_of_a_proposer_cost_hardly_anything_where_they_gain_nothing(
+    rate: float, believed: float, streams: int
+) -> None:
+    assert proposed(BOUND, rate, streams, believed) > 0.96
+
+
+def test_passes_that_alone_stall_lose_no_more_than_a_bound() -> None:
+    def stall(step: int) -> float:
+        return 200.0 if step % 10 == 7 else 1.0
+
+    made = Paced.of(LIGHT, (0.8,), stall_of_passes=stall)
+    made.run(1, NUM_LONG)  # the first stalls of an engine are not held against it
+    began = made.now
+    made.run(1, NUM_LONG)
+    assert NUM_LONG * LIGHT.plain(1) > 0.97 * (made.now - began)

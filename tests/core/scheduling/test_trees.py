@@ -227,12 +227,13 @@ def test_a_plan_asks_for_trees() -> None:
     ahead = made.scheduler.ahead
     assert ahead is not None
     ahead.rates = [[0.5, 0.4, 0.0], [0.9, 0.0, 0.0]]
-    made.scheduler._drafts.seconds = lambda num_read: (1.0, 0.01)  # type: ignore[method-assign]
+    for rows in range(1, 6):
+        made.scheduler._drafts._comparison.times.learn(rows, 1.0 + 0.01 * rows, has_drafts=False)
     ahead.pass_seconds = 0.01
     plan = planned(made)
     ((slot, form),) = plan.ahead_trees
     assert (slot, form) == (0, DraftTree((ROOT, 0, ROOT), (0, 0, 1)))
-    ahead.learn(plan, 1.0, 0.4)
+    ahead.learn(plan, 0, 1.0, 0.4)
     assert ahead._num_passes == 2
 
 

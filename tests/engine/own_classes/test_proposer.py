@@ -30,7 +30,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answers(directory: Path, name: str | None) -> tuple[list[Any], int, int]:
     config = {"method": "off"} if name is None else settings(name)
     with (
-        mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)),
+        mock.patch.object(DraftCounts, "_costs", return_value=None),
         LLM(str(directory), num_gpu_blocks_override=60, speculative_config=config) as llm,
     ):
         outputs = llm.generate(PROMPTS, SAMPLING, use_tqdm=False)

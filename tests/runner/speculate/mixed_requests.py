@@ -248,7 +248,7 @@ def engine(directory: Path, backend: str, way: str | None) -> Iterator[LLM]:
         config = {**config, "model": str(fitted)}
     options = {**ENGINE, "backend": backend, "dtype": "float32", "speculative_config": config}
     with (
-        mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)),
+        mock.patch.object(DraftCounts, "_costs", return_value=None),
         mock.patch.object(AheadCounts, "_trees", trees_by(varied_counts)),
         mock.patch.object(AheadCounts, "learn"),
         LLM(str(directory), **options) as made,

@@ -50,7 +50,7 @@ def recorded(
     settings = {**way, "num_speculative_tokens": MOST}
     options = {**ENGINE, "backend": backend, "dtype": "float32", "speculative_config": settings}
     with (
-        mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)),
+        mock.patch.object(DraftCounts, "_costs", return_value=None),
         mock.patch.object(AheadCounts, "_trees", trees_by(counts)),
         mock.patch.object(AheadCounts, "learn"),
         mock.patch.object(proposer, "propose", recording),

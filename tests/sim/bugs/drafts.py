@@ -55,6 +55,13 @@ DRAFT_BUGS = (
         kind="predictions",
     ),
     Bug(
+        "the likeliest drafts are sent, whatever there is room for",
+        "pace/draft_counts.py",
+        "    offers = offers[:room]\n",
+        "",
+        kind="predictions",
+    ),
+    Bug(
         "drafts are left out from the front",
         "sequence.py",
         "            self.drafts = self.drafts[:count]\n",

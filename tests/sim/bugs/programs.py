@@ -56,4 +56,11 @@ PROGRAM_BUGS = (
         "            sampling.append(sequence)\n",
         kind="programs",
     ),
+    Bug(
+        "the second model is asked for places that gain nothing",
+        "pace/proposed_tree.py",
+        "        self.num_places = min(self.num_places, num_places)\n",
+        "",
+        kind="programs",
+    ),
 )

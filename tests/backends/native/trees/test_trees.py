@@ -9,6 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from octavo.backends.step import NO_ROWS, Draws, batch_of_copies
 from octavo.core.pace.draft_counts import DraftCounts
 from octavo.core.plan import LogprobsPayload
 from octavo.core.request import Request, TokenEvent
@@ -86,7 +87,7 @@ def test_answers_are_those_without_drafts(family: str, kv_dtype: str, threads: i
         proposer = TreesOfText(right["3"][0], NUM_PROMPT, VOCABULARY)
         fields = {**settings, "max_drafts": 12, "max_branches": 24, "proposer": proposer}
         engine = Engine(windows, **fields)
-        with mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)):
+        with mock.patch.object(DraftCounts, "_costs", return_value=None):
             found = engine.answer(*requests(way))
         assert {name: bits(each) for name, each in found.items()} == right
         stats = engine.core.scheduler.stats
@@ -110,6 +111,11 @@ def fail_behind(num_tokens: int, prompt: Any, output: Any, row: Any) -> Any:
     if len(output) >= num_tokens:
         raise ValueError("there are enough")
     return row
+
+
+def forbid_behind(num_tokens: int, prompt: Any, output: Any, row: Any) -> Any:
+    """Leave no token where so many are drawn."""
+    return np.full_like(row, -np.inf) if len(output) >= num_tokens else row
 
 
 @pytest.mark.slow
@@ -137,3 +143,47 @@ def test_rows_of_a_branch_whose_draw_failed_are_not_shared() -> None:
     assert engine.core.scheduler.stats.num_accepted_drafts == 3
     found = engine.answer(make_request("b", prompt_behind, **following))["b"]
     assert bits(found) == bits(expected)
+
+
+def content_of(engine: Engine, index: int, num_tokens: int) -> np.ndarray:
+    """Return what a block of the sequence `a` holds once it has, or had, so many tokens."""
+    block = 0
+    while (sequence := engine.core.scheduler.sequences.get("a")) is not None:
+        if sequence.num_planned:
+            block = sequence.tables[0][index]
+        if len(sequence.tokens) >= num_tokens:
+            break
+        engine.step()
+    batch = batch_of_copies(())._replace(saves=((block, 0),))
+    (saved,) = engine.runner._backend.step(batch, Draws((), (), NO_ROWS, NO_ROWS)).collect().saved
+    return saved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_raised", [True, False])
+def test_a_branch_is_kept_up_to_a_draw_that_fails(*, is_raised: bool) -> None:
+    """Two of its drafts are accepted; behind them a function fails, or forbids all tokens."""
+    settings: dict[str, Any] = {"block_size": 16, "groups": make_groups(FULL, 16)}
+    settings["make"] = make_native
+    prompt = np.random.default_rng(0).integers(0, VOCABULARY, NUM_PROMPT).tolist()
+    way: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
+    asked = make_request("a", prompt, max_tokens=NUM_KNOWN + 4, **way)
+    right = tokens_of(Engine(FULL, **settings).answer(asked)["a"])
+    block, num_tokens = (NUM_PROMPT + NUM_KNOWN) // 16, NUM_PROMPT + NUM_KNOWN + 2
+    plain = Engine(FULL, **settings)
+    plain.core.on_event(asked)
+    expected = content_of(plain, block, num_tokens)
+    engine = Engine(
+        FULL,
+        **settings,
+        max_drafts=12,
+        max_branches=24,
+        proposer=OneTree(right, NUM_PROMPT, VOCABULARY),
+    )
+    failing = partial(fail_behind if is_raised else forbid_behind, NUM_KNOWN + 2)
+    engine.core.on_event(
+        make_request("a", prompt, max_tokens=30, logits_processors=(failing,), **way)
+    )
+    found = content_of(engine, block, num_tokens)
+    assert engine.core.scheduler.stats.num_accepted_drafts == 2
+    np.testing.assert_array_equal(found, expected)

@@ -1,0 +1,118 @@
+"""The comparison of steps with drafts with those without, for every source of drafts.
+
+How many drafts raise the tokens per second follows from what steps of each width take, which is
+measured (width_times.py). Without drafts, that is measured now and then in a step that has none:
+the more often, the less drafts gain.
+
+What drafts have saved and cost is kept in an account: each accepted one saves a sequence's part of
+a step without drafts; what a step takes longer for them, and the time of a second model, they cost.
+They may cost a small share of the engine's time more than they save. When that is spent, none is
+made until there is enough for another trial. So they cost no more than this share where they do
+not pay, even if their chances are not what their source says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from octavo.core.pace.learner import Learner
+from octavo.core.pace.width_times import WidthTimes
+from octavo.core.plan import StepPlan
+
+SHARE = 0.01  # of the time, which drafts may cost without saving any
+FIRST_SECONDS = 0.5  # in the account of a new engine
+MOST_SECONDS = 1.0  # that may be in it
+TRIAL_SECONDS = 0.2  # that must be in it again when it has been spent
+MOST_DEBT = 10.0
+# Beyond so many times what it usually takes, the time of a second model is a stall. The machine's
+# stalls are not held against it: as many seconds of them as others have taken outside of it, and a
+# small share of the time, which it has saved up to so many.
+STALL = 2.0
+MOST_EXCUSED = 5.0
+LEAST_GAIN = 0.02  # in tokens per second: for less, none is made
+# After so many steps with drafts, one has none: where the time of those without is not known; and
+# for each part by which drafts raise the tokens per second, between a least and a most number.
+NUM_UNKNOWN = 16
+NUM_FOR_GAIN, LEAST_BETWEEN, MOST_BETWEEN = 500.0, 16, 256
+_NUM_LEARNED = 8  # steps between two improvements of what is known of positions that are read
+_LEAST_PART = 0.25  # of a step is not due to the positions that it reads
+
+Seconds = Callable[[int], float]
+
+
+class Comparison:
+    """The seconds of steps with and without drafts, and the account of the drafts."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+        self.times = WidthTimes()
+        self.seconds = FIRST_SECONDS  # in the account
+        self.is_resting = False  # it has been spent
+        self._excused = MOST_EXCUSED  # seconds of stalls
+        self._num_between = NUM_UNKNOWN  # steps with drafts until one must have none
+        self._num_with_drafts = 0  # the last steps in a row
+        self._without = -1  # the last step that must have none
+
+    def may_have_drafts(self, step: int) -> bool:
+        """Return whether a step may have drafts; else it shows what one takes without."""
+        return not self.is_resting and step != self._without
+
+    def costs(self, num_rows: int, num_read: int) -> tuple[float, Seconds]:
+        """Return the seconds of a step without drafts, and what gives those of one with more rows.
+
+        They are parts of a step without rows while nothing is measured.
+        """
+        if self._learner.num_new >= _NUM_LEARNED:
+            self._learner.learn()
+        times = self.times
+        plain = times.seconds(num_rows)
+        reading = self._learner.times.reading_seconds(num_read) if times else 0.0
+        expected = times.expected
+        return plain + reading, lambda rows: reading + expected(rows, plain)
+
+    def has_chosen(self, num_rows: int, gain: float) -> None:
+        """Note by which part the drafts of a step raise the tokens per second, as expected."""
+        most = NUM_UNKNOWN
+        if self.times.knows(num_rows):
+            most = int(min(max(LEAST_BETWEEN, NUM_FOR_GAIN * gain), MOST_BETWEEN))
+        self._num_between = most
+
+    def learn(
+        self,
+        plan: StepPlan,
+        num_accepted: int,
+        seconds: float,
+        ahead_seconds: float = 0.0,
+        usual_seconds: float = math.inf,
+    ) -> None:
+        """Add a step that has ended to what is known, and to the account.
+
+        Its own seconds are without those of a second model, whose passes usually take the last.
+        """
+        times, num_rows = self.times, plan.samples.count(True)
+        num_drafts = sum([len(drafts) for _, drafts in plan.drafts])
+        if plan.branches:
+            num_drafts += plan.num_branched
+        num_tokens = plan.num_tokens
+        reading = self._learner.times.reading_seconds(sum(plan.starts))
+        self._excused += SHARE * seconds
+        if num_rows and num_tokens == num_rows + num_drafts and seconds > 0.0:
+            if times and seconds > STALL * (usual := times.seconds(num_tokens) + reading):
+                self._excused += seconds - STALL * usual
+            own = max(_LEAST_PART * seconds, seconds - reading)
+            times.learn(num_tokens, own, has_drafts=num_drafts > 0)
+            self._num_with_drafts = self._num_with_drafts + 1 if num_drafts else 0
+        if self._num_with_drafts >= self._num_between and plan.step >= self._without:
+            self._without = plan.step + 2  # a second model proposes in the step before
+        self._excused = min(self._excused, MOST_EXCUSED)
+        excused = min(self._excused, max(0.0, ahead_seconds - STALL * usual_seconds))
+        self._excused -= excused
+        saved = 0.0
+        if num_drafts and times:
+            plain = times.seconds(num_rows)
+            saved = (plain + reading) * num_accepted / num_rows
+            saved -= times.seconds(num_rows + num_drafts) - plain
+        left = self.seconds + SHARE * seconds + saved - (ahead_seconds - excused)
+        self.seconds = max(-MOST_DEBT, min(left, MOST_SECONDS))
+        self.is_resting = self.seconds < (TRIAL_SECONDS if self.is_resting else 0.0)

@@ -1,0 +1,112 @@
+"""The time of steps that only decode, as it was measured at each number of rows.
+
+No line through it is good enough: where weights are read for few rows a further one costs next to
+nothing, and where a step is bound by arithmetic as much as those before it.
+
+Between two widths that were measured, the time is taken to lie on a line. Wider steps than any are
+taken to go on as the last ones do: if they take longer, that is soon known. No step is faster than
+one of fewer rows: a time that says so corrects those that were measured before it.
+
+What a width costs more than the step without drafts fades while it is not measured, so that it is
+tried again, and all begin anew with each trial. So trials take a small part of the time, whatever
+they cost, and the one that comes first is the one that needs the least to pay.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+# A row of a step takes this part of the time of a step without rows, until it has been measured.
+# docs/speculation.md has measurements.
+ROW_COST = 0.25
+NUM_FRESH = 16  # steps, after which what a time exceeds plain steps by begins to fade
+NUM_OLD = 256  # steps, after which the next time counts more
+FADING = 0.002  # in a step, as a part of that
+_GAIN, _OLD_GAIN = 0.2, 0.5  # weight of the newest time where the one before is fresh, or old
+_MOST = 2.0  # times what is known counts a time at most, and a part of it at least: stalls
+_LONG_AGO = -(1 << 62)
+
+
+class WidthTimes:
+    """The times of steps by their rows."""
+
+    def __init__(self) -> None:
+        # Of each width that was measured, in order.
+        self._rows: list[int] = []
+        self._seconds: list[float] = []
+        self._measured_at: list[int] = []  # the step, by the count of those that were learned
+        self._num_learned = 0
+        self._tried_at = 0  # the last step with drafts whose width had no fresh time
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def knows(self, rows: int) -> bool:
+        """Return whether a step of so many rows was ever measured."""
+        place = bisect_left(self._rows, rows)
+        return place < len(self._rows) and self._rows[place] == rows
+
+    def seconds(self, rows: int) -> float:
+        """Return the time of a step; before anything is measured, in steps without rows."""
+        return self._known(rows)[0]
+
+    def expected(self, rows: int, plain: float) -> float:
+        """Return the time of a step with drafts, whose width may be worth another trial.
+
+        `plain` is that of the step without drafts.
+        """
+        seconds, measured_at = self._known(rows)
+        age = self._num_learned - max(measured_at, self._tried_at) - NUM_FRESH
+        if age <= 0:
+            return seconds
+        return plain + (seconds - plain) * max(0.0, 1.0 - FADING * age)
+
+    def _known(self, rows: int) -> tuple[float, int]:
+        """Return the time of a step, and when it was measured."""
+        all_rows, all_seconds = self._rows, self._seconds
+        place = bisect_left(all_rows, rows)
+        if place < len(all_rows) and all_rows[place] == rows:
+            return all_seconds[place], self._measured_at[place]
+        if 0 < place < len(all_rows):
+            before, behind = all_rows[place - 1 : place + 1]
+            share = (rows - before) / (behind - before)
+            seconds, more = all_seconds[place - 1 : place + 1]
+            return seconds + share * (more - seconds), max(self._measured_at[place - 1 : place + 1])
+        if not all_rows:
+            return 1.0 + ROW_COST * rows, _LONG_AGO
+        if place and len(all_rows) > 1:
+            half = max(0, bisect_right(all_rows, all_rows[-1] // 2) - 1)
+            row = (all_seconds[-1] - all_seconds[half]) / (all_rows[-1] - all_rows[half])
+            return all_seconds[-1] + row * (rows - all_rows[-1]), _LONG_AGO
+        near = 0 if place == 0 else -1
+        share = (1.0 + ROW_COST * rows) / (1.0 + ROW_COST * all_rows[near])
+        return all_seconds[near] * share, _LONG_AGO
+
+    def learn(self, rows: int, seconds: float, *, has_drafts: bool) -> None:
+        """Add the time of a step."""
+        self._num_learned += 1
+        now = self._num_learned
+        place = bisect_left(self._rows, rows)
+        if place < len(self._rows) and self._rows[place] == rows:
+            known = self._seconds[place]
+        else:
+            known = self._known(rows)[0] if self._rows else seconds
+            self._rows.insert(place, rows)
+            self._seconds.insert(place, known)
+            self._measured_at.insert(place, _LONG_AGO)
+        age = now - self._measured_at[place]
+        if has_drafts and age > NUM_FRESH:
+            self._tried_at = now
+        newest = min(max(seconds, known / _MOST), known * _MOST)
+        known += (newest - known) * (_OLD_GAIN if age > NUM_OLD else _GAIN)
+        all_seconds = self._seconds
+        all_seconds[place] = known
+        self._measured_at[place] = now
+        for other in range(place - 1, -1, -1):
+            if all_seconds[other] <= known:
+                break
+            all_seconds[other] = known
+        for other in range(place + 1, len(all_seconds)):
+            if all_seconds[other] >= known:
+                break
+            all_seconds[other] = known

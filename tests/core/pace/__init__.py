@@ -1,0 +1,1 @@
+"""Tests of how the time of steps decides what drafts are sent."""
