@@ -298,9 +298,11 @@ endif
 
 sim: $(VENV)/.octavo ## simulated worlds: make sim SEEDS=10000 FROM=0
 	@$(RUN) -m tests.sim --seeds $(SEEDS) --from $(FROM)
+	@$(RUN) -m tests.sim --kind groups --seeds $$(($(SEEDS) / 20 + 1)) --from $(FROM)
 
 planted: $(VENV)/.octavo ## apply each planted bug; the simulator must catch every one
 	@$(RUN) -m tests.sim --planted
+	@$(RUN) -m pytest -q --whole tests/sim/groups -k planted
 
 damage: $(VENV)/.octavo ## ten thousand damaged models: each loads, or is refused in one clear line
 	@$(RUN) -m tests.damage

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,6 +21,7 @@
 #include "bind/parts.h"
 #include "program/program.h"
 #include "runtime/processor.h"
+#include "step/group_step.h"
 #include "step/posted_step.h"
 
 namespace nb = nanobind;
@@ -50,26 +50,12 @@ void compute(const Ranks::Posted& posted, const Ranks& ranks, const Programs& pr
   throw std::runtime_error("the first rank runs a program that this one lacks");
 }
 
-// Computes steps, and takes their adapters, until a message comes.
-Ranks::Posted next_message(Ranks& ranks, const Programs& programs) {
-  for (;;) {
-    const Ranks::Posted posted = ranks.next();
-    if (posted.kind == Ranks::Kind::Message) return posted;
-    try {
-      compute(posted, ranks, programs);
-    } catch (const std::exception& error) {
-      ranks.end("rank " + std::to_string(ranks.rank()) + ": " + error.what());
-      throw;
-    }
-    ranks.finish();
-  }
-}
-
 nb::bytes follow(Ranks& ranks, const Programs& programs) {
   std::optional<Ranks::Posted> posted;
   {
     const nb::gil_scoped_release released;
-    posted = next_message(ranks, programs);
+    posted = next_message(
+        ranks, [&](const Ranks::Posted& step) { compute(step, ranks, programs); });
   }
   nb::bytes message(reinterpret_cast<const char*>(posted->data), posted->bytes);
   ranks.finish();

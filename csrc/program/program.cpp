@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "step/group_step.h"
+
 namespace octavo {
 
 namespace {
@@ -96,15 +98,7 @@ void Program::run(const StepInputs& inputs) {
   begin(inputs);
   Ranks* ranks = team_->ranks();
   if (!ranks) return compute();
-  const std::unique_lock<std::mutex> turn = ranks->turn();
-  post_step(inputs, number_, *ranks);
-  try {
-    compute();
-  } catch (const std::exception& error) {  // the others wait for this rank
-    ranks->end(error.what());
-    throw;
-  }
-  ranks->wait();
+  lead_step(inputs, number_, *ranks, [this] { compute(); });
 }
 
 void Program::follow(const StepInputs& inputs) {

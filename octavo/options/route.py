@@ -30,6 +30,7 @@ class RouteSettings(TransportSettings):
         group="network",
     )
     servers: tuple[str, ...] = ()  # the addresses, as the operator wrote them
+    kv_events: tuple[str, ...] = ()  # SERVER=ENDPOINT[,REPLAY], as the operator wrote them
     upstream_api_key: str = ""  # empty: the keys of clients are passed on
     upstream_ca_certs: Path | None = option(
         None,
@@ -89,6 +90,13 @@ class RouteSettings(TransportSettings):
         1_000_000,
         "how many tokens of prefixes are remembered of each server; about the size of its KV cache",
         "COUNT",
+        group="routing",
+    )
+
+    tokenize_seconds: float = option(
+        0.2,
+        "time for a server to say which tokens a prompt has, where --kv-events is given",
+        "SECONDS",
         group="routing",
     )
 

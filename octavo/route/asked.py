@@ -53,6 +53,13 @@ class Asked(NamedTuple):
     session: bytes  # empty: it belongs to none
     keys: array[int]  # the names of the prompt's prefixes, one for each piece
     num_tokens: int  # of the prompt, about
+    tokens: array[int] | None = None  # of the prompt, where they are known
+    adapter: str | None = ""  # by which events name it; None: they say nothing of this request
+
+    @property
+    def size(self) -> int:
+        """The tokens of the prompt, as exactly as they are known."""
+        return self.num_tokens if self.tokens is None else len(self.tokens)
 
 
 class BodyReader:
@@ -85,7 +92,9 @@ def _read(body: bytes, headers: Mapping[str, str], tenant: str) -> Asked:
     model = _model(found.model)
     root = hash((tenant, model, bytes(memoryview(found.cache_salt)[:MAX_SESSION_BYTES])))
     num_tokens = sum(map(len, prompt)) // BYTES_A_TOKEN
-    return Asked(model, _session(headers, found), _names(root, prompt), num_tokens)
+    adapter = None if len(memoryview(found.cache_salt)) else ""
+    names = _names(root, prompt)
+    return Asked(model, _session(headers, found), names, num_tokens, adapter=adapter)
 
 
 def _model(raw: msgspec.Raw) -> str:

@@ -90,6 +90,7 @@ class _Passage:
 
     async def run(self) -> None:
         """Give the request to servers until one answers it."""
+        self._asked = await self._router.with_tokens(self._asked, self._exchange, self._body)
         upstream = await self._router.server_for(self._asked)
         while True:
             self._tried.append(upstream)
@@ -120,8 +121,8 @@ class _Passage:
                 metrics.requests.add(1, upstream.name, "none")
                 log.info("request %s: %s: %s", self._exchange.request_id, upstream.name, error)
                 return _NotBegun("unreachable", _failed("no server could be reached", error))
-            upstream.known.note(asked.keys)
-            metrics.prompt_tokens.add(asked.num_tokens, upstream.name)
+            upstream.note_given(asked)
+            metrics.prompt_tokens.add(asked.size, upstream.name)
             metrics.known_tokens.add(known, upstream.name)
             try:
                 connection.send(

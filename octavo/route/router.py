@@ -8,21 +8,30 @@ import ssl
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+import msgspec
+
 from octavo.observe.exposition import Counter, Gauge, Labels, Metric, expose
 from octavo.observe.http_metrics import HttpMetrics
 from octavo.options.route import RouteSettings
 from octavo.options.transport import ServerStartError
 from octavo.route.address import read_addresses
 from octavo.route.asked import Asked, BodyReader
+from octavo.route.kv_events.address import EventsAddress, read_events_addresses
+from octavo.route.kv_events.reader import EventsReader
+from octavo.route.kv_events.view import CacheView
 from octavo.route.places import Places
+from octavo.route.tokens import TokenSource
 from octavo.route.upstream import Upstream
 from octavo.route.watch import Watch
 from octavo.routing import Candidate, choose, not_too_busy
 from octavo.transport.auth import AccessControl
 from octavo.transport.deadline import RequestTask
 from octavo.transport.errors import ApiError, unavailable
+from octavo.transport.exchange import HttpExchange
 
 SERVER = "server"  # the label that names a server by its address
+# Blocks of all engines that are remembered of KV events, and of each at least.
+MOST_BLOCKS, LEAST_BLOCKS = 1 << 19, 1 << 12
 MOST_NAMED = 20  # models that an error names
 
 
@@ -40,6 +49,16 @@ class Router:
         self.upstreams = [
             Upstream(number, each, config, tls, clock) for number, each in enumerate(addresses)
         ]
+        events = read_events_addresses(config.kv_events, addresses)
+        most = max(LEAST_BLOCKS, MOST_BLOCKS // max(1, len(events)))
+        self._sources: list[tuple[EventsAddress, CacheView]] = []
+        for each in events:
+            # With one key for all, servers see one tenant: that of this router.
+            view = CacheView(most, ignores_tenants=bool(config.upstream_api_key))
+            self.upstreams[addresses.index(each.server)].views.append(view)
+            self._sources.append((each, view))
+        self._reader: EventsReader | None = None
+        self.tokens = TokenSource(config, clock)
         self.places = Places(config.max_open_requests, config.max_held_bytes, len(config.api_keys))
         self.bodies = BodyReader()
         self.metrics = RouterMetrics(self.upstreams, self.places)
@@ -58,6 +77,8 @@ class Router:
 
     async def start(self) -> None:
         """Ask all servers once, and then time and again."""
+        if self._sources:
+            self._reader = EventsReader(self._sources)
         await asyncio.gather(*(each.look() for each in self.watches))
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(each.run()) for each in self.watches]
@@ -69,6 +90,8 @@ class Router:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for each in self.upstreams:
             each.pool.close()
+        if self._reader is not None:
+            await asyncio.to_thread(self._reader.close)
 
     @property
     def has_failed(self) -> bool:
@@ -139,7 +162,27 @@ class Router:
         if asked.session:
             upstreams = self._listed(not_too_busy(candidates))
             return max(upstreams, key=lambda each: weight(asked.session, each.name))
-        return self.upstreams[choose(asked.num_tokens, candidates)]
+        return self.upstreams[choose(asked.size, candidates)]
+
+    async def with_tokens(self, asked: Asked, exchange: HttpExchange, body: bytes) -> Asked:
+        """Return a request with the tokens of its prompt, if the choice needs them."""
+        usable = self.usable(asked)
+        if asked.session or asked.adapter is None or len(usable) < 2:
+            return asked
+        if not any(each.has_events for each in usable):
+            return asked
+        tokens = await self.tokens.tokens_of(exchange.route, body, exchange.head, usable)
+        self.metrics.tokenized.add(1, "no" if tokens is None else "yes")
+        return asked._replace(tokens=tokens, adapter=self._adapter(asked.model, usable))
+
+    @staticmethod
+    def _adapter(model: str, among: Sequence[Upstream]) -> str:
+        """Return the name of a model in events, if its card says that it is an adapter."""
+        for each in among:
+            card = (each.models or {}).get(model)
+            if card is not None and msgspec.json.decode(card).get("parent") is not None:
+                return model
+        return ""
 
     def _listed(self, candidates: Sequence[Candidate]) -> list[Upstream]:
         return [self.upstreams[each.engine] for each in candidates]
@@ -218,8 +261,19 @@ class RouterMetrics(HttpMetrics):
         self.known_tokens = Counter(
             "route_known_tokens", "Tokens of these that it was given before, about.", (SERVER,)
         )
+        self.tokenized = Counter(
+            "route_tokenized",
+            "Prompts whose tokens were asked for, by whether they came in time.",
+            ("known",),
+        )
         metrics: list[Metric] = [
             *(self.requests, self.retries, self.prompt_tokens, self.known_tokens),
+            self.tokenized,
+            Gauge(
+                "route_cached_blocks",
+                "Blocks of a server that its KV events name; none without events.",
+                lambda: self._each(lambda upstream: float(sum(map(len, upstream.views)))),
+            ),
             Gauge("route_open_requests", "Open requests.", lambda: places.num_open),
             Gauge("route_held_bytes", "Bytes of bodies that are held.", lambda: places.num_bytes),
             Gauge(

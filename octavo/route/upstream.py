@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from octavo.options.route import RouteSettings
 from octavo.route.address import Address
 from octavo.route.asked import Asked
+from octavo.route.kv_events.view import CacheView
 from octavo.route.pool import ConnectionPool
 from octavo.routing import Candidate, KnownPrefixes
 
 FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.5, 30.0  # after a failure; doubled by each further one
 _MOST_DOUBLINGS = 8
+RECENT_TOKENS = 1 << 16  # of prefixes that count as cached before events say so
 
 
 class Upstream:
@@ -41,6 +43,9 @@ class Upstream:
         self.num_requests = 0
         self.num_waiting_tokens = 0  # of prompts for which nothing has come back
         self.known = KnownPrefixes(config.known_tokens)
+        # What it was given just now, of which its events need not say anything yet.
+        self._recent = KnownPrefixes(min(config.known_tokens, RECENT_TOKENS))
+        self.views: list[CacheView] = []  # of its engines, as their events say
         self._num_failures = 0  # in a row, of requests
         self.paused_until = 0.0
 
@@ -58,11 +63,36 @@ class Upstream:
         """Return whether it has a model, as far as is known; every server may have one unnamed."""
         return not model or self.models is None or model in self.models
 
+    @property
+    def has_events(self) -> bool:
+        """True if events say what it has cached."""
+        return any(each.is_live for each in self.views)
+
+    def num_cached(self, asked: Asked) -> int:
+        """Return how many tokens of a prompt it probably has.
+
+        Its events say what it has had; a guess from what it was given counts where they do not.
+        """
+        tokens = asked.tokens
+        live = [each for each in self.views if each.is_live]
+        if tokens is None or asked.adapter is None or not live:
+            return min(asked.num_tokens, self.known.num_tokens(asked.keys))
+        is_whole = len(live) == len(self.views) and all(each.is_whole for each in live)
+        guess = (self._recent if is_whole else self.known).num_tokens(asked.keys)
+        # About as many of its tokens as of the text.
+        guess = min(len(tokens), guess * len(tokens) // max(1, asked.num_tokens))
+        return max(guess, *(each.num_tokens(tokens, asked.adapter) for each in live))
+
+    def note_given(self, asked: Asked) -> None:
+        """Note that it was given a request, whose prefix it will have."""
+        self.known.note(asked.keys)
+        self._recent.note(asked.keys)
+
     def candidate(self, asked: Asked) -> Candidate:
         """Return what the choice of a server for a request needs of this one."""
         return Candidate(
             self.number,
-            min(asked.num_tokens, self.known.num_tokens(asked.keys)),
+            self.num_cached(asked),
             self.num_waiting_tokens,
             self.num_requests,
             self._most_running,
@@ -72,7 +102,7 @@ class Upstream:
     @contextmanager
     def having(self, asked: Asked) -> Iterator[Callable[[], None]]:
         """Count a request as given to it; the function is called when its answer has begun."""
-        num_new = max(1, asked.num_tokens - self.known.num_tokens(asked.keys))
+        num_new = max(1, asked.size - self.num_cached(asked))
         self.num_requests += 1
         self.num_waiting_tokens += num_new
         is_waiting = True
@@ -99,6 +129,7 @@ class Upstream:
         """Note that it has not said that it is ready; perhaps it starts again without a cache."""
         if not keeps_cache:
             self.known.clear()
+            self._recent.clear()
         self.is_well, self.trouble = False, why
 
     def note_answer(self) -> None:

@@ -183,6 +183,9 @@ async def routing(*servers: FakeServer, **options: Any) -> AsyncIterator[Site]:
     for each in servers:
         await each.start()
     urls = options.pop("servers", None) or tuple(each.url for each in servers)
+    events = options.pop("events", ())  # endpoints, of the servers in their order
+    pairs = zip(servers, events, strict=False)
+    options["kv_events"] = tuple([f"{each.url}={endpoint}" for each, endpoint in pairs])
     settings: dict[str, Any] = {"port": 0, "health_seconds": 3600.0, "drain_seconds": 0.01}
     router = Router(RouteSettings(servers=urls, **(PATIENT | settings | options)))
     life = RouterLifecycle(router, handles_signals=False)

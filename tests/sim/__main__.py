@@ -27,6 +27,7 @@ DRAWS: dict[str, Callable[[int], World]] = {
     "predictions": draw_predictions,
     "trees": draw_trees,
 }
+GROUPS = "groups"  # worlds of another kind, which cannot be shrunk or traced (tests/sim/groups)
 LAST_LINES = 20  # of a shrunk world's trace, which is rarely longer
 
 
@@ -62,7 +63,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--planted", action="store_true", help="plant bugs; each must be caught")
     parser.add_argument("--no-shrink", action="store_true", help="only name the failing seed")
     parser.add_argument("--only", default="", help="with --planted: bugs whose name contains this")
-    parser.add_argument("--kind", choices=DRAWS, help="worlds of another kind, by their own seeds")
+    parser.add_argument(
+        "--kind", choices=(*DRAWS, GROUPS), help="worlds of another kind, by their own seeds"
+    )
     options = parser.parse_args()
     if options.only and not options.planted:
         parser.error("--only chooses among the planted bugs: add --planted, or omit --only")
@@ -73,6 +76,8 @@ def _arguments() -> argparse.Namespace:
             f"--planted runs seeds 0 to {NUM_SEEDS - 1} against each bug: "
             "omit --seeds, --from, --kind, --trace and --no-shrink"
         )
+    if options.kind == GROUPS and options.trace:
+        parser.error("worlds of groups have no trace: omit --trace, or --kind groups")
     options.seeds = 1000 if options.seeds is None else options.seeds
     options.first = options.first or 0
     return options
@@ -99,6 +104,10 @@ def _draw(seed: int, kind: str | None) -> World:
 
 def run_seed(seed: int, kind: str | None = None) -> tuple[int, int, str | None]:
     """Run one world; return the seed, its ticks, and its failure if it has one."""
+    if kind == GROUPS:
+        from tests.sim.groups.command import run_seed as run_group  # here: it needs a compiler
+
+        return run_group(seed)
     simulation = Simulation(_draw(seed, kind))
     failure = _run(simulation)
     return seed, simulation.num_ticks, None if failure is None else _named(failure)
@@ -155,8 +164,9 @@ def explain(seed: int, failure: str, shrinks: bool, kind: str | None = None) -> 
     print(f"seed {seed}: {failure}")
     program = os.path.relpath(sys.executable)
     options = "" if kind is None else f" --kind {kind}"
-    print(f"replay: {program} -m tests.sim{options} --seeds 1 --from {seed} --trace", flush=True)
-    if not shrinks:
+    options += f" --seeds 1 --from {seed}" + ("" if kind == GROUPS else " --trace")
+    print(f"replay: {program} -m tests.sim{options}", flush=True)
+    if not shrinks or kind == GROUPS:
         return
     small = shrink(_draw(seed, kind))
     simulation = Simulation(small, record=True)

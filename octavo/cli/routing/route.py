@@ -40,6 +40,16 @@ def add_arguments(parser: Parser) -> None:
     for title in _GROUPS:
         group = parser.add_argument_group(title)
         add_flags(group, RouteSettings, title, without=_WITHOUT)
+        if title == "routing":
+            group.add_argument(
+                "--kv-events",
+                action="append",
+                default=[],
+                metavar="URL=ENDPOINT[,REPLAY]",
+                help="where a server publishes what it caches (its --kv-events-config), and where "
+                "it sends missed events again: http://HOST:PORT=tcp://HOST:5557,tcp://HOST:5558; "
+                "once for each engine",
+            )
         if title == "access":
             add_keys(group)
             group.add_argument(
@@ -62,6 +72,7 @@ def settings_of(arguments: argparse.Namespace) -> RouteSettings:
     for name in ("allowed_hosts", "allowed_origins"):
         asked[name] = words(asked.get(name))
     asked["servers"] = tuple(arguments.servers)
+    asked["kv_events"] = tuple(arguments.kv_events)
     asked["upstream_api_key"] = _upstream_key(arguments)
     return RouteSettings(api_keys=keys_of(arguments), **asked)
 
@@ -83,12 +94,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Check everything that can be checked, and route."""
     from octavo.observe.output import output_never_blocks
     from octavo.route.address import read_addresses
+    from octavo.route.kv_events.address import read_events_addresses
     from octavo.route.lifecycle import run as route
     from octavo.transport.restart.given import check_addresses
     from octavo.transport.tls import make_context
 
     config = settings_of(arguments)
-    read_addresses(config.servers)
+    read_events_addresses(config.kv_events, read_addresses(config.servers))
     check_addresses(config)
     if config.ssl_certfile is not None:
         make_context(config)

@@ -1,13 +1,15 @@
 """The listening socket while an engine loads: health is answered, and other requests wait.
 
 A thread accepts connections and looks at what they have sent, without taking it. A request for the
-server's health is answered there; any other stays unread in its connection, which the server takes
-over when it is ready. When all places are taken, the next one is refused, and of those that send
-nothing the oldest is closed: health is answered nevertheless.
+server's health is answered there, once it has come as a whole; any other stays unread in its
+connection, which the server takes over when it is ready. When all places are taken, the next one
+is refused, and of those that send nothing, or a part of such a request, the oldest is closed:
+health is answered nevertheless.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import select
@@ -24,8 +26,9 @@ from octavo.transport.sockets import bind
 
 _BACKLOG = 2048
 _MOST = 256  # connections that wait here with a request
-_MOST_SILENT = 256  # and that have sent nothing yet
+_MOST_SILENT = 256  # and that have sent nothing yet, or a part of a request for health
 _HEAD_BYTES = 8192
+_METHODS = (b"GET", b"HEAD")
 _END = b"\r\n\r\n"
 _STARTING = b'{"status":"starting"}'
 _LIVE = b'{"status":"live"}'
@@ -62,7 +65,8 @@ class WaitingRoom:
         self.listening = listening
         self._root_path = root_path
         self._waiting: list[socket.socket] = []
-        self._silent: dict[socket.socket, None] = {}  # the oldest first
+        # The oldest first, with how many bytes of a request for health each has sent.
+        self._silent: dict[socket.socket, int] = {}
         self._wake, self._woken = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         listening.listen(_BACKLOG)
@@ -79,6 +83,8 @@ class WaitingRoom:
             self._wake.send(b"x")
             self._thread.join()
         left = [*self._waiting, *self._silent]
+        for each in self._silent:
+            _look_from(each, 1)
         self._waiting, self._silent = [], {}
         self._selector.close()
         self._wake.close()
@@ -116,16 +122,32 @@ class WaitingRoom:
             return  # or else its client has left
         connection.setblocking(False)
         self._selector.register(connection, selectors.EVENT_READ)
-        self._silent[connection] = None
+        self._silent[connection] = 0
         if len(self._silent) > _MOST_SILENT:
-            self._look(next(iter(self._silent)))
+            oldest = next(iter(self._silent))
+            self._look(oldest)
+            if oldest in self._silent:
+                self._close(oldest)
 
-    def _look(self, connection: socket.socket) -> None:
-        """Answer a request for health, and let any other wait; close what has sent nothing."""
+    def _close(self, connection: socket.socket) -> None:
         self._selector.unregister(connection)
         del self._silent[connection]
+        connection.close()
+
+    def _look(self, connection: socket.socket) -> None:
+        """Answer a request for health, and let any other wait; close what has ended."""
         try:
             head = connection.recv(_HEAD_BYTES, socket.MSG_PEEK)
+            if _may_become_health(head, self._root_path):
+                if len(head) > self._silent[connection]:
+                    self._silent[connection] = len(head)
+                    _look_from(connection, len(head) + 1)
+                else:  # there is no more: its client has left
+                    self._close(connection)
+                return
+            self._selector.unregister(connection)
+            del self._silent[connection]
+            _look_from(connection, 1)
             answer = _answer_to(head, self._root_path)
             if answer is None and head:
                 if self._has_place():
@@ -136,7 +158,8 @@ class WaitingRoom:
                 connection.recv(_HEAD_BYTES)  # what is unread at the end would lose the answer
                 connection.send(answer)
         except OSError:  # its client has left
-            pass
+            if connection in self._silent:
+                self._close(connection)
         connection.close()
 
     def _has_place(self) -> bool:
@@ -158,11 +181,34 @@ def _answer_to(head: bytes, root_path: str) -> bytes | None:
     method, _, rest = head.partition(b" ")
     target = rest.partition(b" ")[0].partition(b"?")[0]
     path = path_within(root_path, target.decode("latin-1"))
-    if method not in (b"GET", b"HEAD") or path not in HEALTH or _END not in head:
+    if method not in _METHODS or path not in HEALTH or _END not in head:
         return None
     if path == "/health/live":
         return _response(HTTPStatus.OK, _LIVE, has_body=method == b"GET")
     return _response(HTTPStatus.SERVICE_UNAVAILABLE, _STARTING, has_body=method == b"GET")
+
+
+def _may_become_health(head: bytes, root_path: str) -> bool:
+    """Return whether more bytes could make a request for health of a part of one."""
+    if not head or _END in head or len(head) >= _HEAD_BYTES:
+        return False
+    method, has_method, rest = head.partition(b" ")
+    if not has_method:
+        return any(each.startswith(method) for each in _METHODS)
+    target, is_whole, _ = rest.partition(b" ")
+    path = target.partition(b"?")[0].decode("latin-1")
+    if method not in _METHODS:
+        return False
+    if is_whole or b"?" in target:
+        return path_within(root_path, path) in HEALTH
+    whole = [f"{prefix}{each}/" for each in HEALTH for prefix in (root_path, "")]
+    return any(each.startswith(path) for each in whole)
+
+
+def _look_from(connection: socket.socket, num_bytes: int) -> None:
+    """Let a connection be ready to be looked at once it has so many bytes, or has ended."""
+    with contextlib.suppress(OSError):  # it has ended
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, num_bytes)
 
 
 def _response(status: HTTPStatus, body: bytes, *, has_body: bool = True) -> bytes:

@@ -71,10 +71,12 @@ def test_health_is_answered_while_the_engine_loads(path: str, status: int, word:
 
 def test_other_requests_wait_unread() -> None:
     with opened() as room, contextlib.ExitStack() as stack:
-        sent = [b"POST /v1/completions" + HEAD, b"GET /healthy" + HEAD, b"GET /hea", b"\x16\x03"]
+        sent = [b"POST /v1/completions" + HEAD, b"GET /healthy" + HEAD, b"GET /hex", b"\x16\x03"]
         for each in sent:
             client = stack.enter_context(connected(room))
             client.sendall(each)
+        part = stack.enter_context(connected(room))
+        part.sendall(b"GET /hea")  # of which the rest may still come
         silent = stack.enter_context(connected(room))
         for gone in (b"", b"GET /v1/models"):
             with connected(room) as leaver:
@@ -86,7 +88,7 @@ def test_other_requests_wait_unread() -> None:
             stack.callback(connection.close)
             with contextlib.suppress(BlockingIOError):
                 found.append(connection.recv(100))
-        assert sorted(found) == sorted([*sent, b"GET /v1/models"])
+        assert sorted(found) == sorted([*sent, b"GET /hea", b"GET /v1/models"])
         assert len(left) == len(found) + 1
         silent.sendall(b"x")
 
@@ -103,6 +105,49 @@ def test_health_is_answered_behind_a_prefix_and_by_its_head_alone() -> None:
             assert head.startswith(b"HTTP/1.1 200 ")
             assert b"content-length: 17" in head
             assert body == b""
+
+
+@pytest.mark.parametrize("root_path", ["", "/llm"])
+def test_health_that_comes_in_parts_is_answered(root_path: str) -> None:
+    whole = f"GET {root_path}/health/live?x=1".encode() + HEAD
+    with opened(root_path) as room:
+        for size in (1, 2, 7, len(whole) - 1):
+            with connected(room) as client:
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                for at in range(0, len(whole), size):
+                    client.sendall(whole[at : at + size])
+                    # Each part is looked at before the next one comes.
+                    assert asked(room, f"{root_path}/ping")[0] == 503
+                assert client.recv(12) == b"HTTP/1.1 200"
+
+
+def test_parts_of_requests_for_health_take_no_place_and_no_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The oldest of those that send no more is closed; each is looked at when bytes come."""
+    monkeypatch.setattr(module, "_MOST_SILENT", 3)
+    looks = []
+    look = WaitingRoom._look
+
+    def counted(self: WaitingRoom, connection: socket.socket) -> None:
+        looks.append(connection)
+        look(self, connection)
+
+    monkeypatch.setattr(WaitingRoom, "_look", counted)
+    with opened() as room, contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(connected(room)) for _ in range(4)]
+        for each in slow[1:]:
+            each.sendall(b"GET /health HTTP/1.1\r\nx: ")
+        assert slow[0].recv(1) == b""
+        for _ in range(20):
+            assert asked(room, "/health")[0] == 503
+        assert len(looks) < 100, "a part is looked at again and again"
+        leaver = stack.enter_context(connected(room))
+        leaver.sendall(b"HEAD /pi")
+        leaver.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):  # since its part is unread
+            assert leaver.recv(1) == b""
+        assert asked(room, "/health/live")[0] == 200
 
 
 def test_health_is_answered_when_all_places_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from octavo.api.control import CommandFailedError
 from octavo.api.outputs import EngineDeadError
 from octavo.client.journal.client import JournalClient
+from octavo.client.journal.journal import Entry
+from octavo.client.journal.member import Member
 from octavo.client.journal.quarantine import CRASH_POINTS, FAILURE_POINTS, KILL_POINTS
 from octavo.core.config import CoreConfig, KVGroup
 from octavo.core.engine import EngineCore
 from octavo.core.kv.manager import KVManager
 from octavo.options.engine import EngineArguments
+from octavo.routing import GRAIN_TOKENS
 from octavo.wire.commands import Pause, Resume
 from tests.client.fake_engine import POISON_TOKEN
 from tests.sim.kv.store import Store
@@ -75,6 +78,7 @@ class HandoverWorld(World):
         self.oracle.look(core)
         if hasattr(self, "client"):
             check_set(self.client)
+            self._check_views()
 
     def _make_client(self, arguments: EngineArguments) -> JournalClient[Any]:
         client = super()._make_client(arguments)
@@ -85,7 +89,27 @@ class HandoverWorld(World):
             restart(index)
 
         client.restart = watched  # type: ignore[method-assign]
+        choose = client._choose
+
+        def chosen(entry: Entry) -> Member[Any] | None:
+            member = choose(entry)
+            if member is not None and self.client._journal.parent_of(entry) is None:
+                check_choice(member, client.members)
+            return member
+
+        client._choose = chosen  # type: ignore[method-assign]
         return client
+
+    def _check_views(self) -> None:
+        """Require that what is believed of an engine's cache is bounded, and of that engine."""
+        for member, launcher in zip(self.client.members, self.launchers, strict=True):
+            known, engine = member._known, launcher.engines[-1]
+            if known is None:
+                continue
+            most = max(1, member.engine.facts.kv_tokens // GRAIN_TOKENS)
+            require(len(known) <= most, "more is known of an engine than it can have")
+            is_new = engine.core is None and not engine.is_closed
+            require(not (is_new and len(known)), "a new engine is believed to have KV")
 
     def _note_restart(self, index: int) -> None:
         """Note that an engine is about to be restarted, which may have requests."""
@@ -281,9 +305,19 @@ class HandoverWorld(World):
 
     def _check_the_end(self) -> None:
         super()._check_the_end()
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        """Require that all engines have the size of the first one."""
         sizes = [each for launcher in self.launchers for each in launcher.arguments]
         blocks = {each.num_gpu_blocks_override for each in sizes[1:]}
         require(blocks == {self.launcher.config.num_blocks}, f"engines of other sizes: {blocks}")
+
+
+def check_choice(member: Member[Any], members: Sequence[Member[Any]]) -> None:
+    """Require that an engine without a recent sign of life gets nothing where another has one."""
+    others = [each for each in members if each.is_open and each.engine.is_well()]
+    require(not others or member.engine.is_well(), "a silent engine was given a request")
 
 
 def check_set(client: JournalClient[Any]) -> None:

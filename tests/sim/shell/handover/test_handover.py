@@ -20,6 +20,7 @@ from octavo.core.kv.digests import PrefixDigests
 from octavo.core.request import Request
 from octavo.engine.commands import Later
 from octavo.engine.tensor_files import TensorFiles
+from octavo.routing import KnownPrefixes
 from tests.sim.shell.handover.handover_world import HandoverWorld
 from tests.sim.shell.one_tokenizer import one_tokenizer
 
@@ -259,6 +260,25 @@ def _counts_tokens_that_wait_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "_begin", lambda self, entry: None)
 
 
+def _believes_in_what_a_dead_engine_had(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: the view of an engine's cache outlives the engine."""
+    patch.setattr(KnownPrefixes, "clear", lambda self: None)
+
+
+def _gives_requests_to_the_silent(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: an engine without a sign of life gets requests as any other."""
+    patch.setattr(Member, "is_well", lambda self: True)
+
+
+def _views_grow(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: more is remembered of an engine than it can have."""
+
+    def note(self: KnownPrefixes, keys: list[int]) -> None:
+        self._keys.update(dict.fromkeys(keys))
+
+    patch.setattr(KnownPrefixes, "note", note)
+
+
 @pytest.mark.parametrize(
     "plant",
     [
@@ -281,6 +301,9 @@ def _counts_tokens_that_wait_twice(patch: pytest.MonkeyPatch) -> None:
         _forgives_what_moves,
         _makes_each_of_its_own_size,
         _counts_tokens_that_wait_twice,
+        _believes_in_what_a_dead_engine_had,
+        _gives_requests_to_the_silent,
+        _views_grow,
     ],
 )
 def test_planted_bugs_are_found(

@@ -1,0 +1,1 @@
+"""Worlds of engines that are groups of processes: ranks that share steps, and stages."""

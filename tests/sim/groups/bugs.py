@@ -1,0 +1,205 @@
+"""Bugs in what ranks and stages do, each a change of a text of csrc, or of the group's end.
+
+The worlds of this folder must catch each.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from octavo.engine.ranks.group import ProcessGroup
+
+
+class NativeBug(NamedTuple):
+    """A change of the text of a file below csrc."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+
+
+RANK_BUGS = (
+    NativeBug(
+        "a rank takes a step a second time",
+        "runtime/ranks.cpp",
+        "  seen_ = now;\n",
+        "",
+    ),
+    NativeBug(
+        "the first rank waits for one of the others",
+        "runtime/ranks.cpp",
+        "seen_ * static_cast<uint32_t>(ranks_ - 1) & ~kEnded",
+        "seen_ & ~kEnded",
+    ),
+    NativeBug(
+        "a rank that sleeps is not woken for a step",
+        "runtime/ranks.cpp",
+        "  if (posted.asleep.load() > 0) wake_all(posted.posted, Sleepers::OfAll);\n",
+        "",
+    ),
+    NativeBug(
+        "the first rank is not woken when all have finished",
+        "runtime/ranks.cpp",
+        "  if (posted.waiting.load() > 0) wake_all(posted.finished, Sleepers::OfAll);\n",
+        "",
+    ),
+    NativeBug(
+        "a step is announced before it is written",
+        "runtime/ranks.cpp",
+        "  posted.kind = kind;\n",
+        "  seen_ = count_one(posted.posted) & ~kEnded;\n  posted.kind = kind;\n"
+        "  const struct Late { Header& at; ~Late() { at.posted.fetch_sub(1); } } late{posted};\n",
+    ),
+    NativeBug(
+        "those that wait for a step do not see the end of the group",
+        "runtime/ranks.cpp",
+        "  end_word(posted.posted);\n",
+        "",
+    ),
+    NativeBug(
+        "the first rank does not see the end of the group",
+        "runtime/ranks.cpp",
+        "  end_word(posted.finished);\n",
+        "",
+    ),
+    NativeBug(
+        "those at a barrier do not see the end of the group",
+        "runtime/ranks.cpp",
+        "  barrier_.abandon();\n",
+        "",
+    ),
+    NativeBug(
+        "the end of the group is seen without a wake",
+        "runtime/ranks.cpp",
+        "  word.fetch_or(kEnded);\n  wake_all(word, Sleepers::OfAll);\n",
+        "  word.fetch_or(kEnded);\n",
+    ),
+    NativeBug(
+        "one that wakes without a reason goes on",
+        "runtime/waiting.h",
+        "  while (!is_over(now = word.load())) sleep_while(word, now, whose);\n",
+        "  if (!is_over(now = word.load())) sleep_while(word, now, whose);\n",
+    ),
+    NativeBug(
+        "a barrier counts anew after it has opened",
+        "runtime/barrier.cpp",
+        "    gate.arrived.store(0, std::memory_order_relaxed);\n"
+        "    if (place.above) pass(*place.above);\n"
+        "    // Not a store: it would hide that `abandon` has changed the phase, and with it"
+        " `abandoned`.\n"
+        "    gate.phase.fetch_add(1);\n",
+        "    gate.phase.fetch_add(1);\n    gate.arrived.store(0, std::memory_order_relaxed);\n",
+    ),
+    NativeBug(
+        "a barrier opens before the last has arrived",
+        "runtime/barrier.cpp",
+        "+ 1 == place.expected)",
+        "+ 1 >= place.expected - (place.expected > 2))",
+    ),
+    NativeBug(
+        "a thread at a barrier is not woken",
+        "runtime/barrier.cpp",
+        "    if (gate.sleepers.load() > 0) wake_all(gate.phase, whose_);\n    return;\n",
+        "    return;\n",
+    ),
+    NativeBug(
+        "a step of another width than it was made with is posted",
+        "step/posted_step.cpp",
+        "  sizes.table_width = step.table_width;\n",
+        "  sizes.table_width = step.table_width + (step.sequences > 1);\n",
+    ),
+)
+STAGE_BUGS = (
+    NativeBug(
+        "a frame that came before is taken again",
+        "link/frame_link.cpp",
+        "head.number != received_ || ",
+        "",
+    ),
+    NativeBug(
+        "a frame of which a part was sent is left so",
+        "link/frame_link.cpp",
+        "    bytes -= sent;\n",
+        "    break;\n",
+    ),
+    NativeBug(
+        "a part of a frame is taken for all of it",
+        "link/frame_link.cpp",
+        "    bytes -= got;\n",
+        "    bytes = 0;\n",
+    ),
+    NativeBug(
+        "a signal ends a connection",
+        "link/frame_link.cpp",
+        "    if (got < 0 && errno == EINTR) continue;\n",
+        "",
+    ),
+    NativeBug(
+        "the end of a connection is waited for as a frame is",
+        "link/frame_link.cpp",
+        '    if (got == 0) throw Ended("its connection has ended");\n',
+        "    if (got == 0) continue;\n",
+    ),
+    NativeBug(
+        "the connections of a group that has ended stay",
+        "link/frame_link.cpp",
+        "{ ::shutdown(descriptor_, SHUT_RDWR); }",
+        "{}",
+    ),
+    NativeBug(
+        "blocks are copied again in each later step",
+        "step/stages.cpp",
+        "  copies_.clear();\n",
+        "",
+    ),
+    NativeBug(
+        "blocks are copied behind the step",
+        "step/stages.cpp",
+        "  for (int32_t at = 0; at < step.sizes.copies; at += 3)\n"
+        "    cache.copy_block(step.copies[at], step.copies[at + 1], step.copies[at + 2]);\n",
+        "  struct Behind { std::function<void()> work; ~Behind() { work(); } } behind{[&] {\n"
+        "  for (int32_t at = 0; at < step.sizes.copies; at += 3)\n"
+        "    cache.copy_block(step.copies[at], step.copies[at + 1], step.copies[at + 2]); }};\n",
+    ),
+    NativeBug(
+        "rows are read as if they lay side by side",
+        "step/stages.cpp",
+        "content.data() + row * apart, bytes);",
+        "content.data() + row * bytes, bytes);",
+    ),
+    NativeBug(
+        "a stage is not waited for",
+        "step/stages.cpp",
+        "    send(in, rows);\n    receive(out);\n",
+        "    send(in, rows);\n",
+    ),
+)
+NATIVE_BUGS = (*RANK_BUGS, *STAGE_BUGS)
+
+
+def leaves_the_engine(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: an engine that does nothing goes on without a rank."""
+
+    def note_end(self: ProcessGroup, reason: str) -> None:
+        if not self.reason:
+            self.reason = reason
+            self._end(reason)
+
+    patch.setattr(ProcessGroup, "note_end", note_end)
+
+
+def leaves_the_members(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: the others wait for the one that has ended."""
+
+    def note_end(self: ProcessGroup, reason: str) -> None:
+        if not self.reason:
+            self.reason = reason
+            self._on_end()
+
+    patch.setattr(ProcessGroup, "note_end", note_end)
+
+
+ENDING_BUGS = (leaves_the_engine, leaves_the_members)

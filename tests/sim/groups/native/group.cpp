@@ -1,0 +1,471 @@
+// A group of ranks or stages on a simulated machine: the code of the engine's groups, with a model
+// that is a hash. Python has it as C functions (tests/sim/groups/library.py).
+//
+// What a step computes depends on every token of a sequence, read back from the blocks of its
+// table, and on the part of each member: what is late, left out or repeated gives another number.
+#include <sys/mman.h>
+
+#include <optional>
+
+#include "machine.h"
+#include "program/program.h"
+#include "link/frame_link.h"
+#include "runtime/ranks.h"
+#include "runtime/team.h"
+#include "step/group_step.h"
+#include "step/stages.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr size_t kMemory = size_t{4} << 20;
+constexpr int kMostRows = 512;
+constexpr int64_t kStride = 4;  // floats from row to row between stages: more than a row has
+
+uint64_t mix(uint64_t state, uint64_t more) {
+  state = (state ^ more) * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03;
+  return state ^ state >> 29;
+}
+
+// What is kept of each position: its content, and where it belongs.
+struct Cell {
+  uint64_t content, position;
+};
+
+// The blocks of one cache, and what a copy of one of them does.
+struct Blocks {
+  Cell* cells = nullptr;
+  int block_size = 1;
+
+  Cell& at(const StepInputs& in, int sequence, int position) const {
+    const int32_t block = in.tables[0][sequence * in.table_width + position / block_size];
+    return cells[int64_t{block} * block_size + position % block_size];
+  }
+  void copy(int64_t source, int64_t destination) const {
+    for (int at = 0; at < block_size; ++at) {
+      sim::point();
+      cells[destination * block_size + at] = cells[source * block_size + at];
+    }
+  }
+};
+
+std::map<const KvCache*, Blocks> caches;  // of stages
+
+int sequence_of(const StepInputs& in, int row) {
+  int sequence = 0;
+  while (row >= in.row_starts[sequence + 1]) ++sequence;
+  return sequence;
+}
+
+// The number that follows from all that a sequence has in its blocks up to a position.
+uint64_t read_back(const StepInputs& in, const Blocks& blocks, int sequence, int position) {
+  uint64_t state = 17;
+  for (int at = 0; at <= position; ++at) {
+    const Cell& cell = blocks.at(in, sequence, at);
+    state = mix(state, cell.content);
+    if (cell.position != static_cast<uint64_t>(at)) state = mix(state, 0xBAD);
+  }
+  return state;
+}
+
+struct Rows {
+  std::vector<int32_t> tokens, positions, row_starts, table, logits, copies;
+  int32_t sequences = 0, width = 0;
+};
+
+}  // namespace
+
+// Caches of stages alone: those of ranks are in their memory.
+void KvCache::copy_block(int64_t source, int64_t destination, int64_t) {
+  caches.at(this).copy(source, destination);
+}
+
+// What all groups have: the first member, which is the engine, works only while it is asked to.
+class Group {
+ public:
+  Group(int members, int blocks, int block_size, uint64_t seed, const sim::Weather& weather)
+      : machine(seed, weather), members_(members), block_size_(block_size), num_blocks_(blocks) {}
+  virtual ~Group() = default;
+
+  virtual void compute(const Rows& step, std::vector<uint64_t>& states) = 0;
+  virtual void send(uint64_t version) = 0;
+  virtual void end(const std::string& reason) = 0;
+
+  void begin(std::function<void()> work) {
+    if (lead_) machine.forget_last();
+    lead_ = &machine.start(std::move(work));
+  }
+  sim::Process& lead() { return *lead_; }
+  sim::Process& member(int number) { return machine.processes[number - 1]; }
+  int members() const { return members_; }
+
+  sim::Machine machine;
+  std::vector<uint64_t> states;
+  int64_t num_steps = 0;              // that were begun
+  std::vector<int64_t> computed;      // by each member: the last step whose share it has computed
+  int64_t fails_at = -1;              // the step that a member cannot compute
+  int failing = 1;                    // which
+  int64_t version = 0;                // as the last message said
+  std::vector<int64_t> versions;      // as each member knows it
+
+ protected:
+  void start_members(const std::function<void(int)>& work) {
+    computed.assign(members_, 0);
+    versions.assign(members_, 0);
+    for (int number = 1; number < members_; ++number)
+      machine.start([work, number] { work(number); });
+  }
+  void note_share(int number) {
+    if (num_steps == fails_at && number == failing) throw std::runtime_error("no memory");
+    ++computed[number];
+  }
+  StepInputs inputs_of(const Rows& step) const {
+    StepInputs in;
+    in.token_ids = step.tokens.data();
+    in.positions = step.positions.data();
+    in.row_starts = step.row_starts.data();
+    in.sequences = step.sequences;
+    in.tables = {step.table.data()};
+    in.table_width = step.width;
+    in.logits_rows = step.logits.data();
+    in.num_rows = static_cast<int32_t>(step.tokens.size());
+    in.num_logits = static_cast<int32_t>(step.logits.size());
+    return in;
+  }
+
+  const int members_, block_size_, num_blocks_;
+  sim::Process* lead_ = nullptr;
+};
+
+namespace {
+
+// ---- ranks ----
+
+class RankGroup : public Group {
+ public:
+  RankGroup(int members, int blocks, int block_size, uint64_t seed, const sim::Weather& weather)
+      : Group(members, blocks, block_size, seed, weather) {
+    sim::machine = &machine;
+    const int memory = memfd_create("simulated ranks", MFD_CLOEXEC);
+    if (memory < 0 || ftruncate(memory, kMemory) != 0) throw std::bad_alloc();
+    for (int number = 0; number < members; ++number) {
+      ranks_.push_back(std::make_shared<Ranks>(memory, kMemory, number, members, 1));
+      teams_.push_back(std::make_unique<Team>(1, false, ranks_.back()));
+      programs_.push_back(ranks_.back()->number_program());
+      cells_.push_back(ranks_.back()->same(sizeof(Cell) * blocks * block_size, false));
+    }
+    close(memory);
+    results_ = ranks_[0]->own(sizeof(uint64_t) * kMostRows * members, false);
+    start_members([this](int number) { follow(number); });
+  }
+
+  void compute(const Rows& step, std::vector<uint64_t>& found) override {
+    for (size_t at = 0; at < step.copies.size(); at += 2)
+      blocks_of(0).copy(step.copies[at], step.copies[at + 1]);
+    StepInputs in = inputs_of(step);
+    in.logits_out = reinterpret_cast<float*>(results_.data());
+    lead_step(in, programs_[0], *ranks_[0], [&] { share(in, 0); });
+    const auto* parts = reinterpret_cast<const uint64_t*>(results_.data());
+    for (int row = 0; row < in.num_logits; ++row) {
+      uint64_t state = 0;
+      for (int number = 0; number < members_; ++number) state |= parts[row * members_ + number];
+      found.push_back(mix(state, version));
+    }
+  }
+
+  void send(uint64_t now) override {
+    Ranks& first = *ranks_[0];
+    const std::unique_lock<std::mutex> turn = first.turn();
+    std::memcpy(first.room(sizeof now), &now, sizeof now);
+    first.post(Ranks::Kind::Message, 0, sizeof now);
+    first.wait();
+  }
+
+  void end(const std::string& reason) override { ranks_[0]->end(reason); }
+
+ private:
+  Blocks blocks_of(int number) const {
+    return {reinterpret_cast<Cell*>(cells_[number].data()), block_size_};
+  }
+
+  void follow(int number) {
+    Ranks& own = *ranks_[number];
+    for (;;) {
+      const Ranks::Posted posted = next_message(own, [&](const Ranks::Posted& step) {
+        if (step.program != programs_[number]) throw std::runtime_error("it has no such program");
+        share(read_step(step, own), number);
+      });
+      uint64_t now;
+      std::memcpy(&now, posted.data, sizeof now);
+      versions[number] = static_cast<int64_t>(now);
+      own.finish();
+    }
+  }
+
+  // This rank's share: the cells of some rows, and some bits of each result.
+  void share(const StepInputs& in, int number) {
+    Team& team = *teams_[number];
+    const Blocks blocks = blocks_of(number);
+    team.run([&](int worker) {
+      for (int row = number; row < in.num_rows; row += members_) {
+        sim::point();
+        const auto position = static_cast<uint64_t>(in.positions[row]);
+        blocks.at(in, sequence_of(in, row), in.positions[row]) = {
+            static_cast<uint64_t>(in.token_ids[row]) + 1, position};
+      }
+      team.barrier(worker);
+      uint64_t part = 0;
+      for (int bit = number; bit < 64; bit += members_) part |= uint64_t{1} << bit;
+      auto* results = reinterpret_cast<uint64_t*>(in.logits_out);
+      for (int row = 0; row < in.num_logits; ++row) {
+        sim::point();
+        const int at = in.logits_rows[row], sequence = sequence_of(in, at);
+        uint64_t state = read_back(in, blocks, sequence, in.positions[at]);
+        if (number > 0 && versions[number] != version) state = ~state;
+        results[row * members_ + number] = state & part;
+      }
+      note_share(number);
+      team.barrier(worker);
+    });
+  }
+
+  std::vector<std::shared_ptr<Ranks>> ranks_;
+  std::vector<std::unique_ptr<Team>> teams_;
+  std::vector<uint32_t> programs_;
+  std::vector<Pages> cells_;  // one memory, as each rank has mapped it
+  Pages results_;
+};
+
+// ---- stages ----
+
+uint64_t state_at(const float* row) {
+  uint64_t state;
+  std::memcpy(&state, row, sizeof state);
+  return state;
+}
+
+class StageGroup : public Group {
+ public:
+  StageGroup(int members, int blocks, int block_size, uint64_t seed, const sim::Weather& weather)
+      : Group(members, blocks, block_size, seed, weather) {
+    sim::machine = &machine;
+    cells_.assign(members, std::vector<Cell>(int64_t{blocks} * block_size));
+    links_.resize(members);
+    std::vector<int> theirs(members);
+    for (int number = 1; number < members; ++number) {
+      const auto [ours, other] = machine.connect();
+      links_[number] = std::make_shared<FrameLink>(ours);
+      stages_.push_back(std::make_unique<FurtherStage>(links_[number], number));
+      theirs[number] = other;
+    }
+    start_members([this, theirs](int number) { follow(number, theirs[number]); });
+    for (int number = 1; number < members; ++number)
+      machine.sockets_of[number - 1] = theirs[number];
+  }
+
+  void compute(const Rows& step, std::vector<uint64_t>& found) override {
+    const Blocks own = blocks_of(0);
+    for (size_t at = 0; at < step.copies.size(); at += 2) {
+      own.copy(step.copies[at], step.copies[at + 1]);
+      for (auto& each : stages_) each->copy(step.copies[at], step.copies[at + 1], 0);
+    }
+    const StepInputs in = inputs_of(step);
+    std::vector<float> rows(in.num_rows * kStride);
+    for (int row = 0; row < in.num_rows; ++row)
+      own.at(in, sequence_of(in, row), in.positions[row]) = {
+          static_cast<uint64_t>(in.token_ids[row]) + 1, static_cast<uint64_t>(in.positions[row])};
+    std::vector<uint64_t> own_states;
+    for (int row = 0; row < in.num_rows; ++row) {
+      own_states.push_back(read_back(in, own, sequence_of(in, row), in.positions[row]));
+      std::memcpy(&rows[row * kStride], &own_states.back(), sizeof(uint64_t));
+    }
+    const RowsAt at{rows.data(), in.num_rows, 2, kStride};
+    for (auto& each : stages_) each->compute(in, at, at);
+    for (int row = 0; row < in.num_logits; ++row)
+      found.push_back(mix(state_at(&rows[in.logits_rows[row] * kStride]), version));
+  }
+
+  void send(uint64_t now) override {
+    for (int number = 1; number < members_; ++number)
+      links_[number]->send(FrameLink::Kind::Message, reinterpret_cast<const uint8_t*>(&now),
+                           sizeof now);
+  }
+
+  void end(const std::string&) override {
+    for (int number = 1; number < members_; ++number) links_[number]->close();
+  }
+
+ private:
+  Blocks blocks_of(int number) { return {cells_[number].data(), block_size_}; }
+
+  void follow(int number, int descriptor) {
+    FrameLink link(descriptor);
+    KvCache cache;
+    const Blocks blocks = blocks_of(number);
+    caches[&cache] = blocks;
+    Program program(kStride, [&](const StepInputs& in) { run(in, blocks, number); });
+    for (;;) {
+      const FrameLink::Frame frame = follow_steps(link, program, cache);
+      if (frame.kind != FrameLink::Kind::Message || frame.content.size() != sizeof(uint64_t))
+        throw std::runtime_error("a frame that is no message");
+      std::memcpy(&versions[number], frame.content.data(), sizeof(uint64_t));
+    }
+  }
+
+  // A stage's layers: they keep what comes, and add what they have kept of the whole sequence.
+  void run(const StepInputs& in, const Blocks& blocks, int number) {
+    note_share(number);
+    for (int row = 0; row < in.num_rows; ++row) {
+      sim::point();
+      const int sequence = sequence_of(in, row), position = in.positions[row];
+      const uint64_t incoming = state_at(in.given + row * in.state_stride);
+      blocks.at(in, sequence, position) = {incoming, static_cast<uint64_t>(position)};
+      uint64_t state = mix(incoming, read_back(in, blocks, sequence, position));
+      if (versions[number] != version) state = ~state;
+      std::memcpy(in.state_out + row * kStride, &state, sizeof state);
+    }
+  }
+
+  std::vector<std::vector<Cell>> cells_;  // of each stage
+  std::vector<std::shared_ptr<FrameLink>> links_;
+  std::vector<std::unique_ptr<FurtherStage>> stages_;
+};
+
+// The states that a group must find for the last of so many tokens.
+uint64_t right_state(const int32_t* tokens, int count, int members, bool has_stages) {
+  std::vector<uint64_t> kept(count), found(count);
+  for (int at = 0; at < count; ++at) kept[at] = static_cast<uint64_t>(tokens[at]) + 1;
+  for (int stage = 0; stage < (has_stages ? members : 1); ++stage) {
+    uint64_t state = 17;
+    for (int at = 0; at < count; ++at) {
+      state = mix(state, kept[at]);
+      found[at] = stage == 0 ? state : mix(kept[at], state);
+    }
+    kept = found;
+  }
+  return found[count - 1];
+}
+
+}  // namespace
+
+}  // namespace octavo
+
+using octavo::Group;
+
+extern "C" {
+
+struct Chances {
+  double late, lost, repeated, broken, longest_late, longest_delay;
+};
+
+Group* group_new(int has_stages, int members, int blocks, int block_size, uint64_t seed,
+                 const Chances* chances) {
+  const sim::Weather weather{chances->late,   chances->lost,         chances->repeated,
+                             chances->broken, chances->longest_late, chances->longest_delay};
+  if (has_stages) return new octavo::StageGroup(members, blocks, block_size, seed, weather);
+  return new octavo::RankGroup(members, blocks, block_size, seed, weather);
+}
+
+void group_free(Group* group) {
+  sim::machine = &group->machine;
+  delete group;
+  sim::machine = nullptr;
+}
+
+// Begins a step. `sizes` are: rows, sequences, table width, logits, copies (of two numbers each).
+void group_begin(Group* group, const int32_t* sizes, const int32_t* numbers) {
+  auto step = std::make_shared<octavo::Rows>();
+  const auto take = [&](std::vector<int32_t>& to, int count) {
+    to.assign(numbers, numbers + count);
+    numbers += count;
+  };
+  step->sequences = sizes[1];
+  step->width = sizes[2];
+  take(step->tokens, sizes[0]);
+  take(step->positions, sizes[0]);
+  take(step->row_starts, sizes[1] + 1);
+  take(step->table, sizes[1] * sizes[2]);
+  take(step->logits, sizes[3]);
+  take(step->copies, sizes[4] * 2);
+  ++group->num_steps;
+  group->states.clear();
+  group->begin([group, step] { group->compute(*step, group->states); });
+}
+
+void group_send(Group* group, int64_t version) {
+  group->version = version;
+  group->begin([group, version] { group->send(version); });
+}
+
+// Runs the group until the first member has finished what was begun, or the time has come. 0: it
+// has finished, 1: it has failed, 2: it waits.
+int group_run(Group* group, double until) {
+  sim::machine = &group->machine;
+  if (!group->machine.run(group->lead(), until)) return 2;
+  return group->lead().failure.empty() ? 0 : 1;
+}
+
+void group_idle(Group* group, double until) {
+  sim::machine = &group->machine;
+  group->machine.run_all(until);
+}
+
+void group_settle(Group* group, double seconds) {
+  sim::machine = &group->machine;
+  group->machine.settle(seconds);
+}
+
+double group_now(const Group* group) { return group->machine.now; }
+int group_num_faults(const Group* group) { return group->machine.num_faults; }
+const char* group_failure(Group* group) { return group->lead().failure.c_str(); }
+
+// Whether each member has computed its share of all steps.
+int group_all_computed(const Group* group) {
+  for (int number = 1; number < group->members(); ++number)
+    if (group->computed[number] != group->num_steps) return 0;
+  return 1;
+}
+
+int group_states(const Group* group, uint64_t* to) {
+  for (size_t at = 0; at < group->states.size(); ++at) to[at] = group->states[at];
+  return static_cast<int>(group->states.size());
+}
+
+uint64_t group_right_state(const Group* group, const int32_t* tokens, int count, int has_stages) {
+  return octavo::mix(octavo::right_state(tokens, count, group->members(), has_stages),
+                     static_cast<uint64_t>(group->version));
+}
+
+// Lets a member die at its point of this number from now on; 0: now.
+void group_kill(Group* group, int member, int64_t points) {
+  if (points == 0) group->machine.kill(group->member(member));
+  else group->member(member).points_to_live = points;
+}
+
+// Lets a member do nothing more, although it has not ended.
+void group_stop(Group* group, int member) {
+  if (group->member(member).is_alive())
+    group->member(member).state = sim::Process::State::Dead;
+}
+
+// Lets a member fail in a step from now on: 1 is the next one.
+void group_fail(Group* group, int member, int64_t steps) {
+  group->failing = member;
+  group->fails_at = group->num_steps + steps;
+}
+
+// 0: it lives, 1: it has ended by itself, 2: it was killed.
+int group_state_of(Group* group, int member) {
+  switch (group->member(member).state) {
+    case sim::Process::State::Ended: return 1;
+    case sim::Process::State::Dead: return 2;
+    default: return 0;
+  }
+}
+
+void group_end(Group* group, const char* reason) {
+  sim::machine = &group->machine;
+  group->end(reason);
+}
+}
