@@ -102,10 +102,7 @@ class EngineArguments:
         "JSON",
     )
     max_logprobs: int = option(
-        20,
-        "maximum number of log-probabilities a request may ask for; -1: all",
-        "COUNT",
-        least=-1,
+        20, "most log-probabilities that a request may ask for; -1: all", "COUNT", least=-1
     )
     backend: str = option(
         "auto",
@@ -119,8 +116,10 @@ class EngineArguments:
         "NAME",
     )
     cuda_kernels: Literal["torch", "triton"] = option(
-        "torch",
-        "what computes on a card: torch's operations alone, or also kernels (docs/gpu.md)",
+        "torch", "what computes on a card: torch's operations alone, or also kernels (docs/gpu.md)"
+    )
+    enforce_eager: bool = option(
+        False, "use no CUDA graphs, as kernels on a card do", aliases=("--disable-cuda-graph",)
     )
     cpu_weights: CpuWeights = option(
         "auto",

@@ -59,7 +59,11 @@ _PREFIX = "LLAMA_ARG_"
 DEVICES = f"the backends compute on {', '.join(devices())} alone"
 ONE_DEVICE = "a model is on one device as a whole, which --device names"
 _GPU_MEMORY = "the model is in the CPU's memory already"
-_GRAPHS = "no backend captures graphs"
+_GRAPHS = "a graph is captured when a number of sequences first needs it"
+_GRAPH_SIZES = (
+    "graphs are for multiples of the rows that a product computes at once (64 on a card), up to "
+    "max_num_seqs, and are captured when they are needed"
+)
 _KERNELS = "the backend chooses its kernels"
 _RANKS = (
     "the ranks of an engine are processes of one machine that divide each matrix by its outputs, "
@@ -83,7 +87,6 @@ INERT: Mapping[str, str] = {
     "trust_remote_code": _NO_CODE,
     "code_revision": _NO_CODE,
     "swap_space": "what is preempted is computed again",
-    "enforce_eager": _GRAPHS,
     "max_seq_len_to_capture": _GRAPHS,
     "cudagraph_metrics": _GRAPHS,
     **dict.fromkeys(("jit_monitor_mode", "jit_monitor_verbose"), "nothing is compiled"),
@@ -303,7 +306,8 @@ MISSING: Mapping[str, str] = {
     "max_lora_cls_labels": "adapters have no classes of their own",
     "default_mm_loras": _TEXT_ALONE,
     **dict.fromkeys(
-        ("cudagraph_capture_sizes", "max_cudagraph_capture_size", "cuda_graph_sizes"), _GRAPHS
+        ("cudagraph_capture_sizes", "max_cudagraph_capture_size", "cuda_graph_sizes"),
+        _GRAPH_SIZES,
     ),
     **dict.fromkeys(
         (

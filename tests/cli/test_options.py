@@ -157,7 +157,7 @@ def test_short_flags_are_vllms() -> None:
 
 
 def test_flags_without_effect_are_taken(caplog: pytest.LogCaptureFixture) -> None:
-    alone = ("--trust-remote-code", "--enforce-eager", "--disable-log-requests")
+    alone = ("--trust-remote-code", "--cudagraph-metrics", "--disable-log-requests")
     assert engine(*alone, "--swap-space", "4", "m").model == "m"
     assert "swap_space (" in caplog.text
     caplog.clear()

@@ -22,7 +22,7 @@ from tests.docs.pages import path_of
 BEGIN, END = "<!-- flags -->\n", "<!-- end of flags -->\n"
 # The first of SGLang's flags in each declaration; those of llama-server stand before it.
 _FIRST_OF_SGLANG = "--model-path"
-_FIRST_OTHER_OF_SGLANG = "--disable-cuda-graph"
+_FIRST_OTHER_OF_SGLANG = "--skip-server-warmup"
 # Values of which one may be the case here.
 _CANDIDATES = (
     *(1, 0, True, False, "auto", "hf", "vllm", "main", "mp", "uni", "none", "full", "fast", "slow"),

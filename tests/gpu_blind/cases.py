@@ -230,6 +230,11 @@ def same_row_twice(
     return whole[count - 1], again[0]
 
 
+def chunks_case() -> Case:
+    """Return rows with more chunks than programs, if there is one program for a head."""
+    return attention_case(BF16, "of many chunks", Attention(sequences=((1100, 1), (40, 1))))
+
+
 ROPE = Rope(plain(32, 1e4))
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 

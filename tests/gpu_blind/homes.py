@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from octavo.backends.cuda.accelerator import Kernel
+from octavo.backends.cuda.accelerator import Fetching, Graph, Kernel
 from octavo.backends.torch.device import HostDevice
 from octavo.observe.machine import Memory
+
+_Made = TypeVar("_Made")
 
 
 class Launched(NamedTuple):
@@ -42,6 +44,15 @@ class Home(HostDevice):
         **constants: Any,
     ) -> None:
         self._run(Launched(kernel, grid, tuple(tensors), tuple(numbers), constants))
+
+    def pinned(self, num_bytes: int) -> Tensor:
+        raise NotImplementedError
+
+    def begin_fetch(self, tensors: Sequence[Tensor]) -> Fetching:
+        raise NotImplementedError
+
+    def capture(self, run: Callable[[], _Made]) -> tuple[Graph, _Made]:
+        raise NotImplementedError
 
     def working(self) -> AbstractContextManager[None]:
         return torch.inference_mode()

@@ -74,6 +74,14 @@ WRONG = [
     Bug("a NaN is taken for a number", draw, "tl.where(is_finite == 0, -1, token)", "token"),
 ]
 
+# The same, where programs have several chunks.
+ALONE = Bug(
+    "a program computes one chunk alone",
+    attention,
+    "range(tl.program_id(0), count, tl.num_programs(0))",
+    "range(tl.program_id(0), tl.minimum(count, tl.program_id(0) + 1), tl.num_programs(0))",
+)
+
 # What the watch over accesses finds.
 RACES = [
     Bug(
@@ -85,8 +93,8 @@ RACES = [
     Bug(
         "chunks share a place",
         attention,
-        "place = (item * tl.num_programs(1) + kv_head) * per_kv + r",
-        "place = (item * 0 + kv_head) * per_kv + r",
+        "place = (tl.cast(item, tl.int64) * kv_heads + kv_head) * per_kv + r",
+        "place = (tl.cast(item, tl.int64) * 0 + kv_head) * per_kv + r",
     ),
     Bug("rows share a part", draw, "place = row * tl.num_programs(1) + part", "place = row + part"),
 ]

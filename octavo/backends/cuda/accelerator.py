@@ -1,14 +1,15 @@
 """The interface of a card, as the CUDA backend uses it; nothing else names torch.cuda.
 
 All work goes to the device's one queue, in the order in which it is submitted. The host waits for
-it in `fetch` alone.
+it in `fetch`, or later for what `begin_fetch` has begun to copy. Work that is the same in many
+steps can be captured as a graph, and is then submitted by one call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from octavo.backends.torch.device import Array, TensorDevice
 from octavo.observe.machine import Memory
 
 _ALIGNMENT = 64  # bytes: where each array begins in a buffer that many share
+_Made = TypeVar("_Made")
 
 
 class Accelerator(TensorDevice, Protocol):
@@ -49,6 +51,50 @@ class Accelerator(TensorDevice, Protocol):
     ) -> None:
         """Submit one run of a kernel: so many programs, with these arguments in this order."""
 
+    def pinned(self, num_bytes: int) -> Tensor:
+        """Return a buffer of bytes on the host from which copies do not wait.
+
+        Who keeps one writes to it only when the copies that read it have ended, as after `fetch`.
+        """
+
+    def begin_fetch(self, tensors: Sequence[Tensor]) -> Fetching:
+        """Submit a copy of tensors to the host, for which a later call waits."""
+
+    def capture(self, run: Callable[[], _Made]) -> tuple[Graph, _Made]:
+        """Note the work that `run` submits, which is not done; return it with what `run` returns.
+
+        What `run` does has been done once before, so that nothing is compiled or made meanwhile.
+        It uploads nothing and waits for nothing. What it makes has a value only after a replay, and
+        until another graph of the device is replayed: all graphs share one memory.
+        """
+
+
+class Fetching(Protocol):
+    """A copy to the host under way."""
+
+    def done(self) -> bool:
+        """Return whether `wait` would return at once."""
+
+    def wait(self) -> list[Array]:
+        """Wait for the copy in any thread; return the arrays."""
+
+
+class Event(Protocol):
+    """A place in the queue of work, as torch.cuda.Event is."""
+
+    def query(self) -> bool:
+        """Return whether the device has come so far."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has come so far."""
+
+
+class Graph(Protocol):
+    """Work that was captured: the same operations on the same memory, whatever that now holds."""
+
+    def replay(self) -> None:
+        """Submit the work, in order with all other work of the device."""
+
 
 class Kernel(Protocol):
     """A kernel as Triton makes it, which a grid turns into something that can be called."""
@@ -64,17 +110,17 @@ class Copies:
     """
 
     def __init__(
-        self, device: torch.device, pinned: Callable[[int], Tensor], wait: Callable[[], None]
+        self, device: torch.device, pinned: Callable[[int], Tensor], mark: Callable[[], Event]
     ) -> None:
         self.device = device
-        self._pinned = pinned  # makes a buffer of bytes in pinned memory
-        self._wait = wait  # until all copies to the host have ended
+        self.pinned = pinned  # makes a buffer of bytes in pinned memory
+        self._mark = mark  # an event behind all work so far
         self._constants: dict[Hashable, Tensor] = {}
 
     def upload(self, arrays: Sequence[Array]) -> list[Tensor]:
         """Copy arrays to the device; they may change as soon as this returns."""
         places, size = _places([each.nbytes for each in arrays])
-        buffer = self._pinned(size)
+        buffer = self.pinned(size)
         content = buffer.numpy()
         for place, each in zip(places, arrays, strict=True):
             content[place : place + each.nbytes] = (
@@ -88,25 +134,48 @@ class Copies:
 
     def fetch(self, tensors: Sequence[Tensor]) -> list[Array]:
         """Copy tensors to the host, and wait once for all of them."""
+        return self.begin_fetch(tensors).wait()
+
+    def begin_fetch(self, tensors: Sequence[Tensor]) -> _Fetch:
+        """Submit a copy of tensors to the host, all in one."""
         places, size = _places([each.nbytes for each in tensors])
         joined = torch.empty(size, dtype=torch.uint8, device=self.device)
         for place, each in zip(places, tensors, strict=True):
             flat = each.contiguous().view(-1).view(torch.uint8)
             joined[place : place + each.nbytes].copy_(flat)
-        buffer = self._pinned(size)
+        buffer = self.pinned(size)
         buffer.copy_(joined, non_blocking=True)
-        self._wait()
-        content = buffer.numpy()
-        return [
-            content[place : place + each.nbytes].view(_NAMES[each.dtype]).reshape(each.shape)
-            for place, each in zip(places, tensors, strict=True)
-        ]
+        forms = [(each.nbytes, _NAMES[each.dtype], tuple(each.shape)) for each in tensors]
+        return _Fetch(buffer, list(zip(places, forms, strict=True)), self._mark())
 
     def constant(self, key: Hashable, make: Callable[[], Array]) -> Tensor:
         """Return what was uploaded once under a key."""
         if key not in self._constants:
             (self._constants[key],) = self.upload([make()])
         return self._constants[key]
+
+
+class _Fetch:
+    """A copy into one pinned buffer; implements `Fetching`."""
+
+    def __init__(
+        self,
+        buffer: Tensor,
+        parts: list[tuple[int, tuple[int, np.dtype[Any], tuple[int, ...]]]],
+        event: Event,
+    ) -> None:
+        self._buffer, self._parts, self._event = buffer, parts, event
+
+    def done(self) -> bool:
+        return self._event.query()
+
+    def wait(self) -> list[Array]:
+        self._event.synchronize()
+        content = self._buffer.numpy()
+        return [
+            content[place : place + size].view(kind).reshape(shape)
+            for place, (size, kind, shape) in self._parts
+        ]
 
 
 def _places(sizes: Sequence[int]) -> tuple[list[int], int]:

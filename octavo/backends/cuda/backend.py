@@ -17,10 +17,13 @@ from octavo.backends.base import StepSize
 from octavo.backends.cuda.accelerator import Accelerator
 from octavo.backends.cuda.batch import DeviceBatch
 from octavo.backends.cuda.footprint import draw_bytes
+from octavo.backends.cuda.graph_batch import GraphBatch, refusal
+from octavo.backends.cuda.graphs import DecodeGraphs
 from octavo.backends.cuda.meanings import DEVICE_MEANINGS
-from octavo.backends.cuda.sampler import DeviceSampler
+from octavo.backends.cuda.sampler import DeviceRows, DeviceSampler, signed_keys
+from octavo.backends.cuda.steady import DevicePending, Drawing, Drawings, SteadyDraws
 from octavo.backends.cuda.weights import put
-from octavo.backends.step import Draws, HostBatch, StepOutput
+from octavo.backends.step import Draws, HostBatch, Pending, StepOutput, refuse_adapters
 from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch import ops
 from octavo.backends.torch.adapters import TorchAdapter
@@ -42,12 +45,23 @@ class CudaBackend(TorchBackend):
     """
 
     _batches = DeviceBatch
+    _graph_batches = GraphBatch
     _meanings = DEVICE_MEANINGS
 
     def __init__(
-        self, accelerator: Accelerator, dtype: str = "float32", *, has_kernels: bool = False
+        self,
+        accelerator: Accelerator,
+        dtype: str = "float32",
+        *,
+        has_kernels: bool = False,
+        captures: bool = False,
     ) -> None:
         super().__init__(dtype)
+        self._captures = captures
+        self._size: StepSize | None = None  # of the largest step, for which graphs have room
+        self._graphs: DecodeGraphs | None = None
+        self._steady: SteadyDraws | None = None  # of the last step, if the next may continue it
+        self._drawings = Drawings()
         self._accelerator = self._home = accelerator
         self._sampler: DeviceSampler
         self._has_kernels = has_kernels
@@ -95,15 +109,44 @@ class CudaBackend(TorchBackend):
     def reserve(self, size: StepSize, spare_bytes: int) -> int:
         """Measure the largest forward pass by running it, and add what the draws take."""
         assert self._layout is not None, "prepare must be called first"
+        self._size = None
         self.make_cache(1)
         batch = largest_batch(size, self._block_size, len(self._layout.windows))
         measured = self._thread.submit(self._growth, batch).result()
         if self._has_kernels:
             self._compile_what_is_left(size)
-        self._buffers = None
+        if self._is_captured(size):
+            self._size = size
+            before = self._accelerator.forget_peak()
+            self._begin_graphs()
+            measured += self._accelerator.peak_bytes() - before
+        self._buffers = self._graphs = None
         log.info("the largest step, of %d tokens, took %d bytes more", size.rows, measured)
         # What the step keeps for long sequences is known, and would take long to compute.
         return measured + kept_bytes(size) + draw_bytes(size)
+
+    def _is_captured(self, size: StepSize) -> bool:
+        """Return whether the steps that only decode are captured, and say why if they are not."""
+        if not self._captures:
+            return False
+        why = self._graph_refusal()
+        if why is not None:
+            log.info("decode steps are not captured as graphs: %s", why)
+        return why is None and size.vocabulary > 0
+
+    def _graph_refusal(self) -> str | None:
+        assert self._interpreter is not None
+        return refusal(self._interpreter.instructions, has_kernels=self._has_kernels)
+
+    def _begin_graphs(self) -> None:
+        """Make the largest graph, in the thread of the steps; the others follow when needed."""
+        assert self._size is not None
+        interpreter, buffers = self._ready
+        self._graphs = DecodeGraphs(
+            *(self._accelerator, interpreter, buffers, self._sampler, self._size),
+            self._graph_batches,
+        )
+        self._thread.submit(self._graphs.capture_largest).result()
 
     def _compile_what_is_left(self, size: StepSize) -> None:
         """Run what the largest step may lack: a prompt, a row alone, further programs, and draws.
@@ -141,27 +184,94 @@ class CudaBackend(TorchBackend):
         with home.working():
             pool = torch.zeros(num_blocks * page_bytes, dtype=torch.uint8, device=home.device)
             self._buffers = buffers_in(pool, layout, self._block_size, self.dtype, home)
+        self._graphs = self._steady = None
+        if self._size is not None:
+            self._begin_graphs()
 
     @property
     def num_threads(self) -> int:
         return 1  # the host's, which submits the work
 
+    def step(self, batch: HostBatch, draws: Draws) -> Pending:
+        if self._adapters is None:
+            refuse_adapters(batch)
+        return DevicePending(self._thread.submit(self._begin, batch, draws), self._drawings)
+
+    def _begin(self, batch: HostBatch, draws: Draws) -> StepOutput | Drawing:
+        """Submit a step that continues the last one, or compute another one to its end."""
+        steady, graphs = self._steady, self._graphs
+        if (
+            steady is not None
+            and graphs is not None
+            and steady.continues(batch, draws)
+            and graphs.takes(batch, draws)
+        ):
+            with self._home.step():
+                return self._continue(steady, graphs, batch, draws)
+        self._drawings.finish()
+        self._steady = None
+        return self._run(batch, draws)
+
+    def _continue(
+        self, steady: SteadyDraws, graphs: DecodeGraphs, batch: HostBatch, draws: Draws
+    ) -> Drawing:
+        """Submit a step whose tokens the device has, and wait for nothing."""
+        temperatures, keys = steady.temperatures, steady.next_keys()
+        logits, tokens = graphs.run(batch, temperatures, keys, continues=True)
+
+        def finish(drawn: NDArray[np.int64]) -> StepOutput:
+            if drawn.min() >= 0:
+                return StepOutput(steady.append(drawn))
+            rows = DeviceRows(list(range(len(drawn))), [], [], [])
+            none = np.empty(logits.shape, np.float32)
+            return self._sampler.finish_with(draws, none, NO_FLOATS, rows, drawn.tolist())
+
+        return self._drawings.add(Drawing(self._accelerator.begin_fetch([tokens]), finish))
+
     def _drawn(self, batch: HostBatch, draws: Draws) -> StepOutput:
-        """Draw what the device draws, fetch everything at once, and compute the rest here."""
+        """Compute a batch, by a graph if that is possible, and draw."""
+        if self._graphs is not None and self._graphs.takes(batch, draws):
+            return self._replayed(self._graphs, batch, draws)
         outputs = self._outputs(batch)
         if outputs is None:
             return self._sampler.finish(draws, NO_FLOATS, NO_FLOATS)
-        logits, found = outputs.logits.float(), self._sampler.split(draws)
-        wanted = [outputs.hidden.float()]
-        if found.rows:
-            wanted.append(self._sampler.draw_there(logits, found, draws))
+        found, logits = self._sampler.split(draws), outputs.logits.float()
+        drawn = self._sampler.draw_there(logits, found, draws) if found.rows else None
+        return self._fetched(draws, found, logits, drawn, outputs.hidden.float())
+
+    def _replayed(self, graphs: DecodeGraphs, batch: HostBatch, draws: Draws) -> StepOutput:
+        """Replay a graph, whose draws are used unless some rows are drawn in another way."""
+        self._change(batch)
+        found = self._sampler.split(draws)
+        if draws.masks is None and not found.fetched:
+            logits, tokens = graphs.run(batch, found.temperatures, signed_keys(found.keys))
+            output = self._fetched(draws, found, logits, tokens, None)
+            if not output.failures:
+                slots = [self._sampler.slots[number] for number in draws.slots.tolist()]
+                self._steady = SteadyDraws(draws.slots, slots)
+            return output
+        logits, _ = graphs.run(batch, (), signed_keys(()))
+        drawn = self._sampler.draw_there(logits, found, draws) if found.rows else None
+        return self._fetched(draws, found, logits, drawn, None)
+
+    def _fetched(
+        self,
+        draws: Draws,
+        found: DeviceRows,
+        logits: Tensor,
+        drawn: Tensor | None,
+        hidden: Tensor | None,
+    ) -> StepOutput:
+        """Fetch everything at once, and compute the rest here."""
+        wanted = [each for each in (hidden, drawn) if each is not None]
         if found.fetched:
             (rows,) = self._home.upload([np.array(found.fetched, np.int64)])
             wanted.append(logits[rows])
-        hidden, *others = self._home.fetch(wanted)
-        drawn = others.pop(0).tolist() if found.rows else []
+        on_host = self._home.fetch(wanted)
+        states = NO_FLOATS if hidden is None else on_host.pop(0)
+        tokens = [] if drawn is None else on_host.pop(0).tolist()
         # Nothing depends on rows that are not fetched, and their memory is hardly ever touched.
-        on_host = np.empty(logits.shape, np.float32)
+        rows_on_host = np.empty(logits.shape, np.float32)
         if found.fetched:
-            on_host[found.fetched] = others[0]
-        return self._sampler.finish_with(draws, on_host, hidden, found, drawn)
+            rows_on_host[found.fetched] = on_host[0]
+        return self._sampler.finish_with(draws, rows_on_host, states, found, tokens)

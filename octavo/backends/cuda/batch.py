@@ -27,9 +27,9 @@ class DeviceBatch(TorchBatch):
     @cached_property
     def paged(self) -> PagedBatch:
         """The part that kernels of attention read."""
-        from octavo.backends.cuda.kernels.paged import PagedBatch
+        from octavo.backends.cuda.kernels.paged import PlannedBatch
 
-        return PagedBatch(self.host, self.home)
+        return PlannedBatch(self.host, self.home)
 
     def _tile(
         self, group: int, window: int, skipped: int, both_ways: bool, number: int

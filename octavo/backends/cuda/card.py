@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from torch import Tensor
 from octavo.backends.cuda.accelerator import Copies, Kernel
 from octavo.backends.select import NoBackendError
 from octavo.observe.machine import Memory
+
+_Made = TypeVar("_Made")
 
 
 class CudaAccelerator(Copies):
@@ -33,7 +36,9 @@ class CudaAccelerator(Copies):
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-        super().__init__(torch.device("cuda", index), self._pin, self._wait_for_copies)
+        self._capturing: torch.cuda.Stream | None = None  # made with the first graph
+        self._pool: Any = None  # the memory of all graphs
+        super().__init__(torch.device("cuda", index), self._pin, self._mark)
 
     @property
     def name(self) -> str:
@@ -72,10 +77,35 @@ class CudaAccelerator(Copies):
     ) -> None:
         kernel[grid](*tensors, *numbers, **constants)
 
+    def capture(self, run: Callable[[], _Made]) -> tuple[torch.cuda.CUDAGraph, _Made]:
+        if self._capturing is None:
+            self._capturing = torch.cuda.Stream(self._index)  # type: ignore[no-untyped-call]
+            self._pool = torch.cuda.graph_pool_handle()
+            self._begin_on(self._capturing, run)
+        graph, usual = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._index)
+        self._capturing.wait_stream(usual)
+        with torch.cuda.stream(self._capturing):
+            # Other threads, such as those that load adapters, may use the card meanwhile.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                made = run()
+            finally:
+                graph.capture_end()
+        usual.wait_stream(self._capturing)
+        return graph, made
+
+    def _begin_on(self, stream: torch.cuda.Stream, run: Callable[[], object]) -> None:
+        """Let libraries make what they keep for a stream, such as the room of cuBLAS."""
+        usual = torch.cuda.current_stream(self._index)
+        stream.wait_stream(usual)
+        with torch.cuda.stream(stream):
+            run()
+        usual.wait_stream(stream)
+
     def _pin(self, num_bytes: int) -> Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
-    def _wait_for_copies(self) -> None:
+    def _mark(self) -> torch.cuda.Event:
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._index))
-        event.synchronize()
+        return event

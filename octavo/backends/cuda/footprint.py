@@ -10,6 +10,9 @@ from octavo.backends.torch.footprint import TorchFootprint
 _MOST_KV_BYTES = 1 << 50  # all that there is
 # Numbers of noise made at once: of some rows, so that the memory of draws has a bound.
 MOST_AT_ONCE = 1 << 22
+PART_BYTES = 64 << 20  # of the parts of one launch of attention over chunks
+_GRAPH_ROWS = 64  # of a graph, or a multiple of them: the rows of a product's tile
+_ROW_COPIES = 6  # of a row's hidden state that a graph has at once
 # Copies that exist at once in the draws of sampler.py: of noise in 8 bytes, of logits in 4.
 _NOISE_COPIES, _LOGIT_COPIES = 6, 3
 
@@ -19,9 +22,22 @@ class CudaFootprint(TorchFootprint):
     """The backend's memory; implements `octavo.backends.base.Footprint`."""
 
     most_kv_bytes: int = _MOST_KV_BYTES
+    has_graphs: bool = False
 
     def step_bytes(self, *sizes: StepSize) -> int:
-        return TorchFootprint.step_bytes(self, *sizes) + sum(map(draw_bytes, sizes))
+        graphs = graph_bytes(sizes[0]) if self.has_graphs else 0
+        return TorchFootprint.step_bytes(self, *sizes) + sum(map(draw_bytes, sizes)) + graphs
+
+
+def graph_bytes(size: StepSize) -> int:
+    """Estimate what the largest graph keeps: one row of each sequence, beside the parts of chunks.
+
+    All graphs share its memory.
+    """
+    rows = -(-size.sequences // _GRAPH_ROWS) * _GRAPH_ROWS
+    logits = size.vocabulary * 4 * 2
+    others = (2 * size.ffn + _ROW_COPIES * size.hidden) * 4
+    return rows * (logits + others) + PART_BYTES
 
 
 def draw_bytes(size: StepSize) -> int:

@@ -96,7 +96,7 @@ class CudaKind:
     def footprint(self, settings: BackendSettings) -> CudaFootprint:
         from octavo.backends.cuda.footprint import CudaFootprint
 
-        return CudaFootprint(self.dtype(settings))
+        return CudaFootprint(self.dtype(settings), has_graphs=_captures(settings))
 
     @cached_property
     def _accelerator(self) -> Accelerator:
@@ -122,7 +122,15 @@ class CudaKind:
         assert place is None, "it has no ranks"
 
         has_kernels = settings.cuda_kernels == "triton"
-        return CudaBackend(self._accelerator, self.dtype(settings), has_kernels=has_kernels)
+        captures = _captures(settings)
+        return CudaBackend(
+            self._accelerator, self.dtype(settings), has_kernels=has_kernels, captures=captures
+        )
+
+
+def _captures(settings: BackendSettings) -> bool:
+    """Return whether decode steps become graphs; attention by torch's operations cannot."""
+    return settings.cuda_kernels == "triton" and not settings.enforce_eager
 
 
 def _torch_version() -> str:

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.backends.base import Floats, Ints
+from octavo.backends.base import Floats, Ints, Longs
 from octavo.backends.cuda.footprint import MOST_AT_ONCE
-from octavo.backends.cuda.noise import gumbel, signed
+from octavo.backends.cuda.noise import gumbel
 from octavo.backends.step import NO_LOGPROBS, NO_TOKEN_LEFT, NOT_FINITE, Draws, StepOutput, Words
 from octavo.backends.torch.device import Array, TensorDevice
 from octavo.backends.torch.sampling import noise
@@ -80,12 +80,11 @@ class DeviceSampler(StepSampler):
     def draw_there(self, logits: Tensor, found: DeviceRows, draws: Draws) -> Tensor:
         """Submit the draws; return the tokens on the device. Wait for masks, if there are any."""
         temperatures = np.array(found.temperatures, np.float64)
-        keys = np.array([list(map(signed, pair)) for pair in found.keys], np.int64)
         arrays: list[Array] = [
             np.array(found.rows, np.int64),
             np.flatnonzero(temperatures > 0),
             temperatures,
-            keys.reshape(-1, 2),
+            signed_keys(found.keys),
         ]
         if draws.masks is not None:
             arrays.append(_words_of(draws, found.rows, draws.masks.wait()))
@@ -109,6 +108,18 @@ class DeviceSampler(StepSampler):
         if masks is not None:
             tokens.masked_fill_(allowed.amax(1) == -torch.inf, _NONE_LEFT)
         return tokens.masked_fill_(~torch.isfinite(raw).all(1), _NOT_FINITE)
+
+    def best_of_rows(self, logits: Tensor, temperatures: Tensor, keys: Tensor) -> Tensor:
+        """Return the best token of each row, in a way that does not depend on which are warm."""
+        warm = (temperatures > 0)[:, None]
+        divisors = torch.where(warm, temperatures[:, None], 1.0)
+        scores, size = logits.double(), logits.shape[1]
+        step = max(1, MOST_AT_ONCE // size)
+        for begin in range(0, len(logits), step):
+            part = slice(begin, begin + step)
+            noisy = scores[part] / divisors[part] + gumbel(keys[part], size)
+            scores[part] = torch.where(warm[part], noisy, scores[part])
+        return scores.argmax(1).masked_fill_(~torch.isfinite(logits).all(1), _NOT_FINITE)
 
     def finish_with(
         self, draws: Draws, logits: Floats, hidden: Floats, found: DeviceRows, drawn: Sequence[int]
@@ -137,6 +148,11 @@ class DeviceSampler(StepSampler):
             tokens[others] = drawn
             failures.update((others[place], message) for place, message in failed.items())
         return tokens, failures
+
+
+def signed_keys(keys: Sequence[tuple[int, int]]) -> Longs:
+    """Return keys as the device has them: [rows, 2]."""
+    return np.array(keys, np.uint64).reshape(-1, 2).view(np.int64)
 
 
 def _words_of(draws: Draws, rows: Sequence[int], masks: Words) -> Ints:

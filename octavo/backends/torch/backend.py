@@ -23,6 +23,7 @@ from octavo.backends.step import (
     Draws,
     HostBatch,
     NoAdaptersError,
+    Pending,
     StepOutput,
     refuse_adapters,
 )
@@ -207,7 +208,7 @@ class TorchBackend:
     def block_bytes(self, group: int) -> int:
         return self._ready[1].block_bytes(group)
 
-    def step(self, batch: HostBatch, draws: Draws) -> TorchPending:
+    def step(self, batch: HostBatch, draws: Draws) -> Pending:
         if self._adapters is None:
             refuse_adapters(batch)
         return TorchPending(self._thread.submit(self._run, batch, draws))
@@ -284,16 +285,21 @@ class TorchBackend:
     def _outputs(self, batch: HostBatch) -> Outputs | None:
         """Change slots and blocks, and run the program, unless the batch has no rows."""
         interpreter, buffers = self._ready
-        self._change_slots(batch)
-        for copied in batch.copies:
-            buffers.copy(*copied)
-        for loaded in batch.loads:
-            buffers.load(*loaded)
+        self._change(batch)
         if not len(batch.token_ids):
             return None
         outputs = interpreter.run(self._batches.of(batch, buffers, self._adapter_slots))
         self._states = outputs.states
         return outputs
+
+    def _change(self, batch: HostBatch) -> None:
+        """Change slots of adapters, and copy and load blocks, before any row is computed."""
+        buffers = self._ready[1]
+        self._change_slots(batch)
+        for copied in batch.copies:
+            buffers.copy(*copied)
+        for loaded in batch.loads:
+            buffers.load(*loaded)
 
     def _change_slots(self, batch: HostBatch) -> None:
         """Put adapters into their slots; steps run one after the other."""

@@ -158,6 +158,11 @@ class Interpreter:
             for instruction, buffers in zip(listing, done, strict=True)
         ]
 
+    @property
+    def instructions(self) -> list[Instruction]:
+        """The instructions of the listing, in the order in which they run."""
+        return [instruction for _, instruction, _ in self._steps]
+
     def run(self, batch: TorchBatch) -> Outputs:
         """Run all instructions; values are freed behind their last reader."""
         run = Run(batch, self._communicator)

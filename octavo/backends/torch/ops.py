@@ -16,6 +16,7 @@ could break this, and tests/backends/torch/test_exactness.py checks all of them:
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from functools import cache
 
@@ -39,8 +40,9 @@ ROW_ALIGNMENT_BYTES = 64
 # Fewer outputs than this do not fill the widest vector (16 floats), so that libraries spread rows
 # or inputs over a vector instead. They are cheap to sum here, and a test of so few proves little.
 LEAST_TILED_OUTPUTS = 16
-# Outputs of a product; more are computed in several products. A test of a shape needs as much
-# memory as its weight, so that this bounds both its memory and its time.
+# Outputs of a product on the CPU; more are computed in several products. A test of a shape needs as
+# much memory as its weight, so that this bounds both its memory and its time. On a card the same
+# outputs are tested again and again to the width of the weight.
 MOST_TILED_OUTPUTS = 2048
 CODED_GROUP = 32  # numbers of a row in int8 that share a scale
 _ORDERED_TERMS = 1 << 17  # of a row, multiplied at once: 4 MB for a tile
@@ -48,12 +50,12 @@ _ORDERED_TERMS = 1 << 17  # of a row, multiplied at once: 4 MB for a tile
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows, columns = x.shape
-    tile_rows, odd = _tile_rows(x.device), -columns % (ROW_ALIGNMENT_BYTES // x.element_size())
-    missing = -rows % tile_rows
+    tile, odd = tile_rows(x.device), -columns % (ROW_ALIGNMENT_BYTES // x.element_size())
+    missing = -rows % tile
     padded = functional.pad(x, (0, odd, 0, missing)) if odd or missing else x.contiguous()
-    parts = []
-    for start in range(0, len(weight), MOST_TILED_OUTPUTS):
-        part = weight[start : start + MOST_TILED_OUTPUTS]
+    parts, most = [], _most_outputs(x.device)
+    for start in range(0, len(weight), most):
+        part = weight[start : start + most]
         if _place_matters(len(part), columns + odd, x.dtype, x.device):
             parts.append(_ordered_product(x, part))
         else:
@@ -67,13 +69,20 @@ def prove_shapes(weight: Tensor) -> None:
     """Test the shapes of a matrix's products now: it takes a wait, which no step may have."""
     outputs, columns = weight.shape
     columns += -columns % (ROW_ALIGNMENT_BYTES // weight.element_size())
-    for start in range(0, outputs, MOST_TILED_OUTPUTS):
-        part = min(MOST_TILED_OUTPUTS, outputs - start)
+    most = _most_outputs(weight.device)
+    for start in range(0, outputs, most):
+        part = min(most, outputs - start)
         _place_matters(part, columns, weight.dtype, weight.device)
 
 
-def _tile_rows(device: torch.device) -> int:
+def tile_rows(device: torch.device) -> int:
+    """Return the rows of a product's tile."""
     return CUDA_TILE_ROWS if device.type == "cuda" else TILE_ROWS
+
+
+def _most_outputs(device: torch.device) -> int:
+    """Return the most outputs of one product: on a card all, which has launches to save."""
+    return sys.maxsize if device.type == "cuda" else MOST_TILED_OUTPUTS
 
 
 def norm(x: Tensor, kind: Norm) -> Tensor:
@@ -225,9 +234,9 @@ def _of_best_groups(scores: Tensor, routing: Routing) -> Tensor:
 def _tiled_product(x: Tensor, weight: Tensor) -> Tensor:
     """Return `x @ weight.T`, computed by a library in tiles of one shape."""
     y = x.new_empty(len(x), len(weight))
-    transposed, tile_rows = weight.t(), _tile_rows(x.device)
-    for start in range(0, len(x), tile_rows):
-        tile = slice(start, start + tile_rows)
+    transposed, height = weight.t(), tile_rows(x.device)
+    for start in range(0, len(x), height):
+        tile = slice(start, start + height)
         torch.mm(x[tile], transposed, out=y[tile])
     return y
 
@@ -266,13 +275,15 @@ def _place_matters(
     if outputs < LEAST_TILED_OUTPUTS:
         return True
     generator = torch.Generator().manual_seed(0)
-    half = torch.randn(1 + outputs, columns // 2, generator=generator)
+    unlike = min(outputs, MOST_TILED_OUTPUTS)
+    half = torch.randn(1 + unlike, columns // 2, generator=generator)
     half[0] *= torch.exp2(torch.randint(-10, 11, half[0].shape, generator=generator))
     other_half = half[:, torch.randperm(columns // 2, generator=generator)]
     other_half[0] *= -1
     both = torch.cat((half, other_half), 1).to(dtype)
     both = both.to(device)
-    x, weight = both[:1].repeat(_tile_rows(device), 1), both[1:].contiguous()
+    x = both[:1].repeat(tile_rows(device), 1)
+    weight = both[1:].repeat(-(-outputs // unlike), 1)[:outputs]
     num_threads = torch.get_num_threads()
     results = []
     try:

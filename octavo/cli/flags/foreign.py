@@ -11,7 +11,7 @@ from octavo.options.processes.data_parallel import NAMES, SWITCHES
 # Those that take no value; all others take one.
 ALONE = frozenset(
     {
-        *("trust_remote_code", "enforce_eager", "cudagraph_metrics", "jit_monitor_verbose"),
+        *("trust_remote_code", "cudagraph_metrics", "jit_monitor_verbose"),
         *("monokernel", "enable_flashinfer_autotune", "enable_flash_late_interaction"),
         *("disable_cascade_attn", "disable_custom_all_reduce", "enable_nccl_comm_suspend"),
         *("disable_nccl_for_dp_synchronization", "enable_shm_tensor_arena"),

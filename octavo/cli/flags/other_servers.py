@@ -219,7 +219,7 @@ OTHERS: tuple[Other, ...] = (
     Other(("--log-disable",), _LOGS, is_alone=True),
     Other(("-lv", "--verbosity", "--log-verbosity"), _LOGS),
     # SGLang
-    Other(("--disable-cuda-graph", "--skip-server-warmup"), _OFF_ALREADY, None, is_alone=True),
+    Other(("--skip-server-warmup",), _OFF_ALREADY, None, is_alone=True),
     Other(("--enable-metrics", "--enable-cache-report"), _ALWAYS, None, is_alone=True),
     Other(("--enable-lora-overlap-loading",), "adapters load beside the steps", None, True),
     Other(("--lora-backend", "--max-lora-chunk-size"), "the backend chooses its kernels", None),
@@ -228,7 +228,7 @@ OTHERS: tuple[Other, ...] = (
     Other(("--enable-torch-compile", "--sleep-on-idle"), "the backend needs none", None, True),
     Other(("--grammar-backend",), "there is one grammar engine", None),
     Other(("--sampling-backend", "--decode-log-interval"), "the backend has one", None),
-    Other(("--cuda-graph-max-bs", "--cuda-graph-bs"), "no backend captures graphs", None),
+    Other(("--cuda-graph-max-bs", "--cuda-graph-bs"), "graphs are captured when needed", None),
     Other(("--max-total-tokens",), "see --kv-cache-memory-bytes and --max-model-len"),
     Other(("--max-prefill-tokens",), _BATCH),
     Other(("--speculative-num-draft-tokens",), "see --speculative-num-steps", None),

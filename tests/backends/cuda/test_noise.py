@@ -23,3 +23,10 @@ def test_the_random_bits_are_the_same() -> None:
     # Logarithms may differ in their last bit.
     gumbel = noise.gumbel(keys, TOKENS).numpy()
     np.testing.assert_allclose(gumbel, reference.gumbel(pairs, spread), rtol=1e-14, atol=1e-14)
+
+
+def test_keys_of_many_draws_are_those_of_each() -> None:
+    seeds, positions = [0, 5, 2**63, 2**64 - 1], [0, 1, 77, 2**31]
+    found = reference.keys_of(reference.mixed(seeds), np.array(positions, np.uint64))
+    expected = [reference.keys(*pair) for pair in zip(seeds, positions, strict=True)]
+    assert [tuple(map(int, pair)) for pair in found] == expected

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from octavo.models.llama import Llama
-from tests.backends.cuda.on_fake import make_backend
+from tests.backends.cuda.on_fake import make_backend, make_capturing
 from tests.runner.test_worlds import run_world
 from tests.runner.tiny import Family, Mixed, convolving, latent, make_groups
 
@@ -31,4 +31,18 @@ def test_worlds_hold_on_the_device(name: str, seed: int) -> None:
     """
     family = FAMILIES[name]
     makes = partial(make_backend, family=family), partial(make_groups, family=family)
+    run_world(seed, *makes, store="bad" if seed % 2 else None)
+
+
+@pytest.mark.slow
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("seed", range(20, 40))
+@pytest.mark.parametrize("name", FAMILIES)
+def test_worlds_hold_while_graphs_are_replayed(name: str, seed: int) -> None:
+    """Decode steps are captured in the middle of a world, and replayed whatever changes meanwhile.
+
+    The expected output is that of passes of the host's operations one by one.
+    """
+    family = FAMILIES[name]
+    makes = partial(make_capturing, family=family), partial(make_groups, family=family)
     run_world(seed, *makes, store="bad" if seed % 2 else None)

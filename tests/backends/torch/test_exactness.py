@@ -83,10 +83,11 @@ def test_linear_where_the_library_sums_rows_by_position(
         ops._place_matters.cache_clear()
 
 
+@pytest.mark.parametrize("most", [MOST_TILED_OUTPUTS, sys.maxsize], ids=("host", "card"))
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("outputs", [520, 1000, 2 * MOST_TILED_OUTPUTS + 3])
 def test_linear_where_the_library_has_another_kernel_for_many_outputs(
-    outputs: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    outputs: int, dtype: torch.dtype, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each shape that is computed is tested itself, not a smaller one."""
     matrix_product = torch.mm
@@ -99,16 +100,21 @@ def test_linear_where_the_library_has_another_kernel_for_many_outputs(
     weight, x = some(outputs, 64, seed=1, dtype=dtype), some(TILE_ROWS + 5, 64, dtype=dtype)
     ops._place_matters.cache_clear()
     monkeypatch.setattr(torch, "mm", product)
+    monkeypatch.setattr(ops, "_most_outputs", lambda device: most)
     try:
         assert_rows_stand_alone(lambda rows: ops.linear(rows, weight, None), x)
-        assert ops._place_matters(min(outputs, MOST_TILED_OUTPUTS), 64, dtype)
+        assert ops._place_matters(min(outputs, most), 64, dtype)
     finally:
         ops._place_matters.cache_clear()
 
 
+@pytest.mark.parametrize("most", [MOST_TILED_OUTPUTS, sys.maxsize], ids=("host", "card"))
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("outputs", [MOST_TILED_OUTPUTS, MOST_TILED_OUTPUTS + 17])
-def test_linear_of_many_outputs(outputs: int, dtype: torch.dtype) -> None:
+def test_linear_of_many_outputs(
+    outputs: int, dtype: torch.dtype, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ops, "_most_outputs", lambda device: most)
     weight, bias = some(outputs, 33, seed=1, dtype=dtype), some(outputs, seed=2, dtype=dtype)
     x = some(TILE_ROWS + 5, 33, dtype=dtype)
     expected = (x.double() @ weight.double().t()).to(dtype) + bias

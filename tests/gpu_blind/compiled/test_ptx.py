@@ -7,12 +7,14 @@ import re
 import pytest
 import torch
 
+from octavo.backends.cuda.kernels import paged
 from tests.gpu_blind.cases import (
     BF16,
     FP32,
     Attention,
     Case,
     attention_case,
+    chunks_case,
     draw_case,
     norm_case,
     same_row_twice,
@@ -36,6 +38,16 @@ def test_the_code_for_ampere_computes_what_the_operation_means(case: Case) -> No
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_the_code_for_hopper_computes_what_the_operation_means(case: Case) -> None:
     assert_near(case.compute(executing(90)), case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 90])
+def test_a_program_computes_one_chunk_after_the_other(
+    capability: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paged, "_MOST_PROGRAMS", 1)
+    case = chunks_case()
+    assert_near(case.compute(executing(capability)), case)
 
 
 @pytest.mark.slow

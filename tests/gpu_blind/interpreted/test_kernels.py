@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.gpu_blind.cases import BF16, FP32, Case, same_row_twice, small_cases
+from octavo.backends.cuda.kernels import paged
+from tests.gpu_blind.cases import BF16, FP32, Case, chunks_case, same_row_twice, small_cases
 from tests.gpu_blind.homes import Home, interpret
 from tests.gpu_blind.near import assert_near
 
@@ -15,6 +16,14 @@ CASES = small_cases()
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_a_kernel_computes_what_its_operation_means(case: Case) -> None:
+    assert_near(case.compute(Home(interpret)), case)
+
+
+@pytest.mark.slow
+def test_a_program_computes_one_chunk_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs of a graph are as many for any number of chunks."""
+    monkeypatch.setattr(paged, "_MOST_PROGRAMS", 1)
+    case = chunks_case()
     assert_near(case.compute(Home(interpret)), case)
 
 

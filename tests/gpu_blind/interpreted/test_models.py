@@ -6,36 +6,67 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+import torch
 
 from octavo import LLM, SamplingParams
 from octavo.backends.base import StepSize
 from octavo.backends.cuda.backend import CudaBackend
-from octavo.backends.cuda.fake.accelerator import FakeAccelerator
+from octavo.backends.cuda.fake.accelerator import FakeAccelerator, FakeGraph
+from octavo.backends.cuda.kernels import paged
+from octavo.backends.cuda.kernels.paged import GraphWork
+from octavo.backends.step import HostBatch
 from octavo.backends.torch.backend import TorchBackend
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.llama import Llama
 from octavo.models.registry import FAMILIES
 from tests.api.tiny import make_model
-from tests.backends.cuda.on_fake import accelerator_of, made
+from tests.backends.cuda.on_fake import SIZE, accelerator_of, made
 from tests.backends.cuda.steps import rows_of
 from tests.backends.cuda.test_families import results
-from tests.backends.cuda.test_steps import FILTERED, GREEDY, PROMPTS, TOLD, WARM, draws_of
+from tests.backends.cuda.test_graphs import outputs_of
+from tests.backends.cuda.test_steps import (
+    FILTERED,
+    GREEDY,
+    PROMPTS,
+    TOLD,
+    WARM,
+    assert_equal,
+    draws_of,
+)
+from tests.gpu_blind.homes import Home, interpret
+from tests.gpu_blind.interpreted import sanitizer
 from tests.models.made_up import DECODERS
 from tests.runner import tiny
 from tests.runner.tiny import FULL
 
 # Sums in other orders, through the layers of a small model in float32.
 TOLERANCE = 1e-4
+# Of a layer: two norms, queries and keys to their places, chunks, their merger, and the gate.
+LAUNCHES = 6
 
 
-def make_backend(num_blocks: int = 16, block_size: int = 4) -> CudaBackend:
+# One graph, of the eight rows that products of the fake device compute at once.
+SMALL = msgspec.structs.replace(SIZE, rows=4, wanted_rows=4, sequences=4, positions=32)
+
+
+def make_backend(
+    num_blocks: int = 16,
+    block_size: int = 4,
+    windows: tiny.Windows = FULL,
+    *,
+    captures: bool = False,
+) -> CudaBackend:
     """Make the small model's backend, whose operations are kernels where there are any."""
-    model, layout = made(FULL)
-    backend = CudaBackend(FakeAccelerator(), has_kernels=True)
+    model, layout = made(windows)
+    backend = CudaBackend(FakeAccelerator(), has_kernels=True, captures=captures)
     backend.prepare(model, layout, block_size)
+    if captures:
+        with sanitizer.paused():
+            backend.reserve(SMALL, 0)
     backend.make_cache(num_blocks)
     return backend
 
@@ -90,6 +121,72 @@ def test_all_kernels_of_all_programs_run_before_the_first_step() -> None:
     assert launched["best_of_part"] == 2
 
 
+WINDOWED = (None, 6)
+COUNTS = [4, 2, 4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("windows", [FULL, WINDOWED], ids=("full", "windowed"))
+def test_replayed_steps_have_the_tokens_of_kernels_one_by_one(windows: tiny.Windows) -> None:
+    """The device plans their chunks, and their numbers of rows differ."""
+    kinds = (WARM, GREEDY, TOLD, FILTERED)
+    replaying, usual = (make_backend(128, 4, windows, captures=each) for each in (True, False))
+    for found, expected in zip(
+        outputs_of(replaying, kinds, COUNTS), outputs_of(usual, kinds, COUNTS), strict=True
+    ):
+        assert_equal(found, expected)
+    notes = [note.what for note in accelerator_of(replaying).log]
+    assert notes.count("replay") == len(COUNTS)
+
+
+@pytest.mark.slow
+def test_nothing_is_compiled_once_an_engine_serves() -> None:
+    """Neither by prompts nor by steps of any number of rows, replayed or not."""
+    for captures in (True, False):
+        backend = make_backend(64, 4, captures=captures)
+        if not captures:
+            with sanitizer.paused():
+                backend.reserve(SMALL, 0)
+            backend.make_cache(64)
+        forms = accelerator_of(backend).forms
+        before = set(forms)
+        outputs_of(backend, (WARM, GREEDY, WARM, WARM), [4, 1])
+        assert before
+        assert forms == before
+
+
+def test_a_layer_has_six_launches_of_kernels_at_most() -> None:
+    """Products, and what a whole step needs once, apart."""
+    backend = make_backend(64, 4, captures=True)
+    assert backend._graphs is not None
+    (graph,) = backend._graphs.captured.values()
+    assert isinstance(graph, FakeGraph)
+    launched = Counter(each for each in graph.names if "aten." not in each)
+    products = graph.names.count("aten.mm")
+    layers = len(FULL)
+    assert launched.pop("best_of_part") == launched.pop("best_of_row") == 1
+    launched["normalise"] -= 1  # before the head
+    assert launched.total() == LAUNCHES * layers
+    assert products >= 4 * layers
+
+
+@pytest.mark.parametrize("window", [0, 5, 600])
+def test_the_device_plans_the_chunks_that_the_host_would(window: int) -> None:
+    positions = np.array([0, 511, 512, 5000, 1023, 77], np.int32)
+    rows = len(positions)
+    host = HostBatch(positions, positions, np.arange(rows + 1, dtype=np.int32), (), positions)
+    most = 40
+    at = torch.tensor([*positions.tolist(), -1, -1])
+    tables = [torch.zeros(len(at), 10)]  # of blocks as large as chunks
+    work = GraphWork(Home(interpret), at, tables, 512)._planned(window, 1, most)
+    ((chunks, items),) = work.decodes
+    _, ((expected, expected_rows),) = paged.plan(host, window, 1, most)
+    assert chunks[0].tolist() == [len(expected), 0, 0]
+    np.testing.assert_array_equal(chunks[1 : 1 + len(expected)], expected)
+    np.testing.assert_array_equal(items[:rows], expected_rows)
+    assert items[rows:, 2].tolist() == [0, 0]
+
+
 @pytest.mark.parametrize(
     "kinds",
     [(GREEDY,) * 4, (WARM,) * 4, (TOLD, WARM, FILTERED, GREEDY)],
@@ -113,8 +210,10 @@ def test_an_engine_answers_by_kernels(tmp_path: Path) -> None:
         for warmth in (0.0, 0.9, 0.0)
     ]
     sizes: dict[str, Any] = {"max_num_batched_tokens": 16, "num_gpu_blocks_override": 5}
+    sizes["max_num_seqs"] = 3  # graphs of eight rows, which are interpreted in a second each
     texts = []
-    for more in ({"backend": "torch"}, {"device": "fake", "cuda_kernels": "triton"}):
+    on_device = {"device": "fake", "cuda_kernels": "triton", "async_scheduling": True}
+    for more in ({"backend": "torch"}, on_device):
         with LLM(model, dtype="float32", **sizes, **more) as llm:
             outputs = llm.generate(prompts, sampling)
             texts.append([each.outputs[0].token_ids for each in outputs])

@@ -11,11 +11,12 @@ import triton
 import triton.language as tl
 from triton.runtime.errors import InterpreterError
 
-from tests.gpu_blind.cases import small_cases
+from octavo.backends.cuda.kernels import paged
+from tests.gpu_blind.cases import chunks_case, small_cases
 from tests.gpu_blind.homes import Home, interpret
 from tests.gpu_blind.interpreted.sanitizer import BoundsError, RaceError
 from tests.gpu_blind.near import error_of
-from tests.gpu_blind.planted import BOUNDS, RACES, WRONG, Bug, planted
+from tests.gpu_blind.planted import ALONE, BOUNDS, RACES, WRONG, Bug, planted
 
 
 def _names(bugs: list[Bug]) -> list[str]:
@@ -43,6 +44,20 @@ def _first_finding(bug: Bug, directory: Path) -> BaseException | str | None:
 @pytest.mark.parametrize("bug", WRONG, ids=_names(WRONG))
 def test_the_comparison_finds_wrong_numbers(bug: Bug, tmp_path: Path) -> None:
     assert isinstance(_first_finding(bug, tmp_path), str)
+
+
+@pytest.mark.slow
+def test_the_comparison_finds_chunks_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paged, "_MOST_PROGRAMS", 1)
+    case = chunks_case()
+    with planted(ALONE, tmp_path):
+        try:
+            error = error_of(case.compute(Home(interpret)), case)
+        except InterpreterError:
+            return  # numbers that were never written may overflow
+        assert not error <= case.tolerance
 
 
 @pytest.mark.slow

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+from octavo.backends.cuda.fake.graph import Account, Recording
+
 DEVICE_TYPE = "fake"
 _setup_privateuseone_for_python_backend(DEVICE_TYPE)
 DEVICE = torch.device(DEVICE_TYPE, 0)
@@ -44,11 +46,19 @@ class Observer(Protocol):
     def wait(self, what: str) -> None:
         """Note that the host waits for the device, or refuse it."""
 
-    def copied(self, num_bytes: int, *, is_pinned: bool) -> None:
-        """Note a copy from the host."""
+    def copied(self, source: Tensor, *, is_pinned: bool) -> None:
+        """Note a copy from the host, or refuse it."""
 
-    def hold(self, num_bytes: int) -> None:
-        """Note memory that a tensor takes, or gives back if the number is negative."""
+    def arrives(self, target: Tensor, content: Tensor) -> None:
+        """Note a copy into pinned memory, for which its reader has to wait."""
+
+    @property
+    def account(self) -> Account:
+        """The account of the memory of what is made now."""
+
+    @property
+    def recording(self) -> Recording | None:
+        """The graph that this thread captures."""
 
 
 class PinnedTensor(Tensor):
@@ -60,12 +70,12 @@ class PinnedTensor(Tensor):
 class _Storage:
     """The memory of a fake tensor and its views."""
 
-    def __init__(self, num_bytes: int, observer: Observer) -> None:
-        self._num_bytes, self._observer = num_bytes, observer
-        observer.hold(num_bytes)
+    def __init__(self, num_bytes: int, account: Account) -> None:
+        self._num_bytes, self._account = num_bytes, account
+        account.hold(num_bytes)
 
     def __del__(self) -> None:
-        self._observer.hold(-self._num_bytes)
+        self._account.hold(-self._num_bytes)
 
 
 class FakeTensor(Tensor):
@@ -128,10 +138,18 @@ def run(operation: Any, args: Any, kwargs: dict[str, Any], observer: Observer) -
     inner_args, inner_kwargs = tree_map(_inner, (args, kwargs))
     if "device" in inner_kwargs:
         inner_kwargs["device"] = torch.device("cpu")
-    result = operation(*inner_args, **inner_kwargs)
+    result = _do(operation, inner_args, inner_kwargs, observer)
     if packet is _aten._local_scalar_dense:
         return result
     return tree_map(_wrapper_of(tensors, observer), result)
+
+
+def _do(operation: Any, args: Any, kwargs: dict[str, Any], observer: Observer) -> Any:
+    """Run an operation on the CPU, or note it for the graph that is captured."""
+    recording = observer.recording
+    if recording is None:
+        return operation(*args, **kwargs)
+    return recording.operation(operation, args, kwargs)
 
 
 def _check_places(packet: Any, args: Any, tensors: Sequence[Tensor]) -> None:
@@ -173,7 +191,7 @@ def _wrapper_of(tensors: Sequence[Tensor], observer: Observer) -> Callable[[Any]
 
 def wrapped(inner: Tensor, observer: Observer) -> FakeTensor:
     """Return a tensor of the device with memory of its own."""
-    return FakeTensor(inner, _Storage(inner.untyped_storage().nbytes(), observer), observer)
+    return FakeTensor(inner, _Storage(inner.untyped_storage().nbytes(), observer.account), observer)
 
 
 def _convert(source: Tensor, kwargs: dict[str, Any], observer: Observer) -> Tensor:
@@ -191,22 +209,25 @@ def _convert(source: Tensor, kwargs: dict[str, Any], observer: Observer) -> Tens
         observer.wait(f"a copy {tuple(source.shape)} to the host")
     if goes_here and not was_here:
         _note_upload(source, is_async, observer)
-    made: Tensor = _aten._to_copy(_inner(source), **rest)
-    return wrapped(made, observer) if goes_here else made
+    if not goes_here:
+        made: Tensor = _aten._to_copy(_inner(source), **rest)
+        return made
+    return wrapped(_do(_aten._to_copy.default, (_inner(source),), rest, observer), observer)
 
 
 def _copy(target: Tensor, source: Tensor, is_async: bool, observer: Observer) -> Tensor:
     """Copy the content of a tensor into another."""
     if isinstance(source, FakeTensor) and not isinstance(target, FakeTensor):
         # To pinned memory it does not wait: it is the reader who has to.
-        if not (is_async and isinstance(target, PinnedTensor)):
-            observer.wait(f"a copy {tuple(source.shape)} to the host")
+        if is_async and isinstance(target, PinnedTensor):
+            observer.arrives(target, source.on_cpu)
+            return target
+        observer.wait(f"a copy {tuple(source.shape)} to the host")
     elif isinstance(target, FakeTensor) and not isinstance(source, FakeTensor) and source.dim():
         _note_upload(source, is_async, observer)
-    _aten.copy_(_inner(target), _inner(source))
+    _do(_aten.copy_.default, (_inner(target), _inner(source)), {}, observer)
     return target
 
 
 def _note_upload(source: Tensor, is_async: bool, observer: Observer) -> None:
-    is_pinned = isinstance(source, PinnedTensor) and is_async
-    observer.copied(source.nbytes, is_pinned=is_pinned)
+    observer.copied(source, is_pinned=isinstance(source, PinnedTensor) and is_async)

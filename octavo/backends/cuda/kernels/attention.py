@@ -171,7 +171,7 @@ def attend_chunks(
     values,
     tables,
     positions,
-    work,  # [chunks, 3]: a sequence, its row, the chunk's number
+    work,  # [1 + chunks, 3]: how many there are; of each its sequence, its row and its number
     part_m,
     part_weights,
     part_sums,
@@ -191,30 +191,36 @@ def attend_chunks(
     block_dim: tl.constexpr,
     exact: tl.constexpr,
 ):
-    """Write one chunk of the attention of a row that is alone in its sequence's step."""
-    item, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    sequence = tl.load(work + item * 3).to(tl.int64)
-    row = tl.load(work + item * 3 + 1).to(tl.int64)
-    chunk = tl.load(work + item * 3 + 2)
+    """Write chunks of the attention of rows that are alone in their sequences' step.
+
+    A program computes one chunk after the other, so that one number of programs, which is fixed in
+    a graph, is right for any number of chunks.
+    """
+    kv_head, kv_heads = tl.program_id(1), tl.num_programs(1)
     r = tl.arange(0, num_queries)
     is_query = r < per_kv
     head = kv_head * per_kv + r
-    last = tl.load(positions + row)
-    at = tl.where(is_query, last, -1)
     d = tl.arange(0, block_dim)
     is_number = is_query[:, None] & (d[None, :] < dim)
-    asked = tl.load(q + row * q_stride + head[:, None] * dim + d, mask=is_number, other=0.0)
-    first = tl.where(window == 0, 0, tl.maximum(last - window + 1, 0))
-    m, weights, sums = _chunk(
-        asked, at, last, first, chunk,
-        keys + kv_head * dim, values + kv_head * dim, tables + sequence * table_stride,
-        block_stride, cell_stride, block_size, scale, softcap, window, dim,
-        chunk_size, num_keys, block_dim, exact,
-    )  # fmt: skip
-    place = (item * tl.num_programs(1) + kv_head) * per_kv + r
-    tl.store(part_m + place, m, mask=is_query)
-    tl.store(part_weights + place, weights, mask=is_query)
-    tl.store(part_sums + place[:, None] * dim + d, sums, mask=is_number)
+    count = tl.load(work)
+    for item in range(tl.program_id(0), count, tl.num_programs(0)):
+        sequence = tl.load(work + 3 + item * 3).to(tl.int64)
+        row = tl.load(work + 4 + item * 3).to(tl.int64)
+        chunk = tl.load(work + 5 + item * 3)
+        last = tl.load(positions + row)
+        at = tl.where(is_query, last, -1)
+        asked = tl.load(q + row * q_stride + head[:, None] * dim + d, mask=is_number, other=0.0)
+        first = tl.where(window == 0, 0, tl.maximum(last - window + 1, 0))
+        m, weights, sums = _chunk(
+            asked, at, last, first, chunk,
+            keys + kv_head * dim, values + kv_head * dim, tables + sequence * table_stride,
+            block_stride, cell_stride, block_size, scale, softcap, window, dim,
+            chunk_size, num_keys, block_dim, exact,
+        )  # fmt: skip
+        place = (tl.cast(item, tl.int64) * kv_heads + kv_head) * per_kv + r
+        tl.store(part_m + place, m, mask=is_query)
+        tl.store(part_weights + place, weights, mask=is_query)
+        tl.store(part_sums + place[:, None] * dim + d, sums, mask=is_number)
 
 
 @triton.jit
@@ -223,7 +229,7 @@ def merge_chunks(
     part_weights,
     part_sums,
     sinks,
-    items,  # [rows, 3]: a row, its first chunk in the parts, how many there are
+    items,  # [rows, 3]: a row, its first chunk in the parts, how many there are; 0: it is none
     out,
     dim,
     per_kv: tl.constexpr,
@@ -247,6 +253,6 @@ def merge_chunks(
         chunk_weights = tl.load(part_weights + place, mask=is_query, other=0.0)
         chunk_sums = tl.load(part_sums + place[:, None] * dim + d, mask=is_number, other=0.0)
         m, weights, sums = _merged(m, weights, sums, chunk_m, chunk_weights, chunk_sums)
-    found = sums / tl.where(is_query, weights, 1.0)[:, None]
+    found = sums / tl.where(is_query & (count > 0), weights, 1.0)[:, None]
     place = out + (row * kv_heads * per_kv + head[:, None]) * dim + d
     tl.store(place, found.to(out.dtype.element_ty), mask=is_number)

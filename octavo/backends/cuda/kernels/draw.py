@@ -20,7 +20,7 @@ NOT_FINITE, NONE_LEFT = -1, -2  # in place of a token
 @triton.jit
 def best_of_part(
     logits,
-    temperatures,  # 0: greedy
+    temperatures,  # 0: greedy; below 0: the row is not drawn from, nor read
     keys,  # two for each row
     masks,  # packed bits of each row
     scores,
@@ -34,7 +34,8 @@ def best_of_part(
     """Write the best score and its token in one part of one row, and whether all are finite."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = part * block + tl.arange(0, block)
-    inside = at < size
+    temperature = tl.load(temperatures + row)
+    inside = at < tl.where(temperature < 0, 0, size)
     raw = tl.load(logits + row * size + at, mask=inside, other=0.0)
     # Infinities and NaN are the numbers that differ from themselves once they are multiplied by 0.
     are_numbers = raw * 0.0 == 0.0
@@ -44,7 +45,6 @@ def best_of_part(
         allowed = allowed & (((word >> (at % 32)) & 1) != 0)
     # A row with others fails. They are not compared: a NaN may give way to what is beyond the end.
     score = tl.where(are_numbers, raw, 0.0).to(tl.float64)
-    temperature = tl.load(temperatures + row)
     if temperature > 0:
         first = tl.load(keys + 2 * row).to(tl.uint64, bitcast=True)
         second = tl.load(keys + 2 * row + 1).to(tl.uint64, bitcast=True)

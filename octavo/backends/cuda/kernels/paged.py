@@ -14,6 +14,7 @@ from torch import Tensor
 from octavo.backends.base import Ints
 from octavo.backends.cuda.accelerator import Accelerator
 from octavo.backends.cuda.batch import DeviceBatch
+from octavo.backends.cuda.footprint import PART_BYTES
 from octavo.backends.cuda.kernels.attention import (
     CHUNK,
     KEYS,
@@ -32,7 +33,8 @@ _TILE_BYTES = 16 << 10  # of keys; as many of values, and more of each that are 
 # cards (wgmma, tcgen05), whose sums may differ.
 _MOST_QUERIES = 32  # of one program of a prompt, unless a row has more in a KV head
 _PROMPT_WARPS, _ROW_WARPS = 8, 4
-_PART_BYTES = 64 << 20  # of the parts of one launch; a launch of more rows follows
+# Of a launch over chunks, at most: more than any card runs at once. Each computes several chunks.
+_MOST_PROGRAMS = 2048
 
 
 @dataclass
@@ -40,35 +42,80 @@ class Work:
     """The work of a step's attention for layers with one window, as the device has it."""
 
     prompts: Tensor | None  # of attend_rows
-    # For each launch: of attend_chunks, and of merge_chunks.
+    # For each launch: of attend_chunks, whose first row says how many there are; of merge_chunks.
     decodes: list[tuple[Tensor, Tensor]]
 
 
 class PagedBatch:
     """The part of a batch that kernels read, beside what torch's operations use."""
 
-    def __init__(self, host: HostBatch, home: Accelerator) -> None:
-        self.home = home
-        on_device = home.upload([each.astype(np.int32) for each in (host.positions, *host.tables)])
-        self.positions, self.tables = on_device[0], on_device[1:]
-        self._host = host
+    def __init__(self, home: Accelerator, positions: Tensor, tables: Sequence[Tensor]) -> None:
+        self.home, self.positions, self.tables = home, positions, tables
         self._work: dict[tuple[int, int, int], Work] = {}
 
     def work(self, layer: Attend, num_rows: int) -> Work:
         """Return the work of layers of one shape, planned when the first of them runs."""
-        row_bytes = layer.heads * (layer.head_dim + 2) * 4
-        key = layer.window, num_rows, row_bytes
+        most = most_chunks(layer)
+        key = layer.window, num_rows, most
         if key not in self._work:
-            most = max(1, _PART_BYTES // row_bytes)
-            prompts, launches = plan(self._host, layer.window, num_rows, most)
-            flat = [each for launch in launches for each in launch]
-            on_device = self.home.upload([prompts, *flat])
-            others = on_device[1:]
-            self._work[key] = Work(
-                on_device[0] if len(prompts) else None,
-                list(zip(others[0::2], others[1::2], strict=True)),
-            )
+            self._work[key] = self._planned(*key)
         return self._work[key]
+
+    def _planned(self, window: int, num_rows: int, most: int) -> Work:
+        raise NotImplementedError
+
+
+class PlannedBatch(PagedBatch):
+    """A batch of any rows, whose work the host plans."""
+
+    def __init__(self, host: HostBatch, home: Accelerator) -> None:
+        on_device = home.upload([each.astype(np.int32) for each in (host.positions, *host.tables)])
+        super().__init__(home, on_device[0], on_device[1:])
+        self._host = host
+
+    def _planned(self, window: int, num_rows: int, most: int) -> Work:
+        prompts, launches = plan(self._host, window, num_rows, most)
+        flat = [each for chunks, rows in launches for each in (_counted(chunks), rows)]
+        on_device = self.home.upload([prompts, *flat])
+        others = on_device[1:]
+        return Work(
+            on_device[0] if len(prompts) else None,
+            list(zip(others[0::2], others[1::2], strict=True)),
+        )
+
+
+class GraphWork(PagedBatch):
+    """A batch of one row for each sequence, whose work the device plans itself, for a graph."""
+
+    def __init__(
+        self, home: Accelerator, at: Tensor, tables: Sequence[Tensor], block_size: int
+    ) -> None:
+        super().__init__(home, at.clamp(min=0).int(), tables)
+        self._at = at  # the position of each row; below 0: it is none
+        self._most = len(at) * triton.cdiv(tables[0].shape[1] * block_size, CHUNK)
+
+    def _planned(self, window: int, num_rows: int, most: int) -> Work:
+        """Number the chunks of all rows, one row after the other, as `plan` does."""
+        at = self._at
+        first = torch.zeros_like(at)
+        if window:
+            first = (at - window + 1).clamp(min=0) // CHUNK
+        counts = torch.where(at < 0, 0, at // CHUNK + 1 - first)
+        ends = counts.cumsum(0)
+        begins = ends - counts
+        places = torch.arange(min(most, self._most), device=at.device)
+        owners = torch.searchsorted(ends, places, right=True).clamp(max=len(at) - 1)
+        numbers = places - begins[owners] + first[owners]
+        chunks = torch.stack((owners, owners, numbers), 1)
+        count = torch.zeros_like(chunks[:1])
+        count[:, :1] = ends[-1:, None]
+        rows = torch.stack((torch.arange(len(at), device=at.device), begins, counts), 1)
+        return Work(None, [(torch.cat((count, chunks)).int(), rows.int())])
+
+
+def most_chunks(layer: Attend) -> int:
+    """Return the most chunks of one launch, whose parts have a bound."""
+    return max(1, PART_BYTES // (layer.heads * (layer.head_dim + 2) * 4))
 
 
 def plan(
@@ -95,6 +142,11 @@ def plan(
         rows.append((start, len(parts), len(chunks)))
         parts.extend((sequence, start, chunk) for chunk in chunks)
     return _triples(prompts), [(_triples(parts), _triples(rows)) for parts, rows in launches]
+
+
+def _counted(chunks: Ints) -> Ints:
+    """Return chunks behind a row that says how many there are."""
+    return np.concatenate(([[len(chunks), 0, 0]], chunks)).astype(np.int32)
 
 
 def _triples(items: Sequence[tuple[int, int, int]]) -> Ints:
@@ -161,10 +213,11 @@ def attend(
         )
     queries = max(_LEAST_SIDE, triton.next_power_of_2(per_kv))
     for chunks, rows in work.decodes:
-        parts = _parts(len(chunks) * layer.heads, layer.head_dim, q)
+        count = len(chunks) - 1
+        parts = _parts(count * layer.heads, layer.head_dim, q)
         paged.home.launch(
             attend_chunks,
-            (len(chunks), layer.kv_heads),
+            (min(count, max(1, _MOST_PROGRAMS // layer.kv_heads)), layer.kv_heads),
             (*read, chunks, *parts),
             numbers,
             num_queries=queries,

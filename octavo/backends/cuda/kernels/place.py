@@ -72,7 +72,7 @@ def place_heads(
     k_weight,
     cos,
     sin,
-    blocks,  # of each row's cell
+    blocks,  # of each row's cell; below 0: it has none
     insides,  # its place in the block
     keys,
     values,
@@ -98,7 +98,9 @@ def place_heads(
     at = tl.arange(0, block_dim)
     inside = at < dim
     angles = row * (turning // 2)
-    cell = tl.load(blocks + row) * block_stride + tl.load(insides + row) * cell_stride
+    block = tl.load(blocks + row)
+    cell = block * block_stride + tl.load(insides + row) * cell_stride
+    is_kept = inside & (block >= 0)
     if head < heads:
         query = _turned(
             q + row * q_stride + head * dim, q_weight, cos + angles, sin + angles, at, dim, turning,
@@ -111,11 +113,11 @@ def place_heads(
             k + row * k_stride + kv_head * dim, k_weight, cos + angles, sin + angles, at, dim,
             turning, eps, offset, has_norm, has_rope, is_interleaved,
         )  # fmt: skip
-        tl.store(keys + cell + kv_head * dim + at, key.to(keys.dtype.element_ty), mask=inside)
+        tl.store(keys + cell + kv_head * dim + at, key.to(keys.dtype.element_ty), mask=is_kept)
     else:
         own = head - heads - kv_heads
         value = tl.load(v + row * v_stride + own * dim + at, mask=inside, other=0.0)
-        tl.store(values + cell + own * dim + at, value.to(values.dtype.element_ty), mask=inside)
+        tl.store(values + cell + own * dim + at, value.to(values.dtype.element_ty), mask=is_kept)
 
 
 def place(

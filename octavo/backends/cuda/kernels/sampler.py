@@ -18,3 +18,6 @@ class KernelSampler(DeviceSampler):
         self, raw: Tensor, warm: Tensor, temperatures: Tensor, keys: Tensor, masks: Tensor | None
     ) -> Tensor:
         return draw(raw, temperatures, keys, masks, cast("Accelerator", self._home))
+
+    def best_of_rows(self, logits: Tensor, temperatures: Tensor, keys: Tensor) -> Tensor:
+        return draw(logits, temperatures, keys, None, cast("Accelerator", self._home))

@@ -53,6 +53,25 @@ def _mix(x: int) -> int:
     return x ^ x >> 31
 
 
+def mixed(seeds: list[int]) -> Unsigned:
+    """Return the part of the keys that is the same for all draws of a seed."""
+    return np.array([_mix((seed + GOLDEN) & _MASK) for seed in seeds], np.uint64)
+
+
+def keys_of(mixed_seeds: Unsigned, positions: Unsigned) -> Unsigned:
+    """Return what `keys` does, for one draw of each of these seeds: [draws, 2]."""
+    found = np.empty((len(positions), 2), np.uint64)
+    found[:, 0] = _mix_all(mixed_seeds + positions * np.uint64(GOLDEN))
+    found[:, 1] = _mix_all(found[:, 0] ^ np.uint64(_APART))
+    return found
+
+
+def _mix_all(x: Unsigned) -> Unsigned:
+    x = (x ^ x >> _SHIFT_30) * _TIMES_FIRST
+    x = (x ^ x >> _SHIFT_27) * _TIMES_SECOND
+    return x ^ x >> _SHIFT_31
+
+
 def spread(token_ids: Integers) -> Unsigned:
     """Return token · G, which is the same for all draws: computed once for a vocabulary."""
     return token_ids.astype(np.uint64) * np.uint64(GOLDEN)
