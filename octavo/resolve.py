@@ -171,8 +171,6 @@ def follow_quantization(arguments: EngineArguments, opened: OpenedModel) -> Engi
     asked, found = arguments.quantization, opened.quantization
     if asked is None or (found is not None and is_same(asked, found)):
         return arguments
-    if arguments.cpu_activations == arguments.cpu_weights == "auto":
-        return
     types = {tensor.type for tensor in tensor_sizes(opened) if tensor.is_matrix}
     if not types <= {*FLOAT_TYPES}:
         raise ConfigError(
@@ -374,6 +372,8 @@ def _warn_of_types(arguments: EngineArguments, opened: OpenedModel, dtype: str) 
             "float32 is more exact than both",
             dtype,
         )
+    if arguments.cpu_activations == arguments.cpu_weights == "auto":
+        return
     types = {tensor.type for tensor in tensor_sizes(opened) if tensor.is_matrix}
     if arguments.cpu_activations != "auto" and types <= {*FLOAT_TYPES}:
         log.warning(

@@ -1,6 +1,6 @@
 // The kernels that a processor has for the runtime, and the layout of all memory that they use.
 //
-// One source, several instruction sets: the files of kernels/units, which include the .inl files, are
+// One source, several instruction sets: the files of kernels/units, with the .inl files, are
 // compiled for each tier of isa/ with its own flags inside its own namespace, and export one
 // KernelTable. The headers in angle brackets are those of the tier, found by the include path.
 // Nothing else of a kernel file is visible to the rest of the program; so the linker cannot pick a

@@ -1,8 +1,7 @@
 """Every bound on a request, and the table of open requests: text on one side, tokens on the other.
 
 A user's request becomes `n` sequences of the core, forks of the first. The table makes them,
-follows their events, and puts the outputs together. It neither steps an engine nor waits for one,
-so the offline and the streaming interface share it.
+follows their events, and puts the outputs together, for LLM and AsyncLLM: it steps no engine.
 """
 
 from __future__ import annotations

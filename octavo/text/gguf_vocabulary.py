@@ -66,7 +66,7 @@ def _build(metadata: Mapping[str, object]) -> Tokenizer:
 
 
 class Settings(TypedDict):
-    """What a tokenizer has beside its backend."""
+    """The settings of a tokenizer beside its backend."""
 
     special_tokens: dict[str, str]
     end_ids: frozenset[int]

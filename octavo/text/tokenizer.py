@@ -49,7 +49,7 @@ class Tokenizer(TokenTable):
 
     @property
     def backend(self) -> Backend:
-        """The library's tokenizer."""
+        """The library's own tokenizer, which defines the tokens."""
         return self._backend
 
     @cached_property
