@@ -9,6 +9,8 @@
 
 namespace octavo {
 
+class Ranks;
+
 class Program {
  public:
   Program(int64_t stride, std::function<void(const StepInputs&)> compute)
@@ -20,6 +22,7 @@ class Program {
   }
   int64_t state_stride() const { return stride_; }
   int state_rows() const { return rows_; }
+  Ranks* ranks() const { return nullptr; }  // a simulated stage is one process
 
  private:
   const int64_t stride_;
