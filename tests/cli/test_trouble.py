@@ -82,10 +82,10 @@ def test_options_are_named_as_they_are_typed(text: str, told: str) -> None:
     [
         (["serve", "-pp", "2", "--enable-lora"], "leave one of them out"),
         (["serve", "-dcp", "2"], "must divide"),
-        (["serve", "-tp", "2", "--packed-cache"], "leave one of them out"),
+        (["serve", "-pp", "2", "--packed-cache"], "leave one of them out"),
         (["serve", "-asc", "4"], "-asc=4 is not possible: there is one front end"),
         (["serve", "--device", "tpu"], "--device='tpu' is not possible: the backends compute"),
-        (["serve", "-ep"], "-ep=True is not possible"),
+        (["serve", "-ep"], "-ep divides the experts among the ranks"),
         (["serve", "--kv-cache-memory", "0"], "--kv-cache-memory=0 must be at least 1"),
         (["serve", "--port", "-1"], "--port=-1 must be between"),
     ],

@@ -34,6 +34,7 @@ class FakeExperts:
     """A matrix for each expert."""
 
     matrices: list[FakeMatrix]
+    are_whole: bool = False
 
     @property
     def inputs(self) -> int:

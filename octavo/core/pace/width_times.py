@@ -9,7 +9,9 @@ one of fewer rows: a time that says so corrects those that were measured before 
 
 What a width costs more than the step without drafts fades while it is not measured, so that it is
 tried again, and all begin anew with each trial. So trials take a small part of the time, whatever
-they cost, and the one that comes first is the one that needs the least to pay.
+they cost, and the one that comes first is the one that needs the least to pay. A width that was
+measured few times is tried again soon, and believes a shorter time at once: the first steps of an
+engine are slow, and a step that was fast has not done less work.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ ROW_COST = 0.25
 NUM_FRESH = 16  # steps, after which what a time exceeds plain steps by begins to fade
 NUM_OLD = 256  # steps, after which the next time counts more
 FADING = 0.002  # in a step, as a part of that
+NUM_FEW = 3  # measurements, before which fewer steps are enough, and more fades
+FADING_OF_FEW = 0.06
 _GAIN, _OLD_GAIN = 0.2, 0.5  # weight of the newest time where the one before is fresh, or old
 _MOST = 2.0  # times what is known counts a time at most, and a part of it at least: stalls
 _LONG_AGO = -(1 << 62)
@@ -35,6 +39,7 @@ class WidthTimes:
         self._rows: list[int] = []
         self._seconds: list[float] = []
         self._measured_at: list[int] = []  # the step, by the count of those that were learned
+        self._counts: list[int] = []  # of measurements
         self._num_learned = 0
         self._tried_at = 0  # the last step with drafts whose width had no fresh time
 
@@ -55,32 +60,34 @@ class WidthTimes:
 
         `plain` is that of the step without drafts.
         """
-        seconds, measured_at = self._known(rows)
-        age = self._num_learned - max(measured_at, self._tried_at) - NUM_FRESH
+        seconds, measured_at, count = self._known(rows)
+        age = self._num_learned - max(measured_at, self._tried_at) - _num_fresh(count)
         if age <= 0:
             return seconds
-        return plain + (seconds - plain) * max(0.0, 1.0 - FADING * age)
+        fading = FADING if count >= NUM_FEW else FADING_OF_FEW
+        return plain + (seconds - plain) * max(0.0, 1.0 - fading * age)
 
-    def _known(self, rows: int) -> tuple[float, int]:
-        """Return the time of a step, and when it was measured."""
+    def _known(self, rows: int) -> tuple[float, int, int]:
+        """Return the time of a step, when it was measured, and how often."""
         all_rows, all_seconds = self._rows, self._seconds
         place = bisect_left(all_rows, rows)
         if place < len(all_rows) and all_rows[place] == rows:
-            return all_seconds[place], self._measured_at[place]
+            return all_seconds[place], self._measured_at[place], self._counts[place]
         if 0 < place < len(all_rows):
             before, behind = all_rows[place - 1 : place + 1]
             share = (rows - before) / (behind - before)
             seconds, more = all_seconds[place - 1 : place + 1]
-            return seconds + share * (more - seconds), max(self._measured_at[place - 1 : place + 1])
+            measured_at = max(self._measured_at[place - 1 : place + 1])
+            return seconds + share * (more - seconds), measured_at, self._counts[place]
         if not all_rows:
-            return 1.0 + ROW_COST * rows, _LONG_AGO
+            return 1.0 + ROW_COST * rows, _LONG_AGO, 0
         if place and len(all_rows) > 1:
             half = max(0, bisect_right(all_rows, all_rows[-1] // 2) - 1)
             row = (all_seconds[-1] - all_seconds[half]) / (all_rows[-1] - all_rows[half])
-            return all_seconds[-1] + row * (rows - all_rows[-1]), _LONG_AGO
+            return all_seconds[-1] + row * (rows - all_rows[-1]), _LONG_AGO, 0
         near = 0 if place == 0 else -1
         share = (1.0 + ROW_COST * rows) / (1.0 + ROW_COST * all_rows[near])
-        return all_seconds[near] * share, _LONG_AGO
+        return all_seconds[near] * share, _LONG_AGO, 0
 
     def learn(self, rows: int, seconds: float, *, has_drafts: bool) -> None:
         """Add the time of a step."""
@@ -94,11 +101,16 @@ class WidthTimes:
             self._rows.insert(place, rows)
             self._seconds.insert(place, known)
             self._measured_at.insert(place, _LONG_AGO)
-        age = now - self._measured_at[place]
-        if has_drafts and age > NUM_FRESH:
+            self._counts.insert(place, 0)
+        age, count = now - self._measured_at[place], self._counts[place]
+        self._counts[place] += 1
+        if has_drafts and age > _num_fresh(count):
             self._tried_at = now
-        newest = min(max(seconds, known / _MOST), known * _MOST)
-        known += (newest - known) * (_OLD_GAIN if age > NUM_OLD else _GAIN)
+        if count < NUM_FEW and seconds < known:
+            known = seconds
+        else:
+            newest = min(max(seconds, known / _MOST), known * _MOST)
+            known += (newest - known) * (_OLD_GAIN if age > NUM_OLD else _GAIN)
         all_seconds = self._seconds
         all_seconds[place] = known
         self._measured_at[place] = now
@@ -110,3 +122,8 @@ class WidthTimes:
             if all_seconds[other] >= known:
                 break
             all_seconds[other] = known
+
+
+def _num_fresh(count: int) -> int:
+    """Return for how many steps a width's time is believed, which was measured so many times."""
+    return NUM_FRESH if count >= NUM_FEW else NUM_FEW * count

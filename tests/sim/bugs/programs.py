@@ -31,7 +31,7 @@ PROGRAM_BUGS = (
     Bug(
         "the second model proposes more than its blocks hold",
         "pace/ahead_counts.py",
-        "            count = min(count, sequence.num_capacity - sequence.num_planned)\n",
+        "                count = 0 if self._in_block else room\n",
         "",
         kind="programs",
     ),
