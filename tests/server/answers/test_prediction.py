@@ -31,7 +31,7 @@ BODY: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def costs_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let drafts be sent by what is expected first: steps of this model say little of their rows."""
+    """Let drafts be sent by what is expected first: so small a model says little of rows."""
     monkeypatch.setattr(WidthTimes, "learn", lambda *arguments, **more: None)
 
 
