@@ -27,6 +27,7 @@ from octavo.quant.weight_format import WeightFormat
 
 # Tensors behind the blocks of decoders that serve other tasks.
 BEHIND_DECODERS = ("lm_head.", "score.")
+_CONFIG, _MODELOPT_CONFIG = "config.json", "hf_quant_config.json"
 
 
 class OpenedModel(Struct, frozen=True):
@@ -67,10 +68,10 @@ def open_model(
         weights: Weights = GgufWeights(checkpoint, values)
     else:
         values = merged(_read_config(source.directory), overrides or {})
-        with errors_at(source.directory / "config.json"):
+        with errors_at(source.directory / _CONFIG):
             weights = CheckpointWeights(checkpoint, formats_in(values))
     sentence = None if source.is_gguf else sentence_model_in(source.directory)
-    stated_in = checkpoint.path if source.is_gguf else source.directory / "config.json"
+    stated_in = checkpoint.path if source.is_gguf else source.directory / _CONFIG
     with errors_at(stated_in):
         stored = stored_names(checkpoint) if source.is_gguf else None
         architecture = _architecture(Config(values, max_len, stored))
@@ -103,9 +104,15 @@ def open_model(
     return OpenedModel(architecture, model, spec, *read, format)
 
 
+def configurations(source: ModelFiles) -> tuple[Path, ...]:
+    """Return the files that, if they are there, say how the weights are computed with."""
+    names = () if source.is_gguf else (_CONFIG, _MODELOPT_CONFIG)
+    return tuple(source.directory / name for name in names)
+
+
 def _read_config(directory: Path) -> dict[str, Any]:
     """Read a config.json, and ModelOpt's own file if it has no quantization_config."""
-    values, beside = read_object(directory / "config.json"), directory / "hf_quant_config.json"
+    values, beside = read_object(directory / _CONFIG), directory / _MODELOPT_CONFIG
     if values.get("quantization_config") is None and beside.exists():
         values["quantization_config"] = {**read_object(beside), "quant_method": "modelopt"}
     return values

@@ -119,6 +119,18 @@ def test_a_node_that_the_first_one_refuses_ends_and_says_why(tmp_path: Path) -> 
         server[0].close()
 
 
+def test_a_node_whose_model_cannot_be_opened_ends_and_says_why(tmp_path: Path) -> None:
+    """A stage that was started again would find the same."""
+    model, damaged = write(tmp_path, KIND), write(tmp_path / "damaged", KIND)
+    (damaged / "config.json").write_text('{"architectures": ["Unknown"]}')
+    with nodes(model, tmp_path, 2) as others:
+        others.programs[1].kill()
+        others.programs[1].wait(LIMIT)
+        assert others.start(1, damaged).wait(LIMIT) != 0
+        assert "'Unknown' is not supported" in others.log_of(1)
+        assert "Traceback" not in others.log_of(1)
+
+
 def test_a_stage_that_cannot_load_ends_the_start(tmp_path: Path) -> None:
     """The engine, too, names the stage and the reason: more stages than the model has layers."""
     model = write(tmp_path, KIND)

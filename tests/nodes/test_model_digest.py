@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from octavo.engine.nodes.model_digest import _APART_BYTES, _SAMPLE_BYTES, digest_of
+from octavo.loader import ModelFiles
+from octavo.models.load import configurations
 
 SIZE = 2 * _APART_BYTES + 100_000
 
@@ -26,7 +28,11 @@ def model(tmp_path: Path) -> Path:
 
 
 def digest(model: Path, name: str = "weights") -> bytes:
-    return digest_of(model, [model / name])
+    return digest_of(configurations(source(model, "model.safetensors")), [model / name])
+
+
+def source(model: Path, name: str) -> ModelFiles:
+    return ModelFiles("model", model, (model / name,))
 
 
 def write(at: int) -> Callable[[Path], None]:
@@ -57,6 +63,7 @@ def test_a_copy_under_other_names_is_the_same_model(model: Path, tmp_path: Path)
         write(2 * _APART_BYTES + 5),
         write(SIZE - 1),
         lambda model: (model / "config.json").write_text("{ }"),
+        lambda model: (model / "hf_quant_config.json").write_text("{}"),
         lambda model: os.truncate(model / "weights", SIZE - 1),
         lambda model: os.truncate(model / "weights", SIZE + 1),
         lambda model: os.truncate(model / "weights", 0),
@@ -73,4 +80,8 @@ def test_a_model_that_differs_has_another_digest(
 def test_the_order_of_files_counts(model: Path) -> None:
     (model / "more").write_bytes(b"more")
     files = [model / "weights", model / "more"]
-    assert digest_of(model, files) != digest_of(model, files[::-1])
+    assert digest_of([], files) != digest_of([], files[::-1])
+
+
+def test_what_lies_beside_a_gguf_file_does_not_count(model: Path) -> None:
+    assert configurations(source(model, "model.gguf")) == ()

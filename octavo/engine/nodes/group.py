@@ -13,6 +13,7 @@ from octavo.backends.base import Backend
 from octavo.backends.kind import WeightFile
 from octavo.backends.native import _native
 from octavo.backends.native.stages.backend import FirstStage
+from octavo.core.config import ConfigError
 from octavo.engine.nodes.connection import SealedLink
 from octavo.engine.nodes.messages import CONTROL, STEPS, Setting
 from octavo.engine.nodes.model_digest import digest_of
@@ -21,23 +22,27 @@ from octavo.engine.ranks.followers import Follower
 from octavo.engine.ranks.link import StartRank
 from octavo.engine.stages.group import StageGroup
 from octavo.loader import ModelFiles
+from octavo.models.load import configurations
 from octavo.options.engine import EngineArguments
 from octavo.resolve import EngineConfig
-from octavo.wire.link import read_secret
+from octavo.wire.link import SecretError, read_secret
 
 
 def setting_of(
     arguments: EngineArguments, source: ModelFiles, files: Sequence[WeightFile]
 ) -> Setting:
     """Return what all nodes must agree on."""
-    digest = digest_of(source.directory, [file.path for file in files])
+    digest = digest_of(configurations(source), [file.path for file in files])
     return Setting(_version(), arguments.nnodes, arguments.pipeline_parallel_size, digest)
 
 
 def secret_of(arguments: EngineArguments) -> bytes:
     """Return the secret of all nodes; without a file, that of this machine alone is empty."""
     file = arguments.link_secret_file
-    return b"" if file is None else read_secret(Path(file))
+    try:
+        return b"" if file is None else read_secret(Path(file))
+    except SecretError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _version() -> str:

@@ -55,7 +55,7 @@ class Node:
         self.numbers = range(arguments.node_rank * local, (arguments.node_rank + 1) * local)
 
     def serve(self) -> None:
-        """Keep the stages running for ever; raise ConfigError if the first node refuses them."""
+        """Keep the stages running for ever; raise ConfigError if they cannot ever join."""
         try:
             for number in self.numbers:
                 self._launch(number)
@@ -75,12 +75,12 @@ class Node:
             link.send(message)
 
     def _restart(self, stage: _Stage) -> None:
-        """Start a stage again that has ended; raise ConfigError if it was refused."""
+        """Start a stage again that has ended; raise ConfigError if it says why not."""
         ended = stage.link.receive(StageEnded)
         self._selector.unregister(stage.link.connection)
         status = _end(stage)
         if ended is not None:
-            raise ConfigError(f"node 0 refuses this node: {ended.refusal}")
+            raise ConfigError(ended.why)
         if status == 0:
             log.info("the engine of stage %d has ended; it joins the next one", stage.number)
         else:

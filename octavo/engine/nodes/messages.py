@@ -59,6 +59,6 @@ class StartNode(Struct, frozen=True):
 
 
 class StageEnded(Struct, frozen=True):
-    """The last message of a stage that the first node has refused."""
+    """The last message of a stage that would end again if it were started again."""
 
-    refusal: _Text
+    why: str

@@ -11,16 +11,16 @@ _SAMPLE_BYTES = 4096
 _APART_BYTES = 16 << 20  # from one sample to the next
 
 
-def digest_of(directory: Path, files: Sequence[Path]) -> bytes:
+def digest_of(configurations: Sequence[Path], files: Sequence[Path]) -> bytes:
     """Return a digest of the configuration and of the weights' files, in their order.
 
     Of large files it reads their size, their ends, and a sample of each 16 MiB: reading a model as
     a whole would take as long as loading it. Files that differ in less have the same.
     """
     digest = hashlib.blake2b(digest_size=32, person=b"octavo model")
-    config = directory / "config.json"
-    if config.exists():
-        digest.update(hashlib.blake2b(config.read_bytes()).digest())
+    for path in configurations:  # of which some may be missing
+        data = path.read_bytes() if path.exists() else b""
+        digest.update(hashlib.blake2b(data).digest())
     for path in files:
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size

@@ -8,21 +8,27 @@ with the program of its node, which starts another.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import socket
 import sys
 from dataclasses import replace
 
+from octavo.core.config import ConfigError
 from octavo.engine.drafter import open_with_drafter, weight_files
+from octavo.engine.nodes.connection import SealedLink
 from octavo.engine.nodes.group import secret_of, setting_of
 from octavo.engine.nodes.joining import RefusedError, join
 from octavo.engine.nodes.messages import Join, StageEnded, StartNode
-from octavo.engine.ranks.link import Link, StartRank
+from octavo.engine.ranks.link import Link, Started, StartRank
 from octavo.engine.ranks.process import begin, end_with
 from octavo.engine.stages.process import serve_stage
+from octavo.loader.errors import CheckpointError, DownloadError
 from octavo.observe.log import set_up_log
 from octavo.options.engine import EngineArguments
-from octavo.wire.message_types import unpack
+from octavo.wire.message_types import WireError, unpack
+
+log = logging.getLogger(__name__)
 
 
 def main(argv: list[str]) -> int:
@@ -37,26 +43,41 @@ def main(argv: list[str]) -> int:
     set_up_log(node.log_level)
     end_with(program)
     own = unpack(node.arguments, EngineArguments)
+    try:
+        control, steps = _joined(node, own)
+    except RefusedError as error:
+        program.send(StageEnded(f"node 0 refuses this node: {error}"))
+        return 5
+    except (OSError, DownloadError) as error:
+        log.error("the model cannot be read: %s", error)
+        return 1
+    except (ConfigError, CheckpointError) as error:  # as it would be the next time
+        program.send(StageEnded(str(error)))
+        return 5
+    start = control.receive(StartRank)
+    if start is None:
+        return 0  # another node has left, or the engine has ended: all of it begins anew
+    try:
+        arguments = of_this_node(unpack(start.arguments, EngineArguments), own)
+    except (ConfigError, WireError) as error:
+        control.send(Started(failure=str(error)))
+        return 3
+    return serve_stage(control, start, arguments, node.stage, steps.frames)
+
+
+def _joined(node: StartNode, own: EngineArguments) -> tuple[SealedLink, SealedLink]:
+    """Return the connections to the first node, once it has taken this stage."""
     source, opened = open_with_drafter(own)
     setting = setting_of(own, source, weight_files(opened))
 
     def make_join(channel: str) -> Join:
         return Join(setting, own.node_rank, node.node, node.stage, channel)
 
-    try:
-        control, steps = join(own.master_addr, own.master_port, secret_of(own), make_join)
-    except RefusedError as error:
-        program.send(StageEnded(str(error)))
-        return 5
-    start = control.receive(StartRank)
-    if start is None:
-        return 0  # another node has left, or the engine has ended: all of it begins anew
-    arguments = of_this_node(unpack(start.arguments, EngineArguments), own)
-    return serve_stage(control, start, arguments, node.stage, steps.frames)
+    return join(own.master_addr, own.master_port, secret_of(own), make_join)
 
 
 def of_this_node(arguments: EngineArguments, own: EngineArguments) -> EngineArguments:
-    """Return the engine's arguments with what is this machine's own: paths, threads, kernels.
+    """Return the engine's arguments with what is this machine's own: paths, threads, addresses.
 
     The order of sums is the engine's: where this processor has none of it, the stage does not load.
     """
@@ -68,6 +89,8 @@ def of_this_node(arguments: EngineArguments, own: EngineArguments) -> EngineArgu
         cpu_isa=own.cpu_isa,
         link_secret_file=own.link_secret_file,
         node_rank=own.node_rank,
+        master_addr=own.master_addr,  # node 0 may listen at all of its addresses
+        master_port=own.master_port,
         headless=True,
     )
 

@@ -1,0 +1,42 @@
+"""The arguments of a stage on another node: the engine's, with what is this machine's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.core.config import ConfigError
+from octavo.engine.nodes.headless import Node
+from octavo.engine.nodes.process import of_this_node
+from octavo.options.engine import EngineArguments
+
+
+def test_a_node_joins_a_first_one_that_listens_at_all_of_its_addresses() -> None:
+    """The address at which node 0 listens need not be one to which another can connect."""
+    stages: dict[str, Any] = {
+        "pipeline_parallel_size": 2,
+        "nnodes": 2,
+        "link_secret_file": "/secret",
+    }
+    first = EngineArguments("/a", **stages, master_addr="0.0.0.0", max_num_seqs=3, num_threads=8)
+    own = EngineArguments(
+        "/b", **stages, node_rank=1, headless=True, master_addr="10.0.0.1", num_threads=2
+    )
+    found = of_this_node(first, own)
+    assert (found.model, found.max_num_seqs, found.num_threads) == ("/b", 3, 2)
+    assert found.master_addr == "10.0.0.1"
+
+
+def test_a_secret_that_cannot_be_read_is_an_error_of_the_settings(tmp_path: Path) -> None:
+    arguments = EngineArguments(
+        "m",
+        pipeline_parallel_size=2,
+        nnodes=2,
+        node_rank=1,
+        headless=True,
+        link_secret_file=str(tmp_path / "secret"),
+    )
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Node(arguments)
