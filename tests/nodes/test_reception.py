@@ -193,6 +193,7 @@ def test_two_nodes_of_one_rank_are_refused_until_the_first_leaves(
     assert isinstance(port.refused(port.join(1, b"other")), StopError)
     assert "there is a node 1 already, 127.0.0.1" in caplog.text
     assert isinstance(port.refused(port.join(1, b"one")), StopError)  # it has its place
+    assert caplog.text.count("does not join") == 1  # the clock stands still
     control.close()
     steps.close()
     port.turn_until(lambda: "node 1 (stage 1)" in port.reception._missing())

@@ -30,14 +30,14 @@ log = logging.getLogger(__name__)
 
 MOST_CALLERS = 32  # that have not proved anything yet
 REMIND_SECONDS = 30.0  # between two lines of the log about nodes that are missing
-_COMPLAIN_SECONDS = 5.0  # between two about strangers
+_COMPLAIN_SECONDS = 5.0  # between two about callers who do not join
 _TICK_SECONDS = 0.5
 
 Place = tuple[int, str]  # a stage, and which of its connections
 
 
 class _Caller:
-    """A connection that has to prove that it has the secret."""
+    """A connection that has to prove that it has the secret, and to say what it is to be."""
 
     def __init__(self, connection: socket.socket, name: str, secret: bytes, now: float) -> None:
         self.connection = connection
@@ -74,7 +74,7 @@ class Reception:
         self._callers: dict[socket.socket, _Caller] = {}  # in the order in which they came
         self._members: dict[Place, Member] = {}
         self._complained_at = float("-inf")
-        self._num_strangers = 0  # since then
+        self._num_dismissed = 0  # since then
         local = setting.stages // setting.nnodes
         self._wanted = [(s, c) for s in range(local, setting.stages) for c in (CONTROL, STEPS)]
         self._listener = _listen(host, port)
@@ -188,9 +188,11 @@ class Reception:
         except ConnectionError:
             self._dismiss(caller, "it ended the connection")
             return
-        why = answer.refusal or answer.occupied
-        if why:
-            log.warning("node %d at %s is refused: %s", join.node_rank, caller.name, why)
+        if answer.occupied:  # it tries again, for as long as it runs
+            self._dismiss(caller, answer.occupied)
+            return
+        if answer.refusal:
+            log.warning("node %d at %s is refused: %s", join.node_rank, caller.name, answer.refusal)
             self._release(caller)
             link.close()
             return
@@ -226,12 +228,12 @@ class Reception:
         """End a caller's connection, and say so, but not for each of many."""
         self._release(caller)
         (caller.link or caller.connection).close()
-        self._num_strangers += 1
+        self._num_dismissed += 1
         if self._clock() < self._complained_at + _COMPLAIN_SECONDS:
             return
-        others = f" ({self._num_strangers} such callers)" if self._num_strangers > 1 else ""
+        others = f" ({self._num_dismissed} such callers)" if self._num_dismissed > 1 else ""
         log.warning("a caller from %s does not join: %s%s", caller.name, why, others)
-        self._complained_at, self._num_strangers = self._clock(), 0
+        self._complained_at, self._num_dismissed = self._clock(), 0
 
     def _release(self, caller: _Caller) -> None:
         self._selector.unregister(caller.connection)

@@ -80,16 +80,17 @@ def _check_links(arguments: EngineArguments) -> None:
                 "link_secret_file=FILE"
             )
         return
-    given = {
-        "link_host": arguments.link_host != LOCAL_HOST,
-        "link_secret_file": arguments.link_secret_file is not None and arguments.nnodes == 1,
-        "engine_cpus": arguments.engine_cpus != 1,
-    }
-    for name, is_given in given.items():
+    ray, nodes = "data_parallel_backend=ray", "data_parallel_backend=ray or nnodes"
+    has_secret = arguments.link_secret_file is not None and arguments.nnodes == 1
+    for name, is_given, needed in (
+        ("link_host", arguments.link_host != LOCAL_HOST, ray),
+        ("link_secret_file", has_secret, nodes),
+        ("engine_cpus", arguments.engine_cpus != 1, ray),
+    ):
         if is_given:
             raise ConfigError(
-                f"{name} is for other machines, and these are processes of this one; give "
-                "data_parallel_backend=ray or nnodes too, or leave it out"
+                f"{name} is for engines on other machines, and there are none; give {needed} too, "
+                "or leave it out"
             )
 
 
