@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from octavo.core.config import ConfigError
+from octavo.engine.nodes.connection import SealedLink
+from octavo.engine.nodes.handshake import FrameKeys
 from octavo.engine.nodes.headless import Node
 from octavo.engine.nodes.process import of_this_node
+from octavo.engine.ranks.followers import Follower
+from octavo.engine.ranks.group import ProcessGroup
 from octavo.options.engine import EngineArguments
 
 
@@ -40,3 +45,15 @@ def test_a_secret_that_cannot_be_read_is_an_error_of_the_settings(tmp_path: Path
     )
     with pytest.raises(ConfigError, match="cannot be read"):
         Node(arguments)
+
+
+def test_an_answer_that_was_changed_on_its_way_ends_the_start_and_names_the_stage() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.sendall(bytes(100))
+        group = ProcessGroup(2)
+        link = SealedLink(ours, FrameKeys(bytes(32), bytes([1] * 32)))
+        group._followers.append(Follower("stage 1", link))
+        with pytest.raises(ConfigError, match=r"stage 1 of 2 did not start: .* not sealed"):
+            group.wait()
+        group.close()

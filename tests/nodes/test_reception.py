@@ -26,6 +26,7 @@ from octavo.engine.nodes.joining import RefusedError, join
 from octavo.engine.nodes.messages import CONTROL, STEPS, Join, Joined, Setting
 from octavo.engine.nodes.reception import MOST_CALLERS, Reception
 from octavo.engine.ranks.link import Started
+from octavo.wire.message_types import WireError
 
 SECRET = b"a secret of the tests, which no other test has"
 SETTING = Setting("1", nnodes=3, stages=3, digest=b"model")
@@ -287,26 +288,48 @@ class _Wrong(Struct):
     text: str
 
 
+def _proved(port: Port, node: socket.socket) -> SealedLink:
+    """Return the link of a node that has proved to have the secret, and has not joined yet."""
+    end = OtherEnd(SECRET, port.greeting(node))
+    node.sendall(end.answer)
+    verdict = bytearray()
+
+    def has_verdict() -> bool:
+        try:
+            verdict.extend(node.recv(VERDICT_BYTES - len(verdict)))
+        except BlockingIOError:
+            return False
+        return len(verdict) == VERDICT_BYTES
+
+    port.turn_until(has_verdict)
+    node.setblocking(True)
+    return SealedLink(node, end.check(bytes(verdict)))
+
+
 def test_a_node_whose_first_message_is_wrong_is_left(port: Port) -> None:
     with port.connect() as node:
-        end = OtherEnd(SECRET, port.greeting(node))
-        node.sendall(end.answer)
-        verdict = bytearray()
-
-        def has_verdict() -> bool:
-            try:
-                verdict.extend(node.recv(VERDICT_BYTES - len(verdict)))
-            except BlockingIOError:
-                return False
-            return len(verdict) == VERDICT_BYTES
-
-        port.turn_until(has_verdict)
-        node.setblocking(True)
-        link = SealedLink(node, end.check(bytes(verdict)))
+        link = _proved(port, node)
         link.send(_Wrong("x" * 100_000))
         port.turn_until(lambda: port.reception.num_callers == 0)
         assert link.receive(Joined) is None
         link.close()
+
+
+def test_what_another_has_sent_in_place_of_a_node_is_no_message(
+    port: Port, caplog: pytest.LogCaptureFixture
+) -> None:
+    with port.connect() as node:
+        link = _proved(port, node)
+        node.sendall(bytes(100))
+        port.turn_until(lambda: port.reception.num_callers == 0)
+        assert "was not sealed by its other end" in caplog.text
+        link.close()
+    control, steps = port.joined(1)
+    port.reception._members[1, CONTROL].link.connection.sendall(bytes(100))
+    with pytest.raises(WireError, match="was not sealed by its other end"):
+        control.receive(Started)
+    control.close()
+    steps.close()
 
 
 def test_a_port_that_cannot_be_used_is_named() -> None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from octavo.backends.native import _native
 from octavo.engine.nodes.handshake import FrameKeys
 from octavo.engine.ranks.link import Link, Message
-from octavo.wire.message_types import pack, unpack
+from octavo.wire.message_types import WireError, pack, unpack
 
 # A cut connection is noticed after this time at most: by probes while nothing is sent, and
 # otherwise because what was sent is not acknowledged.
@@ -58,6 +58,8 @@ class SealedLink(Link):
             data = self.frames.receive()
         except ConnectionError:
             return None
+        except RuntimeError as error:  # not sealed by the other end, or no frame
+            raise WireError(str(error)) from None
         return unpack(data, kind)
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ def join(
         try:
             control = _connect(host, port, secret, make_join(CONTROL))
             steps = _connect(host, port, secret, make_join(STEPS))
-        except (_NotYetError, HandshakeError, OSError, RuntimeError, WireError) as error:
+        except (_NotYetError, HandshakeError, OSError, WireError) as error:
             if control is not None:
                 control.close()
             why = str(error)

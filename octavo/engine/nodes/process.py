@@ -54,10 +54,10 @@ def main(argv: list[str]) -> int:
     except (ConfigError, CheckpointError) as error:  # as it would be the next time
         program.send(StageEnded(str(error)))
         return 5
-    start = control.receive(StartRank)
-    if start is None:
-        return 0  # another node has left, or the engine has ended: all of it begins anew
     try:
+        start = control.receive(StartRank)
+        if start is None:
+            return 0  # another node has left, or the engine has ended: all of it begins anew
         arguments = of_this_node(unpack(start.arguments, EngineArguments), own)
     except (ConfigError, WireError) as error:
         control.send(Started(failure=str(error)))

@@ -176,7 +176,7 @@ class Reception:
         """Give a node with the secret its place, or say why it gets none."""
         try:
             join = link.receive(Join)
-        except (RuntimeError, WireError) as error:
+        except WireError as error:
             self._dismiss(caller, str(error))
             return
         if join is None:

@@ -24,7 +24,7 @@ from octavo.engine.ranks.link import FileState, Started, StartRank
 from octavo.engine.ranks.memory import RankMemory
 from octavo.observe.log import level_in_use
 from octavo.resolve import EngineConfig
-from octavo.wire.message_types import pack
+from octavo.wire.message_types import WireError, pack
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +76,11 @@ class ProcessGroup:
         """
         num_bytes = 0
         for follower in self._as_they_answer():
-            started = follower.link.receive(Started)
-            failure = follower.exit_reason() if started is None else started.failure
+            try:
+                started = follower.link.receive(Started)
+                failure = follower.exit_reason() if started is None else started.failure
+            except WireError as error:
+                failure = str(error)
             if failure:
                 raise ConfigError(f"{follower.name} of {self.size} did not start: {failure}")
             assert started is not None
