@@ -2,7 +2,6 @@
 #include "experts/balance.h"
 
 #include <algorithm>
-#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -24,28 +23,24 @@ ExpertBalance::ExpertBalance(int experts, int ranks, int slots)
   if (experts < 1 || ranks < 1 || slots < 0)
     throw std::invalid_argument("whole experts need an expert and a rank");
   in_slot_.assign(slots, -1);
+  slots_with_.resize(experts);
   counts_.assign(experts, 0);
+  for (int rank = 0; rank < ranks; ++rank) {
+    int first, end;
+    share_of(rank, ranks, experts, first, end);
+    owners_.resize(end, rank);
+  }
 }
 
-int ExpertBalance::owner(int expert) const {
-  int rank = 0, first, end;
-  for (share_of(rank, ranks_, experts_, first, end); expert >= end;)
-    share_of(++rank, ranks_, experts_, first, end);
-  return rank;
-}
-
-std::vector<int> ExpertBalance::slots_with(int expert) const {
-  std::vector<int> found;
-  for (int slot = 0; slot < slots(); ++slot)
-    if (in_slot_[slot] == expert) found.push_back(slot);
-  return found;
-}
-
-bool ExpertBalance::has(int rank, int expert) const {
-  if (owner(expert) == rank) return true;
-  for (const int slot : slots_with(expert))
-    if (holder(slot) == rank) return true;
-  return false;
+void ExpertBalance::put(int slot, int expert) {
+  if (const int32_t before = in_slot_[slot]; before >= 0) {
+    std::vector<int32_t>& its = slots_with_[before];
+    its.erase(std::find(its.begin(), its.end(), slot));
+  }
+  in_slot_[slot] = expert;
+  if (expert < 0) return;
+  std::vector<int32_t>& its = slots_with_[expert];
+  its.insert(std::lower_bound(its.begin(), its.end(), slot), slot);
 }
 
 std::vector<ExpertPart> ExpertBalance::parts(const std::vector<int32_t>& starts, int rank) const {
@@ -55,7 +50,7 @@ std::vector<ExpertPart> ExpertBalance::parts(const std::vector<int32_t>& starts,
   for (int expert = 0; expert < experts_; ++expert) {
     const int32_t first = starts[expert], rows = starts[expert + 1] - first;
     if (rows == 0) continue;
-    if (std::find(in_slot_.begin(), in_slot_.end(), expert) != in_slot_.end()) {
+    if (!slots_with_[expert].empty()) {
       divided.push_back(expert);
       continue;
     }
@@ -72,7 +67,7 @@ std::vector<ExpertPart> ExpertBalance::parts(const std::vector<int32_t>& starts,
 void ExpertBalance::divide(int expert, const std::vector<int32_t>& starts, Loads& loads, int rank,
                            std::vector<ExpertPart>& parts) const {
   std::vector<std::pair<int, int>> holders{{owner(expert), -1}};  // ranks, each with its slot
-  for (const int slot : slots_with(expert)) holders.emplace_back(holder(slot), slot);
+  for (const int slot : slots_with_[expert]) holders.emplace_back(holder(slot), slot);
   std::stable_sort(holders.begin(), holders.end(), [&](const auto& one, const auto& other) {
     return loads[one.first] < loads[other.first];
   });
@@ -103,30 +98,38 @@ void ExpertBalance::count(const std::vector<int32_t>& starts) {
     counts_[expert] += starts[expert + 1] - starts[expert];
 }
 
-// How many pairs a copy of the expert in this slot takes from each other rank that has it.
-int64_t ExpertBalance::relief(int expert, int slot) const {
-  int64_t holders = 1;
-  for (const int other : slots_with(expert)) holders += other != slot;
-  return counts_[expert] / holders - counts_[expert] / (holders + 1);
+// How many pairs one more copy of the expert takes from each rank that has it: its owner, and those
+// with so many copies.
+int64_t ExpertBalance::relief(int expert, int64_t copies) const {
+  return counts_[expert] / (copies + 1) - counts_[expert] / (copies + 2);
 }
 
 std::optional<ExpertBalance::Copy> ExpertBalance::choose() {
   Loads loads(ranks_, 0);
+  std::vector<bool> has(static_cast<size_t>(ranks_) * experts_);
+  std::vector<int64_t> reliefs(experts_);
   for (int expert = 0; expert < experts_; ++expert) {
-    const std::vector<int> slots = slots_with(expert);
-    const int64_t each = counts_[expert] / static_cast<int64_t>(slots.size() + 1);
-    loads[owner(expert)] += each;
-    for (const int slot : slots) loads[holder(slot)] += each;
+    const std::vector<int32_t>& slots = slots_with_[expert];
+    const auto copies = static_cast<int64_t>(slots.size());
+    const auto note = [&](int rank) {
+      loads[rank] += counts_[expert] / (copies + 1);
+      has[static_cast<size_t>(rank) * experts_ + expert] = true;
+    };
+    note(owners_[expert]);
+    for (const int slot : slots) note(holder(slot));
+    reliefs[expert] = relief(expert, copies);
   }
   std::optional<Copy> best;
   int64_t most = 0;
   for (int slot = 0; slot < slots(); ++slot) {
-    const int kept = in_slot_[slot];
-    const int64_t now = kept < 0 ? 0 : relief(kept, slot);
+    const int rank = holder(slot), kept = in_slot_[slot];
+    const int64_t now =
+        kept < 0 ? 0 : relief(kept, static_cast<int64_t>(slots_with_[kept].size()) - 1);
     for (int expert = 0; expert < experts_; ++expert) {
-      if (has(holder(slot), expert) || loads[owner(expert)] <= loads[holder(slot)]) continue;
-      const int64_t gain = relief(expert, slot) - now;
-      if (relief(expert, slot) * kGainOver <= now * kGainOf || gain <= most) continue;
+      const int64_t gain = reliefs[expert] - now;
+      if (gain <= most || reliefs[expert] * kGainOver <= now * kGainOf) continue;
+      if (loads[owners_[expert]] <= loads[rank]) continue;
+      if (has[static_cast<size_t>(rank) * experts_ + expert]) continue;
       most = gain;
       best = Copy{slot, expert};
     }

@@ -26,7 +26,7 @@ class ExpertBalance {
   // Throws std::invalid_argument unless all are positive, but `slots`, which may be 0.
   ExpertBalance(int experts, int ranks, int slots);
 
-  int owner(int expert) const;
+  int owner(int expert) const { return owners_[expert]; }
   int holder(int slot) const { return slot % ranks_; }
   int slots() const { return static_cast<int>(in_slot_.size()); }
   // The expert whose copy a slot has; -1: none.
@@ -45,19 +45,20 @@ class ExpertBalance {
   // that those of old steps matter less.
   std::optional<Copy> choose();
   // Sets what a slot has; -1: nothing that may be used.
-  void put(int slot, int expert) { in_slot_[slot] = expert; }
+  void put(int slot, int expert);
 
  private:
   using Loads = std::vector<int64_t>;  // of the ranks, in rows
 
-  std::vector<int> slots_with(int expert) const;
-  bool has(int rank, int expert) const;
   void divide(int expert, const std::vector<int32_t>& starts, Loads& loads, int rank,
               std::vector<ExpertPart>& parts) const;
-  int64_t relief(int expert, int slot) const;
+  int64_t relief(int expert, int64_t copies) const;
 
   const int experts_, ranks_;
   std::vector<int32_t> in_slot_;
+  // Of each expert: its owner, and the slots that have a copy of it, in their order.
+  std::vector<int32_t> owners_;
+  std::vector<std::vector<int32_t>> slots_with_;
   std::vector<int64_t> counts_;  // pairs of each expert
 };
 
