@@ -17,20 +17,18 @@ from octavo.backends.kind import BackendKind, Sizes
 from octavo.core.config import ConfigError, CoreConfig
 from octavo.core.stats import ADAPTER
 from octavo.layers import ModelSpec
-from octavo.models.footprint import expert_sizes, stored, tensor_sizes
+from octavo.models.footprint import stored, tensor_sizes
 from octavo.models.load import OpenedModel
 from octavo.observe.machine import Memory
 from octavo.observe.memory_bill import (
     HEADROOM_BYTES,
     MAX_SPARE_BYTES,
-    RANK_BYTES,
     MemoryBill,
 )
 from octavo.options.adapters import num_resident
 from octavo.options.backends import Entry
 from octavo.options.cpu_types import CpuWeights
 from octavo.options.engine import EngineArguments
-from octavo.options.processes.experts import num_redundant
 from octavo.options.quantization import instead_of, is_same, made_at_load
 from octavo.room_for_drafts import (
     check_drafts,
@@ -39,6 +37,7 @@ from octavo.room_for_drafts import (
     step_of_drafter,
     with_drafts,
 )
+from octavo.room_for_ranks import check_experts_of, with_ranks
 from octavo.runner.kv_cache import groups_of, longest_in, num_blocks_in, readable
 from octavo.usable import choose_backend, chosen_sizes
 
@@ -88,6 +87,7 @@ def resolve(
     """
     spec = opened.spec
     check_drafts(arguments, layout)
+    check_experts_of(opened, arguments)
     arguments = follow_quantization(arguments, opened)
     choice = choose_backend(arguments)
     level = logging.WARNING if choice.is_fallback else logging.INFO  # it is slower
@@ -98,7 +98,7 @@ def resolve(
     grammar_bytes = arguments.grammar_memory_bytes if bounds_grammars and spec.has_head else 0
     block_size = sizes.block_size
     bill = _bill(opened, layout, block_size, footprint, largest_step, grammar_bytes)
-    bill = _of_a_node(_with_ranks(bill, arguments, opened, footprint), arguments)
+    bill = with_ranks(bill, arguments, opened, footprint)
     dtype = choice.kind.dtype(arguments)
     _warn_of_types(arguments, opened, dtype)
     max_len = _longest(arguments.max_model_len, spec.max_len)
@@ -276,31 +276,8 @@ def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout)
     largest_step = _largest_step(arguments, layout, sizes, opened.spec, cuts_prompts)
     grammar_bytes = arguments.grammar_memory_bytes if opened.spec.has_head else 0
     bill = _bill(opened, layout, sizes.block_size, footprint, largest_step, grammar_bytes)
-    bill = _of_a_node(_with_ranks(bill, arguments, opened, footprint), arguments)
+    bill = with_ranks(bill, arguments, opened, footprint)
     return with_adapters(bill, arguments, opened, kind.memory())
-
-
-def _of_a_node(bill: MemoryBill, arguments: EngineArguments) -> MemoryBill:
-    """Return about what a node has of an engine on several; engine/nodes knows the rest later."""
-    nodes = arguments.nnodes
-    return structs.replace(
-        bill,
-        weights_bytes=-(-bill.weights_bytes // nodes),
-        block_bytes=-(-bill.block_bytes // nodes),
-    )
-
-
-def _with_ranks(
-    bill: MemoryBill, arguments: EngineArguments, opened: OpenedModel, footprint: Footprint
-) -> MemoryBill:
-    """Add what further processes take, and experts that two of them have."""
-    stages = arguments.pipeline_parallel_size // arguments.nnodes  # of this machine
-    further = arguments.tensor_parallel_size * stages - 1
-    rank_bytes, copies = further * RANK_BYTES, num_redundant(arguments)
-    for each in (opened, opened.drafter):
-        if each is not None and copies:
-            rank_bytes += copies * sum(map(footprint.weight_bytes, expert_sizes(each)))
-    return structs.replace(bill, rank_bytes=rank_bytes)
 
 
 def _largest_step(

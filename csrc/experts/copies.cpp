@@ -53,10 +53,4 @@ void ExpertCopies::write(const ExpertBalance::Copy& copy, size_t first, size_t b
   }
 }
 
-size_t ExpertCopies::bytes() const {
-  size_t bytes = 0;
-  for (const Pages& slot : slots_) bytes += slot.bytes();
-  return bytes;
-}
-
 }  // namespace octavo

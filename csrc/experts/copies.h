@@ -27,7 +27,6 @@ class ExpertCopies {
   // matrices on.
   void write(const ExpertBalance::Copy& copy, size_t first, size_t bytes) const;
   size_t expert_bytes() const { return sizes_[0] + sizes_[1]; }
-  size_t bytes() const;
 
  private:
   std::vector<Matrix> matrices_[2];  // of all experts

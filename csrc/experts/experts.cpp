@@ -73,11 +73,8 @@ void Experts::reserve() {
 }
 
 size_t Experts::bytes() const {
-  size_t bytes = (pair_rows_.size() + row_pairs_.size()) * sizeof(int32_t) +
-                 pair_weights_.size() * sizeof(float);
-  for (const Mixture& mixture : mixtures_)
-    if (mixture.copies) bytes += mixture.copies->bytes();
-  return bytes;
+  return (pair_rows_.size() + row_pairs_.size()) * sizeof(int32_t) +
+         pair_weights_.size() * sizeof(float);
 }
 
 void Experts::route(const Instruction& i, int first, int end) const {

@@ -27,6 +27,7 @@ class Experts {
   // How many experts each row chooses; 0 without experts.
   int top_k() const { return top_k_; }
   void reserve();
+  // Of a step, without the copies of experts, which have their memory from the start.
   size_t bytes() const;
 
   // Chooses the experts of rows [first, end).

@@ -49,11 +49,11 @@ def tensor_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
         yield from [size] * count
 
 
-def expert_sizes(opened: OpenedModel) -> Iterator[TensorSize]:
-    """Yield the sizes of the matrices of one expert of each layer that has experts."""
-    for need, size, _ in _sizes(opened):
+def expert_sizes(opened: OpenedModel) -> Iterator[tuple[TensorSize, int]]:
+    """Yield the sizes of the matrices of one expert of each layer, and how many experts it has."""
+    for need, size, count in _sizes(opened):
         if isinstance(need.module, ExpertMatrices) and size.is_matrix:
-            yield size
+            yield size, count
 
 
 def _sizes(opened: OpenedModel) -> Iterator[tuple[Need, TensorSize, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ from octavo.backends.native import _native
 from octavo.backends.native.packing import ExpertOwners, Packer
 from octavo.core.config import ConfigError
 from octavo.layers import DownLinear, GateUpLinear, Linear
+from octavo.loader.source import resolve
+from octavo.models.load import open_model
 from octavo.options.engine import read_arguments
+from octavo.options.processes.experts import EPLBConfig
+from octavo.room_for_ranks import check_experts_of
 from tests.backends.native.test_packing import INPUTS, stored
 from tests.ranks.small import FORMATS, TIGHT, answers, write
 
@@ -92,6 +97,43 @@ def test_experts_that_are_copied_divide_the_rows_of_prompts(tmp_path: Path) -> N
     assert copied
     assert len({mixture for mixture, _, _ in copied}) == 2  # both layers'
     assert all(rank in (0, 1) for _, _, rank in copied)
+
+
+@pytest.mark.slow
+def test_copies_of_experts_are_no_part_of_a_step(tmp_path: Path) -> None:
+    """They have their memory before the cache gets its size, which would leave it a second time."""
+    model = str(write(tmp_path, "Qwen2MoeForCausalLM"))
+    step_bytes, rank_bytes = [], []
+    for copies in (0, 6):
+        options: dict[str, Any] = {**TIGHT, **WHOLE, "tensor_parallel_size": 2}
+        options |= {"enable_eplb": True, "eplb_config": {"num_redundant_experts": copies}}
+        with LLM(model, **options) as llm:
+            engine: Any = llm._model.engine
+            backend = engine.core._executor.runner._backend
+            step_bytes.append(backend.reserve(engine.config.largest_step, 0))
+            rank_bytes.append(engine.config.bill.rank_bytes)
+    assert step_bytes[0] == step_bytes[1]
+    assert rank_bytes[0] < rank_bytes[1]
+
+
+def test_more_copies_than_ranks_can_use_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = read_arguments(
+        str(write(tmp_path, "Qwen2MoeForCausalLM")),
+        {**WHOLE, "tensor_parallel_size": 3, "enable_eplb": True},
+    )
+    opened = open_model(resolve(asked.model))
+    copies = EPLBConfig(num_redundant_experts=16)  # of 8 experts, each in all of 3 ranks
+    check_experts_of(opened, replace(asked, eplb_config=copies))
+    assert not caplog.messages
+    with pytest.raises(ConfigError, match="can use 16 copies"):
+        check_experts_of(opened, replace(asked, eplb_config=EPLBConfig(17)))
+    check_experts_of(opened, asked)
+    assert "copies no experts" in caplog.messages[-1]
+    dense = open_model(resolve(str(write(tmp_path, "LlamaForCausalLM"))))
+    check_experts_of(dense, asked)
+    assert "the model has no experts" in caplog.messages[-1]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,65 @@
+"""The memory of an engine's further ranks and stages, and the experts that two ranks can have."""
+
+from __future__ import annotations
+
+import logging
+
+from msgspec import structs
+
+from octavo.backends.base import Footprint
+from octavo.core.config import ConfigError
+from octavo.models.footprint import expert_sizes
+from octavo.models.load import OpenedModel
+from octavo.observe.memory_bill import RANK_BYTES, MemoryBill
+from octavo.options.engine import EngineArguments
+from octavo.options.processes.experts import num_redundant
+
+log = logging.getLogger(__name__)
+
+
+def check_experts_of(opened: OpenedModel, arguments: EngineArguments) -> None:
+    """Refuse more copies of experts than ranks can use; warn about settings without effect."""
+    if not arguments.enable_expert_parallel:
+        return
+    models = [each for each in (opened, opened.drafter) if each is not None]
+    counts = [count for each in models for _, count in expert_sizes(each)]
+    experts = max(counts, default=0)
+    if not experts:
+        log.warning(
+            "enable_expert_parallel changes nothing: the model has no experts; leave it out"
+        )
+        return
+    ranks, copies = arguments.tensor_parallel_size, num_redundant(arguments)
+    if copies > experts * (ranks - 1):
+        raise ConfigError(
+            f"eplb_config: num_redundant_experts={copies}: a layer has {experts} experts, and "
+            f"{ranks} ranks can use {experts * (ranks - 1)} copies, with which each has all; lower "
+            "it"
+        )
+    if arguments.enable_eplb and not copies:
+        log.warning(
+            "enable_eplb copies no experts: eplb_config leaves num_redundant_experts at 0; give "
+            'eplb_config={"num_redundant_experts": COUNT}, or leave it out'
+        )
+
+
+def with_ranks(
+    bill: MemoryBill, arguments: EngineArguments, opened: OpenedModel, footprint: Footprint
+) -> MemoryBill:
+    """Return about what a machine has of an engine: further processes, copies, and its stages.
+
+    Nodes divide weights and cache; `octavo.engine.nodes` corrects that once they are loaded.
+    """
+    nodes = arguments.nnodes
+    further = arguments.tensor_parallel_size * (arguments.pipeline_parallel_size // nodes) - 1
+    rank_bytes, copies = further * RANK_BYTES, num_redundant(arguments)
+    for each in (opened, opened.drafter):
+        if each is not None and copies:
+            sizes = (size for size, _ in expert_sizes(each))
+            rank_bytes += copies * sum(map(footprint.weight_bytes, sizes))
+    return structs.replace(
+        bill,
+        weights_bytes=-(-bill.weights_bytes // nodes),
+        block_bytes=-(-bill.block_bytes // nodes),
+        rank_bytes=rank_bytes,
+    )
