@@ -20,7 +20,11 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def main(name: str) -> int:
     """Search for one bug; return FOUND when a world has found it."""
-    (bug,) = [each for each in NATIVE_BUGS if each.name == name]
+    bugs = {each.name: each for each in NATIVE_BUGS}
+    if name not in bugs:
+        print(f"there is no bug {name!r}; there are:", *bugs, sep="\n", file=sys.stderr)
+        return 2
+    bug = bugs[name]
     library = load({bug.file: (bug.before, bug.after)})
     for seed in range(NUM_WORLDS):
         _, _, failure = run_seed(seed, library)
