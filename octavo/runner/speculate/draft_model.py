@@ -129,6 +129,11 @@ class DraftModelProposer:
             for block in fresh:
                 if block:
                     rows.pop(block, None)
+            # Of a fork's copy, the rows behind what the fork shares are of the other text.
+            for new in plan.opened:
+                full, rest = divmod(starts.get(new.slot, 0), self._size)
+                if rest and (block := new.tables[group][full]) in copied:
+                    copied[block] = min(copied[block], rest)
             self._rows[at].update(copied)
         for new in plan.opened:
             if new.slot in self._drafting:

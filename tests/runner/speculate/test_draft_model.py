@@ -16,7 +16,6 @@ from safetensors.numpy import load_file, save_file
 from octavo import LLM, SamplingParams
 from octavo.core.config import ConfigError
 from octavo.core.pace.ahead_counts import AheadCounts
-from octavo.core.pace.comparison import Comparison
 from octavo.core.pace.draft_counts import DraftCounts
 from tests.api.tiny import make_model
 from tests.core.ahead_trees import trees_by
@@ -39,7 +38,6 @@ def engine(directory: Path, drafter: Path, **options: Any) -> Iterator[LLM]:
         mock.patch.object(DraftCounts, "_costs", return_value=None),
         mock.patch.object(AheadCounts, "_trees", trees_by(varied_counts)),
         mock.patch.object(AheadCounts, "learn"),
-        mock.patch.object(Comparison, "may_have_drafts", lambda _, step: step % 32 != 0),
         LLM(str(directory), **given) as made,
     ):
         yield made

@@ -45,14 +45,15 @@ class Texts:
         self.proposer = DraftModelProposer(4)
         self.proposer.attach(self.state, config)
 
-    def begin(self, slot: int, *blocks: int, num_cached: int = 0) -> None:
-        """Open a slot with a prompt that ends in the last of these blocks."""
+    def begin(self, slot: int, *blocks: int, num_cached: int = 0, copied: int = 0) -> None:
+        """Open a slot with a prompt that ends in the last of these blocks, a copy perhaps."""
         tables = tuple(OF_MODEL + each for each in blocks), blocks
         new: NewSlot = new_slot(slot, list(range(2, 1 + BLOCK * len(blocks))), tables)
         self.state.open(new)
         self.proposer.open(new)
         chunk = slot, num_cached, len(new.tokens) - num_cached, True
-        self.proposer.take_blocks(make_plan(opened=(new,), chunks=(chunk,)))
+        copies = ((copied, blocks[-1], 1),) if copied else ()
+        self.proposer.take_blocks(make_plan(opened=(new,), copies=copies, chunks=(chunk,)))
 
     def grow(self, slot: int, block: int) -> None:
         added = ((OF_MODEL + block,), (block,))
@@ -74,6 +75,16 @@ def test_a_prefix_has_the_rows_that_were_computed_in_its_blocks() -> None:
     texts.begin(1, 1, 2, 4, num_cached=8)
     assert texts.num_rows(1) == 8
     texts.begin(2, 1, 2, 3, 5, num_cached=12)
+    assert texts.num_rows(2) == 10
+
+
+def test_the_copy_of_a_fork_has_only_the_rows_that_it_shares() -> None:
+    texts = Texts(None)
+    texts.begin(0, 1, 2, 3)
+    texts.compute(0, 12)
+    texts.begin(1, 1, 2, 4, num_cached=10, copied=3)  # its own text differs from the eleventh on
+    assert texts.num_rows(1) == 10
+    texts.begin(2, 1, 2, 4, 5, num_cached=12)  # what the model has written of it was cached
     assert texts.num_rows(2) == 10
 
 
