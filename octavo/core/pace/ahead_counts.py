@@ -124,13 +124,12 @@ class AheadCounts:
         room = (self._budget - num_rows) // len(sampling)
         most, most_aside = min(room, self._most_drafts), self._most_branches // len(sampling)
         trees = [self._tree(each, self._places(each, room)) for each in sampling]
-        tokens, seconds, rows = float(num_rows), plain, num_rows
-        best_speed = tokens / plain * (1.0 + LEAST_GAIN)
-        best, least = 0, 1.0
+        tokens, speed, rows = float(num_rows), num_rows / plain, num_rows
+        best_speed, best, least = speed * (1.0 + LEAST_GAIN), 0, 1.0
         for place in range(1, self._most + 1):
             # What a row costs where each sequence gets one more.
             row = (seconds_of(rows + len(trees)) - seconds_of(rows)) / len(trees)
-            all_offers = [tree.offers(tokens * row / seconds, most, most_aside) for tree in trees]
+            all_offers = [tree.offers(speed * row, most, most_aside) for tree in trees]
             num_added = sum(map(len, all_offers))
             if not num_added:
                 break
@@ -139,8 +138,10 @@ class AheadCounts:
                 tokens += sum([offer.chance for offer in offers])
             rows += num_added
             seconds = seconds_of(rows) + (1 if self._in_block else place) * each_pass
-            if tokens / seconds > best_speed:
-                best, best_speed, least = place, tokens / seconds, tokens * row / seconds
+            # Until its passes are paid for, no draft is worth a row that is not without them.
+            speed = max(tokens / seconds, num_rows / plain)
+            if speed > best_speed:
+                best, best_speed, least = place, speed, speed * row
         for tree in trees:
             tree.cut(best)
             tree.leave_out(least)

@@ -35,6 +35,7 @@ LEAST_GAIN = 0.02  # in tokens per second: for less, none is made
 # for each part by which drafts raise the tokens per second, between a least and a most number.
 NUM_UNKNOWN = 16
 NUM_FOR_GAIN, LEAST_BETWEEN, MOST_BETWEEN = 500.0, 16, 256
+LEAST_WAIT = 2  # steps until one has none: a second model proposes in the one before
 _NUM_LEARNED = 8  # steps between two improvements of what is known of positions that are read
 _LEAST_PART = 0.25  # of a step is not due to the positions that it reads
 
@@ -53,6 +54,7 @@ class Comparison:
         self._num_between = NUM_UNKNOWN  # steps with drafts until one must have none
         self._num_with_drafts = 0  # the last steps in a row
         self._without = -1  # the last step that must have none
+        self._wait = LEAST_WAIT  # steps until the next one that must have none
 
     def may_have_drafts(self, step: int) -> bool:
         """Return whether a step may have drafts; else it shows what one takes without."""
@@ -103,8 +105,11 @@ class Comparison:
             own = max(_LEAST_PART * seconds, seconds - reading)
             times.learn(num_tokens, own, has_drafts=num_drafts > 0)
             self._num_with_drafts = self._num_with_drafts + 1 if num_drafts else 0
-        if self._num_with_drafts >= self._num_between and plan.step >= self._without:
-            self._without = plan.step + 2  # a second model proposes in the step before
+        if not self._num_with_drafts:
+            self._wait = LEAST_WAIT
+        elif self._num_with_drafts >= self._num_between and plan.step >= self._without:
+            self._without = plan.step + self._wait
+            self._wait = min(2 * self._wait, MOST_BETWEEN)  # prompts may hide what it takes
         self._excused = min(self._excused, MOST_EXCUSED)
         excused = min(self._excused, max(0.0, ahead_seconds - STALL * usual_seconds))
         self._excused -= excused

@@ -7,6 +7,7 @@ import pytest
 from octavo.core.pace.comparison import (
     FIRST_SECONDS,
     LEAST_BETWEEN,
+    LEAST_WAIT,
     MOST_BETWEEN,
     MOST_DEBT,
     MOST_EXCUSED,
@@ -138,4 +139,17 @@ def test_where_a_prompt_came_into_that_step_another_one_shows_it() -> None:
     step = NUM_UNKNOWN + 1
     assert not made.may_have_drafts(step)
     made.learn(decoding(more=5, step=step), 0, 0.5)
-    assert [made.may_have_drafts(step + 1), made.may_have_drafts(step + 2)] == [True, False]
+    later = [made.may_have_drafts(step + wait) for wait in range(1, 2 * LEAST_WAIT + 1)]
+    assert later == [True, True, True, False]
+
+
+def test_steps_with_prompts_do_not_take_drafts_from_every_other_step() -> None:
+    """Where each has some, one without drafts shows nothing, and the next is ever farther away."""
+    made = comparison()
+    num_without = 0
+    for step in range(200):
+        has_drafts = made.may_have_drafts(step)
+        num_without += not has_drafts
+        more = 9 if step > NUM_UNKNOWN else 0
+        made.learn(decoding(2 * has_drafts, more=more, step=step), 2 * has_drafts, 0.1)
+    assert num_without == 6

@@ -156,6 +156,22 @@ def test_the_pass_of_a_block_is_measured_once_for_all_its_tokens() -> None:
     assert ahead.expected_seconds == 0.04
 
 
+def test_a_dear_pass_lets_no_sequence_send_drafts_that_are_not_worth_their_rows() -> None:
+    """Before it is paid for, the speed is low, and rows seem cheap."""
+    made, ahead = rig(ahead_in_block=True, max_num_seqs=2)
+    comparison = comparison_of(made)
+    for name in ("a", "b"):
+        made.add(name, 6, max_tokens=30)
+    planned(made)
+    first, second = (sequence_of(made, name) for name in ("a", "b"))
+    for rows in range(1, 11):
+        comparison.times.learn(rows, 1.0 + 0.25 * rows, has_drafts=False)
+    ahead.pass_seconds = 1.0
+    first.rates, second.rates = [[0.99]] * 4, [[0.3]] * 4
+    trees = ahead._trees([first, second], 2, 0)
+    assert [tree.num_drafts for tree in trees] == [4, 0]
+
+
 def test_a_sequence_that_was_taken_out_of_a_plan_is_passed_over() -> None:
     made, ahead = rig()
     made.add("a", 6, max_tokens=30)
