@@ -36,10 +36,12 @@ def kind_of_files(source: ModelFiles, checkpoint: Checkpoint) -> str | None:
     stated = values.get(SPECULATORS)
     if isinstance(stated, str):
         return stated
-    if DFLASH_CONFIG in values:  # its tensors are named as EAGLE's are
-        stated = values.get("architectures")
-        is_next = isinstance(stated, list) and "DFlash2DraftModel" in stated
-        return "dflash2" if is_next else "dflash"
+    stated = values.get("architectures")
+    architectures = stated if isinstance(stated, list) else []
+    if "DFlash2DraftModel" in architectures:
+        return "dflash2"
+    if DFLASH_CONFIG in values or "DFlashDraftModel" in architectures:
+        return "dflash"  # its tensors are named as EAGLE's are
     return _kind_of(checkpoint.tensors)
 
 

@@ -119,6 +119,7 @@ WRONG: tuple[tuple[Change, str], ...] = (
     (of_dflash(mask_token_id=300), "mask_token_id is 300, and the model has 300 tokens"),
     (of_dflash(mask_token_id=-1), "mask_token_id must be a whole number"),
     (of_dflash(mask_token_id=None), "mask_token_id is missing"),
+    (lambda config, tensors: config.pop("dflash_config"), "aux_hidden_state_layer_ids must be a"),
     (of_dflash(target_layer_ids=[1]), "target_layer_ids must be layers of the model, from 0 to 0"),
     (of_dflash(target_layer_ids=[]), "target_layer_ids must be layers of the model"),
     (of_dflash(target_layer_ids=[0, 0]), "target_layer_ids is .*; its layers must come in"),
