@@ -27,9 +27,12 @@ log = logging.getLogger(__name__)
 MOST_OPEN = 16  # questions at once
 MOST_BODY_BYTES = 512 << 10  # of a prompt that is asked about
 MOST_KEPT_TOKENS = 1 << 20  # of all answers that are kept
+ENTRY_TOKENS = 64  # what is kept beside the tokens of one takes the memory of about so many
 MOST_TOKENS = 1 << 18  # of one
 MOST_ANSWER_BYTES = 8 << 20
 PAUSE_SECONDS = 30.0  # for a server that cannot say
+# A longer question may be late in any server: one client's must not let others go without tokens.
+MOST_QUICK_BYTES = 32 << 10
 _CHAT_FIELDS = ("messages", "tools", "chat_template", "chat_template_kwargs")
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -49,7 +52,7 @@ class TokenSource:
         self._config = config
         self._clock = clock
         self._kept: OrderedDict[bytes, array[int]] = OrderedDict()
-        self._num_kept = 0  # tokens
+        self._num_kept = 0  # tokens, and what is kept beside them
         self._num_open = 0
         self._paused: dict[int, float] = {}  # by a server's number: until when
 
@@ -86,10 +89,10 @@ class TokenSource:
         if name in self._kept:  # it was asked twice at once
             return
         self._kept[name] = tokens
-        self._num_kept += len(tokens)
+        self._num_kept += len(tokens) + ENTRY_TOKENS
         while self._num_kept > MOST_KEPT_TOKENS:
             _, oldest = self._kept.popitem(last=False)
-            self._num_kept -= len(oldest)
+            self._num_kept -= len(oldest) + ENTRY_TOKENS
 
     async def _ask(
         self, server: Upstream, question: bytes, given: RequestHead
@@ -99,7 +102,9 @@ class TokenSource:
                 status, answer = await self._post(server, question, given)
         except (TimeoutError, UpstreamError) as error:
             log.debug("the server %s gives no tokens: %s", server.name, error)
-            self._pause(server)
+            is_late = isinstance(error, TimeoutError) or error.is_late
+            if not is_late or len(question) <= MOST_QUICK_BYTES:
+                self._pause(server)
             return None
         if status in (404, 405, 501):  # it has no such route
             self._pause(server)

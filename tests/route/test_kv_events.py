@@ -9,11 +9,12 @@ import msgspec
 import pytest
 
 from octavo.client.cache_events import form as published
-from octavo.options.transport import ServerSettingsError
+from octavo.options.transport import ServerSettingsError, ServerStartError
 from octavo.route.address import read_address
-from octavo.route.kv_events.address import read_events_addresses
+from octavo.route.kv_events.address import EventsAddress, read_events_addresses
 from octavo.route.kv_events.form import NoBatchError, read_batch
-from octavo.route.kv_events.source import ASK_SECONDS, MOST_HELD, Source
+from octavo.route.kv_events.reader import EventsReader
+from octavo.route.kv_events.source import ASK_SECONDS, MOST_HELD, MOST_HELD_BYTES, Source
 from octavo.route.kv_events.view import CacheView
 
 SIZE = 4
@@ -72,6 +73,8 @@ def test_a_prefix_needs_each_group_that_keeps_all_blocks() -> None:
 def test_the_blocks_of_adapters_and_tenants_are_apart() -> None:
     view = view_of(stored(TOKENS, [1, 2, 3], lora_name="a", extra_keys=[["a"], None, None]))
     assert (view.num_tokens(TOKENS, "a"), view.num_tokens(TOKENS)) == (12, 0)
+    unnamed = view_of(stored(TOKENS, [1, 2, 3], lora_id=7))
+    assert (unnamed.num_tokens(TOKENS), unnamed.is_whole) == (0, False)
     of_tenant = stored(TOKENS, [1, 2, 3], extra_keys=[["scope"], None, None])
     assert (view_of(of_tenant).num_tokens(TOKENS), view_of(of_tenant).is_whole) == (0, False)
     assert view_of(of_tenant, ignores_tenants=True).num_tokens(TOKENS) == 12
@@ -287,3 +290,40 @@ def test_an_engine_has_an_endpoint_of_its_own() -> None:
     assert [each.replay for each in found] == ["ipc:///a", None]
     with pytest.raises(ServerSettingsError, match="twice"):
         read_events_addresses([*given, "localhost:2=tcp://h:5"], servers)
+
+
+def test_batches_that_wait_are_bounded_in_bytes() -> None:
+    network = Network(1, has_replay=True)
+    network.source.connected()
+    for number in range(MOST_HELD):
+        network.source.published(number, bytes(MOST_HELD_BYTES // 4))
+    assert len(network.source._held) == 4
+
+
+def reader_of(endpoint: str) -> tuple[EventsReader, CacheView]:
+    view = CacheView(10, ignores_tenants=False)
+    address = EventsAddress(read_address("localhost:1"), endpoint, None)
+    return EventsReader([(address, view)]), view
+
+
+def test_a_reader_that_fails_knows_nothing_more_and_can_be_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+
+    def fail(source: Source) -> None:
+        source.view.begin(knows_all=True)
+        calls.append(source)
+        raise MemoryError
+
+    monkeypatch.setattr(Source, "look", fail)
+    reader, view = reader_of("tcp://127.0.0.1:1")
+    reader._thread.join()
+    assert calls
+    assert not view.is_live
+    reader.close()
+
+
+def test_an_endpoint_that_zeromq_refuses_is_named() -> None:
+    with pytest.raises(ServerStartError, match=r"tcp://\.\.:1"):
+        reader_of("tcp://..:1")

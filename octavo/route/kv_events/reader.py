@@ -12,10 +12,12 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from octavo.options.transport import ServerStartError
 from octavo.route.kv_events.address import EventsAddress
 from octavo.route.kv_events.source import Source
 from octavo.route.kv_events.view import CacheView
@@ -55,8 +57,8 @@ class _Publisher:
         self._clock = clock
         self._paid_until = 0.0
         if self.replays is not None and address.replay is not None:
-            self.replays.connect(address.replay)
-        self.events.connect(address.endpoint)
+            _connect(self.replays, address.replay)
+        _connect(self.events, address.endpoint)
 
     def _ask(self, first: int) -> bool:
         if self.replays is None:
@@ -105,6 +107,15 @@ class _Publisher:
                 each.close(linger=0)
 
 
+def _connect(socket: Socket, endpoint: str) -> None:
+    try:
+        socket.connect(endpoint)
+    except zmq.ZMQError as error:
+        raise ServerStartError(
+            f"--kv-events: {endpoint} is no endpoint to connect to: {error.strerror}; correct it"
+        ) from None
+
+
 def _socket(context: zmq.Context[Socket], kind: int) -> Socket:
     socket = context.socket(kind)
     socket.set(zmq.RCVHWM, MOST_WAITING)
@@ -128,8 +139,11 @@ class EventsReader:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context: zmq.Context[Socket] = zmq.Context(io_threads=1)
-        self._clock = clock
-        self.publishers = [_Publisher(self._context, *each, clock) for each in sources]
+        try:
+            self.publishers = [_Publisher(self._context, *each, clock) for each in sources]
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
         inlet = self._context.socket(zmq.PAIR)
         inlet.bind("inproc://end")
         self._end = self._context.socket(zmq.PAIR)
@@ -140,8 +154,9 @@ class EventsReader:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, and close all connections."""
-        self._end.send(b"")
+        """End the thread, if it has not failed, and close all connections."""
+        with suppress(zmq.Again):  # a thread that has ended takes nothing
+            self._end.send(b"", zmq.NOBLOCK)
         self._thread.join()
         self._end.close(linger=0)
         self._context.term()
@@ -164,8 +179,8 @@ class EventsReader:
                         owners[socket].read(socket)
                     except zmq.Again:
                         continue
-        except zmq.ZMQError as error:
-            log.error("KV events are read no more: %s", error)
+        except Exception:  # what is not followed any more must not count as known
+            log.exception("KV events are read no more")
             for publisher in self.publishers:
                 publisher.source.disconnected()
         finally:

@@ -16,7 +16,7 @@ from octavo.route.kv_events.view import CacheView
 log = logging.getLogger(__name__)
 
 ASK_SECONDS = 5.0  # for the answer to a question for missed batches
-MOST_HELD = 64  # batches that wait for those before them
+MOST_HELD, MOST_HELD_BYTES = 64, 4 << 20  # of batches that wait for those before them
 _END = -1
 
 
@@ -57,7 +57,8 @@ class Source:
     def published(self, number: int, data: bytes) -> None:
         """Take a batch as it is published."""
         if self._asked_until is not None:
-            if len(self._held) < MOST_HELD:
+            held = sum(map(len, self._held.values()))
+            if len(self._held) < MOST_HELD and held + len(data) <= MOST_HELD_BYTES:
                 self._held[number] = data
             return  # one without room is missed when its turn comes
         self._take(number, data)

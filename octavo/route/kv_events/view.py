@@ -83,7 +83,9 @@ class CacheView:
         group = event.group_idx or 0
         if event.parent_block_hash is None:
             name = _root(event.lora_name or "")
-            if not self._ignores_tenants and _is_of_tenant(event):
+            # Older servers give an adapter's number alone, by which no request names it.
+            is_unnamed = event.lora_id is not None and event.lora_name is None
+            if is_unnamed or (not self._ignores_tenants and _is_of_tenant(event)):
                 self.is_whole = False
                 return  # and what follows it, whose parent is then unknown
         else:
