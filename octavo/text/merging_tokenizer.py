@@ -57,6 +57,9 @@ def _table_of(metadata: Metadata) -> _native.MergeTable | None:
     merges = metadata.stored_strings(PREFIX + "merges")
     if tokens is None or merges is None or PREFIX + "pre" not in metadata:
         return None
+    _, num_tokens = tokens
+    if not num_tokens:
+        return None
     try:
         from octavo.backends.native import _native
 

@@ -195,6 +195,10 @@ def spoil(metadata: dict[str, object], how: str) -> None:
             metadata["tokenizer.ggml.model"] = "bert"
         case "no rule":
             del metadata["tokenizer.ggml.pre"]
+        case "no tokens":
+            tokens, merges = [], []
+            for name in ("token_type", "bos_token_id", "eos_token_id"):
+                del metadata[f"tokenizer.ggml.{name}"]
     metadata |= {TOKENS: tokens, MERGES: merges}
 
 
@@ -210,6 +214,7 @@ def spoil(metadata: dict[str, object], how: str) -> None:
         "a byte of whole words is missing",
         "another kind",
         "no rule",
+        "no tokens",
     ],
 )
 def test_unusual_vocabularies_are_left_to_the_library(how: str, tmp_path: Path) -> None:
