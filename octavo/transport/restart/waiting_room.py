@@ -16,6 +16,7 @@ import select
 import selectors
 import socket
 import threading
+from collections.abc import Iterable
 from http import HTTPStatus
 
 from octavo.options.transport import TransportSettings
@@ -142,9 +143,11 @@ class WaitingRoom:
                 if len(head) > self._silent[connection]:
                     self._silent[connection] = len(head)
                     _look_from(connection, len(head) + 1)
-                else:  # there is no more: its client has left
+                    return
+                if _ended([connection]):
                     self._close(connection)
-                return
+                    return
+                # The system does not wait for more bytes, so that it waits as any other request.
             self._selector.unregister(connection)
             del self._silent[connection]
             _look_from(connection, 1)
@@ -165,10 +168,7 @@ class WaitingRoom:
     def _has_place(self) -> bool:
         """Return whether one more may wait, if need be in place of clients that have left."""
         if len(self._waiting) >= _MOST:
-            poll = select.poll()
-            for each in self._waiting:
-                poll.register(each, select.POLLRDHUP)
-            ended = {number for number, _ in poll.poll(0)}
+            ended = _ended(self._waiting)
             left = [each for each in self._waiting if each.fileno() in ended]
             self._waiting = [each for each in self._waiting if each.fileno() not in ended]
             for each in left:
@@ -203,6 +203,14 @@ def _may_become_health(head: bytes, root_path: str) -> bool:
         return path_within(root_path, path) in HEALTH
     whole = [f"{prefix}{each}/" for each in HEALTH for prefix in (root_path, "")]
     return any(each.startswith(path) for each in whole)
+
+
+def _ended(connections: Iterable[socket.socket]) -> set[int]:
+    """Return the descriptors of those connections whose clients have left."""
+    poll = select.poll()
+    for each in connections:
+        poll.register(each, select.POLLRDHUP)
+    return {number for number, _ in poll.poll(0)}
 
 
 def _look_from(connection: socket.socket, num_bytes: int) -> None:

@@ -150,6 +150,22 @@ def test_parts_of_requests_for_health_take_no_place_and_no_time(
         assert asked(room, "/health/live")[0] == 200
 
 
+def test_a_part_of_a_request_waits_where_the_system_does_not_wait_for_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some kernels, and all when memory is short, show the same bytes again."""
+    monkeypatch.setattr(module, "_look_from", lambda connection, num_bytes: None)
+    with opened() as room, contextlib.ExitStack() as stack:
+        client = stack.enter_context(connected(room))
+        client.sendall(b"GET /hea")
+        while not room._waiting:
+            assert asked(room, "/health")[0] == 503
+        client.sendall(b"lth" + HEAD)
+        [waiting] = [stack.enter_context(each) for each in room.leave()]
+        waiting.setblocking(True)
+        assert waiting.recv(11) == b"GET /health"
+
+
 def test_health_is_answered_when_all_places_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request beyond the limit is refused, until a client that waits has left."""
     monkeypatch.setattr(module, "_MOST", 2)
