@@ -292,6 +292,19 @@ def test_an_engine_has_an_endpoint_of_its_own() -> None:
         read_events_addresses([*given, "localhost:2=tcp://h:5"], servers)
 
 
+def test_what_is_read_after_the_end_of_a_connection_is_not_followed() -> None:
+    """Some batches may wait when the end is seen, and no change of them would come any more."""
+    source = Network(1, has_replay=False).source
+    source.connected()
+    source.published(0, batch(stored(TOKENS[:4], [1])))
+    source.disconnected()
+    source.published(1, batch(stored(TOKENS[4:8], [2], 1)))
+    assert not source.view.is_live
+    source.connected()
+    source.published(0, batch(stored(TOKENS[:4], [1])))
+    assert source.view.num_tokens(TOKENS) == 4
+
+
 def test_batches_that_wait_are_bounded_in_bytes() -> None:
     network = Network(1, has_replay=True)
     network.source.connected()

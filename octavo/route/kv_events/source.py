@@ -38,11 +38,13 @@ class Source:
         self._held: dict[int, bytes] = {}  # that came before others which are asked for
         self._asked_until: float | None = None
         self._has_come = False  # something that was asked for
+        self._has_ended = False  # the connection: what is still read came before that
         self.num_gaps = 0
         self.num_refused = 0  # messages that are no batches
 
     def connected(self) -> None:
         """Begin anew: what came while there was no connection is missed."""
+        self._has_ended = False
         self._next = None
         self._held.clear()
         self.view.forget()
@@ -50,12 +52,15 @@ class Source:
 
     def disconnected(self) -> None:
         """Forget everything: further changes do not come."""
+        self._has_ended = True
         self._next = self._asked_until = None
         self._held.clear()
         self.view.forget()
 
     def published(self, number: int, data: bytes) -> None:
         """Take a batch as it is published."""
+        if self._has_ended:
+            return
         if self._asked_until is not None:
             held = sum(map(len, self._held.values()))
             if len(self._held) < MOST_HELD and held + len(data) <= MOST_HELD_BYTES:
