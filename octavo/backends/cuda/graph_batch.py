@@ -12,12 +12,15 @@ from octavo.backends.base import Ints
 from octavo.backends.cuda.batch import DeviceBatch
 from octavo.backends.step import NO_ROWS
 from octavo.backends.torch.attention import Buffers
-from octavo.program.listing import Instruction
+from octavo.program.listing import Instruction, Op
 
-# Operations that ask the host for positions or rows of their step, or write where rows that are
-# none have no place.
-_NOT_CAPTURED = (
-    *("Convolve", "Keep", "Recall", "Spread", "Given", "Columns", "AllReduce", "AllGather"),
+# Operations on rows of their own, beside attention by kernels. The others ask the host for
+# positions or rows of their step, or write where rows that are none have no place: -1 is the last.
+_CAPTURED: frozenset[Op] = frozenset(
+    (
+        *("Embed", "Select", "Norm", "Gemm", "HeadGemm", "Rope", "Attention", "Activate", "Gate"),
+        *("Add", "Multiply", "Scale", "SoftCap", "Route", "Experts", "Shrink", "WholeGemm"),
+    )
 )
 
 
@@ -53,7 +56,7 @@ class Inputs(NamedTuple):
 
 def operation_refusal(instructions: Sequence[Instruction]) -> str | None:
     """Return why operations apart from attention cannot be captured; None if they can."""
-    found = next((each.op for each in instructions if each.op in _NOT_CAPTURED), None)
+    found = next((each.op for each in instructions if each.op not in _CAPTURED), None)
     return None if found is None else f"{found} depends on the rows of each step"
 
 

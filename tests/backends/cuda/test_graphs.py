@@ -16,10 +16,16 @@ from torch import Tensor
 from octavo.backends.base import Ints
 from octavo.backends.cuda.fake.accelerator import FakeAccelerator
 from octavo.backends.cuda.fake.tensor import DeviceError
-from octavo.backends.cuda.graph_batch import FrozenError, NoHost
+from octavo.backends.cuda.graph_batch import FrozenError, NoHost, operation_refusal
 from octavo.backends.cuda.sampler import DeviceSampler
 from octavo.backends.step import LAST_SAMPLE, Draws, HostBatch, Masks, Pending, StepOutput
 from octavo.backends.torch.backend import TorchBackend
+from octavo.backends.torch.weights import TorchMatrix
+from octavo.layers import Context, ContextAttention, Linear, Part, RMSNorm
+from octavo.models.build import bind
+from octavo.models.kv_layout import place_layers
+from octavo.models.llama import Llama
+from octavo.program.listing import Instruction, Op
 from tests.backends.cuda.on_fake import (
     SIZE,
     CapturingBackend,
@@ -41,7 +47,7 @@ from tests.backends.cuda.test_steps import (
     masks_of,
 )
 from tests.runner import tiny
-from tests.runner.tiny import FULL, VOCABULARY, convolving
+from tests.runner.tiny import FULL, VOCABULARY, RandomWeights, convolving, make_spec
 
 BLOCKS = 64
 KINDS = (WARM, GREEDY, WARM, WARM)
@@ -372,6 +378,29 @@ def test_a_step_takes_no_more_memory_than_was_reserved_with_its_graphs() -> None
 
 def test_a_program_that_asks_the_host_has_no_graphs() -> None:
     assert make_capturing(FULL, 8, 4, convolving)._graphs is None
+
+
+def test_keys_that_are_kept_for_a_drafter_are_not_captured() -> None:
+    """A graph's rows that are none would write theirs to the last block, which others use."""
+    hidden, head = 16, 8
+    attend = ContextAttention(2, 1, head, scale=1.0, window=None)
+    reader = (Linear(hidden, (Part("k", head), Part("v", head))), attend)
+    context = Context((1,), hidden, RMSNorm(hidden, 1e-6), [reader])
+    model, drafter = Llama(make_spec(FULL)), Llama(make_spec((None,)))
+    layout = place_layers(model, drafter)
+    attend.place = (0, len(FULL))  # in place of the drafter's own layer
+    backend = CapturingBackend(FakeAccelerator())
+    bind(model, backend, RandomWeights())
+    square = TorchMatrix(torch.ones(hidden, hidden), False)  # of the size of both products
+    context.norm.weight = torch.ones(hidden)
+    context.projections[0].weight = reader[0].weight = square
+    backend.prepare(model, layout, 4, features=context)
+    assert backend._graph_refusal() == "KeepKV depends on the rows of each step"
+
+
+@pytest.mark.parametrize("op", ["Keep", "KeepKV", "Convolve", "Recall", "Given", "Relay"])
+def test_what_is_not_known_to_hold_for_any_rows_is_not_captured(op: Op) -> None:
+    assert operation_refusal([Instruction(op)]) is not None
 
 
 def host_number(patch: pytest.MonkeyPatch) -> None:
