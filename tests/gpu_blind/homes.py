@@ -51,7 +51,7 @@ class Home(HostDevice):
     def begin_fetch(self, tensors: Sequence[Tensor]) -> Fetching:
         raise NotImplementedError
 
-    def capture(self, run: Callable[[], _Made]) -> tuple[Graph, _Made]:
+    def capture(self, run: Callable[[], _Made], beside: Graph | None = None) -> tuple[Graph, _Made]:
         raise NotImplementedError
 
     def working(self) -> AbstractContextManager[None]:

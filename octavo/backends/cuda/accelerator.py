@@ -60,12 +60,13 @@ class Accelerator(TensorDevice, Protocol):
     def begin_fetch(self, tensors: Sequence[Tensor]) -> Fetching:
         """Submit a copy of tensors to the host, for which a later call waits."""
 
-    def capture(self, run: Callable[[], _Made]) -> tuple[Graph, _Made]:
+    def capture(self, run: Callable[[], _Made], beside: Graph | None = None) -> tuple[Graph, _Made]:
         """Note the work that `run` submits, which is not done; return it with what `run` returns.
 
         What `run` does has been done once before, so that nothing is compiled or made meanwhile.
-        It uploads nothing and waits for nothing. What it makes has a value only after a replay, and
-        until another graph of the device is replayed: all graphs share one memory.
+        It uploads nothing and waits for nothing. What it makes has a value only after a replay. Its
+        memory is that of the graph `beside` it, if there is one, and lasts as long as one of these
+        graphs; a replay of one of them overwrites what the others have made.
         """
 
 

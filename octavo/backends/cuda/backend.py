@@ -23,6 +23,7 @@ from octavo.backends.cuda.meanings import DEVICE_MEANINGS
 from octavo.backends.cuda.sampler import DeviceRows, DeviceSampler, signed_keys
 from octavo.backends.cuda.steady import DevicePending, Drawing, Drawings, SteadyDraws
 from octavo.backends.cuda.weights import put
+from octavo.backends.select import NoBackendError
 from octavo.backends.step import Draws, HostBatch, Pending, StepOutput, refuse_adapters
 from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch import ops
@@ -146,7 +147,13 @@ class CudaBackend(TorchBackend):
             *(self._accelerator, interpreter, buffers, self._sampler, self._size),
             self._graph_batches,
         )
-        self._thread.submit(self._graphs.capture_largest).result()
+        try:
+            self._thread.submit(self._graphs.capture_largest).result()
+        except RuntimeError as error:
+            raise NoBackendError(
+                f"decode steps cannot be captured as graphs on {self._accelerator.name}: {error}; "
+                "with enforce_eager=True (--enforce-eager) there are none"
+            ) from error
 
     def _compile_what_is_left(self, size: StepSize) -> None:
         """Run what the largest step may lack: a prompt, a row alone, further programs, and draws.
@@ -178,13 +185,13 @@ class CudaBackend(TorchBackend):
     def make_cache(self, num_blocks: int) -> None:
         layout = self._layout
         assert layout is not None, "prepare must be called first"
-        self._buffers = None  # two caches might not fit
+        # Two caches might not fit, and graphs keep theirs.
+        self._buffers = self._graphs = self._steady = None
         page_bytes = kv_pages(layout, self._block_size, self._dtype_name).page_bytes
         home = self._accelerator
         with home.working():
             pool = torch.zeros(num_blocks * page_bytes, dtype=torch.uint8, device=home.device)
             self._buffers = buffers_in(pool, layout, self._block_size, self.dtype, home)
-        self._graphs = self._steady = None
         if self._size is not None:
             self._begin_graphs()
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from octavo.backends.cuda.accelerator import Copies, Kernel
+from octavo.backends.cuda.accelerator import Copies, Graph, Kernel
 from octavo.backends.select import NoBackendError
 from octavo.observe.machine import Memory
 
@@ -37,7 +37,6 @@ class CudaAccelerator(Copies):
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         self._capturing: torch.cuda.Stream | None = None  # made with the first graph
-        self._pool: Any = None  # the memory of all graphs
         super().__init__(torch.device("cuda", index), self._pin, self._mark)
 
     @property
@@ -77,21 +76,36 @@ class CudaAccelerator(Copies):
     ) -> None:
         kernel[grid](*tensors, *numbers, **constants)
 
-    def capture(self, run: Callable[[], _Made]) -> tuple[torch.cuda.CUDAGraph, _Made]:
-        if self._capturing is None:
-            self._capturing = torch.cuda.Stream(self._index)  # type: ignore[no-untyped-call]
-            self._pool = torch.cuda.graph_pool_handle()
-            self._begin_on(self._capturing, run)
+    def capture(
+        self, run: Callable[[], _Made], beside: Graph | None = None
+    ) -> tuple[torch.cuda.CUDAGraph, _Made]:
+        stream = self._capturing
+        if stream is None:
+            stream = torch.cuda.Stream(self._index)  # type: ignore[no-untyped-call]
+            self._begin_on(stream, run)
+            self._capturing = stream
+        pool: Any = None
+        if beside is None:
+            # Meanwhile torch gives nothing of what it keeps back to the driver, whose memory alone
+            # a new pool gets.
+            torch.cuda.empty_cache()
+        else:
+            assert isinstance(beside, torch.cuda.CUDAGraph)
+            # A pool ends with its last graph; torch refuses to capture with the name of an old one.
+            pool = beside.pool()
         graph, usual = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._index)
-        self._capturing.wait_stream(usual)
-        with torch.cuda.stream(self._capturing):
+        stream.wait_stream(usual)
+        with torch.cuda.stream(stream):
             # Other threads, such as those that load adapters, may use the card meanwhile.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 made = run()
-            finally:
-                graph.capture_end()
-        usual.wait_stream(self._capturing)
+            except BaseException:
+                with suppress(RuntimeError):  # it only says that the capture has failed
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        usual.wait_stream(stream)
         return graph, made
 
     def _begin_on(self, stream: torch.cuda.Stream, run: Callable[[], object]) -> None:

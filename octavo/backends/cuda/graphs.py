@@ -144,7 +144,8 @@ class DecodeGraphs:
     def capture(self, rows: int) -> None:
         """Make the graph of so many rows, whose work is also done once before."""
         self._compute(rows)
-        self._graphs[rows], _ = self._home.capture(lambda: self._compute(rows))
+        largest = next(iter(self._graphs.values()), None)
+        self._graphs[rows], _ = self._home.capture(lambda: self._compute(rows), largest)
 
     def _compute(self, rows: int) -> None:
         """Compute a step of so many rows from the inputs, and draw."""

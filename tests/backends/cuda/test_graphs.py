@@ -18,6 +18,7 @@ from octavo.backends.cuda.fake.accelerator import FakeAccelerator
 from octavo.backends.cuda.fake.tensor import DeviceError
 from octavo.backends.cuda.graph_batch import FrozenError, NoHost, operation_refusal
 from octavo.backends.cuda.sampler import DeviceSampler
+from octavo.backends.select import NoBackendError
 from octavo.backends.step import LAST_SAMPLE, Draws, HostBatch, Masks, Pending, StepOutput
 from octavo.backends.torch.backend import TorchBackend
 from octavo.backends.torch.weights import TorchMatrix
@@ -128,13 +129,20 @@ def test_graphs_share_memory_which_no_step_may_let_grow(accelerator: FakeAcceler
     with accelerator.working():
         x = torch.zeros(1000, device=accelerator.device)
         before = accelerator.memory().available
-        accelerator.capture(lambda: x + 1)
+        graph, _ = accelerator.capture(lambda: x + 1)
         assert before - accelerator.memory().available == 4000
     with accelerator.step():
-        accelerator.capture(lambda: x[:500] * 2)
+        other, _ = accelerator.capture(lambda: x[:500] * 2, graph)
         assert before - accelerator.memory().available == 4000
         with pytest.raises(DeviceError, match="takes 8000 bytes more"):
-            accelerator.capture(lambda: (x * 2) + (x * 3))
+            accelerator.capture(lambda: (x * 2) + (x * 3), graph)
+        with pytest.raises(DeviceError, match="takes 4000 bytes more"):
+            accelerator.capture(lambda: x + 1)
+    del graph
+    assert before - accelerator.memory().available == 4000
+    other.replay()
+    del other
+    assert accelerator.memory().available == before
 
 
 def test_pinned_memory_that_is_written_too_early_is_found(accelerator: FakeAccelerator) -> None:
@@ -362,6 +370,31 @@ def test_other_steps_are_computed_without_graphs() -> None:
     assert not graphs.takes(batch, draws._replace(num_drafts=np.array([0, 1], np.int32)))
     many = rows_of(backend, *([3] for _ in range(21)))
     assert not graphs.takes(many, draws)
+
+
+def test_a_capture_that_a_card_refuses_ends_the_start_with_a_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: Any) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(FakeAccelerator, "capture", refused)
+    with pytest.raises(NoBackendError, match=r"not permitted when .*--enforce-eager"):
+        make_capturing(FULL, BLOCKS, 4)
+
+
+def test_what_graphs_took_while_they_were_measured_is_free_again() -> None:
+    model, layout = made(FULL)
+    backend = CapturingBackend(FakeAccelerator())
+    backend.prepare(model, layout, 4)
+    account = accelerator_of(backend)
+    assert backend.reserve(SIZE, 0) > 0
+    before = account.forget_peak()
+    backend.make_cache(BLOCKS)
+    grown = account.forget_peak() - before
+    backend.make_cache(BLOCKS)
+    assert account.forget_peak() - before == grown
+    assert before < SIZE.sequences * SIZE.vocabulary * 4  # of the logits of one graph
 
 
 def test_a_step_takes_no_more_memory_than_was_reserved_with_its_graphs() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from octavo.backends.cuda.accelerator import Copies, Kernel
+from octavo.backends.cuda.accelerator import Copies, Graph, Kernel
 from octavo.backends.cuda.fake.forms import form_of
 from octavo.backends.cuda.fake.graph import Account, Recording
 from octavo.backends.cuda.fake.tensor import (
@@ -61,7 +61,6 @@ class FakeAccelerator(Copies):
         self._total_bytes = total_bytes
         self.forms: set[tuple[object, ...]] = set()  # of kernels that a card would have compiled
         self._usual = Account()  # of all tensors but those of graphs
-        self._pool_bytes = 0  # the memory of all graphs
         self._of_thread = local()
         # Pinned memory with copies under way since the last event: what it had when those from it
         # were submitted, and what those into it bring.
@@ -106,11 +105,15 @@ class FakeAccelerator(Copies):
     def peak_bytes(self) -> int:
         return self._usual.peak
 
-    def capture(self, run: Callable[[], _Made]) -> tuple[FakeGraph, _Made]:
-        """Note what `run` submits; a step may capture only what fits the memory of earlier graphs.
+    def capture(
+        self, run: Callable[[], _Made], beside: Graph | None = None
+    ) -> tuple[FakeGraph, _Made]:
+        """Note what `run` submits; a step may capture only what fits the memory of a graph before.
 
         A card would take more for it, of which an engine that has begun to serve has none.
         """
+        assert beside is None or isinstance(beside, FakeGraph)
+        pool = _Pool(self._usual) if beside is None else beside.pool
         if self.recording is not None:
             raise DeviceError("a graph is captured while another one is")
         recording = self._of_thread.recording = Recording()
@@ -118,13 +121,12 @@ class FakeAccelerator(Copies):
             made = run()
         finally:
             self._of_thread.recording = None
-        grown = max(0, recording.account.peak - self._pool_bytes)
+        grown = max(0, recording.account.peak - pool.num_bytes)
         if grown and self._is_in_step:
             raise DeviceError(f"a graph that is captured in a step takes {grown} bytes more")
-        self._pool_bytes += grown
-        self._usual.hold(grown)
+        pool.grow(grown)
         self._note("capture", f"{len(recording.names)} operations")
-        return FakeGraph(self, recording), made
+        return FakeGraph(self, recording, pool), made
 
     def launch(
         self,
@@ -225,11 +227,26 @@ class FakeEvent:
         self._accelerator.note_fetch()
 
 
+class _Pool:
+    """The memory of graphs, which ends with the last of them."""
+
+    def __init__(self, account: Account) -> None:
+        self.num_bytes, self._account = 0, account
+
+    def grow(self, num_bytes: int) -> None:
+        """Take more memory."""
+        self.num_bytes += num_bytes
+        self._account.hold(num_bytes)
+
+    def __del__(self) -> None:
+        self._account.hold(-self.num_bytes)
+
+
 class FakeGraph:
     """A graph of the fake device; implements `octavo.backends.cuda.accelerator.Graph`."""
 
-    def __init__(self, accelerator: FakeAccelerator, recording: Recording) -> None:
-        self._accelerator, self._recording = accelerator, recording
+    def __init__(self, accelerator: FakeAccelerator, recording: Recording, pool: _Pool) -> None:
+        self._accelerator, self._recording, self.pool = accelerator, recording, pool
 
     @property
     def names(self) -> list[str]:
