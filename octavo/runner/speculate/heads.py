@@ -1,7 +1,8 @@
-"""Proposes what heads foresee that read the model's last hidden state, and nothing else.
+"""Proposes by programs that lack nothing in the step in which a token is drawn.
 
-In the step in which a token is drawn, the backend has the state from which it was drawn: each head
-draws one token from that. So there is nothing to compute before, to keep, or to catch up with.
+The backend has the state from which it was drawn, from which each of Medusa's heads draws a token;
+and a block of DFlash reads what the model itself keeps. So there is nothing to compute before, to
+keep, or to catch up with.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ALL = np.iinfo(np.int32).max  # of the drafts of a step: none has a row that it
 
 
 class HeadsProposer:
-    """The proposals of heads; implements `AheadProposer`."""
+    """The proposals of heads, or of a block; implements `AheadProposer`."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -54,7 +55,7 @@ class HeadsProposer:
         pass  # it keeps nothing in blocks
 
     def prepare(self, plan: StepPlan, step: Step) -> tuple[Step, AheadWork]:
-        """Add to a step what the heads propose; return it, and what is asked."""
+        """Add to a step what is proposed behind it; return it, and what is asked."""
         asked = wanted_by(plan)
         wanted = {
             slot: each for slot, each in asked.items() if each.chances and slot in self._proposals
