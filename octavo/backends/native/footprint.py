@@ -20,7 +20,7 @@ from octavo.options.cpu_types import CpuActivations
 _HIDDEN_ROWS = 3
 # A prepared row, beside the row itself: two bytes for each number, as int8 with scales or as bf16.
 _PREPARED_BYTES = 2
-_LIBRARY_BYTES = 24 << 20  # modules that the first step imports, and arrays of batches
+_LIBRARY_BYTES = 14 << 20  # modules that the first step imports, and arrays of batches
 # The largest KV cache that is chosen automatically: more than the CPU's speed can make use of.
 _MOST_KV_BYTES = 4 << 30
 

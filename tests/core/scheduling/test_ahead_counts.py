@@ -10,6 +10,7 @@ import pytest
 from octavo.core.limits import StepTime
 from octavo.core.pace.ahead_counts import FIRST_RATE, NUM_TRIED, PASS_COST, AheadCounts
 from octavo.core.pace.comparison import LEAST_BETWEEN, MOST_SECONDS, NUM_UNKNOWN, Comparison
+from octavo.core.pace.width_times import NUM_FEW
 from octavo.core.plan import StepPlan
 from octavo.core.plan_draft import PlanDraft
 from octavo.core.sequence import Sequence
@@ -164,7 +165,7 @@ def test_a_dear_pass_lets_no_sequence_send_drafts_that_are_not_worth_their_rows(
         made.add(name, 6, max_tokens=30)
     planned(made)
     first, second = (sequence_of(made, name) for name in ("a", "b"))
-    for rows in range(1, 11):
+    for rows in [*range(1, 11)] * NUM_FEW:
         comparison.times.learn(rows, 1.0 + 0.25 * rows, has_drafts=False)
     ahead.pass_seconds = 1.0
     first.rates, second.rates = [[0.99]] * 4, [[0.3]] * 4
