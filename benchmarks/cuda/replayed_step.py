@@ -22,6 +22,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
+from octavo.backends.cuda.accelerator import Graph
 from octavo.backends.cuda.steady import Drawing
 from octavo.backends.step import Draws, HostBatch, SlotSampling
 from octavo.backends.torch.device import Array
@@ -66,7 +67,9 @@ class NoCard(Home):
     def begin_fetch(self, tensors: Sequence[Tensor]) -> Copied:
         return Copied([each.numpy().copy() for each in tensors])
 
-    def capture(self, run: Callable[[], _Made]) -> tuple[Nothing, _Made]:
+    def capture(
+        self, run: Callable[[], _Made], beside: Graph | None = None
+    ) -> tuple[Nothing, _Made]:
         return Nothing(), run()
 
 

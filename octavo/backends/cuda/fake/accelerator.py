@@ -234,7 +234,7 @@ class _Pool:
         self.num_bytes, self._account = 0, account
 
     def grow(self, num_bytes: int) -> None:
-        """Take more memory."""
+        """Take more memory of the card, for a graph that is captured."""
         self.num_bytes += num_bytes
         self._account.hold(num_bytes)
 
