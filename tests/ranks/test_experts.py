@@ -101,7 +101,7 @@ def test_experts_that_are_copied_divide_the_rows_of_prompts(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_copies_of_experts_are_no_part_of_a_step(tmp_path: Path) -> None:
-    """Their memory is there before the cache gets its size, which would leave it a second time."""
+    """Memory of copies is taken before the cache gets its size, and counts once."""
     model = str(write(tmp_path, "Qwen2MoeForCausalLM"))
     step_bytes, rank_bytes = [], []
     for copies in (0, 6):

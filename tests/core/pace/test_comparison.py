@@ -144,7 +144,7 @@ def test_where_a_prompt_came_into_that_step_another_one_shows_it() -> None:
 
 
 def test_steps_with_prompts_do_not_take_drafts_from_every_other_step() -> None:
-    """Such a step without drafts shows nothing, and the next is ever farther away."""
+    """A step of theirs without drafts shows nothing, and the next is ever farther away."""
     made = comparison()
     num_without = 0
     for step in range(200):

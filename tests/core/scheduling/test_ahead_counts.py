@@ -158,7 +158,7 @@ def test_the_pass_of_a_block_is_measured_once_for_all_its_tokens() -> None:
 
 
 def test_a_dear_pass_lets_no_sequence_send_drafts_that_are_not_worth_their_rows() -> None:
-    """The speed is low before the pass is paid for, and rows seem cheap."""
+    """Rows seem cheap while the pass is not paid for, since the speed is low then."""
     made, ahead = rig(ahead_in_block=True, max_num_seqs=2)
     comparison = comparison_of(made)
     for name in ("a", "b"):
