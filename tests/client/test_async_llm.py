@@ -149,6 +149,8 @@ def test_leaving_aborting_pausing_and_resetting(fake: AsyncLLM, gate: Path) -> N
         stream = fake.generate([1, 2], LONG, "left")
         await anext(stream)
         await stream.aclose()  # type: ignore[attr-defined]
+        while not fake.snapshot().num_finished:  # its third token would wait at the gate
+            await asyncio.sleep(0.01)
         gate.touch()
         stream = fake.generate([1, 2], LONG, "mine")
         await anext(stream)

@@ -59,7 +59,8 @@ def test_ranks_end_with_an_engine_that_is_closed(tmp_path: Path) -> None:
 def test_a_rank_that_cannot_start_ends_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    others = ranks_of(os.getpid())  # of models that other tests share
     monkeypatch.setattr(group, "PROGRAM", "octavo.no_such_program")
     with pytest.raises(ConfigError, match="rank 1 of 2 did not start: its process ended with"):
         LLM(str(write(tmp_path, KIND)), **TIGHT, tensor_parallel_size=2)
-    assert not ranks_of(os.getpid())
+    assert set(ranks_of(os.getpid())) <= set(others)

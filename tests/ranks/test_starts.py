@@ -62,6 +62,7 @@ def test_kernels_that_are_known_reach_ranks_with_all_programs(tmp_path: Path) ->
 def test_a_rank_that_dies_while_it_loads_ends_the_start_and_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    others = ranks_of(os.getpid())  # of models that other tests share
     load: Callable[..., None] = group.RankGroup.load
 
     def kill_and_load(self: group.RankGroup, *arguments: object) -> None:
@@ -74,7 +75,7 @@ def test_a_rank_that_dies_while_it_loads_ends_the_start_and_the_others(
     with pytest.raises(ConfigError, match=r"rank 1 of 3 did not start: .*SIGKILL") as kept:
         LLM(str(write(tmp_path, KIND)), **TIGHT, tensor_parallel_size=3)
     assert kept.tb is not None  # which refers to the group
-    assert not ranks_of(os.getpid())
+    assert set(ranks_of(os.getpid())) <= set(others)
 
 
 _FORKS = """

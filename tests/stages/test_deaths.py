@@ -94,7 +94,8 @@ def test_stages_end_with_an_engine_that_is_closed(tmp_path: Path) -> None:
 def test_a_stage_that_cannot_start_ends_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    others = stages_of(os.getpid())  # of models that other tests share
     monkeypatch.setattr(group, "PROGRAM", "octavo.no_such_program")
     with pytest.raises(ConfigError, match="stage 1 of 2 did not start: its process ended with"):
         LLM(str(write(tmp_path, KIND)), **TIGHT, pipeline_parallel_size=2)
-    assert not stages_of(os.getpid())
+    assert set(stages_of(os.getpid())) <= set(others)

@@ -24,7 +24,7 @@ def test_worlds_hold(first: int) -> None:
 def test_the_worlds_reach_what_they_are_for() -> None:
     names = ("accepted", "refused", "preempted", "restarted", "alone", "switched off")
     seen = dict.fromkeys(names, 0)
-    for seed in range(40):
+    for seed in range(60):
         simulation = Simulation(draw_predictions(seed)).run()
         stats = simulation.engine.scheduler.stats
         requests = [each.request for each in simulation.journals.values()]
