@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -10,6 +9,7 @@ from typing import Any
 
 from octavo.core.config import ConfigError
 from octavo.nearest import nearest_or_all
+from octavo.options.values import settings_of
 
 _ADDRESS = re.compile(r"tcp://(?P<host>\*|[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]|::):(?P<port>\d{1,5})")
 _PATH = re.compile(r"ipc://(?P<path>[^\x00-\x20]{1,90})")
@@ -93,21 +93,15 @@ def read_kv_events_config(given: object) -> KVEventsConfig | None:
     """Turn a user's settings, a mapping or a JSON object, into checked ones; None: off."""
     if given is None or isinstance(given, KVEventsConfig):
         return given
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except (ValueError, RecursionError) as error:
-            raise _error(f"it is not valid JSON: {error}") from None
-    if not isinstance(given, Mapping):
-        raise _error(f"it is {str(given)[:100]!r}; it must be a mapping, {_EXAMPLE}")
+    settings = settings_of(given, "kv_events_config", _EXAMPLE)
     known = [each.name for each in fields(KVEventsConfig)]
     chosen: dict[str, Any] = {}
-    is_on, publisher = given.get("enable_kv_cache_events", False), given.get("publisher")
+    is_on, publisher = settings.get("enable_kv_cache_events", False), settings.get("publisher")
     if not isinstance(is_on, bool):
         raise _error(f"enable_kv_cache_events={is_on!r} must be true or false")
     if publisher not in (None, "zmq", "null"):
         raise _error(f"publisher={publisher!r} must be zmq or null")
-    for name, value in given.items():
+    for name, value in settings.items():
         if name in ("enable_kv_cache_events", "publisher") or value is None:
             continue
         if name not in known:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from octavo.core.config import ConfigError
+
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[kmgt]?)(?P<binary>i?)b?", re.IGNORECASE)
 _UNITS = " kmgt"
 
@@ -92,3 +94,15 @@ READERS: Mapping[str, Callable[[str], Any]] = {
     "FILE": Path,
     "DIR": Path,
 }
+
+
+def settings_of(given: object, name: str, example: str) -> Mapping[str, Any]:
+    """Return the settings that a user gave for an option, as a mapping or as JSON of one."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{name}: it is not valid JSON: {error}") from None
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{name}: it is {str(given)[:100]!r}; it must be a mapping, {example}")
+    return given

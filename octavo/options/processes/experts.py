@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.core.config import ConfigError
 from octavo.nearest import nearest_or_all
 from octavo.options.declare import option
+from octavo.options.values import settings_of
 
 if TYPE_CHECKING:
     from octavo.options.engine import EngineArguments
@@ -49,15 +49,9 @@ def read_eplb_config(given: object) -> EPLBConfig:
     """Turn a user's settings, a mapping or a JSON object, into checked ones."""
     if isinstance(given, EPLBConfig):
         return given
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except (ValueError, RecursionError) as error:
-            raise _error(f"it is not valid JSON: {error}") from None
-    if not isinstance(given, Mapping):
-        raise _error(f"it is {str(given)[:100]!r}; it must be a mapping, {_EXAMPLE}")
+    settings = settings_of(given, "eplb_config", _EXAMPLE)
     chosen: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in settings.items():
         if name in _RANGES:
             chosen[name] = value
         elif name not in _WITHOUT_EFFECT:
