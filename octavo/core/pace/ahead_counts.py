@@ -125,13 +125,14 @@ class AheadCounts:
         most, most_aside = min(room, self._most_drafts), self._most_branches // len(sampling)
         trees = [self._tree(each, self._places(each, room)) for each in sampling]
         tokens, speed, rows = float(num_rows), num_rows / plain, num_rows
+        most_rows = self._comparison.times.most_rows(num_rows)
         best_speed, best, least = speed * (1.0 + LEAST_GAIN), 0, 1.0
         for place in range(1, self._most + 1):
             # What a row costs where each sequence gets one more.
             row = (seconds_of(rows + len(trees)) - seconds_of(rows)) / len(trees)
             all_offers = [tree.offers(speed * row, most, most_aside) for tree in trees]
             num_added = sum(map(len, all_offers))
-            if not num_added:
+            if not num_added or rows + num_added > most_rows:
                 break
             for tree, offers in zip(trees, all_offers, strict=True):
                 tree.add(offers)

@@ -71,7 +71,7 @@ class Comparison:
         plain = times.seconds(num_rows)
         reading = self._learner.times.reading_seconds(num_read) if times else 0.0
         expected = times.expected
-        return plain + reading, lambda rows: reading + expected(rows, plain)
+        return plain + reading, lambda rows: reading + expected(rows, num_rows, plain)
 
     def has_chosen(self, num_rows: int, gain: float) -> None:
         """Note by which part the drafts of a step raise the tokens per second, as expected."""

@@ -44,8 +44,9 @@ class DraftCounts:
         room = min(room, self._most_drafts)
         costs = self._costs(drafting, num_rows)
         comparison = self._comparison
-        if costs is not None and not comparison.may_have_drafts(step):
-            room = 0
+        if costs is not None:
+            may_have = comparison.may_have_drafts(step)
+            room = min(room, comparison.times.most_rows(num_rows) - num_rows) if may_have else 0
         counts, gain = _best_counts(drafting, num_rows, costs, room)
         if gain and not self._has_ahead:
             comparison.has_chosen(num_rows, gain)

@@ -26,6 +26,8 @@ NUM_OLD = 256  # steps, after which the next time counts more
 FADING = 0.002  # in a step, as a part of that
 NUM_FEW = 3  # measurements, before which fewer steps are enough, and more fades
 FADING_OF_FEW = 0.06
+WIDENING = 2  # times the rows of the widest step so far, which the next one may have
+FEW_ROWS = 8  # are taken for cheap, before any step was so wide
 _GAIN, _OLD_GAIN = 0.2, 0.5  # weight of the newest time where the one before is fresh, or old
 _MOST = 2.0  # times what is known counts a time at most, and a part of it at least: stalls
 _LONG_AGO = -(1 << 62)
@@ -51,21 +53,44 @@ class WidthTimes:
         place = bisect_left(self._rows, rows)
         return place < len(self._rows) and self._rows[place] == rows
 
+    def most_rows(self, rows: int) -> int:
+        """Return how wide a step may be that has so many rows without drafts.
+
+        What wider ones than any so far take is a guess, and one such step could cost as much as
+        many others save.
+        """
+        widest = self._rows[-1] if self._rows else 0
+        return WIDENING * max(widest, rows, FEW_ROWS)
+
     def seconds(self, rows: int) -> float:
         """Return the time of a step; before anything is measured, in steps without rows."""
         return self._known(rows)[0]
 
-    def expected(self, rows: int, plain: float) -> float:
+    def expected(self, rows: int, plain_rows: int, plain: float) -> float:
         """Return the time of a step with drafts, whose width may be worth another trial.
 
-        `plain` is that of the step without drafts.
+        The step without drafts has `plain_rows`, and takes the time `plain`.
         """
+        seconds, has_faded = self._faded(rows, plain)
+        if has_faded:
+            # A row costs no less than those of narrower steps: a wider step is worth a trial only
+            # where theirs would pay.
+            most = 0.0
+            first = bisect_right(self._rows, max(plain_rows, FEW_ROWS))
+            for narrower in self._rows[first : bisect_left(self._rows, rows)]:
+                more = self._faded(narrower, plain)[0] - plain
+                most = max(most, more / (narrower - plain_rows))
+            seconds = max(seconds, plain + most * (rows - plain_rows))
+        return seconds
+
+    def _faded(self, rows: int, plain: float) -> tuple[float, bool]:
+        """Return the time of a step without what has faded, and whether anything has."""
         seconds, measured_at, count = self._known(rows)
         age = self._num_learned - max(measured_at, self._tried_at) - _num_fresh(count)
         if age <= 0:
-            return seconds
+            return seconds, False
         fading = FADING if count >= NUM_FEW else FADING_OF_FEW
-        return plain + (seconds - plain) * max(0.0, 1.0 - fading * age)
+        return plain + (seconds - plain) * max(0.0, 1.0 - fading * age), True
 
     def _known(self, rows: int) -> tuple[float, int, int]:
         """Return the time of a step, when it was measured, and how often."""

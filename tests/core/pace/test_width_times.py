@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.core.pace.width_times import NUM_FRESH, NUM_OLD, ROW_COST, WidthTimes
+from octavo.core.pace.width_times import FEW_ROWS, NUM_FRESH, NUM_OLD, ROW_COST, WidthTimes
 
 
 def measured(**seconds_by_rows: float) -> WidthTimes:
@@ -72,7 +72,7 @@ def test_what_was_dear_is_tried_again_and_then_not_for_a_while() -> None:
     times = measured(r4=1.0, r6=2.0, r8=3.0)
 
     def expected() -> list[float]:
-        return [times.expected(rows, 1.0) for rows in (6, 8)]
+        return [times.expected(rows, 4, 1.0) for rows in (6, 8)]
 
     assert expected() == pytest.approx([2.0, 3.0], abs=0.001)
     for _ in range(NUM_FRESH + 100):
@@ -83,3 +83,23 @@ def test_what_was_dear_is_tried_again_and_then_not_for_a_while() -> None:
     for _ in range(NUM_FRESH + 1000):
         times.learn(4, 1.0, has_drafts=False)
     assert expected() == [1.0, 1.0]
+
+
+def test_a_wide_step_is_tried_only_where_the_rows_of_narrower_ones_would_pay() -> None:
+    times = measured(r16=1.0, r24=1.5)
+    times.learn(64, 4.0, has_drafts=True)
+    for _ in range(20):  # what was measured once fades soon
+        times.learn(16, 1.0, has_drafts=False)
+    assert times.expected(24, 16, 1.0) == pytest.approx(1.5, abs=0.01)
+    assert times.expected(64, 16, 1.0) == pytest.approx(4.0, abs=0.05)
+    for _ in range(NUM_FRESH + 400):
+        times.learn(16, 1.0, has_drafts=False)
+    assert times.expected(64, 16, 1.0) < 2.0
+
+
+def test_a_step_is_at_most_twice_as_wide_as_any_so_far() -> None:
+    times = WidthTimes()
+    assert times.most_rows(1) == 2 * FEW_ROWS
+    times.learn(20, 1.0, has_drafts=True)
+    assert times.most_rows(1) == 40
+    assert times.most_rows(32) == 64

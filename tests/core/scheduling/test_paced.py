@@ -150,3 +150,17 @@ def test_passes_that_alone_stall_lose_no_more_than_a_bound() -> None:
     began = made.now
     made.run(1, NUM_LONG)
     assert NUM_LONG * LIGHT.plain(1) > 0.97 * (made.now - began)
+
+
+def test_what_few_sequences_gain_is_not_spent_on_trials_with_many() -> None:
+    """With 16 sequences, no row pays: that is learned from few steps, none of them wide."""
+    seconds = []
+    for chance in (0.7, 0.01):  # of that, nothing is sent
+        chances = [chance**place for place in range(1, 5)]
+        made = Paced.of(BOUND, (0.7,), believed=chances, max_num_seqs=16)
+        for streams in (1, 1, 4, 4):
+            made.run(streams, NUM_TOKENS)
+        began = made.now
+        made.run(16, 60)
+        seconds.append(made.now - began)
+    assert seconds[0] < 1.03 * seconds[1]
