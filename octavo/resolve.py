@@ -110,6 +110,7 @@ def resolve(
         arguments, sizes, layout, bill, max_len, free, dtype, footprint
     )
     _check_room(arguments, bill, num_blocks, free, is_first=is_first)
+    stages = arguments.pipeline_parallel_size
     budget = _budget(sizes, layout, max_len, cuts_prompts=cuts_prompts)
     core = CoreConfig(
         num_blocks=num_blocks,
@@ -118,7 +119,8 @@ def resolve(
         groups=bill.groups,
         max_num_batched_tokens=budget,
         max_num_seqs=sizes.max_num_seqs,
-        pipeline_depth=2 if arguments.async_scheduling else 1,
+        pipeline_depth=max(2 if arguments.async_scheduling else 1, stages),
+        num_stages=stages,
         prefix_caching=arguments.enable_prefix_caching,
         logs_cache=arguments.kv_events_config is not None,
         chunked_prefill=cuts_prompts,
@@ -227,11 +229,15 @@ def limited_depth(core: CoreConfig) -> CoreConfig:
     """
     if not (core.max_drafts and core.proposes) or core.pipeline_depth == 1:
         return core
+    what = "async_scheduling changes nothing"
+    if core.num_stages > 1:
+        what = "one stage computes at a time"
     log.warning(
-        "async_scheduling changes nothing beside speculation: drafts follow a known token, so no "
-        "step is planned before the last one's tokens are known"
+        "%s beside speculation: drafts follow a known token, so no step is planned before the last "
+        "one's tokens are known",
+        what,
     )
-    return replace(core, pipeline_depth=1)
+    return replace(core, pipeline_depth=1, num_stages=1)
 
 
 def _prompt_tokens(spec: ModelSpec) -> int:

@@ -14,7 +14,7 @@
 
 #include "bind/parts.h"
 #include "runtime/processor.h"
-#include "step/stages.h"
+#include "step/further_stages.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -153,7 +153,7 @@ void bind_structs(nb::module_& m) {
       .def_rw("k_norm", &Instruction::k_norm).def_rw("attention", &Instruction::attention)
       .def_rw("rope", &Instruction::rope).def_rw("group", &Instruction::group)
       .def_rw("layer", &Instruction::layer).def_rw("route", &Instruction::route)
-      .def_rw("chosen", &Instruction::chosen).def_rw("stage", &Instruction::stage)
+      .def_rw("chosen", &Instruction::chosen)
       .def_rw("are_whole", &Instruction::are_whole)
       .def_rw("redundant", &Instruction::redundant);
 }
@@ -184,10 +184,9 @@ void bind_program(nb::module_& m) {
           found.emplace_back(each.mixture, each.expert, each.rank);
         return found;
       })
-      .def("add_stage", [](Program& self, std::shared_ptr<FrameLink> link) {
-        const int number = static_cast<int>(self.stages().size()) + 1;
-        self.add_stage(std::make_shared<FurtherStage>(std::move(link), number));
-      }, "link"_a)
+      .def("set_stages", [](Program& self, std::vector<std::shared_ptr<FrameLink>> links) {
+        self.set_stages(std::make_shared<FurtherStages>(std::move(links)));
+      }, "links"_a)
       .def("add_rope", &Program::add_rope, "frequencies"_a, "interleaved"_a, "magnitude"_a)
       .def("make_adapter_slots", &Program::make_adapter_slots, "slots"_a)
       .def("set_block", [](Program& program, int32_t rows, int32_t mask) {

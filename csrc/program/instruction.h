@@ -123,7 +123,7 @@ struct Instruction {
   // Keep: each row of x goes to the place of its position in `group` and `layer`. Recall: each row
   // of out comes from that of the position before it; the first position's is zero.
   // Given: the rows of out come from the caller.
-  int32_t stage = 0;  // Relay: which of the program's makes out of x
+  // Relay: the further stages make out of x.
 
   RouteShape route;
   Ref chosen;            // Route writes it, SortPairs reads it

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "program/program.h"
-#include "step/stages.h"
+#include "step/further_stages.h"
 
 namespace octavo {
 
@@ -206,7 +206,8 @@ void Program::relay(const Instruction& i) {
   const auto rows_at = [&](const Ref& ref) {
     return RowsAt{context_.at(ref), step.rows(ref.space), ref.width, ref.stride};
   };
-  stages_.at(i.stage)->compute(step.inputs(), rows_at(i.x), rows_at(i.out));
+  if (step.inputs().part == Part::BeforeStages) stages_->send(step.inputs(), rows_at(i.x));
+  else stages_->receive(rows_at(i.out));
 }
 
 void Program::prepare(const Instruction& i, int index, Worker& worker) {

@@ -45,6 +45,7 @@ void Program::append(Instruction i) {
     state_space_ = i.out.space;
   }
   if (i.op == Op::Given) reads_states_ = true;
+  if (i.op == Op::Relay) relay_ = instructions_.size();
   kernel_scratch_ = std::max(kernel_scratch_, kernel_scratch_of(kernels_, i));
   const int across = i.x.width + i.y.width + i.values.width;
   const bool spreads = i.op == Op::Spread;
@@ -114,11 +115,22 @@ void Program::begin(const StepInputs& inputs) {
 }
 
 void Program::compute() {
-  attention_.plan();
+  const Part part = context_.step.inputs().part;
+  if (part != Part::BehindStages) attention_.plan();  // no attention is behind them
   make_room();
   ++context_.epoch;
   team_->run([this](int index) { work(index); });
-  experts_.end_step();
+  if (part != Part::BeforeStages) experts_.end_step();
+}
+
+// The instructions of the running step's part, from the first up to the second number.
+std::pair<size_t, size_t> Program::own_instructions() const {
+  switch (context_.step.inputs().part) {
+    case Part::BeforeStages: return {0, relay_ + 1};
+    case Part::BehindStages: return {relay_, instructions_.size()};
+    case Part::Whole: break;
+  }
+  return {0, instructions_.size()};
 }
 
 void Program::put_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> adapter,
@@ -183,7 +195,8 @@ void Program::work(int index) {
   Worker& worker = workers_[index];
   const bool timed = profiling_ && index == 0, adapted = context_.adapters.are_used();
   auto began = timed ? Clock::now() : Clock::time_point();
-  for (size_t at = 0; at < instructions_.size(); ++at) {
+  const auto [first, end] = own_instructions();
+  for (size_t at = first; at < end; ++at) {
     const Instruction& i = instructions_[at];
     if (!adapted && is_for_adapters(i.op)) continue;
     if (adapted ? i.adapted_barrier : i.barrier) team_->barrier(index);

@@ -23,7 +23,7 @@
 
 namespace octavo {
 
-class FurtherStage;
+class FurtherStages;
 
 // Rows that a thread takes at once of a product for each head: their prepared parts stay in its
 // nearest caches.
@@ -46,9 +46,9 @@ class Program {
   int add_rope(std::vector<float> frequencies, bool interleaved, float magnitude);
   void set_scratch(Space space, int64_t row_bytes, int64_t prepared_row_bytes);
   void use_cache(std::shared_ptr<KvCache> cache);
-  // The further stages of a pipeline, in the order in which rows go through them.
-  void add_stage(std::shared_ptr<FurtherStage> stage) { stages_.push_back(std::move(stage)); }
-  const std::vector<std::shared_ptr<FurtherStage>>& stages() const { return stages_; }
+  // The further stages of a pipeline, through which the rows of a `Relay` go.
+  void set_stages(std::shared_ptr<FurtherStages> stages) { stages_ = std::move(stages); }
+  const std::shared_ptr<FurtherStages>& stages() const { return stages_; }
 
   // How it proposes tokens, if in one pass.
   void set_block(const DraftBlock& block) { block_ = block; }
@@ -108,6 +108,7 @@ class Program {
   void begin(const StepInputs& inputs);
   void compute();
   void make_room();
+  std::pair<size_t, size_t> own_instructions() const;
   void work(int index);
 
   // instructions.cpp
@@ -141,7 +142,8 @@ class Program {
   std::vector<Instruction> instructions_;
   std::vector<std::unique_ptr<Shares>> shares_;  // of each instruction
   std::vector<Worker> workers_;
-  std::vector<std::shared_ptr<FurtherStage>> stages_;
+  std::shared_ptr<FurtherStages> stages_;
+  size_t relay_ = 0;  // the number of the `Relay`
   int64_t logits_stride_ = 0;
   int64_t hidden_stride_ = 0;
   std::vector<int64_t> kept_strides_;

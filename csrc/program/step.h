@@ -14,8 +14,13 @@ struct RowEcho {
   int32_t first_row, rows, sequence;
 };
 
+// What a program computes of a step: where there are further stages, the part before they compute,
+// and later, when their rows have come, the part behind that.
+enum class Part : int32_t { Whole, BeforeStages, BehindStages };
+
 // A step as the caller passes it, in the caller's memory.
 struct StepInputs {
+  Part part = Part::Whole;
   const int32_t* token_ids = nullptr;
   const int32_t* positions = nullptr;
   const int32_t* types = nullptr;  // of texts; nullptr: each row's is 0

@@ -12,6 +12,7 @@ namespace octavo {
 struct JobQueue::Shared {
   std::mutex turn;
   std::deque<std::shared_ptr<Job>> queued;
+  std::deque<std::shared_ptr<Job>> left;  // their second parts are to be done
   std::atomic<bool> is_running{false};  // some thread runs a job
   int uncollected = 0;
   bool is_ending = false;
@@ -19,25 +20,38 @@ struct JobQueue::Shared {
   std::atomic<bool> has_thread{false};
   std::atomic<uint32_t> signals{0};  // the thread sleeps on it
 
-  // Runs jobs until the queue is empty, or until `last` is done; the lock is held except meanwhile.
+  // Runs jobs until none can go on, or until `last` is done, for which it waits; the lock is held
+  // except meanwhile.
   void run_jobs(std::unique_lock<std::mutex>& lock, const Job* last);
+  bool has_work() const { return !queued.empty() || (!left.empty() && left[0]->can_go_on()); }
   void serve();
 };
 
 void JobQueue::Shared::run_jobs(std::unique_lock<std::mutex>& lock, const Job* last) {
   is_running = true;
-  while (!queued.empty() && !is_ending && !(last && last->is_done())) {
-    const std::shared_ptr<Job> job = std::move(queued.front());
-    queued.pop_front();
+  while (!is_ending && (last ? !last->is_done() : has_work())) {
+    const bool goes_on = !left.empty() && (queued.empty() || left[0]->can_go_on());
+    std::deque<std::shared_ptr<Job>>& from = goes_on ? left : queued;
+    const std::shared_ptr<Job> job = std::move(from.front());
+    from.pop_front();
     lock.unlock();
+    bool is_left = false;
     try {
-      job->run();
+      if (goes_on) {
+        job->go_on();
+      } else {
+        job->run();
+        is_left = job->is_left();
+      }
     } catch (...) {
       job->error_ = std::current_exception();
     }
-    job->done_.store(1, std::memory_order_release);
-    wake_all(job->done_);
+    if (!is_left) {
+      job->done_.store(1, std::memory_order_release);
+      wake_all(job->done_);
+    }
     lock.lock();
+    if (is_left) left.push_back(job);
   }
   is_running = false;
 }
@@ -45,11 +59,11 @@ void JobQueue::Shared::run_jobs(std::unique_lock<std::mutex>& lock, const Job* l
 void JobQueue::Shared::serve() {
   std::unique_lock<std::mutex> lock(turn);
   while (!is_ending) {
-    if (!queued.empty() && !is_running) {
+    const uint32_t seen = signals.load();
+    if (has_work() && !is_running) {
       run_jobs(lock, nullptr);
       continue;
     }
-    const uint32_t seen = signals.load();
     lock.unlock();
     sleep_while(signals, seen);
     lock.lock();
@@ -116,8 +130,8 @@ void JobQueue::wait(Job& job) {
       const bool is_last = !shared_->queued.empty() && shared_->queued.back().get() == &job;
       const bool is_alone = !shared_->has_thread;
       if (!shared_->is_running && (is_last || is_alone)) {
-        shared_->run_jobs(lock, is_alone ? nullptr : &job);
-        if (!shared_->queued.empty()) wake();  // others have come meanwhile
+        shared_->run_jobs(lock, &job);
+        if (shared_->has_work()) wake();  // others have come meanwhile
         continue;
       }
     }

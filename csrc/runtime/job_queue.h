@@ -6,6 +6,9 @@
 // first one has been collected, the queue's own thread runs them one after the other, so that each
 // begins at once when the one before ends, whatever the caller does meanwhile. That thread starts
 // when it is needed first.
+//
+// A job may leave a second part to be done when others have made what it needs. Meanwhile the next
+// jobs begin; the second parts are done in the same order, each before a further job begins.
 #pragma once
 
 #include <atomic>
@@ -25,6 +28,10 @@ class Job {
 
  protected:
   virtual void run() = 0;
+  // Whether `run` has left something to `go_on`, which waits for what others make meanwhile.
+  virtual bool is_left() const { return false; }
+  virtual bool can_go_on() const { return true; }  // without waiting
+  virtual void go_on() {}
 
  private:
   friend class JobQueue;
@@ -46,6 +53,8 @@ class JobQueue {
   void wait(Job& job);
   // Counts a job as collected, so that the next one may wait for its caller again.
   void forget(Job& job);
+  // Looks again whether a job can go on: to be called, in any thread, when one can.
+  void wake();
 
  private:
   struct Shared;
@@ -53,7 +62,6 @@ class JobQueue {
   bool is_forked() const;
   void check_process() const;
   void hand_over();
-  void wake();
 
   const int process_;
   Shared* shared_;  // a forked process has a copy that nothing may touch, and never frees it

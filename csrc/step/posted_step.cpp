@@ -13,6 +13,7 @@ constexpr uint64_t kNothing = ~uint64_t{0};
 struct Sizes {
   int32_t rows, sequences, table_width, groups, logits, hidden, kept, echoes;
   int32_t has_types, has_adapters;
+  Part part;
   int64_t state_stride;
   // Places in the memory of the ranks.
   uint64_t logits_out, hidden_out, state_out, given;
@@ -47,6 +48,7 @@ void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks) {
   sizes.hidden = step.num_hidden;
   sizes.kept = static_cast<int32_t>(step.kept_out.size());
   sizes.echoes = step.num_echoes;
+  sizes.part = step.part;
   sizes.has_types = step.types != nullptr;
   sizes.has_adapters = step.adapters != nullptr;
   sizes.state_stride = step.state_stride;
@@ -80,6 +82,7 @@ StepInputs read_step(const Ranks::Posted& posted, const Ranks& ranks) {
     return place == kNothing ? nullptr : reinterpret_cast<float*>(ranks.at(place));
   };
   StepInputs step;
+  step.part = sizes.part;
   step.num_rows = sizes.rows;
   step.sequences = sizes.sequences;
   step.table_width = sizes.table_width;

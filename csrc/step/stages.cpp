@@ -1,4 +1,4 @@
-// The further stages of a pipeline.
+// A further stage of a pipeline.
 #include "step/stages.h"
 
 #include <algorithm>
@@ -10,34 +10,11 @@
 
 #include "program/program.h"
 #include "runtime/ranks.h"
+#include "step/stage_frame.h"
 
 namespace octavo {
 
 namespace {
-
-// What a frame of a step begins with. Its copies, arrays and rows follow.
-struct Sizes {
-  int32_t rows, sequences, table_width, groups, logits, hidden, has_types, copies, width;
-
-  bool are_possible() const {
-    for (const int32_t each : {rows, sequences, table_width, groups, logits, hidden, copies, width})
-      if (each < 0) return false;
-    return copies % 3 == 0;
-  }
-};
-
-// Calls each(array, count) for the numbers of a step, in the order in which they are sent.
-template <typename Each>
-void for_each_array(const Sizes& sizes, StepInputs& step, Each each) {
-  each(step.token_ids, int64_t{sizes.rows});
-  each(step.positions, int64_t{sizes.rows});
-  if (sizes.has_types) each(step.types, int64_t{sizes.rows});
-  each(step.row_starts, int64_t{sizes.sequences} + 1);
-  for (const int32_t*& table : step.tables)
-    each(table, int64_t{sizes.sequences} * sizes.table_width);
-  each(step.logits_rows, int64_t{sizes.logits});
-  each(step.hidden_rows, int64_t{sizes.hidden});
-}
 
 // A step that has come, with the memory of its frame.
 struct ReceivedStep {
@@ -117,53 +94,6 @@ void compute(FrameLink& link, Program& program, KvCache& cache,
 }
 
 }  // namespace
-
-void FurtherStage::copy(int32_t source, int32_t destination, int32_t group) {
-  copies_.insert(copies_.end(), {source, destination, group});
-}
-
-void FurtherStage::compute(const StepInputs& in, const RowsAt& rows, const RowsAt& out) {
-  try {
-    send(in, rows);
-    receive(out);
-  } catch (const std::runtime_error& error) {
-    throw std::runtime_error("stage " + std::to_string(number_) + ": " + error.what());
-  }
-}
-
-void FurtherStage::send(const StepInputs& in, const RowsAt& rows) {
-  StepInputs step = in;
-  const Sizes sizes{in.num_rows, in.sequences, in.table_width,
-                    static_cast<int32_t>(in.tables.size()), in.num_logits, in.num_hidden,
-                    in.types != nullptr, static_cast<int32_t>(copies_.size()), rows.width};
-  std::vector<uint8_t> content;
-  const auto add = [&](const void* data, size_t bytes) {
-    const auto* from = static_cast<const uint8_t*>(data);
-    if (bytes > 0) content.insert(content.end(), from, from + bytes);
-  };
-  add(&sizes, sizeof sizes);
-  add(copies_.data(), copies_.size() * 4);
-  for_each_array(sizes, step, [&](const int32_t*& array, int64_t count) { add(array, count * 4); });
-  const size_t row_bytes = sizeof(float) * rows.width;
-  content.reserve(content.size() + row_bytes * rows.rows);
-  for (int32_t row = 0; row < rows.rows; ++row) add(rows.data + row * rows.stride, row_bytes);
-  link_->send(FrameLink::Kind::Step, content);
-  copies_.clear();
-}
-
-void FurtherStage::receive(const RowsAt& out) {
-  const FrameLink::Frame frame = link_->receive();
-  const std::vector<uint8_t>& content = frame.content;
-  if (frame.kind == FrameLink::Kind::Failure)
-    throw std::runtime_error(std::string(content.begin(), content.end()));
-  // Rows lie apart as in the memory of the stage.
-  const size_t apart = out.rows ? content.size() / out.rows : 0, bytes = sizeof(float) * out.width;
-  if (frame.kind != FrameLink::Kind::Rows || content.size() != apart * out.rows ||
-      (out.rows && apart < bytes))
-    throw std::runtime_error("it has sent something else than the rows of its step");
-  for (int32_t row = 0; row < out.rows; ++row)
-    std::memcpy(out.data + row * out.stride, content.data() + row * apart, bytes);
-}
 
 FrameLink::Frame follow_steps(FrameLink& link, Program& program, KvCache& cache) {
   StepMemory memory;

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "step/stages.h"
+#include "step/further_stages.h"
 
 namespace octavo {
 
@@ -21,7 +21,11 @@ void make_room(std::shared_ptr<Pages>& pages, int64_t stride, int32_t rows, Rank
 
 }  // namespace
 
-void StepJob::run() { runner_.run(*this); }
+void StepJob::run() { runner_.begin(*this); }
+
+bool StepJob::can_go_on() const { return !is_sent_ || runner_.has_come(); }
+
+void StepJob::go_on() { runner_.finish(*this); }
 
 void StepJob::continue_from(const StepJob* last) {
   if (!last || last->token_ids.empty() || last->token_ids.size() != last->draws.slots.size() ||
@@ -63,29 +67,50 @@ void StepJob::widen(int32_t width) {
   table_width = width;
 }
 
-void StepRunner::run(StepJob& job) {
-  sampler_.change_slots(job.draws);
-  for (const auto& [block, group] : job.saves)
-    job.saved.push_back(cache_->save_block(block, group));
-  for (const auto& [source, destination, group] : job.copies)
-    cache_->copy_block(source, destination, group);
-  for (const std::shared_ptr<FurtherStage>& stage : program_->stages()) {
-    if (!job.saves.empty() || !job.loads.empty())
-      throw std::invalid_argument("blocks of a pipeline are not saved");
-    for (const auto& [source, destination, group] : job.copies)
-      stage->copy(source, destination, group);
+StepRunner::StepRunner(const KernelTable& kernels, std::shared_ptr<Program> program,
+                       std::shared_ptr<Team> team, int vocabulary, int hidden)
+    : program_(std::move(program)),
+      team_(std::move(team)),
+      sampler_(kernels, *team_, vocabulary),
+      further_(vocabulary, team_->ranks()),
+      vocabulary_(vocabulary),
+      hidden_size_(hidden) {
+  for (size_t output = 0; output <= program_->kept_strides().size(); ++output) {
+    hidden_memory_.push_back(std::make_shared<Pages>());
+    hidden_.push_back({nullptr, 0, 0, hidden_size_});
   }
-  for (const auto& [place, content] : job.loads)
-    cache_->load_block(place.block, place.group, content);
-  for (AdapterSlot& each : job.adapter_slots)
-    program_->put_adapter(each.slot, std::move(each.adapter), each.scale);
+  if (has_stages()) program_->stages()->start([this] { queue_.wake(); });
+}
+
+StepRunner::~StepRunner() {
+  if (has_stages()) program_->stages()->end();  // its threads wake the queue
+}
+
+bool StepRunner::has_come() const { return program_->stages()->has_come(); }
+
+void StepRunner::begin(StepJob& job) {
+  // The steps in other stages still draw for the slots as these are.
+  if (num_left_ == 0) change_slots(job);
+  move_blocks(job);
+  if (!job.token_ids.empty()) resolve(job);
+  if (!has_stages()) return finish(job);
+  if (!job.token_ids.empty()) {
+    StepInputs in = inputs_of(job);
+    in.part = Part::BeforeStages;
+    program_->run(in);
+    job.is_sent_ = true;
+  }
+  job.is_left_ = true;
+  ++num_left_;
+}
+
+void StepRunner::finish(StepJob& job) {
+  if (job.is_left_) --num_left_;
+  if (!job.has_slots_) change_slots(job);
   logits_ = {nullptr, 0, 0, vocabulary_};
   for (Rows& rows : hidden_) rows = {nullptr, 0, 0, hidden_size_};
   if (job.token_ids.empty()) return;
-  sampler_.check(job.draws, static_cast<int32_t>(job.logits_rows.size()),
-                 static_cast<int32_t>(job.hidden_rows.size()));
-  further_.check(job.draws, job.row_starts.size() - 1);
-  resolve(job);
+  if (job.is_sent_) program_->stages()->wait();  // not while the team's threads wait for it
   const StepInputs in = forward(job);
   if (job.masks) {
     job.masks->take(job.draws);
@@ -95,6 +120,32 @@ void StepRunner::run(StepJob& job) {
   for (int32_t sample = 0; sample < static_cast<int32_t>(job.draws.slots.size()); ++sample)
     keep_branch(job, sample);
   further_.run(in, job.draws, sampler_, job.output);
+}
+
+void StepRunner::change_slots(StepJob& job) {
+  job.has_slots_ = true;
+  sampler_.change_slots(job.draws);
+  if (job.token_ids.empty()) return;
+  sampler_.check(job.draws, static_cast<int32_t>(job.logits_rows.size()),
+                 static_cast<int32_t>(job.hidden_rows.size()));
+  further_.check(job.draws, job.row_starts.size() - 1);
+}
+
+void StepRunner::move_blocks(StepJob& job) {
+  for (const auto& [block, group] : job.saves)
+    job.saved.push_back(cache_->save_block(block, group));
+  for (const auto& [source, destination, group] : job.copies)
+    cache_->copy_block(source, destination, group);
+  if (has_stages()) {
+    if (!job.saves.empty() || !job.loads.empty())
+      throw std::invalid_argument("blocks of a pipeline are not saved");
+    for (const auto& [source, destination, group] : job.copies)
+      program_->stages()->copy(source, destination, group);
+  }
+  for (const auto& [place, content] : job.loads)
+    cache_->load_block(place.block, place.group, content);
+  for (AdapterSlot& each : job.adapter_slots)
+    program_->put_adapter(each.slot, std::move(each.adapter), each.scale);
 }
 
 void StepRunner::keep_branch(const StepJob& job, int32_t sample) {
@@ -152,10 +203,7 @@ size_t StepRunner::reserve(int32_t logits_rows, int32_t hidden_rows) {
   return bytes;
 }
 
-StepInputs StepRunner::forward(StepJob& job) {
-  const auto num_logits = static_cast<int32_t>(job.logits_rows.size());
-  const auto num_hidden = static_cast<int32_t>(job.hidden_rows.size());
-  reserve(num_logits, num_hidden);
+StepInputs StepRunner::inputs_of(const StepJob& job) const {
   StepInputs in;
   in.token_ids = job.token_ids.data();
   in.positions = job.positions.data();
@@ -168,23 +216,30 @@ StepInputs StepRunner::forward(StepJob& job) {
   in.logits_rows = job.logits_rows.data();
   in.hidden_rows = job.hidden_rows.data();
   in.num_rows = static_cast<int32_t>(job.token_ids.size());
-  in.num_logits = num_logits;
-  in.num_hidden = num_hidden;
+  in.num_logits = static_cast<int32_t>(job.logits_rows.size());
+  in.num_hidden = static_cast<int32_t>(job.hidden_rows.size());
+  in.echoes = job.echoes.data();
+  in.num_echoes = static_cast<int32_t>(job.echoes.size());
+  return in;
+}
+
+StepInputs StepRunner::forward(StepJob& job) {
+  StepInputs in = inputs_of(job);
+  if (job.is_sent_) in.part = Part::BehindStages;
+  reserve(in.num_logits, in.num_hidden);
   in.logits_out = reinterpret_cast<float*>(logits_memory_->data());
   const auto floats_of = [&](size_t output) {
     return reinterpret_cast<float*>(hidden_memory_[output]->data());
   };
-  in.echoes = job.echoes.data();
-  in.num_echoes = static_cast<int32_t>(job.echoes.size());
   in.state_out = reinterpret_cast<float*>(state_memory_->data());
   in.state_stride = program_->state_stride();
   in.hidden_out = floats_of(0);
   for (size_t output = 1; output < hidden_.size(); ++output)
     in.kept_out.push_back(floats_of(output));
   program_->run(in);
-  logits_ = {in.logits_out, program_->logits_stride(), num_logits, vocabulary_};
+  logits_ = {in.logits_out, program_->logits_stride(), in.num_logits, vocabulary_};
   for (size_t output = 0; output < hidden_.size(); ++output)
-    hidden_[output] = {floats_of(output), hidden_stride(output), num_hidden, hidden_size_};
+    hidden_[output] = {floats_of(output), hidden_stride(output), in.num_hidden, hidden_size_};
   return in;
 }
 

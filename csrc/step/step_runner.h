@@ -75,9 +75,16 @@ class StepJob : public Job {
 
  private:
   void run() override;
+  bool is_left() const override { return is_left_; }
+  bool can_go_on() const override;
+  void go_on() override;
   void widen(int32_t width);
 
+  friend class StepRunner;
   StepRunner& runner_;
+  bool has_slots_ = false;  // the slots have changed as its draws say
+  bool is_left_ = false;    // its second part is to be done
+  bool is_sent_ = false;    // to the further stages
 };
 
 class StepRunner {
@@ -86,18 +93,8 @@ class StepRunner {
   static constexpr int32_t kLastSample = -1;
 
   StepRunner(const KernelTable& kernels, std::shared_ptr<Program> program,
-             std::shared_ptr<Team> team, int vocabulary, int hidden)
-      : program_(std::move(program)),
-        team_(std::move(team)),
-        sampler_(kernels, *team_, vocabulary),
-        further_(vocabulary, team_->ranks()),
-        vocabulary_(vocabulary),
-        hidden_size_(hidden) {
-    for (size_t output = 0; output <= program_->kept_strides().size(); ++output) {
-      hidden_memory_.push_back(std::make_shared<Pages>());
-      hidden_.push_back({nullptr, 0, 0, hidden_size_});
-    }
-  }
+             std::shared_ptr<Team> team, int vocabulary, int hidden);
+  ~StepRunner();
   StepRunner(const StepRunner&) = delete;
 
   std::shared_ptr<const StepJob> last_job;  // the last one submitted
@@ -109,7 +106,12 @@ class StepRunner {
   JobQueue& queue() { return queue_; }
   Sampler& sampler() { return sampler_; }
 
-  void run(StepJob& job);
+  // The first part of a step: all of it, but with further stages only what comes before them.
+  void begin(StepJob& job);
+  // The second part, in the same order.
+  void finish(StepJob& job);
+  // Whether the rows of the oldest step have come back.
+  bool has_come() const;
   // Copies the blocks of an accepted branch of drafts to the places of the sample's own, behind its
   // last draw.
   void keep_branch(const StepJob& job, int32_t sample);
@@ -133,7 +135,11 @@ class StepRunner {
   int64_t hidden_stride(size_t output) const {
     return output ? program_->kept_strides()[output - 1] : program_->hidden_stride();
   }
+  void change_slots(StepJob& job);
+  void move_blocks(StepJob& job);
+  StepInputs inputs_of(const StepJob& job) const;
   StepInputs forward(StepJob& job);
+  bool has_stages() const { return program_->stages() != nullptr; }
 
   std::shared_ptr<Program> program_;
   std::shared_ptr<Team> team_;
@@ -147,6 +153,7 @@ class StepRunner {
   std::shared_ptr<Pages> state_memory_ = std::make_shared<Pages>();  // of the rows of logits
   Rows logits_;
   std::vector<Rows> hidden_;
+  int num_left_ = 0;  // steps that have begun, and wait for further stages
   JobQueue queue_;  // last, so that it ends before what its jobs use
 };
 

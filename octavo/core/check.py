@@ -123,6 +123,8 @@ def _check_counters(scheduler: Scheduler, sequence: Sequence) -> None:
     name, known, drafts = sequence.request_id, len(sequence.tokens), sequence.drafts
     computed, planned = sequence.num_computed, sequence.num_planned
     expected = sequence.num_expected
+    most = 1 if scheduler.config.num_stages > 1 else len(scheduler.in_flight)
+    require(sampling <= most, "{}: {} chunks in stages sample", name, sampling)
     message = "{}: planned {} is not computed {} plus {} in flight"
     require(computed >= 0, "{}: computed < 0", name)
     require(planned == computed + in_flight, message, name, planned, computed, in_flight)

@@ -91,6 +91,13 @@ class CoreConfig:
     max_num_batched_tokens: int = 2048  # tokens in a step
     max_num_seqs: int = 256  # slots: sequences running at once
     pipeline_depth: int = 1  # steps in flight at once; 1 is synchronous
+    # Processes through which a step goes one after the other. More than 1: steps in flight have
+    # different sequences, so that each process may compute another one.
+    num_stages: int = 1
+    # What a step of stages has at least, if there is so much. Fewer sequences that decode take as
+    # long, since a step reads all weights; with fewer tokens of prompts, products are slower.
+    stage_sequences: int = 8
+    stage_prompt_tokens: int = 64
     prefix_caching: bool = True
     logs_cache: bool = False  # what enters and leaves the prefix cache is noted for a reader
     chunked_prefill: bool = True
@@ -206,6 +213,9 @@ _LEAST = {
     "max_num_batched_tokens": 1,
     "max_num_seqs": 1,
     "pipeline_depth": 1,
+    "num_stages": 1,
+    "stage_sequences": 1,
+    "stage_prompt_tokens": 1,
     "long_prefill_tokens": 0,
     "prompt_logprob_tokens": 0,
     "max_drafts": 0,

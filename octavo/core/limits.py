@@ -21,7 +21,7 @@ from octavo.core.pace.learner import Learner
 from octavo.core.pace.step_time import GROWTH, PromptCost
 from octavo.core.plan_draft import PlanDraft
 from octavo.core.request import Request
-from octavo.core.sequence import NO_SLOT, Line, Sequence
+from octavo.core.sequence import NO_SLOT, UNLIMITED, Line, Sequence
 from octavo.core.stats import ADAPTERS, BUDGET, PACE, EngineStats
 
 
@@ -101,6 +101,68 @@ class TokenBudget(Limiter):
         self.remaining -= count
 
 
+class StageShare(Limiter):
+    """A cap on what a step computes, so that all stages compute at the same time.
+
+    A step begins while others are in later stages, so it has no sequence whose last token these
+    draw. A sequence that may draft lets one step at a time be in flight, which then has all.
+
+    Sequences that decode are divided into equal groups, as many as there are stages, but none with
+    few of them. A small part of them waits for a larger one, which is drawn, to be one group with
+    it. It does not wait for a smaller one: so it waits for few steps, whatever arrives.
+    """
+
+    def __init__(self, config: CoreConfig) -> None:
+        self.num_stages, self.cuts_prompts = config.num_stages, config.chunked_prefill
+        self._least, self._prompt_tokens = config.stage_sequences, config.stage_prompt_tokens
+        self.running: dict[str, Sequence] = {}  # by request id
+        self.num_drafting = 0
+        self.num_left = 0  # sequences that decode
+        self.prompt_tokens = 0  # that are left
+
+    def begin(self, draft: PlanDraft, now: float) -> None:
+        self.num_left, self.prompt_tokens = UNLIMITED, UNLIMITED
+        if self.num_drafting:
+            return
+        num_drawn = num_ready = 0
+        for each in self.running.values():
+            if each.num_expected > len(each.tokens):
+                num_drawn += 1
+            elif not each.catching_up:
+                num_ready += 1
+        both = num_drawn + num_ready
+        num_groups = max(1, min(self.num_stages, both // self._least))
+        is_part = num_ready < both // num_groups and num_ready <= num_drawn
+        self.num_left = 0 if is_part else -(-both // num_groups)
+        self.prompt_tokens = self._prompt_tokens
+
+    def admits(self, sequence: Sequence) -> bool:
+        return self.prompt_tokens > 0
+
+    def clip(self, sequence: Sequence, count: int) -> int:
+        if sequence.num_expected > len(sequence.tokens):
+            return 0
+        if not sequence.catching_up:
+            return count if self.num_left > 0 else 0
+        if self.cuts_prompts:
+            return min(count, self.prompt_tokens)
+        return count if self.prompt_tokens else 0
+
+    def commit(self, sequence: Sequence, count: int) -> None:
+        if sequence.catching_up:
+            self.prompt_tokens = max(0, self.prompt_tokens - count)
+        else:
+            self.num_left -= 1
+
+    def enter(self, sequence: Sequence) -> None:
+        self.running[sequence.request_id] = sequence
+        self.num_drafting += sequence.may_draft
+
+    def leave(self, sequence: Sequence) -> None:
+        del self.running[sequence.request_id]
+        self.num_drafting -= sequence.may_draft
+
+
 class PromptLogprobs(Limiter):
     """A cap on a step's prompt tokens whose log-probabilities are reported.
 
@@ -173,6 +235,7 @@ class StepTime(Limiter):
         self.ahead: AheadCounts | None = None  # if there is a second model
         self._ratio, self._goal, self._first = config.itl_ratio, config.itl_goal, config.ttft_goal
         self._least = config.block_size
+        self._has_stages = config.num_stages > 1
         self._cuts = config.chunked_prefill
         self._draft = PlanDraft()
         self._now = 0.0
@@ -307,11 +370,12 @@ class StepTime(Limiter):
                 continue
             count = each.num_expected + len(each.drafts) - each.num_planned
             count += each.num_branched
-            if not each.catching_up and count > 0:
+            is_drawn = each.num_expected > len(each.tokens)  # its last token, in a step in flight
+            if not each.catching_up and count > 0 and not (is_drawn and self._has_stages):
                 num_tokens += count
                 num_read += each.num_planned
-            elif each.num_expected > len(each.tokens):
-                has_drawn = True  # its first token, in a step in flight
+            elif is_drawn:
+                has_drawn = True
         return (num_tokens, num_read) if num_tokens or has_drawn else None
 
     def _cost_of(self, sequence: Sequence) -> PromptCost:
@@ -417,6 +481,8 @@ def limiters_for(config: CoreConfig, stats: EngineStats) -> tuple[Limiter, ...]:
     if config.fair_share and config.chunked_prefill:
         chosen.append(PrefillShare())
     chosen.append(TokenBudget(config.max_num_batched_tokens))
+    if config.num_stages > 1:
+        chosen.append(StageShare(config))
     if config.prompt_logprob_tokens:
         chosen.append(PromptLogprobs(config.prompt_logprob_tokens))
     if config.bounds_step_time:

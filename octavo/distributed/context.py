@@ -42,6 +42,7 @@ class StagePlace(Struct, frozen=True):
     # the others.
     links: tuple[Any, ...]
     ranks: RankPlace | None = None  # among those of the stage; None: it is one process
+    num_local: int = 1  # stages on this machine, which compute at the same time
     # What ends the other stages once nothing refers to it any more.
     owner: object = None
 

@@ -23,7 +23,7 @@ Space = Literal["Tokens", "Wanted", "Logits", "Hidden", "Pairs"]
 IdsOf = Literal["Tokens", "Positions", "Types"]
 Place = Literal["Scratch", "LogitsOut", "HiddenOut", "KeptOut", "StateOut"]
 # All operations; octavo/backends/torch/interpreter.py defines the meaning of each but Relay, whose
-# result is what another stage makes of x.
+# result is what the further stages make of x.
 Op = Literal[
     # recorded from a model's layers
     "Embed",
@@ -231,7 +231,6 @@ class Instruction(Struct, eq=False):
     columns: NDArray[np.int64] | None = None
     # Keep: where the layer's rows are; Recall: … of which each gets the one of the position before.
     place: tuple[int, int] = (0, 0)
-    stage: int = 0  # Relay: which further stage makes `out` of x, from 0 on
     gated: bool = False
     attend: Attend | None = None
     convolve: Convolve | None = None

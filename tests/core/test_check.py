@@ -231,7 +231,16 @@ PLACES: list[Case] = [
     ("d waits and expects a sample", moving("d", num_expected=1)),
     ("d waits and is taken for one that decodes", setting("d", catching_up=False)),
 ]
+
+
+def in_two_stages(scheduler: Scheduler) -> None:
+    """Let a step be in flight twice, where stages have it."""
+    scheduler.config = replace(scheduler.config, num_stages=2)
+    scheduler.in_flight.append(scheduler.in_flight[0])
+
+
 COUNTERS: list[Case] = [
+    ("a: 2 chunks in stages sample", in_two_stages),
     ("a: computed < 0", setting("a", num_computed=-1)),
     ("a: planned 13 is not computed 11 plus 1 in flight", moving("a", num_planned=1)),
     ("a: expects 14, knows 12, 1 chunks in flight sample", moving("a", num_expected=1)),

@@ -40,6 +40,9 @@ REQUESTS = st.fixed_dictionaries(
 SETTINGS = st.fixed_dictionaries(
     {
         "pipeline_depth": st.integers(1, 3),
+        "num_stages": st.sampled_from([1, 1, 2, 3]),
+        "stage_sequences": st.sampled_from([1, 2, 8]),
+        "stage_prompt_tokens": st.sampled_from([1, 7, 64]),
         "max_num_batched_tokens": st.integers(1, 64),
         "max_num_seqs": st.integers(1, 5),
         "block_size": st.integers(1, 5),

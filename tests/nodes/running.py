@@ -25,6 +25,15 @@ def free_port() -> int:
         return int(made.getsockname()[1])
 
 
+def has_ipv6() -> bool:
+    """Return whether this machine has the loopback address of IPv6."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
 class Nodes:
     """The further nodes of an engine, the settings of the first, and what they have logged."""
 

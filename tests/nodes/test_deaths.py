@@ -16,7 +16,7 @@ from octavo import LLM, AsyncLLM
 from octavo.confine.filter import why_unavailable
 from octavo.core.config import ConfigError
 from tests.client.clients import LIMIT, patient
-from tests.nodes.running import Nodes, exists, nodes
+from tests.nodes.running import LOCAL_HOST, Nodes, exists, has_ipv6, nodes
 from tests.ranks.followers import KIND, PROMPTS, SAMPLING, wait_until
 from tests.ranks.small import TIGHT, write
 
@@ -97,6 +97,30 @@ async def _kill_all_in_turn(server: Server, others: Nodes, expected: list[list[i
         await server.restarted(number)
     os.kill(others.stages_of(1)[0], signal.SIGKILL)  # nothing is computed now
     await server.restarted(4)
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_a_stopped_stage_is_noticed_like_a_dead_one(host: str, tmp_path: Path) -> None:
+    """The system of its machine acknowledges what it is sent, so that its link looks well."""
+    if not has_ipv6():
+        host = LOCAL_HOST
+    model = write(tmp_path, KIND)
+    with nodes(model, tmp_path, 2, host=host) as others:
+        server = Server(model, others.options)
+
+        async def stop_stage() -> None:
+            (stage,) = others.stages_of(1)
+            os.kill(stage, signal.SIGSTOP)
+
+        async def stop_under_streams() -> None:
+            assert await server.streams(stop_stage) == expected_of(model)
+            await server.restarted(1)
+
+        try:
+            asyncio.run(stop_under_streams())
+        finally:
+            server.llm.close()
+        assert "gives no sign of life" in others.log_of(1)
 
 
 def test_a_node_that_the_first_one_refuses_ends_and_says_why(tmp_path: Path) -> None:

@@ -12,9 +12,12 @@ from octavo.core.config import ConfigError
 from octavo.engine.nodes.connection import SealedLink
 from octavo.engine.nodes.handshake import FrameKeys
 from octavo.engine.nodes.headless import Node
+from octavo.engine.nodes.messages import Sign
 from octavo.engine.nodes.process import of_this_node
+from octavo.engine.nodes.signs import send_signs, wait_for_silence
 from octavo.engine.ranks.followers import Follower
 from octavo.engine.ranks.group import ProcessGroup
+from octavo.engine.ranks.link import Link
 from octavo.options.engine import EngineArguments
 
 
@@ -57,3 +60,13 @@ def test_an_answer_that_was_changed_on_its_way_ends_the_start_and_names_the_stag
         with pytest.raises(ConfigError, match=r"stage 1 of 2 did not start: .* not sealed"):
             group.wait()
         group.close()
+
+
+def test_a_process_that_is_silent_is_taken_for_one_that_has_ended() -> None:
+    ours, theirs = socket.socketpair()
+    link, other = Link(ours), Link(theirs)
+    send_signs(other)
+    assert link.receive(Sign) == Sign()
+    wait_for_silence(Link(other.connection), 0.01)  # the other end sends nothing, and stays open
+    ours.close()
+    theirs.close()

@@ -31,6 +31,8 @@ SECOND: dict[str, Any] = {**TWO, "node_rank": 1, "headless": True}
         ({**TWO, "master_addr": "10.0.0.1"}, "openssl rand -hex 32"),
         ({**TWO, "master_addr": "0.0.0.0"}, "openssl rand -hex 32"),
         ({**TWO, "master_addr": "node0.example"}, "openssl rand -hex 32"),
+        ({**TWO, "master_addr": "[2001:db8::1]"}, "openssl rand -hex 32"),
+        ({**TWO, "master_addr": "[::]"}, "openssl rand -hex 32"),
         (
             {**SECOND, "master_addr": "0.0.0.0", "link_secret_file": "/secret"},
             "no address to connect to",
@@ -53,6 +55,7 @@ def test_what_does_not_fit_is_named(options: dict[str, Any], message: str) -> No
         {**TWO, "pipeline_parallel_size": 4},
         {**TWO, "master_addr": "10.0.0.1", "link_secret_file": "/secret"},
         {**TWO, "master_addr": "::1"},
+        {**TWO, "master_addr": "[::1]"},
         {"nnodes": 1, "node_rank": 0, "master_addr": "10.0.0.1"},  # as vLLM's launchers write
     ],
 )

@@ -33,6 +33,12 @@ LAYOUTS: Mapping[str, Mapping[str, Any]] = {
     "-tp 2 -dcp 2 -pcp 2": {"tensor_parallel_size": 2, **_CONTEXTS},
     "-pp 2": {"pipeline_parallel_size": 2},
     "-pp 3": {"pipeline_parallel_size": 3},
+    "-pp 2 -tp 2": {"pipeline_parallel_size": 2, "tensor_parallel_size": 2},
+    "-pp 2 -tp 2 -ep": {
+        "pipeline_parallel_size": 2,
+        "tensor_parallel_size": 2,
+        "enable_expert_parallel": True,
+    },
     "-dp 2": {"data_parallel_size": 2},
 }
 

@@ -12,7 +12,8 @@ import pytest
 
 from octavo import LLM
 from tests.quantize.made import write_model
-from tests.ranks.small import FORMATS, KINDS, TIGHT, alone, answers, write
+from tests.ranks.small import FORMATS, KINDS, MIXTURES, TIGHT, alone, answers, write
+from tests.stages.small_steps import small_steps
 
 STAGES = (2, 3)
 
@@ -29,14 +30,30 @@ def test_stages_answer_as_one_process(
     directory: Path, kind: str, format_: str, stages: int
 ) -> None:
     options = {**FORMATS[format_], "pipeline_parallel_size": stages}
-    assert answers(write(directory, kind), **options)[0] == alone(directory, kind, format_)
+    expected = alone(directory, kind, format_)
+    with small_steps():
+        assert answers(write(directory, kind), **options)[0] == expected
 
 
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_stages_of_ranks_answer_as_one_process(directory: Path, kind: str, format_: str) -> None:
     options = {**FORMATS[format_], "pipeline_parallel_size": 2, "tensor_parallel_size": 2}
-    assert answers(write(directory, kind), **options)[0] == alone(directory, kind, format_)
+    expected = alone(directory, kind, format_)
+    with small_steps():
+        assert answers(write(directory, kind), **options)[0] == expected
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("kind", MIXTURES)
+def test_stages_of_ranks_with_whole_experts_answer_as_one_process(
+    directory: Path, kind: str, format_: str
+) -> None:
+    options: dict[str, Any] = {**FORMATS[format_], "enable_expert_parallel": True}
+    options |= {"pipeline_parallel_size": 2, "tensor_parallel_size": 2}
+    expected = alone(directory, kind, format_)
+    with small_steps():
+        assert answers(write(directory, kind), **options)[0] == expected
 
 
 @pytest.mark.parametrize("method", ["ngram", "suffix"])

@@ -12,6 +12,7 @@ from octavo import LLM
 from octavo.engine.stages.group import PROGRAM
 from tests.ranks.followers import KIND, check_deaths, followers_of, runs, wait_until
 from tests.ranks.small import FORMATS, TIGHT, answers, write
+from tests.stages.small_steps import small_steps
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,8 @@ def test_stages_of_two_ranks_answer_as_one_process(tmp_path: Path) -> None:
     model, options = write(tmp_path, "LlamaForCausalLM"), FORMATS["int4"]
     expected, _ = answers(model, **options)
     layout = {"pipeline_parallel_size": 2, "tensor_parallel_size": 2}
-    found, snapshot = answers(model, **layout, **options)
+    with small_steps():
+        found, snapshot = answers(model, **layout, **options)
     assert found == expected
     assert snapshot.num_preemptions > 0
     assert snapshot.num_cached_tokens > 0

@@ -17,6 +17,15 @@ from octavo.core.config import ConfigError
         ({"pipeline_parallel_size": 0}, "pipeline_parallel_size=0 must be between 1 and 64"),
         ({"pipeline_parallel_size": 2, "enable_lora": True}, "stages compute no rows with"),
         ({"pipeline_parallel_size": 2, "packed_cache": "auto"}, "each stage packs its own"),
+        (
+            {
+                "pipeline_parallel_size": 2,
+                "tensor_parallel_size": 2,
+                "enable_expert_parallel": True,
+                "enable_eplb": True,
+            },
+            "the ranks of stages copy no experts",
+        ),
         ({"pipeline_parallel_size": 2, "spare_engine": True}, "a spare engine has no stages"),
         (
             {"pipeline_parallel_size": 2, "speculative_config": {"model": "m"}},

@@ -9,6 +9,7 @@ import pytest
 from octavo import LLM
 from octavo.core.config import ConfigError
 from tests.ranks.small import FORMATS, PROMPTS, TIGHT, answers, write
+from tests.stages.small_steps import small_steps
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,8 @@ def test_stages_answer_as_one_process(kind: str, format_: str, stages: int, tmp_
     """Prompts are cut, sequences preempted, and prefixes found in the cache."""
     model, options = write(tmp_path, kind), FORMATS[format_]
     expected, _ = answers(model, **options)
-    found, snapshot = answers(model, pipeline_parallel_size=stages, **options)
+    with small_steps():
+        found, snapshot = answers(model, pipeline_parallel_size=stages, **options)
     assert found == expected
     assert len(found) == 2 * len(PROMPTS)
     assert snapshot.num_preemptions > 0

@@ -118,12 +118,13 @@ def default_threads(root: Path = ROOT) -> int:
 
 def _make_team(options: NativeOptions) -> tuple[_native.Team, _native.Ranks | None]:
     """Return the threads of this process, and the ranks that it is one of, if there are others."""
-    threads, place = options.num_threads, options.place
+    place, num_stages = options.place, 1  # on this machine
     if isinstance(place, StagePlace):
-        place = place.ranks
+        num_stages, place = place.num_local, place.ranks
+    num_processes = num_stages * (1 if place is None else place.ranks)
+    threads = options.num_threads or max(1, default_threads() // num_processes)
     if place is None:
-        return _native.Team(threads or default_threads(), options.pinned), None
-    threads = threads or max(1, default_threads() // place.ranks)
+        return _native.Team(threads, options.pinned), None
     ranks = _native.Ranks(place.descriptor, place.num_bytes, place.rank, place.ranks, threads)
     return _native.Team(threads, options.pinned, ranks), ranks
 

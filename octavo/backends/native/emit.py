@@ -116,8 +116,6 @@ class Emitter:
             self._attend(i, made)
         if i.op in ("Keep", "Recall"):
             made.group, made.layer = i.place
-        if i.op == "Relay":
-            made.stage = i.stage
         if i.op == "Spread":
             assert i.columns is not None
             made.order = np.ascontiguousarray(i.columns, np.int32)

@@ -173,9 +173,11 @@ def _class_at(place: RankPlace | StagePlace | None) -> tuple[type[NativeBackend]
 def _owners(settings: BackendSettings, place: RankPlace | StagePlace | None) -> ExpertOwners | None:
     """Return who has which experts as a whole; None: each rank has a share of every one."""
     from octavo.backends.native.packing import ExpertOwners
-    from octavo.distributed.context import RankPlace
+    from octavo.distributed.context import StagePlace
 
-    if not settings.enable_expert_parallel or not isinstance(place, RankPlace):
+    if isinstance(place, StagePlace):
+        place = place.ranks
+    if not settings.enable_expert_parallel or place is None:
         return None
     config = settings.eplb_config if settings.enable_eplb else None
     if config is None:

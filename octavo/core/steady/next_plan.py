@@ -13,6 +13,7 @@ Nothing that a plan depends on may have changed since the last one, except the c
     what each lacks        one token: none catches up, may draft or knows more tokens than it has
                            computed, and none reaches its end
     transfers              none is to be announced
+    stages                 there are none: the next plan has other sequences
     limits                 they let the last plan pass, which had as many tokens: a limiter that
                            clips what decodes may depend on nothing else
 
@@ -39,6 +40,7 @@ class SteadyDecode:
         "_block_size",
         "_by_priority",
         "_free_slots",
+        "_has_stages",
         "_lifecycle",
         "_lines",
         "_num_left",
@@ -60,6 +62,7 @@ class SteadyDecode:
         self._free_slots = lifecycle.free_slots
         self._by_priority = config.policy == "priority"
         self._block_size = config.block_size
+        self._has_stages = config.num_stages > 1
         self._transfers = kv.transfers
         self._plan: StepPlan | None = None  # None: the next plan cannot be made from the last one
         self._num_moves = -1  # of the lifecycle, when the last plan was made
@@ -77,6 +80,7 @@ class SteadyDecode:
         num_chunks = len(plan.slots)
         if (
             not self._lifecycle.num_drafting
+            and not self._has_stages
             and 0 < num_chunks == len(self._running) == plan.num_tokens
             and not draft.num_prefill_tokens
             and False not in plan.samples

@@ -14,16 +14,18 @@ from octavo.backends.kind import WeightFile
 from octavo.backends.native import _native
 from octavo.backends.native.stages.backend import FirstStage
 from octavo.core.config import ConfigError
-from octavo.engine.nodes.connection import SealedLink
+from octavo.engine.nodes.connection import CUT_SECONDS, SealedLink
 from octavo.engine.nodes.messages import CONTROL, STEPS, Setting
 from octavo.engine.nodes.model_digest import digest_of
 from octavo.engine.nodes.reception import Reception
+from octavo.engine.nodes.signs import wait_for_silence
 from octavo.engine.ranks.followers import Follower
 from octavo.engine.ranks.link import StartRank
-from octavo.engine.stages.group import StageGroup
+from octavo.engine.stages.group import StageGroup, stages_on_machine
 from octavo.loader import ModelFiles
 from octavo.models.load import configurations
 from octavo.options.engine import EngineArguments
+from octavo.options.processes.machines import host_of
 from octavo.resolve import EngineConfig
 from octavo.wire.link import SecretError, read_secret
 
@@ -60,24 +62,28 @@ class _RemoteStage(Follower):
     def start(self, message: StartRank) -> None:
         super().start(structs.replace(message, files=None))
 
+    def wait_for_end(self) -> None:
+        wait_for_silence(self.link)
+
+    def exit_reason(self) -> str:
+        return f"its connection ended, or it gave no sign of life for {CUT_SECONDS} s"
+
 
 class NodeGroup(StageGroup):
     """The further stages of an engine, those of other nodes among them."""
 
     def __init__(self, arguments: EngineArguments, setting: Setting) -> None:
         """Start the stages of this node, and wait until the other nodes have joined."""
-        self._local = arguments.pipeline_parallel_size // arguments.nnodes
-        super().__init__(
-            arguments.pipeline_parallel_size, arguments.tensor_parallel_size, self._local
-        )
+        ranks = arguments.tensor_parallel_size
+        super().__init__(arguments.pipeline_parallel_size, ranks, stages_on_machine(arguments))
         try:
-            where = arguments.master_addr, arguments.master_port
+            where = host_of(arguments.master_addr), arguments.master_port
             reception = Reception(*where, secret_of(arguments), setting)
             try:
                 links = reception.wait()
             finally:
                 reception.close()
-            for stage in range(self._local, self.size):
+            for stage in range(self._num_local, self.size):
                 self._add_remote(stage, links[stage, CONTROL], links[stage, STEPS])
         except BaseException:
             self.close()
@@ -100,8 +106,10 @@ class NodeGroup(StageGroup):
         assert isinstance(backend, FirstStage)
         others = [each.started for each in self._stages]
         pages = [backend.page_bytes, *(each.page_bytes for each in others)]
-        largest = max(sum(pages[at : at + self._local]) for at in range(0, self.size, self._local))
-        free_bytes = min(free_bytes, *(each.free_bytes for each in others[self._local - 1 :]))
+        largest = max(
+            sum(pages[at : at + self._num_local]) for at in range(0, self.size, self._num_local)
+        )
+        free_bytes = min(free_bytes, *(each.free_bytes for each in others[self._num_local - 1 :]))
         bill, core = structs.replace(config.bill, block_bytes=largest), config.core
         asked = config.arguments.kv_cache_memory_bytes
         if asked is not None and config.arguments.num_gpu_blocks_override is None:

@@ -18,8 +18,9 @@ from collections.abc import Callable
 from msgspec import Raw, Struct
 
 from octavo.core.config import ConfigError
+from octavo.engine.nodes.connection import CUT_SECONDS
 from octavo.engine.nodes.group import secret_of
-from octavo.engine.nodes.messages import StageEnded, StartNode
+from octavo.engine.nodes.messages import Sign, StartNode
 from octavo.engine.ranks.followers import launch
 from octavo.engine.ranks.link import Link
 from octavo.observe.log import level_in_use
@@ -31,12 +32,14 @@ log = logging.getLogger(__name__)
 PROGRAM = "octavo.engine.nodes.process"
 FAILED_SECONDS = 0.5  # before a stage that has failed is started again
 _EXIT_SECONDS = 2.0
+_TICK_SECONDS = 1.0
 
 
-class _Stage(Struct, frozen=True, eq=False):
+class _Stage(Struct, eq=False):
     number: int
     process: subprocess.Popen[bytes]
     link: Link
+    heard_at: float | None = None  # its last sign of life; None: it has not begun to give any
 
 
 class Node:
@@ -60,8 +63,13 @@ class Node:
             for number in self.numbers:
                 self._launch(number)
             while True:
-                for key, _ in self._selector.select():
-                    self._restart(key.data)
+                for key, _ in self._selector.select(_TICK_SECONDS):
+                    self._hear(key.data)
+                for stage in [*self._stages.values()]:
+                    if stage.heard_at is None or time.monotonic() < stage.heard_at + CUT_SECONDS:
+                        continue
+                    log.error("stage %d gives no sign of life, and is ended", stage.number)
+                    self._restart(stage)
         finally:
             for stage in self._stages.values():
                 _end(stage)
@@ -74,13 +82,20 @@ class Node:
         with contextlib.suppress(OSError):  # it has ended, as will be seen
             link.send(message)
 
+    def _hear(self, stage: _Stage) -> None:
+        """Take a sign of life, or the end, of a stage; raise ConfigError if it cannot ever join."""
+        sign = stage.link.receive(Sign)
+        if sign is None:
+            self._restart(stage)
+        elif sign.ended:
+            raise ConfigError(sign.ended)
+        else:
+            stage.heard_at = time.monotonic()
+
     def _restart(self, stage: _Stage) -> None:
-        """Start a stage again that has ended; raise ConfigError if it says why not."""
-        ended = stage.link.receive(StageEnded)
+        """Start a stage again, once it has ended."""
         self._selector.unregister(stage.link.connection)
         status = _end(stage)
-        if ended is not None:
-            raise ConfigError(ended.why)
         if status == 0:
             log.info("the engine of stage %d has ended; it joins the next one", stage.number)
         else:

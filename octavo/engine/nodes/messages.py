@@ -58,7 +58,7 @@ class StartNode(Struct, frozen=True):
     log_level: int
 
 
-class StageEnded(Struct, frozen=True):
-    """The last message of a stage that would end again if it were started again."""
+class Sign(Struct, frozen=True):
+    """A sign of life of a stage; or the last one of a stage that would end again the same way."""
 
-    why: str
+    ended: str = ""  # why

@@ -19,13 +19,15 @@ from octavo.engine.drafter import open_with_drafter, weight_files
 from octavo.engine.nodes.connection import SealedLink
 from octavo.engine.nodes.group import secret_of, setting_of
 from octavo.engine.nodes.joining import RefusedError, join
-from octavo.engine.nodes.messages import Join, StageEnded, StartNode
+from octavo.engine.nodes.messages import Join, Sign, StartNode
+from octavo.engine.nodes.signs import send_signs
 from octavo.engine.ranks.link import Link, Started, StartRank
 from octavo.engine.ranks.process import begin, end_with
 from octavo.engine.stages.process import serve_stage
 from octavo.loader.errors import CheckpointError, DownloadError
 from octavo.observe.log import set_up_log
 from octavo.options.engine import EngineArguments
+from octavo.options.processes.machines import host_of
 from octavo.wire.message_types import WireError, unpack
 
 log = logging.getLogger(__name__)
@@ -46,13 +48,13 @@ def main(argv: list[str]) -> int:
     try:
         control, steps = _joined(node, own)
     except RefusedError as error:
-        program.send(StageEnded(f"node 0 refuses this node: {error}"))
+        program.send(Sign(f"node 0 refuses this node: {error}"))
         return 5
     except (OSError, DownloadError) as error:
         log.error("the model cannot be read: %s", error)
         return 1
     except (ConfigError, CheckpointError) as error:  # as it would be the next time
-        program.send(StageEnded(str(error)))
+        program.send(Sign(str(error)))
         return 5
     try:
         start = control.receive(StartRank)
@@ -62,7 +64,11 @@ def main(argv: list[str]) -> int:
     except (ConfigError, WireError) as error:
         control.send(Started(failure=str(error)))
         return 3
-    return serve_stage(control, start, arguments, node.stage, steps.frames)
+
+    def on_start() -> None:
+        send_signs(control, program)
+
+    return serve_stage(control, start, arguments, node.stage, steps.frames, on_start)
 
 
 def _joined(node: StartNode, own: EngineArguments) -> tuple[SealedLink, SealedLink]:
@@ -73,7 +79,7 @@ def _joined(node: StartNode, own: EngineArguments) -> tuple[SealedLink, SealedLi
     def make_join(channel: str) -> Join:
         return Join(setting, own.node_rank, node.node, node.stage, channel)
 
-    return join(own.master_addr, own.master_port, secret_of(own), make_join)
+    return join(host_of(own.master_addr), own.master_port, secret_of(own), make_join)
 
 
 def of_this_node(arguments: EngineArguments, own: EngineArguments) -> EngineArguments:

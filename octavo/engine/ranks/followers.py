@@ -52,6 +52,10 @@ class Follower:
         """The bytes of its weights on this machine."""
         return 0
 
+    def wait_for_end(self) -> None:
+        """Return when the process has ended, or cannot be counted on any more."""
+        self.link.wait_for_end()
+
     def end(self) -> None:
         """Wait until the process has ended; its connection has."""
 

@@ -178,7 +178,7 @@ class RankGroup(ProcessGroup):
 
 def _watch(follower: Follower, closing: threading.Event, group: weakref.ref[ProcessGroup]) -> None:
     """Wait until a process ends, which ends the group unless that is being closed."""
-    follower.link.wait_for_end()
+    follower.wait_for_end()
     if closing.is_set():
         return
     reason = f"{follower.name} has ended: {follower.exit_reason()}"

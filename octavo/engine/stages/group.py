@@ -15,9 +15,15 @@ from octavo.engine.ranks.followers import Follower
 from octavo.engine.ranks.group import ProcessGroup
 from octavo.engine.ranks.link import StartRank
 from octavo.engine.ranks.memory import RankMemory
+from octavo.options.engine import EngineArguments
 from octavo.resolve import EngineConfig
 
 PROGRAM = "octavo.engine.stages.process"
+
+
+def stages_on_machine(arguments: EngineArguments) -> int:
+    """Return the number of an engine's stages on one machine."""
+    return arguments.pipeline_parallel_size // arguments.nnodes
 
 
 class _Processes(ProcessGroup):
@@ -60,6 +66,7 @@ class StageGroup(_Processes):
     def __init__(self, num_stages: int, num_ranks: int = 1, num_local: int | None = None) -> None:
         """Start the stages of this machine; all, or only so many, with this process."""
         super().__init__(num_stages)
+        self._num_local = num_stages if num_local is None else num_local
         self._stages: list[Follower] = []  # but the first
         self._steps: list[_native.FrameLink] = []
         self._descriptors: list[int] = []  # of these
@@ -67,7 +74,7 @@ class StageGroup(_Processes):
         try:
             if num_ranks > 1:
                 self._memory = self._launch_ranks(0, num_stages, num_ranks)
-            for stage in range(1, num_stages if num_local is None else num_local):
+            for stage in range(1, self._num_local):
                 ours, theirs = socket.socketpair()
                 descriptor = ours.detach()
                 self._add_steps(descriptor, _native.FrameLink(descriptor))
@@ -89,7 +96,7 @@ class StageGroup(_Processes):
     def place(self) -> StagePlace:
         """The place of this process."""
         ranks = None if self._memory is None else self._memory.place()
-        return StagePlace(0, self.size, tuple(self._steps), ranks, self)
+        return StagePlace(0, self.size, tuple(self._steps), ranks, self._num_local, self)
 
     def leave_connections(self) -> None:
         """Leave those for steps too, over which a forked process would disturb its parent's."""

@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Callable
 
 from msgspec import Raw, structs
 
@@ -23,7 +24,7 @@ from octavo.backends.native.stages.backend import follow as follow_stage
 from octavo.distributed.context import RankPlace, StagePlace
 from octavo.engine.ranks.link import Link, Started, StartRank
 from octavo.engine.ranks.process import begin, follow_start
-from octavo.engine.stages.group import StageRanks
+from octavo.engine.stages.group import StageRanks, stages_on_machine
 from octavo.observe import machine
 from octavo.observe.log import set_up_log
 from octavo.options.engine import EngineArguments
@@ -49,7 +50,7 @@ def main(argv: list[str]) -> int:
         steps = _native.FrameLink(options.steps)
         return serve_stage(link, start, arguments, options.stage, steps)
     ranks = RankPlace(options.rank, options.ranks, options.memory, options.memory_bytes)
-    place = StagePlace(options.stage, options.stages, (), ranks)
+    place = StagePlace(options.stage, options.stages, (), ranks, stages_on_machine(arguments))
 
     def follow(backend: NativeBackend) -> None:
         os.close(ranks.descriptor)  # it is mapped
@@ -64,15 +65,19 @@ def serve_stage(
     arguments: EngineArguments,
     stage: int,
     steps: _native.FrameLink,
+    on_start: Callable[[], None] = lambda: None,
 ) -> int:
-    """Compute a stage, with further ranks if it has any; return the exit status."""
+    """Compute a stage, with further ranks if it has any; return the exit status.
+
+    `on_start` is called once the engine has the answer that the stage has its weights.
+    """
     num_stages, num_ranks = arguments.pipeline_parallel_size, arguments.tensor_parallel_size
     ranks = None
     if num_ranks > 1:
         ranks = StageRanks(stage, num_stages, num_ranks)
         ranks.start(structs.replace(start, arguments=Raw(pack(arguments))), _end)
     memory = None if ranks is None else ranks.memory.place()
-    place = StagePlace(stage, num_stages, (steps,), memory)
+    place = StagePlace(stage, num_stages, (steps,), memory, stages_on_machine(arguments))
 
     def started(backend: NativeBackend) -> Started:
         assert isinstance(backend, StageBackend)
@@ -83,7 +88,11 @@ def serve_stage(
         free = machine.memory().available
         return Started(weight_bytes, page_bytes=backend.page_bytes, free_bytes=free)
 
-    return follow_start(link, start, arguments, place, _follow_steps, started)
+    def follow(backend: NativeBackend) -> None:
+        on_start()
+        _follow_steps(backend)
+
+    return follow_start(link, start, arguments, place, follow, started)
 
 
 def _end(reason: str) -> None:

@@ -66,6 +66,11 @@ def master_option() -> str:
     return option(LOCAL_HOST, "the address of node 0, at which it listens for the others", "HOST")
 
 
+def host_of(address: str) -> str:
+    """Return an address as sockets take it: one of IPv6 may be in brackets, as in a URL."""
+    return address[1:-1] if address.startswith("[") and address.endswith("]") else address
+
+
 def master_port_option() -> int:
     """Declare the port of the first node."""
     return option(

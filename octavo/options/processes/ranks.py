@@ -137,10 +137,7 @@ def _check_stages(arguments: EngineArguments) -> None:
             "each stage packs its own layers, and no files are made of these yet",
         ),
         "spare_engine": (arguments.spare_engine, "a spare engine has no stages yet"),
-        "enable_expert_parallel": (
-            arguments.enable_expert_parallel,
-            "the ranks of a stage have an equal share of each expert",
-        ),
+        "enable_eplb": (arguments.enable_eplb, "the ranks of stages copy no experts yet"),
     }
     _refuse(unfit, asked)
 

@@ -93,14 +93,11 @@ def choose_cuts(listing: Listing, stages: int, sizes: Sizes) -> list[Cut]:
 
 
 def own_part(listing: Listing, cuts: Sequence[Cut], stage: int) -> Listing:
-    """Return what a stage computes; stage 0 sends its rows to the others in turn."""
+    """Return what a stage computes; stage 0 has its rows sent through the others."""
     all_ = listing.instructions
     if stage == 0:
-        relays = [
-            Instruction("Relay", one.value, out=other.value, stage=number)
-            for number, (one, other) in enumerate(pairwise(cuts))
-        ]
-        return Listing([*all_[: cuts[0].at], *relays, *all_[cuts[-1].at :]])
+        relay = Instruction("Relay", cuts[0].value, out=cuts[-1].value)
+        return Listing([*all_[: cuts[0].at], relay, *all_[cuts[-1].at :]])
     given, made = cuts[stage - 1], cuts[stage]
     x = made.value
     out = Value(Buffer(x.buffer.space, x.width, "StateOut"), 0, x.width, x.recorder)

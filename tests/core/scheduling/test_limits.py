@@ -11,6 +11,7 @@ from octavo.core.limits import (
     LongPrefill,
     PrefillShare,
     PromptLogprobs,
+    StageShare,
     StepTime,
     TokenBudget,
     WholePrompt,
@@ -54,6 +55,66 @@ def test_a_budget_is_used_up_and_renewed_each_step() -> None:
     assert not budget.admits(one)
     budget.begin(PlanDraft(), 0.0)
     assert budget.clip(one, 11) == 10
+
+
+def stage_share(num_ready: int, num_drawn: int, **settings: int) -> list[int]:
+    """Return what a step of stages gets of the sequences that decode, of which some are drawn."""
+    share = StageShare(config(num_stages=2, **settings))
+    running = [sequence(str(i)) for i in range(num_ready + num_drawn)]
+    for number, each in enumerate(running):
+        share.enter(each)
+        each.catching_up = False
+        each.num_expected += number >= num_ready
+    share.begin(PlanDraft(), 0.0)
+    planned = []
+    for each in running:
+        planned.append(share.clip(each, 1))
+        if planned[-1]:
+            share.commit(each, 1)
+    return planned
+
+
+def test_a_step_of_stages_has_its_share_of_the_sequences_that_decode() -> None:
+    assert stage_share(5, 0, stage_sequences=2) == [1, 1, 1, 0, 0]
+    assert stage_share(2, 3, stage_sequences=2) == [1, 1, 0, 0, 0]
+    assert stage_share(5, 0, stage_sequences=3) == [1] * 5  # else a group would have two
+
+
+def test_few_sequences_wait_for_more_that_are_drawn() -> None:
+    assert stage_share(2, 2, stage_sequences=4) == [0] * 4
+    assert stage_share(4, 12, stage_sequences=4) == [0] * 16  # groups become equal
+    assert stage_share(3, 2, stage_sequences=8) == [1, 1, 1, 0, 0]
+
+
+def test_a_step_of_stages_has_some_tokens_of_prompts() -> None:
+    share, one = StageShare(config(num_stages=2, stage_sequences=2)), sequence(prompt=200)
+    share.begin(PlanDraft(), 0.0)
+    assert share.admits(one)
+    assert share.clip(one, 200) == 64
+    share.commit(one, 64)
+    assert not share.admits(one)
+    whole = StageShare(config(num_stages=2, chunked_prefill=False))
+    whole.begin(PlanDraft(), 0.0)
+    assert whole.clip(one, 200) == 200
+    whole.commit(one, 200)
+    assert whole.clip(one, 5) == 0
+
+
+def test_drafts_let_a_step_of_stages_have_all() -> None:
+    share, one, other = (
+        StageShare(config(num_stages=2, stage_sequences=2)),
+        sequence("a", 200),
+        sequence("b"),
+    )
+    one.may_draft = True
+    other.catching_up = False
+    for each in (one, other):
+        share.enter(each)
+    share.begin(PlanDraft(), 0.0)
+    assert (share.clip(one, 200), share.clip(other, 1)) == (200, 1)
+    share.leave(one)
+    share.begin(PlanDraft(), 0.0)
+    assert share.clip(one, 200) == 64
 
 
 def test_prompts_with_logprobs_share_a_budget() -> None:

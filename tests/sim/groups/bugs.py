@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from octavo.core.limits import StageShare
 from octavo.engine.ranks.group import ProcessGroup
 
 
@@ -151,7 +152,7 @@ STAGE_BUGS = (
     ),
     NativeBug(
         "blocks are copied again in each later step",
-        "step/stages.cpp",
+        "step/further_stages.cpp",
         "  copies_.clear();\n",
         "",
     ),
@@ -166,15 +167,33 @@ STAGE_BUGS = (
     ),
     NativeBug(
         "rows are read as if they lay side by side",
-        "step/stages.cpp",
+        "step/further_stages.cpp",
         "content.data() + row * apart, bytes);",
         "content.data() + row * bytes, bytes);",
     ),
     NativeBug(
-        "a stage is not waited for",
-        "step/stages.cpp",
-        "    send(in, rows);\n    receive(out);\n",
-        "    send(in, rows);\n",
+        "rows go on with the numbers of another step",
+        "step/further_stages.cpp",
+        "      Content step = std::move(stage.sent.front());\n      stage.sent.pop_front();\n",
+        "      Content step = std::move(stage.sent.back());\n      stage.sent.pop_back();\n",
+    ),
+    NativeBug(
+        "the rows of a later step are taken first",
+        "step/further_stages.cpp",
+        "    content = std::move(come_.front());\n    come_.pop_front();\n",
+        "    content = std::move(come_.back());\n    come_.pop_back();\n",
+    ),
+    NativeBug(
+        "the failure of a stage wakes no thread",
+        "step/further_stages.cpp",
+        "    if (!is_over_) failure_ = why;\n    is_over_ = true;\n  }\n  announce();\n",
+        "    if (!is_over_) failure_ = why;\n    is_over_ = true;\n  }\n",
+    ),
+    NativeBug(
+        "one that carries rows is not woken for a step",
+        "step/further_stages.cpp",
+        "    stages_[0].sent.push_back(std::move(numbers));\n  }\n  announce();\n",
+        "    stages_[0].sent.push_back(std::move(numbers));\n  }\n",
     ),
 )
 NATIVE_BUGS = (*RANK_BUGS, *STAGE_BUGS)
@@ -202,4 +221,9 @@ def leaves_the_members(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProcessGroup, "note_end", note_end)
 
 
-ENDING_BUGS = (leaves_the_engine, leaves_the_members)
+def plans_what_is_drawn(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a step has sequences whose next tokens are drawn by another in flight."""
+    patch.setattr(StageShare, "clip", lambda self, sequence, count: count)
+
+
+ENDING_BUGS = (leaves_the_engine, leaves_the_members, plans_what_is_drawn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -73,6 +74,8 @@ class SimGroup(ProcessGroup):
         self._end = self._end_members
         self._version = 0
         self._num_faults = 0
+        # Of each step: the states that it has, and the members that had ended before it.
+        self._in_flight: deque[tuple[int, list[int]]] = deque()
         self._notices: dict[int, float] = {}  # by a member that has ended: when that is seen
         self.is_in_step = False
         self._stopped: dict[int, None] = {}
@@ -154,28 +157,45 @@ class SimGroup(ProcessGroup):
     def _now(self) -> float:
         return max(self._clock(), self._behind + self._library.group_now(self._native))
 
-    def compute(self, step: Step) -> tuple[list[int], float]:
-        """Return the states behind a step's wanted rows, and the seconds that it has taken."""
+    def begin(self, step: Step) -> float:
+        """Begin a step, which stages may compute beside others; return the seconds until it has."""
         assert self._native is not None
         began = self._clock()
         library, native = self._library, self._native
         library.group_idle(native, began - self._behind)  # what happened since the last step
         self.look()
-        dead = [m for m in range(1, self.size) if library.group_state_of(native, m)]
-        if self._random.random() < 0.1:
+        if not self._in_flight and self._random.random() < 0.1:
             self._version += 1
             library.group_send(native, self._version)
             self._finish()
+        self._in_flight.append((len(step.wanted), self._dead()))
         sizes, numbers = _packed(step)
         library.group_begin(native, sizes, numbers)
+        self._finish()
+        return max(0.0, self._now() - began)
+
+    def take(self) -> tuple[list[int], float]:
+        """Return the states behind the wanted rows of the oldest step, and the seconds until then.
+
+        What was taken from a member that had ended before the step began is a slip.
+        """
+        assert self._native is not None
+        began = self._clock()
+        library, native = self._library, self._native
+        num_wanted, dead = self._in_flight.popleft()
+        library.group_take(native)
         self._finish()
         if dead:
             self.slips.append(f"a step has a result, and members {dead} had ended before it")
         if not library.group_all_computed(native):
             self.slips.append("a step has a result, and a member has not computed its share")
-        found = (ctypes.c_uint64 * (len(step.wanted) or 1))()
+        found = (ctypes.c_uint64 * (num_wanted or 1))()
         count = library.group_states(native, found)
         return list(found)[:count], max(0.0, self._now() - began)
+
+    def _dead(self) -> list[int]:
+        library, native = self._library, self._native
+        return [m for m in range(1, self.size) if library.group_state_of(native, m)]
 
     def right_state(self, tokens: Sequence[int]) -> int:
         """Return the state that a group must find behind these tokens."""

@@ -26,6 +26,7 @@ BUILT = ROOT / "build" / "sim"
 SOURCES = (
     *("runtime/ranks.cpp", "runtime/barrier.cpp", "runtime/team.cpp", "runtime/arena.cpp"),
     *("link/frame_link.cpp", "link/sealing.cpp", "step/posted_step.cpp", "step/stages.cpp"),
+    "step/further_stages.cpp",
 )
 OWN = ("machine.cpp", "group.cpp")
 WRAPPED = ("send", "recv", "shutdown", "close", "sched_yield")
@@ -64,6 +65,7 @@ def _loaded(changes: tuple[tuple[str, tuple[str, str]], ...]) -> ctypes.CDLL:
         "new": (pointer, (number,) * 4 + (ctypes.c_uint64, ctypes.POINTER(Chances))),
         "free": (None, (pointer,)),
         "begin": (None, (pointer, many, many)),
+        "take": (None, (pointer,)),
         "send": (None, (pointer, wide)),
         "run": (number, (pointer, real)),
         "idle": (None, (pointer, real)),

@@ -19,7 +19,16 @@ pytestmark = [
     pytest.mark.skipif(not has_compiler(), reason="there is no C++ compiler"),
 ]
 NUM_WORLDS = 25
-OFTEN = (*GROUP_FAULTS, "killed", "drained", "restarts", "ranks", "stages", "moved")
+OFTEN = (
+    *GROUP_FAULTS,
+    "killed",
+    "drained",
+    "restarts",
+    "ranks",
+    "stages",
+    "moved",
+    "steps in several stages",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

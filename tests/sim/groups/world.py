@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from octavo.client.journal.quarantine import CRASH_POINTS
 from octavo.core.config import CoreConfig, KVGroup
@@ -39,36 +40,69 @@ MOST_ENDING_SECONDS = 1.0  # from the end of a member to that of its engine
 GROUP_FAULTS = ("member killed", "member dies at work", "member fails", "member stopped")
 
 
+class _InFlight(NamedTuple):
+    """A step that a group computes."""
+
+    plan: StepPlan
+    # Of each chunk that samples: the model's state, and what the group must find.
+    expected: list[tuple[int, int] | None]
+
+
 class GroupExecutor:
     """An executor of the worlds of the core whose tokens are drawn from what a group finds."""
 
     def __init__(self, inner: CheckedExecutor, group: SimGroup, engine: GroupEngine) -> None:
         self._inner, self._group, self._engine = inner, group, engine
         self._random = random.Random(f"{engine.epoch} copies")
+        self._in_flight: deque[_InFlight] = deque()
 
     def submit(self, plan: StepPlan) -> None:
         self._inner.submit(plan)
         if not plan.slots:
             return
-        of_plan, result = self._inner.results[-1]
-        states, seconds = self._group.compute(self._step_of(plan))
-        self._engine.note_step(seconds)
-        found = iter(states)
+        self._check_that_tokens_are_known(plan)
+        self._engine.note_step(self._group.begin(self._step_of(plan)))
         slots = self._inner.workers[0].slots
-        tokens = []
+        expected: list[tuple[int, int] | None] = []
         for number, samples in zip(plan.slots, plan.samples, strict=True):
-            if not samples:
-                tokens.append(-1)
-                continue
-            slot = slots[number]
-            right = self._group.right_state(slot.tokens[:-1])
-            # A wrong state is another token; a right one is the model's own.
-            wrong = next(found) ^ right
-            tokens.append(next_token(slot.states[-2] ^ wrong))
-        self._inner.results[-1] = of_plan, result._replace(tokens=tuple(tokens))
+            if samples:
+                slot = slots[number]
+                expected.append((slot.states[-2], self._group.right_state(slot.tokens[:-1])))
+            else:
+                expected.append(None)
+        self._in_flight.append(_InFlight(plan, expected))
 
     def collect(self, wait: bool) -> StepResult | None:
-        return self._inner.collect(wait)
+        result = self._inner.collect(wait)
+        if result is None or not self._in_flight or self._in_flight[0].plan.step != result.step:
+            return result
+        step = self._in_flight.popleft()
+        states, seconds = self._group.take()
+        self._engine.note_step(seconds)
+        found = iter(states)
+        tokens = []
+        for each in step.expected:
+            if each is None:
+                tokens.append(-1)
+                continue
+            state, right = each
+            # A wrong state is another token; a right one is the model's own.
+            tokens.append(next_token(state ^ next(found) ^ right))
+        return result._replace(tokens=tuple(tokens))
+
+    def _check_that_tokens_are_known(self, plan: StepPlan) -> None:
+        """Note that stages would compute a token which another step in flight draws."""
+        if not self._group.shape.has_stages:
+            return
+        opened = {new.slot for new in plan.opened}
+        for step in self._in_flight:
+            drawn = {
+                slot
+                for slot, samples in zip(step.plan.slots, step.plan.samples, strict=True)
+                if samples
+            }
+            if (drawn - opened) & {*plan.slots}:
+                self._group.slips.append("a step has a token that a step in flight draws")
 
     def _step_of(self, plan: StepPlan) -> Step:
         """Return the rows of a plan; one of its blocks is sometimes read from a copy."""
@@ -195,7 +229,13 @@ class GroupWorld(HandoverWorld):
     def _make_launchers(self, config: CoreConfig) -> list[SimLauncher]:
         chance = random.Random(f"{self.seed} groups")
         config = replace(config, num_blocks=100_000, groups=(KVGroup(),))
+        has_stages, members = chance.random() < 0.5, chance.choice([2, 2, 3, 4])
         config = replace(config, pipeline_depth=chance.choice([1, 1, 2]))
+        if has_stages:
+            num_stages = chance.choice([1, members, members])
+            config = replace(config, pipeline_depth=num_stages, num_stages=num_stages)
+            sequences, tokens = chance.choice([1, 2, 8]), chance.choice([4, 64])
+            config = replace(config, stage_sequences=sequences, stage_prompt_tokens=tokens)
         needed = KVManager(replace(config, num_blocks=2), b"").peak_pages(config.max_model_len - 1)
         config = replace(config, num_blocks=1 + needed + chance.choice([0, 4, 20]))
         self.families = [
@@ -206,17 +246,17 @@ class GroupWorld(HandoverWorld):
         self.most_points = 0
         self.store = Store(self.seed, "none")
         self.restarts_often = False
-        has_stages = chance.random() < 0.5
         shape = Shape(
             has_stages,
-            members=chance.choice([2, 2, 3, 4]),
+            members=members,
             num_blocks=config.num_blocks + 1,  # the last is no sequence's
             block_size=config.block_size,
             chances=(
                 chance.choice([0.0, 0.0005, 0.005]),
                 *(chance.choice([0.0, 0.0, 0.002]) if has_stages else 0.0 for _ in range(3)),
                 chance.choice([0.0001, 0.01, 0.1]),
-                chance.choice([0.0, 0.0001, 0.02]),
+                # Longer than until the next step begins, so that several are in one stage.
+                chance.choice([0.02, 0.2] if config.num_stages > 1 else [0.0, 0.0001, 0.02]),
             ),
         )
         self._group_launchers = [
@@ -230,6 +270,8 @@ class GroupWorld(HandoverWorld):
         ]
         self._file_launchers = [*self._group_launchers]
         self._count("stages" if has_stages else "ranks")
+        if config.num_stages > 1:
+            self._count("steps in several stages")
         return list(self._group_launchers)
 
     async def _faults(self) -> None:

@@ -93,8 +93,7 @@ class FirstStage(LeadingStage):
 
     def _emitted(self, *arguments: Any, **options: Any) -> Emitted:
         made = super()._emitted(*arguments, **options)
-        for link in self.links:
-            made.program.add_stage(link)
+        made.program.set_stages(self.links)
         return made
 
     def reserve(self, size: StepSize, spare_bytes: int) -> int:

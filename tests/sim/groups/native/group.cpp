@@ -5,13 +5,12 @@
 // table, and on the part of each member: what is late, left out or repeated gives another number.
 #include <sys/mman.h>
 
-#include <optional>
-
 #include "machine.h"
 #include "program/program.h"
 #include "link/frame_link.h"
 #include "runtime/ranks.h"
 #include "runtime/team.h"
+#include "step/further_stages.h"
 #include "step/group_step.h"
 #include "step/stages.h"
 
@@ -88,7 +87,10 @@ class Group {
       : machine(seed, weather), members_(members), block_size_(block_size), num_blocks_(blocks) {}
   virtual ~Group() = default;
 
-  virtual void compute(const Rows& step, std::vector<uint64_t>& states) = 0;
+  // Begins a step: ranks compute it, and stages may compute others before its states are taken.
+  virtual void begin_step(const Rows& step) = 0;
+  // Takes the states of the oldest step.
+  virtual void finish_step(std::vector<uint64_t>& states) = 0;
   virtual void send(uint64_t version) = 0;
   virtual void end(const std::string& reason) = 0;
 
@@ -103,6 +105,7 @@ class Group {
   sim::Machine machine;
   std::vector<uint64_t> states;
   int64_t num_steps = 0;              // that were begun
+  int64_t num_finished = 0;           // whose states were asked for
   std::vector<int64_t> computed;      // by each member: the last step whose share it has computed
   int64_t fails_at = -1;              // the step that a member cannot compute
   int failing = 1;                    // which
@@ -117,7 +120,8 @@ class Group {
       machine.start([work, number] { work(number); });
   }
   void note_share(int number) {
-    if (num_steps == fails_at && number == failing) throw std::runtime_error("no memory");
+    if (computed[number] + 1 == fails_at && number == failing)
+      throw std::runtime_error("no memory");
     ++computed[number];
   }
   StepInputs inputs_of(const Rows& step) const {
@@ -160,18 +164,24 @@ class RankGroup : public Group {
     start_members([this](int number) { follow(number); });
   }
 
-  void compute(const Rows& step, std::vector<uint64_t>& found) override {
+  void begin_step(const Rows& step) override {
     for (size_t at = 0; at < step.copies.size(); at += 2)
       blocks_of(0).copy(step.copies[at], step.copies[at + 1]);
     StepInputs in = inputs_of(step);
     in.logits_out = reinterpret_cast<float*>(results_.data());
     lead_step(in, programs_[0], *ranks_[0], [&] { share(in, 0); });
+    std::vector<uint64_t>& found = found_.emplace_back();
     const auto* parts = reinterpret_cast<const uint64_t*>(results_.data());
     for (int row = 0; row < in.num_logits; ++row) {
       uint64_t state = 0;
       for (int number = 0; number < members_; ++number) state |= parts[row * members_ + number];
       found.push_back(mix(state, version));
     }
+  }
+
+  void finish_step(std::vector<uint64_t>& states) override {
+    states = std::move(found_.front());
+    found_.pop_front();
   }
 
   void send(uint64_t now) override {
@@ -235,6 +245,7 @@ class RankGroup : public Group {
   std::vector<uint32_t> programs_;
   std::vector<Pages> cells_;  // one memory, as each rank has mapped it
   Pages results_;
+  std::deque<std::vector<uint64_t>> found_;  // of each step in flight
 };
 
 // ---- stages ----
@@ -256,19 +267,22 @@ class StageGroup : public Group {
     for (int number = 1; number < members; ++number) {
       const auto [ours, other] = machine.connect();
       links_[number] = std::make_shared<FrameLink>(ours);
-      stages_.push_back(std::make_unique<FurtherStage>(links_[number], number));
       theirs[number] = other;
     }
     start_members([this, theirs](int number) { follow(number, theirs[number]); });
     for (int number = 1; number < members; ++number)
       machine.sockets_of[number - 1] = theirs[number];
+    stages_ = std::make_unique<FurtherStages>(
+        std::vector<std::shared_ptr<FrameLink>>(links_.begin() + 1, links_.end()));
+    for (int stage = 0; stage < stages_->count(); ++stage)
+      machine.start([this, stage] { stages_->carry(stage); });
   }
 
-  void compute(const Rows& step, std::vector<uint64_t>& found) override {
+  void begin_step(const Rows& step) override {
     const Blocks own = blocks_of(0);
     for (size_t at = 0; at < step.copies.size(); at += 2) {
       own.copy(step.copies[at], step.copies[at + 1]);
-      for (auto& each : stages_) each->copy(step.copies[at], step.copies[at + 1], 0);
+      stages_->copy(step.copies[at], step.copies[at + 1], 0);
     }
     const StepInputs in = inputs_of(step);
     std::vector<float> rows(in.num_rows * kStride);
@@ -280,10 +294,17 @@ class StageGroup : public Group {
       own_states.push_back(read_back(in, own, sequence_of(in, row), in.positions[row]));
       std::memcpy(&rows[row * kStride], &own_states.back(), sizeof(uint64_t));
     }
-    const RowsAt at{rows.data(), in.num_rows, 2, kStride};
-    for (auto& each : stages_) each->compute(in, at, at);
-    for (int row = 0; row < in.num_logits; ++row)
-      found.push_back(mix(state_at(&rows[in.logits_rows[row] * kStride]), version));
+    in_flight_.push_back({in.num_rows, step.logits});
+    stages_->send(in, {rows.data(), in.num_rows, 2, kStride});
+  }
+
+  void finish_step(std::vector<uint64_t>& states) override {
+    const InFlight step = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    std::vector<float> rows(step.rows * kStride);
+    stages_->receive({rows.data(), step.rows, 2, kStride});
+    for (const int32_t row : step.logits)
+      states.push_back(mix(state_at(&rows[row * kStride]), version));
   }
 
   void send(uint64_t now) override {
@@ -327,9 +348,12 @@ class StageGroup : public Group {
     }
   }
 
+  struct InFlight { int32_t rows; std::vector<int32_t> logits; };
+
   std::vector<std::vector<Cell>> cells_;  // of each stage
   std::vector<std::shared_ptr<FrameLink>> links_;
-  std::vector<std::unique_ptr<FurtherStage>> stages_;
+  std::unique_ptr<FurtherStages> stages_;
+  std::deque<InFlight> in_flight_;
 };
 
 // The states that a group must find for the last of so many tokens.
@@ -389,8 +413,14 @@ void group_begin(Group* group, const int32_t* sizes, const int32_t* numbers) {
   take(step->logits, sizes[3]);
   take(step->copies, sizes[4] * 2);
   ++group->num_steps;
+  group->begin([group, step] { group->begin_step(*step); });
+}
+
+// Begins to take the states of the oldest step.
+void group_take(Group* group) {
+  ++group->num_finished;
   group->states.clear();
-  group->begin([group, step] { group->compute(*step, group->states); });
+  group->begin([group] { group->finish_step(group->states); });
 }
 
 void group_send(Group* group, int64_t version) {
@@ -420,10 +450,10 @@ double group_now(const Group* group) { return group->machine.now; }
 int group_num_faults(const Group* group) { return group->machine.num_faults; }
 const char* group_failure(Group* group) { return group->lead().failure.c_str(); }
 
-// Whether each member has computed its share of all steps.
+// Whether each member has computed its share of all steps whose states were taken.
 int group_all_computed(const Group* group) {
   for (int number = 1; number < group->members(); ++number)
-    if (group->computed[number] != group->num_steps) return 0;
+    if (group->computed[number] < group->num_finished) return 0;
   return 1;
 }
 
@@ -457,11 +487,8 @@ void group_fail(Group* group, int member, int64_t steps) {
 
 // 0: it lives, 1: it has ended by itself, 2: it was killed.
 int group_state_of(Group* group, int member) {
-  switch (group->member(member).state) {
-    case sim::Process::State::Ended: return 1;
-    case sim::Process::State::Dead: return 2;
-    default: return 0;
-  }
+  const sim::Process::State state = group->member(member).state;
+  return state == sim::Process::State::Ended ? 1 : state == sim::Process::State::Dead ? 2 : 0;
 }
 
 void group_end(Group* group, const char* reason) {
