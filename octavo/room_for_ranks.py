@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 
 from msgspec import structs
 
-from octavo.backends.base import Footprint
+from octavo.backends.base import Footprint, KVLayout
 from octavo.core.config import ConfigError
+from octavo.layers import KVSpec
 from octavo.models.footprint import expert_sizes
 from octavo.models.load import OpenedModel
 from octavo.observe.memory_bill import RANK_BYTES, MemoryBill
@@ -44,7 +46,11 @@ def check_experts_of(opened: OpenedModel, arguments: EngineArguments) -> None:
 
 
 def with_ranks(
-    bill: MemoryBill, arguments: EngineArguments, opened: OpenedModel, footprint: Footprint
+    bill: MemoryBill,
+    arguments: EngineArguments,
+    opened: OpenedModel,
+    layout: KVLayout,
+    footprint: Footprint,
 ) -> MemoryBill:
     """Return about what a machine has of an engine: further processes, copies, and its stages.
 
@@ -57,9 +63,22 @@ def with_ranks(
         if each is not None and copies:
             sizes = (size for size, _ in expert_sizes(each))
             rank_bytes += copies * sum(map(footprint.weight_bytes, sizes))
+    times = 1.0
+    if arguments.tensor_parallel_form == "sums":
+        times = max(_times_kept(group.spec, further + 1) for group in layout.groups)
     return structs.replace(
         bill,
         weights_bytes=-(-bill.weights_bytes // nodes),
-        block_bytes=-(-bill.block_bytes // nodes),
+        block_bytes=math.ceil(times * bill.block_bytes / nodes),
         rank_bytes=rank_bytes,
     )
+
+
+def _times_kept(spec: KVSpec, ranks: int) -> float:
+    """Return how often ranks that add up keep what one process would keep once.
+
+    They divide heads if there are enough, and channels of states.
+    """
+    if spec.kind in ("full", "none"):
+        return max(1.0, ranks / max(1, spec.heads))
+    return 1.0 if spec.kind == "state" else float(ranks)

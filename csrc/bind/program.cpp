@@ -70,12 +70,14 @@ void bind_enums(nb::module_& m) {
                         Op::Attention, Op::Activate, Op::Gate, Op::Add, Op::Multiply, Op::Scale,
                         Op::SoftCap, Op::Route, Op::SortPairs, Op::ExpertsIn, Op::ExpertsOut,
                         Op::AddExperts, Op::HeadGemm, Op::Convolve, Op::Shrink, Op::WholeGemm,
-                        Op::Keep, Op::KeepKV, Op::Recall, Op::Spread, Op::Given, Op::Relay};
+                        Op::Keep, Op::KeepKV, Op::Recall, Op::Spread, Op::Given, Op::Relay,
+                        Op::AllReduce};
   constexpr const char* names[] = {"RopeTables", "Embed", "Select", "Norm", "Prepare", "Gemm",
                                    "Attention", "Activate", "Gate", "Add", "Multiply", "Scale",
                                    "SoftCap", "Route", "SortPairs", "ExpertsIn", "ExpertsOut",
                                    "AddExperts", "HeadGemm", "Convolve", "Shrink", "WholeGemm",
-                                   "Keep", "KeepKV", "Recall", "Spread", "Given", "Relay"};
+                                   "Keep", "KeepKV", "Recall", "Spread", "Given", "Relay",
+                                   "AllReduce"};
   for (size_t index = 0; index < std::size(all); ++index) ops.value(names[index], all[index]);
 }
 
@@ -147,7 +149,7 @@ void bind_structs(nb::module_& m) {
       .def_prop_rw("order", [](const Instruction& i) { return i.order; }, &set_order)
       .def_rw("activation", &Instruction::activation).def_rw("factor", &Instruction::factor)
       .def_rw("cap", &Instruction::cap).def_rw("by_position", &Instruction::by_position)
-      .def_rw("by_type", &Instruction::by_type)
+      .def_rw("by_type", &Instruction::by_type).def_rw("first_row", &Instruction::first_row)
       .def_rw("passed", &Instruction::passed).def_rw("convolve", &Instruction::convolve)
       .def_rw("pieces", &Instruction::pieces).def_rw("values", &Instruction::values)
       .def_rw("k_norm", &Instruction::k_norm).def_rw("attention", &Instruction::attention)
@@ -173,9 +175,10 @@ void bind_program(nb::module_& m) {
         team.run([&](int part) { self.take(part, team.size()); });
       }, "team"_a, nb::call_guard<nb::gil_scoped_release>());
   nb::class_<Program>(m, "Program")
-      .def("__init__", [](Program* self, const std::string& tier, std::shared_ptr<Team> team) {
-        new (self) Program(choose_tier(tier), std::move(team));
-      }, "tier"_a, "team"_a)
+      .def("__init__", [](Program* self, const std::string& tier, std::shared_ptr<Team> team,
+                          std::shared_ptr<Sums> sums) {
+        new (self) Program(choose_tier(tier), std::move(team), std::move(sums));
+      }, "tier"_a, "team"_a, "sums"_a = nb::none())
       .def("append", &Program::append)
       .def("copy_experts_after", &Program::copy_experts_after, "steps"_a)
       .def_prop_ro("redundant_experts", [](const Program& self) {

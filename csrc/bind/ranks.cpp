@@ -21,6 +21,7 @@
 #include "bind/parts.h"
 #include "program/program.h"
 #include "runtime/processor.h"
+#include "runtime/sums.h"
 #include "step/group_step.h"
 #include "step/posted_step.h"
 
@@ -45,6 +46,7 @@ void compute(const Ranks::Posted& posted, const Ranks& ranks, const Programs& pr
   for (const std::shared_ptr<Program>& program : programs)
     if (program->number() == posted.program) {
       if (posted.kind == Ranks::Kind::Step) return program->follow(read_step(posted, ranks));
+      if (posted.kind == Ranks::Kind::Copy) return program->follow(read_copy(posted));
       return program->follow(read_adapter(posted));
     }
   throw std::runtime_error("the first rank runs a program that this one lacks");
@@ -113,6 +115,7 @@ void bind_ranks(nb::module_& m) {
       .def("put_rows", &put_rows, "matrix"_a, "first"_a, "count"_a, "place"_a)
       .def("end", &Ranks::end, "reason"_a)
       .def_prop_ro("reason", &Ranks::reason);
+  nb::class_<Sums>(m, "Sums").def(nb::init<std::shared_ptr<Ranks>>(), "ranks"_a);
 }
 
 }  // namespace octavo

@@ -36,7 +36,7 @@ struct Prepared {
 enum class Op : uint8_t {
   RopeTables, Embed, Select, Norm, Prepare, Gemm, Attention, Activate, Gate, Add, Multiply, Scale,
   SoftCap, Route, SortPairs, ExpertsIn, ExpertsOut, AddExperts, HeadGemm, Convolve, Shrink,
-  WholeGemm, Keep, KeepKV, Recall, Spread, Given, Relay,
+  WholeGemm, Keep, KeepKV, Recall, Spread, Given, Relay, AllReduce,
 };
 
 // Operations that steps in which no row has an adapter leave out.
@@ -99,6 +99,7 @@ struct Instruction {
   float cap = 0.0f;      // SoftCap, Gemm
   bool by_position = false;  // Embed: the table is looked up by position
   bool by_type = false;      // Embed: … by the type of the row's text
+  int32_t first_row = -1;    // Embed: the first id of the table, which has not all; others are zero
   std::vector<Piece> pieces;  // Gemm; Embed: the table; experts: one an expert; HeadGemm: a head
   int32_t passed = 0;    // HeadGemm: the first numbers of a head that stay as they are
 

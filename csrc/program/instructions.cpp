@@ -37,6 +37,7 @@ void Program::execute(const Instruction& i, Shares& shares, int index, Worker& w
     case Op::SortPairs:  // each rank has the pairs for itself
       if (index == 0) experts_.sort_pairs(i);
       return;
+    case Op::AllReduce: return all_reduce(i, index);
     case Op::Relay:
       if (team_->number(index) == 0) relay(i);
       return;
@@ -95,10 +96,24 @@ void Program::embed(const Instruction& i, int index, Worker& worker) {
   for (int row = first; row < end; ++row) {
     float* out = context_.at(i.out, row);
     const int32_t id = ids ? ids[row] : 0;
-    if (!look_up(i, id, out)) continue;
+    if (i.first_row >= 0) {
+      look_up_share(i, id - i.first_row, out);
+    } else if (!look_up(i, id, out)) {
+      continue;
+    }
     if (is_adapted) change_looked_up(i, row, id, worker.row);
     if (i.factor != 1.0f) kernels_.scale(out, width, i.factor, 1, width, out, width);
   }
+}
+
+// Another rank has the rows that this one lacks, and the sum of all is the row.
+void Program::look_up_share(const Instruction& i, int64_t id, float* out) const {
+  int64_t rows = 0;
+  for (const Piece& piece : i.pieces) rows += piece.matrix.outputs;
+  if (id < 0 || id >= rows)
+    std::fill_n(out, i.out.width, 0.0f);
+  else
+    look_up(i, static_cast<int32_t>(id), out);
 }
 
 bool Program::look_up(const Instruction& i, int32_t id, float* out) const {
@@ -208,6 +223,29 @@ void Program::relay(const Instruction& i) {
   };
   if (step.inputs().part == Part::BeforeStages) stages_->send(step.inputs(), rows_at(i.x));
   else stages_->receive(rows_at(i.out));
+}
+
+// The sum of what all ranks have in x, in the order of the ranks, and behind y if there is one.
+void Program::all_reduce(const Instruction& i, int index) {
+  int first, end;
+  share_of(index, team_->size(), context_.step.rows(i.space), first, end);
+  const int width = i.x.width, most = Sums::kFloats / width;
+  for (int row = first; row < end; row += most) {
+    const int count = std::min(most, end - row);
+    float* own = sums_->own(index);
+    for (int each = 0; each < count; ++each)
+      std::memcpy(own + each * width, context_.at(i.x, row + each), width * sizeof(float));
+    sums_->meet(index);
+    float* out = context_.at(i.out, row);
+    const bool has_addend = i.y.where != Ref::Where::Nothing;
+    const float* total = has_addend ? context_.at(i.y, row) : sums_->of(0, index);
+    int64_t stride = has_addend ? i.y.stride : width;
+    for (int rank = has_addend ? 0 : 1; rank < sums_->ranks().ranks(); ++rank) {
+      kernels_.add(total, sums_->of(rank, index), stride, width, count, width, out, i.out.stride);
+      total = out;
+      stride = i.out.stride;
+    }
+  }
 }
 
 void Program::prepare(const Instruction& i, int index, Worker& worker) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "step/group_step.h"
@@ -23,14 +24,18 @@ size_t kernel_scratch_of(const KernelTable& kernels, const Instruction& i) {
 
 }  // namespace
 
-Program::Program(const KernelTable& kernels, std::shared_ptr<Team> team)
+Program::Program(const KernelTable& kernels, std::shared_ptr<Team> team,
+                 std::shared_ptr<Sums> sums)
     : kernels_(kernels),
       team_(std::move(team)),
+      sums_(std::move(sums)),
       context_(kernels, *team_),
       attention_(context_, ropes_),
       experts_(context_) {
   for (int index = 0; index < team_->size(); ++index) workers_.emplace_back();
-  if (team_->ranks()) number_ = team_->ranks()->number_program();
+  if (sums_ && (team_->ranks() || sums_->ranks().threads() != team_->size()))
+    throw std::invalid_argument("ranks that add up have teams of their own, as large as they say");
+  if (ranks()) number_ = ranks()->number_program();
 }
 
 void Program::append(Instruction i) {
@@ -46,6 +51,9 @@ void Program::append(Instruction i) {
   }
   if (i.op == Op::Given) reads_states_ = true;
   if (i.op == Op::Relay) relay_ = instructions_.size();
+  if (i.op == Op::AllReduce && (!sums_ || i.x.width > Sums::kFloats))
+    throw std::invalid_argument("a sum without ranks, or of rows of over " +
+                                std::to_string(Sums::kFloats) + " numbers");
   kernel_scratch_ = std::max(kernel_scratch_, kernel_scratch_of(kernels_, i));
   const int across = i.x.width + i.y.width + i.values.width;
   const bool spreads = i.op == Op::Spread;
@@ -97,15 +105,32 @@ void Program::run(const StepInputs& inputs) {
     throw std::invalid_argument("a program reads states, and is given none");
   const Activity::Step step(*activity_);
   begin(inputs);
-  Ranks* ranks = team_->ranks();
-  if (!ranks) return compute();
-  lead_step(inputs, number_, *ranks, [this] { compute(); });
+  if (!ranks()) return compute();
+  if (sums_) sums_->check_process();
+  lead_step(inputs, number_, *ranks(), [this] { compute(); });
 }
 
 void Program::follow(const StepInputs& inputs) {
   const std::lock_guard<std::mutex> lock(running_);
-  begin(inputs);
+  begin(sums_ ? with_own_results(inputs) : inputs);
   compute();
+}
+
+// The first rank computes what all do for itself; of the logits each rank has its columns.
+StepInputs Program::with_own_results(const StepInputs& inputs) {
+  StepInputs in = inputs;
+  int64_t floats = in.num_hidden * hidden_stride_ + in.num_logits * state_stride_;
+  for (const int64_t stride : kept_strides_) floats += in.num_hidden * stride;
+  if (static_cast<int64_t>(own_results_.size()) < floats) own_results_.resize(floats);
+  float* to = own_results_.data();
+  in.hidden_out = to;
+  to += in.num_hidden * hidden_stride_;
+  for (size_t kept = 0; kept < in.kept_out.size(); ++kept) {
+    in.kept_out[kept] = to;
+    to += in.num_hidden * kept_strides_.at(kept);
+  }
+  in.state_out = to;
+  return in;
 }
 
 void Program::begin(const StepInputs& inputs) {
@@ -119,7 +144,7 @@ void Program::compute() {
   if (part != Part::BehindStages) attention_.plan();  // no attention is behind them
   make_room();
   ++context_.epoch;
-  team_->run([this](int index) { work(index); });
+  team_->run([this](int index) { attempt(index); });
   if (part != Part::BeforeStages) experts_.end_step();
 }
 
@@ -131,6 +156,30 @@ std::pair<size_t, size_t> Program::own_instructions() const {
     case Part::Whole: break;
   }
   return {0, instructions_.size()};
+}
+
+// The other ranks wait in a sum for what a thread of this one cannot compute.
+void Program::attempt(int index) {
+  try {
+    work(index);
+  } catch (const std::exception& error) {
+    if (sums_) sums_->ranks().end("rank " + std::to_string(ranks()->rank()) + ": " + error.what());
+    throw;
+  }
+}
+
+void Program::copy_block(const BlockCopy& copy) {
+  const std::lock_guard<std::mutex> lock(running_);
+  context_.cache->copy_block(copy.source, copy.destination, copy.group);
+  if (!sums_) return;
+  const std::unique_lock<std::mutex> turn = ranks()->turn();
+  post_copy(copy, number_, *ranks());
+  ranks()->wait();
+}
+
+void Program::follow(const BlockCopy& copy) {
+  const std::lock_guard<std::mutex> lock(running_);
+  context_.cache->copy_block(copy.source, copy.destination, copy.group);
 }
 
 void Program::put_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> adapter,

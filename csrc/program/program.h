@@ -17,6 +17,7 @@
 #include "experts/experts.h"
 #include "program/instruction.h"
 #include "program/rows.h"
+#include "runtime/sums.h"
 #include "runtime/team.h"
 #include "runtime/workers.h"
 #include "step/posted_step.h"
@@ -38,7 +39,10 @@ struct DraftBlock {
 
 class Program {
  public:
-  Program(const KernelTable& kernels, std::shared_ptr<Team> team);
+  // With `sums`, this process has some inputs of some matrices, and adds up what all ranks make of
+  // theirs; the team is then of this process alone.
+  Program(const KernelTable& kernels, std::shared_ptr<Team> team,
+          std::shared_ptr<Sums> sums = nullptr);
   Program(const Program&) = delete;
 
   // ---- made once ----
@@ -71,6 +75,9 @@ class Program {
   void follow(const StepInputs& inputs);
   // Takes an adapter that the first rank has posted.
   void follow(const PostedAdapter& posted);
+  // Copies a block of the cache, in every rank that has a cache of its own.
+  void copy_block(const BlockCopy& copy);
+  void follow(const BlockCopy& copy);
   uint32_t number() const { return number_; }
   // What a slot for adapters has from the next step on.
   void put_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> adapter, float scale);
@@ -81,7 +88,8 @@ class Program {
   const std::vector<int64_t>& kept_strides() const { return kept_strides_; }
   int64_t state_stride() const { return state_stride_; }  // 0: it gives no states
   // The ranks of this program's process; nullptr if there are none.
-  Ranks* ranks() const { return team_->ranks(); }
+  Ranks* ranks() const { return sums_ ? &sums_->ranks() : team_->ranks(); }
+  bool has_sums() const { return sums_ != nullptr; }
   bool reads_states() const { return reads_states_; }
   const DraftBlock& block() const { return block_; }
   int state_rows() const { return context_.step.rows(state_space_); }  // of the last step
@@ -109,6 +117,8 @@ class Program {
   void compute();
   void make_room();
   std::pair<size_t, size_t> own_instructions() const;
+  StepInputs with_own_results(const StepInputs& inputs);
+  void attempt(int index);
   void work(int index);
 
   // instructions.cpp
@@ -116,6 +126,7 @@ class Program {
   void execute_rows(const Instruction& i, int first, int end);
   void embed(const Instruction& i, int index, Worker& worker);
   bool look_up(const Instruction& i, int32_t id, float* out) const;
+  void look_up_share(const Instruction& i, int64_t id, float* out) const;
   void change_looked_up(const Instruction& i, int row, int32_t id, float* spare) const;
   void select(const Instruction& i, int first, int end);
   float* kept_row(const Instruction& i, int32_t row, int before, int width) const;
@@ -125,6 +136,7 @@ class Program {
   void spread(const Instruction& i, int first, int end);
   void take_given(const Instruction& i, int first, int end);
   void relay(const Instruction& i);
+  void all_reduce(const Instruction& i, int index);
   void prepare(const Instruction& i, int index, Worker& worker);
   void gemm(const Instruction& i, Shares& shares, int index, Worker& worker);
   void convolve(const Instruction& i, int index);
@@ -134,6 +146,7 @@ class Program {
 
   const KernelTable& kernels_;
   std::shared_ptr<Team> team_;
+  const std::shared_ptr<Sums> sums_;
   Context context_;
   Ropes ropes_;
   Attention attention_;
@@ -151,6 +164,7 @@ class Program {
   Space state_space_ = Space::Logits;
   bool reads_states_ = false;
   DraftBlock block_;
+  std::vector<float> own_results_;  // of a further rank, beside its share of the logits
   uint32_t number_ = 0;  // among the programs of the ranks
   size_t kernel_scratch_ = 0;
   size_t widest_ = 0;  // floats of the widest row that a thread normalises in its own memory

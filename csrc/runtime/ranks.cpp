@@ -196,6 +196,7 @@ void Ranks::end(const std::string& reason) {
     posted.has_reason.store(2);
   }
   barrier_.abandon();
+  for (const std::function<void()>& call : at_end_) call();
   end_word(posted.posted);
   end_word(posted.finished);
 }

@@ -14,10 +14,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/arena.h"
 #include "runtime/barrier.h"
@@ -26,7 +29,7 @@ namespace octavo {
 
 class Ranks {
  public:
-  enum class Kind : uint32_t { Message, Step, Adapter };
+  enum class Kind : uint32_t { Message, Step, Adapter, Copy };
 
   // What the first rank has posted.
   struct Posted {
@@ -76,6 +79,8 @@ class Ranks {
 
   // Ends the group for a reason, which all that wait for others then throw. The first reason stays.
   void end(const std::string& reason);
+  // Calls this too when this process ends the group. Before the first step.
+  void call_at_end(std::function<void()> call) { at_end_.push_back(std::move(call)); }
   bool has_ended() const;
   std::string reason() const;
   // Throws std::runtime_error with the reason.
@@ -106,6 +111,7 @@ class Ranks {
   Barrier barrier_;
   std::mutex posting_;
   Pages room_;
+  std::vector<std::function<void()>> at_end_;
   uint32_t num_programs_ = 0;
   uint32_t seen_ = 0;  // how much was posted, or seen of that
 };

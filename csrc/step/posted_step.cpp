@@ -109,6 +109,17 @@ StepInputs read_step(const Ranks::Posted& posted, const Ranks& ranks) {
   return step;
 }
 
+void post_copy(const BlockCopy& copy, uint32_t program, Ranks& ranks) {
+  std::memcpy(ranks.room(sizeof copy), &copy, sizeof copy);
+  ranks.post(Ranks::Kind::Copy, program, sizeof copy);
+}
+
+BlockCopy read_copy(const Ranks::Posted& posted) {
+  BlockCopy copy;
+  std::memcpy(&copy, posted.data, sizeof copy);
+  return copy;
+}
+
 void post_adapter(const PostedAdapter& adapter, uint32_t program, Ranks& ranks) {
   std::memcpy(ranks.room(sizeof adapter), &adapter, sizeof adapter);
   ranks.post(Ranks::Kind::Adapter, program, sizeof adapter);

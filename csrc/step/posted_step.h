@@ -1,5 +1,5 @@
 // A step as the first rank posts it: its sizes, where its results go, and its numbers behind that.
-// And, between steps, an adapter for a slot.
+// And, between steps, an adapter for a slot, or the copy of a block.
 #pragma once
 
 #include "program/step.h"
@@ -12,6 +12,14 @@ void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks);
 
 // Returns a posted step, whose numbers stay where they were posted.
 StepInputs read_step(const Ranks::Posted& posted, const Ranks& ranks);
+
+// A block of a group that becomes a copy of another.
+struct BlockCopy {
+  int32_t source, destination, group;
+};
+
+void post_copy(const BlockCopy& copy, uint32_t program, Ranks& ranks);
+BlockCopy read_copy(const Ranks::Posted& posted);
 
 // What a slot for adapters has from the next step on.
 struct PostedAdapter {

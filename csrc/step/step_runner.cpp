@@ -135,7 +135,9 @@ void StepRunner::move_blocks(StepJob& job) {
   for (const auto& [block, group] : job.saves)
     job.saved.push_back(cache_->save_block(block, group));
   for (const auto& [source, destination, group] : job.copies)
-    cache_->copy_block(source, destination, group);
+    program_->copy_block({source, destination, group});
+  if (program_->has_sums() && !(job.saves.empty() && job.loads.empty()))
+    throw std::invalid_argument("blocks of ranks that add up are not saved");
   if (has_stages()) {
     if (!job.saves.empty() || !job.loads.empty())
       throw std::invalid_argument("blocks of a pipeline are not saved");
@@ -164,7 +166,7 @@ void StepRunner::keep_branch(const StepJob& job, int32_t sample) {
       const int32_t source = job.tables[group][branch * job.table_width + index];
       const int32_t destination = job.tables[group][own * job.table_width + index];
       if (source != destination)
-        cache_->copy_block(source, destination, static_cast<int64_t>(group));
+        program_->copy_block({source, destination, static_cast<int32_t>(group)});
     }
 }
 
@@ -192,7 +194,7 @@ void StepRunner::resolve(StepJob& job) const {
 }
 
 size_t StepRunner::reserve(int32_t logits_rows, int32_t hidden_rows) {
-  Ranks* ranks = team_->ranks();
+  Ranks* ranks = program_->ranks();
   make_room(logits_memory_, program_->logits_stride(), logits_rows, ranks);
   make_room(state_memory_, program_->state_stride(), logits_rows, ranks);
   size_t bytes = logits_memory_->bytes() + state_memory_->bytes();

@@ -19,11 +19,6 @@ namespace octavo {
 
 class StepRunner;
 
-// A block of a group that becomes a copy of another.
-struct BlockCopy {
-  int32_t source, destination, group;
-};
-
 // A block of a KV group.
 struct BlockPlace {
   int32_t block, group;

@@ -18,6 +18,9 @@ class ParallelContext(Struct, frozen=True):
             raise ValueError(f"rank must be from 0 to {self.ranks - 1}, is {self.rank}")
 
 
+ALONE = ParallelContext()
+
+
 class RankPlace(Struct, frozen=True):
     """A process among those that compute one model, and the memory that all of them map."""
 
@@ -27,10 +30,17 @@ class RankPlace(Struct, frozen=True):
     num_bytes: int
     # What ends the other ranks once nothing refers to it any more.
     owner: object = None
+    # Whether each rank has some inputs of every second product, and all add up what they make.
+    sums: bool = False
 
     @property
     def name(self) -> str:
         return f"rank {self.rank}"
+
+    @property
+    def context(self) -> ParallelContext:
+        """The share of the model's matrices that is cut out before they are packed."""
+        return ParallelContext(self.rank, self.ranks) if self.sums else ALONE
 
 
 class StagePlace(Struct, frozen=True):
@@ -52,9 +62,11 @@ class StagePlace(Struct, frozen=True):
         return f"stage {self.stage}{rank}"
 
     @property
+    def context(self) -> ParallelContext:
+        """The share of the model's matrices that is cut out: all, since ranks divide panels."""
+        return ALONE
+
+    @property
     def leads(self) -> bool:
         """True for the process with the stage's connections, which is its first rank."""
         return self.ranks is None or self.ranks.rank == 0
-
-
-ALONE = ParallelContext()

@@ -18,6 +18,7 @@ from octavo.backends.step import NoAdaptersError
 from octavo.core.config import ConfigError
 from octavo.core.engine import EngineCore, Executor
 from octavo.core.sampling_params import LogitsProcessor
+from octavo.distributed.context import ALONE
 from octavo.engine.cache_size import final_blocks, reserve_step
 from octavo.engine.drafter import layout_of, open_with_drafter, record_programs, weight_files
 from octavo.engine.grammars import prepare_grammars
@@ -27,7 +28,7 @@ from octavo.engine.pooling_facts import with_settings
 from octavo.engine.shortage import describe_shortage
 from octavo.exec.inline import InlineExecutor
 from octavo.grammar.supply import GrammarSupply
-from octavo.layers import Context, LastStates
+from octavo.layers import Context, LastStates, Linear, Model
 from octavo.loader import ModelFiles
 from octavo.models.build import bind
 from octavo.models.footprint import most_stored_type, num_parameters
@@ -37,6 +38,7 @@ from octavo.observe.collection import no_collection
 from octavo.observe.machine import num_cores
 from octavo.options.engine import EngineArguments
 from octavo.program.passes.stages import StageError
+from octavo.quant.shard import ShardError
 from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
 from octavo.runner.speculate.draft_model import DraftModelProposer
@@ -155,7 +157,7 @@ def _build(
     backend, group = _make_backend(config, source, opened, at_failure)
     parts.begin("begin to load the weights")
     memory_check = MemoryCheck(config.bill)
-    adapters = _bind(config, opened, layout, backend, parts)
+    adapters = _bind(config, opened, layout, backend, group, parts)
     parts.begin("prepare for grammars")
     grammars = prepare_grammars(arguments, source, opened, is_bounded=wrap is not None)
     if meanwhile is not None:
@@ -232,7 +234,8 @@ def _make_backend(
     elif arguments.tensor_parallel_size > 1:
         from octavo.engine.ranks.group import RankGroup
 
-        group = RankGroup(arguments.tensor_parallel_size)
+        sums = arguments.tensor_parallel_form == "sums"
+        group = RankGroup(arguments.tensor_parallel_size, sums=sums)
     else:
         return config.kind.make(arguments, files), None
     at_failure.callback(group.close)  # at once, although the error may refer to the group
@@ -242,7 +245,12 @@ def _make_backend(
 
 
 def _bind(
-    config: EngineConfig, opened: OpenedModel, layout: KVLayout, backend: Backend, parts: _Parts
+    config: EngineConfig,
+    opened: OpenedModel,
+    layout: KVLayout,
+    backend: Backend,
+    group: ProcessGroup | None,
+    parts: _Parts,
 ) -> AdapterLoader | None:
     """Give the model its weights, and the backend the model; return what loads its adapters.
 
@@ -254,7 +262,13 @@ def _bind(
 
         adapters = AdapterParts(config.arguments, opened.model)
         settings = adapters.settings
-    bind(opened.model, backend, opened.weights)
+    try:
+        bind(opened.model, backend, opened.weights, ALONE if group is None else group.context)
+        _check_inputs(opened.model)
+    except ShardError as error:
+        raise ConfigError(
+            f"tensor_parallel_form=sums: {error}; or leave it out, for ranks divide all models"
+        ) from error
     parts.begin("record the model's program")
     try:
         record_programs(opened, layout, backend, config.core.block_size, settings)
@@ -267,6 +281,16 @@ def _bind(
     if adapters is None:
         return None
     return adapters.make_loader(backend, config.bill.resident_adapter_bytes)
+
+
+def _check_inputs(model: Model) -> None:
+    """Refuse matrices of which a rank would need the inputs that others compute."""
+    for path, layer in model.walk():
+        if isinstance(layer, Linear) and layer.columns is not None:
+            raise ShardError(
+                f"{path}: its inputs are in an order of their own (act order), so that a rank "
+                "would need those of all others; use one rank"
+            )
 
 
 def _check_processors(processors: object) -> None:

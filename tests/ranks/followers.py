@@ -45,16 +45,18 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def check_deaths(directory: Path, program: str, **several: int) -> None:
+def check_deaths(
+    directory: Path, program: str, *, dtype: str = "auto", **several: int | str
+) -> None:
     """Kill a follower under streams, then one while there is no work, and at last the engine.
 
     Every stream must have its tokens, and no process may be left.
     """
     model = str(write(directory, KIND))
-    with LLM(model, **TIGHT) as alone:
+    with LLM(model, **TIGHT, dtype=dtype) as alone:
         outputs = alone.generate(PROMPTS, SAMPLING, use_tqdm=False)
         expected = [list(each.outputs[0].token_ids) for each in outputs]
-    options: dict[str, Any] = {**TIGHT, **several, "timing": patient()}
+    options: dict[str, Any] = {**TIGHT, **several, "dtype": dtype, "timing": patient()}
     llm = AsyncLLM(model, engine="process", **options)
     client: Any = llm._client
     supervisor = client.engines[0].supervisor

@@ -116,17 +116,26 @@ def default_threads(root: Path = ROOT) -> int:
     return cores if share is None else max(1, min(cores, int(share)))
 
 
-def _make_team(options: NativeOptions) -> tuple[_native.Team, _native.Ranks | None]:
-    """Return the threads of this process, and the ranks that it is one of, if there are others."""
+class _Threads(NamedTuple):
+    """The threads of this process, and the ranks that it is one of, if there are others."""
+
+    team: _native.Team
+    ranks: _native.Ranks | None = None
+    sums: _native.Sums | None = None  # if ranks add up what each makes of its inputs
+
+
+def _make_threads(options: NativeOptions) -> _Threads:
     place, num_stages = options.place, 1  # on this machine
     if isinstance(place, StagePlace):
         num_stages, place = place.num_local, place.ranks
     num_processes = num_stages * (1 if place is None else place.ranks)
     threads = options.num_threads or max(1, default_threads() // num_processes)
     if place is None:
-        return _native.Team(threads, options.pinned), None
+        return _Threads(_native.Team(threads, options.pinned))
     ranks = _native.Ranks(place.descriptor, place.num_bytes, place.rank, place.ranks, threads)
-    return _native.Team(threads, options.pinned, ranks), ranks
+    if place.sums:
+        return _Threads(_native.Team(threads, options.pinned), ranks, _native.Sums(ranks))
+    return _Threads(_native.Team(threads, options.pinned, ranks), ranks)
 
 
 def _formats(listing: Listing) -> list[str]:
@@ -155,7 +164,7 @@ class NativeBackend:
     def __init__(self, options: NativeOptions | None = None) -> None:
         options = options or NativeOptions()
         self._options = options
-        self._team, self.ranks = _make_team(options)
+        self._team, self.ranks, self._sums = _make_threads(options)
         self._file: MeasuredFile | None = None
         self._calibration: ProductCalibration | None = None  # while something is measured
         self.choices: dict[str, list[Choice]] = {}  # what measurements chose, by format
@@ -266,22 +275,21 @@ class NativeBackend:
         keep_hidden(listing, kept_layers)
         if features is not None:
             keep_features(listing, features)
-        program = _native.Program(self.tier, self._team)
+        program = _native.Program(self.tier, self._team, self._sums)
         adapted = None
         if adapters is not None:
             adapted = self._adapt(listing, model, adapters)
             program.make_adapter_slots(adapters.slots)
-        listing = self._rewritten(listing)
+        listing = self._rewritten(listing, model)
         refuse_unsupported(listing)
-        emitter = Emitter(
-            program, self.tier, self._packer.vector, adapted, in_ranks=self.ranks is not None
-        )
+        in_ranks = self.ranks is not None and self._sums is None
+        emitter = Emitter(program, self.tier, self._packer.vector, adapted, in_ranks=in_ranks)
         barriers = emitter.emit(listing)
         if self._options.owners is not None:
             program.copy_experts_after(self._options.owners.step_interval)
         return Emitted(model, program, listing, barriers)
 
-    def _rewritten(self, listing: Listing) -> Listing:
+    def _rewritten(self, listing: Listing, model: Model) -> Listing:
         """Return what this process computes of a listing, in the form that is emitted."""
         rewrite(listing, PASSES)
         return listing

@@ -104,6 +104,8 @@ class Emitter:
         made.factor, made.cap, made.by_position = i.factor, i.cap, i.ids == "Positions"
         if i.ids == "Types":
             made.by_type = True
+        if i.first_row is not None:
+            made.first_row = i.first_row
         if i.matrix is not None and i.op != "Prepare":
             made.pieces = self._pieces(i.matrix, i.bias, i.gated)
         if i.adapters is not None:

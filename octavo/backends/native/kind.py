@@ -37,7 +37,7 @@ class NativeKind:
     options = (
         *_PACKED,
         *("num_threads", "cpu_isa", "accumulation_order", "preallocate_kv_cache"),
-        *("tensor_parallel_size", "pipeline_parallel_size"),
+        *("tensor_parallel_size", "tensor_parallel_form", "pipeline_parallel_size"),
         *("enable_expert_parallel", "enable_eplb", "eplb_config"),
         *("packed_cache", "packed_cache_bytes"),
     )
@@ -126,7 +126,6 @@ class NativeKind:
     ) -> NativeBackend:
         from octavo.backends.native.backend import NativeOptions
         from octavo.backends.native.packed_cache.place import packed_cache
-        from octavo.distributed.context import StagePlace
 
         footprint, owners = self.footprint(settings), _owners(settings, place)
         make, is_first = _class_at(place)
@@ -142,9 +141,7 @@ class NativeKind:
                 packed_cache=packed_cache(
                     settings, files, footprint.formats, _share(place, owners)
                 ),
-                # All ranks have one cache, which the others must not touch while it is in use.
-                preallocates_kv=settings.preallocate_kv_cache
-                and (is_first or (isinstance(place, StagePlace) and place.leads)),
+                preallocates_kv=settings.preallocate_kv_cache and _has_own_cache(place),
                 place=place,
                 owners=owners,
             )
@@ -167,7 +164,23 @@ def _class_at(place: RankPlace | StagePlace | None) -> tuple[type[NativeBackend]
         if place.stage == 0:
             return FirstStage, True
         return (StageBackend if place.ranks is None else LeadingStage), False
+    if place.sums:
+        from octavo.backends.native.ranks.sums import LeadingSummingBackend, SummingBackend
+
+        return (LeadingSummingBackend, True) if place.rank == 0 else (SummingBackend, False)
     return (LeadingBackend, True) if place.rank == 0 else (NativeBackend, False)
+
+
+def _has_own_cache(place: RankPlace | StagePlace | None) -> bool:
+    """Return whether a process makes a KV cache: ranks that divide panels have one together.
+
+    The others must not touch that one while it is in use.
+    """
+    from octavo.distributed.context import StagePlace
+
+    if place is None:
+        return True
+    return place.leads if isinstance(place, StagePlace) else place.rank == 0 or place.sums
 
 
 def _owners(settings: BackendSettings, place: RankPlace | StagePlace | None) -> ExpertOwners | None:

@@ -23,12 +23,13 @@ _IN_PLACE = {
     "SoftCap": ("x",),
     "Activate": ("x",),
     "Norm": ("x",),
+    "AllReduce": ("x", "y"),
 }
 # Every thread processes its even share of the rows: two of these on the same rows need no barrier.
 _BY_ROWS = frozenset(
     (
         *("Embed", "Norm", "Activate", "Gate", "Add", "Multiply", "Scale", "SoftCap", "Route"),
-        *("Keep", "Recall", "Spread", "Given", "AddExperts"),
+        *("Keep", "Recall", "Spread", "Given", "AddExperts", "AllReduce"),
     )
 )
 

@@ -354,7 +354,8 @@ def _add_experts(run: Run, i: Instruction) -> None:
 
 
 def _all_reduce(run: Run, i: Instruction) -> None:
-    run[i.out] = _through(run.others.all_reduce, run[i.x])
+    total = _through(run.others.all_reduce, run[i.x])
+    run[i.out] = total if i.y is None else run[i.y] + total
 
 
 def _all_gather(run: Run, i: Instruction) -> None:

@@ -12,13 +12,13 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from octavo.backends.base import Backend
 from octavo.backends.kind import WeightFile
 from octavo.backends.native.ranks.messages import LeadingBackend
 from octavo.core.config import ConfigError
-from octavo.distributed.context import RankPlace
+from octavo.distributed.context import ALONE, ParallelContext, RankPlace
 from octavo.engine.ranks.followers import Follower, LocalFollower, launch
 from octavo.engine.ranks.link import FileState, Started, StartRank
 from octavo.engine.ranks.memory import RankMemory
@@ -106,6 +106,11 @@ class ProcessGroup:
                     waiting.unregister(key.fileobj)
                     yield key.data
 
+    @property
+    def context(self) -> ParallelContext:
+        """The share of the model's matrices that is cut out for this process."""
+        return ALONE
+
     def with_room(
         self, config: EngineConfig, backend: Backend, free_bytes: int
     ) -> tuple[EngineConfig, int]:
@@ -151,8 +156,9 @@ os.register_at_fork(after_in_child=_leave_connections)
 class RankGroup(ProcessGroup):
     """The further ranks of an engine, and the memory that all ranks map."""
 
-    def __init__(self, num_ranks: int) -> None:
+    def __init__(self, num_ranks: int, *, sums: bool) -> None:
         super().__init__(num_ranks)
+        self._sums = sums
         self._memory = RankMemory(num_ranks)
         try:
             for rank in range(1, num_ranks):
@@ -166,7 +172,11 @@ class RankGroup(ProcessGroup):
     @property
     def place(self) -> RankPlace:
         """The place of this process."""
-        return self._memory.place(self)
+        return structs.replace(self._memory.place(self), sums=self._sums)
+
+    @property
+    def context(self) -> ParallelContext:
+        return ParallelContext(0, self.size) if self._sums else ALONE
 
     def load(self, config: EngineConfig, files: Sequence[WeightFile], backend: Backend) -> None:
         assert isinstance(backend, LeadingBackend), "no other backend has ranks"

@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 def main(argv: list[str]) -> int:
     """Compute a rank's share until the engine ends; return the exit status."""
     options = _parse(argv)
-    place = RankPlace(options.rank, options.ranks, options.memory, options.memory_bytes)
     begin()
     link = Link(socket.socket(fileno=options.link))
     start = link.receive(StartRank)
@@ -54,6 +53,9 @@ def main(argv: list[str]) -> int:
         follow(backend)
 
     arguments = unpack(start.arguments, EngineArguments)
+    sums = arguments.tensor_parallel_form == "sums"
+    given = options.rank, options.ranks, options.memory, options.memory_bytes
+    place = RankPlace(*given, sums=sums)
     return follow_start(link, start, arguments, place, follow_first)
 
 
@@ -105,8 +107,8 @@ def load(
         raise ValueError("the model's files have changed since the engine opened them")
     backend = choose_backend(arguments).kind.make(arguments, files, place)
     assert isinstance(backend, NativeBackend), "no other backend has ranks"
-    bind(opened.model, backend, opened.weights)
     layout = layout_of(opened)
+    bind(opened.model, backend, opened.weights, place.context)
     record_programs(opened, layout, backend, start.block_size, _adapter_settings(arguments, opened))
     backend.settle()
     return backend

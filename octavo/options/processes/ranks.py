@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from octavo.core.config import ConfigError
 from octavo.options.declare import option
@@ -22,13 +22,26 @@ def ranks_option() -> int:
     ranks: int = option(
         1,
         "processes that compute each step of an engine together, each with its share of the "
-        "weights and its threads; results have the same bits for any number of them",
+        "weights and its threads; results have the same bits for any number of them, unless "
+        "tensor_parallel_form is sums",
         "COUNT",
         most=MOST_RANKS,
         flags=("-tp",),
         aliases=("--tp", "--tp-size"),
     )
     return ranks
+
+
+def form_option() -> Literal["outputs", "sums"]:
+    """Declare the form in which ranks divide the products of a layer."""
+    form: Literal["outputs", "sums"] = option(
+        "outputs",
+        "what ranks divide: outputs, the outputs of every matrix, so that results have the same "
+        "bits for any number of ranks; sums, the outputs of every first product and the inputs of "
+        "the second one, with a sum over the ranks behind it, so that each rank has its own part "
+        "of the KV cache, and results differ by rounding",
+    )
+    return form
 
 
 def stages_option() -> int:
@@ -112,6 +125,8 @@ def check_processes(arguments: EngineArguments) -> None:
     _check_links(arguments)
     check_nodes(arguments)
     check_experts(arguments)
+    if arguments.tensor_parallel_form == "sums":
+        _check_sums(arguments)
     if arguments.tensor_parallel_size == 1:
         return
     if not sys.platform.startswith("linux"):
@@ -119,6 +134,37 @@ def check_processes(arguments: EngineArguments) -> None:
             f"tensor_parallel_size={arguments.tensor_parallel_size} needs Linux, whose processes "
             "can share memory without a name; leave it out"
         )
+
+
+def _check_sums(arguments: EngineArguments) -> None:
+    asked = "tensor_parallel_form=sums"
+    if arguments.tensor_parallel_size == 1:
+        raise ConfigError(
+            f"{asked} is for ranks, and there is one; give tensor_parallel_size too, or leave it "
+            "out"
+        )
+    speculation = arguments.speculative_config
+    stages = arguments.pipeline_parallel_size
+    unfit = {
+        f"pipeline_parallel_size={stages}": (
+            stages > 1,
+            "the ranks of a stage divide outputs, and nodes have stages",
+        ),
+        "enable_lora": (arguments.enable_lora, "adapters are divided by outputs alone"),
+        "speculative_config": (
+            speculation is not None and speculation.has_drafter,
+            "a model that drafts is divided by outputs alone; ngram and suffix work",
+        ),
+        "packed_cache": (
+            arguments.packed_cache is not None,
+            "each rank packs some inputs of matrices, and no files are made of these yet",
+        ),
+        "enable_expert_parallel": (
+            arguments.enable_expert_parallel,
+            "each rank has an equal share of each expert",
+        ),
+    }
+    _refuse(unfit, asked)
 
 
 def _check_stages(arguments: EngineArguments) -> None:

@@ -30,6 +30,24 @@ def insert_collectives(listing: Listing, model: Model, context: ParallelContext)
                 _gather_output(listing, instruction, context.ranks)
 
 
+def gather_in_place(listing: Listing, rank: int) -> None:
+    """Let a rank write its columns of the logits where those of all ranks lie side by side.
+
+    That is for ranks whose outputs are in memory that they share.
+    """
+    for gather in [i for i in listing if i.op == "AllGather"]:
+        part, out = gather.x, gather.out
+        assert part is not None
+        assert out is not None
+        if out.buffer.place != "LogitsOut":
+            continue
+        maker = listing.maker(part)
+        assert maker is not None
+        listing.remove(gather)
+        own = Value(out.buffer, rank * part.width, part.width, part.recorder)
+        listing.change(maker, out=own)
+
+
 def _is_of(instruction: Instruction, layer: Module) -> bool:
     """Return whether an instruction is a layer's; a tied head shares its weight with a table."""
     if isinstance(layer, Embedding):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from octavo.program.listing import Instruction, Listing
 from octavo.program.passes.rewriting import pairs, replace
 
+_SUMS = ("Gemm", "AllReduce")
+
 
 def scale_in_products(listing: Listing) -> None:
     """Apply a factor in the product whose output it scales."""
@@ -48,13 +50,13 @@ def gate_in_products(listing: Listing) -> None:
 
 
 def add_residuals_in_products(listing: Listing) -> None:
-    """Add a value that is already computed in the product that it is added to."""
+    """Add a value that is already computed in the product, or sum of ranks, that it is added to."""
     for add in [i for i in listing if i.op == "Add"]:
         for mine, other in ((add.y, add.x), (add.x, add.y)):
             assert mine is not None
             assert other is not None
             gemm = listing.maker(mine)
-            if gemm is None or gemm.op != "Gemm" or gemm.gated or gemm.y is not None:
+            if gemm is None or gemm.op not in _SUMS or gemm.gated or gemm.y is not None:
                 continue
             if listing.sole_reader(gemm) is not add:
                 continue

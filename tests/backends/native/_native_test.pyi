@@ -8,6 +8,11 @@ from numpy.typing import NDArray
 
 # team.cpp
 
+class TestSums:
+    def __init__(self, descriptor: int, bytes: int, rank: int, ranks: int) -> None: ...
+    def add_up(self, rounds: int, width: int) -> tuple[float, int]: ...
+    def end(self, reason: str) -> None: ...
+
 class TestTeam:
     def __init__(
         self,

@@ -11,7 +11,7 @@ from octavo.distributed.context import ParallelContext
 from octavo.layers import Embedding, Linear, Module
 from octavo.layers.moe import ExpertMatrices
 from octavo.program.listing import Instruction, Listing, Mixture
-from octavo.program.passes.collectives import insert_collectives
+from octavo.program.passes.collectives import gather_in_place, insert_collectives
 from octavo.program.passes.fusion import FUSION, rewrite
 from tests.program.fakes import FakeExperts, FakeMatrix
 from tests.program.recorded import Recorded
@@ -53,7 +53,18 @@ def test_a_product_cut_along_its_inputs_is_summed_before_the_residual_is_added()
     _ = r.x + out
     down = layer(r, r.recorder.instructions[1], "sum")
     assert ops(after(r, down)) == "Embed Gemm AllReduce Add"
-    assert ops(after(r, down, fuse=True)).startswith("Embed Gemm AllReduce")
+
+
+def test_the_sum_adds_the_residual_once() -> None:
+    r = Recorded()
+    out = r.linear(r.x)
+    both = r.x + out
+    _ = both + both
+    down = layer(r, r.recorder.instructions[1], "sum")
+    listing = after(r, down, fuse=True)
+    assert ops(listing) == "Embed Gemm AllReduce Add"
+    assert listing[1].y is None
+    assert listing[2].y is r.x
 
 
 def test_a_layer_without_a_collective_stays_as_it_is() -> None:
@@ -88,6 +99,23 @@ def test_logits_are_gathered_at_the_end(end: str) -> None:
     assert part is not None
     assert (out.width, out.buffer.place) == (50, "LogitsOut")
     assert (part.width, part.buffer.place) == (25, "Scratch")
+
+
+@pytest.mark.parametrize("end", ["", "Scale SoftCap"])
+def test_a_rank_writes_its_logits_beside_those_of_others(end: str) -> None:
+    """The columns of a rank come behind those of the ranks before it."""
+    r = Recorded()
+    scores = r.linear(r.x, 25)
+    if end:
+        scores = r.recorder.soft_cap(scores * 0.5, 30.0)
+    scores.buffer.place = "LogitsOut"
+    listing = Listing(after(r, layer(r, r.recorder.instructions[1], "gather")))
+    gather_in_place(listing, 1)
+    assert ops(listing.instructions) == " ".join(["Embed Gemm", *end.split()])
+    out = listing.instructions[-1].out
+    assert out is not None
+    assert (out.first, out.width, out.buffer.width) == (25, 25, 50)
+    assert out.buffer.place == "LogitsOut"
 
 
 def test_a_tied_head_is_gathered_and_its_table_summed() -> None:

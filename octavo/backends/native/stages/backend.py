@@ -27,7 +27,7 @@ from octavo.backends.native.stages.unpacked import (
 )
 from octavo.backends.stored_rows import StoredRows
 from octavo.distributed.context import StagePlace
-from octavo.layers import Module
+from octavo.layers import Model, Module
 from octavo.program import operands
 from octavo.program.listing import Listing
 from octavo.program.passes.fusion import WHOLE, rewrite
@@ -54,7 +54,7 @@ class StageBackend(NativeBackend):
         self._unpacked += made.matrices
         return made
 
-    def _rewritten(self, listing: Listing) -> Listing:
+    def _rewritten(self, listing: Listing, model: Model) -> Listing:
         rewrite(listing, WHOLE)
         cuts = choose_cuts(listing, self._place.stages, sizes_of)
         own = own_part(listing, cuts, self._place.stage)

@@ -23,9 +23,16 @@ def stage_groups(
     layout: KVLayout, block_size: int, kv_dtype: KvDtype, num_layers: Sequence[int]
 ) -> tuple[list[_native.CacheGroup], int]:
     """Return the same for a stage that has only so many layers of each group."""
-    whole = kv_pages(layout, block_size, kv_dtype)
     pairs = zip(layout.groups, num_layers, strict=True)
     own = KVLayout(tuple([group._replace(num_layers=count) for group, count in pairs]))
+    return part_groups(own, layout, block_size, kv_dtype)
+
+
+def part_groups(
+    own: KVLayout, layout: KVLayout, block_size: int, kv_dtype: KvDtype
+) -> tuple[list[_native.CacheGroup], int]:
+    """Return the same for a process that has its own part of each group."""
+    whole = kv_pages(layout, block_size, kv_dtype)
     page_bytes = min(whole.page_bytes, _page_bytes(own, whole, block_size, kv_dtype))
     pages = KVPages(page_bytes, whole.blocks_per_page)
     return _groups(own, block_size, pages), page_bytes

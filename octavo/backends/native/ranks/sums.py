@@ -1,0 +1,62 @@
+"""Ranks that add up: each has some heads, some inner numbers of a layer, and its own KV of these.
+
+The second product of each pair has only some inputs in a rank. What all ranks make of theirs is
+added up in the order of the ranks, in the program (csrc/runtime/sums.h). A rank else computes as
+one process does, with a smaller model.
+"""
+
+from __future__ import annotations
+
+from octavo.backends.base import KVLayout, StepSize
+from octavo.backends.native import _native
+from octavo.backends.native.backend import NativeBackend
+from octavo.backends.native.ranks.messages import LeadingBackend
+from octavo.backends.native.stages.cache_groups import part_groups
+from octavo.distributed.context import RankPlace
+from octavo.layers import KVLayer, Model
+from octavo.program.listing import Listing
+from octavo.program.passes.collectives import gather_in_place, insert_collectives
+
+
+class SummingBackend(NativeBackend):
+    """The backend of a further rank."""
+
+    @property
+    def num_threads(self) -> int:
+        assert self.ranks is not None
+        return self.ranks.ranks * super().num_threads
+
+    def _rewritten(self, listing: Listing, model: Model) -> Listing:
+        place = self._options.place
+        assert isinstance(place, RankPlace)
+        insert_collectives(listing, model, place.context)
+        gather_in_place(listing, place.rank)  # the first rank's logits are in memory that all map
+        return super()._rewritten(listing, model)
+
+    def _cache_groups(
+        self, layout: KVLayout, block_size: int
+    ) -> tuple[list[_native.CacheGroup], int]:
+        own = _own_layout(layout, self._first.model)
+        return part_groups(own, layout, block_size, self._options.kv_dtype)
+
+
+class LeadingSummingBackend(SummingBackend, LeadingBackend):
+    """The backend of the first rank, whose steps the others compute with it."""
+
+    def reserve(self, size: StepSize, spare_bytes: int) -> int:
+        assert self.ranks is not None
+        return self.ranks.ranks * super().reserve(size, spare_bytes)  # each has its own rows
+
+
+def _own_layout(layout: KVLayout, model: Model) -> KVLayout:
+    """Return the layout with what the layers of a rank keep, once they are narrowed to its share.
+
+    Groups and the places of layers in them are those of the whole model, since all ranks have the
+    same tables of blocks.
+    """
+    layers = [layer for _, layer in model.walk() if isinstance(layer, KVLayer)]
+    kept = {layer.place[0]: layer.kv_spec for layer in layers if layer.kv_spec.kind != "none"}
+    if not kept:  # of the running step alone, in a form that all layers share
+        kept = {0: layers[0].kv_spec}
+    groups = [group._replace(spec=kept[number]) for number, group in enumerate(layout.groups)]
+    return KVLayout(tuple(groups))
