@@ -59,6 +59,7 @@ Op = Literal[
     "Columns",
     "Shrink",
     "WholeGemm",
+    "AddNorm",
     "Relay",
 ]
 
@@ -211,6 +212,7 @@ class Instruction(Struct, eq=False):
     y: Value | None = None
     out: Value | None = None
     values: Value | None = None  # Attention, KeepKV: those of the keys in y
+    total: Value | None = None  # AddNorm: the sum itself, beside its norm in `out`
     # Route writes it, Experts and SortPairs read it, and ExpertsOut if it leaves pairs apart.
     chosen: Value | None = None
     norm: Norm | None = None
@@ -247,7 +249,7 @@ class Instruction(Struct, eq=False):
 
     @property
     def writes(self) -> tuple[Value, ...]:
-        written = (self.out, self.chosen if self.op == "Route" else None)
+        written = (self.out, self.total, self.chosen if self.op == "Route" else None)
         return tuple(value for value in written if value is not None)
 
     @property

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from octavo.backends.cuda.batch import DeviceBatch
-from octavo.backends.cuda.kernels import draw, gate, norm, paged
+from octavo.backends.cuda.kernels import copies, draw, gate, norm, paged
 from octavo.backends.cuda.kernels.attention import CHUNK
 from octavo.backends.cuda.sampler import DeviceSampler
 from octavo.backends.step import HostBatch
@@ -61,6 +61,25 @@ def norm_case(dtype: torch.dtype, name: str, width: int = 96, rows: int = 5, **k
     )
 
 
+def add_norm_case(
+    dtype: torch.dtype, name: str, width: int = 96, rows: int = 5, **kind: Any
+) -> Case:
+    """Return a case of sums and their norms, of columns of wider rows; both are one tensor."""
+    x, y = (
+        _random(rows, width + 32, seed=seed, dtype=dtype)[:, 16 : 16 + width] * 3
+        for seed in (12, 13)
+    )
+    bias = _random(width, seed=3, dtype=dtype) if kind.pop("has_bias", False) else None
+    weight = _random(width, seed=2, dtype=dtype)
+    made = Norm(weight, bias, 1e-5, kind.pop("offset", 0.0), kind.pop("is_rms", True))
+    return Case(
+        f"norm of sums, {name} {dtype}",
+        lambda home: torch.stack(norm.add_norm(x, y, made, home)),
+        torch.stack((x + y, ops.norm(x + y, made))),
+        _tolerance(dtype),
+    )
+
+
 def gate_case(dtype: torch.dtype, activation: str, width: int = 200, rows: int = 3) -> Case:
     both = _random(rows, 2 * width, seed=4, dtype=dtype) * 4
     gates, ups = both.chunk(2, 1)
@@ -94,6 +113,26 @@ def draw_case(name: str, size: int = 1500, *, masked: bool = False, all_nan: boo
         DeviceSampler(HOST)._best(logits, warm, temperatures, keys, masks),
         0.0,
     )
+
+
+def copies_case(name: str, block: int = 1500, count: int = 6) -> Case:
+    """Return a case of copies of blocks of so many words, some of which depend on others."""
+    generator = torch.Generator().manual_seed(14)
+    pool = torch.randint(-(2**31), 2**31, (count * block,), generator=generator).int()
+    pairs = [(count - 1, 0, block), (count - 1, 1, block), (0, 2, block), (3, 4, block - 8)]
+    pairs += [(1, 3, block), (5, 5, block)]
+    asked = [copies.Copied(*(4 * n for n in (a * block, b * block, size))) for a, b, size in pairs]
+    expected = pool.clone()
+    for source, destination, size in pairs:
+        begin, end = source * block, destination * block
+        expected[end : end + size] = expected[begin : begin + size].clone()
+
+    def compute(home: Home) -> Tensor:
+        found = pool.clone()
+        copies.copy(found, asked, home)
+        return found
+
+    return Case(f"copies {name}", compute, expected, 0.0)
 
 
 class Attention(NamedTuple):
@@ -243,6 +282,7 @@ def small_cases() -> list[Case]:
     """Return cases that take a second or so each, wherever they are computed."""
     made = [
         draw_case("plain"),
+        copies_case("of blocks"),
         draw_case("masked", masked=True),
         draw_case("of failed rows, in three full parts", 3 * 1024, all_nan=True),
     ]
@@ -252,12 +292,15 @@ def small_cases() -> list[Case]:
             norm_case(dtype, "rms with an offset", offset=1.0),
             norm_case(dtype, "of layers", is_rms=False, has_bias=True),
             norm_case(dtype, "of heads", heads=3),
+            add_norm_case(dtype, "rms"),
+            add_norm_case(dtype, "of layers", is_rms=False, has_bias=True),
             *(gate_case(dtype, each) for each in ("Silu", "GeluTanh")),
             attention_case(dtype, "full"),
         ]
     made += [
         norm_case(BF16, "of heads with weights", heads=3, weight_a_head=True),
         norm_case(BF16, "without a bias", is_rms=False),
+        add_norm_case(BF16, "rms with an offset", offset=1.0),
         *(gate_case(BF16, each) for each in ("GeluErf", "Relu", "Relu2", "ClampedSwiglu")),
         attention_case(BF16, "windowed", Attention(window=24)),
         attention_case(BF16, "capped", Attention(softcap=5.0)),

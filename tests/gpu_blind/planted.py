@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import NamedTuple
 from unittest import mock
 
-from octavo.backends.cuda.kernels import attention, draw, gate, norm, paged, place
+from octavo.backends.cuda.kernels import attention, copies, draw, gate, norm, paged, place
 
 _numbers = itertools.count()
 
@@ -60,8 +60,21 @@ WRONG = [
     Bug(
         "a norm rounds after the product",
         norm,
-        "values.to(out.dtype.element_ty).to(tl.float32) * factors",
+        "values.to(rounded).to(tl.float32) * factors",
         "values * factors * 1.01",
+    ),
+    Bug("an addend is taken away", norm, "values += tl.load(y", "values -= tl.load(y"),
+    Bug(
+        "a sum is the first row alone",
+        norm,
+        "tl.store(total + place, summed",
+        "tl.store(total + place, tl.load(x + row * x_stride + at, mask=inside)",
+    ),
+    Bug(
+        "a copy leaves out its end",
+        copies,
+        "tl.program_id(0) + 2) * words",
+        "tl.program_id(0) + 2) * words - 1",
     ),
     Bug("an activation has no gate", gate, "tl.float32) * up", "tl.float32)"),
     Bug(
@@ -91,6 +104,19 @@ RACES = [
         "tl.store(place, values.to(out.dtype.element_ty))",
     ),
     Bug(
+        "a copy writes past its block",
+        copies,
+        "destination + at, copied, mask=inside)",
+        "destination + at, copied)",
+    ),
+    Bug(
+        "copies that need each other share a launch",
+        copies,
+        "if any(_depend",
+        "if False and any(_depend",
+    ),
+    Bug("sums share a row", norm, "place = row * width + at", "place = row * 0 + at"),
+    Bug(
         "chunks share a place",
         attention,
         "place = (tl.cast(item, tl.int64) * kv_heads + kv_head) * per_kv + r",
@@ -99,6 +125,12 @@ RACES = [
     Bug("rows share a part", draw, "place = row * tl.num_programs(1) + part", "place = row + part"),
 ]
 BOUNDS = [
+    Bug(
+        "a copy reads past the pool",
+        copies,
+        "tl.load(pool + source + at, mask=inside, other=0)",
+        "tl.load(pool + source + at)",
+    ),
     Bug(
         "a gate reads past the end",
         gate,
@@ -123,12 +155,18 @@ SLOW = [
         "        if start <= last - 1:\n"
         "            k = tl.load(keys + offsets, mask=loaded, other=0.0)\n",
     ),
+    Bug(
+        "a sum loads single numbers",
+        norm,
+        "to(tl.int64)\n    at = tl.arange(0, block)",
+        "to(tl.int64)\n    at = tl.arange(0, block) * 3 % block",
+    ),
     Bug("a tile is too wide for its warps", paged, "_MOST_QUERIES = 32", "_MOST_QUERIES = 128"),
     Bug(
         "a norm loads single numbers",
         norm,
-        "at = tl.arange(0, block)",
-        "at = tl.arange(0, block) * 3 % block",
+        "tl.program_id(1)\n    at = tl.arange(0, block)",
+        "tl.program_id(1)\n    at = tl.arange(0, block) * 3 % block",
     ),
 ]
 

@@ -24,17 +24,18 @@ from octavo.backends.cuda.sampler import DeviceRows, DeviceSampler, signed_keys
 from octavo.backends.cuda.steady import DevicePending, Drawing, Drawings, SteadyDraws
 from octavo.backends.cuda.weights import put
 from octavo.backends.select import NoBackendError
-from octavo.backends.step import Draws, HostBatch, Pending, StepOutput, refuse_adapters
+from octavo.backends.step import Copies, Draws, HostBatch, Pending, StepOutput, refuse_adapters
 from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch import ops
 from octavo.backends.torch.adapters import TorchAdapter
-from octavo.backends.torch.attention import buffers_in
+from octavo.backends.torch.attention import Buffers, buffers_in
 from octavo.backends.torch.backend import NO_FLOATS, TorchBackend
 from octavo.backends.torch.footprint import kept_bytes, kv_pages
 from octavo.backends.torch.largest_step import largest_batch
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.layers import GateUpLinear, Module
 from octavo.program.passes.attention import take_into_attention
+from octavo.program.passes.norms import norm_while_adding
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class CudaBackend(TorchBackend):
             from octavo.backends.cuda.kernels.sampler import KernelSampler
 
             self._meanings, self._passes = KERNEL_MEANINGS, (take_into_attention,)
+            self._last_passes = (norm_while_adding,)
             self._sampler = KernelSampler(accelerator)
         else:
             self._sampler = DeviceSampler(accelerator)
@@ -164,6 +166,7 @@ class CudaBackend(TorchBackend):
         for rows in {min(2, size.rows), 1}:
             few = replace(size, rows=rows, sequences=1, wanted_rows=1)
             batch = largest_batch(few, self._block_size, len(self._layout.windows))
+            batch = batch._replace(copies=((0, 0, 0),))
             self._thread.submit(self._rehearse, batch).result()
         if size.vocabulary:
             with self._accelerator.working():
@@ -175,6 +178,14 @@ class CudaBackend(TorchBackend):
         for programs in self._further.values():
             for number in range(len(programs)):
                 self._compute(programs, number, batch, np.zeros(len(batch.token_ids), np.int32))
+
+    def _copy(self, buffers: Buffers, copies: Copies) -> None:
+        if not self._has_kernels:
+            super()._copy(buffers, copies)
+            return
+        from octavo.backends.cuda.kernels.copies import copy_in
+
+        copy_in(buffers, copies, self._accelerator)
 
     def _growth(self, batch: HostBatch) -> int:
         """Return by how many bytes the tensors grow while a batch is computed and fetched."""

@@ -7,6 +7,7 @@ positions, tables and draws. Rows beyond those of the step have no cell and draw
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,6 +25,8 @@ from octavo.backends.torch.ops import tile_rows
 
 if TYPE_CHECKING:
     from octavo.backends.cuda.sampler import DeviceSampler
+
+log = logging.getLogger(__name__)
 
 _ROW_BYTES = 8 + 16 + 4 + 4  # of a row's draws, token and position
 _RING = 4  # pinned buffers: one more than steps that may be in flight
@@ -71,6 +74,7 @@ class DecodeGraphs:
         self._turn = 0
         self._tables: list[Ints] = [NO_ROWS.reshape(0, 0)] * len(widths)  # as the device has them
         self._graphs: dict[int, Graph] = {}
+        self._is_refused = False  # the card has refused a graph while serving
 
     @property
     def captured(self) -> dict[int, Graph]:
@@ -119,9 +123,12 @@ class DecodeGraphs:
         if continues:
             self.inputs.token_ids[:count].copy_(self.tokens[:count])
         self._write_tables(batch)
-        if rows not in self._graphs:
-            self.capture(rows)
-        self._graphs[rows].replay()
+        if rows not in self._graphs and not self._is_refused:
+            self._capture_late(rows)
+        if rows in self._graphs:
+            self._graphs[rows].replay()
+        else:
+            self._compute(rows)
         return self.logits[:count], self.tokens[:count]
 
     def _write_tables(self, batch: HostBatch) -> None:
@@ -140,6 +147,21 @@ class DecodeGraphs:
             self.inputs.positions.fill_(-1)
             self.inputs.temperatures.fill_(-1.0)
             self.capture(len(self.inputs.positions))
+
+    def _capture_late(self, rows: int) -> None:
+        """Make a graph that a step needs; if the card refuses, no further one is tried.
+
+        The steps of so many rows are then submitted one operation after the other, with their bits.
+        """
+        try:
+            self.capture(rows)
+        except RuntimeError as error:
+            self._is_refused = True
+            log.warning(
+                "decode steps of %d rows cannot be captured as a graph on %s: %s; they go on "
+                "without one, and take the host more time",
+                *(rows, self._home.name, error),
+            )
 
     def capture(self, rows: int) -> None:
         """Make the graph of so many rows, whose work is also done once before."""

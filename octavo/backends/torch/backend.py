@@ -20,6 +20,7 @@ from octavo.backends.base import Arithmetic, Floats, ForwardResult, Ints, KVLayo
 from octavo.backends.further import check_further
 from octavo.backends.step import (
     NO_ADAPTERS,
+    Copies,
     Draws,
     HostBatch,
     NoAdaptersError,
@@ -88,6 +89,7 @@ class TorchBackend:
     _batches = TorchBatch
     _meanings: Mapping[Op, Meaning] = MEANINGS
     _passes: tuple[Pass, ...] = ()
+    _last_passes: tuple[Pass, ...] = ()  # when everything else has been added to the listing
 
     def __init__(self, dtype: str = "float32", communicator: Communicator | None = None) -> None:
         if dtype not in DTYPES:
@@ -171,6 +173,7 @@ class TorchBackend:
             self._adapted = adapt(listing, model, adapters)
         if self._communicator is not None:
             insert_collectives(listing, model, self._communicator.context)
+        rewrite(listing, self._last_passes)
         return Interpreter(listing, self._communicator, self._meanings)
 
     def settle(self) -> None:
@@ -247,6 +250,7 @@ class TorchBackend:
     def _keep_branches(self, batch: HostBatch, draws: Draws) -> None:
         """Copy the blocks of accepted branches of drafts to the places of the samples' own."""
         buffers = self._ready[1]
+        copies: list[tuple[int, int, int]] = []
         for sample, walk in enumerate(self._sampler.walks):
             rows = [int(batch.logits_rows[draws.first_rows[sample] + row]) for row in walk]
             first, last = np.searchsorted(batch.row_starts, (rows[0], rows[-1]), side="right") - 1
@@ -255,9 +259,8 @@ class TorchBackend:
             num_blocks = int(batch.positions[rows[-1]]) // buffers.block_size + 1
             for group, table in enumerate(batch.tables):
                 pairs = zip(table[last, :num_blocks], table[first, :num_blocks], strict=True)
-                for source, destination in pairs:
-                    if source != destination:
-                        buffers.copy(int(source), int(destination), group)
+                copies += [(int(a), int(b), group) for a, b in pairs if a != b]
+        self._copy(buffers, tuple(copies))
 
     def _compute(
         self, programs: Sequence[Interpreter], number: int, batch: HostBatch, drawn_from: Ints
@@ -296,10 +299,14 @@ class TorchBackend:
         """Change slots of adapters, and copy and load blocks, before any row is computed."""
         buffers = self._ready[1]
         self._change_slots(batch)
-        for copied in batch.copies:
-            buffers.copy(*copied)
+        self._copy(buffers, batch.copies)
         for loaded in batch.loads:
             buffers.load(*loaded)
+
+    def _copy(self, buffers: Buffers, copies: Copies) -> None:
+        """Copy blocks, one after the other."""
+        for copied in copies:
+            buffers.copy(*copied)
 
     def _change_slots(self, batch: HostBatch) -> None:
         """Put adapters into their slots; steps run one after the other."""

@@ -311,6 +311,12 @@ def _add(run: Run, i: Instruction) -> None:
     run[i.out] = run[i.x] + run[i.y]
 
 
+def _add_norm(run: Run, i: Instruction) -> None:
+    assert i.norm is not None
+    run[i.total] = total = run[i.x] + run[i.y]
+    run[i.out] = ops.norm(total, i.norm)
+
+
 def _multiply(run: Run, i: Instruction) -> None:
     run[i.out] = run[i.x] * run[i.y]
 
@@ -406,8 +412,7 @@ def _recall(run: Run, i: Instruction) -> None:
     owners = np.repeat(np.arange(len(host.row_starts) - 1), np.diff(host.row_starts))
     at, inside = np.divmod(np.maximum(before, 0), buffers.block_size)
     blocks = host.tables[group][owners, at].astype(np.int64)
-    arrays = [blocks, inside, np.flatnonzero(before < 0)]
-    on_device = buffers.home.upload(arrays)
+    on_device = buffers.home.upload([blocks, inside, np.flatnonzero(before < 0)])
     found = buffers.layers[group][index].keys[on_device[0], on_device[1]]
     found[on_device[2]] = 0.0
     run[i.out] = found.to(buffers.dtype)
@@ -487,6 +492,7 @@ MEANINGS: dict[Op, Meaning] = {
     "Columns": _columns,
     "Shrink": _shrink,
     "WholeGemm": _whole_gemm,
+    "AddNorm": _add_norm,
     "Keep": _keep,
     "KeepKV": _keep_kv,
     "Recall": _recall,

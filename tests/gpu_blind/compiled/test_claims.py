@@ -16,7 +16,9 @@ from tests.gpu_blind.cases import (
     FP32,
     Attention,
     Case,
+    add_norm_case,
     attention_case,
+    copies_case,
     draw_case,
     gate_case,
     norm_case,
@@ -56,7 +58,9 @@ class Claim(NamedTuple):
 
 CLAIMS = {
     "normalise": Claim(64),
+    "add_and_normalise": Claim(64),
     "gate_rows": Claim(48),
+    "copy_blocks": Claim(48),
     "best_of_part": Claim(96),
     "best_of_row": Claim(40, loads_wide=False),
     "place_heads": Claim(48, loads_wide=False),
@@ -70,8 +74,10 @@ def large_cases() -> list[Case]:
     """Return the sizes of a model of 8B."""
     return [
         norm_case(BF16, "rms", width=4096),
+        add_norm_case(BF16, "rms", width=4096),
         gate_case(BF16, "Silu", width=14336),
         draw_case("plain", 128_256),
+        copies_case("of blocks", 65_536),
         attention_case(BF16, "full", SHAPE),
     ]
 

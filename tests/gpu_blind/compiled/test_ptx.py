@@ -13,6 +13,7 @@ from tests.gpu_blind.cases import (
     FP32,
     Attention,
     Case,
+    add_norm_case,
     attention_case,
     chunks_case,
     draw_case,
@@ -105,11 +106,12 @@ def _barriers(case: Case, kernel: str) -> int:
     ("kernel", "case"),
     [
         ("normalise", norm_case(BF16, "rms")),
+        ("add_and_normalise", add_norm_case(BF16, "rms")),
         ("best_of_part", draw_case("plain")),
         ("attend_chunks", attention_case(BF16, "decode", Attention(sequences=((200, 1),)))),
         ("attend_rows", attention_case(BF16, "prompt", Attention(sequences=((200, 9),)))),
     ],
-    ids=["norm", "draw", "decode", "prompt"],
+    ids=["norm", "sum", "draw", "decode", "prompt"],
 )
 def test_a_missing_barrier_shows(kernel: str, case: Case) -> None:
     """Most barriers are needed; a few stand before anything is shared, or before another one."""

@@ -17,7 +17,7 @@ from octavo.backends.cuda.backend import CudaBackend
 from octavo.backends.cuda.fake.accelerator import FakeAccelerator, FakeGraph
 from octavo.backends.cuda.kernels import paged
 from octavo.backends.cuda.kernels.paged import GraphWork
-from octavo.backends.step import HostBatch
+from octavo.backends.step import NO_ROWS, Draws, HostBatch, batch_of_copies
 from octavo.backends.torch.backend import TorchBackend
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
@@ -45,9 +45,12 @@ from tests.runner.tiny import FULL
 
 # Sums in other orders, through the layers of a small model in float32.
 TOLERANCE = 1e-4
-# Of a layer: two norms, queries and keys to their places, chunks, their merger, and the gate.
-LAUNCHES = 6
-
+WINDOWED = (None, 6)
+# All that a layer submits beside its products, from one attention to the next.
+LAUNCHES = [
+    *("attend_chunks", "merge_chunks", "add_and_normalise", "gate_rows", "add_and_normalise"),
+    "place_heads",
+]
 
 # One graph, of the eight rows that products of the fake device compute at once.
 SMALL = msgspec.structs.replace(SIZE, rows=4, wanted_rows=4, sequences=4, positions=32)
@@ -94,11 +97,42 @@ def test_the_kernels_are_launched_and_nothing_waits() -> None:
     notes = accelerator_of(backend).log
     launched = {note.detail for note in notes if note.what == "launch"}
     assert launched == {
-        *("normalise", "gate_rows", "attend_rows", "attend_chunks", "merge_chunks"),
+        *(
+            "normalise",
+            "add_and_normalise",
+            "gate_rows",
+            "attend_rows",
+            "attend_chunks",
+            "merge_chunks",
+        ),
         "place_heads",
         *("best_of_part", "best_of_row"),
     }
     assert [note.what for note in notes if note.is_in_step].count("fetch") == 1
+
+
+def pool_of(backend: CudaBackend) -> np.ndarray[Any, Any]:
+    """Return the cache as bytes [blocks, bytes]."""
+    assert backend._buffers is not None
+    with accelerator_of(backend).working():
+        (pool,) = accelerator_of(backend).fetch([backend._buffers.blocks[0]])
+    return pool
+
+
+@pytest.mark.parametrize(("copies", "launches"), [(4, 1), (0, 0)])
+def test_a_step_copies_its_blocks_in_one_launch(copies: int, launches: int) -> None:
+    """The blocks of two groups of layers, as copies one by one have them."""
+    backend = make_backend(windows=WINDOWED)
+    backend.step(rows_of(backend, *PROMPTS), draws_of(*(WARM,) * 4)).collect()
+    pool = pool_of(backend)
+    pairs = ((1, 12, 0), (2, 13, 1), (1, 14, 0), (3, 15, 0))[:copies]
+    for source, destination, _ in pairs:
+        pool[destination] = pool[source]
+    accelerator_of(backend).log.clear()
+    backend.step(batch_of_copies(pairs), Draws((), (), NO_ROWS, NO_ROWS)).collect()
+    notes = [note.detail for note in accelerator_of(backend).log if note.what == "launch"]
+    assert notes == ["copy_blocks"] * launches
+    np.testing.assert_array_equal(pool_of(backend), pool)
 
 
 def test_all_kernels_of_all_programs_run_before_the_first_step() -> None:
@@ -119,9 +153,9 @@ def test_all_kernels_of_all_programs_run_before_the_first_step() -> None:
     assert launched["attend_rows"] == len(FULL) + 1
     assert launched["attend_chunks"] == 2 * len(FULL) + 1  # in the largest step too
     assert launched["best_of_part"] == 2
+    assert launched["copy_blocks"]
 
 
-WINDOWED = (None, 6)
 COUNTS = [4, 2, 4]
 
 
@@ -155,19 +189,17 @@ def test_nothing_is_compiled_once_an_engine_serves() -> None:
         assert forms == before
 
 
-def test_a_layer_has_six_launches_of_kernels_at_most() -> None:
-    """Products, and what a whole step needs once, apart."""
+def test_a_layer_has_six_launches_beside_its_products() -> None:
+    """Sums of residuals are among them."""
     backend = make_backend(64, 4, captures=True)
     assert backend._graphs is not None
     (graph,) = backend._graphs.captured.values()
     assert isinstance(graph, FakeGraph)
-    launched = Counter(each for each in graph.names if "aten." not in each)
-    products = graph.names.count("aten.mm")
-    layers = len(FULL)
-    assert launched.pop("best_of_part") == launched.pop("best_of_row") == 1
-    launched["normalise"] -= 1  # before the head
-    assert launched.total() == LAUNCHES * layers
-    assert products >= 4 * layers
+    first, second = (n for n, name in enumerate(graph.names) if name == "attend_chunks")
+    layer = graph.names[first:second]
+    assert layer.count("aten.mm") == 4
+    # The small model's rows are padded, as no rows are whose width is a multiple of 64 bytes.
+    assert [each for each in layer if each not in ("aten.mm", "aten.constant_pad_nd")] == LAUNCHES
 
 
 @pytest.mark.parametrize("window", [0, 5, 600])

@@ -19,6 +19,11 @@ def _norm(run: Run, i: Instruction) -> None:
     run[i.out] = norm.norm(run[i.x], i.norm, _batch_of(run).home)
 
 
+def _add_norm(run: Run, i: Instruction) -> None:
+    assert i.norm is not None
+    run[i.total], run[i.out] = norm.add_norm(run[i.x], run[i.y], i.norm, _batch_of(run).home)
+
+
 def _gate(run: Run, i: Instruction) -> None:
     assert i.activation is not None
     run[i.out] = gate.gate(run[i.x], run[i.y], i.activation, _batch_of(run).home)
@@ -49,6 +54,7 @@ def _batch_of(run: Run) -> DeviceBatch:
 KERNEL_MEANINGS: Mapping[Op, Meaning] = {
     **DEVICE_MEANINGS,
     "Norm": _norm,
+    "AddNorm": _add_norm,
     "Gate": _gate,
     "Attention": _attention,
 }

@@ -1,6 +1,8 @@
-"""Normalises rows, or each head's part of them: a program for each."""
+"""Normalises rows, sums of two rows, or each head's part of rows: a program for each."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -11,6 +13,37 @@ from octavo.program.listing import Norm
 
 # A program of 4 warps keeps 32 numbers of 4,096 in each thread's registers; wider rows get 8 warps.
 _WIDE = 4096
+
+
+@triton.jit
+def normalised(
+    values,  # float32, zero where none is inside
+    at,
+    inside,
+    weight,  # where those of these values begin
+    bias,
+    width,
+    eps,
+    offset,
+    rounded: tl.constexpr,  # the type of the result
+    is_rms: tl.constexpr,
+    has_bias: tl.constexpr,
+    has_offset: tl.constexpr,
+):
+    """Return the normalised values, in float32."""
+    if not is_rms:
+        values = tl.where(inside, values - tl.sum(values, 0) / width, 0.0)
+    values = values * tl.rsqrt(tl.sum(values * values, 0) / width + eps)
+    factors = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    if has_offset:
+        values = values * (offset + factors)
+    elif is_rms:  # rounded before the product, as models are trained
+        values = values.to(rounded).to(tl.float32) * factors
+    else:
+        values = values * factors
+    if has_bias:
+        values += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
+    return values
 
 
 @triton.jit
@@ -34,39 +67,99 @@ def normalise(
     at = tl.arange(0, block)
     inside = at < width
     values = tl.load(x + row * stride + head * width + at, mask=inside, other=0.0).to(tl.float32)
-    if not is_rms:
-        values = tl.where(inside, values - tl.sum(values, 0) / width, 0.0)
-    values = values * tl.rsqrt(tl.sum(values * values, 0) / width + eps)
     first = head * width if weight_a_head else 0
-    factors = tl.load(weight + first + at, mask=inside, other=0.0).to(tl.float32)
-    if has_offset:
-        values = values * (offset + factors)
-    elif is_rms:  # rounded before the product, as models are trained
-        values = values.to(out.dtype.element_ty).to(tl.float32) * factors
-    else:
-        values = values * factors
-    if has_bias:
-        values += tl.load(bias + first + at, mask=inside, other=0.0).to(tl.float32)
+    kind: tl.constexpr = out.dtype.element_ty
+    values = normalised(
+        *(values, at, inside, weight + first, bias + first, width, eps, offset),
+        *(kind, is_rms, has_bias, has_offset),
+    )
     place = out + (row * tl.num_programs(1) + head) * width + at
     tl.store(place, values.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def add_and_normalise(
+    x,
+    y,
+    weight,
+    bias,
+    total,
+    out,
+    x_stride,  # numbers from a row to the next
+    y_stride,
+    width,
+    eps,
+    offset,
+    block: tl.constexpr,  # the power of two at or above width
+    is_rms: tl.constexpr,
+    has_bias: tl.constexpr,
+    has_offset: tl.constexpr,
+):
+    """Write the sum of a row of x and one of y, and its normalised values."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, block)
+    inside = at < width
+    values = tl.load(x + row * x_stride + at, mask=inside, other=0.0).to(tl.float32)
+    values += tl.load(y + row * y_stride + at, mask=inside, other=0.0).to(tl.float32)
+    kind: tl.constexpr = out.dtype.element_ty
+    # Rounded, since what is normalised is the sum that later operations read.
+    summed = values.to(kind)
+    place = row * width + at
+    tl.store(total + place, summed, mask=inside)
+    values = normalised(
+        *(summed.to(tl.float32), at, inside, weight, bias, width, eps, offset),
+        *(kind, is_rms, has_bias, has_offset),
+    )
+    tl.store(out + place, values.to(kind), mask=inside)
 
 
 def norm(x: Tensor, kind: Norm, home: Accelerator) -> Tensor:
     """Return normalised rows; x may be some columns of wider rows."""
     width = x.shape[1] // kind.heads
     out = x.new_empty(x.shape)
-    block = triton.next_power_of_2(width)
-    bias: Tensor | None = None if kind.is_rms else kind.bias
     home.launch(
         normalise,
         (len(x), kind.heads),
-        (x, kind.weight, kind.weight if bias is None else bias, out),
+        (x, *_factors(kind), out),
         (x.stride(0), width, kind.eps, kind.offset),
-        block=block,
-        is_rms=kind.is_rms,
-        has_bias=bias is not None,
-        has_offset=kind.is_rms and bool(kind.offset),
         weight_a_head=kind.weight_a_head,
-        num_warps=4 if block <= _WIDE else 8,
+        **_constants(width, kind),
     )
     return out
+
+
+def add_norm(x: Tensor, y: Tensor, kind: Norm, home: Accelerator) -> tuple[Tensor, Tensor]:
+    """Return sums of rows, and these normalised; x and y may be some columns of wider rows."""
+    width = x.shape[1]
+    total, out = x.new_empty(x.shape), x.new_empty(x.shape)
+    home.launch(
+        add_and_normalise,
+        (len(x),),
+        (x, y, *_factors(kind), total, out),
+        (x.stride(0), y.stride(0), width, kind.eps, kind.offset),
+        **_constants(width, kind),
+    )
+    return total, out
+
+
+def _factors(kind: Norm) -> tuple[Tensor, Tensor]:
+    """Return the weights and addends; weights in place of addends that there are none of."""
+    weight: Tensor = kind.weight
+    bias: Tensor | None = kind.bias
+    return weight, bias if bias is not None and _has_bias(kind) else weight
+
+
+def _has_bias(kind: Norm) -> bool:
+    return not kind.is_rms and kind.bias is not None
+
+
+def _constants(width: int, kind: Norm) -> dict[str, Any]:
+    """Return what a kernel is compiled for."""
+    block = triton.next_power_of_2(width)
+    return {
+        "block": block,
+        "is_rms": kind.is_rms,
+        "has_bias": _has_bias(kind),
+        "has_offset": kind.is_rms and bool(kind.offset),
+        "num_warps": 4 if block <= _WIDE else 8,
+    }
