@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from octavo.backends.torch.experts import Layer, gated_product
-from octavo.backends.torch.interpreter import MEANINGS, Meaning, Run
+from octavo.backends.torch.interpreter import MEANINGS, Meaning
+from octavo.backends.torch.run import Run
 from octavo.backends.torch.weights import TorchExperts
 from octavo.program.listing import Instruction, Mixture, Op
 

@@ -7,7 +7,6 @@ too, and its results tell whether the passes changed what it computes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,21 +14,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from octavo.backends.base import Longs
-from octavo.backends.step import NO_ADAPTER
 from octavo.backends.torch import experts, ops, states
 from octavo.backends.torch.adapters import (
-    Changed,
     change_looked_up,
     expand,
     replace_products,
     shrink,
 )
 from octavo.backends.torch.attention import TorchBatch, attend, write
+from octavo.backends.torch.run import Run
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.distributed.communicator import Communicator, Floats
-from octavo.layers import Rope
-from octavo.program.listing import Buffer, Instruction, Listing, Op, Prepared, Space, Value
+from octavo.program.listing import Buffer, Instruction, Listing, Op, Prepared
 from octavo.program.operands import Matrix
 
 # The score of a token that a smaller vocabulary lacks; a finite one, as those of all others.
@@ -43,91 +39,6 @@ class Outputs(NamedTuple):
     hidden: Tensor
     kept: tuple[Tensor, ...] = ()  # what earlier layers read, if a pass keeps it
     states: Tensor | None = None  # of the rows of logits, if a pass gives them
-
-
-@dataclass(slots=True)
-class Run:
-    """One step: its batch, and the values that are still to be read."""
-
-    batch: TorchBatch
-    communicator: Communicator | None = None  # if several ranks share the model
-    contents: dict[Buffer | Prepared, Tensor] = field(default_factory=dict)
-    turns: dict[tuple[Rope, torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict)
-    pairs: list[experts.Chosen] = field(default_factory=list)  # SortPairs writes both
-    pair_weights: Tensor | None = None
-    wanted: Tensor | None = None
-    adapted: dict[Space, dict[int, Tensor]] = field(default_factory=dict)
-
-    def __getitem__(self, value: Value | None) -> Tensor:
-        assert value is not None
-        tensor = self.contents[value.buffer]
-        if value.width == value.buffer.width:
-            return tensor
-        return tensor[:, value.first : value.first + value.width]
-
-    def __setitem__(self, value: Value | None, tensor: Tensor) -> None:
-        assert value is not None
-        assert value.is_whole
-        self.contents[value.buffer] = tensor
-
-    @property
-    def others(self) -> Communicator:
-        assert self.communicator is not None, "a listing with collectives needs a communicator"
-        return self.communicator
-
-    def rotate(self, x: Tensor, rope: Rope, head_dim: int) -> Tensor:
-        """Rotate x by the tokens' positions; all layers with one rotation share its tables."""
-        return ops.rotate(x, self.tables(rope, x.dtype), rope, head_dim)
-
-    def tables(self, rope: Rope, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return the cosines and sines of the tokens' positions."""
-        if (rope, dtype) not in self.turns:
-            positions, home = self.batch.positions, self.batch.buffers.home
-            self.turns[rope, dtype] = ops.rope_tables(positions, rope, dtype, home)
-        return self.turns[rope, dtype]
-
-    def rows(self, space: Space) -> Tensor:
-        """Return the rows of all tokens that a space consists of."""
-        if space == "Logits":
-            return self.batch.logits_rows
-        if space == "Hidden":
-            return self.batch.hidden_rows
-        if space == "Tokens":
-            return torch.arange(len(self.batch.positions), device=self.batch.device)
-        assert space == "Wanted"
-        if self.wanted is None:
-            (self.wanted,) = self.batch.buffers.home.upload([self._host_rows(space)])
-        return self.wanted
-
-    def changes(self, i: Instruction) -> Changed:
-        """Yield what adapters do to a product, its slot's factor, and the rows."""
-        assert i.out is not None
-        assert i.adapters is not None
-        for slot, rows in self._adapted_rows(i.out.buffer.space).items():
-            if slot not in self.batch.adapter_slots:
-                raise ValueError(f"rows have the adapter of slot {slot}, in which there is none")
-            adapter, factor = self.batch.adapter_slots[slot]
-            yield adapter.products[i.adapters.number], factor, rows
-
-    def _adapted_rows(self, space: Space) -> dict[int, Tensor]:
-        """Return the rows of a space that have each slot's adapter, by the slot."""
-        if not len(self.batch.host.adapters):
-            return {}
-        if space not in self.adapted:
-            slots = self.batch.host.adapters[self._host_rows(space)]
-            used = sorted({*slots.tolist()} - {NO_ADAPTER})
-            rows = self.batch.buffers.home.upload([np.flatnonzero(slots == s) for s in used])
-            self.adapted[space] = dict(zip(used, rows, strict=True))
-        return self.adapted[space]
-
-    def _host_rows(self, space: Space) -> Longs:
-        """Return the rows that a space consists of, as the host has them."""
-        host = self.batch.host
-        if space == "Tokens":
-            return np.arange(len(host.positions))
-        if space == "Wanted":
-            return np.unique(np.concatenate((host.logits_rows, host.hidden_rows))).astype(np.int64)
-        return (host.logits_rows if space == "Logits" else host.hidden_rows).astype(np.int64)
 
 
 class Interpreter:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo.backends.torch.backend import TorchBackend
-from octavo.backends.torch.interpreter import Interpreter, Run
+from octavo.backends.torch.interpreter import Interpreter
+from octavo.backends.torch.run import Run
 from octavo.backends.torch.weights import TorchMatrix
 from octavo.layers import Model, Value
 from octavo.program.listing import Instruction, Listing

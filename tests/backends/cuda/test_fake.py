@@ -14,7 +14,8 @@ from octavo.backends.cuda.fake.accelerator import FakeAccelerator
 from octavo.backends.cuda.fake.tensor import DEVICE, DeviceError, FakeTensor
 from octavo.backends.torch import experts, ops
 from octavo.backends.torch.attention import TorchBatch
-from octavo.backends.torch.interpreter import MEANINGS, Run
+from octavo.backends.torch.interpreter import MEANINGS
+from octavo.backends.torch.run import Run
 from octavo.program.listing import Instruction
 from tests.backends.cuda.on_fake import make_backend
 from tests.backends.cuda.steps import one_row

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from octavo.backends.torch import experts, ops
 from octavo.backends.torch.device import HOST
-from octavo.backends.torch.interpreter import Run
 from octavo.backends.torch.ops import LEAST_TILED_OUTPUTS, MOST_TILED_OUTPUTS, TILE_ROWS
+from octavo.backends.torch.run import Run
 from octavo.backends.torch.weights import TorchExperts
 from octavo.env import child_environment
 from octavo.layers import Rope, Routing

@@ -12,7 +12,8 @@ from octavo.backends.step import HostBatch
 from octavo.backends.torch import interpreter
 from octavo.backends.torch.attention import TorchBatch, make_buffers
 from octavo.backends.torch.backend import TorchBackend
-from octavo.backends.torch.interpreter import MEANINGS, Interpreter, Outputs, Run
+from octavo.backends.torch.interpreter import MEANINGS, Interpreter, Outputs
+from octavo.backends.torch.run import Run
 from octavo.backends.torch.weights import TorchMatrix
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers

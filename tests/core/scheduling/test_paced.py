@@ -153,7 +153,7 @@ def test_passes_that_alone_stall_lose_no_more_than_a_bound() -> None:
 
 
 def test_what_few_sequences_gain_is_not_spent_on_trials_with_many() -> None:
-    """With 16 sequences, no row pays: that is learned from few steps, none of them wide."""
+    """No row pays with 16: that is learned from few steps, none of them wide."""
     seconds = []
     for chance in (0.7, 0.01):  # of that, nothing is sent
         chances = [chance**place for place in range(1, 5)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from octavo.backends.torch.interpreter import MEANINGS, Run
+from octavo.backends.torch.interpreter import MEANINGS
+from octavo.backends.torch.run import Run
 from octavo.layers import RMSNorm
 from octavo.program.listing import Listing
 from octavo.program.passes.norms import norm_while_adding

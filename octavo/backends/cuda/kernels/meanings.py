@@ -10,7 +10,8 @@ from octavo.backends.cuda.batch import DeviceBatch
 from octavo.backends.cuda.kernels import gate, norm, paged
 from octavo.backends.cuda.kernels.place import is_placed
 from octavo.backends.cuda.meanings import DEVICE_MEANINGS
-from octavo.backends.torch.interpreter import Meaning, Run
+from octavo.backends.torch.interpreter import Meaning
+from octavo.backends.torch.run import Run
 from octavo.program.listing import Instruction, Op
 
 

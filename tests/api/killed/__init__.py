@@ -1,0 +1,1 @@
+"""Tests of requests whose engine is killed."""
