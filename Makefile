@@ -246,12 +246,14 @@ test-deploy: setup build/deploy ## the chart, systemd's units and the image's fi
 	@PYTHONPATH=build/deploy $(RUN) -m pytest --quiet -s -o faulthandler_timeout=3600 tests/deploy/every_file.py
 
 test-docs: setup docs ## the site, and every command and program of the pages for users, typed by a reader (minutes)
-	@$(RUN) -m pytest --quiet -o faulthandler_timeout=3600 tests/docs/every_page.py
+	@$(RUN) -m pytest --quiet -o faulthandler_timeout=3600 tests/docs/every_diagram.py tests/docs/every_page.py
 
 # In an environment of its own, without the product: the pages that are made from the code are files.
-build/docs/.installed: requirements/docs.txt $(VENV)/.venv
+build/docs/.installed: requirements/docs.txt requirements/docs-diagrams.txt $(VENV)/.venv
 	@$(PYTHON) -m venv --clear build/docs
 	@$(PHASE) "installing mkdocs into build/docs" build/docs/bin/python -m pip --disable-pip-version-check --quiet install -r requirements/docs.txt
+	@build/docs/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --only-binary :all: --ignore-requires-python \
+	    --target build/docs/diagrams -r requirements/docs-diagrams.txt
 	@touch $@
 
 docs: build/docs/.installed ## the documentation as a site, in build/site; refuses dead links and what loads from elsewhere

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+MERMAID = "mermaid.min.js"
 # Attributes whose address a browser fetches by itself, by element.
 _LOADED = {
     "script": ("src",),
@@ -69,7 +71,7 @@ def problems(site: Path) -> Iterator[str]:
                 yield f"{shown} loads {address}"
             elif not _is_elsewhere(address) and not _is_there(address, path, site, pages):
                 yield f"{shown}: {address} leads nowhere"
-        if page.draws_diagrams:
+        if page.draws_diagrams and not _draws_by_itself(page):
             yield f"{shown} has a diagram, for which a script would be loaded from elsewhere"
     for path in sorted(site.rglob("*.css")):
         for address in filter(_is_elsewhere, _CSS_ADDRESS.findall(path.read_text("utf-8"))):
@@ -86,6 +88,13 @@ def _parsed(path: Path) -> Page:
 def _is_elsewhere(address: str) -> bool:
     parts = urlsplit(address)
     return bool(parts.netloc) or parts.scheme not in ("", "data")
+
+
+def _draws_by_itself(page: Page) -> bool:
+    """Return whether Mermaid is the site's own, and there before the theme looks for it."""
+    scripts = [posixpath.basename(urlsplit(each).path) for each in page.loads]
+    theme = next((at for at, name in enumerate(scripts) if name.startswith("bundle.")), None)
+    return MERMAID in scripts[:theme]
 
 
 def _is_there(address: str, path: Path, site: Path, pages: dict[Path, Page]) -> bool:

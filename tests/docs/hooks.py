@@ -1,7 +1,8 @@
-"""What mkdocs calls while it builds the site: pages from the top folder, and links to code.
+"""What mkdocs calls while it builds the site: pages of the top folder, links to code, diagrams.
 
 The files are written for readers of the repository. Where a link leaves docs/ for a file that is no
-page of the site, its text stays and the link goes.
+page of the site, its text stays and the link goes. A page with a diagram loads Mermaid from the
+site itself, since the theme would load it from elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 # Files of the top folder that are pages of the site too.
 TOP_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+# Where `make docs` installs the package that has Mermaid, and its place in the site.
+DIAGRAMS = ROOT / "build" / "docs" / "diagrams" / "artoo_mermaid" / "assets"
+SCRIPT = "assets/javascripts/mermaid.min.js"
 RAW = "benchmarks/results"  # measured figures, which are files of the site too
+# A wide diagram is scrolled: one that is reduced to the page's width cannot be read.
+NATURAL_SIZE = '%%{init: {"flowchart": {"useMaxWidth": false}}}%%\n'
+SCROLLED = "<style>.mermaid { overflow-x: auto }</style>"
+_DIAGRAM = "```mermaid\n"
 _LINK = re.compile(r"(?<!!)\[(?P<text>(?:[^][]|\[[^]]*\])*)\]\((?P<target>[^)\s]+)\)")
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 
@@ -37,19 +45,40 @@ def decision_names() -> list[str]:
 
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:
-    """Add the pages of the top folder, and the raw figures."""
+    """Add the pages of the top folder, the raw figures, and Mermaid with its licence."""
     from mkdocs.structure.files import File  # type: ignore[import-not-found, unused-ignore]
 
     for name in TOP_PAGES:
         files.append(File.generated(config, name, content=(ROOT / name).read_text("utf-8")))
     for path in sorted((ROOT / RAW).glob("*.json")):
         files.append(File.generated(config, f"data/{path.name}", content=path.read_text("utf-8")))
+    for name, source in ((SCRIPT, "mermaid.min.js"), (f"{SCRIPT}.txt", "NOTICE.md")):
+        files.append(File.generated(config, name, abs_src_path=str(DIAGRAMS / source)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Return the text of a page with links to pages of the site, or with their text alone."""
-    return for_site(markdown, page.file.src_uri)
+    return for_site(markdown, page.file.src_uri).replace(_DIAGRAM, _DIAGRAM + NATURAL_SIZE)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Return the HTML of a page, which loads Mermaid if it has a diagram."""
+    return with_script(output, page.file.dest_uri)
+
+
+def with_script(html: str, page: str) -> str:
+    """Return a page's HTML with the script that its diagrams need; `page` is its path in the site.
+
+    The theme draws with the Mermaid that is there when its own script runs, so it comes first.
+    """
+    if '<pre class="mermaid">' not in html:
+        return html
+    address = posixpath.relpath(SCRIPT, posixpath.dirname(page) or ".")
+    body, scripts = html[: html.rindex("</body>")], html[html.rindex("</body>") :]
+    first = body.index("<script src=")
+    own = f'{SCROLLED}<script src="{address}"></script>\n'
+    return f"{body[:first]}{own}{body[first:]}{scripts}"
 
 
 def for_site(markdown: str, page: str) -> str:

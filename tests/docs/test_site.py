@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.built_site import problems
-from tests.docs.hooks import for_site
+from tests.docs.hooks import SCROLLED, for_site, with_script
 from tests.how_to.follow import ROOT
 
 
@@ -50,6 +50,42 @@ def test_what_is_wrong_with_a_site_is_found(tmp_path: Path) -> None:
         "a.html: c.html leads nowhere",
         "s.css loads https://fonts.example/f.css",
     }
+
+
+@pytest.mark.parametrize(
+    ("page", "address"),
+    [
+        ("architecture.html", "assets/javascripts/mermaid.min.js"),
+        ("how-to/chat.html", "../assets/javascripts/mermaid.min.js"),
+    ],
+)
+def test_a_page_with_a_diagram_has_its_script_in_front_of_the_theme(
+    page: str, address: str
+) -> None:
+    html = '<pre class="mermaid">a</pre><script src="bundle.1.js"></script></body>'
+    own = f'{SCROLLED}<script src="{address}"></script>'
+    assert with_script(html, page) == html.replace("<script", f"{own}\n<script", 1)
+    assert with_script(html.replace("mermaid", "other"), page).count("<script") == 1
+
+
+@pytest.mark.parametrize(
+    ("scripts", "is_drawn"),
+    [
+        (("mermaid.min.js", "bundle.1.js"), True),
+        (("bundle.1.js", "mermaid.min.js"), False),
+        (("bundle.1.js",), False),
+        ((), False),
+    ],
+)
+def test_a_diagram_without_a_script_of_the_site_is_wrong(
+    tmp_path: Path, scripts: tuple[str, ...], is_drawn: bool
+) -> None:
+    """The theme fetches Mermaid from elsewhere unless it is there before."""
+    for name in scripts:
+        (tmp_path / name).write_text("")
+    loaded = "".join(f'<script src="{name}"></script>' for name in scripts)
+    (tmp_path / "a.html").write_text(f'<pre class="mermaid">a --> b</pre>{loaded}')
+    assert len(list(problems(tmp_path))) == (0 if is_drawn else 1)
 
 
 def test_a_site_without_pages_is_wrong(tmp_path: Path) -> None:
