@@ -68,7 +68,8 @@ def answers(port: int, key: str, source: str = "127.0.0.9") -> bool:
 
 
 def test_watches_of_invented_names_are_bounded_and_lock_nobody_out(tmp_path: Path) -> None:
-    times = {"header_seconds": LIMIT, "body_seconds": LIMIT}  # else a call may end by its time
+    # Else a call may end by its time.
+    times = {"header_seconds": 10 * LIMIT, "body_seconds": 10 * LIMIT}
     with served(tmp_path, **times) as life, contextlib.ExitStack() as stack:
         port, watches = life.grpc.port, life.grpc._health.watches
         clients = [stack.enter_context(Http2(port)) for _ in range(5)]
@@ -117,7 +118,8 @@ def test_calls_without_a_key_end_before_their_message(tmp_path: Path) -> None:
 
 
 def test_calls_that_never_send_their_message_lock_nobody_out(tmp_path: Path) -> None:
-    times = {"header_seconds": LIMIT, "body_seconds": LIMIT}  # else a call may end by its time
+    # Else a call may end by its time.
+    times = {"header_seconds": 10 * LIMIT, "body_seconds": 10 * LIMIT}
     with served(tmp_path, max_connections=64, **times) as life, Http2(life.grpc.port) as client:
         port, calls = life.grpc.port, life.grpc._entry.calls
         for _ in range(40):

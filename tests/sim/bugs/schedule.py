@@ -32,7 +32,7 @@ TIME_BUGS = (
     Bug(
         "a stream whose first token is in flight does not count",
         "limits.py",
-        "                has_drawn = True  # its first token, in a step in flight\n",
+        "                has_drawn = True\n",
         "                has_drawn = False\n",
     ),
     Bug(
