@@ -123,14 +123,15 @@ def memory() -> list[Finding]:
 
 def _memory_nodes() -> list[Finding]:
     """Describe a machine whose cores do not all reach all of its memory equally fast."""
-    from octavo.observe import machine
+    from octavo.observe.memory_nodes import memory_nodes
 
-    nodes = machine.memory_nodes()
+    nodes = [each.number for each in memory_nodes()]
     if len(nodes) < 2:
         return []
     advice = (
         "an engine reads fastest what is in the memory of its own cores: run one for each node, as "
-        f"with `numactl --cpunodebind={nodes[0]} --membind={nodes[0]} octavo serve MODEL`"
+        f"with `numactl --cpunodebind={nodes[0]} --membind={nodes[0]} octavo serve MODEL`, or one "
+        f"with a rank on each: `octavo serve MODEL --tensor-parallel-size {len(nodes)}`"
     )
     return [Finding("memory nodes", ", ".join(map(str, nodes)), advice)]
 

@@ -28,6 +28,7 @@ class RankPlace(Struct, frozen=True):
     ranks: int
     descriptor: int  # of the memory
     num_bytes: int
+    threads: int = 0  # by default, of a rank that is bound to a node; 0: its part of the cores
     # What ends the other ranks once nothing refers to it any more.
     owner: object = None
     # Whether each rank has some inputs of every second product, and all add up what they make.

@@ -165,18 +165,6 @@ def huge_page_bytes(root: Path = ROOT) -> int | None:
     return None if size is None else size * 1024
 
 
-def memory_nodes(root: Path = ROOT) -> list[int]:
-    """Return the nodes of memory (NUMA) whose cores this process may use; none if unknown."""
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
-    found = []
-    for path in (root / "sys/devices/system/node").glob("node[0-9]*/cpulist"):
-        ranges = [each.split("-") for each in _text(path).strip().split(",") if each]
-        cores = {core for each in ranges for core in range(int(each[0]), int(each[-1]) + 1)}
-        if cores & allowed:
-            found.append(int(path.parent.name.removeprefix("node")))
-    return sorted(found)
-
-
 def own_bytes() -> int:
     """Return the resident memory of this process without mapped files."""
     return _fields(ROOT / "proc/self/status").get("RssAnon", 0) * 1024

@@ -327,7 +327,11 @@ MISSING: Mapping[str, str] = {
         "one front end serves all engines; for a balancer of your own, start a server for each "
         "engine, with data_parallel_rank, each on a port of its own",
     ),
-    **dict.fromkeys(("numa_bind", "numa_bind_nodes", "numa_bind_cpus"), "start it under numactl"),
+    **dict.fromkeys(
+        ("numa_bind", "numa_bind_nodes", "numa_bind_cpus"),
+        "each rank of tensor_parallel_size is bound to a node by itself; for others, start it "
+        "under numactl",
+    ),
     "device_ids": ONE_DEVICE,
     **dict.fromkeys(
         (

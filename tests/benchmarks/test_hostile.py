@@ -21,6 +21,7 @@ from benchmarks.hostile.adapters.files import (
 from benchmarks.hostile.answers import Answer, AnswerReader, MalformedError
 from benchmarks.hostile.attack import ATTACK_KEY, COMPLETIONS, LIVE, Attack, Ending, Right, post
 from benchmarks.hostile.client import Outcome
+from benchmarks.hostile.events.readers import attack_readers
 from benchmarks.hostile.keeping import faults_of_keeping, settings_in
 from benchmarks.hostile.router.attack import attack_router
 from benchmarks.hostile.router.liars import LIES
@@ -262,3 +263,10 @@ def test_a_router_in_front_of_servers_that_lie(tmp_path: Path) -> None:
     """An honest answer and each lie go through it once, beside a watched stream."""
     faults = attack_router(1 + len(LIES), tmp_path / "log", seed=1, silent_seconds=300.0)
     assert faults == []
+
+
+@pytest.mark.slow
+def test_readers_of_events_that_ask_for_too_much(tmp_path: Path) -> None:
+    """A server ends their connections, and another reader gets its events."""
+    pytest.importorskip("octavo.backends.native._native")
+    assert attack_readers(tmp_path) == []

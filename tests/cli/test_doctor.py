@@ -21,7 +21,9 @@ from octavo.cli import doctor, main
 from octavo.cli.commands import FAILED, OK
 from octavo.cli.doctor import verdict
 from octavo.observe import machine
+from octavo.observe import memory_nodes as nodes_module
 from octavo.observe.finding import Finding
+from octavo.observe.memory_nodes import MemoryNode
 from tests.tidy.source import ROOT
 
 
@@ -87,14 +89,16 @@ def test_little_memory_and_small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         machine, "memory", lambda: machine.Memory(1 << 30, 1 << 20, "the container")
     )
     monkeypatch.setattr(machine, "huge_pages", lambda: "never")
-    monkeypatch.setattr(machine, "memory_nodes", lambda: [2, 3])
+    monkeypatch.setattr(
+        nodes_module, "memory_nodes", lambda: [MemoryNode(each, ((each,),)) for each in (2, 3)]
+    )
     memory, pages, nodes = doctor.memory()
     assert memory.found == "1 MiB free of 1 GiB, limited by the container"
     assert "octavo fit MODEL" in memory.advice
     assert "transparent_hugepage" in pages.advice
     assert nodes.found == "2, 3"
     assert "--membind=2" in nodes.advice
-    monkeypatch.setattr(machine, "memory_nodes", lambda: [0])
+    monkeypatch.setattr(nodes_module, "memory_nodes", lambda: [MemoryNode(0, ((0,),))])
     assert len(doctor.memory()) == 2
 
 

@@ -163,18 +163,6 @@ def test_huge_pages(tmp_path: Path) -> None:
     assert machine.huge_pages(make_root(tmp_path, {name: "always [madvise] never\n"})) == "madvise"
 
 
-def test_nodes_are_those_of_the_cores_that_this_process_may_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lists = {0: "0-1,8-9\n", 1: "2-3\n", 2: "", 10: "4\n"}  # node 2 is memory without cores
-    nodes = "sys/devices/system/node"
-    root = make_root(tmp_path, {f"{nodes}/node{n}/cpulist": text for n, text in lists.items()})
-    for allowed, found in (({9, 4}, [0, 10]), ({3}, [1]), ({7}, []), (set(range(16)), [0, 1, 10])):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _, allowed=allowed: allowed)
-        assert machine.memory_nodes(root) == found
-    assert machine.memory_nodes(tmp_path / "none") == []
-
-
 def test_the_memory_in_huge_pages(tmp_path: Path) -> None:
     text = "1000-2000 ---p 00000000 00:00 0    [rollup]\nRss: 9 kB\nAnonHugePages:  4096 kB\n"
     root = make_root(tmp_path, {"proc/self/smaps_rollup": text})

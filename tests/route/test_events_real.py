@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import threading
@@ -15,10 +16,11 @@ from typing import Any
 import pytest
 import zmq
 
+from benchmarks.hostile.router.publishers import ATTACKS, LyingPublisher
 from octavo.route.kv_events import reader as reader_module
 from tests.api.tiny import make_model
 from tests.cli.test_serve import ask, read_until, server
-from tests.route.make import LIMIT, FakeServer, Request, Site, response, run
+from tests.route.make import LIMIT, FakeServer, Request, Site, response, routing, run
 from tests.route.test_command_line import LIMIT_SECONDS, PATIENT, address_in, router
 from tests.route.test_kv_events import SIZE, batch, stored
 
@@ -164,3 +166,31 @@ def test_a_publisher_that_attacks_harms_nothing(name: str) -> None:
 async def _tokenizing(request: Request, writer: Any) -> None:
     answer = {"tokens": TOKENS} if request.path == "/tokenize" else {"ok": True}
     writer.write(response(200, json.dumps(answer).encode()))
+
+
+@pytest.mark.parametrize("name", [*ATTACKS])
+def test_the_connection_of_a_publisher_that_sends_without_an_end_is_ended(name: str) -> None:
+    """The router keeps little of what it sends, and knows nothing of the publisher any more."""
+    publisher = LyingPublisher(name)
+
+    async def work(site: Site) -> None:
+        reader = site.router._reader
+        assert reader is not None
+        (source,) = [each.source for each in reader.publishers]
+        while not (publisher.num_ended or publisher.num_taken) or not source.num_refused:
+            assert (await site.post()).status_code == 200
+        assert not publisher.num_taken
+        assert not source.view.is_live
+
+    async def main() -> None:
+        await publisher.start()
+        try:
+            async with (
+                asyncio.timeout(LIMIT),
+                routing(FakeServer(), events=(publisher.endpoint,)) as site,
+            ):
+                await work(site)
+        finally:
+            publisher.stop()
+
+    asyncio.run(main())

@@ -1,7 +1,8 @@
 """A router in front of servers that lie, and one key that sends it every wrong thing.
 
-Each request for a lying model must end in a valid response or with its connection, never with
-another's bytes; wrong requests get nothing but 4xx; the other key's stream is the same all the
+Publishers of KV events attack it too: each must lose its connection, and the router's memory stays
+bounded. Each request for a lying model must end in a valid response or with its connection, never
+with another's bytes; wrong requests get nothing but 4xx; the other key's stream is the same all the
 while; and nothing is left open in the end.
 """
 
@@ -32,7 +33,9 @@ from benchmarks.hostile.attack import (
 )
 from benchmarks.hostile.client import Outcome, attack_beside, carry_out
 from benchmarks.hostile.router.liars import DRIPPING, FLOODING, HONEST, MODELS, TEXT, Liar
+from benchmarks.hostile.router.publishers import ATTACKS, LyingPublisher
 from benchmarks.hostile.verdict import fault_of
+from benchmarks.served.client import resident_mib
 from benchmarks.served.command import port_of, running
 
 LIMIT_SECONDS = 300.0
@@ -41,6 +44,7 @@ _WATCHED = {"model": HONEST, "messages": [], "stream": True}
 # Endless answers, of which a client has enough at some time.
 _ENDLESS = (DRIPPING, FLOODING)
 _SETTLE_SECONDS = 60.0
+_MOST_MIB = 300
 SILENT_SECONDS = 3.0
 
 
@@ -60,24 +64,47 @@ def attack_router(
 
 async def _run(log: int, num_requests: int, seed: int, silent_seconds: float) -> list[str]:
     servers = [Liar(MODELS), Liar((HONEST,))]
-    for each in servers:
+    publishers = [LyingPublisher(name) for name in ATTACKS]
+    parties: tuple[Liar | LyingPublisher, ...] = (*servers, *publishers)
+    for each in parties:
         await each.start()
-    with _routing([each.url for each in servers], silent_seconds, log) as process:
+    words = [f"--kv-events={servers[0].url}={one.endpoint}" for one in publishers]
+    urls = [one.url for one in servers]
+    with _routing([*urls, *words], silent_seconds, log) as process:
         port = await asyncio.to_thread(port_of, process)
         attacks = _attacks(num_requests, random.Random(seed))
         faults = await attack_beside(port, attacks, _fault_of, _watch)
         faults += await _left(port, servers)
+        faults += await _faults_of_publishers(publishers, process.pid)
         process.send_signal(signal.SIGTERM)
         code = await asyncio.to_thread(process.wait, LIMIT_SECONDS)
-    for each in servers:
+    for each in parties:
         each.stop()
     return faults + ([f"the exit code is {code}"] if code else [])
 
 
+async def _faults_of_publishers(publishers: list[LyingPublisher], process: int) -> list[str]:
+    """Return which publishers the router still listens to, and whether it has kept too much."""
+    for _ in range(int(_SETTLE_SECONDS / 0.1)):
+        if all(each.num_ended or each.num_taken for each in publishers):
+            break
+        await asyncio.sleep(0.1)
+    faults = [
+        f"events: {each.name}: the router took {each.num_taken} attacks whole and ended "
+        f"{each.num_ended}"
+        for each in publishers
+        if each.num_taken or not each.num_ended
+    ]
+    used = resident_mib(process)
+    if used > _MOST_MIB:
+        faults.append(f"the router has {used:.0f} MiB of memory, more than {_MOST_MIB}")
+    return faults
+
+
 def _routing(
-    urls: list[str], silent_seconds: float, log: int
+    words: list[str], silent_seconds: float, log: int
 ) -> AbstractContextManager[subprocess.Popen[str]]:
-    words = ["route", *urls, "--port", "0", "--api-key", WATCH_KEY, ATTACK_KEY]
+    words = ["route", *words, "--port", "0", "--api-key", WATCH_KEY, ATTACK_KEY]
     words += ["--silent-seconds", str(silent_seconds), "--max-request-seconds", "60"]
     words += ["--header-seconds", "3", "--body-seconds", "3", "--stall-seconds", "3"]
     words += ["--health-seconds", "0.5"]

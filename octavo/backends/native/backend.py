@@ -129,7 +129,8 @@ def _make_threads(options: NativeOptions) -> _Threads:
     if isinstance(place, StagePlace):
         num_stages, place = place.num_local, place.ranks
     num_processes = num_stages * (1 if place is None else place.ranks)
-    threads = options.num_threads or max(1, default_threads() // num_processes)
+    given = options.num_threads or (0 if place is None else place.threads)
+    threads = given or max(1, default_threads() // num_processes)
     if place is None:
         return _Threads(_native.Team(threads, options.pinned))
     ranks = _native.Ranks(place.descriptor, place.num_bytes, place.rank, place.ranks, threads)

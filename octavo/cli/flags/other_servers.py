@@ -113,6 +113,10 @@ _ROUTER = "all models have the same settings; name them, or see --models-dir"
 _HERE = "requests describe the shape of their answers themselves"
 _ROPE = "positions are the model's; see --hf-overrides"
 _PLACES = "threads are placed by the system; start it under numactl or taskset"
+_NODES = (
+    "for threads on all nodes, give --tensor-parallel-size their number: each rank is bound to "
+    "one; for those of one node, start it under numactl"
+)
 _BATCH = "--max-num-batched-tokens is the limit of a step"
 _LOGS = "--log-level sets what is written to standard error"
 _ALWAYS = "it is always so"
@@ -147,7 +151,7 @@ OTHERS: tuple[Other, ...] = (
     Other(("-ngl", "--gpu-layers", "--n-gpu-layers"), ONE_DEVICE, ("0", "auto")),
     Other(("-sm", "--split-mode"), ONE_DEVICE, ("none", "layer")),
     Other(("-mg", "--main-gpu"), ONE_DEVICE, ("0",)),
-    Other(("--numa",), _PLACES, ("numactl",)),
+    Other(("--numa",), _NODES, ("numactl",)),
     Other(
         ("--reasoning-format",),
         "see --reasoning-parser; none leaves reasoning in the text",

@@ -22,6 +22,7 @@ from octavo.distributed.context import ALONE, ParallelContext, RankPlace
 from octavo.engine.ranks.followers import Follower, LocalFollower, launch
 from octavo.engine.ranks.link import FileState, Started, StartRank
 from octavo.engine.ranks.memory import RankMemory
+from octavo.engine.ranks.placement import bind, shares_of_ranks
 from octavo.observe.log import level_in_use
 from octavo.resolve import EngineConfig
 from octavo.wire.message_types import WireError, pack
@@ -160,19 +161,23 @@ class RankGroup(ProcessGroup):
         super().__init__(num_ranks)
         self._sums = sums
         self._memory = RankMemory(num_ranks)
+        own, *others = shares_of_ranks(num_ranks)
+        self._threads = own.threads
         try:
-            for rank in range(1, num_ranks):
+            for rank, share in enumerate(others, 1):
                 memory = [self._memory.descriptor]
-                self._launch(f"rank {rank}", PROGRAM, self._memory.words(rank), memory)
+                words = [*self._memory.words(rank), *share.words]
+                self._launch(f"rank {rank}", PROGRAM, words, memory)
         except BaseException:
             self.close()
             self._memory.close()
             raise
+        bind(own, "rank 0")  # after the others have started, which would inherit it
 
     @property
     def place(self) -> RankPlace:
         """The place of this process."""
-        return structs.replace(self._memory.place(self), sums=self._sums)
+        return structs.replace(self._memory.place(self, self._threads), sums=self._sums)
 
     @property
     def context(self) -> ParallelContext:

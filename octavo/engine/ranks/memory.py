@@ -48,9 +48,9 @@ class RankMemory:
         words = ["--memory", str(self.descriptor), "--memory-bytes", str(self._num_bytes)]
         return [*words, "--rank", str(rank), "--ranks", str(self._num_ranks)]
 
-    def place(self, owner: object = None) -> RankPlace:
+    def place(self, owner: object = None, threads: int = 0) -> RankPlace:
         """Return the place of the first rank, in this process."""
-        return RankPlace(0, self._num_ranks, self.descriptor, self._num_bytes, owner)
+        return RankPlace(0, self._num_ranks, self.descriptor, self._num_bytes, threads, owner)
 
     def close(self) -> None:
         """Close the file, once this process has mapped it and the ranks have inherited it."""

@@ -22,8 +22,9 @@ from octavo.confine.process import confine, die_before_parent, give_up_privilege
 from octavo.distributed.context import RankPlace, StagePlace
 from octavo.engine.drafter import layout_of, open_with_drafter, record_programs, weight_files
 from octavo.engine.ranks.link import FileState, Link, Started, StartRank
+from octavo.engine.ranks.placement import Share, add_words, bind
 from octavo.engine.shortage import describe_shortage, is_shortage
-from octavo.models.build import bind
+from octavo.models.build import bind as bind_model
 from octavo.models.load import OpenedModel
 from octavo.observe.collection import freeze
 from octavo.observe.log import set_up_log
@@ -41,7 +42,9 @@ log = logging.getLogger(__name__)
 def main(argv: list[str]) -> int:
     """Compute a rank's share until the engine ends; return the exit status."""
     options = _parse(argv)
+    share = Share(options.processors, options.nodes, options.threads)
     begin()
+    bind(share, f"rank {options.rank}")
     link = Link(socket.socket(fileno=options.link))
     start = link.receive(StartRank)
     if start is None:
@@ -55,7 +58,7 @@ def main(argv: list[str]) -> int:
     arguments = unpack(start.arguments, EngineArguments)
     sums = arguments.tensor_parallel_form == "sums"
     given = options.rank, options.ranks, options.memory, options.memory_bytes
-    place = RankPlace(*given, sums=sums)
+    place = RankPlace(*given, share.threads, sums=sums)
     return follow_start(link, start, arguments, place, follow_first)
 
 
@@ -108,7 +111,7 @@ def load(
     backend = choose_backend(arguments).kind.make(arguments, files, place)
     assert isinstance(backend, NativeBackend), "no other backend has ranks"
     layout = layout_of(opened)
-    bind(opened.model, backend, opened.weights, place.context)
+    bind_model(opened.model, backend, opened.weights, place.context)
     record_programs(opened, layout, backend, start.block_size, _adapter_settings(arguments, opened))
     backend.settle()
     return backend
@@ -144,6 +147,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=__name__, description=__doc__)
     for name in ("--link", "--memory", "--memory-bytes", "--rank", "--ranks"):
         parser.add_argument(name, type=int, required=True)
+    add_words(parser)
     return parser.parse_args(argv)
 
 

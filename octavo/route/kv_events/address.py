@@ -13,6 +13,7 @@ _ENDPOINT = re.compile(
     r"tcp://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})|ipc://[^\x00-\x20,]{1,90}"
 )
 MOST_SOURCES = 200
+_MOST_ENDPOINT_BYTES = 100  # a system takes no longer path of a socket
 
 
 class EventsAddress(NamedTuple):
@@ -51,7 +52,7 @@ def _read(text: str, servers: Sequence[Address]) -> EventsAddress:
         raise _wrong(text, f"{address.url} is none of the servers ({known})")
     for each in (endpoint, replay) if has_replay else (endpoint,):
         match = _ENDPOINT.fullmatch(each)
-        if match is None or not 1 <= int(match["port"] or 1) <= 65535:
+        if match is None or not _can_be_used(each) or not 1 <= int(match["port"] or 1) <= 65535:
             raise _wrong(text, f"{each[:100]!r} is no endpoint to connect to")
     return EventsAddress(address, endpoint, replay if has_replay else None)
 
@@ -62,3 +63,14 @@ def _wrong(text: str, why: str) -> ServerSettingsError:
         "http://HOST:PORT=tcp://HOST:5557,tcp://HOST:5558, where the second endpoint, at which "
         "missed events are asked for, may be left out"
     )
+
+
+def _can_be_used(endpoint: str) -> bool:
+    """Return whether an endpoint has a length, and a host a form, that the system takes."""
+    if endpoint.startswith("ipc://"):
+        return len(endpoint.encode()) <= _MOST_ENDPOINT_BYTES
+    try:
+        endpoint.removeprefix("tcp://").rpartition(":")[0].encode("idna")
+    except UnicodeError:
+        return False
+    return True

@@ -13,7 +13,7 @@ import pytest
 import zmq
 from msgspec import structs
 
-from octavo.client.cache_events import publisher as module
+from octavo.client.cache_events import sender as module
 from octavo.client.cache_events.form import name_of
 from octavo.client.cache_events.publisher import CachePublisher, open_publishers
 from octavo.core.config import ConfigError
@@ -251,15 +251,11 @@ def test_a_batch_without_room_makes_the_next_begin_anew(
     config = settings(directory)
     publisher, reader = CachePublisher(config, 0), Reader(config.endpoint, config.replay_endpoint)
 
-    class Full:
-        def send(self, data: bytes, flags: int) -> None:
-            raise zmq.Again
-
     try:
         joined(reader, publisher)
         publisher.publish((STORED,), FACTS)
         with monkeypatch.context() as patch:
-            patch.setattr(publisher, "_queue", Full())
+            patch.setattr(publisher, "_most_waiting", 0)
             publisher.publish((STORED,), FACTS)
             publisher.publish((RemovedBlock(0, b"a" * 16),), FACTS)
         publisher.publish((STORED,), FACTS)

@@ -1,0 +1,1 @@
+"""Tests of ZeroMQ's protocol, against libzmq and against what breaks it."""
