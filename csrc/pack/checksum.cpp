@@ -8,7 +8,7 @@ namespace octavo {
 namespace {
 
 constexpr int kLanes = 8;  // independent sums, since each multiplication waits for the last one
-constexpr size_t kBlock = kLanes * sizeof(uint64_t);
+constexpr size_t kAllLanes = kLanes * sizeof(uint64_t);
 constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;  // odd, so that no step loses a bit
 
 uint64_t mixed(uint64_t sum, uint64_t word) {
@@ -30,9 +30,9 @@ uint64_t checksum(const uint8_t* data, size_t bytes) {
   uint64_t sums[kLanes];
   for (int lane = 0; lane < kLanes; lane++) sums[lane] = kFactor * (lane + 1);
   size_t at = 0;
-  for (; bytes - at >= kBlock; at += kBlock) add_block(data + at, sums);
+  for (; bytes - at >= kAllLanes; at += kAllLanes) add_block(data + at, sums);
   if (at < bytes) {
-    uint8_t last[kBlock] = {};
+    uint8_t last[kAllLanes] = {};
     std::copy(data + at, data + bytes, last);
     add_block(last, sums);
   }

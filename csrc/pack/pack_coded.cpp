@@ -29,7 +29,7 @@ struct CodedKind {
   const char* name;
 };
 
-constexpr CodedKind kKinds[] = {
+constexpr CodedKind kCodedKinds[] = {
     {Stored::F8By32, Format::F8By32, "F8By32"},
     {Stored::F8By128, Format::F8By128, "F8By128"},
     {Stored::NF4By64, Format::NF4By64, "NF4By64"},
@@ -39,14 +39,14 @@ constexpr CodedKind kKinds[] = {
     {Stored::NVFP4, Format::NVFP4By16, "NVFP4"},
 };
 
-const CodedKind* kind_of(Stored type) {
-  const auto* end = std::end(kKinds);
+const CodedKind* coded_kind_of(Stored type) {
+  const auto* end = std::end(kCodedKinds);
   const auto* found =
-      std::find_if(kKinds, end, [&](const CodedKind& kind) { return kind.type == type; });
+      std::find_if(kCodedKinds, end, [&](const CodedKind& kind) { return kind.type == type; });
   return found == end ? nullptr : found;
 }
 
-void refuse_parts(const char* name, int inputs, int group) {
+void refuse_part_groups(const char* name, int inputs, int group) {
   if (inputs > 0 && inputs % group == 0) return;
   throw std::invalid_argument("a matrix of " + std::string(name) + " has inputs in groups of " +
                               std::to_string(group) + ", and " + std::to_string(inputs) +
@@ -184,29 +184,29 @@ void pack_made(Format format, Stored type, const uint8_t* const* rows, int count
 
 }  // namespace
 
-bool is_coded_type(Stored type) { return kind_of(type) != nullptr; }
+bool is_coded_type(Stored type) { return coded_kind_of(type) != nullptr; }
 
 bool is_made_coded(Format format) {
   return format == Format::F8By32 || format == Format::F8By128 || format == Format::NF4By64;
 }
 
-Format own_coded_format(Stored type) { return kind_of(type)->format; }
+Format own_coded_format(Stored type) { return coded_kind_of(type)->format; }
 
 size_t coded_row_bytes(Stored type, int inputs) {
-  const CodedKind& kind = *kind_of(type);
+  const CodedKind& kind = *coded_kind_of(type);
   const CodedLayout layout = coded_layout_of(kind.format);
   if (type == Stored::NVFP4) {
-    refuse_parts(kind.name, inputs, kBlock);
+    refuse_part_groups(kind.name, inputs, kBlock);
     return inputs / kBlock * kBlockBytes;
   }
-  refuse_parts(kind.name, inputs, layout.group * layout.span);
+  refuse_part_groups(kind.name, inputs, layout.group * layout.span);
   return inputs / layout.group * stored_group_bytes(layout);
 }
 
 size_t coded_panel_bytes(Format format, int inputs) {
   const CodedLayout layout = coded_layout_of(format);
   const int together = layout.group * layout.span;
-  refuse_parts("codes", inputs, together);
+  refuse_part_groups("codes", inputs, together);
   return layout.first_bytes + inputs / together * span_bytes_of(layout);
 }
 

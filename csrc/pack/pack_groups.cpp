@@ -17,7 +17,7 @@ namespace {
 constexpr uint32_t kLow = 0x0f0f0f0f, kHigh = 0xf0f0f0f0;
 // Groups taken from each row in turn: the part of the panel that they fill must stay in the L1, and
 // rows should be read in long runs.
-constexpr int kRun = 24;
+constexpr int kGroupsAtOnce = 24;
 
 uint32_t read_word(const uint8_t* from) {
   uint32_t word;
@@ -78,8 +78,8 @@ template <class Type>
 void pack_panel(const uint8_t* const* rows, int count, int groups, uint8_t* panel) {
   const bool is_full = count == kPanel && std::find(rows, rows + count, nullptr) == rows + count;
   if (!is_full) std::memset(panel, 0, static_cast<size_t>(groups) * Type::kGroupBytes);
-  for (int first = 0; first < groups; first += kRun) {
-    const int end = std::min(groups, first + kRun);
+  for (int first = 0; first < groups; first += kGroupsAtOnce) {
+    const int end = std::min(groups, first + kGroupsAtOnce);
     for (int output = 0; output < count; output++) {
       if (rows[output] == nullptr) continue;
       const uint8_t* from = rows[output] + static_cast<size_t>(first) * Type::kBlock;

@@ -86,7 +86,7 @@ const Kind* kind_of(Stored type) {
   return nullptr;
 }
 
-void refuse_parts(const char* what, int inputs, int block) {
+void refuse_part_blocks(const char* what, int inputs, int block) {
   if (inputs > 0 && inputs % block == 0) return;
   throw std::invalid_argument("a matrix of " + std::string(what) + " has inputs in blocks of " +
                               std::to_string(block) + ", and " + std::to_string(inputs) +
@@ -343,12 +343,12 @@ Format own_quantized_format(Stored type) { return kind_of(type)->format; }
 
 size_t quantized_row_bytes(Stored type, int inputs) {
   const Kind& kind = *kind_of(type);
-  refuse_parts(kind.name, inputs, kind.block);
+  refuse_part_blocks(kind.name, inputs, kind.block);
   return static_cast<size_t>(inputs / kind.block) * kind.block_bytes;
 }
 
 size_t quantized_panel_bytes(Format format, int inputs) {
-  refuse_parts("codes", inputs, kGroup);
+  refuse_part_blocks("codes", inputs, kGroup);
   const GroupLayout& layout = kGroupLayouts[static_cast<int>(format)];
   const size_t groups = inputs / kGroup, blocks = (groups + layout.span - 1) / layout.span;
   return blocks * layout.header_bytes + groups * layout.code_bytes;

@@ -17,7 +17,7 @@ namespace {
 
 // The work that a thread takes at a time: long enough to be read in one run, short enough that the
 // other threads do not wait long for the last piece.
-constexpr size_t kPieceBytes = size_t{256} << 10;
+constexpr size_t kReadBytes = size_t{256} << 10;
 // Rows that are made need more at once: a line of the cache may have codes of 128 outputs.
 constexpr int kPanelsOfMade = 8;
 // Pieces between two checks for Ctrl-C: a tenth of a second, if they come from a slow disk.
@@ -48,7 +48,7 @@ struct PackQueue::Running {
       const int begin = jobs[job].first_panel, end = jobs[job].end_panel;
       const size_t bytes = panel_bytes(jobs[job].format, jobs[job].inputs);
       const size_t least = jobs[job].makes_rows() ? kPanelsOfMade : 1;
-      const int most = static_cast<int>(std::max(least, kPieceBytes / bytes));
+      const int most = static_cast<int>(std::max(least, kReadBytes / bytes));
       left[job] = end - begin;
       for (int first = begin; first < end; first += most) {
         pieces.push_back({static_cast<int>(job), first, std::min(end, first + most)});

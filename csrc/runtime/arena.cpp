@@ -12,18 +12,15 @@ namespace octavo {
 
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
 // Large enough that few matrices begin a new chunk; its untouched pages take no memory.
 constexpr size_t kChunk = size_t{64} << 20;
-
-size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 }  // namespace
 
 Pages::Pages(size_t bytes, bool huge) {
   if (bytes == 0) return;
   // One huge page more than asked for, so that the memory can begin where a huge page begins.
-  bytes_ = huge ? rounded(bytes, kHugePage) + kHugePage : rounded(bytes, 4096);
+  bytes_ = huge ? rounded(bytes, kHugePage) + kHugePage : rounded(bytes, kSmallPage);
   data_ = map_pages(bytes_);
   if (!data_) {
     bytes_ = 0;

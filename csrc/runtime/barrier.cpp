@@ -9,7 +9,6 @@ namespace {
 
 // Within a step the other threads arrive within microseconds, unless the system has taken the
 // processor away from one of them; then spinning would only keep it away for longer.
-constexpr int kSpins = 2000;  // about 30 µs of pauses
 constexpr int kYields = 200;  // then processors are offered to others, before sleeping
 
 // Spins, then yields, then sleeps until `word` is no longer `value`.

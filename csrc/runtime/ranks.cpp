@@ -14,12 +14,9 @@ namespace octavo {
 
 namespace {
 
-constexpr size_t kSmallPage = 4096, kHugePage = size_t{2} << 20;
 constexpr size_t kMostReason = 500;
 // In a word that counts: the group has ended.
 constexpr uint32_t kEnded = uint32_t{1} << 31;
-
-size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 // Counts one more, so that the bit that ends the group stays as it is.
 uint32_t count_one(std::atomic<uint32_t>& word) {

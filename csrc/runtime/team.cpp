@@ -11,12 +11,6 @@
 
 namespace octavo {
 
-namespace {
-
-constexpr int kSpins = 2000;  // about 30 µs of pauses
-
-}  // namespace
-
 Team::Team(int size, bool pinned, std::shared_ptr<Ranks> ranks)
     : size_(size < 1 ? 1 : size),
       process_(process_id()),

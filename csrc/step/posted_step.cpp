@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kNothing = ~uint64_t{0};
 
-struct Sizes {
+struct PostedSizes {
   int32_t rows, sequences, table_width, groups, logits, hidden, kept, echoes;
   int32_t has_types, has_adapters;
   Part part;
@@ -21,7 +21,7 @@ struct Sizes {
 
 // Goes through the numbers of a step in the order in which they are posted.
 template <typename Each>
-void for_each_array(const Sizes& sizes, StepInputs& step, Each each) {
+void for_each_posted(const PostedSizes& sizes, StepInputs& step, Each each) {
   each(step.token_ids, sizes.rows);
   each(step.positions, sizes.rows);
   if (sizes.has_types) each(step.types, sizes.rows);
@@ -39,7 +39,7 @@ void for_each_array(const Sizes& sizes, StepInputs& step, Each each) {
 void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks) {
   StepInputs step = inputs;
   const auto place_of = [&](const void* at) { return at ? ranks.offset_of(at) : kNothing; };
-  Sizes sizes{};
+  PostedSizes sizes{};
   sizes.rows = step.num_rows;
   sizes.sequences = step.sequences;
   sizes.table_width = step.table_width;
@@ -56,8 +56,8 @@ void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks) {
   sizes.hidden_out = place_of(step.hidden_out);
   sizes.state_out = place_of(step.state_out);
   sizes.given = place_of(step.given);
-  size_t bytes = sizeof(Sizes) + sizes.kept * sizeof(uint64_t);
-  for_each_array(sizes, step, [&](const auto*& array, int64_t count) {
+  size_t bytes = sizeof(PostedSizes) + sizes.kept * sizeof(uint64_t);
+  for_each_posted(sizes, step, [&](const auto*& array, int64_t count) {
     bytes += count * sizeof *array;
   });
   uint8_t* to = ranks.room(bytes);
@@ -68,7 +68,7 @@ void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks) {
     std::memcpy(to, &place, sizeof place);
     to += sizeof place;
   }
-  for_each_array(sizes, step, [&](const auto*& array, int64_t count) {
+  for_each_posted(sizes, step, [&](const auto*& array, int64_t count) {
     if (count > 0) std::memcpy(to, array, count * sizeof *array);
     to += count * sizeof *array;
   });
@@ -76,7 +76,7 @@ void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks) {
 }
 
 StepInputs read_step(const Ranks::Posted& posted, const Ranks& ranks) {
-  Sizes sizes;
+  PostedSizes sizes;
   std::memcpy(&sizes, posted.data, sizeof sizes);
   const auto floats_at = [&](uint64_t place) {
     return place == kNothing ? nullptr : reinterpret_cast<float*>(ranks.at(place));
@@ -102,7 +102,7 @@ StepInputs read_step(const Ranks::Posted& posted, const Ranks& ranks) {
     from += sizeof place;
     step.kept_out.push_back(floats_at(place));
   }
-  for_each_array(sizes, step, [&](auto*& array, int64_t count) {
+  for_each_posted(sizes, step, [&](auto*& array, int64_t count) {
     array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(from);
     from += count * sizeof *array;
   });

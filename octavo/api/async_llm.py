@@ -16,7 +16,7 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import structs
 
@@ -46,7 +46,7 @@ from octavo.api.requests import (
 )
 from octavo.api.shapes import check_shape
 from octavo.api.sinks import Sink, WaitingSink
-from octavo.api.text_model import TextModel
+from octavo.api.text_model import TextModel, named_tokenizer
 from octavo.client.client import EngineClient
 from octavo.client.restart_policy import Timing
 from octavo.core.config import ConfigError
@@ -62,6 +62,10 @@ from octavo.options import DEFAULT_MODEL
 from octavo.options.engine import EngineArguments, read_arguments, split_processors
 from octavo.options.engines import ENGINES
 from octavo.text.token_table import TokenTable
+
+if TYPE_CHECKING:
+    from octavo.models.load import OpenedModel
+    from octavo.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -86,13 +90,20 @@ class AsyncLLM(EngineControl):
         named, classes = split_processors(logits_processors)
         arguments = read_arguments(model, {**options, **classes})
         arguments, copies = open_copies(arguments)
+        tokenizers: list[Tokenizer] = []
+
+        def load(opened: OpenedModel, source: ModelFiles) -> None:
+            tokenizers.append(named_tokenizer(arguments, source, opened.checkpoint))
+
         try:
-            client = _start(engine, arguments, timing, named)
+            client = _start(engine, arguments, timing, named, load)
         except BaseException:
             if copies is not None:
                 copies.close()
             raise
-        self._settle(client, arguments, tuple(named or ()), copies=copies)
+        # An engine in a process of its own has loaded none here.
+        tokenizer = tokenizers[0] if tokenizers else None
+        self._settle(client, arguments, tuple(named or ()), tokenizer, copies=copies)
 
     @classmethod
     def over(
@@ -405,9 +416,10 @@ def _start(
     arguments: EngineArguments,
     timing: Timing | None,
     processors: Mapping[str, LogitsProcessor] | None,
+    meanwhile: Callable[[OpenedModel, ModelFiles], None],
 ) -> EngineClient:
     if engine not in ENGINES:
         names = " or ".join(map(repr, sorted(ENGINES)))
         raise ConfigError(f"engine={engine!r} must be {names}")
     module = import_module(ENGINES[engine])
-    return cast("EngineClient", module.start(arguments, timing, processors))
+    return cast("EngineClient", module.start(arguments, timing, processors, meanwhile))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from octavo.api.text_model import TextModel, load_tokenizer
+from octavo.api.text_model import TextModel, named_tokenizer
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.engine.build import BuiltEngine, build_engine
 from octavo.engine.holds import Holds
 from octavo.engine.own_files import own_files
-from octavo.loader import ModelFiles, resolve
+from octavo.loader import ModelFiles
 from octavo.models.load import OpenedModel
 from octavo.options.engine import EngineArguments
 from octavo.text.tokenizer import Tokenizer
@@ -24,10 +24,7 @@ class LocalModel(TextModel):
         tokenizers: list[Tokenizer] = []
 
         def load(opened: OpenedModel, source: ModelFiles) -> None:
-            if arguments.tokenizer is None:
-                tokenizers.append(load_tokenizer(source, opened.checkpoint))
-            else:
-                tokenizers.append(load_tokenizer(resolve(arguments.tokenizer)))
+            tokenizers.append(named_tokenizer(arguments, source, opened.checkpoint))
 
         self.engine: BuiltEngine = build_engine(arguments, processors=processors, meanwhile=load)
         self.core = self.engine.core

@@ -166,6 +166,15 @@ def load_tokenizer(source: ModelFiles, opened: Checkpoint | None = None) -> Toke
     return tokenizer_from_directory(source.directory)
 
 
+def named_tokenizer(
+    arguments: EngineArguments, source: ModelFiles, opened: Checkpoint
+) -> Tokenizer:
+    """Read the tokenizer that the arguments name, or else that of the model, which is open."""
+    if arguments.tokenizer is not None:
+        return load_tokenizer(resolve(arguments.tokenizer))
+    return load_tokenizer(source, opened)
+
+
 def recommended(generation: GenerationDefaults) -> SamplingParams:
     """Return the sampling parameters of generation_config; ours where it sets none."""
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")

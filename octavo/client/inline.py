@@ -32,6 +32,8 @@ from octavo.wire.facts import EngineFacts
 
 if TYPE_CHECKING:
     from octavo.engine.tensor_files import RequestFiles, TensorFiles
+    from octavo.loader import ModelFiles
+    from octavo.models.load import OpenedModel
 
 log = logging.getLogger(__name__)
 
@@ -239,8 +241,12 @@ def start(
     arguments: EngineArguments,
     timing: Timing | None,
     processors: Mapping[str, LogitsProcessor] | None,
+    meanwhile: Callable[[OpenedModel, ModelFiles], None] | None = None,
 ) -> InlineClient:
-    """Build the engine that the arguments describe; `timing` concerns processes alone."""
+    """Build the engine that the arguments describe; `timing` concerns processes alone.
+
+    `meanwhile` is called with the opened model while its weights load.
+    """
     if arguments.needs_processes:
         raise ConfigError(
             f"data_parallel_size={arguments.data_parallel_size} and data_parallel_backend="
@@ -251,6 +257,6 @@ def start(
     from octavo.engine.build import build_engine
     from octavo.engine.own_files import own_files
 
-    engine = build_engine(arguments, processors=processors)
+    engine = build_engine(arguments, processors=processors, meanwhile=meanwhile)
     files = own_files(engine, arguments.adapter_directory)
     return InlineClient(engine.core, engine.facts, engine.adapters, files)

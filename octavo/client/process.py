@@ -361,8 +361,13 @@ def start(
     arguments: EngineArguments,
     timing: Timing | None,
     processors: Mapping[str, LogitsProcessor] | None,
+    meanwhile: object = None,
 ) -> ProcessClient:
-    """Launch the engines' processes, and wait until they are ready."""
+    """Launch the engines' processes, and wait until they are ready.
+
+    `meanwhile` is for an engine that opens the model in this process, which none of these does.
+    """
+    del meanwhile
     if processors:
         raise ConfigError(
             "logits_processors are functions, which do not cross into the engine's process; "

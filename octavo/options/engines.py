@@ -1,7 +1,7 @@
 """The places where an engine can run, as users name them: a line for each.
 
-Each has a module, whose function `start(arguments, timing, processors)` returns the client of an
-engine that is ready. The front end checks the names without importing it.
+Each has a module, whose function `start(arguments, timing, processors, meanwhile)` returns the
+client of an engine that is ready. The front end checks the names without importing it.
 """
 
 from __future__ import annotations

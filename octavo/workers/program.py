@@ -45,12 +45,13 @@ from octavo.workers.prompts import MAX_MESSAGE_CHARACTERS, PromptMaker
 LOAD_BYTES = 4 << 30  # of reading the tokenizer
 LOAD_SECONDS = 60.0  # for it
 LARGE_FRAME_BYTES = 1 << 18  # larger jobs leave memory behind that is worth returning
-# Modules that templates make Python import; a confined process can import nothing more.
+# Modules that templates and tools make Python import; a confined process can import nothing more.
 _IMPORTED_LATE = (
     "encodings.unicode_escape",
     "encodings.utf_16_le",
     "html",
     "jinja2.debug",
+    "octavo.text.chat.tools_as_text",
     "textwrap",
 )
 

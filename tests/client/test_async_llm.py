@@ -100,6 +100,7 @@ def test_a_real_model_gives_the_same_text_inline_and_in_a_killed_process(
 
     inline = AsyncLLM(directory, **SIZES)
     expected = run(all_streams(inline, kills=False))
+    assert "load the tokenizer" in dict(inline.facts.start_seconds)  # beside the weights
     inline.close()
     outside = AsyncLLM(directory, engine="process", timing=clients.patient(), **SIZES)
     try:

@@ -8,8 +8,8 @@
 namespace octavo {
 namespace {
 
-constexpr int kEight = 8;
-constexpr int kEights = kGroup / kEight;  // of a group
+constexpr int kAtOnce = 8;
+constexpr int kEights = kGroup / kAtOnce;  // of a group
 
 uint8_t odd(unsigned number) { return static_cast<uint8_t>(2 * number + 1); }
 
@@ -24,8 +24,8 @@ unsigned with_eighth(unsigned seven) { return seven | (__builtin_popcount(seven)
 
 // Writes eight codes: levels, and above their bits one of `upper` each.
 void write_eight(const uint8_t* levels, int bits, unsigned upper, int eight, Group& group) {
-  uint8_t codes[kEight];
-  for (int i = 0; i < kEight; i++) {
+  uint8_t codes[kAtOnce];
+  for (int i = 0; i < kAtOnce; i++) {
     codes[i] = static_cast<uint8_t>(levels[i] | (upper >> i & 1) << bits);
   }
   std::memcpy(group.steps + eight * 2, codes, sizeof codes);
@@ -38,9 +38,9 @@ void write_point(const Codebook& points, unsigned code, unsigned signs, int eigh
 // Two points of four elements.
 void write_two_points(const Codebook& points, unsigned first, unsigned second, unsigned signs,
                       int eight, Group& group) {
-  uint8_t levels[kEight];
-  std::memcpy(levels, points[first].data(), kEight / 2);
-  std::memcpy(levels + kEight / 2, points[second].data(), kEight / 2);
+  uint8_t levels[kAtOnce];
+  std::memcpy(levels, points[first].data(), kAtOnce / 2);
+  std::memcpy(levels + kAtOnce / 2, points[second].data(), kAtOnce / 2);
   write_eight(levels, 3, signs, eight, group);
 }
 

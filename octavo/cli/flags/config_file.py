@@ -8,23 +8,36 @@ from __future__ import annotations
 
 import argparse
 import json
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from octavo.cli.flags.dotted import joined
-from octavo.cli.flags.flat_yaml import read as read_yaml
 
 FLAG = "--config"
 _MOST_BYTES = 1 << 20
 # Settings without which a server would be open: an empty one, or one that YAML takes for a number
 # or a truth, is a mistake.
 PROTECTING = ("api_key", "api_key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
+
+
+def _read_yaml(text: str) -> Any:
+    from octavo.cli.flags.flat_yaml import read
+
+    return read(text)
+
+
+def _read_toml(text: str) -> Any:
+    import tomllib
+
+    return tomllib.loads(text)
+
+
+# Each imports what it needs: a command without a file starts sooner.
 _READERS: Mapping[str, Callable[[str], Any]] = {
-    ".yaml": read_yaml,
-    ".yml": read_yaml,
-    ".toml": tomllib.loads,
+    ".yaml": _read_yaml,
+    ".yml": _read_yaml,
+    ".toml": _read_toml,
     ".json": json.loads,
 }
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError, TemplateSyntaxError
 
-from octavo.formats.description import ToolFormat
 from octavo.loader.errors import quote
 from octavo.text.chat.content_parts import reads_parts
 from octavo.text.chat.messages import (
@@ -22,13 +21,10 @@ from octavo.text.chat.messages import (
     read_messages,
 )
 from octavo.text.chat.sandbox import TemplateSandbox
-from octavo.text.chat.tools_as_text import (
-    instructions,
-    with_instructions,
-    with_turns_as_text,
-    with_written_calls,
-)
 from octavo.text.token_table import MAX_TEMPLATE_CHARACTERS
+
+if TYPE_CHECKING:
+    from octavo.formats.description import ToolFormat
 
 Place = tuple[int, int]  # of the first character, and of the one behind the last
 MAX_OUTPUT_CHARACTERS = 1 << 23
@@ -152,11 +148,31 @@ class ChatTemplate:
     def _with_tools(
         self, chat: list[dict[str, Any]], known: dict[str, Any], tool_format: ToolFormat | None
     ) -> list[dict[str, Any]]:
+        """Return the messages with what the template does not know of tools."""
+        if tool_format is not None:
+            chat = self._with_text(chat, known, tool_format)
+        if self._knows_none:
+            for message in chat:
+                if "tool_calls" in message:
+                    message.setdefault("content", None)
+        return chat
+
+    def _with_text(
+        self, chat: list[dict[str, Any]], known: dict[str, Any], tool_format: ToolFormat
+    ) -> list[dict[str, Any]]:
         """Return the messages with what the template does not know of tools as text.
 
         Tools that are text then are taken out of the `known` variables.
         """
-        if tool_format is not None and (tool_format.is_generic or not self._shows_tools):
+        # Imported here, with all formats of calls, because most conversations have no tools.
+        from octavo.text.chat.tools_as_text import (
+            instructions,
+            with_instructions,
+            with_turns_as_text,
+            with_written_calls,
+        )
+
+        if tool_format.is_generic or not self._shows_tools:
             chat = with_turns_as_text(chat, tool_format)
             tools, known["tools"] = known["tools"], None
             if tools:
@@ -165,12 +181,8 @@ class ChatTemplate:
                 chat = with_instructions(
                     chat, text, lambda probe: self._run({**alone, "messages": probe})
                 )
-        elif tool_format is not None and not self._reads_calls:
+        elif not self._reads_calls:
             chat = with_written_calls(chat, tool_format)
-        if self._knows_none:
-            for message in chat:
-                if "tool_calls" in message:
-                    message.setdefault("content", None)
         return chat
 
     def check_tools(self, messages: Sequence[Message], tools: object) -> None:
