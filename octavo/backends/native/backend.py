@@ -86,8 +86,7 @@ class NativeOptions(Struct, frozen=True):
     num_threads: int = 0  # 0: one for each physical core that this process may use
     instruction_set: str = ""  # empty: the best that this processor runs, or the fastest measured
     accumulation_order: str = ""  # of bf16 sums; empty: that of the instruction set
-    # Where results of measurements are kept. None: nothing is measured, and the best instruction
-    # set by its name computes everything.
+    # Keeps what was measured; None: nothing is, and the best instruction set by its name computes.
     measured_file: Path | None = None
     preallocates_kv: bool = False  # the cache's memory is taken when the cache is made
     pinned: bool = False  # each thread stays on a core of its own
@@ -125,14 +124,14 @@ class _Threads(NamedTuple):
 
 
 def _make_threads(options: NativeOptions) -> _Threads:
-    place, num_stages = options.place, 1  # on this machine
+    place, processes = options.place, 1  # on this machine
     if isinstance(place, StagePlace):
-        num_stages, place = place.num_local, place.ranks
-    num_processes = num_stages * (1 if place is None else place.ranks)
-    given = options.num_threads or (0 if place is None else place.threads)
-    threads = given or max(1, default_threads() // num_processes)
+        processes, place = place.num_local, place.ranks
+    processes *= 1 if place is None else place.ranks
+    threads = options.num_threads or max(1, default_threads() // processes)
     if place is None:
         return _Threads(_native.Team(threads, options.pinned))
+    threads = options.num_threads or place.threads or threads
     ranks = _native.Ranks(place.descriptor, place.num_bytes, place.rank, place.ranks, threads)
     if place.sums:
         return _Threads(_native.Team(threads, options.pinned), ranks, _native.Sums(ranks))
