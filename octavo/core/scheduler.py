@@ -41,7 +41,7 @@ from octavo.core.kv.manager import KVManager
 from octavo.core.kv.policies import Pool
 from octavo.core.kv.transfers import KVIndex
 from octavo.core.lifecycle import NO_DEADLINE, Lifecycle
-from octavo.core.limits import StepTime, limiters_for, overrides
+from octavo.core.limits import StageShare, StepTime, limiters_for, overrides
 from octavo.core.pace.ahead_counts import AheadCounts
 from octavo.core.pace.comparison import Comparison
 from octavo.core.pace.draft_counts import DraftCounts
@@ -88,7 +88,8 @@ class Scheduler:
         self.ahead = AheadCounts(config, self.kv, comparison) if config.max_ahead else None
         if pace is not None:
             pace.ahead = self.ahead
-        self._fair = FairShare(config, self.kv, self.lifecycle, self._policy, pace)
+        stages = next((each for each in self.limiters if isinstance(each, StageShare)), None)
+        self._fair = FairShare(config, self.kv, self.lifecycle, self._policy, pace, stages)
         self._admission = AdmissionRules(config, self.kv, self.queue, self.limiters)
         rules = ResultRules(config, self.kv, self.lifecycle, self._steady, comparison, self.ahead)
         self.apply = rules.apply

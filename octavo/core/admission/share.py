@@ -26,7 +26,7 @@ from math import inf
 from octavo.core.config import CoreConfig
 from octavo.core.kv.manager import KVManager
 from octavo.core.lifecycle import Lifecycle, charge, place_of
-from octavo.core.limits import StepTime
+from octavo.core.limits import StageShare, StepTime
 from octavo.core.queue import Policy
 from octavo.core.sequence import UNLIMITED, Line, Place, Sequence
 from octavo.core.stats import BLOCKS, BUDGET, PRIORITY, SHARE, SLOTS
@@ -45,11 +45,13 @@ class FairShare:
         lifecycle: Lifecycle,
         policy: Policy,
         pace: StepTime | None = None,
+        stages: StageShare | None = None,
     ) -> None:
         self._kv = kv
         self._lifecycle = lifecycle
         self._policy = policy
         self._pace = pace
+        self._stages = stages
         self._num_slots = config.max_num_seqs
         self._num_pages = config.num_blocks - 1
         self._block_size = config.block_size
@@ -118,6 +120,8 @@ class FairShare:
             if line.waiting and self._could_start(line.waiting[-1]):
                 lacking.setdefault(line, []).extend(line.waiting[-8:])
         left = max(self._budget - num_decoding, self._budget // len(lines), 1)
+        if self._stages is not None:
+            left = min(left, self._stages.prompt_tokens)
         room, pace = inf, self._pace
         if pace is not None:
             left, room = pace.most_prompt_tokens(left), pace.room

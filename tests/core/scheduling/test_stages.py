@@ -37,3 +37,29 @@ def test_a_prompt_is_in_several_stages_at_once() -> None:
     assert rig.chunks(rig.plan()) == {"a": (128, 22)}
     assert rig.plan() is None
     assert rig.finish() == {"a": expected_output(tokens(150), 2)}
+
+
+def test_owners_divide_the_tokens_of_prompts_that_a_step_of_stages_has() -> None:
+    """A long prompt of one owner takes all of no step that another's could have a part of."""
+    rig = Rig(
+        pipeline_depth=2,
+        num_stages=2,
+        num_blocks=999,
+        max_model_len=1200,
+        max_num_batched_tokens=256,
+    )
+    rig.add("long", 1000, owner="a", max_tokens=2)
+    assert rig.chunks(rig.plan()) == {"long": (0, 64)}
+    rig.add("short", tokens(9, family=50), owner="b", max_tokens=2)
+    assert rig.chunks(rig.plan()) == {"long": (64, 55), "short": (0, 9)}
+    rig.land()
+    rig.land()
+    assert rig.chunks(rig.plan()) == {"long": (119, 64), "short": (9, 1)}
+    rig.add("other", tokens(1000, family=60), owner="c", max_tokens=2)
+    assert rig.chunks(rig.plan()) == {"long": (183, 32), "other": (0, 32)}
+    assert rig.finish() == {
+        "long": expected_output(tokens(1000), 2),
+        "short": expected_output(tokens(9, family=50), 2),
+        "other": expected_output(tokens(1000, family=60), 2),
+    }
+    assert rig.scheduler.stats.num_preemptions == 0
