@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import selectors
 import socket
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from octavo.core.config import ConfigError
 from octavo.engine.nodes.connection import SealedLink
 from octavo.engine.nodes.handshake import FrameKeys
-from octavo.engine.nodes.headless import Node
+from octavo.engine.nodes.headless import Node, _Stage
 from octavo.engine.nodes.messages import Sign
 from octavo.engine.nodes.process import of_this_node
 from octavo.engine.nodes.signs import send_signs, wait_for_silence
@@ -70,3 +72,30 @@ def test_a_process_that_is_silent_is_taken_for_one_that_has_ended() -> None:
     wait_for_silence(Link(other.connection), 0.01)  # the other end sends nothing, and stays open
     ours.close()
     theirs.close()
+
+
+def test_a_node_that_was_stopped_itself_takes_the_signs_that_came_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first wait behind SIGCONT may return nothing, whatever has come."""
+    secret = tmp_path / "secret"
+    secret.write_text(secrets.token_hex(32))
+    secret.chmod(0o600)
+    stages: dict[str, Any] = {"pipeline_parallel_size": 4, "nnodes": 2, "node_rank": 1}
+    node = Node(EngineArguments("m", **stages, headless=True, link_secret_file=str(secret)))
+    ended: list[int] = []
+    monkeypatch.setattr(node, "_restart", lambda stage: ended.append(stage.number))
+    pairs = {number: socket.socketpair() for number in node.numbers}
+    for number, (ours, _) in pairs.items():
+        process: Any = None
+        node._stages[number] = stage = _Stage(number, process, Link(ours), heard_at=-100.0)
+        node._selector.register(ours, selectors.EVENT_READ, stage)
+    Link(pairs[2][1]).send(Sign())
+    node._end_silent()
+    assert ended == [3]  # which has sent nothing
+    node._hear(node._stages[2])
+    node._end_silent()
+    assert ended == [3, 3]
+    for pair in pairs.values():
+        for each in pair:
+            each.close()

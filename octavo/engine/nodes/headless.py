@@ -65,11 +65,7 @@ class Node:
             while True:
                 for key, _ in self._selector.select(_TICK_SECONDS):
                     self._hear(key.data)
-                for stage in [*self._stages.values()]:
-                    if stage.heard_at is None or time.monotonic() < stage.heard_at + CUT_SECONDS:
-                        continue
-                    log.error("stage %d gives no sign of life, and is ended", stage.number)
-                    self._restart(stage)
+                self._end_silent()
         finally:
             for stage in self._stages.values():
                 _end(stage)
@@ -91,6 +87,19 @@ class Node:
             raise ConfigError(sign.ended)
         else:
             stage.heard_at = time.monotonic()
+
+    def _end_silent(self) -> None:
+        """Restart the stages that give no sign of life.
+
+        One whose signs have come has given some: this process may have been stopped meanwhile.
+        """
+        for stage in [*self._stages.values()]:
+            if stage.heard_at is None or time.monotonic() < stage.heard_at + CUT_SECONDS:
+                continue
+            if any(key.data is stage for key, _ in self._selector.select(0)):
+                continue
+            log.error("stage %d gives no sign of life, and is ended", stage.number)
+            self._restart(stage)
 
     def _restart(self, stage: _Stage) -> None:
         """Start a stage again, once it has ended."""
