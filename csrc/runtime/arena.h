@@ -9,6 +9,10 @@
 
 namespace octavo {
 
+inline constexpr size_t kSmallPage = 4096, kHugePage = size_t{2} << 20;
+
+inline size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
 // One run of zeroed pages: its own, or a part of a mapping that it keeps. They take no memory until
 // they are touched.
 class Pages {

@@ -16,6 +16,8 @@
 
 namespace octavo {
 
+inline constexpr int kSpins = 2000;  // about 30 µs of pauses
+
 class Barrier {
  public:
   static constexpr int kOneLevel = 16;

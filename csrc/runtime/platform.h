@@ -24,8 +24,6 @@ inline void pause_spinning() {
 #endif
 }
 
-inline constexpr int kSpins = 2000;  // about 30 µs of pauses
-
 // Whose threads sleep on a word: those of one process, or of all that map the memory it is in.
 enum class Sleepers { OfProcess, OfAll };
 
@@ -58,10 +56,6 @@ int process_id();
 bool permit_tile_registers();
 
 // ---- memory ----
-
-inline constexpr size_t kSmallPage = 4096, kHugePage = size_t{2} << 20;
-
-inline size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 // Zeroed pages that take no memory until they are touched; nullptr if the system refuses.
 uint8_t* map_pages(size_t bytes);
