@@ -233,3 +233,20 @@ def test_vectors_are_those_of_one_process(kind: str, tmp_path: Path) -> None:
             outputs = llm.embed([[4, 5, 6], [*range(3, 40)]])
         found.append([each.outputs.embedding for each in outputs])
     assert found[0] == [pytest.approx(vector, abs=1e-5) for vector in found[1]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_rows_of_every_rank_are_in_the_bill(ranks: int, tmp_path: Path) -> None:
+    """A step takes no more than the estimate, which decides whether a model fits."""
+    sizes: dict[str, Any] = {
+        "hidden_size": 512,
+        "intermediate_size": 2048,
+        "num_attention_heads": 8,
+    }
+    model = write_model(tmp_path, "LlamaForCausalLM", **sizes, num_key_value_heads=4, head_dim=64)
+    with LLM(str(model), tensor_parallel_size=ranks, num_threads=1, **SUMS) as llm:
+        config = llm._model.engine.config
+        backend: Any = llm._model.engine.core._executor.runner._backend
+        taken = backend.reserve(config.largest_step, 0)
+    assert taken <= config.bill.step_bytes < 2 * taken
