@@ -98,7 +98,7 @@ def resolve(
     grammar_bytes = arguments.grammar_memory_bytes if bounds_grammars and spec.has_head else 0
     block_size = sizes.block_size
     bill = _bill(opened, layout, block_size, footprint, largest_step, grammar_bytes)
-    bill = with_ranks(bill, arguments, opened, layout, footprint)
+    bill = with_ranks(bill, arguments, opened, layout, footprint, largest_step)
     dtype = choice.kind.dtype(arguments)
     _warn_of_types(arguments, opened, dtype)
     max_len = _longest(arguments.max_model_len, spec.max_len)
@@ -282,7 +282,7 @@ def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout)
     largest_step = _largest_step(arguments, layout, sizes, opened.spec, cuts_prompts)
     grammar_bytes = arguments.grammar_memory_bytes if opened.spec.has_head else 0
     bill = _bill(opened, layout, sizes.block_size, footprint, largest_step, grammar_bytes)
-    bill = with_ranks(bill, arguments, opened, layout, footprint)
+    bill = with_ranks(bill, arguments, opened, layout, footprint, largest_step)
     return with_adapters(bill, arguments, opened, kind.memory())
 
 

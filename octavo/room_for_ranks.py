@@ -7,7 +7,7 @@ import math
 
 from msgspec import structs
 
-from octavo.backends.base import Footprint, KVLayout
+from octavo.backends.base import Footprint, KVLayout, StepSize
 from octavo.core.config import ConfigError
 from octavo.layers import KVSpec
 from octavo.models.footprint import expert_sizes
@@ -51,6 +51,7 @@ def with_ranks(
     opened: OpenedModel,
     layout: KVLayout,
     footprint: Footprint,
+    largest_step: StepSize,
 ) -> MemoryBill:
     """Return about what a machine has of an engine: further processes, copies, and its stages.
 
@@ -63,14 +64,27 @@ def with_ranks(
         if each is not None and copies:
             sizes = (size for size, _ in expert_sizes(each))
             rank_bytes += copies * sum(map(footprint.weight_bytes, sizes))
-    times = 1.0
+    times, step_bytes = 1.0, bill.step_bytes
     if arguments.tensor_parallel_form == "sums":
-        times = max(_times_kept(group.spec, further + 1) for group in layout.groups)
+        ranks = further + 1
+        times = max(_times_kept(group.spec, ranks) for group in layout.groups)
+        step_bytes = ranks * footprint.step_bytes(_share(largest_step, ranks))
     return structs.replace(
         bill,
         weights_bytes=-(-bill.weights_bytes // nodes),
         block_bytes=math.ceil(times * bill.block_bytes / nodes),
         rank_bytes=rank_bytes,
+        step_bytes=step_bytes,
+    )
+
+
+def _share(size: StepSize, ranks: int) -> StepSize:
+    """Return the size of a step in one of the ranks that add up: all rows, and its heads."""
+    return structs.replace(
+        size,
+        ffn=-(-size.ffn // ranks),
+        heads=-(-size.heads // ranks),
+        kv_heads=-(-size.kv_heads // ranks),
     )
 
 

@@ -169,6 +169,7 @@ void Program::attempt(int index) {
 }
 
 void Program::copy_block(const BlockCopy& copy) {
+  if (sums_) sums_->check_process();
   const std::lock_guard<std::mutex> lock(running_);
   context_.cache->copy_block(copy.source, copy.destination, copy.group);
   if (!sums_) return;

@@ -50,7 +50,8 @@ class RelativeBias(Module):
         self.farthest = farthest
 
     def tensors(self) -> dict[str, TensorDeclaration]:
-        return {"weight": TensorDeclaration((self.buckets, self.heads))}
+        split = Part("heads", self.heads)
+        return {"weight": TensorDeclaration((self.buckets, self.heads), split=split, axis=1)}
 
     def bucket(self, distance: int) -> int:
         """Return the bucket of a distance from the query to a position, before it if negative."""

@@ -30,7 +30,8 @@ class TensorDeclaration(Struct, frozen=True):
 
     shape: tuple[int, ...]
     optional: bool = False  # a checkpoint may lack it
-    split: Part | None = None  # its rows are split over ranks (a Linear has `shard` instead)
+    split: Part | None = None  # what is split over ranks (a Linear has `shard` instead)
+    axis: int = 0  # along which it is split
 
 
 class Batch(Protocol):

@@ -114,7 +114,7 @@ def read_values(need: Need, weights: Weights, context: ParallelContext) -> Float
         if need.declared.split is None:
             return whole
         run = part_run(need.declared.split, context)
-        return whole[run.start : run.stop]
+        return np.take(whole, range(run.start, run.stop), need.declared.axis)
     linear, _ = need.matrix
     if len(parts) == 1:
         ends = np.cumsum([part.rows for part in linear.parts])

@@ -13,6 +13,7 @@ from octavo.layers import (
     Linear,
     Model,
     Part,
+    RelativeBias,
     ShortConvolution,
 )
 from octavo.layers.moe import ExpertMatrices
@@ -40,7 +41,7 @@ def narrow(model: Model, context: ParallelContext) -> None:
                 module.collective = "sum"
             case ShortConvolution():
                 module.channels = len(part_run(Part("channels", module.channels), context))
-            case HeadLinear():
+            case HeadLinear() | RelativeBias():
                 module.heads = len(part_run(Part("heads", module.heads), context))
             case ExpertMatrices():
                 module.ffn = len(part_run(Part("ffn", module.ffn), context))

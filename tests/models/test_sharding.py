@@ -106,13 +106,15 @@ def by_hand(architecture: str, name: str, whole: Floats, rank: int, ranks: int) 
             return rows_of(whole, rank, ranks)
         case "attend", "sinks":
             return rows_of(whole, rank, ranks)
+        case "distances", _:  # MPNet: a column for each head
+            return columns_of(whole, rank, ranks)
         case "q_norm" | "k_norm", _ if whole.ndim > 1:  # StableLM: a row for each head
             return heads_of(whole, (len(whole),), rank, ranks)
     return whole
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("architecture", CONFIGS)
+@pytest.mark.parametrize("architecture", [*CONFIGS, "MPNetModel"])
 def test_shares_are_slices_of_the_whole(architecture: str, ranks: int) -> None:
     weights = MadeUpWeights(make_model(architecture))
     wholes = bound(architecture, weights, ParallelContext())

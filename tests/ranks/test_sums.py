@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from octavo.options.engine import EngineArguments
 from octavo.options.speculation import SpeculativeConfig
 from tests.api.tiny import make_tokenizer_files
 from tests.backends.native import _native_test
+from tests.client.clients import LIMIT
 from tests.quantize.made import write_model
 from tests.ranks.followers import check_deaths
 from tests.ranks.small import FORMATS, TIGHT, answers, write
@@ -219,10 +222,13 @@ def test_a_rank_that_waits_in_a_sum_says_why_the_group_has_ended() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["LlamaForCausalLM", "BertModel"])
+@pytest.mark.parametrize("kind", ["LlamaForCausalLM", "BertModel", "MPNetModel"])
 def test_vectors_are_those_of_one_process(kind: str, tmp_path: Path) -> None:
-    """The first rank has them whole, of a decoder and of an encoder that keeps nothing."""
-    model = str(write_model(tmp_path / kind, kind))
+    """The first rank has them whole, of a decoder and of encoders that keep nothing.
+
+    MPNet has a number for each head and distance, of which a rank needs those of its heads.
+    """
+    model = str(write_model(tmp_path / kind, kind, max_position_embeddings=130))
     found = []
     for options in ({}, {"tensor_parallel_size": 2, **SUMS}):
         sizes: dict[str, Any] = {**TIGHT, "dtype": "float32", **options}
@@ -230,3 +236,52 @@ def test_vectors_are_those_of_one_process(kind: str, tmp_path: Path) -> None:
             outputs = llm.embed([[4, 5, 6], [*range(3, 40)]])
         found.append([each.outputs.embedding for each in outputs])
     assert found[0] == [pytest.approx(vector, abs=1e-5) for vector in found[1]]
+
+
+_COPIES_IN_A_CHILD = """
+import os
+import sys
+import numpy as np
+from octavo import LLM
+from octavo.backends.native.backend import _NO_DRAWS
+from octavo.backends.step import HostBatch
+from tests.ranks.small import TIGHT
+llm = LLM(sys.argv[1], **TIGHT, tensor_parallel_size=2, tensor_parallel_form="sums")
+backend = llm._model.engine.core._executor.runner._backend
+none, starts = np.zeros(0, np.int32), np.zeros(1, np.int32)
+batch = HostBatch(none, none, starts, (np.zeros((0, 1), np.int32),), none, copies=((1, 2, 0),))
+child = os.fork()
+if child == 0:
+    try:
+        backend.step(batch, _NO_DRAWS).collect()
+    except RuntimeError as error:
+        print(error, flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+llm.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_forked_process_copies_no_block_of_the_ranks(tmp_path: Path) -> None:
+    model = str(write(tmp_path, "LlamaForCausalLM"))
+    command = [sys.executable, "-c", _COPIES_IN_A_CHILD, model]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert "ranks do not exist in a process that was forked" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_rows_of_every_rank_are_in_the_bill(ranks: int, tmp_path: Path) -> None:
+    """A step takes no more than the estimate, which decides whether a model fits."""
+    sizes: dict[str, Any] = {
+        "hidden_size": 512,
+        "intermediate_size": 2048,
+        "num_attention_heads": 8,
+    }
+    model = write_model(tmp_path, "LlamaForCausalLM", **sizes, num_key_value_heads=4, head_dim=64)
+    with LLM(str(model), tensor_parallel_size=ranks, num_threads=1, **SUMS) as llm:
+        config = llm._model.engine.config
+        backend: Any = llm._model.engine.core._executor.runner._backend
+        taken = backend.reserve(config.largest_step, 0)
+    assert taken <= config.bill.step_bytes < 2 * taken
