@@ -23,6 +23,7 @@ _TYPES = {
     504: "unavailable_error",
 }
 _TOO_LONG = "exceed_context_size_error"
+_EXCEEDS = "the request exceeds the available context size: "  # clients look for these words
 _ERROR_SCHEMA = object_schema(
     "error",
     error=object_schema(
@@ -39,10 +40,11 @@ _ERROR_SCHEMA = object_schema(
 
 def error_form(error: ApiError) -> dict[str, Any]:
     """Return an error as an object; its code is the status here."""
-    kind = _TOO_LONG if error.code == TOO_LONG else _TYPES.get(error.status, _INVALID)
+    is_too_long = error.code == TOO_LONG
+    kind = _TOO_LONG if is_too_long else _TYPES.get(error.status, _INVALID)
     form = {
         "code": error.status,
-        "message": error.message,
+        "message": (_EXCEEDS if is_too_long else "") + error.message,
         "type": kind,
         "param": error.param,
     }

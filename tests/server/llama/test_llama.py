@@ -158,6 +158,7 @@ async def test_an_answer_that_fills_the_context_is_truncated(directory: Path) ->
         assert long.status_code == 400
         error = long.json()["error"]
         assert error["type"] == "exceed_context_size_error"
+        assert "exceeds the available context size" in error["message"]
         assert error["n_prompt_tokens"] > error["n_ctx"] == FACTS.longest_tokens
 
 
