@@ -163,6 +163,27 @@ async def test_an_answer_that_fills_the_context_is_truncated(directory: Path) ->
 
 
 @in_loop
+async def test_a_chat_that_is_too_long_is_recognised_by_the_clients_of_both(
+    directory: Path,
+) -> None:
+    messages = [{"role": "user", "content": "word " * 4 * FACTS.longest_tokens}]
+    async with serving(directory) as client:
+        for stream in (False, True):
+            body = {"messages": messages, "stream": stream}
+            asked = await client.post("/chat/completions", json=body)
+            error = asked.json()["error"]
+            assert (asked.status_code, error["code"]) == (400, "context_length_exceeded")
+            assert error["type"] == "exceed_context_size_error"
+            assert error["n_prompt_tokens"] > error["n_ctx"] == FACTS.longest_tokens
+            other = (await client.post("/v1/chat/completions", json=body)).json()["error"]
+            assert other["type"] == "invalid_request_error"
+            assert other["code"] == error["code"]
+        wrong = await client.post("/chat/completions", json={"messages": 1})
+        same = await client.post("/v1/chat/completions", json={"messages": 1})
+        assert wrong.json() == same.json()
+
+
+@in_loop
 async def test_any_name_of_a_model_is_answered_if_the_server_says_so(directory: Path) -> None:
     async with serving(directory) as client:
         unknown = await client.post(PATH, json={**ASKED, "model": "gpt-3.5-turbo"})
