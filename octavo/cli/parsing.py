@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,6 +37,7 @@ class Parser(argparse.ArgumentParser):
         self._expansions: dict[str, str] = {}
         self._meanings: dict[str, Mapping[str, str]] = {}
         self._usual: dict[str, tuple[str, ...]] = {}
+        self._lists: set[str] = set()
         self._wholes: dict[str, str] = {}
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -77,6 +78,10 @@ class Parser(argparse.ArgumentParser):
         """Add values of flags that mean their defaults; such a flag is left out."""
         for flag, usual in values.items():
             self._usual[flag] = tuple(usual)
+
+    def add_lists(self, names: Iterable[str]) -> None:
+        """Add flags whose value is several ones with commas between them."""
+        self._lists.update(names)
 
     def add_wholes(self, settings: Mapping[str, str]) -> None:
         """Add flags that give a part of another one's setting; both count as one setting."""
@@ -167,6 +172,10 @@ class Parser(argparse.ArgumentParser):
             meant = self._meanings.get(name, {}).get(given)
             if meant is not None or given in self._usual.get(name, ()):
                 found += [] if meant is None else [meant]
+                index += 0 if equals else 1
+                continue
+            if name in self._lists and given:
+                found += [f"{name}={each.strip()}" for each in given.split(",")]
                 index += 0 if equals else 1
                 continue
             found.append(self._expansions.get(name, name) + equals + value)

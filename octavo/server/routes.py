@@ -13,15 +13,17 @@ from octavo.dialects.anthropic.routes import ANTHROPIC_ROUTES
 from octavo.dialects.cohere.dialect import COHERE
 from octavo.dialects.cohere.routes import COHERE_ROUTES
 from octavo.dialects.common.dialect import OPENAI
+from octavo.dialects.common.schema.chat import ChatChunk, ChatRequest, ChatResponse
 from octavo.dialects.decisions.dialect import DECISIONS
 from octavo.dialects.decisions.routes import DECISION_ROUTES
 from octavo.dialects.embeddings.dialect import EMBEDDINGS
 from octavo.dialects.embeddings.routes import EMBEDDING_ROUTES
-from octavo.dialects.llama.dialect import LLAMA
+from octavo.dialects.llama.dialect import LLAMA, LLAMA_CHAT
 from octavo.dialects.llama.routes import LLAMA_ROUTES
 from octavo.dialects.mistral.routes import FIM_ROUTES
 from octavo.dialects.ollama.dialect import OLLAMA
 from octavo.dialects.ollama.routes import OLLAMA_ROUTES
+from octavo.dialects.openai import chat
 from octavo.dialects.openai.routes import OPENAI_ROUTES
 from octavo.dialects.responses.dialect import RESPONSES
 from octavo.dialects.responses.routes import RESPONSES_ROUTES
@@ -36,6 +38,7 @@ from octavo.serving import status_routes
 from octavo.serving.batches.routes import BATCH_ROUTES
 from octavo.serving.durable.routes import resume
 from octavo.serving.exchange import Exchange
+from octavo.serving.generate import generating
 from octavo.serving.live.routes import LIVE_ROUTES
 from octavo.transport.dialect import Dialect
 from octavo.transport.errors import ApiError
@@ -57,6 +60,7 @@ DIALECTS: Sequence[Dialect] = (
     OLLAMA,
     COHERE,
     LLAMA,
+    LLAMA_CHAT,
     TGI,
     DECISIONS,
 )
@@ -155,6 +159,12 @@ ROUTES: Sequence[Route] = (
     *VLLM_ROUTES,
     Route(
         "POST", "/invocations", invoke, "Any of chat, text, embeddings and scores, for SageMaker."
+    ),
+    Route(
+        *("POST", "/chat/completions", generating(ChatRequest, chat.translate)),
+        "The same as /v1/chat/completions, for llama.cpp's clients.",
+        *(ChatRequest, ChatResponse, ChatChunk),
+        dialect=LLAMA_CHAT,
     ),
     *LLAMA_ROUTES,
     *TGI_ROUTES,

@@ -208,6 +208,14 @@ def test_servers_settings_have_other_names_too() -> None:
 
 
 @pytest.mark.parametrize(
+    "words", [("m", "-a", "me, fim"), ("--alias=me,fim", "m"), ("-a", "me,fim", "m")]
+)
+def test_aliases_of_a_model_are_divided_by_commas(words: tuple[str, ...]) -> None:
+    assert server(*words).served_model_name == ("me", "fim")
+    assert server("m", "--served-model-name", "me,fim").served_model_name == ("me,fim",)
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ("-ngl", "99"),

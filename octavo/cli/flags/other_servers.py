@@ -91,6 +91,8 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("--predict", "--n-predict"), ("-1", "-2")),
     "--reasoning-effort": ("default",),
 }
+# Flags that take several values with commas between them.
+LISTS = ("-a", "--alias")
 
 
 class Other(NamedTuple):
@@ -264,6 +266,7 @@ def add_other_flags(parser: Parser) -> None:
     parser.add_expansions(KEYS)
     parser.add_meanings(MEANINGS)
     parser.add_usual(USUAL)
+    parser.add_lists(LISTS)
     known = {*parser.flags()}
     for row in OTHERS:
         options: dict[str, Any] = {"action": "store_true"} if row.is_alone else {}

@@ -43,18 +43,19 @@ def frame(payload: bytes) -> bytes:
     return b"data: %b\n\n" % payload
 
 
+def error_form(error: ApiError) -> dict[str, Any]:
+    """Return an error as an object, as OpenAI's clients expect it."""
+    return {
+        "message": error.message,
+        "type": _TYPES.get(error.status, "server_error"),
+        "param": error.param,
+        "code": error.code,
+    }
+
+
 def error_body(error: ApiError) -> bytes:
-    """Return the body of an error response, as OpenAI's clients expect it."""
-    return encode(
-        {
-            "error": {
-                "message": error.message,
-                "type": _TYPES.get(error.status, "server_error"),
-                "param": error.param,
-                "code": error.code,
-            }
-        }
-    )
+    """Return the body of an error response."""
+    return encode({"error": error_form(error)})
 
 
 def _stream_schema(payload: dict[str, Any]) -> dict[str, Any]:

@@ -104,11 +104,6 @@ OPENAI_ROUTES: Sequence[Route] = (
         *(ChatRequest, ChatResponse, ChatChunk),
     ),
     Route(
-        *("POST", "/chat/completions", generating(ChatRequest, chat.translate)),
-        "The same as /v1/chat/completions, for llama.cpp's clients.",
-        *(ChatRequest, ChatResponse, ChatChunk),
-    ),
-    Route(
         *("POST", "/v1/chat/completions/batch"),
         generating(BatchChatRequest, batch.translate),
         "Answer several conversations alike.",

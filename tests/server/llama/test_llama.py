@@ -158,7 +158,29 @@ async def test_an_answer_that_fills_the_context_is_truncated(directory: Path) ->
         assert long.status_code == 400
         error = long.json()["error"]
         assert error["type"] == "exceed_context_size_error"
+        assert "exceeds the available context size" in error["message"]
         assert error["n_prompt_tokens"] > error["n_ctx"] == FACTS.longest_tokens
+
+
+@in_loop
+async def test_a_chat_that_is_too_long_is_recognised_by_the_clients_of_both(
+    directory: Path,
+) -> None:
+    messages = [{"role": "user", "content": "word " * 4 * FACTS.longest_tokens}]
+    async with serving(directory) as client:
+        for stream in (False, True):
+            body = {"messages": messages, "stream": stream}
+            asked = await client.post("/chat/completions", json=body)
+            error = asked.json()["error"]
+            assert (asked.status_code, error["code"]) == (400, "context_length_exceeded")
+            assert error["type"] == "exceed_context_size_error"
+            assert error["n_prompt_tokens"] > error["n_ctx"] == FACTS.longest_tokens
+            other = (await client.post("/v1/chat/completions", json=body)).json()["error"]
+            assert other["type"] == "invalid_request_error"
+            assert other["code"] == error["code"]
+        wrong = await client.post("/chat/completions", json={"messages": 1})
+        same = await client.post("/v1/chat/completions", json={"messages": 1})
+        assert wrong.json() == same.json()
 
 
 @in_loop
