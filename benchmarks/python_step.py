@@ -3,6 +3,7 @@
     python benchmarks/python_step.py                 a table by number of streams
     python benchmarks/python_step.py --json          one JSON object
     python benchmarks/python_step.py --cold 96       with 96 MB read in each step, as weights are
+    python benchmarks/python_step.py --drafts 4      what a draft adds, with four for each stream
     python benchmarks/python_step.py --profile 32    a profile at 32 streams
 
 A step is `EngineCore.step`: schedule, plan, batch, forward, sample, apply, and the events. The
@@ -10,6 +11,10 @@ figure is its thread's processor time less that of the calls into the extension,
 disturb it little. The model is tiny, with SmolLM2's vocabulary: Python's part depends only on the
 number of streams. A real one reads its weights in each step, so that Python finds its own memory in
 no cache: `--cold` reads as much, outside of what is timed. Python then takes several times as long.
+
+With `--drafts`, a proposer that takes no time proposes random tokens, which it says are right. A
+round has an engine without drafts, one with one for each stream, and one with all; only steps with
+so many count. Nearly all drafts are refused, so nothing of it is the work of further tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ import statistics
 import sys
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +42,7 @@ from octavo.backends.native.footprint import kv_pages  # noqa: E402
 from octavo.backends.stored_rows import StoredRows  # noqa: E402
 from octavo.core.config import CoreConfig  # noqa: E402
 from octavo.core.engine import EngineCore  # noqa: E402
+from octavo.core.plan import NewSlot  # noqa: E402
 from octavo.core.request import Request  # noqa: E402
 from octavo.core.sampling_params import SamplingParams  # noqa: E402
 from octavo.exec.inline import InlineExecutor  # noqa: E402
@@ -47,6 +53,7 @@ from octavo.models.kv_layout import place_layers  # noqa: E402
 from octavo.models.llama import Llama  # noqa: E402
 from octavo.runner.kv_cache import groups_of  # noqa: E402
 from octavo.runner.model_runner import ModelRunner  # noqa: E402
+from octavo.runner.speculate.proposer import Proposal, Turn  # noqa: E402
 
 VOCABULARY = 49_152
 HIDDEN, HEAD = 32, 8
@@ -58,6 +65,8 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 PROMPT_TOKENS = 20
 WARM_UP_STEPS = 50
+ROUNDS = 5  # with and without drafts
+LEAST_STEPS = 20  # with all drafts that they may have
 AIM_FIRST, AIM_FURTHER = 80.0, 3.0  # microseconds; docs/performance.md
 
 
@@ -124,6 +133,29 @@ class Weights:
             self._memory.max()
 
 
+class RandomDrafts:
+    """A proposer of random tokens that it says are right; implements `Proposer`."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        tokens = np.random.default_rng(2).integers(0, VOCABULARY, (64, most)).tolist()
+        self._proposals = [Proposal(each, (0.99,) * most) for each in tokens]
+        self._number = 0
+
+    def open(self, new: NewSlot) -> None:
+        pass
+
+    def free(self, slot: int) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
+
+    def propose(self, turns: Sequence[Turn]) -> list[Proposal]:
+        self._number += 1
+        return [self._proposals[(self._number + turn.slot) % 64] for turn in turns]
+
+
 class _Runner:
     """A runner of steps whose computation is timed; reading a step and its output is Python's."""
 
@@ -149,7 +181,11 @@ class _Step(NamedTuple):
 
 
 def make_core(
-    num_streams: int, num_tokens: int, clock: Clock, weights: Weights | None = None
+    num_streams: int,
+    num_tokens: int,
+    clock: Clock,
+    weights: Weights | None = None,
+    num_drafts: int = 0,
 ) -> EngineCore:
     """Build an engine over a tiny model whose native calls are timed."""
     spec = ModelSpec(
@@ -181,8 +217,10 @@ def make_core(
         max_model_len=spec.max_len,
         groups=groups_of(layout, kv_pages(layout, 16, "bfloat16")),
         max_num_seqs=max(num_streams, 256),
+        max_drafts=num_drafts,
     )
-    runner = ModelRunner(backend, VOCABULARY, config)
+    proposer = RandomDrafts(num_drafts) if num_drafts else None
+    runner = ModelRunner(backend, VOCABULARY, config, proposer=proposer)
     return EngineCore(config, InlineExecutor(runner), time.monotonic, b"key")
 
 
@@ -197,11 +235,13 @@ def begin(core: EngineCore, num_streams: int, num_tokens: int, way: str) -> None
         core.step()
 
 
-def measure(num_streams: int, way: str, num_steps: int, weights: Weights) -> float:
+def measure(
+    num_streams: int, way: str, num_steps: int, weights: Weights, num_drafts: int = 0
+) -> float:
     """Return the median microseconds of Python in a step."""
     clock = Clock()
     num_tokens = num_steps + WARM_UP_STEPS + 10
-    core = make_core(num_streams, num_tokens, clock, weights)
+    core = make_core(num_streams, num_tokens, clock, weights, num_drafts)
     # The clock's own two readings a call are no part of the step.
     empty = clock.timed(lambda: None)
     began = time.thread_time()
@@ -209,19 +249,41 @@ def measure(num_streams: int, way: str, num_steps: int, weights: Weights) -> flo
         empty()
     reading = (time.thread_time() - began - clock.seconds) / 1000
     begin(core, num_streams, num_tokens, way)
-    times = []
+    stats, times = core.scheduler.lifecycle.stats, []
     for _ in range(num_steps):
-        clock.seconds = 0.0
+        clock.seconds, counted = 0.0, stats.num_drafts
         began = time.thread_time()
         core.step()
-        times.append(time.thread_time() - began - clock.seconds - reading)
+        seconds = time.thread_time() - began - clock.seconds - reading
+        if stats.num_drafts - counted == num_streams * num_drafts:
+            times.append(seconds)
+    if len(times) < LEAST_STEPS:
+        raise SystemExit(f"{len(times)} steps had all drafts: raise --steps, or lower --drafts")
     return statistics.median(times) * 1e6
 
 
-def profile(num_streams: int, way: str, num_steps: int) -> None:
+def measure_drafts(way: str, num_steps: int, weights: Weights, num_drafts: int) -> None:
+    """Print what drafts add, by streams: the medians of rounds, and their ranges."""
+    print("microseconds of Python that a step's first draft of each stream adds, and a further one")
+    for streams in (1, 4, 16):
+        first, further = [], []
+        for _ in range(ROUNDS):
+            without, one, all_drafts = (
+                measure(streams, way, num_steps, weights, count) for count in (0, 1, num_drafts)
+            )
+            first.append((one - without) / streams)
+            further.append((all_drafts - one) / (streams * (num_drafts - 1)))
+        print(f"{streams:4} streams: {_summary(first)}; {_summary(further)}")
+
+
+def _summary(times: Sequence[float]) -> str:
+    return f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
+
+
+def profile(num_streams: int, way: str, num_steps: int, num_drafts: int) -> None:
     """Print a profile of Python's time."""
     num_tokens = num_steps + WARM_UP_STEPS + 10
-    core = make_core(num_streams, num_tokens, Clock())
+    core = make_core(num_streams, num_tokens, Clock(), None, num_drafts)
     begin(core, num_streams, num_tokens, way)
     profiler = cProfile.Profile()
     profiler.enable()
@@ -238,16 +300,22 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=500, help="steps of every case (default 500)")
     parser.add_argument("--cold", type=int, default=0, metavar="MB", help="read so much a step")
     parser.add_argument("--profile", type=int, metavar="STREAMS", help="profile instead")
-    parser.add_argument("--way", choices=WAYS, default="warm", help="what to profile")
+    parser.add_argument("--drafts", type=int, default=0, metavar="K", help="what these add")
+    parser.add_argument("--way", choices=WAYS, default="warm", help="what to profile, or to draft")
     asked = parser.parse_args()
     if not 1 <= asked.steps <= 1900:
         parser.error(f"--steps {asked.steps}: from 1 to 1900, which the model's length allows")
     if asked.profile:
-        profile(asked.profile, asked.way, asked.steps)
+        profile(asked.profile, asked.way, asked.steps, asked.drafts)
         return
     if not 0 <= asked.cold <= 4096:
         parser.error(f"--cold {asked.cold}: from 0 to 4096 MB")
+    if asked.drafts and not 2 <= asked.drafts <= 16:
+        parser.error(f"--drafts {asked.drafts}: from 2 to 16")
     weights = Weights(asked.cold << 20)
+    if asked.drafts:
+        measure_drafts(asked.way, asked.steps, weights, asked.drafts)
+        return
     figures = {way: {n: measure(n, way, asked.steps, weights) for n in STREAMS} for way in WAYS}
     if asked.json:
         print(json.dumps(figures))

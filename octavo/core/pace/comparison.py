@@ -36,7 +36,9 @@ LEAST_GAIN = 0.02  # in tokens per second: for less, none is made
 NUM_UNKNOWN = 16
 NUM_FOR_GAIN, LEAST_BETWEEN, MOST_BETWEEN = 500.0, 16, 256
 LEAST_WAIT = 2  # steps until one has none: a second model proposes in the one before
-_NUM_LEARNED = 8  # steps between two improvements of what is known of positions that are read
+# Steps between two improvements of what is known of positions that are read. Each takes the time of
+# 50 drafts, and learns from the last few steps only, however many there were.
+_NUM_LEARNED = 32
 _LEAST_PART = 0.25  # of a step is not due to the positions that it reads
 
 Seconds = Callable[[int], float]

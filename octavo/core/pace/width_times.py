@@ -71,6 +71,11 @@ class WidthTimes:
 
         The step without drafts has `plain_rows`, and takes the time `plain`.
         """
+        place = bisect_left(self._rows, rows)
+        if place < len(self._rows) and self._rows[place] == rows:
+            last = max(self._measured_at[place], self._tried_at)
+            if self._num_learned - last <= _num_fresh(self._counts[place]):
+                return self._seconds[place]  # as nearly always: this is called for each draft
         seconds, has_faded = self._faded(rows, plain)
         if has_faded:
             # A row costs no less than those of narrower steps: a wider step is worth a trial only
