@@ -20,6 +20,7 @@ from octavo.backends.base import Ints
 from octavo.backends.step import LAST_SAMPLE, NO_ROWS, Draws, HostBatch
 from octavo.core.plan import StepPlan
 from octavo.runner.batch import Opened, Step, build
+from octavo.runner.drafted_batch import build_drafted
 from octavo.runner.slots import SlotState
 
 _CONTINUED = HostBatch(NO_ROWS, NO_ROWS, NO_ROWS, (), NO_ROWS, continues=())
@@ -36,6 +37,8 @@ class BatchReuse:
         # cannot continue it.
         self._ahead: list[Ints] = []
         self._slots: tuple[int, ...] = ()
+        # The block tables of these slots, if the last step had drafts.
+        self._drafted_tables: tuple[Ints, ...] = ()
         self._counts: tuple[int, ...] = ()
         self._batch: HostBatch
         self._draws: Draws
@@ -56,13 +59,26 @@ class BatchReuse:
                 return self._step
             else:
                 return self._only_new(plan, self._step)
-        step = build(plan, self._state, opened)
-        self._remember(plan, step)
+        step = self._drafted(plan) if plan.drafts else None
+        if step is None:
+            step = build(plan, self._state, opened)
+            self._remember(plan, step)
         return step
 
     def forget(self) -> None:
         """Build the next step anew."""
-        self._ahead, self._step = [], None
+        self._ahead, self._step, self._drafted_tables = [], None, ()
+
+    def _drafted(self, plan: StepPlan) -> Step | None:
+        """Make the step of a plan with drafts, if it is one of the usual kind."""
+        tables = self._drafted_tables
+        if plan.new_blocks or plan.freed or plan.slots != self._slots:
+            tables = ()
+        step = build_drafted(plan, self._state, tables)
+        if step is not None:
+            self.forget()
+            self._slots, self._drafted_tables = plan.slots, step.batch.tables
+        return step
 
     def _remember(self, plan: StepPlan, step: Step) -> None:
         """Prepare for plans that continue this one, if its chunks only draw a token each."""

@@ -91,7 +91,7 @@ def test_tables_that_grow_ahead_of_their_sequences_are_built_anew(monkeypatch: A
     assert counted.count == 3
 
 
-def test_opened_and_freed_slots_and_drafts_prevent_reuse(monkeypatch: Any) -> None:
+def test_opened_and_freed_slots_prevent_reuse(monkeypatch: Any) -> None:
     runner, counted = start_two(monkeypatch)
     run(runner, on(2, 2, slots=(1,), freed=(3,)))
     assert counted.count == 3
@@ -108,8 +108,58 @@ def test_opened_and_freed_slots_and_drafts_prevent_reuse(monkeypatch: Any) -> No
     assert counted.count == 5
     run(runner, on(6, 1, 6))
     assert counted.count == 5
-    run(runner, make_plan(step=7, chunks=((3, 2, 2, True), (1, 7, 1, True)), drafts=((3, (9,)),)))
-    assert counted.count == 6
+
+
+def drafted(step: int, *chunks: tuple[int, int, tuple[int, ...]], **parts: Any) -> StepPlan:
+    """Make a plan in which each slot computes its last sample, and drafts behind it."""
+    return make_plan(
+        step=step,
+        chunks=tuple((slot, start, 1 + len(drafts), True) for slot, start, drafts in chunks),
+        drafts=tuple((slot, drafts) for slot, _, drafts in chunks if drafts),
+        **parts,
+    )
+
+
+def test_steps_with_drafts_are_not_built_from_nothing(monkeypatch: Any) -> None:
+    runner, counted = start_two(monkeypatch)
+    added = {"new_blocks": ((3, ((21,), (22,))), (1, ((23,), (24,))))}
+    run(runner, drafted(2, (3, 14, (9, 8)), (1, 2, ()), **added))
+    tables = runner._batches._drafted_tables
+    assert tables[0].tolist() == [[1, 2, 3, 4, 21], [9, 23, 0, 0, 0]]
+    run(runner, drafted(3, (3, 15, ()), (1, 3, (7,))))
+    assert runner._batches._drafted_tables is tables
+    run(runner, drafted(4, (3, 16, (5,)), (1, 4, (6, 5, 4)), new_blocks=((1, ((25,), (26,))),)))
+    assert runner._batches._drafted_tables[1].tolist() == [[5, 6, 7, 8, 22], [10, 24, 26, 0, 0]]
+    assert counted.count == 2
+    # A step without drafts is built, and the one behind it reads the tables anew.
+    run(runner, on(5, 17, 5))
+    assert counted.count == 3
+    run(runner, drafted(6, (3, 18, (4,)), (1, 6, ())))
+    # So does one of other slots.
+    run(runner, drafted(7, (1, 7, (4,)), freed=(3,)))
+    assert [table.tolist() for table in runner._batches._drafted_tables] == [
+        [[9, 23, 25]],
+        [[10, 24, 26]],
+    ]
+    assert counted.count == 3
+
+
+def test_other_steps_with_drafts_are_built_from_nothing(monkeypatch: Any) -> None:
+    runner, counted = start_two(monkeypatch)
+    # One catches up beside the drafts of another, with tokens that are known.
+    prompt = new_slot(2, [5, 6, 7, 8], ((11, 13), (12, 14)))
+    opened = {"opened": (prompt,), "new_blocks": ((1, ((23,), (24,))),)}
+    run(runner, make_plan(step=2, chunks=((1, 2, 1, True), (2, 0, 3, False)), **opened))
+    assert counted.count == 3
+    chunks = ((1, 3, 2, True), (2, 3, 1, True))
+    run(runner, make_plan(step=3, chunks=chunks, drafts=((1, (9,)),)))
+    assert counted.count == 4
+    # More rows than a loop is faster for.
+    monkeypatch.setattr("octavo.runner.drafted_batch.MOST_ROWS", 3)
+    run(runner, drafted(4, (1, 4, (9,)), (2, 4, ())))
+    assert counted.count == 4
+    run(runner, drafted(5, (1, 5, (9,)), (2, 5, (8,))))
+    assert counted.count == 5
 
 
 def test_blocks_that_refused_drafts_left_are_in_the_tables() -> None:
